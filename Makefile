@@ -1,0 +1,27 @@
+# Two things a newcomer types: `make demo` and `make test`. Both make .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+PROGRESS := $(shell test -t 1 && echo bar || echo lines)
+
+.PHONY: demo test lint clean
+
+demo: $(INSTALLED)
+	$(BIN)/mpirun -np 2 $(BIN)/python -m examples.ddp_cifar_resnet --progress $(PROGRESS)
+
+test: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/python -m pytest
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+$(INSTALLED): pyproject.toml setup.py $(wildcard kernels/cpu/*.pyx kernels/cpu/*.pxd kernels/cpu/*.h)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable ".[mpi,plot,test]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info kernels/cpu/*.so kernels/cpu/*.c

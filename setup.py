@@ -1,0 +1,33 @@
+"""Builds the Cython kernels. Everything else is declared in pyproject.toml."""
+
+import sys
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+OPENMP = [] if sys.platform == "darwin" else ["-fopenmp"]  # Apple's clang has none: loops run on one thread
+
+
+class BuildKernels(build_ext):
+    """Tunes for this machine's CPU only when the result stays on this machine (an in-place build)."""
+
+    def build_extension(self, ext):
+        if self.inplace or self.editable_mode:
+            ext.extra_compile_args.append("-march=native")
+        super().build_extension(ext)
+
+
+def extension(name):
+    return Extension(
+        f"pytagi_ddp.kernels.cpu.{name}",
+        [f"pytagi_ddp/kernels/cpu/{name}.pyx"],
+        extra_compile_args=["-O3", *OPENMP],
+        extra_link_args=list(OPENMP),
+    )
+
+
+setup(
+    ext_modules=cythonize([extension("_linear"), extension("_conv2d")], language_level=3),
+    cmdclass={"build_ext": BuildKernels},
+)
