@@ -1,0 +1,73 @@
+"""How CPU loops are compiled, and where the compiled code is kept.
+
+Numba's own cache notices a change in the file of a kernel, but not in a formula that the kernel imports. So the
+cache folder is named after a hash of every source file under `kernels/`: an edit anywhere there starts afresh.
+"""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from functools import cache, update_wrapper
+from pathlib import Path
+
+import numba
+import platformdirs
+
+from pytagi_ddp.kernels.cpu.threads import get_threads
+
+FASTMATH = {"contract", "arcp", "nsz"}  # never "nnan": NaN marks a missing observation
+PARALLEL_MIN = 32_768  # elements; below that, waking the threads costs more than the loop
+
+
+def _source_hash() -> str:
+    digest = hashlib.sha256()
+    root = Path(__file__).resolve().parents[1]
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@cache
+def cache_folder() -> Path | None:
+    """The folder of this source tree's compiled loops, or None if no folder can be written.
+
+    Below `$NUMBA_CACHE_DIR` if that is set, else below the user's cache directory.
+    """
+    base = os.environ.get("NUMBA_CACHE_DIR") or platformdirs.user_cache_dir("pytagi_ddp")
+    folder = Path(base) / f"kernels-{_source_hash()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError:
+        return None
+
+
+def _jit(function: Callable, parallel: bool) -> Callable:
+    folder = cache_folder()
+    options = {"error_model": "numpy", "fastmath": FASTMATH, "nogil": True, "parallel": parallel}
+    if folder is None:
+        return numba.njit(**options)(function)
+    # Serial and parallel code of one function would share a cache entry, hence a folder each.
+    previous = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(folder / ("parallel" if parallel else "serial"))
+    try:
+        return numba.njit(cache=True, **options)(function)
+    finally:
+        numba.config.CACHE_DIR = previous
+
+
+def loop(function: Callable) -> Callable:
+    """Compiles a loop over `numba.prange` for one thread and for many; the size of the first array decides.
+
+    Each form is compiled (or loaded) when it is first needed: a process of one thread never pays for the other.
+    """
+    serial, parallel = _jit(function, False), _jit(function, True)
+
+    def run(first, *rest):
+        threaded = first.size >= PARALLEL_MIN and get_threads() > 1
+        return (parallel if threaded else serial)(first, *rest)
+
+    return update_wrapper(run, function)

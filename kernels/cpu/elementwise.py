@@ -1,0 +1,22 @@
+"""Whole-array operations between layers: sums of states and deltas, and the change of image layout."""
+
+from numba import prange
+
+from pytagi_ddp.kernels.cpu.compile import loop
+
+
+@loop
+def add(a, b, out):
+    """out = a + b, flat; out may be a."""
+    for i in prange(out.size):
+        out[i] = a[i] + b[i]
+
+
+@loop
+def transpose(source, out):
+    """out[b, j, i] = source[b, i, j]: channels-first to channels-last images and back."""
+    batch, rows, columns = source.shape
+    for b in prange(batch):
+        for j in range(columns):
+            for i in range(rows):
+                out[b, j, i] = source[b, i, j]

@@ -1,0 +1,80 @@
+"""Layer normalisation of (batch, positions, features): statistics per sample, affine map per feature."""
+
+import math
+
+import numpy as np
+from numba import prange
+
+from pytagi_ddp.kernels.cpu.compile import loop
+from pytagi_ddp.kernels.formulas.normalize import normalized_moments
+
+ZERO, ONE = np.float32(0), np.float32(1)
+
+
+@loop
+def moments(mu, var, eps, mean, r):
+    """Per sample: mean over all positions and features, r = 1/sqrt(variance + eps) with n - 1 in the denominator."""
+    batch, positions, features = mu.shape
+    n = np.float32(positions * features)
+    for b in prange(batch):
+        total = ZERO
+        for p in range(positions):
+            part = ZERO
+            for c in range(features):
+                part += mu[b, p, c]
+            total += part
+        m = total / n
+        total = ZERO
+        for p in range(positions):
+            part = ZERO
+            for c in range(features):
+                d = mu[b, p, c] - m
+                part += d * d + var[b, p, c]
+            total += part
+        mean[b] = m
+        r[b] = ONE / math.sqrt(total / (n - ONE) + eps)
+
+
+@loop
+def forward(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
+    batch, positions, features = mu.shape
+    for b in prange(batch):
+        for p in range(positions):
+            for c in range(features):
+                out_mu[b, p, c], out_var[b, p, c] = normalized_moments(
+                    mu[b, p, c], var[b, p, c], mean[b], r[b], w_mu[c], w_var[c], b_mu[c], b_var[c]
+                )
+
+
+@loop
+def backward(mu, mean, r, w_mu, delta_mu, delta_var, partial, accumulate, g_w, h_w, g_b, h_b):
+    """Batch sums for w and b (partial: (4, batch, features) scratch); the deltas become those of the input."""
+    batch, positions, features = mu.shape
+    keep = ONE if accumulate else ZERO
+    for b in prange(batch):
+        for j in range(4):
+            for c in range(features):
+                partial[j, b, c] = ZERO
+        for p in range(positions):
+            for c in range(features):
+                dm, ds = delta_mu[b, p, c], delta_var[b, p, c]
+                t = r[b] * (mu[b, p, c] - mean[b])
+                partial[0, b, c] += t * dm
+                partial[1, b, c] += t * t * ds
+                partial[2, b, c] += dm
+                partial[3, b, c] += ds
+                slope = r[b] * w_mu[c]
+                delta_mu[b, p, c] = slope * dm
+                delta_var[b, p, c] = slope * slope * ds
+    for c in range(features):
+        g, h = keep * g_w[c], keep * h_w[c]
+        for b in range(batch):
+            g += partial[0, b, c]
+            h += partial[1, b, c]
+        g_w[c], h_w[c] = g, h
+    for c in range(g_b.size):
+        g, h = keep * g_b[c], keep * h_b[c]
+        for b in range(batch):
+            g += partial[2, b, c]
+            h += partial[3, b, c]
+        g_b[c], h_b[c] = g, h

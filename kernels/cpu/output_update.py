@@ -1,0 +1,37 @@
+"""Deltas at the output layer, from observations. All arrays flat and float32."""
+
+from numba import prange
+
+from pytagi_ddp.kernels.cpu.compile import loop
+from pytagi_ddp.kernels.formulas.update import heteros_delta, observation_delta
+
+
+@loop
+def update(mu, var, jcb, obs, var_obs, delta_mu, delta_var):
+    """One observation for each output."""
+    for i in prange(mu.size):
+        delta_mu[i], delta_var[i] = observation_delta(mu[i], var[i], jcb[i], obs[i], var_obs[i])
+
+
+@loop
+def update_using_indices(mu, var, jcb, obs, var_obs, index, delta_mu, delta_var):
+    """obs, index: (batch, n) observations of the outputs `index` (from 0) of each sample; all others get zero."""
+    for b in prange(mu.shape[0]):
+        for k in range(mu.shape[1]):
+            delta_mu[b, k] = 0
+            delta_var[b, k] = 0
+        for n in range(index.shape[1]):
+            k = index[b, n]
+            delta_mu[b, k], delta_var[b, k] = observation_delta(
+                mu[b, k], var[b, k], jcb[b, k], obs[b, n], var_obs[b, n]
+            )
+
+
+@loop
+def update_heteros(mu, var, jcb, obs, delta_mu, delta_var):
+    """Outputs interleaved [mean, noise variance]; one observation for each pair."""
+    for i in prange(obs.size):
+        z, v = 2 * i, 2 * i + 1
+        delta_mu[z], delta_var[z], delta_mu[v], delta_var[v] = heteros_delta(
+            mu[z], var[z], jcb[z], mu[v], var[v], jcb[v], obs[i]
+        )

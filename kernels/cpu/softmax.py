@@ -1,0 +1,80 @@
+"""Activations over the classes of a sample: (batch, classes) arrays, (mu, var) -> (out_mu, out_var, out_jcb).
+
+In place (out is in) is allowed.
+"""
+
+import math
+
+import numpy as np
+from numba import prange
+
+from pytagi_ddp.kernels.cpu.compile import loop
+from pytagi_ddp.kernels.formulas.activation import exp_moments, log_moments, mixture_relu_moments
+from pytagi_ddp.kernels.formulas.softmax import closed_form_softmax_moments, remax_mean, remax_var_jcb
+
+ZERO = np.float32(0)
+
+
+@loop
+def softmax(mu, var, out_mu, out_var, out_jcb):
+    """a = softmax(m), J = a(1 - a), variance J^2 (s + s of the largest class)."""
+    classes = mu.shape[1]
+    for b in prange(mu.shape[0]):
+        top = 0
+        for k in range(classes):
+            if mu[b, k] > mu[b, top]:
+                top = k
+        m_top, s_top = mu[b, top], var[b, top]
+        total = ZERO
+        for k in range(classes):
+            out_mu[b, k] = math.exp(mu[b, k] - m_top)
+            total += out_mu[b, k]
+        for k in range(classes):
+            a = out_mu[b, k] / total
+            j = a * (1 - a)
+            out_mu[b, k] = a
+            out_var[b, k] = j * j * (var[b, k] + s_top)
+            out_jcb[b, k] = j
+
+
+@loop
+def remax(mu, var, out_mu, out_var, out_jcb):
+    """A_k = M_k / sum M, M = mixture ReLU of z; means normalised to sum 1."""
+    classes = mu.shape[1]
+    for b in prange(mu.shape[0]):
+        total, total_var = ZERO, ZERO
+        for k in range(classes):
+            m, s, c = mixture_relu_moments(mu[b, k], var[b, k])
+            total += m
+            total_var += s
+        log_total, log_total_var = log_moments(total, total_var)
+        norm = ZERO
+        for k in range(classes):
+            m, s, c = mixture_relu_moments(mu[b, k], var[b, k])
+            a, e_s, growth = remax_mean(m, s, log_total, log_total_var, total)
+            norm += a
+        for k in range(classes):
+            z_var = var[b, k]
+            m, s, c = mixture_relu_moments(mu[b, k], z_var)
+            a, e_s, growth = remax_mean(m, s, log_total, log_total_var, total)
+            out_mu[b, k] = a / norm
+            out_var[b, k], out_jcb[b, k] = remax_var_jcb(a / norm, e_s, growth, m, c, z_var)
+
+
+@loop
+def closed_form_softmax(mu, var, out_mu, out_var, out_jcb):
+    """e^z / sum e^z with every factor taken as log-normal; not renormalised."""
+    classes = mu.shape[1]
+    for b in prange(mu.shape[0]):
+        total, total_var = ZERO, ZERO
+        for k in range(classes):
+            e, v, _ = exp_moments(mu[b, k], var[b, k])
+            total += e
+            total_var += v
+        log_total, log_total_var = log_moments(total, total_var)
+        for k in range(classes):
+            m, s = mu[b, k], var[b, k]
+            e, v, _ = exp_moments(m, s)
+            out_mu[b, k], out_var[b, k], out_jcb[b, k] = closed_form_softmax_moments(
+                m, s, e, v, total, log_total, log_total_var
+            )

@@ -1,0 +1,44 @@
+"""Class-probability activations: scalar parts of softmax, Remax and closed-form softmax.
+
+Source: Goulet, Nguyen & Amiri (2021), JMLR 22; cuTAGI.
+"""
+
+import math
+
+import numpy as np
+
+from pytagi_ddp.kernels.formulas.activation import log_moments
+from pytagi_ddp.kernels.formulas.formula import formula
+
+f = np.float32
+HALF, ONE, TWO = f(0.5), f(1), f(2)
+FLOOR = f(1e-6)
+
+
+@formula
+def remax_mean(m, s, log_total, log_total_var, total):
+    """E[M/T] of a rectified unit M ~ (m, s) and the total T, both taken as log-normal; not yet normalised.
+
+    Returns (mean, log-variance of M/T, e^{Cov(ln M/T, ln M)} - 1).
+    """
+    log_m, log_s = log_moments(m, s)
+    k = math.log1p(s / (total * m))
+    e_s = log_s + log_total_var - TWO * k
+    return max(FLOOR, math.exp(log_m - log_total + HALF * e_s)), e_s, math.expm1(log_s - k)
+
+
+@formula
+def remax_var_jcb(a, e_s, growth, m, c, z_var):
+    """Variance and Jacobian of the normalised Remax output a; c = Phi of the rectified unit, z_var its input's."""
+    var = math.expm1(e_s) * a * a
+    cov = growth * a * m
+    return var, min(math.sqrt(var) * math.sqrt(z_var), cov / c) / z_var
+
+
+@formula
+def closed_form_softmax_moments(m, s, e, v, total, log_total, log_total_var):
+    """(mean, variance, Jacobian) of e^z / sum e^z with e^z ~ (e, v), all log-normal."""
+    k = math.log1p(v / (total * e))
+    log_s = s + log_total_var - TWO * k
+    a = math.exp(m - log_total + HALF * log_s)
+    return a, math.expm1(log_s) * a * a, a * (s - k) / s

@@ -1,0 +1,70 @@
+"""Closed-form updates: the output layer against observations, and the capped parameter step.
+
+Source: Goulet, Nguyen & Amiri (2021), JMLR 22; Deka, Nguyen & Goulet (2024) for the heteroscedastic noise (AGVI).
+"""
+
+import math
+
+import numpy as np
+
+from pytagi_ddp.kernels.formulas.formula import formula
+
+f = np.float32
+ZERO, ONE, TWO, THREE, FOUR = f(0), f(1), f(2), f(3), f(4)
+VAR_FLOOR = f(1e-5)
+
+
+@formula
+def observation_delta(m, s, j, y, var_obs):
+    """Deltas at an output N(m, s), Jacobian j, from the observation y with variance var_obs.
+
+    dm = j (y - m)/(s + var_obs), ds = -j^2/(s + var_obs); a NaN observation is missing: (0, 0).
+    """
+    q = j / (s + var_obs)
+    dm = q * (y - m)
+    ds = -q * j
+    known = math.isfinite(dm) and math.isfinite(ds)
+    return (dm if known else ZERO), (ds if known else ZERO)
+
+
+@formula
+def heteros_delta(m, s, j, noise_m, noise_s, noise_j, y):
+    """Deltas at (mean output, noise output) of a network that predicts its own noise variance (AGVI).
+
+    noise_m, noise_s: moments of the predicted observation variance; noise_j: its Jacobian. NaN y: all zero.
+    """
+    total = s + noise_m
+    dm = j * (y - m) / total
+    ds = -j * j / total
+    gain = noise_m / total
+    v_mean = gain * (y - m)
+    v_var = noise_m - gain * noise_m
+    v2_mean = v_mean * v_mean + v_var
+    v2_var = TWO * v_var * v_var + FOUR * v_var * v_mean * v_mean
+    prior_var = THREE * noise_s + TWO * noise_m * noise_m
+    k = noise_s / prior_var
+    jv = noise_j / noise_s
+    dn = jv * k * (v2_mean - noise_m)
+    dns = jv * jv * k * k * (v2_var - prior_var)
+    known = math.isfinite(dm) and math.isfinite(ds)
+    trusted = known and math.isfinite(dn) and math.isfinite(dns)
+    return (
+        dm if known else ZERO,
+        ds if known else ZERO,
+        dn if trusted else ZERO,
+        dns if trusted else ZERO,
+    )
+
+
+@formula
+def capped_step(m, s, g, h, cap):
+    """One parameter's posterior from its prior N(m, s) and batch sums g, h: (m, s, variance was negative).
+
+    Both deltas, s g and s^2 h, are limited to +-sqrt(s)/cap; a variance that ends <= 0 becomes 1e-5.
+    """
+    bar = math.sqrt(s) / cap
+    dm = min(max(s * g, -bar), bar)
+    ds = min(max(s * s * h, -bar), bar)
+    s = s + ds
+    negative = s <= ZERO
+    return m + dm, (VAR_FLOOR if negative else s), negative
