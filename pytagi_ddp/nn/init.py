@@ -1,0 +1,159 @@
+"""Initial priors: means drawn around zero, constant variances.
+
+A parameter starts as a Gaussian with a random mean and a known variance
+
+    mu ~ N(0, scale^2),    var = (gain * scale)^2
+
+where `scale` is a standard deviation set by the size of the layer (`fan_scale`). The gain widens the prior
+but leaves the drawn mean alone, and biases share the scale of their layer's weights.
+
+All draws come from one generator, the 32-bit Mersenne Twister with Marsaglia's polar method in float32, in
+the order in which pytagi consumes it: a seed gives the initial parameters that pytagi gives. The generator is
+seeded from the operating system until `manual_seed` is called.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+from scipy.special import xlogy
+
+INIT_METHODS = ("He", "he", "Xavier", "xavier")
+
+# Pairs of uniforms handled at once: few enough to stay in cache, enough to hide NumPy's call overhead.
+_BLOCK_PAIRS = 1 << 14
+_BELOW_ONE = np.nextafter(np.float32(1), np.float32(0))
+
+# The legacy class is the one whose integer seeding is that of the C++ standard's mt19937.
+_generator = np.random.RandomState()
+
+
+def manual_seed(seed: int) -> None:
+    """Seed the generator of all initial parameters.
+
+    Args:
+        seed: An integer in [-2**31, 2**32); a negative one stands for its 32-bit two's complement.
+
+    Raises:
+        TypeError: `seed` is not an integer.
+        ValueError: `seed` does not fit into 32 bits.
+    """
+    value = operator.index(seed)
+    if not -(2**31) <= value < 2**32:
+        raise ValueError(f"the seed must lie in [-2**31, 2**32), got {value}")
+    _generator.seed(value % 2**32)
+
+
+def get_state() -> dict[str, Any]:
+    """Return the generator's state, a picklable dictionary for `set_state`."""
+    return _generator.get_state(legacy=False)
+
+
+def set_state(state: dict[str, Any]) -> None:
+    """Continue the random stream from a state that `get_state` returned.
+
+    Raises:
+        TypeError, ValueError: `state` is not the state of a 32-bit Mersenne Twister.
+    """
+    _generator.set_state(state)
+
+
+def normal(n: int, scale: float) -> np.ndarray:
+    """Draw `n` values of N(0, scale^2) from the stream.
+
+    Marsaglia & Bray (1964): for x, y uniform on (-1, 1) with 0 < r2 = x^2 + y^2 <= 1, the two values
+    y f, x f with f = sqrt(-2 ln(r2) / r2) are independent standard normals. Every call starts with a fresh
+    pair: the second value of the last pair is dropped when `n` is odd.
+
+    Args:
+        n: Number of values.
+        scale: Standard deviation.
+
+    Returns:
+        float32 array of shape (n,).
+
+    Raises:
+        ValueError: `n` is negative.
+    """
+    if n < 0:
+        raise ValueError(f"cannot draw {n} values")
+    pairs = np.empty(((n + 1) // 2, 2), np.float32)
+    filled = 0
+    while filled < len(pairs):
+        # A pair of uniforms yields at most one pair of normals, so asking for no more pairs than are missing
+        # never takes words from the stream that a one-by-one draw would have left there.
+        accepted = _polar_pairs(min(len(pairs) - filled, _BLOCK_PAIRS))
+        pairs[filled : filled + len(accepted)] = accepted
+        filled += len(accepted)
+    values = pairs.reshape(-1)[:n]
+    values *= np.float32(scale)
+    return values
+
+
+def _polar_pairs(n: int) -> np.ndarray:
+    """Consume 2 n words of the stream and return the normals of the accepted pairs, shape (accepted, 2)."""
+    words = _generator.randint(0, 2**32, size=2 * n, dtype=np.uint32)
+    # A word close to 2**32 rounds up to 1, which is outside [0, 1).
+    uniform = np.minimum(words.astype(np.float32) * np.float32(2.0**-32), _BELOW_ONE)
+    points = (uniform * np.float32(2) - np.float32(1)).reshape(n, 2)
+    radius2 = points[:, 0] * points[:, 0] + points[:, 1] * points[:, 1]
+    inside = (radius2 <= 1) & (radius2 > 0)
+    points, radius2 = points[inside], radius2[inside]
+    # xlogy takes the C library's logf, as pytagi does; np.log differs by an ulp or two between vector units.
+    factor = np.sqrt(np.float32(-2) * xlogy(np.float32(1), radius2) / radius2)
+    return points[:, ::-1] * factor[:, None]
+
+
+def fan_scale(fan_in: int, fan_out: int, method: str) -> np.float32:
+    """Return the standard deviation of the initial means.
+
+    He: sqrt(1 / fan_in). Xavier: sqrt(2 / (fan_in + fan_out)).
+
+    Args:
+        fan_in: Inputs that one output sums over.
+        fan_out: Outputs that one input contributes to.
+        method: "He" or "Xavier", capitalised or not.
+
+    Raises:
+        ValueError: Unknown `method`, or a fan below 1.
+    """
+    if method not in INIT_METHODS:
+        raise ValueError(f"unknown init_method {method!r}; use one of {', '.join(map(repr, INIT_METHODS))}")
+    if fan_in < 1 or fan_out < 1:
+        raise ValueError(f"fan_in and fan_out must be at least 1, got {fan_in} and {fan_out}")
+    variance = 1 / fan_in if method.lower() == "he" else 2 / (fan_in + fan_out)
+    # pytagi rounds the variance to float32 before the root.
+    return np.float32(math.sqrt(np.float32(variance)))
+
+
+def gaussian_prior(
+    n_weights: int, n_biases: int, fan_in: int, fan_out: int, gain_w: float, gain_b: float, method: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Draw the prior of a layer's weights and then of its biases.
+
+    Means ~ N(0, scale^2) with scale = `fan_scale(fan_in, fan_out, method)` for weights and biases; variances
+    are (gain_w scale)^2 and (gain_b scale)^2.
+
+    Args:
+        n_weights: Number of weights, drawn first.
+        n_biases: Number of biases, drawn second; 0 for a layer without.
+        fan_in: See `fan_scale`.
+        fan_out: See `fan_scale`.
+        gain_w: Factor on the standard deviation of the weights' prior (not on the drawn means).
+        gain_b: The same for the biases.
+        method: "He" or "Xavier", capitalised or not.
+
+    Returns:
+        (mu_w, var_w, mu_b, var_b): float32 arrays of `n_weights`, `n_weights`, `n_biases`, `n_biases` values;
+        var_* are variances.
+
+    Raises:
+        ValueError: Unknown method, a fan below 1, or a negative size.
+    """
+    scale = fan_scale(fan_in, fan_out, method)
+    mu_w, mu_b = normal(n_weights, scale), normal(n_biases, scale)
+    var_w, var_b = ((np.float32(gain) * scale) ** 2 for gain in (gain_w, gain_b))
+    return mu_w, np.full_like(mu_w, var_w), mu_b, np.full_like(mu_b, var_b)

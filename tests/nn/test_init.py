@@ -1,0 +1,134 @@
+"""Initial priors: pytagi's draws for a seed, the stream's bookkeeping, and the statistics of the values."""
+
+import importlib.util
+import math
+import pickle
+
+import numpy as np
+import pytest
+
+from pytagi_ddp.nn import init
+
+
+def draw_one_by_one(words, n: int, scale: float) -> list[np.float32]:
+    """The polar method as a textbook writes it, one pair of uniforms at a time."""
+    values = []
+    while len(values) < n:
+        x, y = (
+            np.float32(2) * (np.float32(words.randint(0, 2**32, dtype=np.uint32)) / np.float32(2**32))
+            - np.float32(1)
+            for _ in range(2)
+        )
+        radius2 = x * x + y * y
+        if 0 < radius2 <= 1:
+            factor = np.float32(math.sqrt(-2 * math.log(radius2) / radius2))
+            values += [y * factor * np.float32(scale), x * factor * np.float32(scale)]
+    return values[:n]
+
+
+# What pytagi 0.2.1 holds after manual_seed(seed) in Linear(n_in, n_out, ...) followed by Linear(n_out, 1).
+RECORDED = {
+    (42, 3, 2, 1.0, 1.0, "He"): (
+        [0.7054766, -0.29846936, 0.50208455, 0.41646162, 0.91715336, 0.9342781],
+        0.3333333,
+        [-0.10803649, -0.6860703],
+        0.3333333,
+        [-0.044844724, -0.48630878],
+        [-0.2728666],
+    ),
+    (-7, 2, 3, 0.1, 0.5, "Xavier"): (
+        [0.10249357, -0.3014245, 0.1577784, -0.12567541, 0.53440344, -0.6130505],
+        0.0040000007,
+        [0.99104613, 0.16659737, -0.3400562],
+        0.1,
+        [-0.40817258, -0.9542308, -0.16517237],
+        [0.5758264],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RECORDED, ids=str)
+def test_a_seed_gives_the_parameters_that_pytagi_gives(case):
+    seed, n_in, n_out, gain_w, gain_b, method = case
+    mu_w, var_w, mu_b, var_b, next_mu_w, next_mu_b = RECORDED[case]
+    init.manual_seed(seed)
+    first = init.gaussian_prior(n_in * n_out, n_out, n_in, n_out, gain_w, gain_b, method)
+    second = init.gaussian_prior(n_out, 1, n_out, 1, 1.0, 1.0, "He")
+    for mine, expected in zip(first, (mu_w, [var_w] * len(mu_w), mu_b, [var_b] * len(mu_b)), strict=True):
+        assert mine.dtype == np.float32
+        np.testing.assert_allclose(mine, np.float32(expected), rtol=5e-7)
+    np.testing.assert_allclose(second[0], next_mu_w, rtol=5e-7)
+    np.testing.assert_allclose(second[2], next_mu_b, rtol=5e-7)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 7, 100, 33_001])
+def test_blocks_consume_the_stream_like_one_pair_at_a_time(n):
+    words = np.random.RandomState(11)
+    init.manual_seed(11)
+    np.testing.assert_allclose(init.normal(n, 0.5), draw_one_by_one(words, n, 0.5), rtol=1e-6)
+    # A block that took a word too many, or kept the spare value of an odd draw, would shift this second draw.
+    np.testing.assert_allclose(init.normal(5, 2.0), draw_one_by_one(words, 5, 2.0), rtol=1e-6)
+
+
+def test_the_values_are_standard_normal_times_scale():
+    init.manual_seed(3)
+    x = init.normal(400_000, 0.25).astype(np.float64) / 0.25
+    standard_error = 1 / math.sqrt(x.size)
+    assert abs(x.mean()) < 5 * standard_error
+    assert abs(x.var() - 1) < 5 * math.sqrt(2) * standard_error
+    assert abs((x**4).mean() - 3) < 5 * math.sqrt(96) * standard_error
+    assert abs((x[::2] * x[1::2]).mean()) < 5 * math.sqrt(2) * standard_error
+
+
+@pytest.mark.parametrize(
+    ("method", "variance"), [("He", 1 / 50), ("he", 1 / 50), ("Xavier", 2 / 80), ("xavier", 2 / 80)]
+)
+def test_the_prior_variance_is_the_squared_gain_times_scale(method, variance):
+    _, var_w, mu_b, var_b = init.gaussian_prior(1500, 0, 50, 30, 0.5, 3.0, method)
+    np.testing.assert_allclose(var_w, 0.25 * variance, rtol=1e-6)
+    assert var_w.shape == (1500,)
+    assert mu_b.shape == var_b.shape == (0,)
+
+
+def test_the_gain_leaves_the_means_alone():
+    init.manual_seed(5)
+    narrow = init.gaussian_prior(20, 4, 5, 4, 0.1, 0.1, "He")
+    init.manual_seed(5)
+    wide = init.gaussian_prior(20, 4, 5, 4, 10.0, 10.0, "He")
+    np.testing.assert_array_equal(narrow[0], wide[0])
+    np.testing.assert_array_equal(narrow[2], wide[2])
+
+
+def test_a_restored_state_continues_the_stream():
+    init.manual_seed(9)
+    init.normal(13, 1.0)
+    state = pickle.loads(pickle.dumps(init.get_state()))
+    expected = init.normal(1000, 1.0)
+    init.manual_seed(1)
+    init.set_state(state)
+    np.testing.assert_array_equal(init.normal(1000, 1.0), expected)
+
+
+def test_without_a_seed_every_process_draws_other_values():
+    def fresh_module():
+        spec = importlib.util.spec_from_file_location("fresh_init", init.__file__)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    assert not np.array_equal(fresh_module().normal(8, 1.0), fresh_module().normal(8, 1.0))
+
+
+def test_bad_arguments_are_named():
+    with pytest.raises(ValueError, match=r"'Kaiming'.*'He', 'he', 'Xavier', 'xavier'"):
+        init.gaussian_prior(1, 1, 1, 1, 1.0, 1.0, "Kaiming")
+    with pytest.raises(ValueError, match="got 0 and 3"):
+        init.gaussian_prior(0, 3, 0, 3, 1.0, 1.0, "He")
+    with pytest.raises(ValueError, match="-1 values"):
+        init.normal(-1, 1.0)
+    with pytest.raises(ValueError, match=str(2**32)):
+        init.manual_seed(2**32)
+    with pytest.raises(TypeError):
+        init.manual_seed(1.5)
+    with pytest.raises(ValueError, match="MT19937"):
+        init.set_state(np.random.PCG64(1).state)
