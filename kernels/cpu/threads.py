@@ -1,0 +1,102 @@
+"""One number of threads for everything that runs on the CPU: OpenMP, Numba and BLAS.
+
+The products (Cython) and the elementwise loops (Numba, its `omp` layer) are regions of one OpenMP pool, so their
+threads never compete. SciPy's BLAS is called from inside those regions and therefore stays on one thread;
+NumPy's, which only user code calls, follows the setting.
+"""
+
+import os
+import threading
+from pathlib import Path
+
+_RANKS_ON_NODE = (  # MPICH and Intel MPI, Open MPI, MVAPICH, Cray, Slurm
+    "MPI_LOCALNRANKS",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "MV2_COMM_WORLD_LOCAL_SIZE",
+    "PALS_LOCAL_SIZE",
+    "SLURM_NTASKS_PER_NODE",
+)
+_threads: int | None = None
+_applied = threading.local()  # Numba keeps its number per Python thread
+
+
+def usable_cores() -> int:
+    """Cores this process may run on: its affinity mask, capped by the CPU quota of its control group."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    group = Path("/sys/fs/cgroup")
+    try:
+        if (group / "cpu.max").exists():
+            quota, period = (group / "cpu.max").read_text().split()
+        else:
+            quota = (group / "cpu/cpu.cfs_quota_us").read_text()
+            period = (group / "cpu/cpu.cfs_period_us").read_text()
+        if quota != "max" and int(quota) > 0:
+            cores = min(cores, -(-int(quota) // int(period)))
+    except (OSError, ValueError):
+        pass  # no control group: no quota
+    return cores
+
+
+def ranks_on_node() -> int:
+    """MPI ranks on this node as the launcher announces them in the environment; 1 if it does not."""
+    for name in _RANKS_ON_NODE:
+        if os.environ.get(name, "").isdecimal():
+            return max(1, int(os.environ[name]))
+    return 1
+
+
+def default_threads() -> int:
+    """`$PYTAGI_DDP_NUM_THREADS`, else `$OMP_NUM_THREADS`, else usable cores / ranks on this node, at least 1.
+
+    Raises:
+        ValueError: one of the two variables is set to something other than a positive integer.
+    """
+    for name in ("PYTAGI_DDP_NUM_THREADS", "OMP_NUM_THREADS"):
+        if value := os.environ.get(name):
+            first = value.split(",")[0].strip()  # OpenMP allows a list: one number per nesting level
+            if not first.isdecimal() or int(first) < 1:
+                raise ValueError(f"{name}={value!r}: expected a positive number of threads")
+            return int(first)
+    return max(1, usable_cores() // ranks_on_node())
+
+
+def set_threads(n: int) -> None:
+    """Makes `n` the number of threads of every CPU kernel of this process, whichever Python thread calls it.
+
+    Args:
+        n: at least 1. More than the machine's cores is allowed and slow.
+
+    Raises:
+        ValueError: n < 1.
+    """
+    global _threads
+    if n < 1:
+        raise ValueError(f"set_threads({n}): a kernel needs at least 1 thread")
+    _threads = int(n)
+    _limit_blas(_threads)
+    _limit_numba(_threads)
+
+
+def get_threads() -> int:
+    """The number of threads of CPU kernels: what `set_threads` said, or `default_threads()`."""
+    if _threads is None:
+        set_threads(default_threads())
+    if getattr(_applied, "threads", None) != _threads:
+        _limit_numba(_threads)
+    return _threads
+
+
+def _limit_numba(n: int) -> None:
+    import numba
+
+    numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
+    numba.set_num_threads(min(n, numba.config.NUMBA_NUM_THREADS))
+    _applied.threads = n
+
+
+def _limit_blas(n: int) -> None:
+    import scipy.linalg.cython_blas  # noqa: F401  (loads the library that is to be limited)
+    from threadpoolctl import ThreadpoolController
+
+    for library in ThreadpoolController().select(user_api="blas").lib_controllers:
+        library.set_num_threads(n if "numpy.libs" in library.filepath else 1)
