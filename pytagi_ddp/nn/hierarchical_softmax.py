@@ -11,6 +11,7 @@ Goulet, Nguyen & Amiri (2021), "Tractable approximate Gaussian inference for Bay
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -55,6 +56,7 @@ def encode_classes(num_classes: int) -> tuple[np.ndarray, np.ndarray, int]:
     Raises:
         ValueError: Fewer than two classes.
     """
+    num_classes = operator.index(num_classes)
     if num_classes < 2:
         raise ValueError(f"a hierarchical softmax needs at least 2 classes, got {num_classes}")
     depth = (num_classes - 1).bit_length()

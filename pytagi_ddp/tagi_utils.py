@@ -1,0 +1,333 @@
+"""Encoding of labels, decoding of outputs, rolling windows, and scaling of data.
+
+The names, arguments, sizes and numbers are pytagi's. Where pytagi cannot run (`get_errors`, windows with
+several output columns) the intended result is given.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from pytagi_ddp.nn.hierarchical_softmax import (
+    HRCSoftmax,
+    class_probabilities,
+    encode_classes,
+    hierarchical_softmax,
+)
+
+# Keeps the scaling of a constant column finite.
+_EPSILON = 1e-10
+
+
+class Utils:
+    """Helper functions around a network: labels in, classes and windows out."""
+
+    def label_to_obs(self, labels: np.ndarray, num_classes: int) -> tuple[np.ndarray, np.ndarray, int]:
+        """Encode labels for `OutputUpdater.update_using_indices`.
+
+        Args:
+            labels: B integers in [0, num_classes).
+            num_classes: K, at least 2.
+
+        Returns:
+            (obs, obs_idx, num_obs): float64 array of B * L observations (+1 or -1), int64 array of the output
+            units that they belong to (counted from 1), and L = ceil(log2 K).
+
+        Raises:
+            ValueError: Labels that are not integers or out of range, or fewer than two classes.
+        """
+        signs, units, _ = encode_classes(num_classes)
+        labels = _check_labels(labels, num_classes)
+        return signs[labels].ravel(), units[labels].ravel(), signs.shape[1]
+
+    def label_to_one_hot(self, labels: np.ndarray, num_classes: int) -> np.ndarray:
+        """Encode B labels as a flat float32 array of B * num_classes zeros and ones.
+
+        Raises:
+            ValueError: Labels that are not integers or out of range.
+        """
+        labels = _check_labels(labels, num_classes)
+        one_hot = np.zeros((labels.size, num_classes), np.float32)
+        one_hot[np.arange(labels.size), labels] = 1
+        return one_hot.ravel()
+
+    def get_hierarchical_softmax(self, num_classes: int) -> HRCSoftmax:
+        """Build the binary tree of `num_classes` classes; `.len` is the number of output units that it needs.
+
+        Raises:
+            ValueError: Fewer than two classes.
+        """
+        return hierarchical_softmax(num_classes)
+
+    def obs_to_label_prob(
+        self, ma: np.ndarray, Sa: np.ndarray, hr_softmax: HRCSoftmax, num_classes: int
+    ) -> np.ndarray:
+        """Probability of every class for one sample, a float64 array of K values.
+
+        The formula is in `nn.hierarchical_softmax.class_probabilities`.
+
+        Args:
+            ma, Sa, hr_softmax, num_classes: As in `get_labels`, for a batch of one.
+
+        Raises:
+            ValueError: Sizes that do not match the tree.
+        """
+        return _probabilities(ma, Sa, hr_softmax, num_classes, 1)[0]
+
+    def get_labels(
+        self, ma: np.ndarray, Sa: np.ndarray, hr_softmax: HRCSoftmax, num_classes: int, batch_size: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Predict the most probable class of every sample.
+
+        Args:
+            ma: Means of the output units, batch_size * hr_softmax.len values.
+            Sa: Their variances.
+            hr_softmax: The tree.
+            num_classes: K, as in the tree.
+            batch_size: B.
+
+        Returns:
+            (pred, prob): int32 array of B classes (the first of equals), float32 array of B * K
+            class probabilities.
+
+        Raises:
+            ValueError: Sizes that do not match the tree.
+        """
+        prob = _probabilities(ma, Sa, hr_softmax, num_classes, batch_size).astype(np.float32)
+        return prob.argmax(axis=1).astype(np.int32), prob.ravel()
+
+    def get_errors(
+        self,
+        ma: np.ndarray,
+        Sa: np.ndarray,
+        labels: np.ndarray,
+        hr_softmax: HRCSoftmax,
+        num_classes: int,
+        batch_size: int,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Flag the samples whose most probable class is not their label.
+
+        Args:
+            ma, Sa, hr_softmax, num_classes, batch_size: As in `get_labels`.
+            labels: B true classes.
+
+        Returns:
+            (errors, prob): int32 array of B flags (1: wrong), float32 array of B * K class probabilities.
+
+        Raises:
+            ValueError: Sizes that do not match, or labels that are not integers or out of range.
+        """
+        labels = _check_labels(labels, num_classes)
+        if labels.size != batch_size:
+            raise ValueError(f"{labels.size} labels do not fit a batch of {batch_size}")
+        pred, prob = self.get_labels(ma, Sa, hr_softmax, num_classes, batch_size)
+        return (pred != labels).astype(np.int32), prob
+
+    def create_rolling_window(
+        self,
+        data: np.ndarray,
+        output_col: np.ndarray,
+        input_seq_len: int,
+        output_seq_len: int,
+        num_features: int,
+        stride: int,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Cut a time series into windows of inputs and the outputs that follow them.
+
+        Window w takes the input_seq_len rows from row w * stride on, and the chosen columns of the next
+        output_seq_len rows.
+
+        Args:
+            data: T rows of num_features columns (or the same values in one dimension).
+            output_col: Columns to predict.
+            input_seq_len: Rows of a window's input.
+            output_seq_len: Rows of a window's output.
+            num_features: Columns of `data`.
+            stride: Rows between the starts of two windows.
+
+        Returns:
+            Two float32 arrays of W = (T - input_seq_len - output_seq_len) // stride + 1 rows:
+            (W, input_seq_len * num_features) and (W, output_seq_len * len(output_col)).
+
+        Raises:
+            ValueError: Lengths below 1, a size that is no multiple of num_features, a column that does not
+                exist, or fewer rows than one window takes.
+        """
+        if min(input_seq_len, output_seq_len, num_features, stride) < 1:
+            raise ValueError(
+                "input_seq_len, output_seq_len, num_features and stride must all be at least 1, got "
+                f"{input_seq_len}, {output_seq_len}, {num_features} and {stride}"
+            )
+        series, columns = np.asarray(data, np.float32), np.asarray(output_col).ravel()
+        if series.size % num_features:
+            raise ValueError(f"{series.size} values are no whole number of rows of {num_features} features")
+        series = series.reshape(-1, num_features)
+        if not np.isin(columns, np.arange(num_features)).all():
+            raise ValueError(f"output_col {columns.tolist()} names a column outside 0..{num_features - 1}")
+        window = input_seq_len + output_seq_len
+        if len(series) < window:
+            raise ValueError(
+                f"{len(series)} rows are fewer than one window of {input_seq_len} + {output_seq_len} rows"
+            )
+        starts = np.arange(0, len(series) - window + 1, stride)[:, None]
+        inputs = series[starts + np.arange(input_seq_len)]
+        outputs = series[starts + np.arange(input_seq_len, window)][:, :, columns]
+        return inputs.reshape(len(starts), -1), outputs.reshape(len(starts), -1)
+
+    def get_upper_triu_cov(self, batch_size: int, num_data: int, sigma: float) -> np.ndarray:
+        """Diagonal covariance of `num_data` values, as packed upper triangles, one per sample.
+
+        Args:
+            batch_size: Number of copies, one after another.
+            num_data: Size n of the matrix; a triangle has n (n + 1) / 2 values, row after row.
+            sigma: Standard deviation; the diagonal holds sigma^2, all else is 0.
+
+        Returns:
+            float64 array of batch_size * n (n + 1) / 2 values, rounded to float32.
+        """
+        triangle = np.float32(sigma) ** 2 * np.eye(num_data)[np.triu_indices(num_data)]
+        return np.tile(triangle, batch_size)
+
+    def load_mnist_images(
+        self, image_file: str | os.PathLike[str], label_file: str | os.PathLike[str], num_images: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Read the first images of an MNIST set from its uncompressed IDX files.
+
+        Returns:
+            (images, labels): flat float32 array of num_images * rows * columns pixels in [0, 1] and int32
+            array of num_images labels.
+
+        Raises:
+            ValueError: A file that is no IDX file of its kind, or that holds fewer than num_images entries.
+        """
+        images = _read_records(image_file, num_images, *_idx_sizes(image_file, dimensions=3))
+        labels = _read_records(label_file, num_images, *_idx_sizes(label_file, dimensions=1))
+        return _pixels(images), labels.ravel().astype(np.int32)
+
+    def load_cifar_images(
+        self, image_file: str | os.PathLike[str], num: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Read the first images of a CIFAR-10 binary batch (one byte of class, then 3 x 32 x 32 pixels).
+
+        Returns:
+            (images, labels): flat float32 array of num * 3072 pixels in [0, 1] and int32 array of num labels.
+
+        Raises:
+            ValueError: The file holds fewer than `num` images.
+        """
+        records = _read_records(image_file, num, 0, 1 + 3 * 32 * 32)
+        return _pixels(records[:, 1:]), records[:, 0].astype(np.int32)
+
+
+class Normalizer:
+    """Scaling of data to zero mean and unit variance, or to [0, 1], and back.
+
+    Every method works on arrays of any shapes that broadcast together. 1e-10 is added to each divisor, and to
+    the factor on the way back.
+
+    Args:
+        method: A label of the user's own; nothing depends on it.
+    """
+
+    def __init__(self, method: str | None = None) -> None:
+        self.method = method
+
+    @staticmethod
+    def standardize(data: np.ndarray, mu: np.ndarray, std: np.ndarray) -> np.ndarray:
+        """(data - mu) / std."""
+        return (data - mu) / (std + _EPSILON)
+
+    @staticmethod
+    def unstandardize(norm_data: np.ndarray, mu: np.ndarray, std: np.ndarray) -> np.ndarray:
+        """norm_data * std + mu."""
+        return norm_data * (std + _EPSILON) + mu
+
+    @staticmethod
+    def unstandardize_std(norm_std: np.ndarray, std: np.ndarray) -> np.ndarray:
+        """norm_std * std, both standard deviations."""
+        return norm_std * (std + _EPSILON)
+
+    def max_min_norm(self, data: np.ndarray, max_value: np.ndarray, min_value: np.ndarray) -> np.ndarray:
+        """(data - min_value) / (max_value - min_value).
+
+        Raises:
+            ValueError: A maximum below its minimum.
+        """
+        if not np.all(np.asarray(max_value) >= min_value):
+            raise ValueError(f"max_value {max_value} must not be below min_value {min_value}")
+        return (data - min_value) / (max_value - min_value + _EPSILON)
+
+    @staticmethod
+    def max_min_unnorm(norm_data: np.ndarray, max_value: np.ndarray, min_value: np.ndarray) -> np.ndarray:
+        """norm_data * (max_value - min_value) + min_value."""
+        return norm_data * (max_value - min_value + _EPSILON) + min_value
+
+    @staticmethod
+    def max_min_unnorm_std(norm_std: np.ndarray, max_value: np.ndarray, min_value: np.ndarray) -> np.ndarray:
+        """norm_std * (max_value - min_value), both standard deviations."""
+        return norm_std * (max_value - min_value + _EPSILON)
+
+    @staticmethod
+    def compute_mean_std(data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and (population) standard deviation of every column; NaN is left out."""
+        return np.nanmean(data, axis=0), np.nanstd(data, axis=0)
+
+    @staticmethod
+    def compute_max_min(data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Maximum and minimum of every column; NaN is left out."""
+        return np.nanmax(data, axis=0), np.nanmin(data, axis=0)
+
+
+def exponential_scheduler(curr_v: float, min_v: float, decaying_factor: float, curr_iter: int) -> float:
+    """Decayed value max(curr_v * decaying_factor^curr_iter, min_v), for example of sigma_v."""
+    return np.maximum(curr_v * decaying_factor**curr_iter, min_v)
+
+
+def _check_labels(labels: Any, num_classes: int) -> np.ndarray:
+    """Return the labels as a flat int64 array, or raise ValueError."""
+    labels = np.asarray(labels).ravel()
+    if labels.size and labels.dtype.kind not in "iu":
+        raise ValueError(f"labels must be integers, got {labels.dtype}")
+    outside = (labels < 0) | (labels >= num_classes)
+    if outside.any():
+        first = int(outside.argmax())
+        raise ValueError(f"label {labels[first]} at position {first} is not in 0..{num_classes - 1}")
+    return labels.astype(np.int64)
+
+
+def _probabilities(ma: Any, Sa: Any, tree: HRCSoftmax, num_classes: int, batch_size: int) -> np.ndarray:
+    """Class probabilities of a batch, shape (batch_size, num_classes), after checking the sizes."""
+    if len(tree.obs) != num_classes * tree.num_obs:
+        raise ValueError(
+            f"the tree encodes {len(tree.obs) // max(tree.num_obs, 1)} classes, not {num_classes}"
+        )
+    if np.size(ma) != batch_size * tree.len:
+        raise ValueError(f"{np.size(ma)} means do not fit {batch_size} samples of {tree.len} output units")
+    return class_probabilities(ma, Sa, tree)
+
+
+def _idx_sizes(path: str | os.PathLike[str], dimensions: int) -> tuple[int, int]:
+    """Return the sizes in bytes of an IDX file's header and of one of its entries."""
+    header = np.fromfile(path, ">u4", 1 + dimensions)
+    # 8 is the format's code for unsigned bytes.
+    if header.size <= dimensions or header[0] != 0x800 + dimensions:
+        raise ValueError(f"{os.fspath(path)} is no IDX file of unsigned bytes in {dimensions} dimension(s)")
+    return header.nbytes, int(header[2:].prod())
+
+
+def _read_records(path: str | os.PathLike[str], num: int, offset: int, size: int) -> np.ndarray:
+    """Read `num` records of `size` bytes that begin at `offset`."""
+    if num < 1:
+        raise ValueError(f"at least 1 entry of {os.fspath(path)} must be asked for, got {num}")
+    data = np.fromfile(path, np.uint8, num * size, offset=offset)
+    if data.size < num * size:
+        raise ValueError(f"{os.fspath(path)} holds {data.size // size} entries, {num} were asked for")
+    return data.reshape(num, size)
+
+
+def _pixels(values: np.ndarray) -> np.ndarray:
+    """Scale bytes to [0, 1]."""
+    return values.astype(np.float32).ravel() / np.float32(255)

@@ -1,0 +1,75 @@
+"""Metrics against hand-made numbers and scipy."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from pytagi_ddp import metric
+from pytagi_ddp.metric import HRCSoftmaxMetric
+
+PREDICTION = np.array([1.0, 2.0, 3.0, 4.0])
+OBSERVATION = np.array([1.0, 4.0, np.nan, 3.0])
+
+
+def test_squared_errors_skip_missing_observations():
+    assert metric.mse(PREDICTION, OBSERVATION) == pytest.approx(5 / 3)
+    assert metric.rmse(PREDICTION, OBSERVATION) == pytest.approx(math.sqrt(5 / 3))
+
+
+def test_log_likelihood_is_the_gaussian_one():
+    std = np.array([0.5, 1.0, 2.0, 3.0])
+    expected = norm.logpdf(OBSERVATION, PREDICTION, std)
+    assert metric.log_likelihood(PREDICTION, OBSERVATION, std) == pytest.approx(np.nanmean(expected))
+    assert metric.log_likelihood(PREDICTION, OBSERVATION, std, "sum") == pytest.approx(np.nansum(expected))
+    one_std = norm.logpdf(OBSERVATION, PREDICTION, 2.0)
+    assert metric.log_likelihood(PREDICTION, OBSERVATION, 2.0) == pytest.approx(np.nanmean(one_std))
+    with pytest.raises(ValueError, match="'median'"):
+        metric.log_likelihood(PREDICTION, OBSERVATION, std, reduction="median")
+
+
+def test_a_column_and_a_row_are_compared_element_by_element():
+    assert metric.mse(PREDICTION[:, None], OBSERVATION) == pytest.approx(5 / 3)
+    assert metric.log_likelihood(PREDICTION, OBSERVATION[:, None], np.ones(4)) == pytest.approx(
+        metric.log_likelihood(PREDICTION, OBSERVATION, 1.0)
+    )
+
+
+def test_sizes_that_do_not_fit_are_named():
+    with pytest.raises(ValueError, match=r"prediction of shape \(3,\) .* observations of shape \(4,\)"):
+        metric.mse(PREDICTION[:3], OBSERVATION)
+    with pytest.raises(ValueError, match=r"std of shape \(2,\)"):
+        metric.log_likelihood(PREDICTION, OBSERVATION, np.ones(2))
+    with pytest.raises(ValueError, match="3 predictions and 2 labels"):
+        metric.classification_error(np.array([1, 2, 3]), np.array([1, 2]))
+    with pytest.raises(ValueError, match="0 predictions"):
+        metric.classification_error(np.array([]), np.array([]))
+
+
+def test_classification_error_is_the_share_of_wrong_classes():
+    assert metric.classification_error(np.array([1, 2, 3, 4]), np.array([1, 2, 2, 4])) == 0.25
+    assert metric.classification_error(np.array([[1], [2]]), np.array([1, 2])) == 0.0
+
+
+@pytest.mark.parametrize("num_classes", [2, 7, 10, 100])
+def test_a_network_that_says_the_label_is_never_wrong(num_classes):
+    scorer = HRCSoftmaxMetric(num_classes)
+    tree = scorer.hrc_softmax
+    labels = np.random.default_rng(num_classes).integers(0, num_classes, 20)
+    obs, idx, num_obs = scorer.utils.label_to_obs(labels, num_classes)
+    mean = np.zeros((20, tree.len), np.float32)
+    np.put_along_axis(mean, idx.reshape(20, num_obs) - 1, obs.reshape(20, num_obs), axis=1)
+    var = np.full_like(mean, 0.01)
+    np.testing.assert_array_equal(scorer.get_predicted_labels(mean.ravel(), var.ravel()), labels)
+    assert scorer.error_rate(mean, var, labels) == 0.0
+    wrong = labels.copy()
+    wrong[:5] = (wrong[:5] + 1) % num_classes
+    assert scorer.error_rate(mean.ravel(), var.ravel(), wrong) == 0.25
+
+
+def test_outputs_of_another_width_are_named():
+    with pytest.raises(ValueError, match="25 means do not fit 2 samples of 11"):
+        HRCSoftmaxMetric(10).get_predicted_labels(np.zeros(25), np.ones(25))
+    with pytest.raises(ValueError, match="2 predictions and 3 labels"):
+        HRCSoftmaxMetric(10).error_rate(np.zeros(22), np.ones(22), np.arange(3))
