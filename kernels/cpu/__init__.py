@@ -1,0 +1,31 @@
+"""CPU kernels: BLAS products driven from Cython, everything else Numba loops over the formulas."""
+
+from pytagi_ddp.kernels.cpu import (
+    activation,
+    array,
+    batch_norm,
+    conv2d,
+    elementwise,
+    layer_norm,
+    linear,
+    output_update,
+    pooling,
+    softmax,
+    step,
+    threads,
+)
+
+__all__ = [
+    "activation",
+    "array",
+    "batch_norm",
+    "conv2d",
+    "elementwise",
+    "layer_norm",
+    "linear",
+    "output_update",
+    "pooling",
+    "softmax",
+    "step",
+    "threads",
+]

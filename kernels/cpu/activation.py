@@ -72,19 +72,3 @@ def even_exp(mu, var, out_mu, out_var, out_jcb):
             out_mu[i], out_var[i], out_jcb[i] = exp_moments(mu[i], var[i])
         else:
             out_mu[i], out_var[i], out_jcb[i] = mu[i], var[i], 1
-
-
-@loop
-def multiply(out, factor):
-    """out *= factor: the chain rule of stacked activations."""
-    for i in prange(out.size):
-        out[i] *= factor[i]
-
-
-@loop
-def apply_jacobian(delta_mu, delta_var, jcb):
-    """Deltas through an activation: delta_mu *= J, delta_var *= J^2."""
-    for i in prange(delta_mu.size):
-        j = jcb[i]
-        delta_mu[i] *= j
-        delta_var[i] *= j * j

@@ -48,10 +48,10 @@ def moments(mu, var, partial, mean, m2):
 
 
 @loop
-def rescale(var, eps, r):
-    """r = 1/sqrt(var + eps)."""
-    for c in range(var.size):
-        r[c] = ONE / math.sqrt(var[c] + eps)
+def rescale(square, denominator, eps, r):
+    """r = 1/sqrt(square/denominator + eps)."""
+    for c in range(square.size):
+        r[c] = ONE / math.sqrt(square[c] / denominator + eps)
 
 
 @loop

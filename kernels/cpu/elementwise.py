@@ -20,3 +20,19 @@ def transpose(source, out):
         for j in range(columns):
             for i in range(rows):
                 out[b, j, i] = source[b, i, j]
+
+
+@loop
+def multiply(out, factor):
+    """out *= factor: the chain rule of stacked activations."""
+    for i in prange(out.size):
+        out[i] *= factor[i]
+
+
+@loop
+def apply_jacobian(delta_mu, delta_var, jcb):
+    """Deltas through an activation: delta_mu *= J, delta_var *= J^2."""
+    for i in prange(delta_mu.size):
+        j = jcb[i]
+        delta_mu[i] *= j
+        delta_var[i] *= j * j

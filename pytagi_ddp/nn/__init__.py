@@ -1,0 +1,68 @@
+"""Layers, networks and output updates, with pytagi's names and arguments."""
+
+from pytagi_ddp.nn.activation import (
+    ClosedFormSoftmax,
+    EvenExp,
+    LeakyReLU,
+    MixtureReLU,
+    MixtureSigmoid,
+    MixtureTanh,
+    ReLU,
+    Remax,
+    Sigmoid,
+    Softmax,
+    Softplus,
+    Tanh,
+)
+from pytagi_ddp.nn.batch_norm import BatchNorm2d
+from pytagi_ddp.nn.conv2d import Conv2d
+from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
+from pytagi_ddp.nn.hierarchical_softmax import HRCSoftmax
+from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.layer_block import LayerBlock
+from pytagi_ddp.nn.layer_norm import LayerNorm
+from pytagi_ddp.nn.linear import Linear
+from pytagi_ddp.nn.output_updater import OutputUpdater
+from pytagi_ddp.nn.pooling import AvgPool2d, MaxPool2d
+from pytagi_ddp.nn.resnet_block import ResNetBlock
+from pytagi_ddp.nn.sequential import Sequential
+
+__all__ = [
+    "AvgPool2d",
+    "BaseDeltaStates",
+    "BaseHiddenStates",
+    "BaseLayer",
+    "BatchNorm2d",
+    "ClosedFormSoftmax",
+    "Conv2d",
+    "DDPConfig",
+    "DDPSequential",
+    "EvenExp",
+    "HRCSoftmax",
+    "LayerBlock",
+    "LayerNorm",
+    "LeakyReLU",
+    "Linear",
+    "MaxPool2d",
+    "MixtureReLU",
+    "MixtureSigmoid",
+    "MixtureTanh",
+    "OutputUpdater",
+    "ReLU",
+    "Remax",
+    "ResNetBlock",
+    "Sequential",
+    "Sigmoid",
+    "Softmax",
+    "Softplus",
+    "Tanh",
+]
+
+
+def __getattr__(name: str):
+    """DDPConfig and DDPSequential stand here too, as in pytagi; loaded when asked for (they import this module)."""
+    if name in ("DDPConfig", "DDPSequential"):
+        from pytagi_ddp.distributed import ddp
+
+        return getattr(ddp, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

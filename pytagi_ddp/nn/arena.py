@@ -1,0 +1,142 @@
+"""One flat memory for all parameters of a network.
+
+`theta` (2, P) holds means and variances, `buffer` the batch sums of both (2 P) followed by a short tail. `buffer` is
+what data-parallel training adds over ranks: packing costs nothing, and one all-reduce serves all layers.
+"""
+
+import math
+from types import ModuleType
+
+import numpy as np
+
+from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.parameters import Parameters
+
+SEGMENT = 16_384  # parameters that one thread updates at a time
+HEADER = 3  # tail[:3]: samples, ranks with samples, ranks that ask to stop
+
+
+def cap_factor(samples: int) -> float:
+    """Divisor c of the cap sqrt(s)/c on one step's change: 0.1, 2 or 3 for 1, 2-255 or more samples; 1 for none."""
+    if samples == 0:
+        return 1.0
+    return 0.1 if samples == 1 else 2.0 if samples < 256 else 3.0
+
+
+class ParameterArena:
+    """Parameters, batch sums and running statistics of `leaves`, in forward order.
+
+    Attributes:
+        theta: (2, P) means and variances.
+        delta: (2, P) batch sums g = sum A dm and h = sum A^2 ds, a view of `buffer`.
+        tail: the rest of `buffer`: samples, active ranks, stop requests, then the sums that layers share.
+        statistics: running means and variances of the normalisation layers, flat.
+        num_parameters: P.
+    """
+
+    def __init__(self, leaves: list[BaseLayer], kernels: ModuleType):
+        self.leaves = leaves
+        self._kernels = kernels
+        for leaf in leaves:
+            leaf.draw_prior()
+        owners = [leaf for leaf in leaves if leaf.parameters is not None]
+        self.num_parameters = P = sum(len(leaf.parameters) for leaf in owners)
+        tail = HEADER + sum(leaf.num_sums for leaf in leaves)
+        zeros = kernels.array.zeros
+        self.theta = kernels.array.empty((2, P))
+        self.buffer = zeros(2 * P + tail)
+        self.delta = self.buffer[: 2 * P].reshape(2, P)
+        self.tail = self.buffer[2 * P :]
+        self.statistics = zeros(sum(leaf.num_statistics for leaf in leaves))
+        self._attach(owners)
+        self._attach_statistics()
+        self._segments(owners)
+
+    def _attach(self, owners: list[BaseLayer]) -> None:
+        rows = (*self.theta, *self.delta)
+        start = 0
+        for leaf in owners:
+            old = leaf.parameters
+            stop = start + len(old)
+            leaf.parameters = Parameters(tuple(row[start:stop] for row in rows), old.weight_shape)
+            for source, target in zip(old.rows, leaf.parameters.rows, strict=True):
+                self._kernels.array.copy(source, target)
+            start = stop
+        if start != self.num_parameters:  # a leaf that the walk misses would be left out of every exchange
+            raise RuntimeError(f"leaves hold {start} parameters, the arena {self.num_parameters}")
+
+    def _attach_statistics(self) -> None:
+        first, sums = 0, HEADER
+        for leaf in self.leaves:
+            leaf.attach_statistics(
+                self.statistics[first : first + leaf.num_statistics], self.tail[sums : sums + leaf.num_sums]
+            )
+            first += leaf.num_statistics
+            sums += leaf.num_sums
+
+    def _segments(self, owners: list[BaseLayer]) -> None:
+        """Cuts the parameters into parts for threads; a part lies within one tensor."""
+        starts, stops, layers = [], [], []
+        begin = 0
+        for leaf in owners:
+            p = leaf.parameters
+            for size, layer in ((p.num_weights, leaf), (p.num_biases, None)):
+                cuts = [*range(begin, begin + size, SEGMENT), begin + size]
+                starts += cuts[:-1]
+                stops += cuts[1:]
+                layers += [layer] * (len(cuts) - 1)
+                begin += size
+        zeros, copy = self._kernels.array.zeros, self._kernels.array.copy
+        self._starts, self._stops, self._negative, self._non_finite = (zeros(len(starts), np.int64) for _ in range(4))
+        copy(np.array(starts, np.int64), self._starts)
+        copy(np.array(stops, np.int64), self._stops)
+        self._weights_of = layers
+
+    def step(self, cap: float, scale: float = 1.0) -> None:
+        """Adds the capped deltas to every parameter.
+
+        Args:
+            cap: divisor c of the cap, see `cap_factor`.
+            scale: factor on the batch sums (1/R for the average over R ranks).
+
+        Raises:
+            FloatingPointError: some delta is not finite; the parameters it belongs to were left as they were.
+        """
+        f = np.float32
+        self._kernels.step.step(
+            *self.theta,
+            *self.delta,
+            f(scale),
+            f(cap),
+            self._starts,
+            self._stops,
+            self._negative,
+            self._non_finite,
+        )
+        bad = int(self._non_finite.sum())
+        if bad:
+            first = self._starts[int(self._non_finite.argmax())]
+            raise FloatingPointError(
+                f"{bad} of {self.num_parameters} parameters have a delta that is not finite, the first of them in "
+                f"{self._leaf_at(int(first))}; they were not changed. Check the observations and their variances."
+            )
+
+    def _leaf_at(self, position: int) -> str:
+        end = 0
+        for index, leaf in enumerate(self.leaves):
+            end += leaf.num_weights + leaf.num_biases
+            if position < end:
+                return f"layer {index} ({leaf.get_layer_info()})"
+        raise IndexError(position)
+
+    def negative_variances(self) -> dict[int, int]:
+        """Weights (not biases) of each leaf whose variance fell to <= 0 in the last step, by `id` of the leaf."""
+        counts = {id(leaf): 0 for leaf in self.leaves}
+        for layer, count in zip(self._weights_of, self._kernels.array.to_host(self._negative), strict=True):
+            if layer is not None:
+                counts[id(layer)] += int(count)
+        return counts
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.theta.shape) * 4 + self.buffer.size * 4 + self.statistics.size * 4

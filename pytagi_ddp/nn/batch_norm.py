@@ -1,0 +1,145 @@
+"""Batch normalisation."""
+
+import numpy as np
+
+from pytagi_ddp.nn.norm import Norm
+from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State, apply_jacobian
+
+
+class BatchNorm2d(Norm):
+    """Normalises each channel of an image, or each unit of a flat input, by statistics of the batch.
+
+        mean = sum m / N                    var = (sum (m - mean)^2 + sum s) / (N - 1)
+        r = 1/sqrt(var + eps), t = m - mean
+        m_z = r t w + b                     s_z = r^2 (s (w^2 + s_w) + s_w t^2) + s_b
+        dm = r w J dm_z                     ds = (r w J)^2 ds_z
+
+    over the N values of the channel (batch and pixels) or unit (batch). Training uses the batch's statistics and
+    moves the running ones, running = momentum running + (1 - momentum) batch; evaluation uses the running ones
+    (mean 0, variance 1 at the start). Statistics are constants in the backward pass.
+
+    Args:
+        num_features: channels of an image input, or units of a flat one.
+        eps: added to the variance.
+        momentum: weight of the OLD running value (0.9).
+        bias: with biases or without.
+        gain_weight, gain_bias: factors on the prior standard deviations sqrt(1/num_features).
+
+    Raises:
+        ValueError: an input with neither num_features channels nor num_features units, or (in training) a batch
+            with one value per feature, which has no variance.
+
+    Source: cuTAGI, without its rule for the first batch.
+    """
+
+    name = "BatchNorm2d"
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.9,
+        bias: bool = True,
+        gain_weight: float = 1.0,
+        gain_bias: float = 1.0,
+    ):
+        super().__init__()
+        if num_features < 1 or not 0 <= momentum <= 1 or eps < 0:
+            raise ValueError(
+                f"BatchNorm2d needs num_features >= 1, 0 <= momentum <= 1, eps >= 0, got {num_features}, {momentum}, {eps}"
+            )
+        self.num_features, self.eps, self.momentum, self.bias = num_features, eps, momentum, bias
+        self.gain_weight, self.gain_bias = gain_weight, gain_bias
+        self.num_statistics, self.num_sums = 2 * num_features, 1 + 2 * num_features
+        self.pool_at_step = False  # True: running statistics wait for the sums of all ranks (DDPSequential)
+        self._saved_statistics: np.ndarray | None = None
+        self._batch_rows = 0
+        self.init_weight_bias()
+
+    def init_weight_bias(self) -> None:
+        """Sets the prior: weights (1, gain^2/n), biases (0, gain^2/n)."""
+        self._init_affine(self.gain_weight, self.gain_bias)
+
+    def first_input(self) -> Shape:
+        return Shape(self.num_features)
+
+    def expects(self, shape: Shape) -> Shape:
+        channels = shape.image is not None and shape.image[0] == self.num_features
+        if not channels and shape.size != self.num_features:
+            raise ValueError(f"BatchNorm2d of {self.num_features} features after a layer that gives {shape}")
+        return shape.ordered(channels_last=channels)
+
+    def attach_statistics(self, statistics: Array, sums: Array) -> None:
+        n = self.num_features
+        saved = np.repeat(np.float32([0, 1]), n) if self._saved_statistics is None else self._saved_statistics
+        self._saved_statistics = None
+        self.kernels.array.copy(saved, statistics)
+        self.statistics, self.running_mean, self.running_var = statistics, statistics[:n], statistics[n:]
+        self.sums = (sums[:1], sums[1 : 1 + n], sums[1 + n :])
+
+    def forward(self, state: State) -> State:
+        n, norm = self.num_features, self.kernels.batch_norm
+        mu, var = state.mu.reshape(-1, n), self._variance(state).reshape(-1, n)
+        rows = mu.shape[0]
+        out = self._output(state.batch)
+        self._input = state
+        r = self._scratch("r", (n,))
+        if self.training:
+            if rows < 2:
+                raise ValueError("BatchNorm2d needs more than one value per feature to train: use a larger batch")
+            mean, m2 = self._scratch("mean", (n,)), self._scratch("m2", (n,))
+            norm.moments(mu, var, self._scratch("partial", norm.partial_shape(rows, n)), mean, m2)
+            norm.rescale(m2, np.float32(rows - 1), np.float32(self.eps), r)
+            norm.pool_moments(mean, m2, rows, self.running_mean, *self.sums)
+            self._batch_rows = rows
+            if not self.pool_at_step:
+                self.update_running()
+        else:
+            mean = self.running_mean
+            norm.rescale(self.running_var, np.float32(1), np.float32(self.eps), r)
+        w, b = self.parameters.w, self._bias()
+        norm.forward(mu, var, mean, r, w.mu, w.var, b.mu, b.var, out.mu.reshape(-1, n), out.var.reshape(-1, n))
+        return out
+
+    def update_running(self) -> None:
+        """Moves the running statistics by the pooled batch sums, and clears the sums."""
+        self.kernels.batch_norm.update_running(
+            self.running_mean, self.running_var, np.float32(self.momentum), *self.sums
+        )
+
+    def batch_statistics(self) -> tuple[Array, Array]:
+        """Mean and variance of the last training batch, per feature (of this rank); before any: zeros and ones."""
+        n = self.num_features
+        if not self._batch_rows:
+            return np.zeros(n, np.float32), np.ones(n, np.float32)
+        return self._scratch("mean", (n,)), self._scratch("m2", (n,)) / np.float32(self._batch_rows - 1)
+
+    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
+        n, x, norm = self.num_features, self._input, self.kernels.batch_norm
+        mu = x.mu.reshape(-1, n)
+        w, b = self.parameters.w, self._bias()
+        norm.backward(
+            mu,
+            self._scratch("mean", (n,)),
+            self._scratch("r", (n,)),
+            w.mu,
+            delta.mu.reshape(-1, n),
+            delta.var.reshape(-1, n),
+            self._scratch("partial", norm.partial_shape(mu.shape[0], n)),
+            accumulate,
+            w.g,
+            w.h,
+            b.g,
+            b.h,
+        )
+        apply_jacobian(self.kernels, delta, x)
+        return delta
+
+    def __getstate__(self) -> dict:
+        state = super().__getstate__()
+        live = state.pop("statistics", None)
+        if live is not None:
+            state["_saved_statistics"] = self.kernels.array.to_host(live)
+        for name in ("running_mean", "running_var", "sums"):
+            state.pop(name, None)
+        return state | {"_batch_rows": 0}

@@ -1,0 +1,123 @@
+"""A list of layers run one after the other: what `Sequential` and the blocks share."""
+
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+
+from pytagi_ddp.nn.activation import Activation
+from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State
+
+
+class Reorder(BaseLayer):
+    """Changes the order of an image in memory. Not a layer of the user's: chains put it where it is needed."""
+
+    name = "Reorder"
+
+    def _infer_output(self, shape: Shape) -> Shape:
+        return shape.ordered(not shape.channels_last)
+
+    def _transpose(self, source: Array, out: Array, channels_last: bool) -> Array:
+        channels, height, width = self.in_shape.image
+        pixels = height * width
+        rows, columns = (pixels, channels) if channels_last else (channels, pixels)
+        self.kernels.elementwise.transpose(source.reshape(-1, rows, columns), out.reshape(-1, columns, rows))
+        return out
+
+    def forward(self, state: State) -> State:
+        size, last = self.in_shape.size, self.in_shape.channels_last
+        return State(
+            *(
+                None if a is None else self._transpose(a, self._buffer(name, state.batch, size), last)
+                for name, a in zip(("mu", "var", "jcb"), state, strict=True)
+            )
+        )
+
+    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta:
+        into = pool.take(*delta.mu.shape)
+        self._transpose(delta.mu, into.mu, self.out_shape.channels_last)
+        self._transpose(delta.var, into.var, self.out_shape.channels_last)
+        pool.give(delta)
+        return into
+
+
+class Chain:
+    """Layers in order, with changes of image order between them where one layer needs another's output differently.
+
+    Attributes:
+        layers: the layers, as the user gave them.
+        operations: what really runs: the layers and the changes of order.
+    """
+
+    def __init__(self, layers: Sequence[BaseLayer], owner: str):
+        if not layers:
+            raise ValueError(f"{owner} needs at least one layer")
+        for layer in layers:
+            if not isinstance(layer, BaseLayer):
+                raise TypeError(f"{owner} takes layers, got {type(layer).__name__}: {layer!r}")
+        self.layers = list(layers)
+        self.operations: list[BaseLayer] = []
+        self._first_learned: int | None = None  # position of the first operation with parameters
+
+    def first_input(self) -> Shape | None:
+        """What the first layer that states its input needs; only layers that keep the shape may stand before it."""
+        for layer in self.layers:
+            shape = layer.first_input()
+            if shape is not None or not isinstance(layer, Activation):
+                return shape
+        return None
+
+    def build(self, shape: Shape, channels_last: bool | None, first_in_place: bool) -> Shape:
+        """Propagates shapes.
+
+        Args:
+            shape: the input's.
+            channels_last: order of the chain's output; None leaves it as the last layer makes it.
+            first_in_place: whether an activation at the start may overwrite the input.
+        """
+        self.operations = []
+        in_place = first_in_place
+        self._first_learned = None
+        for layer in self.layers:
+            if isinstance(layer, Activation):
+                layer.in_place = in_place
+            shape = layer.build(self._reorder(shape, layer.expects(shape)))
+            self.operations.append(layer)
+            in_place = True
+        return shape if channels_last is None else self._reorder(shape, shape.ordered(channels_last))
+
+    def _reorder(self, shape: Shape, target: Shape) -> Shape:
+        """Appends a change of order if `target` needs one."""
+        if target.channels_last != shape.channels_last and target.order_matters:
+            operation = Reorder()
+            operation.build(target.ordered(shape.channels_last))
+            self.operations.append(operation)
+        return target
+
+    def attach(self, kernels: ModuleType) -> None:
+        for operation in self.operations:
+            operation.attach(kernels)
+
+    def leaves(self) -> Iterator[BaseLayer]:
+        for layer in self.layers:
+            yield from layer.leaves()
+
+    def forward(self, state: State) -> State:
+        for operation in self.operations:
+            state = operation.forward(state)
+        return state
+
+    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
+        """Backward through all operations, as far as a layer with parameters (or the caller) needs deltas."""
+        if self._first_learned is None:
+            learned = (any(leaf.parameters is not None for leaf in op.leaves()) for op in self.operations)
+            self._first_learned = next((k for k, yes in enumerate(learned) if yes), len(self.operations))
+        for position in range(len(self.operations) - 1, -1, -1):
+            if not need_input and position < self._first_learned:
+                break
+            needed = need_input or position > self._first_learned
+            delta = self.operations[position].backward(delta, pool, needed, accumulate)
+        if need_input:
+            return delta
+        if delta is not None:
+            pool.give(delta)
+        return None

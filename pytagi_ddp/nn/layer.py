@@ -1,0 +1,230 @@
+"""The contract of a layer.
+
+A layer goes through three stages: *constructed* (hyper-parameters; priors drawn where the size is known), *built*
+(`build`: the size of its input is known) and *attached* (`attach`: parameters live in the network's arena, kernels
+are picked). Then `forward` maps a State to a State and `backward` a Delta to a Delta.
+"""
+
+import math
+from collections.abc import Iterator
+from types import ModuleType
+
+import numpy as np
+
+from pytagi_ddp.nn.parameters import Parameters
+from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State
+
+EMPTY = np.zeros(0, np.float32)
+
+
+class BaseLayer:
+    """Base of all layers: sizes, parameters and buffers.
+
+    Attributes:
+        input_size, output_size: units per sample (0 before the layer is part of a network, where unknown).
+        in_channels, in_height, in_width, out_channels, out_height, out_width: image geometry, 0 for flat units.
+        training: whether batch statistics are taken from the batch (see `Sequential.train`).
+        bias: whether the layer has biases.
+        mu_w, var_w, mu_b, var_b: means and variances of weights and biases: flat float32 views of the parameters.
+        delta_mu_w, ...: the deltas of the last backward pass, s * sum A dm and s^2 * sum A^2 ds.
+    """
+
+    name = "BaseLayer"
+    bias = False
+    num_statistics = 0  # running statistics, kept with the parameters but not learned
+    num_sums = 0  # sums over the batch that are added over ranks, in the tail of the reduced buffer
+
+    def __init__(self) -> None:
+        self.training = True
+        self.in_shape: Shape | None = None
+        self.out_shape: Shape | None = None
+        self.parameters: Parameters | None = None
+        self.kernels: ModuleType | None = None
+        self._buffers: dict[str, Array] = {}
+        self._input: State | None = None  # what the backward pass needs of the last forward pass
+        self._owner: object | None = None
+
+    # -- stages -----------------------------------------------------------------------------------------------
+
+    def first_input(self) -> Shape | None:
+        """The input that the layer would have as first layer of a network; None if it takes what comes."""
+        return None
+
+    def expects(self, shape: Shape) -> Shape:
+        """The input as this layer wants it: read as an image, or in another order of memory.
+
+        Raises:
+            ValueError: an input of this shape does not fit the layer.
+        """
+        return shape
+
+    def build(self, shape: Shape) -> Shape:
+        """Takes an input that is as the layer `expects` it; returns the shape of the output."""
+        self.in_shape = shape
+        self.out_shape = self._infer_output(shape)
+        return self.out_shape
+
+    def _infer_output(self, shape: Shape) -> Shape:
+        return shape
+
+    def draw_prior(self) -> None:
+        """Draws the parameters, if the layer has any and they have not been drawn."""
+
+    def _set_prior(self, prior: tuple, weight_shape: tuple[int, ...]) -> None:
+        """Takes (mu_w, var_w, mu_b, var_b) as the parameters, in place where they exist."""
+        if self.parameters is None:
+            self.parameters = Parameters.from_prior(prior, weight_shape)
+        else:
+            for field, values in zip(("mu_w", "var_w", "mu_b", "var_b"), prior, strict=True):
+                self.parameters.write(field, values)
+
+    def claim(self, owner: object) -> None:
+        """Marks the layer as part of the network `owner`.
+
+        Raises:
+            ValueError: it belongs to another network, or stands twice in this one.
+        """
+        if self._owner is not None:
+            raise ValueError(
+                f"{self.get_layer_info()} is already part of a network; a layer belongs to one Sequential "
+                "(use copy.deepcopy for a second one)"
+            )
+        self._owner = owner
+
+    def attach(self, kernels: ModuleType) -> None:
+        """Picks the kernels; buffers of another device are dropped."""
+        self.kernels = kernels
+        self._buffers.clear()
+        self._input = None
+
+    def attach_statistics(self, statistics: Array, sums: Array) -> None:
+        """Hands over the layer's part of the running statistics and of the reduced sums."""
+
+    def leaves(self) -> Iterator["BaseLayer"]:
+        """The layers that compute: this one, or those inside a block, in forward order."""
+        yield self
+
+    def named_leaves(self, path: str) -> Iterator[tuple[str, "BaseLayer"]]:
+        """(state-dict key, leaf) pairs, `path` being the place of this layer."""
+        yield f"{self.name}.{path}", self
+
+    # -- computing --------------------------------------------------------------------------------------------
+
+    def forward(self, state: State) -> State:
+        raise NotImplementedError
+
+    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
+        """Batch sums of the parameters, and the deltas of the layer's input if `need_input`.
+
+        Args:
+            delta: deltas of the output; consumed (changed in place, or given back to the pool).
+            pool: where new deltas come from.
+            need_input: whether an earlier layer or the user needs the deltas of the input.
+            accumulate: add to the batch sums of the last pass instead of replacing them.
+        """
+        raise NotImplementedError
+
+    def _buffer(self, name: str, batch: int, size: int, dtype=np.float32) -> Array:
+        """(batch, size) array that is kept between calls and grows to the largest batch seen."""
+        array = self._buffers.get(name)
+        if array is None or array.shape[0] < batch or array.shape[1] != size:
+            array = self._buffers[name] = self.kernels.array.empty((batch, size), dtype)
+        return array[:batch]
+
+    def _scratch(self, name: str, shape: tuple[int, ...]) -> Array:
+        """Uninitialised array of any shape, from memory that is kept between calls and grows to the largest."""
+        size = math.prod(shape)
+        memory = self._buffers.get(name)
+        if memory is None or memory.size < size:
+            memory = self._buffers[name] = self.kernels.array.empty(size)
+        return memory[:size].reshape(shape)
+
+    def _output(self, batch: int) -> State:
+        size = self.out_shape.size
+        return State(self._buffer("mu", batch, size), self._buffer("var", batch, size))
+
+    def _variance(self, state: State) -> Array:
+        """The variances of `state`; zeros for a deterministic one."""
+        if state.var is not None:
+            return state.var
+        zeros = self._buffers.get("zeros")
+        if zeros is None or zeros.shape[0] < state.batch:
+            zeros = self._buffers["zeros"] = self.kernels.array.zeros((state.batch, self.in_shape.size))
+        return zeros[: state.batch]
+
+    # -- pytagi's view of a layer -----------------------------------------------------------------------------
+
+    def get_layer_name(self) -> str:
+        return self.name
+
+    def get_layer_info(self) -> str:
+        """Name and sizes, as pytagi writes them into its files."""
+        return f"{self.name}()"
+
+    def __repr__(self) -> str:
+        return self.get_layer_info()
+
+    def __getstate__(self) -> dict:
+        """What a copy or a pickle holds: parameters and deltas, no buffers, no tie to a network or device."""
+        state = self.__dict__.copy()
+        state["parameters"] = self.parameters and self.parameters.detached()
+        state.update(kernels=None, _buffers={}, _input=None, _owner=None)
+        return state
+
+    @property
+    def input_size(self) -> int:
+        return self.in_shape.size if self.in_shape else 0
+
+    @property
+    def output_size(self) -> int:
+        return self.out_shape.size if self.out_shape else 0
+
+    @property
+    def device(self) -> str:
+        return getattr(self._owner, "device", "cpu")
+
+    @property
+    def num_threads(self) -> int:
+        from pytagi_ddp.kernels.cpu.threads import get_threads
+
+        return get_threads()
+
+    @property
+    def num_weights(self) -> int:
+        return self.parameters.num_weights if self.parameters else 0
+
+    @property
+    def num_biases(self) -> int:
+        return self.parameters.num_biases if self.parameters else 0
+
+    def get_max_num_states(self) -> int:
+        return max(self.input_size, self.output_size)
+
+
+def _image_property(which: str, axis: int) -> property:
+    def get(self: BaseLayer) -> int:
+        shape = getattr(self, which)
+        return shape.image[axis] if shape is not None and shape.image is not None else 0
+
+    return property(get)
+
+
+for _which in ("in", "out"):
+    for _axis, _dim in enumerate(("channels", "height", "width")):
+        setattr(BaseLayer, f"{_which}_{_dim}", _image_property(f"{_which}_shape", _axis))
+
+
+def _parameter_property(field: str) -> property:
+    def get(self: BaseLayer) -> np.ndarray:
+        return EMPTY if self.parameters is None else self.parameters.read(field)
+
+    def put(self: BaseLayer, values) -> None:
+        if self.parameters is None:
+            raise AttributeError(f"{self.get_layer_info()} has no parameters of its own")
+        self.parameters.write(field, values)
+
+    return property(get, put)
+
+
+for _field in ("mu_w", "var_w", "mu_b", "var_b", "delta_mu_w", "delta_var_w", "delta_mu_b", "delta_var_b"):
+    setattr(BaseLayer, _field, _parameter_property(_field))

@@ -1,0 +1,63 @@
+"""A block of layers that counts as one."""
+
+from collections.abc import Iterator
+from types import ModuleType
+
+from pytagi_ddp.nn.chain import Chain
+from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State
+
+
+class LayerBlock(BaseLayer):
+    """Layers run one after the other, for use inside a `ResNetBlock` or a `Sequential`.
+
+    Trains like the same layers written out in the network, whatever their number and kind.
+
+    Args:
+        layers: at least one.
+
+    Raises:
+        ValueError: no layer. TypeError: something that is no layer.
+    """
+
+    name = "LayerBlock"
+
+    def __init__(self, *layers: BaseLayer):
+        super().__init__()
+        self.chain = Chain(layers, "LayerBlock")
+        self.out_channels_last: bool | None = None  # order the output must have; None: as the last layer makes it
+
+    @property
+    def layers(self) -> list[BaseLayer]:
+        return self.chain.layers
+
+    def first_input(self) -> Shape | None:
+        return self.chain.first_input()
+
+    def _infer_output(self, shape: Shape) -> Shape:
+        return self.chain.build(shape, self.out_channels_last, first_in_place=False)
+
+    def claim(self, owner: object) -> None:
+        super().claim(owner)
+        for layer in self.layers:
+            layer.claim(owner)
+
+    def attach(self, kernels: ModuleType) -> None:
+        super().attach(kernels)
+        self.chain.attach(kernels)
+
+    def leaves(self) -> Iterator[BaseLayer]:
+        return self.chain.leaves()
+
+    def named_leaves(self, path: str) -> Iterator[tuple[str, BaseLayer]]:
+        for k, layer in enumerate(self.layers):
+            yield from layer.named_leaves(f"{path}.{k}")
+
+    def forward(self, state: State) -> State:
+        return self.chain.forward(state)
+
+    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
+        return self.chain.backward(delta, pool, need_input, accumulate)
+
+    def get_layer_info(self) -> str:
+        return f"LayerBlock({self.input_size},{self.output_size})"

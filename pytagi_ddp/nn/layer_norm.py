@@ -1,0 +1,90 @@
+"""Layer normalisation."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from pytagi_ddp.nn.norm import Norm
+from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State, apply_jacobian
+
+
+class LayerNorm(Norm):
+    """Normalises each sample by the mean and variance over all its units.
+
+        mean = sum m / n                    var = (sum (m - mean)^2 + sum s) / (n - 1)
+
+    and the affine map of `BatchNorm2d`, with one weight and bias per unit (1-D shape) or per channel (3-D shape).
+    Statistics always come from the present sample, and are constants in the backward pass.
+
+    Args:
+        normalized_shape: [units], or [channels, height, width] of an image.
+        eps: added to the variance.
+        bias: with biases or without.
+
+    Raises:
+        ValueError: a shape that is neither 1-D nor 3-D, has fewer than two units, or differs from the input's.
+
+    Source: cuTAGI.
+    """
+
+    name = "LayerNorm"
+
+    def __init__(self, normalized_shape: Sequence[int], eps: float = 1e-4, bias: bool = True):
+        super().__init__()
+        dims = [normalized_shape] if isinstance(normalized_shape, int) else [int(n) for n in normalized_shape]
+        if len(dims) not in (1, 3) or min(dims) < 1 or math.prod(dims) < 2:
+            raise ValueError(f"LayerNorm needs [units] or [channels, height, width], at least 2 units, got {dims}")
+        self.normalized_shape, self.eps, self.bias = dims, eps, bias
+        self.num_features = dims[0]
+        self.init_weight_bias()
+
+    def init_weight_bias(self) -> None:
+        """Sets the prior: weights (1, 1/n), biases (0, 1/n)."""
+        self._init_affine(1.0, 1.0)
+
+    def first_input(self) -> Shape:
+        if len(self.normalized_shape) == 3:
+            return Shape.of_image(*self.normalized_shape, channels_last=False)
+        return Shape(self.num_features)
+
+    def expects(self, shape: Shape) -> Shape:
+        by_channel = len(self.normalized_shape) == 3
+        fits = shape.size == math.prod(self.normalized_shape)
+        if by_channel:
+            fits = fits and shape.image is not None and shape.image[0] == self.num_features
+        if not fits:
+            raise ValueError(f"LayerNorm of {self.normalized_shape} after a layer that gives {shape}")
+        return shape.ordered(channels_last=by_channel)
+
+    def _units(self, array: Array) -> Array:
+        return array.reshape(array.shape[0], -1, self.num_features)
+
+    def forward(self, state: State) -> State:
+        mu, var = self._units(state.mu), self._units(self._variance(state))
+        out = self._output(state.batch)
+        self._input = state
+        mean, r = self._scratch("mean", (state.batch,)), self._scratch("r", (state.batch,))
+        w, b, norm = self.parameters.w, self._bias(), self.kernels.layer_norm
+        norm.moments(mu, var, np.float32(self.eps), mean, r)
+        norm.forward(mu, var, mean, r, w.mu, w.var, b.mu, b.var, self._units(out.mu), self._units(out.var))
+        return out
+
+    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
+        x, w, b = self._input, self.parameters.w, self._bias()
+        self.kernels.layer_norm.backward(
+            self._units(x.mu),
+            self._scratch("mean", (x.batch,)),
+            self._scratch("r", (x.batch,)),
+            w.mu,
+            self._units(delta.mu),
+            self._units(delta.var),
+            self._scratch("partial", (4, x.batch, self.num_features)),
+            accumulate,
+            w.g,
+            w.h,
+            b.g,
+            b.h,
+        )
+        apply_jacobian(self.kernels, delta, x)
+        return delta

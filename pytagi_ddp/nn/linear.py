@@ -1,0 +1,101 @@
+"""Fully connected layer."""
+
+from pytagi_ddp.nn.init import gaussian_prior
+from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State
+
+
+class Linear(BaseLayer):
+    """Fully connected layer with Gaussian weights and biases.
+
+        m_z = W m_a + b                     s_z = (W^2 + S) s_a + S m_a^2 + s_b
+        dm_a = J (W^T dm)                   ds_a = J^2 ((W^2)^T ds)
+        dm_W = S sum_b dm m_a               ds_W = S^2 sum_b ds m_a^2
+
+    W, S: means and variances of the weights, (output_size, input_size) row by row; m, s: means and variances of the
+    units; J: Jacobian of the activation before. Deltas are summed over the batch.
+
+    Args:
+        input_size, output_size: units per sample.
+        bias: with biases or without.
+        gain_weight, gain_bias: factors on the prior standard deviations (not on the prior means).
+        init_method: "He" (scale sqrt(1/fan_in)) or "Xavier" (sqrt(2/(fan_in + fan_out))).
+
+    Raises:
+        ValueError: sizes below 1, unknown `init_method`, or (in a network) an input of another size.
+
+    Source: Goulet, Nguyen & Amiri (2021), JMLR 22.
+    """
+
+    name = "Linear"
+
+    def __init__(
+        self,
+        input_size: int,
+        output_size: int,
+        bias: bool = True,
+        gain_weight: float = 1.0,
+        gain_bias: float = 1.0,
+        init_method: str = "He",
+    ):
+        super().__init__()
+        if input_size < 1 or output_size < 1:
+            raise ValueError(f"Linear needs sizes of at least 1, got ({input_size}, {output_size})")
+        self.bias = bias
+        self.in_shape, self.out_shape = Shape(input_size), Shape(output_size)
+        self.gain_weight, self.gain_bias, self.init_method = gain_weight, gain_bias, init_method
+        self.init_weight_bias()
+
+    def init_weight_bias(self) -> None:
+        """Draws the prior anew."""
+        prior = gaussian_prior(
+            self.input_size * self.output_size,
+            self.output_size if self.bias else 0,
+            self.input_size,
+            self.output_size,
+            self.gain_weight,
+            self.gain_bias,
+            self.init_method,
+        )
+        self._set_prior(prior, (self.output_size, self.input_size))
+
+    def first_input(self) -> Shape:
+        return self.in_shape
+
+    def expects(self, shape: Shape) -> Shape:
+        if shape.size != self.input_size:
+            raise ValueError(f"{self.get_layer_info()} needs {self.input_size} inputs, the layer before gives {shape}")
+        return shape.ordered(channels_last=False)
+
+    def _infer_output(self, shape: Shape) -> Shape:
+        return self.out_shape
+
+    def forward(self, state: State) -> State:
+        out = self._output(state.batch)
+        self._input = state
+        w, b = self.parameters.w, self.parameters.b
+        self.kernels.linear.forward(state.mu, state.var, w.mu, w.var, b.mu, b.var, out.mu, out.var)
+        return out
+
+    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
+        x, w, b = self._input, self.parameters.w, self.parameters.b
+        into = pool.take(x.batch, self.input_size) if need_input else None
+        self.kernels.linear.backward(
+            x.mu,
+            x.jcb,
+            delta.mu,
+            delta.var,
+            w.mu,
+            into and into.mu,
+            into and into.var,
+            w.g,
+            w.h,
+            b.g,
+            b.h,
+            accumulate,
+        )
+        pool.give(delta)
+        return into
+
+    def get_layer_info(self) -> str:
+        return f"Linear({self.input_size},{self.output_size})"

@@ -1,0 +1,36 @@
+"""What the normalisation layers share: the prior of their affine map, and its arrays for the kernels."""
+
+import numpy as np
+
+from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.parameters import Tensor
+
+
+class Norm(BaseLayer):
+    """z = r (a - mean) w + b with uncertain w and b, one of each per feature."""
+
+    num_features: int
+
+    def _init_affine(self, gain_weight: float, gain_bias: float) -> None:
+        """Prior: weights N(1, gain^2/n), biases N(0, gain^2/n)."""
+        n = self.num_features
+        n_b = n if self.bias else 0
+        scale = np.float32(1 / n)
+        self._set_prior(
+            (
+                np.ones(n, np.float32),
+                np.full(n, gain_weight**2 * scale, np.float32),
+                np.zeros(n_b, np.float32),
+                np.full(n_b, gain_bias**2 * scale, np.float32),
+            ),
+            (n,),
+        )
+
+    def _bias(self) -> Tensor:
+        """The biases; known zeros without batch sums for a layer without bias."""
+        if self.bias:
+            return self.parameters.b
+        if "no bias" not in self._buffers:
+            self._buffers["no bias"] = self.kernels.array.zeros(self.num_features)
+        zeros = self._buffers["no bias"]
+        return Tensor(zeros, zeros, zeros[:0], zeros[:0])

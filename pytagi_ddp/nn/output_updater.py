@@ -1,0 +1,126 @@
+"""The output layer against observations."""
+
+import numpy as np
+
+from pytagi_ddp.kernels import get_kernels
+from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates, flat_float32
+
+
+class OutputUpdater:
+    """Turns observations into deltas at the output of a network.
+
+    Variances of observations are variances, not standard deviations. A NaN observation is missing: its output gets
+    zero deltas, in every method.
+
+    Args:
+        model_device: the device of the network ("cpu").
+
+    Source: Goulet, Nguyen & Amiri (2021), JMLR 22.
+    """
+
+    def __init__(self, model_device: str):
+        self.device = model_device
+        self._update = get_kernels(model_device).output_update
+
+    def update(self, output_states: BaseHiddenStates, mu_obs, var_obs, delta_states: BaseDeltaStates) -> None:
+        """One observation y ~ N(z, var_obs) for each output: dm = J (y - m)/(s + var_obs), ds = -J^2/(s + var_obs).
+
+        Args:
+            output_states: the network's `output_z_buffer`.
+            mu_obs: observations, batch x outputs values in any shape.
+            var_obs: their variances, as many.
+            delta_states: the network's `input_delta_z_buffer`; receives the deltas.
+
+        Raises:
+            ValueError: wrong number of values, or a variance that is negative or NaN.
+        """
+        size = output_states.size
+        mu_obs = flat_float32(mu_obs, "mu_obs", size)
+        var_obs = _variances(var_obs, size)
+        self._resize(output_states, delta_states)
+        self._update.update(
+            output_states.mu_a,
+            output_states.var_a,
+            output_states.jcb,
+            mu_obs,
+            var_obs,
+            delta_states.delta_mu,
+            delta_states.delta_var,
+        )
+
+    def update_using_indices(
+        self,
+        output_states: BaseHiddenStates,
+        mu_obs,
+        var_obs,
+        selected_idx,
+        delta_states: BaseDeltaStates,
+    ) -> None:
+        """Observations of some outputs only, the same number n for each sample; the others get zero deltas.
+
+        Args:
+            output_states, delta_states: as in `update`.
+            mu_obs, var_obs: batch x n observations and their variances.
+            selected_idx: batch x n output numbers, counted from 1 within a sample (hierarchical softmax).
+
+        Raises:
+            ValueError: wrong number of values, a bad variance, or an output number out of range.
+        """
+        batch, outputs = output_states.block_size, output_states.actual_size
+        index = np.asarray(selected_idx).reshape(-1)
+        if index.size == 0 or index.size % batch:
+            raise ValueError(f"selected_idx must hold the same number of outputs for {batch} samples, got {index.size}")
+        if index.dtype.kind not in "iu" or index.min() < 1 or index.max() > outputs:
+            raise ValueError(
+                f"selected_idx must be integers from 1 to {outputs}, got {index.dtype} from {index.min()} to {index.max()}"
+            )
+        n = index.size // batch
+        rows = (batch, outputs)
+        self._resize(output_states, delta_states)
+        self._update.update_using_indices(
+            output_states.mu_a.reshape(rows),
+            output_states.var_a.reshape(rows),
+            output_states.jcb.reshape(rows),
+            flat_float32(mu_obs, "mu_obs", index.size).reshape(batch, n),
+            _variances(var_obs, index.size).reshape(batch, n),
+            index.astype(np.int64).reshape(batch, n) - 1,
+            delta_states.delta_mu.reshape(rows),
+            delta_states.delta_var.reshape(rows),
+        )
+
+    def update_heteros(self, output_states: BaseHiddenStates, mu_obs, delta_states: BaseDeltaStates) -> None:
+        """Observations whose noise variance the network predicts (AGVI): outputs in pairs [mean, noise variance].
+
+        The last layers are Linear(..., 2 k) and `EvenExp`. Predictions: mean = mu[0::2], total variance =
+        var[0::2] + mu[1::2].
+
+        Args:
+            output_states, delta_states: as in `update`.
+            mu_obs: one observation for each pair.
+
+        Raises:
+            ValueError: an odd number of outputs, or wrong number of observations.
+        """
+        if output_states.actual_size % 2:
+            raise ValueError(f"update_heteros needs outputs in pairs, the network has {output_states.actual_size}")
+        mu_obs = flat_float32(mu_obs, "mu_obs", output_states.size // 2)
+        self._resize(output_states, delta_states)
+        self._update.update_heteros(
+            output_states.mu_a,
+            output_states.var_a,
+            output_states.jcb,
+            mu_obs,
+            delta_states.delta_mu,
+            delta_states.delta_var,
+        )
+
+    @staticmethod
+    def _resize(states: BaseHiddenStates, deltas: BaseDeltaStates) -> None:
+        deltas.set_size(states.size, states.block_size)
+
+
+def _variances(values, size: int) -> np.ndarray:
+    variances = flat_float32(values, "var_obs", size)
+    if not np.all(variances >= 0):
+        raise ValueError(f"var_obs are variances and must not be negative or NaN, the smallest is {variances.min()}")
+    return variances

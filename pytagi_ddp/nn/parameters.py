@@ -1,0 +1,95 @@
+"""The parameters of one layer: named views into flat rows of means, variances and batch sums."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pytagi_ddp.nn.state import Array
+
+
+class Tensor(NamedTuple):
+    """One weight or bias tensor: means, variances, and the batch sums g = sum A dm, h = sum A^2 ds."""
+
+    mu: Array
+    var: Array
+    g: Array
+    h: Array
+
+
+class Parameters:
+    """Weights and biases of a layer, as views into rows that may belong to the whole network.
+
+    Args:
+        rows: (mu, var, g, h), flat arrays of one length: weights, then biases.
+        weight_shape: shape of the weights; biases are flat.
+    """
+
+    def __init__(self, rows: tuple[Array, Array, Array, Array], weight_shape: tuple[int, ...]):
+        self.rows = rows
+        self.weight_shape = weight_shape
+        self.num_weights = int(np.prod(weight_shape))
+        self.num_biases = rows[0].size - self.num_weights
+        n = self.num_weights
+        self.w = Tensor(*(row[:n].reshape(weight_shape) for row in rows))
+        self.b = Tensor(*(row[n:] for row in rows)) if self.num_biases else Tensor(None, None, None, None)
+
+    @classmethod
+    def from_prior(
+        cls,
+        prior: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+        weight_shape: tuple[int, ...],
+    ) -> "Parameters":
+        """Host arrays of their own from (mu_w, var_w, mu_b, var_b); deltas are zero."""
+        mu_w, var_w, mu_b, var_b = prior
+        mu, var = np.concatenate([mu_w, mu_b]), np.concatenate([var_w, var_b])
+        return cls((mu, var, np.zeros_like(mu), np.zeros_like(mu)), weight_shape)
+
+    def __len__(self) -> int:
+        return self.rows[0].size
+
+    def detached(self) -> "Parameters":
+        """A copy on the host that shares no memory with the network."""
+        rows = tuple(row.get() if hasattr(row, "get") else row.copy() for row in self.rows)
+        return Parameters(rows, self.weight_shape)
+
+    def __getstate__(self):
+        return (self.rows, self.weight_shape)
+
+    def __setstate__(self, state):
+        self.__init__(*state)
+
+    def _part(self, field: str) -> slice:
+        return slice(0, self.num_weights) if field.endswith("_w") else slice(self.num_weights, None)
+
+    def read(self, field: str) -> Array:
+        """`mu_w`, `var_b`, ...: a view. `delta_mu_w`, ...: s g or s^2 h, a read-only array."""
+        mu, var, g, h = self.rows
+        part = self._part(field)
+        if not field.startswith("delta"):
+            return (mu if field.startswith("mu") else var)[part]
+        s = var[part]
+        delta = s * g[part] if field.startswith("delta_mu") else s * s * h[part]
+        if isinstance(delta, np.ndarray):
+            delta.flags.writeable = False  # a change could not reach the sums: assign to the attribute instead
+        return delta
+
+    def write(self, field: str, values) -> None:
+        """Assigns means, variances or (scaled) deltas.
+
+        Raises:
+            ValueError: wrong number of values, or a negative or NaN variance.
+        """
+        mu, var, g, h = self.rows
+        part = self._part(field)
+        values = np.asarray(values, np.float32).reshape(-1)
+        if values.size != mu[part].size:
+            raise ValueError(f"{field} has {mu[part].size} values, got {values.size}")
+        if field.startswith("var") and not np.all(values >= 0):
+            raise ValueError(f"{field}: variances must not be negative or NaN, the smallest is {values.min()}")
+        if field.startswith("delta"):
+            s = np.asarray(var[part])
+            known = s > 0  # a parameter without variance cannot change
+            sums, factor = (g, s) if field.startswith("delta_mu") else (h, s * s)
+            sums[part] = np.divide(values, factor, where=known, out=np.zeros_like(s))
+        else:
+            (mu if field.startswith("mu") else var)[part] = values

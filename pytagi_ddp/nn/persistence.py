@@ -1,0 +1,174 @@
+"""Parameters of a network as dictionaries and files."""
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_safetensors
+from safetensors.numpy import save as save_safetensors
+
+from pytagi_ddp.files import atomic_write
+from pytagi_ddp.nn import pytagi_format
+from pytagi_ddp.nn.data_struct import flat_float32
+
+if TYPE_CHECKING:
+    from pytagi_ddp.nn.sequential import Sequential
+
+FIELDS = ("mu_w", "var_w", "mu_b", "var_b")
+RUNNING = ".running"  # suffix of the entry of a layer's running statistics
+FORMAT = "pytagi_ddp 1"
+CSV_SUFFIXES = ("_1_mw.csv", "_2_Sw.csv", "_3_mb.csv", "_4_Sb.csv")
+
+
+class StateDict(dict):
+    """Key of a layer -> (mu_w, var_w, mu_b, var_b), flat float32 arrays, empty where there are none.
+
+    A key is `<layer name>.<place>`, as in pytagi: `Linear.2`, `Conv2d.main.3.0` (child 0 of the main block of layer
+    3), `BatchNorm2d.shortcut.4.2`. Running statistics stand under `<key>.running` as (mean, var, empty, empty).
+    `==` compares all arrays.
+    """
+
+    def __eq__(self, other) -> bool:
+        return (
+            isinstance(other, dict)
+            and self.keys() == other.keys()
+            and all(len(self[k]) == len(other[k]) and all(map(np.array_equal, self[k], other[k])) for k in self)
+        )
+
+    def __ne__(self, other) -> bool:
+        return not self == other
+
+    __hash__ = None
+
+
+def state_dict(model: "Sequential") -> StateDict:
+    host = model.kernels.array.to_host
+    result = StateDict()
+    for key, leaf in model.named_leaves():
+        if leaf.parameters is not None:
+            result[key] = tuple(host(getattr(leaf, field)) for field in FIELDS)
+        if leaf.num_statistics:
+            empty = np.zeros(0, np.float32)
+            result[key + RUNNING] = (host(leaf.running_mean), host(leaf.running_var), empty, empty)
+    return result
+
+
+def load_state_dict(model: "Sequential", values: dict) -> None:
+    """Checks everything before it changes anything; entries of running statistics may be missing (pytagi)."""
+    given = {re.sub(r"^(\w+?)Cuda(?=\.)", r"\1", key): value for key, value in values.items()}
+    checked: list[tuple] = []
+    known = set()
+    for key, leaf in model.named_leaves():
+        if leaf.parameters is not None:
+            known.add(key)
+            if key not in given:
+                raise KeyError(f"the state dict has no {key!r}; it has {sorted(given)}")
+            checked.append((leaf, FIELDS, _entry(key, given[key], [getattr(leaf, f).size for f in FIELDS])))
+        if leaf.num_statistics and key + RUNNING in given:
+            known.add(key + RUNNING)
+            n = leaf.running_mean.size
+            moments = _entry(key + RUNNING, given[key + RUNNING], [n, n, 0, 0])
+            checked.append((leaf, ("running_mean", "running_var"), moments[:2]))
+    unknown = sorted(given.keys() - known)
+    if unknown:
+        raise KeyError(f"the network has no layer for {unknown[0]!r} (and {len(unknown) - 1} more entries)")
+    for leaf, fields, arrays in checked:
+        for field, array in zip(fields, arrays, strict=True):
+            model.kernels.array.copy(array, getattr(leaf, field))
+
+
+def _entry(key: str, value, sizes: list[int]) -> list[np.ndarray]:
+    if len(value) != 4:
+        raise ValueError(f"{key}: expected 4 arrays (mu_w, var_w, mu_b, var_b), got {len(value)}")
+    arrays = [flat_float32(a, f"{key} {field}", n) for a, field, n in zip(value, FIELDS, sizes, strict=True)]
+    for array, field in zip(arrays, FIELDS, strict=True):
+        if not np.isfinite(array).all():
+            raise ValueError(f"{key} {field}: {np.count_nonzero(~np.isfinite(array))} values are not finite")
+    variances = arrays[1:2] if key.endswith(RUNNING) else arrays[1::2]
+    if any((array < 0).any() for array in variances):
+        raise ValueError(f"{key}: negative variances")
+    return arrays
+
+
+def architecture(model: "Sequential") -> str:
+    """Every computing layer with its key and sizes, a line each."""
+    return "".join(f"{key}: {leaf.get_layer_info()}\n" for key, leaf in model.named_leaves())
+
+
+def compare_architecture(ours: str, theirs: str, what: str) -> None:
+    """Raises ValueError naming the first layer in which `theirs` (of `what`) differs from `ours`."""
+    a, b = ours.splitlines(), theirs.splitlines()
+    for k in range(max(len(a), len(b))):
+        mine, other = (lines[k] if k < len(lines) else "no layer" for lines in (a, b))
+        if mine != other:
+            raise ValueError(f"{what} has another architecture: layer {k} is {other!r} there and {mine!r} here")
+
+
+def to_bytes(model: "Sequential", extra: dict[str, str] | None = None) -> bytes:
+    """The network as one safetensors file in memory; `extra` joins its metadata."""
+    tensors = {}
+    for key, arrays in state_dict(model).items():
+        names = ("mean", "var") if key.endswith(RUNNING) else FIELDS
+        tensors.update({f"{key}/{name}": a for name, a in zip(names, arrays, strict=False) if a.size})
+    return save_safetensors(tensors, {"format": FORMAT, "architecture": architecture(model), **(extra or {})})
+
+
+def from_bytes(model: "Sequential", data: bytes, what: str) -> dict[str, str]:
+    """Takes the values of `to_bytes` and returns the metadata; `what` names the source in errors."""
+    try:
+        length = int.from_bytes(data[:8], "little")
+        meta = json.loads(data[8 : 8 + length]).get("__metadata__", {})
+        tensors = load_safetensors(data)
+    except (SafetensorError, ValueError, AttributeError) as error:
+        raise ValueError(f"{what} is truncated or no file of this library: {error}") from error
+    if meta.get("format") != FORMAT:
+        raise ValueError(f"{what} has format {meta.get('format')!r}, this version reads {FORMAT!r}")
+    compare_architecture(architecture(model), meta["architecture"], what)
+    empty = np.zeros(0, np.float32)
+    entries: dict[str, dict[str, np.ndarray]] = {}
+    for name, array in tensors.items():
+        key, _, field = name.rpartition("/")
+        entries.setdefault(key, {})[field] = array
+    load_state_dict(
+        model,
+        {
+            key: tuple(entry.get(f, empty) for f in (("mean", "var", "", "") if key.endswith(RUNNING) else FIELDS))
+            for key, entry in entries.items()
+        },
+    )
+    return meta
+
+
+def save(model: "Sequential", filename: str | Path) -> None:
+    atomic_write(filename, to_bytes(model))
+
+
+def load(model: "Sequential", filename: str | Path) -> None:
+    data = Path(filename).read_bytes()
+    if data[8:9] == b"{":
+        from_bytes(model, data, str(filename))
+    else:
+        load_state_dict(model, pytagi_format.parse(model, data, str(filename)))
+
+
+def save_csv(model: "Sequential", prefix: str | Path) -> None:
+    columns = zip(*model.parameters(), strict=True)
+    for suffix, arrays in zip(CSV_SUFFIXES, columns, strict=True):
+        text = "".join(f"{value:.9g}\n" for value in np.concatenate(arrays))
+        atomic_write(f"{prefix}{suffix}", text.encode())
+
+
+def load_csv(model: "Sequential", prefix: str | Path) -> None:
+    leaves = [(key, leaf) for key, leaf in model.named_leaves() if leaf.parameters is not None]
+    columns = []
+    for suffix, field in zip(CSV_SUFFIXES, FIELDS, strict=True):
+        path = Path(f"{prefix}{suffix}")
+        values = np.array(path.read_text().split(), np.float32)
+        sizes = [getattr(leaf, field).size for _, leaf in leaves]
+        if values.size != sum(sizes):
+            raise ValueError(f"{path} holds {values.size} values, the network has {sum(sizes)}")
+        columns.append(np.split(values, np.cumsum(sizes)[:-1]))
+    load_state_dict(model, {key: arrays for (key, _), *arrays in zip(leaves, *columns, strict=True)})

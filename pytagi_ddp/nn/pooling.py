@@ -1,0 +1,133 @@
+"""Average and max pooling."""
+
+import numpy as np
+
+from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, apply_jacobian
+from pytagi_ddp.nn.window import Window, as_image, pixels
+
+
+class _Pool2d(BaseLayer):
+    """What both poolings share: geometry, and the Jacobian of the input in the backward pass."""
+
+    def __init__(self, kernel_size: int, stride: int, padding: int, padding_type: int):
+        super().__init__()
+        stride = kernel_size if stride == -1 else stride
+        self.window = Window(self.name, kernel_size, stride, padding, padding_type).check()
+        if padding >= kernel_size:
+            raise ValueError(f"{self.name}: padding {padding} leaves windows of {kernel_size} without a pixel")
+
+    def expects(self, shape: Shape) -> Shape:
+        return as_image(self.name, shape, None, 0, 0).ordered(channels_last=True)
+
+    def _infer_output(self, shape: Shape) -> Shape:
+        return self.window.slide(shape.image, shape.image[0])
+
+    def get_layer_info(self) -> str:
+        c, o = self.in_channels, self.out_channels
+        return f"{self.name}({c},{o},{self.out_width},{self.out_height},{self.window.kernel_size})"
+
+
+class AvgPool2d(_Pool2d):
+    """Mean over k x k windows: m = sum m_a / k^2, s = sum s_a / k^4 (units independent; padding counts as zeros).
+
+    Backward: dm_a = J sum dm / k^2, ds_a = J^2 sum ds / k^4.
+
+    Args:
+        kernel_size: k.
+        stride: window step; -1 means k.
+        padding, padding_type: as in `Conv2d`; padding needs type 1 or 2.
+
+    Raises:
+        ValueError: an input that is no image, or windows that do not fill it.
+    """
+
+    name = "AvgPool2d"
+
+    def __init__(self, kernel_size: int, stride: int = -1, padding: int = 0, padding_type: int = 0):
+        super().__init__(kernel_size, stride, padding, padding_type)
+
+    def forward(self, state: State) -> State:
+        out = self._output(state.batch)
+        self._input = state
+        self.kernels.pooling.average_forward(
+            pixels(state.mu, self.in_shape),
+            pixels(self._variance(state), self.in_shape),
+            pixels(out.mu, self.out_shape),
+            pixels(out.var, self.out_shape),
+            self.window.kernel_size,
+            self.window.stride,
+            self.window.before,
+        )
+        return out
+
+    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
+        into = None
+        if need_input:
+            into = pool.take(self._input.batch, self.input_size)
+            self.kernels.pooling.average_backward(
+                pixels(delta.mu, self.out_shape),
+                pixels(delta.var, self.out_shape),
+                pixels(into.mu, self.in_shape),
+                pixels(into.var, self.in_shape),
+                self.window.kernel_size,
+                self.window.stride,
+                self.window.before,
+            )
+            apply_jacobian(self.kernels, into, self._input)
+        pool.give(delta)
+        return into
+
+
+class MaxPool2d(_Pool2d):
+    """Passes on, from each k x k window, the mean and variance of the unit with the largest mean.
+
+    Backward: the deltas of a window go to that unit, times J and J^2.
+
+    Args:
+        kernel_size: k.
+        stride: window step, 1 by default as in pytagi; -1 means k.
+        padding, padding_type: as in `Conv2d`; padded pixels never win.
+
+    Raises:
+        ValueError: an input that is no image, or windows that do not fill it.
+    """
+
+    name = "MaxPool2d"
+
+    def __init__(self, kernel_size: int, stride: int = 1, padding: int = 0, padding_type: int = 0):
+        super().__init__(kernel_size, stride, padding, padding_type)
+
+    def forward(self, state: State) -> State:
+        out = self._output(state.batch)
+        self._input = state
+        self._winner = pixels(self._buffer("winner", state.batch, self.output_size, np.int32), self.out_shape)
+        self.kernels.pooling.max_forward(
+            pixels(state.mu, self.in_shape),
+            pixels(self._variance(state), self.in_shape),
+            pixels(out.mu, self.out_shape),
+            pixels(out.var, self.out_shape),
+            self._winner,
+            self.window.kernel_size,
+            self.window.stride,
+            self.window.before,
+        )
+        return out
+
+    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
+        into = None
+        if need_input:
+            into = pool.take(self._input.batch, self.input_size)
+            self.kernels.pooling.max_backward(
+                pixels(delta.mu, self.out_shape),
+                pixels(delta.var, self.out_shape),
+                self._winner,
+                pixels(into.mu, self.in_shape),
+                pixels(into.var, self.in_shape),
+            )
+            apply_jacobian(self.kernels, into, self._input)
+        pool.give(delta)
+        return into
+
+    def __getstate__(self) -> dict:
+        return super().__getstate__() | {"_winner": None}

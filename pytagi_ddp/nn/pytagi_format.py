@@ -1,0 +1,68 @@
+"""Reads the binary files that pytagi's `Sequential.save` writes.
+
+For each layer that is no activation, in forward order (blocks: main, then shortcut): uint64 length of the layer's
+info string, the string, then float32 mu_w, var_w, mu_b, var_b; BatchNorm2d adds running mean and variance, LayerNorm
+the statistics of its last batch (of unknown size). Little endian, no header.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytagi_ddp.nn.activation import Activation
+from pytagi_ddp.nn.layer_norm import LayerNorm
+
+if TYPE_CHECKING:
+    from pytagi_ddp.nn.sequential import Sequential
+
+
+def parse(model: "Sequential", data: bytes, what: str) -> dict:
+    """The state dict of `model` in the file contents `data`; `what` names the file in errors.
+
+    Raises:
+        ValueError: another architecture, or a truncated or foreign file.
+    """
+    layers = [(key, leaf) for key, leaf in model.named_leaves() if not isinstance(leaf, Activation)]
+    result = {}
+    position = 0
+
+    def take(count: int, key: str) -> np.ndarray:
+        nonlocal position
+        stop = position + 4 * count
+        if stop > len(data):
+            raise ValueError(f"{what} is truncated: {key} needs {stop} bytes, the file has {len(data)}")
+        values = np.frombuffer(data[position:stop], "<f4").astype(np.float32)
+        position = stop
+        return values
+
+    for index, (key, leaf) in enumerate(layers):
+        header = _header(leaf)
+        found = data[position : position + len(header)]
+        if found != header:
+            raise ValueError(
+                f"{what} is no file of this architecture: expected {leaf.get_layer_info()!r} ({key}) at byte "
+                f"{position}, found {found[8:]!r}"
+            )
+        position += len(header)
+        if leaf.parameters is None:
+            continue
+        n_w, n_b = leaf.num_weights, leaf.num_biases
+        result[key] = tuple(take(n, key) for n in (n_w, n_w, n_b, n_b))
+        if leaf.num_statistics:
+            n = leaf.num_statistics // 2
+            empty = np.zeros(0, np.float32)
+            result[f"{key}.running"] = (take(n, key), take(n, key), empty, empty)
+        if isinstance(leaf, LayerNorm):  # skip the batch statistics, up to the next layer
+            following = layers[index + 1 :]
+            end = data.find(_header(following[0][1]), position) if following else len(data)
+            if end < 0 or (end - position) % 8:
+                raise ValueError(f"{what}: no layer follows {key}, expected {following[0][0]}")
+            position = end
+    if position != len(data):
+        raise ValueError(f"{what} goes on for {len(data) - position} bytes after the last layer")
+    return result
+
+
+def _header(leaf) -> bytes:
+    info = leaf.get_layer_info().encode()
+    return len(info).to_bytes(8, "little") + info

@@ -1,0 +1,109 @@
+"""Residual block."""
+
+from collections.abc import Iterator
+from types import ModuleType
+
+from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.layer_block import LayerBlock
+from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, apply_jacobian
+
+
+class ResNetBlock(BaseLayer):
+    """main(x) + x, or main(x) + shortcut(x): means add, and variances add (the branches taken as independent).
+
+    Backward: both branches get the deltas of the sum, and their input deltas add. A Jacobian that a branch ends
+    with is applied to that branch.
+
+    Args:
+        main_block: a `LayerBlock` or a single layer.
+        shortcut: the same, or None for the identity.
+
+    Raises:
+        ValueError: branches with outputs of different shapes.
+
+    Source: cuTAGI.
+    """
+
+    name = "ResNetBlock"
+
+    def __init__(self, main_block: BaseLayer, shortcut: BaseLayer | None = None):
+        super().__init__()
+        self.main_block = main_block if isinstance(main_block, LayerBlock) else LayerBlock(main_block)
+        self.shortcut = shortcut
+        # Inside, a single layer is a block of one; outside (names, files) it stays what the user gave.
+        self._branches = [self.main_block]
+        if shortcut is not None:
+            self._branches.append(shortcut if isinstance(shortcut, LayerBlock) else LayerBlock(shortcut))
+
+    def first_input(self) -> Shape | None:
+        return next((shape for b in self._branches if (shape := b.first_input()) is not None), None)
+
+    def _infer_output(self, shape: Shape) -> Shape:
+        outputs = [branch.build(shape) for branch in self._branches]
+        if self.shortcut is None:
+            outputs.append(shape)
+        main, short = outputs
+        if main.size != short.size or (main.image and short.image and main.image != short.image):
+            raise ValueError(f"ResNetBlock: the main block gives {main}, the shortcut {short}; they must be equal")
+        target = short if self.shortcut is None else main
+        for branch, out in zip(self._branches, outputs, strict=False):
+            if out.channels_last != target.channels_last and out.order_matters:
+                branch.out_channels_last = target.channels_last
+                branch.build(shape)
+        return target
+
+    def claim(self, owner: object) -> None:
+        super().claim(owner)
+        for branch in self._branches:
+            branch.claim(owner)
+
+    def attach(self, kernels: ModuleType) -> None:
+        super().attach(kernels)
+        for branch in self._branches:
+            branch.attach(kernels)
+
+    def leaves(self) -> Iterator[BaseLayer]:
+        for branch in self._branches:
+            yield from branch.leaves()
+
+    def named_leaves(self, path: str) -> Iterator[tuple[str, BaseLayer]]:
+        yield from self.main_block.named_leaves(f"main.{path}")
+        if self.shortcut is not None:
+            yield from self.shortcut.named_leaves(f"shortcut.{path}")
+
+    def forward(self, state: State) -> State:
+        self._input = state
+        self._ends = [branch.forward(state) for branch in self._branches]
+        main, short = (*self._ends, state)[:2]
+        add = self.kernels.elementwise.add  # into the main branch's buffers: no backward pass reads its output
+        add(main.mu.reshape(-1), short.mu.reshape(-1), main.mu.reshape(-1))
+        if short.var is not None:
+            add(main.var.reshape(-1), short.var.reshape(-1), main.var.reshape(-1))
+        return State(main.mu, main.var)
+
+    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
+        if self.shortcut is None:
+            if not need_input:
+                return self._branch_backward(0, delta, pool, need_input, accumulate)
+            second = pool.take_copy(delta)
+            apply_jacobian(self.kernels, second, self._input)
+        else:
+            second = self._branch_backward(1, pool.take_copy(delta), pool, need_input, accumulate)
+        first = self._branch_backward(0, delta, pool, need_input, accumulate)
+        if first is None:
+            return None
+        add = self.kernels.elementwise.add
+        add(first.mu.reshape(-1), second.mu.reshape(-1), first.mu.reshape(-1))
+        add(first.var.reshape(-1), second.var.reshape(-1), first.var.reshape(-1))
+        pool.give(second)
+        return first
+
+    def _branch_backward(self, which: int, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool):
+        apply_jacobian(self.kernels, delta, self._ends[which])
+        return self._branches[which].backward(delta, pool, need_input, accumulate)
+
+    def __getstate__(self) -> dict:
+        return super().__getstate__() | {"_ends": None}
+
+    def get_layer_info(self) -> str:
+        return f"ResNetBlock({self.input_size},{self.output_size})"

@@ -1,0 +1,393 @@
+"""A network of layers in order."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from pytagi_ddp.kernels import get_kernels
+from pytagi_ddp.nn import persistence
+from pytagi_ddp.nn.arena import ParameterArena, cap_factor
+from pytagi_ddp.nn.batch_norm import BatchNorm2d
+from pytagi_ddp.nn.chain import Chain
+from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates, flat_float32
+from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.state import DeltaPool, State
+
+
+class Sequential:
+    """Layers run one after the other, trained by TAGI.
+
+    One training step: `forward`, an `OutputUpdater` that fills `input_delta_z_buffer` from the observations,
+    `backward`, `step`.
+
+    Args:
+        layers: at least one; the first one that is no activation must know the size of its input. A layer belongs
+            to one network.
+
+    Attributes:
+        layers: the layers as given.
+        output_z_buffer: moments of the last output (`BaseHiddenStates`); another network's `forward` takes it too.
+        input_delta_z_buffer: deltas at the output, where `backward` starts.
+        output_delta_z_buffer: deltas at the input, where `backward` ends (with `input_state_update`).
+        input_state_update: whether `backward` computes the deltas of the network's input.
+        device: "cpu".
+
+    Raises:
+        ValueError: layers that do not fit together, or belong to another network; the message names the sizes.
+        TypeError: something that is no layer.
+
+    Example:
+        >>> net = Sequential(Linear(1, 16), ReLU(), Linear(16, 1))
+        >>> updater = OutputUpdater(net.device)
+        >>> mu, var = net(x)
+        >>> updater.update(net.output_z_buffer, y, var_y, net.input_delta_z_buffer)
+        >>> net.backward()
+        >>> net.step()
+
+    Source: Goulet, Nguyen & Amiri (2021), "Tractable approximate Gaussian inference for Bayesian neural networks",
+    JMLR 22. Interface: pytagi.
+    """
+
+    def __init__(self, *layers: BaseLayer):
+        self._chain = Chain(layers, "Sequential")
+        for layer in self.layers:
+            layer.claim(self)
+        shape = self._chain.first_input()
+        if shape is None:
+            raise ValueError("the size of the input is unknown: start with a layer that states it, such as Linear")
+        self.in_shape = shape
+        self.out_shape = self._chain.build(shape, channels_last=False, first_in_place=False)
+        self.device = "cpu"
+        self.input_state_update = False
+        self.output_z_buffer = BaseHiddenStates()
+        self.input_delta_z_buffer = BaseDeltaStates()
+        self.output_delta_z_buffer = BaseDeltaStates()
+        self._samples = 0  # of the deltas that the next step applies
+        self._accumulate = False  # whether backward adds to those deltas
+        self._trained_batch = 0  # samples of the forward pass that backward would continue
+        self._attach()
+
+    def _attach(self) -> None:
+        self.kernels = get_kernels(self.device)
+        self._chain.attach(self.kernels)
+        self.arena = ParameterArena(list(self._chain.leaves()), self.kernels)
+        self._pool = DeltaPool(self.kernels)
+        self._input = self.kernels.array.empty((0, self.in_shape.size))
+
+    @property
+    def layers(self) -> list[BaseLayer]:
+        return self._chain.layers
+
+    # -- training ---------------------------------------------------------------------------------------------
+
+    def forward(self, mu_x, var_x=None) -> tuple[np.ndarray, np.ndarray]:
+        """Propagates means and variances of a batch.
+
+        Args:
+            mu_x: batch x inputs values of any real dtype, shape and strides (images as NCHW); or the
+                `output_z_buffer` of another network.
+            var_x: variances of the inputs, as many; None for a deterministic input.
+
+        Returns:
+            (mu, var): means and variances of the outputs, flat float32, sample by sample; fresh arrays.
+
+        Raises:
+            ValueError: sizes that do not fit, or values that are not finite.
+        """
+        state = self._run(mu_x, var_x)
+        return state.mu.flatten(), state.var.flatten()
+
+    __call__ = forward
+
+    def _run(self, mu_x, var_x=None) -> State:
+        """`forward`, without the copies of the result."""
+        state = self._input_state(mu_x, var_x)
+        out = self._chain.forward(state)
+        self.output_z_buffer.state = out
+        batch = out.batch
+        self.input_delta_z_buffer.set_size(batch * self.out_shape.size, batch)
+        if self.training:
+            self._trained_batch = batch
+            self._samples = batch + (self._samples if self._accumulate else 0)
+        else:
+            self._trained_batch = 0
+        return out
+
+    def _input_state(self, mu_x, var_x) -> State:
+        inputs = self.in_shape.size
+        if isinstance(mu_x, BaseHiddenStates):
+            if mu_x.actual_size != inputs:
+                raise ValueError(f"the network takes {inputs} inputs, the other network gives {mu_x.actual_size}")
+            return mu_x.state
+        mu = flat_float32(mu_x, "mu_x")
+        if mu.size == 0 or mu.size % inputs:
+            raise ValueError(f"mu_x holds {mu.size} values, not a whole number of samples of {inputs} inputs")
+        var = None if var_x is None else flat_float32(var_x, "var_x", mu.size)
+        _check_finite(mu, "mu_x")
+        if var is not None:
+            _check_finite(var, "var_x")
+            if var.min() < 0:
+                raise ValueError(f"var_x holds variances and must not be negative, the smallest is {var.min()}")
+        shape = (mu.size // inputs, inputs)
+        # A copy: the first layer reads its input again in the backward pass, when the caller's may have changed.
+        if len(self._input) < shape[0]:
+            self._input = self.kernels.array.empty(shape)
+        kept = self._input[: shape[0]]
+        self.kernels.array.copy(mu.reshape(shape), kept)
+        return State(kept, None if var is None else var.reshape(shape))
+
+    def backward(self) -> None:
+        """Propagates `input_delta_z_buffer` back and computes the deltas of all parameters.
+
+        Raises:
+            RuntimeError: no forward pass in training mode came before.
+            ValueError: deltas of another batch size.
+        """
+        batch, out_size = self._trained_batch, self.out_shape.size
+        if not batch:
+            raise RuntimeError("backward() needs a forward pass in training mode before it (see train())")
+        source = self.input_delta_z_buffer
+        if source.size != batch * out_size:
+            raise ValueError(f"input_delta_z_buffer holds {source.size} deltas, the batch has {batch} x {out_size}")
+        self._pool.reserve(batch * self._widest())
+        delta = self._pool.take(batch, out_size)
+        self.kernels.array.copy(source.delta_mu.reshape(batch, out_size), delta.mu)
+        self.kernels.array.copy(source.delta_var.reshape(batch, out_size), delta.var)
+        into = self._chain.backward(delta, self._pool, self.input_state_update, self._accumulate)
+        if into is not None:
+            self.output_delta_z_buffer.set_size(into.mu.size, batch)
+            self.output_delta_z_buffer.delta_mu = into.mu
+            self.output_delta_z_buffer.delta_var = into.var
+            self._pool.give(into)
+
+    def _widest(self) -> int:
+        return max(self.in_shape.size, max(op.get_max_num_states() for op in self._operations()))
+
+    def _operations(self) -> Iterator[BaseLayer]:
+        yield from self._chain.operations
+        yield from self._chain.leaves()
+
+    def step(self) -> None:
+        """Adds the deltas to the parameters, each capped at sqrt(s)/c; c is 0.1, 2 or 3 for batches of 1, 2-255 or more.
+
+        Raises:
+            FloatingPointError: a delta that is not finite; its parameter was not changed.
+        """
+        self.arena.step(cap_factor(self._samples))
+
+    def train(self) -> None:
+        """Training mode: batch statistics come from the batch, and `backward` may follow a forward pass."""
+        self._set_training(True)
+
+    def eval(self) -> None:
+        """Evaluation mode: running statistics, and no change of state by a forward pass."""
+        self._set_training(False)
+
+    training = True
+
+    def _set_training(self, training: bool) -> None:
+        self.training = training
+        for layer in self._modules():
+            layer.training = training
+
+    def _modules(self) -> Iterator[BaseLayer]:
+        yield from self.layers
+        yield from self._chain.leaves()
+
+    # -- results ----------------------------------------------------------------------------------------------
+
+    def predict(self, x, batch_size: int = 256, var_x=None) -> tuple[np.ndarray, np.ndarray]:
+        """Means and variances of the outputs for any number of samples, in evaluation mode, batch by batch.
+
+        Args:
+            x: (n, ...) inputs; var_x: their variances, of the same shape.
+            batch_size: samples in memory at a time.
+
+        Returns:
+            (mu, var), each (n, outputs), or (n, channels, height, width) where the output is an image.
+        """
+        if batch_size < 1:
+            raise ValueError(f"predict needs a batch_size of at least 1, got {batch_size}")
+        inputs = self.in_shape.size
+        mu_x = flat_float32(x, "x")
+        if mu_x.size % inputs:
+            raise ValueError(f"x holds {mu_x.size} values, not a whole number of samples of {inputs} inputs")
+        mu_x = mu_x.reshape(-1, inputs)
+        var_x = None if var_x is None else flat_float32(var_x, "var_x", mu_x.size).reshape(-1, inputs)
+        n = len(mu_x)
+        mu, var = np.empty((2, n, self.out_shape.size), np.float32)
+        training = self.training
+        self.eval()
+        try:
+            for i in range(0, n, batch_size):
+                rows = slice(i, i + batch_size)
+                out = self._run(mu_x[rows], None if var_x is None else var_x[rows])
+                self.kernels.array.copy(out.mu, mu[rows])
+                self.kernels.array.copy(out.var, var[rows])
+        finally:
+            self._set_training(training)
+        shape = (n, *(self.out_shape.image or (self.out_shape.size,)))
+        return mu.reshape(shape), var.reshape(shape)
+
+    def get_outputs(self) -> tuple[np.ndarray, np.ndarray]:
+        """(mu, var) of the last forward pass, flat copies."""
+        z = self.output_z_buffer
+        return np.array(z.mu_a), np.array(z.var_a)
+
+    def get_input_states(self) -> tuple[np.ndarray, np.ndarray]:
+        """The deltas (mu, var) of the network's input after `backward` with `input_state_update`, flat copies."""
+        deltas = self.output_delta_z_buffer
+        return np.array(deltas.delta_mu), np.array(deltas.delta_var)
+
+    def set_delta_z(self, delta_mu, delta_var) -> None:
+        """Sets the deltas at the output, where `backward` starts."""
+        self.input_delta_z_buffer.delta_mu = delta_mu
+        self.input_delta_z_buffer.delta_var = delta_var
+
+    def output_to_host(self) -> None:
+        """Brings the last output to the host (on the CPU it is there)."""
+
+    def delta_z_to_host(self) -> None:
+        """Brings the deltas to the host (on the CPU they are there)."""
+
+    @property
+    def z_buffer_size(self) -> int:
+        """Values that the widest layer holds for the last batch."""
+        return self._widest() * self.z_buffer_block_size
+
+    @property
+    def z_buffer_block_size(self) -> int:
+        """Batch size of the last forward pass."""
+        return self.output_z_buffer.block_size if self.output_z_buffer.size else 0
+
+    # -- parameters -------------------------------------------------------------------------------------------
+
+    def named_leaves(self) -> Iterator[tuple[str, BaseLayer]]:
+        """(state-dict key, layer) for every computing layer, blocks included, in forward order."""
+        for index, layer in enumerate(self.layers):
+            yield from layer.named_leaves(str(index))
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of parameter means (there are as many variances)."""
+        return self.arena.num_parameters
+
+    def parameters(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+        """(mu_w, var_w, mu_b, var_b) of every computing layer in forward order; flat copies, empty where it has none."""
+        host = self.kernels.array.to_host
+        return [tuple(host(getattr(leaf, field)) for field in persistence.FIELDS) for leaf in self._chain.leaves()]
+
+    def state_dict(self) -> "persistence.StateDict":
+        """Parameters and running statistics by layer, see `persistence.StateDict`; copies on the host."""
+        return persistence.state_dict(self)
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Takes the values of `state_dict`, this library's or pytagi's (CPU or CUDA).
+
+        Raises:
+            KeyError: a layer is missing, or a key has no layer here. ValueError: a size differs.
+        """
+        persistence.load_state_dict(self, state_dict)
+
+    def params_from(self, other: "Sequential") -> None:
+        """Takes parameters and running statistics of a network with the same layers."""
+        self.load_state_dict(other.state_dict())
+
+    def save(self, filename: str | Path) -> None:
+        """Writes parameters, running statistics and architecture as safetensors; never leaves half a file."""
+        persistence.save(self, filename)
+
+    def load(self, filename: str | Path) -> None:
+        """Reads a file of `save`, or a binary file of pytagi's `save`.
+
+        Raises:
+            ValueError: another architecture, or a truncated or foreign file.
+        """
+        persistence.load(self, filename)
+
+    def save_csv(self, filename: str | Path) -> None:
+        """Writes four text files, `<filename>_1_mw.csv`, `_2_Sw.csv`, `_3_mb.csv`, `_4_Sb.csv`: a value per line."""
+        persistence.save_csv(self, filename)
+
+    def load_csv(self, filename: str | Path) -> None:
+        """Reads the four files of `save_csv`."""
+        persistence.load_csv(self, filename)
+
+    def preinit_layer(self) -> None:
+        """Does nothing: parameters exist from the start. For programs written for pytagi."""
+
+    def get_neg_var_w_counter(self) -> dict[str, int]:
+        """Weights whose variance fell to 0 or below in the last step (and became 1e-5), by layer; equal layers add."""
+        counts: dict[str, int] = {}
+        negative = self.arena.negative_variances()
+        for leaf in self._chain.leaves():
+            info = leaf.get_layer_info()
+            counts[info] = counts.get(info, 0) + negative[id(leaf)]
+        return counts
+
+    def get_norm_mean_var(self) -> dict[str, tuple[list, list, list, list]]:
+        """Of each BatchNorm2d, by `<info>_<number of the layer>`: running mean, running variance, batch mean, variance."""
+        result = {}
+        for index, leaf in enumerate(self._chain.leaves()):
+            if isinstance(leaf, BatchNorm2d):
+                moments = (leaf.running_mean, leaf.running_var, *leaf.batch_statistics())
+                result[f"{leaf.get_layer_info()}_{index}"] = tuple([self.kernels.array.to_host(m)] for m in moments)
+        return result
+
+    def get_layer_stack_info(self) -> str:
+        """One line per layer: its name and sizes."""
+        return "".join(f"{layer.get_layer_info()}\n" for layer in self.layers)
+
+    def summary(self) -> str:
+        """A table of all computing layers: key, output shape, parameters."""
+        rows = [("layer", "output", "parameters")]
+        rows += [
+            (key, str(leaf.out_shape), f"{leaf.num_weights + leaf.num_biases:,}") for key, leaf in self.named_leaves()
+        ]
+        rows.append(("total", "", f"{self.num_parameters:,}"))
+        width = [max(len(row[k]) for row in rows) for k in range(3)]
+        return "\n".join(f"{a:<{width[0]}}  {b:>{width[1]}}  {c:>{width[2]}}" for a, b, c in rows)
+
+    def __repr__(self) -> str:
+        inside = "".join(f"  ({i}): {layer!r}\n" for i, layer in enumerate(self.layers))
+        return f"Sequential(\n{inside})"
+
+    # -- device and threads -----------------------------------------------------------------------------------
+
+    def to_device(self, device: str) -> None:
+        """Moves all parameters, deltas and statistics.
+
+        Raises:
+            ValueError: unknown device. RuntimeError: a device that this installation cannot use.
+        """
+        get_kernels(device)
+        self.device = device
+
+    def params_to_device(self) -> None:
+        """Sends the parameters to the device (on the CPU they are there)."""
+
+    def params_to_host(self) -> None:
+        """Brings the parameters to the host (on the CPU they are there)."""
+
+    def set_threads(self, num_threads: int) -> None:
+        """Threads of all CPU work of this process, BLAS included."""
+        self.kernels.threads.set_threads(num_threads)
+
+    def __getstate__(self) -> dict:
+        state = self.__dict__.copy()
+        for name in ("kernels", "arena", "_pool", "_input"):
+            del state[name]
+        return state | {"_trained_batch": 0}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        for layer in self.layers:
+            layer.claim(self)
+        self._attach()
+
+
+def _check_finite(array: np.ndarray, what: str) -> None:
+    bad = array.size - np.count_nonzero(np.isfinite(array))
+    if bad:
+        raise ValueError(f"{what}: {bad} of {array.size} values are NaN or infinite")

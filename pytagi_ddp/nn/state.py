@@ -1,0 +1,98 @@
+"""What flows through a network: shapes, hidden states (forward) and deltas (backward)."""
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+Array = Any  # a NumPy array on the CPU, the array of another device elsewhere
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Units of one sample.
+
+    Attributes:
+        size: number of units.
+        image: (channels, height, width) where the units are pixels, else None.
+        channels_last: order of an image in memory; False is the public order, channels first.
+    """
+
+    size: int
+    image: tuple[int, int, int] | None = None
+    channels_last: bool = False
+
+    @classmethod
+    def of_image(cls, channels: int, height: int, width: int, channels_last: bool = True) -> "Shape":
+        return cls(channels * height * width, (channels, height, width), channels_last)
+
+    def ordered(self, channels_last: bool) -> "Shape":
+        """The same units in the given order of memory."""
+        return replace(self, channels_last=channels_last and self.image is not None)
+
+    @property
+    def order_matters(self) -> bool:
+        """False where channels-first and channels-last are the same memory."""
+        return self.image is not None and self.image[0] > 1 and self.image[1] * self.image[2] > 1
+
+    def __str__(self) -> str:
+        return f"{self.size}" if self.image is None else "x".join(map(str, self.image))
+
+
+class State(NamedTuple):
+    """Means, variances and diagonal Jacobian of one batch, each (batch, units) float32.
+
+    Attributes:
+        mu: means.
+        var: variances; None where the units are known to be deterministic (an input without variance).
+        jcb: Jacobian of the activations applied since the last layer with a backward pass; None where it is 1.
+    """
+
+    mu: Array
+    var: Array | None
+    jcb: Array | None = None
+
+    @property
+    def batch(self) -> int:
+        return self.mu.shape[0]
+
+
+class Delta(NamedTuple):
+    """Innovation deltas, each (batch, units) float32: a posterior is (m + s * mu, s + s^2 * var)."""
+
+    mu: Array
+    var: Array
+    memory: Array  # the pool's block that both live in
+
+
+def apply_jacobian(kernels, delta: "Delta", state: State) -> None:
+    """Takes deltas through the activation that made `state`: times J and J^2, in place."""
+    if state.jcb is not None:
+        kernels.elementwise.apply_jacobian(delta.mu.reshape(-1), delta.var.reshape(-1), state.jcb.reshape(-1))
+
+
+class DeltaPool:
+    """Blocks of memory for deltas, taken and given back during a backward pass and kept between passes."""
+
+    def __init__(self, kernels):
+        self._array = kernels.array
+        self._capacity = 0
+        self._free: list[Array] = []
+
+    def reserve(self, units: int) -> None:
+        """Makes every block hold at least `units` numbers; call before a pass."""
+        if units > self._capacity:
+            self._capacity = units
+            self._free.clear()
+
+    def take(self, batch: int, size: int) -> Delta:
+        memory = self._free.pop() if self._free else self._array.empty((2, self._capacity))
+        n = batch * size
+        return Delta(memory[0, :n].reshape(batch, size), memory[1, :n].reshape(batch, size), memory)
+
+    def take_copy(self, delta: Delta) -> Delta:
+        copy = self.take(*delta.mu.shape)
+        self._array.copy(delta.mu, copy.mu)
+        self._array.copy(delta.var, copy.var)
+        return copy
+
+    def give(self, delta: Delta) -> None:
+        self._free.append(delta.memory)

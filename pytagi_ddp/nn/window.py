@@ -1,0 +1,73 @@
+"""Geometry of layers that slide a square window over an image."""
+
+from typing import NamedTuple
+
+from pytagi_ddp.nn.state import Array, Shape
+
+
+class Window(NamedTuple):
+    """A k x k window, its stride and the zeros around the image.
+
+    Attributes:
+        padding_type: 1 pads `padding` zeros on all four sides, 2 on the right and at the bottom only.
+    """
+
+    layer: str
+    kernel_size: int
+    stride: int
+    padding: int
+    padding_type: int
+
+    def check(self) -> "Window":
+        if self.kernel_size < 1 or self.stride < 1 or self.padding < 0:
+            raise ValueError(
+                f"{self.layer} needs kernel_size >= 1, stride >= 1, padding >= 0, got {self.kernel_size}, "
+                f"{self.stride}, {self.padding}"
+            )
+        if self.padding and self.padding_type not in (1, 2):
+            raise ValueError(f"{self.layer} with padding needs padding_type 1 or 2, got {self.padding_type}")
+        return self
+
+    @property
+    def before(self) -> int:
+        """Zero rows above and zero columns left of the image."""
+        return self.padding if self.padding_type == 1 else 0
+
+    def output(self, size: int) -> int:
+        """Windows that fit along an image side of `size` pixels: (size - k + P)/stride + 1."""
+        total = {1: 2, 2: 1}.get(self.padding_type, 0) * self.padding
+        steps, rest = divmod(size - self.kernel_size + total, self.stride)
+        if rest or steps < 0:
+            raise ValueError(
+                f"{self.layer}: windows of {self.kernel_size} with stride {self.stride} do not fill {size} pixels with "
+                f"{total} zeros; change padding or stride"
+            )
+        return steps + 1
+
+    def slide(self, image: tuple[int, int, int], channels: int) -> Shape:
+        return Shape.of_image(channels, self.output(image[1]), self.output(image[2]))
+
+
+def as_image(layer: str, shape: Shape, channels: int | None, width: int, height: int) -> Shape:
+    """`shape` as the image that a layer expects: `channels`, and width and height where it states them (not 0).
+
+    Raises:
+        ValueError: `shape` is no such image.
+    """
+    image = shape.image
+    if image is None or (width and height and image != (channels, height, width)):
+        if not (channels and width and height) or channels * width * height != shape.size:
+            raise ValueError(
+                f"{layer} needs an image: give in_width and in_height so that channels x height x width = {shape.size} "
+                f"(got {channels} x {height} x {width})"
+            )
+        image = (channels, height, width)
+    if channels is not None and image[0] != channels:
+        raise ValueError(f"{layer} needs {channels} channels, the layer before gives {shape}")
+    return Shape(shape.size, image, shape.channels_last)
+
+
+def pixels(array: Array, shape: Shape) -> Array:
+    """A (batch, units) array as (batch, height, width, channels)."""
+    channels, height, width = shape.image
+    return array.reshape(-1, height, width, channels)

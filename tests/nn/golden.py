@@ -1,0 +1,49 @@
+"""Recorded cases of pytagi: networks, inputs and every number that a training step makes."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from pytagi_ddp import nn
+
+FOLDER = Path(__file__).parents[1] / "golden"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.npz"))
+FIELDS = ("mu_w", "var_w", "mu_b", "var_b")
+
+
+def load(name: str) -> dict[str, np.ndarray]:
+    with np.load(FOLDER / f"{name}.npz") as file:
+        return dict(file)
+
+
+def make_layer(kind: str, arguments: dict) -> nn.BaseLayer:
+    if kind == "ResNetBlock":
+        main = nn.LayerBlock(*(make_layer(*spec) for spec in arguments["main"]))
+        short = arguments.get("shortcut")
+        return nn.ResNetBlock(main, nn.LayerBlock(*(make_layer(*spec) for spec in short)) if short else None)
+    return getattr(nn, kind)(**arguments)
+
+
+def make_network(case: dict) -> nn.Sequential:
+    return nn.Sequential(*(make_layer(*spec) for spec in json.loads(str(case["spec"]))))
+
+
+def parameters(case: dict, prefix: str) -> dict[str, tuple]:
+    """The state dict recorded under `prefix`."""
+    keys = sorted({key.split("/")[-2] for key in case if key.startswith(prefix + "/")})
+    return {key: tuple(case[f"{prefix}/{key}/{field}"] for field in FIELDS) for key in keys}
+
+
+def update_output(net, case: dict, step: int) -> None:
+    """Feeds the observations of a recorded step to the output layer."""
+    y, mode = case[f"{step}/y"], str(case["mode"])
+    states, deltas = net.output_z_buffer, net.input_delta_z_buffer
+    updater = nn.OutputUpdater(net.device)
+    variance = np.full(y.size, case["sigma_v"] ** 2, np.float32)
+    if mode == "update":
+        updater.update(states, y, variance, deltas)
+    elif mode == "indices":
+        updater.update_using_indices(states, y, variance, case[f"{step}/idx"], deltas)
+    else:
+        updater.update_heteros(states, y, deltas)
