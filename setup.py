@@ -12,16 +12,18 @@ OPENMP = [] if sys.platform == "darwin" else ["-fopenmp"]  # Apple's clang has n
 class BuildKernels(build_ext):
     """Tunes for this machine's CPU only when the result stays on this machine (an in-place build)."""
 
-    def build_extension(self, ext):
+    def run(self):
         if self.inplace or self.editable_mode:
-            ext.extra_compile_args.append("-march=native")
-        super().build_extension(ext)
+            for ext in self.extensions:
+                ext.extra_compile_args.append("-march=native")
+        super().run()
 
 
 def extension(name):
     return Extension(
         f"pytagi_ddp.kernels.cpu.{name}",
         [f"pytagi_ddp/kernels/cpu/{name}.pyx"],
+        depends=["pytagi_ddp/kernels/cpu/_blas.pxd", "pytagi_ddp/kernels/cpu/loops.h"],
         extra_compile_args=["-O3", *OPENMP],
         extra_link_args=list(OPENMP),
     )
