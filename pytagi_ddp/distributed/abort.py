@@ -1,0 +1,126 @@
+"""An error on one rank ends the whole job.
+
+Without this, the other ranks would wait for the failed one for ever: Python prints a traceback and then sits in
+``MPI_Finalize``. `AbortHook` prints the first error of the job once, with its rank, and ends every rank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+
+from pytagi_ddp.distributed.errors import CollectiveTimeoutError, LaunchError
+
+STAGGER_SECONDS = 0.2  # by rank: when all ranks fail alike, the first one speaks and ends the others
+STAGGER_LIMIT = 1.0
+FORWARD_SECONDS = 0.05  # mpirun loses what a rank wrote less than a few milliseconds before it aborts
+TIMEOUT_GRACE_SECONDS = 0.5  # every rank says where it waits before the first one aborts
+ABORT_LIMIT_SECONDS = 3
+
+
+class AbortHook:
+    """Ends the MPI job from ``sys.excepthook`` and ``threading.excepthook``.
+
+    Hooks that were installed before are called too, after the traceback is out and before the job ends; Python's own
+    are replaced. `SystemExit` reaches no excepthook: a rank that leaves in an orderly way is the matter of
+    `pytagi_ddp.distributed.job.Job.leave`.
+
+    Args:
+        rank: rank in the job.
+        world_size: ranks in the job.
+        local_rank: rank on this node; errors of starting, which all ranks of a node share, are printed by rank 0 there.
+        abort: ends all ranks with an exit code and does not return; None while MPI does not run yet, and then this
+            process ends in Python's usual way, with exit code 1.
+    """
+
+    def __init__(self, rank: int, world_size: int, local_rank: int = 0):
+        self.rank = rank
+        self.world_size = world_size
+        self.local_rank = local_rank
+        self.abort: Callable[[int], None] | None = None
+        self._pid = os.getpid()
+        self._installed = False
+        self._failing = threading.Lock()
+        self._previous = self._previous_in_thread = None
+
+    def install(self) -> None:
+        """Puts the hooks in place; does nothing when they are."""
+        if not self._installed:
+            self._previous, sys.excepthook = sys.excepthook, self._on_exception
+            self._previous_in_thread, threading.excepthook = threading.excepthook, self._on_thread_exception
+            self._installed = True
+
+    def remove(self) -> None:
+        """Puts back what was there before, unless someone has chained a hook of theirs to these since."""
+        if self._installed and sys.excepthook == self._on_exception:
+            sys.excepthook = self._previous
+        if self._installed and threading.excepthook == self._on_thread_exception:
+            threading.excepthook = self._previous_in_thread
+        self._installed = False
+
+    def _on_exception(self, kind, error, trace) -> None:
+        custom = self._previous not in (sys.__excepthook__, None)
+        if not self._is_mine():
+            self._previous(kind, error, trace)
+        else:
+            self._fail(kind, error, trace, (lambda: self._previous(kind, error, trace)) if custom else None)
+
+    def _on_thread_exception(self, args) -> None:
+        custom = self._previous_in_thread is not threading.__excepthook__
+        if not self._is_mine() or args.exc_type is SystemExit:
+            self._previous_in_thread(args)
+        else:
+            then = (lambda: self._previous_in_thread(args)) if custom else None
+            self._fail(args.exc_type, args.exc_value, args.exc_traceback, then)
+
+    def _is_mine(self) -> bool:
+        return self._installed and os.getpid() == self._pid  # a forked worker must not end the job
+
+    def _fail(self, kind, error, trace, then) -> None:
+        if not self._failing.acquire(blocking=False):
+            return  # another thread is about to end the job
+        if issubclass(kind, LaunchError) and self.local_rank > 0:
+            return
+        text = "".join(traceback.format_exception(kind, error, trace))
+        if issubclass(kind, CollectiveTimeoutError):
+            self.say(text)
+            time.sleep(TIMEOUT_GRACE_SECONDS)
+        else:
+            self._say_if_first(text)
+        if then is not None:
+            with contextlib.suppress(Exception):
+                then()
+        if self.abort is not None:
+            self.end(130 if issubclass(kind, KeyboardInterrupt) else 1)
+
+    def end_with(self, message: str, code: int = 1) -> None:
+        """Says why, unless a lower rank has the same reason and ends the job first, and ends every rank."""
+        self._say_if_first(message)
+        self.end(code)
+
+    def _say_if_first(self, text: str) -> None:
+        time.sleep(min(STAGGER_SECONDS * self.rank, STAGGER_LIMIT))
+        self.say(text)
+        time.sleep(FORWARD_SECONDS)
+
+    def say(self, text: str) -> None:
+        """Writes a message with this rank's number, in one piece, so that the ranks' lines do not mix."""
+        unwritable = (OSError, ValueError, AttributeError)  # a closed stream must not keep the job from ending
+        with contextlib.suppress(*unwritable):
+            sys.stdout.flush()
+        with contextlib.suppress(*unwritable):
+            sys.stderr.write(f"[rank {self.rank}/{self.world_size}] {text.rstrip()}\n")
+            sys.stderr.flush()
+
+    def end(self, code: int) -> None:
+        """Ends every rank of the job with an exit code, even if MPI is stuck."""
+        with contextlib.suppress(Exception):
+            faulthandler.dump_traceback_later(ABORT_LIMIT_SECONDS, exit=True, file=2)
+        self.abort(code)
+        os._exit(code)

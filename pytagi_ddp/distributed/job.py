@@ -1,0 +1,239 @@
+"""The MPI job that this process is a rank of: how it starts, how a rank waits, and how it leaves.
+
+One `Job` per process. Every collective of every communicator goes through `Job.run`, which counts them: the number
+says which collective a rank is in, and lets a rank that leaves tell the others what it took part in.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import os
+import time
+from collections.abc import Iterable
+
+import numpy as np
+
+from pytagi_ddp.distributed.abort import AbortHook
+from pytagi_ddp.distributed.errors import CollectiveTimeoutError, LaunchError, RankLeftError
+from pytagi_ddp.distributed.launcher import MPICH_LIKE, check_launcher, detect_launcher, load_mpi, mpi_family
+from pytagi_ddp.distributed.rendezvous import meeting
+from pytagi_ddp.distributed.shared_memory import check_space, unlink_own_files
+
+# Collectives of different kinds travel on communicators of their own, so that ranks that have lost step wait for each
+# other, and say where, instead of reading each other's data.
+KINDS = ("all_reduce", "broadcast", "gather", "barrier")
+
+LEAVING, GAVE_UP = 1, 2  # tags on the control communicator
+
+# A rank that waits first polls without pause, letting others have the core: for as long as a small collective takes,
+# or, once the first piece has shown that everyone is there, until a piece is late. Then it sleeps, longer each time.
+SPIN_SECONDS = 1e-3
+SPIN_SECONDS_UNDERWAY = 2e-2
+SLEEP_SECONDS = 50e-6
+SLEEP_LIMIT = 1e-3
+
+_job: Job | None = None
+
+
+def start_job(timeout: float) -> Job:
+    """Initialises MPI, once per process, together with all other ranks; later calls return the same job.
+
+    Args:
+        timeout: seconds that starting may take.
+
+    Raises:
+        LaunchError: the launcher does not fit the MPI library, mpi4py is missing, or /dev/shm is too small.
+        RankLeftError: a rank ended before MPI started.
+        CollectiveTimeoutError: a rank did not come in time.
+    """
+    global _job
+    if _job is None:
+        _job = Job(timeout)
+        atexit.register(_job.leave)
+    return _job
+
+
+class Job:
+    """This process' place in the MPI job.
+
+    Attributes:
+        MPI: the module ``mpi4py.MPI``.
+        rank, world_size: place among all ranks.
+        local_rank, local_world_size: place among the ranks that share this node's memory.
+        completed: collectives that this rank has finished.
+        channels: a private duplicate of ``COMM_WORLD`` for each of `KINDS`.
+        hook: the abort hook; installed while a communicator is open.
+    """
+
+    def __init__(self, timeout: float):
+        launch = detect_launcher()
+        self.hook = AbortHook(launch.rank, launch.world_size, launch.local_rank) if launch else AbortHook(0, 1)
+        if self.hook.world_size != 1:
+            self.hook.install()
+        self.MPI = load_mpi(launch)
+        if not self.MPI.Is_initialized():
+            _initialise(self.MPI, launch, timeout)
+        world = self.MPI.COMM_WORLD
+        self.rank, self.world_size = world.rank, world.size
+        if launch and launch.world_size not in (None, self.world_size):
+            raise LaunchError(
+                f"{launch.launcher} started {launch.world_size} ranks ({launch.evidence}), but MPI says that this is "
+                f"rank {self.rank} of {self.world_size}: they do not belong together. Under srun, name the process "
+                f"interface: srun --mpi=pmi2 for MPICH, srun --mpi=pmix for Open MPI"
+            )
+        if self.world_size > 1:
+            self.hook.rank, self.hook.world_size, self.hook.abort = self.rank, self.world_size, world.Abort
+            self.hook.install()
+        self.completed = 0
+        self._pid = os.getpid()
+        self._broken: BaseException | None = None
+        self._broken_in = ""
+        self._abandoned: list = []  # requests whose buffers MPI may still write into
+        self._departed: dict[int, int] = {}  # rank -> collectives it took part in
+        self._gave_up: int | None = None
+        self._control = None
+        channels = [self._duplicate(world, kind, timeout) for kind in ("control", *KINDS)]
+        self._control = channels[0]
+        self.channels = dict(zip(KINDS, channels[1:], strict=True))
+        self.run("start of MPI", 0, [self.channels["barrier"].Ibarrier()], timeout)
+        self.local_rank, self.local_world_size = self._place_on_node(world)
+
+    def _duplicate(self, world, kind: str, timeout: float):
+        channel, request = world.Idup()
+        self._wait(request, f"start of MPI ({kind} channel)", timeout, SPIN_SECONDS)
+        return channel
+
+    def _place_on_node(self, world) -> tuple[int, int]:
+        node = world.Split_type(self.MPI.COMM_TYPE_SHARED)
+        place = node.rank, node.size
+        node.Barrier()
+        if node.rank == 0:
+            unlink_own_files()
+        node.Free()
+        return place
+
+    def run(self, name: str, nbytes: int, requests: Iterable, timeout: float) -> None:
+        """Runs one collective to its end.
+
+        Args:
+            name: what it is called in messages.
+            nbytes: size of the data, for messages.
+            requests: posts one non-blocking piece each time it is advanced; one piece is under way at a time.
+            timeout: seconds that a piece may take.
+
+        Raises:
+            RankLeftError: a rank has left the job without taking part.
+            CollectiveTimeoutError: a piece took too long, here or on another rank.
+            RuntimeError: an earlier collective was cut short.
+        """
+        if self._broken is not None:
+            raise RuntimeError(
+                f"rank {self.rank} cannot go on with {name}: {self._broken_in} was cut short by {self._broken!r}, and "
+                "the ranks are out of step since; end the job and start it again"
+            ) from self._broken
+        request, spin = None, SPIN_SECONDS
+        try:
+            for request in requests:
+                if not request.Test():
+                    self._wait(request, f"{name} #{self.completed + 1} ({nbytes / 1e6:.3g} MB)", timeout, spin)
+                spin = SPIN_SECONDS_UNDERWAY
+        except BaseException as error:
+            self._broken, self._broken_in = error, f"{name} #{self.completed + 1}"
+            self._abandoned.append(request)
+            raise
+        self.completed += 1
+
+    def _wait(self, request, what: str, timeout: float, spin: float) -> None:
+        start, pause = time.monotonic(), SLEEP_SECONDS
+        while not request.Test():
+            waited = time.monotonic() - start
+            if waited < spin:
+                _yield_core()
+                continue
+            self._look_at_others(what)
+            if waited > timeout:
+                self._give_up(what, waited)
+            time.sleep(pause)  # Python runs the handlers of signals here, and between any two lines
+            pause = min(1.5 * pause, SLEEP_LIMIT)
+
+    def _look_at_others(self, what: str) -> None:
+        self._listen()
+        for rank, count in self._departed.items():
+            if count <= self.completed:
+                raise RankLeftError(
+                    f"rank {rank} has left the job after {count} collectives, while rank {self.rank} waits in {what}. "
+                    f"All ranks must make the same calls: look on rank {rank} for an early return, sys.exit or fewer "
+                    "batches"
+                )
+        if self._gave_up is not None:
+            raise CollectiveTimeoutError(f"rank {self._gave_up} gave up; rank {self.rank} was waiting in {what}")
+
+    def _listen(self) -> None:
+        if self._control is None:
+            return
+        status, count = self.MPI.Status(), np.empty(1, np.int64)
+        while self._control.Iprobe(status=status):
+            source, tag = status.source, status.tag
+            self._control.Recv(count, source=source, tag=tag)
+            if tag == LEAVING:
+                self._departed[source] = int(count[0])
+            else:
+                self._gave_up = source
+
+    def _tell_others(self, tag: int) -> list:
+        count = np.array([self.completed], np.int64)
+        others = (rank for rank in range(self.world_size) if rank != self.rank)
+        return [self._control.Isend(count, dest=rank, tag=tag) for rank in others]
+
+    def _give_up(self, what: str, waited: float) -> None:
+        if self._control is not None:
+            self._abandoned += self._tell_others(GAVE_UP)
+        raise CollectiveTimeoutError(
+            f"rank {self.rank} has waited {waited:.1f} s in {what}; another rank is stalled, or does not "
+            "make this call. The limit is the time-out of the communicator, by default PYTAGI_DDP_TIMEOUT or 300 s"
+        )
+
+    def leave(self) -> None:
+        """Leaves the job at the end of the interpreter: tells the others, and waits until they leave too.
+
+        There is no time-out: a rank may still have work to do that needs no other rank. A rank that waits in a
+        collective which this one did not take part in ends the job (`RankLeftError`).
+        """
+        if self.world_size == 1 or os.getpid() != self._pid or self.MPI.Is_finalized():
+            return
+        try:
+            if self._broken is not None:
+                code = 130 if isinstance(self._broken, KeyboardInterrupt) else 1
+                self.hook.end_with(f"ends the job: {self._broken_in} was cut short by {self._broken!r}", code)
+            sent, pause = self._tell_others(LEAVING), SLEEP_SECONDS
+            while len(self._departed) < self.world_size - 1 or not self.MPI.Request.Testall(sent):
+                self._listen()
+                for rank, count in self._departed.items():
+                    if count < self.completed:
+                        self.hook.end_with(
+                            f"rank {rank} has left the job after {count} collectives, rank {self.rank} after "
+                            f"{self.completed}: it ended early"
+                        )
+                time.sleep(pause)
+                pause = min(1.5 * pause, SLEEP_LIMIT)
+        except KeyboardInterrupt:
+            self.hook.end(130)
+
+
+def _initialise(MPI, launch, timeout: float) -> None:
+    version = MPI.Get_library_version()
+    check_launcher(launch, version)
+    if launch is not None and mpi_family(version) in MPICH_LIKE:
+        check_space(launch.local_world_size or 1)
+    with meeting(launch, timeout):
+        guarded = launch is not None
+        if guarded:  # MPI_Init holds Python's lock while it waits for other nodes: only a thread in C can end it
+            faulthandler.dump_traceback_later(timeout, exit=True, file=2)
+        MPI.Init_thread()
+        if guarded:
+            faulthandler.cancel_dump_traceback_later()
+
+
+def _yield_core() -> None:
+    os.sched_yield() if hasattr(os, "sched_yield") else time.sleep(0)

@@ -1,0 +1,106 @@
+"""The MPI engine: collectives in non-blocking pieces over mpi4py."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.job import start_job
+
+# Measured with MPICH 5.0.2 on 2 to 4 ranks of one machine, for 94 MB: pieces of 2 MB, one after the other, take a third
+# of the time of one call. MPI works in a scratch buffer as large as the piece, which then stays in the cache and is
+# not given back to the system, page by page, after each call; several pieces at once cost that again.
+PIECE_BYTES = 2 << 20
+# A buffer of more than this is led by a short piece. It ends when the last rank has come, so that a rank can sleep
+# until then, and poll without sleeping while the long ones move.
+WHOLE_BYTES = 1 << 20
+LEAD_BYTES = 1 << 16
+
+
+class MPICommunicator(Communicator):
+    """All ranks of an MPI job, for arrays in host memory.
+
+    A collective is cut into non-blocking pieces, and waiting for one is polling it: at first without pause, then with
+    sleeps of 0.05 to 1 ms. So a waiting rank does not slow its neighbours down, runs its signal handlers, sees that
+    another rank has left, and ends with an error after ``timeout`` seconds. The result has the same bits on every rank.
+
+    While it is open, an exception on any rank, in any thread, ends the whole job (`pytagi_ddp.distributed.abort`).
+
+    Args:
+        timeout: seconds that the ranks may wait for each other in one piece of a collective.
+
+    Raises:
+        LaunchError: the job was not started in a way that this MPI library understands, or lacks room in /dev/shm.
+    """
+
+    backend = "mpi"
+
+    def __init__(self, timeout: float):
+        self._job = job = start_job(timeout)
+        super().__init__(job.rank, job.world_size, job.local_rank, job.local_world_size)
+        self.timeout = timeout
+        _open.add(self)
+        if job.world_size > 1:
+            job.hook.install()
+
+    def _all_reduce(self, buffer: np.ndarray) -> None:
+        channel, in_place = self._job.channels["all_reduce"], self._job.MPI.IN_PLACE
+        self._run("all_reduce", buffer.nbytes, (channel.Iallreduce(in_place, piece) for piece in _pieces(buffer)))
+
+    def _broadcast(self, buffer: np.ndarray, root: int, name: str = "broadcast") -> None:
+        channel = self._job.channels["broadcast"]
+        pieces = _pieces(buffer.reshape(-1).view(np.uint8))
+        self._run(name, buffer.nbytes, (channel.Ibcast(piece, root) for piece in pieces))
+
+    def _broadcast_object(self, obj: Any, root: int) -> Any:
+        payload = np.frombuffer(bytearray(pickle.dumps(obj)) if self.rank == root else bytearray(), np.uint8)
+        size = np.array([payload.size], np.int64)
+        self._broadcast(size, root, "broadcast_object")
+        if self.rank != root:
+            payload = np.empty(size[0], np.uint8)
+        self._broadcast(payload, root, "broadcast_object")
+        return obj if self.rank == root else pickle.loads(payload)
+
+    def _all_gather_object(self, obj: Any) -> list:
+        channel = self._job.channels["gather"]
+        mine = np.frombuffer(pickle.dumps(obj), np.uint8)
+        sizes = np.empty(self.world_size, np.int64)
+        size = np.array([mine.size], np.int64)
+        self._run("all_gather_object", sizes.nbytes, (channel.Iallgather(size, sizes) for _ in range(1)))
+        ends = np.cumsum(sizes)
+        gathered = np.empty(ends[-1], np.uint8)
+        target = [gathered, sizes, ends - sizes, self._job.MPI.BYTE]
+        self._run("all_gather_object", gathered.nbytes, (channel.Iallgatherv(mine, target) for _ in range(1)))
+        return [pickle.loads(gathered[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
+
+    def _barrier(self) -> None:
+        channel = self._job.channels["barrier"]
+        self._run("barrier", 0, (channel.Ibarrier() for _ in range(1)))
+
+    def _run(self, name: str, nbytes: int, requests: Iterator) -> None:
+        self._job.run(name, nbytes, requests, self.timeout)
+
+    def close(self) -> None:
+        """Ends the use of this communicator; with the last one, the abort hooks are removed.
+
+        MPI itself ends with the interpreter, when all ranks have come to their end.
+        """
+        super().close()
+        _open.discard(self)
+        if not _open:
+            self._job.hook.remove()
+
+
+_open: set[MPICommunicator] = set()
+
+
+def _pieces(buffer: np.ndarray) -> Iterator[np.ndarray]:
+    flat = buffer.reshape(-1)
+    start, length = 0, (LEAD_BYTES if flat.nbytes > WHOLE_BYTES else PIECE_BYTES) // flat.itemsize
+    while start < flat.size:
+        yield flat[start : start + length]
+        start, length = start + length, PIECE_BYTES // flat.itemsize
