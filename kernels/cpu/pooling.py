@@ -69,7 +69,7 @@ def max_forward(mu, var, out_mu, out_var, winner, kernel_size, stride, pad):
 
 @loop
 def max_backward(delta_mu, delta_var, winner, in_delta_mu, in_delta_var):
-    batch, height, width, channels = in_delta_mu.shape
+    batch, _, width, channels = in_delta_mu.shape
     for b in prange(batch):
         in_delta_mu[b] = ZERO
         in_delta_var[b] = ZERO

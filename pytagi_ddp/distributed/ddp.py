@@ -102,8 +102,8 @@ class DDPSequential:
                 a, b = (layers[k] if k < len(layers) else "no layer" for layers in (first, theirs))
                 if a != b:
                     raise ValueError(
-                        f"ranks 0 and {rank} have different networks: layer {k} is {a} on rank 0 and {b} on rank {rank} "
-                        "(key, layer, weights, biases, dtype)"
+                        f"ranks 0 and {rank} have different networks: layer {k} is {a} on rank 0 and {b} on rank "
+                        f"{rank} (key, layer, weights, biases, dtype)"
                     )
 
     def synchronize(self) -> None:

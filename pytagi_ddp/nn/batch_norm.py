@@ -46,7 +46,8 @@ class BatchNorm2d(Norm):
         super().__init__()
         if num_features < 1 or not 0 <= momentum <= 1 or eps < 0:
             raise ValueError(
-                f"BatchNorm2d needs num_features >= 1, 0 <= momentum <= 1, eps >= 0, got {num_features}, {momentum}, {eps}"
+                "BatchNorm2d needs num_features >= 1, 0 <= momentum <= 1, eps >= 0, "
+                f"got {num_features}, {momentum}, {eps}"
             )
         self.num_features, self.eps, self.momentum, self.bias = num_features, eps, momentum, bias
         self.gain_weight, self.gain_bias = gain_weight, gain_bias

@@ -72,7 +72,8 @@ class OutputUpdater:
             raise ValueError(f"selected_idx must hold the same number of outputs for {batch} samples, got {index.size}")
         if index.dtype.kind not in "iu" or index.min() < 1 or index.max() > outputs:
             raise ValueError(
-                f"selected_idx must be integers from 1 to {outputs}, got {index.dtype} from {index.min()} to {index.max()}"
+                f"selected_idx must be integers from 1 to {outputs}, "
+                f"got {index.dtype} from {index.min()} to {index.max()}"
             )
         n = index.size // batch
         rows = (batch, outputs)

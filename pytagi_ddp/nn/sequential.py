@@ -169,7 +169,7 @@ class Sequential:
         yield from self._chain.leaves()
 
     def step(self) -> None:
-        """Adds the deltas to the parameters, each capped at sqrt(s)/c; c is 0.1, 2 or 3 for batches of 1, 2-255 or more.
+        """Adds the deltas to the parameters, each capped at sqrt(s)/c: c = 0.1, 2, 3 for batches of 1, 2-255, more.
 
         Raises:
             FloatingPointError: a delta that is not finite; its parameter was not changed.
@@ -274,7 +274,7 @@ class Sequential:
         return self.arena.num_parameters
 
     def parameters(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-        """(mu_w, var_w, mu_b, var_b) of every computing layer in forward order; flat copies, empty where it has none."""
+        """(mu_w, var_w, mu_b, var_b) of every computing layer in forward order; flat copies, empty if none."""
         host = self.kernels.array.to_host
         return [tuple(host(getattr(leaf, field)) for field in persistence.FIELDS) for leaf in self._chain.leaves()]
 
@@ -327,7 +327,7 @@ class Sequential:
         return counts
 
     def get_norm_mean_var(self) -> dict[str, tuple[list, list, list, list]]:
-        """Of each BatchNorm2d, by `<info>_<number of the layer>`: running mean, running variance, batch mean, variance."""
+        """Of each BatchNorm2d, by `<info>_<layer number>`: running mean, running variance, batch mean, batch variance."""
         result = {}
         for index, leaf in enumerate(self._chain.leaves()):
             if isinstance(leaf, BatchNorm2d):
