@@ -327,7 +327,7 @@ class Sequential:
         return counts
 
     def get_norm_mean_var(self) -> dict[str, tuple[list, list, list, list]]:
-        """Of each BatchNorm2d, by `<info>_<layer number>`: running mean, running variance, batch mean, batch variance."""
+        """Of each BatchNorm2d, by `<info>_<layer number>`: running mean and variance, batch mean and variance."""
         result = {}
         for index, leaf in enumerate(self._chain.leaves()):
             if isinstance(leaf, BatchNorm2d):
