@@ -1,0 +1,88 @@
+"""Small networks for data-parallel tests, and the steps that train them."""
+
+import numpy as np
+
+from pytagi_ddp import nn
+
+IMAGE = {"in_width": 6, "in_height": 6}
+
+
+def dense(activation):
+    return nn.Sequential(nn.Linear(8, 12), activation, nn.Linear(12, 4))
+
+
+def conv(*middle, features):
+    return nn.Sequential(nn.Conv2d(2, 3, 3, padding=1, **IMAGE), nn.ReLU(), *middle, nn.Linear(features, 4))
+
+
+def residual(shortcut):
+    strided = {} if shortcut is None else {"stride": 2, "padding_type": 2}
+    main = nn.LayerBlock(nn.Conv2d(3, 3, 3, padding=1, **strided), nn.MixtureReLU(), nn.Conv2d(3, 3, 3, padding=1))
+    return conv(nn.ResNetBlock(main, shortcut), features=27 if shortcut else 108)
+
+
+def branch():
+    return nn.LayerBlock(nn.Conv2d(3, 3, 2, stride=2), nn.MixtureReLU())
+
+
+WITHOUT_BATCH_NORM = {
+    "Linear": lambda: nn.Sequential(nn.Linear(8, 4)),
+    "no bias": lambda: nn.Sequential(nn.Linear(8, 6, bias=False), nn.ReLU(), nn.Linear(6, 4, bias=False)),
+    "LayerNorm": lambda: nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.LayerNorm([12]), nn.Linear(12, 4)),
+    "Conv2d": lambda: conv(features=108),
+    "AvgPool2d": lambda: conv(nn.AvgPool2d(2), features=27),
+    "MaxPool2d": lambda: conv(nn.MaxPool2d(2, 2), features=27),
+    "LayerNorm of an image": lambda: conv(nn.LayerNorm([3, 6, 6]), features=108),
+    "LayerBlock": lambda: conv(nn.LayerBlock(nn.Conv2d(3, 3, 3, padding=1), nn.ReLU()), features=108),
+    "LayerBlock of one": lambda: conv(nn.LayerBlock(nn.Conv2d(3, 3, 3, padding=1)), features=108),
+    "ResNetBlock": lambda: residual(None),
+    "ResNetBlock with shortcut": lambda: residual(branch()),
+} | {
+    kind: lambda kind=kind: dense(getattr(nn, kind)())
+    for kind in (
+        "ReLU",
+        "LeakyReLU",
+        "Sigmoid",
+        "Tanh",
+        "Softplus",
+        "MixtureReLU",
+        "MixtureSigmoid",
+        "MixtureTanh",
+        "Softmax",
+        "EvenExp",
+        "Remax",
+        "ClosedFormSoftmax",
+    )
+}
+
+
+def with_batch_norm():
+    return nn.Sequential(
+        nn.Conv2d(2, 3, 3, padding=1, **IMAGE),
+        nn.MixtureReLU(),
+        nn.BatchNorm2d(3),
+        nn.ResNetBlock(nn.LayerBlock(nn.Conv2d(3, 3, 3, padding=1), nn.MixtureReLU(), nn.BatchNorm2d(3))),
+        nn.Linear(108, 4),
+    )
+
+
+def batch(net, samples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and observations, the same on every rank."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(samples, net.in_shape.size)).astype(np.float32)
+    return x, rng.normal(size=(samples, net.out_shape.size)).astype(np.float32)
+
+
+def backpropagate(net, x: np.ndarray, y: np.ndarray) -> None:
+    """Everything of a training step but `step`; `net` may be a DDPSequential."""
+    net(x)
+    updater = nn.OutputUpdater("cpu")
+    updater.update(net.output_z_buffer, y, np.full(y.size, 1.0), net.input_delta_z_buffer)
+    net.backward()
+
+
+def difference(a: dict, b: dict) -> float:
+    """Largest difference of two state dicts, relative to the largest value of the array it is in."""
+    assert a.keys() == b.keys()
+    pairs = [(p, q) for key in a for p, q in zip(a[key], b[key], strict=True) if p.size]
+    return max(float(np.abs(p - q).max() / np.abs(p).max()) for p, q in pairs)
