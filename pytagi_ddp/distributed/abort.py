@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
+import signal
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
 
-from pytagi_ddp.distributed.errors import CollectiveTimeoutError, LaunchError
+from pytagi_ddp.distributed.errors import CollectiveTimeoutError
 
 STAGGER_SECONDS = 0.2  # by rank: when all ranks fail alike, the first one speaks and ends the others
 STAGGER_LIMIT = 1.0
@@ -34,16 +35,13 @@ class AbortHook:
     Args:
         rank: rank in the job.
         world_size: ranks in the job.
-        local_rank: rank on this node; errors of starting, which all ranks of a node share, are printed by rank 0 there.
-        abort: ends all ranks with an exit code and does not return; None while MPI does not run yet, and then this
-            process ends in Python's usual way, with exit code 1.
+        abort: ends all ranks with an exit code; to be set as soon as MPI runs.
     """
 
-    def __init__(self, rank: int, world_size: int, local_rank: int = 0):
+    def __init__(self, rank: int, world_size: int | None):
         self.rank = rank
         self.world_size = world_size
-        self.local_rank = local_rank
-        self.abort: Callable[[int], None] | None = None
+        self.abort: Callable[[int], None] = _die_of_a_signal
         self._pid = os.getpid()
         self._installed = False
         self._failing = threading.Lock()
@@ -85,8 +83,6 @@ class AbortHook:
     def _fail(self, kind, error, trace, then) -> None:
         if not self._failing.acquire(blocking=False):
             return  # another thread is about to end the job
-        if issubclass(kind, LaunchError) and self.local_rank > 0:
-            return
         text = "".join(traceback.format_exception(kind, error, trace))
         if issubclass(kind, CollectiveTimeoutError):
             self.say(text)
@@ -96,8 +92,7 @@ class AbortHook:
         if then is not None:
             with contextlib.suppress(Exception):
                 then()
-        if self.abort is not None:
-            self.end(130 if issubclass(kind, KeyboardInterrupt) else 1)
+        self.end(130 if issubclass(kind, KeyboardInterrupt) else 1)
 
     def end_with(self, message: str, code: int = 1) -> None:
         """Says why, unless a lower rank has the same reason and ends the job first, and ends every rank."""
@@ -124,3 +119,10 @@ class AbortHook:
             faulthandler.dump_traceback_later(ABORT_LIMIT_SECONDS, exit=True, file=2)
         self.abort(code)
         os._exit(code)
+
+
+def _die_of_a_signal(code: int) -> None:
+    """Ends the job while MPI does not run: Hydra would let the others wait for a rank that exits, whatever its code."""
+    with contextlib.suppress(ValueError):  # not the main thread
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -68,7 +68,7 @@ class Job:
 
     def __init__(self, timeout: float):
         launch = detect_launcher()
-        self.hook = AbortHook(launch.rank, launch.world_size, launch.local_rank) if launch else AbortHook(0, 1)
+        self.hook = AbortHook(launch.rank, launch.world_size) if launch else AbortHook(0, 1)
         if self.hook.world_size != 1:
             self.hook.install()
         self.MPI = load_mpi(launch)

@@ -21,6 +21,7 @@ from pytagi_ddp.distributed.errors import CollectiveTimeoutError, RankLeftError
 from pytagi_ddp.distributed.launcher import Launch
 
 POLL_SECONDS = 0.01
+ARRIVAL_SECONDS = 1.0  # once a rank has ended, for those that are merely late, so that the message names the right one
 PROXY = "hydra_pmi_proxy"  # the process on each node that is the parent of its ranks
 
 
@@ -51,15 +52,19 @@ def meeting(launch: Launch | None, timeout: float) -> Iterator[None]:
 
 def _await_others(proxy: Path, launch: Launch, deadline: float) -> None:
     missing = set(range(launch.local_world_size)) - {launch.local_rank}
+    ended_at = float("inf")
     while True:
         alive = _living_children(proxy)  # before the calls: a rank that answers and then ends has come this far
         missing = {rank for rank in missing if not _answers(_address(proxy, rank))}
         if not missing:
             return
-        names = f"local rank {', '.join(map(str, sorted(missing)))} of {launch.local_world_size}"
+        now = time.monotonic()
         if alive < launch.local_world_size:
+            ended_at = min(ended_at, now)
+        names = f"local rank {', '.join(map(str, sorted(missing)))} of {launch.local_world_size}"
+        if now > ended_at + ARRIVAL_SECONDS:
             raise RankLeftError(f"{names} ended before MPI was started; look above for its error")
-        if time.monotonic() > deadline:
+        if now > deadline:
             raise CollectiveTimeoutError(f"{names} has not come to start MPI in time: stalled, or it never asks for it")
         time.sleep(POLL_SECONDS)
 

@@ -1,0 +1,145 @@
+"""Starts real MPI ranks for a test, and makes sure that none of them outlives it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from pytagi_ddp.distributed.launcher import OPEN_MPI, find_mpirun, load_mpi, mpi_family
+
+ROOT = Path(__file__).resolve().parents[2]
+ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")}
+
+# Runs before the code of every rank. ready() tells the test that this rank has come so far.
+PRELUDE = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits "ignored"
+def ready(rank):
+    with open(os.path.join(os.environ["TEST_JOB_FOLDER"], f"{rank}.tmp"), "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(file.name, file.name[:-4])
+"""
+
+
+@dataclass
+class Result:
+    """How a job ended: exit code of mpirun (minus the signal that killed it), its streams, and how long it took."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+
+class MpiJob:
+    """A job under the environment's own mpirun, in a process group of its own.
+
+    Args:
+        program: Python code for every rank, or a list: the arguments of the Python interpreter.
+        np: number of ranks.
+        env: environment variables to add.
+        launcher: replaces ``[mpirun, "-np", np, python]``.
+    """
+
+    def __init__(
+        self,
+        program: str | Sequence[str],
+        np: int = 2,
+        env: dict[str, str] | None = None,
+        launcher: Sequence[str] | None = None,
+    ):
+        self._folder = tempfile.TemporaryDirectory(prefix="mpi-job-")
+        self._mark = uuid.uuid4().hex
+        self.np = np
+        if isinstance(program, str):
+            script = Path(self._folder.name, "ranks.py")
+            script.write_text(PRELUDE + textwrap.dedent(program))
+            program = [str(script)]
+        command = [*(launcher or [*mpirun_command(), "-np", str(np), sys.executable]), *program]
+        marks = {"TEST_JOB_FOLDER": self._folder.name, "TEST_JOB_MARK": self._mark, "PYTHONPATH": str(ROOT)}
+        self._stdout, self._stderr = (Path(self._folder.name, name) for name in ("stdout", "stderr"))
+        self._start = time.monotonic()
+        with self._stdout.open("w") as stdout, self._stderr.open("w") as stderr:
+            self.process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=os.environ | ONE_THREAD | marks | (env or {}),
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+            )
+
+    def wait_ready(self, timeout: float = 30) -> list[int]:
+        """Waits until every rank has called ``ready(rank)``; returns their process ids and restarts the clock."""
+        files = [Path(self._folder.name, str(rank)) for rank in range(self.np)]
+        deadline = time.monotonic() + timeout
+        while not all(file.exists() for file in files):
+            if time.monotonic() > deadline or self.process.poll() is not None:
+                raise AssertionError(f"the ranks never came to ready():\n{self._texts()}")
+            time.sleep(0.02)
+        self._start = time.monotonic()
+        return [int(file.read_text()) for file in files]
+
+    def finish(self, timeout: float = 30) -> Result:
+        """Waits for the job, and fails if it takes longer than ``timeout`` seconds or leaves a process behind."""
+        try:
+            self.process.wait(timeout)
+            seconds = time.monotonic() - self._start
+            deadline = time.monotonic() + 2
+            while self._living() and time.monotonic() < deadline:
+                time.sleep(0.02)
+            left = self._living()
+            stdout, stderr = self._texts()
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the job was still running after {timeout} s:\n{self._texts()}") from None
+        finally:
+            self.close()
+        assert not left, f"processes {left} outlived mpirun (exit code {self.process.returncode}):\n{stdout}\n{stderr}"
+        return Result(self.process.returncode, stdout, stderr, seconds)
+
+    def _texts(self) -> tuple[str, str]:
+        return self._stdout.read_text(), self._stderr.read_text()
+
+    def close(self) -> None:
+        """Kills mpirun, then whatever carries the mark of this job: each rank has a process group of its own."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for pid in self._living():
+            os.kill(pid, signal.SIGKILL)
+        self._folder.cleanup()
+
+    def _living(self) -> list[int]:
+        mark = f"TEST_JOB_MARK={self._mark}".encode()
+        found = []
+        for environ in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if mark in environ.read_bytes():  # empty for a process that has ended and waits to be reaped
+                    found.append(int(environ.parent.name))
+            except OSError:
+                continue
+        return found
+
+
+def mpirun(program: str | Sequence[str], np: int = 2, timeout: float = 30, env: dict[str, str] | None = None) -> Result:
+    """Runs ``program`` on ``np`` ranks to the end: `MpiJob` and `MpiJob.finish` in one."""
+    return MpiJob(program, np, env).finish(timeout)
+
+
+@cache
+def mpirun_command() -> tuple[str, ...]:
+    """Returns the mpirun of the installed MPI library, with what it needs to run anywhere."""
+    family = mpi_family(load_mpi(None).Get_library_version())
+    extra = ("--oversubscribe", "--allow-run-as-root") if family == OPEN_MPI else ()
+    return (str(find_mpirun(family)), *extra)

@@ -1,0 +1,141 @@
+"""Every collective at 1, 2 and 3 ranks: values, in place, dtypes, sizes around the pieces, same bits everywhere."""
+
+import json
+
+import pytest
+
+from tests.mpi.run import mpirun
+
+pytestmark = pytest.mark.mpi
+
+RANKS = """
+import hashlib, json
+import numpy as np
+from pytagi_ddp.distributed import mpi
+from pytagi_ddp.distributed.communicator import create_communicator
+
+comm = create_communicator("mpi")
+rank, size = comm.rank, comm.world_size
+shares = [np.random.default_rng(seed) for seed in range(size)]
+checks = {}
+
+LEAD, PIECE = mpi.LEAD_BYTES // 4, mpi.PIECE_BYTES // 4
+SIZES = [0, 1, 7, 1023, mpi.WHOLE_BYTES // 4, mpi.WHOLE_BYTES // 4 + 1, LEAD + 2 * PIECE - 1, LEAD + 2 * PIECE + 3]
+for dtype in (np.float32, np.float64, np.int64):
+    for n in SIZES:
+        parts = [share.integers(-1000, 1000, n).astype(dtype) for share in shares]
+        buffer, view = parts[rank].copy(), None
+        view = buffer[:]
+        result = comm.all_reduce(buffer)
+        checks[f"all_reduce {np.dtype(dtype).name} {n}"] = bool(
+            result is None and np.array_equal(view, np.sum(parts, axis=0, dtype=dtype)))
+
+parts = [share.normal(size=(3, 400_001)).astype(np.float32) for share in shares]
+digests = []
+for _ in range(2):
+    buffer = parts[rank].copy()
+    comm.all_reduce(buffer)
+    digests.append(hashlib.sha256(buffer).hexdigest())
+error = np.abs(buffer - np.sum(parts, axis=0, dtype=np.float64)).max()
+checks["all_reduce matrix of rounded sums"] = bool(error < 3e-6)
+everyone = comm.all_gather_object(digests)
+checks["all_reduce same bits on every rank and again"] = len({d for pair in everyone for d in pair}) == 1
+
+for dtype, n in [("f4", 0), ("f4", 1), ("u1", 13), ("i8", 1023), ("f8", 400_001), ("?", 5)]:
+    for root in {0, size - 1}:
+        buffer = np.full(n, rank == root, dtype)
+        comm.broadcast(buffer, root)
+        checks[f"broadcast {dtype} {n} from {root}"] = bool((buffer == 1).all())
+
+scalar = np.array(2.0 + rank)
+comm.all_reduce(scalar)
+checks["all_reduce 0-d"] = scalar == sum(2.0 + r for r in range(size))
+
+for root in {0, size - 1}:
+    got = comm.broadcast_object({"from": rank, "data": [None] * 1000}, root)
+    checks[f"broadcast_object from {root}"] = got == {"from": root, "data": [None] * 1000}
+got = comm.all_gather_object("x" * 300_000 * rank)
+checks["all_gather_object of uneven lengths"] = [len(text) for text in got] == [300_000 * r for r in range(size)]
+
+comm.barrier()
+import time
+time.sleep(0.2 * rank)
+start = time.monotonic()
+comm.barrier()
+waited = comm.all_gather_object(time.monotonic() - start)
+checks["barrier holds the first for the last"] = size == 1 or waited[0] > 0.15 * (size - 1)
+
+before = comm.reduce_calls, comm.reduce_bytes, comm.reduce_seconds
+comm.all_reduce(np.zeros(1000, np.float32))
+checks["counts calls and bytes"] = (comm.reduce_calls - before[0], comm.reduce_bytes - before[1]) == (1, 4000)
+checks["counts seconds"] = 0 < comm.reduce_seconds - before[2] < 5
+checks["place"] = (rank, comm.local_rank, comm.local_world_size) == (rank, rank, size) and comm.backend == "mpi"
+checks["ranks are numbered"] = comm.all_gather_object(rank) == list(range(size))
+
+for name, call in {
+    "strided": lambda: comm.all_reduce(np.zeros((4, 4), np.float32)[:, 1]),
+    "float16": lambda: comm.all_reduce(np.zeros(4, np.float16)),
+    "list": lambda: comm.broadcast([1, 2]),
+    "root": lambda: comm.broadcast(np.zeros(1), size),
+}.items():
+    try:
+        call()
+        checks[f"refuses {name}"] = False
+    except (TypeError, ValueError):
+        checks[f"refuses {name}"] = True
+
+failed = comm.all_gather_object([name for name, passed in checks.items() if not passed])
+comm.close()
+if rank == 0:
+    print(json.dumps({"failed": failed, "count": len(checks)}))
+"""
+
+
+@pytest.mark.parametrize("np", [1, 2, 3])
+def test_collectives(np):
+    result = mpirun(RANKS, np=np)
+    assert (result.returncode, result.stderr) == (0, "")
+    report = json.loads(result.stdout)
+    assert report["failed"] == [[]] * np
+    assert report["count"] >= 44
+
+
+@pytest.mark.parametrize("np", [2, 3])
+def test_auto_takes_mpi_and_checks_rank_and_world_size(np):
+    code = """
+        from pytagi_ddp.distributed.communicator import create_communicator
+        comm = create_communicator()
+        rank, size = comm.rank, comm.world_size
+        assert create_communicator(rank=rank, world_size=size).backend == "mpi"
+        for asked in ({"rank": rank + 1}, {"world_size": size + 1}):
+            try:
+                create_communicator(**asked)
+            except ValueError as error:
+                (value,) = asked.values()
+                assert f"={value} " in str(error) and f"rank {rank} of {size}" in str(error), error
+            else:
+                raise AssertionError("accepted", asked)
+        assert comm.all_gather_object(rank) == list(range(size))
+        print(f"ok {rank}\\n", end="")
+    """
+    result = mpirun(code, np=np)
+    assert result.returncode == 0, result.stderr
+    assert sorted(result.stdout.split()) == sorted(["ok"] * np + [str(rank) for rank in range(np)])
+
+
+def test_waiting_leaves_the_core_to_others():
+    code = """
+        import time
+        from pytagi_ddp.distributed.communicator import create_communicator
+        comm = create_communicator()
+        comm.barrier()
+        if comm.rank == 0:
+            time.sleep(1.5)
+        busy = time.process_time()
+        comm.barrier()
+        if comm.rank == 1:
+            print(time.process_time() - busy)
+    """
+    result = mpirun(code, np=2)
+    assert result.returncode == 0, result.stderr
+    assert float(result.stdout) < 0.3  # of 1.5 s; spinning would take all of it

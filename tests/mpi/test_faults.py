@@ -1,0 +1,250 @@
+"""Whatever happens to one rank: the job ends soon, its exit code says so, and one message names the rank."""
+
+import os
+import signal
+import textwrap
+
+import pytest
+
+from tests.mpi.run import mpirun
+
+pytestmark = pytest.mark.mpi
+
+SOON = 5.0  # seconds
+
+START = """
+import os, signal, sys, threading, time
+import numpy as np
+from pytagi_ddp.distributed.communicator import create_communicator
+comm = create_communicator()
+rank, size = comm.rank, comm.world_size
+last = rank == size - 1
+buffer = np.ones(300_000, np.float32)
+for _ in range(3):
+    comm.all_reduce(buffer)
+"""
+THEN_REDUCE = """
+for _ in range(3):
+    comm.all_reduce(buffer)
+print("reached the end")
+"""
+
+
+def program(fault, rest=THEN_REDUCE):
+    return START + textwrap.dedent(fault) + rest
+
+
+@pytest.mark.parametrize("np", [1, 2, 3])
+def test_a_normal_end_is_silent(np):
+    result = mpirun(program(""), np=np)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.count("reached the end") == np
+
+
+@pytest.mark.parametrize("np", [2, 3])
+def test_a_slow_rank_in_its_last_collective_is_not_taken_for_deserted(np):
+    # Rank 0 only sends: it is through with both broadcasts, and leaves, while the others are still to receive them.
+    fault = """
+        for seconds in (0.5, 0.0):
+            if rank > 0:
+                time.sleep(seconds * rank)
+            comm.broadcast(buffer, 0)
+    """
+    result = mpirun(program(fault, rest=""), np=np)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_a_rank_with_work_of_its_own_after_the_others_have_left():
+    result = mpirun(
+        program("if rank == 0: time.sleep(1); print('plotted')", rest=""), np=3, env={"PYTAGI_DDP_TIMEOUT": ".5"}
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "plotted\n", "")
+
+
+@pytest.mark.parametrize("np", [2, 3])
+@pytest.mark.parametrize("where", ["main", "thread", "during"])
+def test_exception(np, where):
+    fault = """
+        def fail():
+            raise ValueError("no batch 17")
+        if last:
+            {}
+    """
+    raising = {
+        "main": "fail()",
+        "thread": "threading.Thread(target=fail).start()",
+        "during": "threading.Timer(0.2, fail).start(); time.sleep(0) or comm.barrier()",
+    }[where]
+    result = mpirun(program(fault.format(raising)), np=np, timeout=20)
+    assert result.returncode == 1
+    assert result.seconds < SOON
+    assert result.stderr.count(f"[rank {np - 1}/{np}] ") == result.stderr.count("[rank ") == 1
+    assert result.stderr.count("Traceback") == result.stderr.count("ValueError: no batch 17") == 1
+
+
+def test_an_error_of_all_ranks_is_printed_once():
+    result = mpirun(program("raise FileNotFoundError('no data')"), np=3)
+    assert result.returncode == 1
+    assert result.stderr.count("FileNotFoundError: no data") == 1
+    assert "[rank 0/3] Traceback" in result.stderr
+
+
+@pytest.mark.parametrize("np", [2, 3])
+@pytest.mark.parametrize("leaving", ["sys.exit(0)", "sys.exit(3)", "raise SystemExit('enough')"])
+def test_a_rank_that_leaves_early_ends_the_job(np, leaving):
+    result = mpirun(program(f"if last: {leaving}"), np=np)
+    assert result.returncode not in (0, None)
+    assert result.seconds < SOON
+    assert f"rank {np - 1} has left the job after 4 collectives, while rank 0 waits in all_reduce #5" in result.stderr
+    assert result.stderr.count("RankLeftError: ") == result.stderr.count("[rank 0/") == 1
+    assert "reached the end" not in result.stdout
+
+
+@pytest.mark.parametrize("np", [2, 3])
+def test_an_early_return_ends_the_job(np):
+    rest = """
+def main():
+    for batch in range(5 - last):
+        comm.all_reduce(buffer)
+main()
+"""
+    result = mpirun(program("", rest), np=np)
+    assert result.returncode == 1
+    assert f"rank {np - 1} has left the job after 8 collectives, while rank 0 waits in all_reduce #9" in result.stderr
+
+
+def test_a_rank_that_missed_a_broadcast_ends_the_job():
+    result = mpirun(program("if rank == 0: comm.broadcast(buffer[:1])", rest=""), np=2)
+    assert result.returncode == 1
+    assert "[rank 0/2] rank 1 has left the job after 4 collectives, rank 0 after 5" in result.stderr
+
+
+@pytest.mark.parametrize("np", [2, 3])
+def test_exit_codes_of_an_orderly_end_are_kept(np):
+    result = mpirun(program("sys.exit(3 if last else 0)", rest=""), np=np)
+    assert (result.returncode, result.stderr) == (3, "")
+
+
+@pytest.mark.parametrize("np", [2, 3])
+def test_a_stalled_rank_ends_the_job_within_the_time_out(np):
+    rest = "if last: time.sleep(60)" + THEN_REDUCE
+    result = mpirun(program("", rest), np=np, env={"PYTAGI_DDP_TIMEOUT": "1"})
+    assert result.returncode == 1
+    assert result.seconds < SOON
+    for rank in range(np - 1):
+        assert result.stderr.count(f"[rank {rank}/{np}] ") == 1
+    assert "has waited 1.0 s in all_reduce #5 (1.2 MB)" in result.stderr
+
+
+def test_ranks_in_different_collectives_wait_instead_of_mixing_data():
+    fault = """
+        if last: comm.barrier()
+        else: comm.all_reduce(buffer)
+    """
+    result = mpirun(program(fault), np=2, env={"PYTAGI_DDP_TIMEOUT": "0.5"})
+    assert result.returncode == 1
+    assert "in all_reduce #5" in result.stderr
+    assert "in barrier #5" in result.stderr
+
+
+def test_an_error_that_the_script_swallows_still_ends_the_job():
+    fault = """
+        try:
+            comm.all_reduce(buffer) if rank == 0 else time.sleep(3)
+        except TimeoutError as error:
+            print("caught")
+            try:
+                comm.barrier()
+            except RuntimeError as error:
+                print(error)
+            sys.exit(0)
+    """
+    result = mpirun(program(fault, rest=""), np=2, env={"PYTAGI_DDP_TIMEOUT": "0.3"})
+    assert result.returncode == 1
+    assert result.stdout.startswith("caught\nrank 0 cannot go on with barrier: all_reduce #5 was cut short by ")
+    assert result.stderr.count("[rank 0/2] ends the job: all_reduce #5 was cut short") == 1
+
+
+@pytest.mark.parametrize("ending", ["raise ImportError('on rank 1')", "sys.exit(0)", "os.kill(os.getpid(), 9)"])
+def test_a_rank_that_ends_before_mpi_starts(ending):
+    result = mpirun("import os\nif os.environ['PMI_RANK'] == '1':\n    " + ending + START, np=3)
+    assert result.returncode != 0
+    assert result.seconds < SOON
+    if "kill" not in ending:  # mpirun sees to that one
+        assert result.stderr.count("RankLeftError: local rank 1 of 3 ended before MPI was started") == 1
+        assert result.stderr.count("[rank ") == 1
+
+
+def test_a_rank_that_never_starts_mpi():
+    code = "import os, time\nif os.environ['PMI_RANK'] == '1':\n    time.sleep(60)" + START
+    result = mpirun(code, np=2, env={"PYTAGI_DDP_TIMEOUT": "0.7"})
+    assert result.returncode != 0
+    assert "local rank 1 of 2 has not come to start MPI in time" in result.stderr
+
+
+def test_hooks_are_chained_and_removed():
+    fault = """
+        def hook(kind, error, trace):
+            print("hook:", error, flush=True)
+        ours = sys.excepthook
+        comm.close()
+        assert sys.excepthook is sys.__excepthook__ and threading.excepthook is threading.__excepthook__
+        sys.excepthook = hook
+        again = create_communicator()
+        assert sys.excepthook not in (hook, sys.__excepthook__)
+        again.barrier()
+        if rank == 1: raise ValueError("seen by both")
+        again.barrier()
+    """
+    result = mpirun(program(fault, rest=""), np=2)
+    assert (result.returncode, result.stdout) == (1, "hook: seen by both\n")
+    assert result.stderr.count("[rank 1/2] Traceback") == 1
+
+
+@pytest.mark.parametrize("np", [2, 3])
+def test_kill_9_of_a_rank(np, mpi_job):
+    job = mpi_job(program("ready(rank)", "\nwhile True: comm.all_reduce(buffer)"), np=np)
+    os.kill(job.wait_ready()[-1], signal.SIGKILL)
+    result = job.finish(10)
+    assert result.returncode != 0
+    assert result.seconds < SOON
+
+
+def test_a_stopped_rank_ends_the_job_within_the_time_out(mpi_job):
+    job = mpi_job(program("ready(rank)", "\nwhile True: comm.all_reduce(buffer)"), env={"PYTAGI_DDP_TIMEOUT": "1"})
+    os.kill(job.wait_ready()[1], signal.SIGSTOP)
+    result = job.finish(10)
+    assert result.returncode == 1
+    assert result.seconds < SOON
+    assert result.stderr.count("[rank 0/2] Traceback") == result.stderr.count("CollectiveTimeoutError: ") == 1
+
+
+@pytest.mark.parametrize("doing", ["while True: comm.all_reduce(buffer)", "comm.barrier() if rank else time.sleep(60)"])
+@pytest.mark.parametrize("to", ["SIGTERM mpirun", "SIGTERM rank", "SIGINT mpirun", "SIGINT rank", "SIGKILL mpirun"])
+def test_signals_leave_no_process(to, doing, mpi_job):
+    job = mpi_job(program("ready(rank)", "\n" + doing))
+    ranks = job.wait_ready()
+    name, target = to.split()
+    os.kill(ranks[1] if target == "rank" else job.process.pid, getattr(signal, name))
+    result = job.finish(10)
+    assert result.returncode != 0
+    assert result.seconds < SOON
+    if name == "SIGINT":
+        assert result.returncode == 130
+        assert result.stderr.count("KeyboardInterrupt") == result.stderr.count("[rank ") == 1
+
+
+def test_a_signal_handler_runs_while_its_rank_waits(mpi_job):
+    fault = """
+        stop = []
+        signal.signal(signal.SIGTERM, lambda *_: stop.append(1) or print("asked to stop", flush=True))
+        ready(rank)
+        if rank == 0:
+            while not stop: time.sleep(0.01)
+    """
+    job = mpi_job(program(fault))
+    for pid in reversed(job.wait_ready()):
+        os.kill(pid, signal.SIGTERM)
+    result = job.finish(10)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("asked to stop") == result.stdout.count("reached the end") == 2
