@@ -66,13 +66,20 @@ class Chain:
                 return shape
         return None
 
-    def build(self, shape: Shape, channels_last: bool | None, first_in_place: bool) -> Shape:
+    def build(
+        self,
+        shape: Shape,
+        channels_last: bool | None,
+        first_in_place: bool,
+        image: tuple[int, int, int] | None = None,
+    ) -> Shape:
         """Propagates shapes.
 
         Args:
             shape: the input's.
             channels_last: order of the chain's output; None leaves it as the last layer makes it.
             first_in_place: whether an activation at the start may overwrite the input.
+            image: what flat units at the end of the chain stand for.
         """
         self.operations = []
         in_place = first_in_place
@@ -83,6 +90,8 @@ class Chain:
             shape = layer.build(self._reorder(shape, layer.expects(shape)))
             self.operations.append(layer)
             in_place = True
+        if shape.image is None and image is not None:
+            shape = Shape(shape.size, image)
         return shape if channels_last is None else self._reorder(shape, shape.ordered(channels_last))
 
     def _reorder(self, shape: Shape, target: Shape) -> Shape:

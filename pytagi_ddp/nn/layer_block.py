@@ -25,7 +25,7 @@ class LayerBlock(BaseLayer):
     def __init__(self, *layers: BaseLayer):
         super().__init__()
         self.chain = Chain(layers, "LayerBlock")
-        self.out_channels_last: bool | None = None  # order the output must have; None: as the last layer makes it
+        self.out_like: Shape | None = None  # the image and order that the output must have; None: what the layers give
 
     @property
     def layers(self) -> list[BaseLayer]:
@@ -35,7 +35,10 @@ class LayerBlock(BaseLayer):
         return self.chain.first_input()
 
     def _infer_output(self, shape: Shape) -> Shape:
-        return self.chain.build(shape, self.out_channels_last, first_in_place=False)
+        like = self.out_like
+        if like is None:
+            return self.chain.build(shape, None, first_in_place=False)
+        return self.chain.build(shape, like.channels_last, first_in_place=False, image=like.image)
 
     def claim(self, owner: object) -> None:
         super().claim(owner)

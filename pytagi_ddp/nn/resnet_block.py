@@ -39,16 +39,19 @@ class ResNetBlock(BaseLayer):
         return next((shape for b in self._branches if (shape := b.first_input()) is not None), None)
 
     def _infer_output(self, shape: Shape) -> Shape:
+        for branch in self._branches:
+            branch.out_like = None
         outputs = [branch.build(shape) for branch in self._branches]
         if self.shortcut is None:
             outputs.append(shape)
         main, short = outputs
         if main.size != short.size or (main.image and short.image and main.image != short.image):
             raise ValueError(f"ResNetBlock: the main block gives {main}, the shortcut {short}; they must be equal")
-        target = short if self.shortcut is None else main
+        target = short if self.shortcut is None or main.image is None else main
         for branch, out in zip(self._branches, outputs, strict=False):
-            if out.channels_last != target.channels_last and out.order_matters:
-                branch.out_channels_last = target.channels_last
+            # A dense branch beside an image is that image, channels first.
+            if out.channels_last != target.channels_last and (out.order_matters or target.order_matters):
+                branch.out_like = target
                 branch.build(shape)
         return target
 

@@ -1,0 +1,111 @@
+"""What the tests of networks share: random parameters, one training step, and the comparison with the reference."""
+
+import numpy as np
+
+from pytagi_ddp import nn
+from tests.nn import reference
+
+FIELDS = ("mu_w", "var_w", "mu_b", "var_b")
+DELTAS = tuple(f"delta_{field}" for field in FIELDS)
+
+
+def leaves(net: nn.Sequential) -> list[nn.BaseLayer]:
+    return [leaf for _, leaf in net.named_leaves()]
+
+
+def learned(net: nn.Sequential) -> list[nn.BaseLayer]:
+    return [leaf for leaf in leaves(net) if leaf.num_weights]
+
+
+def randomise(net: nn.Sequential, seed: int = 0) -> nn.Sequential:
+    """Means around the prior's and unequal variances, so that no formula is met at a special point."""
+    rng = np.random.default_rng(seed)
+    for leaf in learned(net):
+        for kind in ("w", "b"):
+            mu, var = getattr(leaf, f"mu_{kind}"), getattr(leaf, f"var_{kind}")
+            mu[...] += 0.3 * rng.standard_normal(mu.size)
+            var[...] = rng.uniform(0.02, 0.2, var.size)
+    return net
+
+
+def random_batch(net: nn.Sequential, batch: int, seed: int = 1, with_variance: bool = True):
+    """(x, var_x, delta_mu, delta_var): inputs, and deltas at the output as an observation would make them."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(batch, net.in_shape.size)).astype(np.float32)
+    var_x = rng.uniform(0.05, 0.5, x.shape).astype(np.float32) if with_variance else None
+    delta_mu = rng.normal(size=(batch, net.out_shape.size)).astype(np.float32)
+    delta_var = -rng.uniform(0.1, 1, delta_mu.shape).astype(np.float32)
+    return x, var_x, delta_mu, delta_var
+
+
+def pass_through(net: nn.Sequential, x, var_x, delta_mu, delta_var) -> dict[str, np.ndarray]:
+    """One forward and backward pass; every number that it makes, by name."""
+    net.input_state_update = True
+    mu, var = net(x, var_x)
+    net.set_delta_z(delta_mu, delta_var)
+    net.backward()
+    result = {"output mean": mu, "output variance": var, "output Jacobian": np.array(net.output_z_buffer.jcb)}
+    result["input delta mean"], result["input delta variance"] = net.get_input_states()
+    for k, leaf in enumerate(learned(net)):
+        result |= {f"{name} of layer {k} {leaf!r}": np.array(getattr(leaf, name)) for name in DELTAS}
+    return result
+
+
+def assert_same(actual: dict, expected: dict, tolerance: float) -> None:
+    """Every array within `tolerance` of the largest magnitude of the expected one."""
+    assert actual.keys() == expected.keys()
+    for name, want in expected.items():
+        got = np.asarray(actual[name]).reshape(-1)
+        want = np.asarray(want).reshape(-1)
+        assert got.shape == want.shape, name
+        if want.size:
+            scale = np.abs(want).max()
+            error = np.abs(got - want).max()
+            assert error <= tolerance * scale, f"{name}: error {error:.3g}, {error / scale:.2g} of the largest"
+
+
+def expected_pass(net: nn.Sequential, x, var_x, delta_mu, delta_var) -> dict[str, np.ndarray]:
+    """`pass_through` by the float64 reference, from the parameters that `net` has."""
+    m = np.asarray(x, np.float64)
+    s = np.zeros_like(m) if var_x is None else np.asarray(var_x, np.float64)
+    layers, last = _cut_last_activations(net.layers)
+    out_m, out_s, back = reference.chain(layers, m, s)
+    jcb = np.ones_like(out_m)
+    for layer in last:
+        # The output update applies these Jacobians, so the pass back starts before them.
+        shape = out_m.shape
+        probe = np.ones(shape)
+        out_m, out_s, activation_back = reference.activation(layer, out_m, out_s)
+        jcb = jcb * activation_back(probe, probe, {})[0]
+    sums: dict = {}
+    input_mu, input_var = back(*(np.asarray(d, np.float64).reshape(len(m), -1) for d in (delta_mu, delta_var)), sums)
+    result = {"output mean": out_m, "output variance": out_s, "output Jacobian": jcb}
+    result |= {"input delta mean": input_mu, "input delta variance": input_var}
+    for k, leaf in enumerate(learned(net)):
+        for name, value in zip(("mu_w", "var_w", "mu_b", "var_b"), sums[leaf], strict=True):
+            result[f"delta_{name} of layer {k} {leaf!r}"] = value
+    return result
+
+
+def _cut_last_activations(layers: list) -> tuple[list, list]:
+    """Splits activations off the end, those at the end of a block included."""
+    flat: list = []
+    for layer in layers:
+        flat += _written_out(layer)
+    end = len(flat)
+    while end and type(flat[end - 1]) not in reference.LAYERS:
+        end -= 1
+    return flat[:end], flat[end:]
+
+
+def _written_out(layer: nn.BaseLayer) -> list[nn.BaseLayer]:
+    if isinstance(layer, nn.LayerBlock):
+        return [leaf for inner in layer.layers for leaf in _written_out(inner)]
+    return [layer]
+
+
+def assert_matches_reference(net: nn.Sequential, batch: int = 5, seed: int = 1, tolerance: float = 2e-5, **options):
+    """One pass of `net` with random parameters, inputs and deltas equals the float64 reference."""
+    arguments = random_batch(randomise(net, seed), batch, seed, **options)
+    expected = expected_pass(net, *arguments)
+    assert_same(pass_through(net, *arguments), expected, tolerance)

@@ -1,0 +1,204 @@
+"""TAGI in float64 NumPy, as a textbook writes it: the oracle of the tests, slow and without any trick.
+
+Every layer is a function (layer, m, s) -> (m, s, back): means and variances in, means and variances out, and
+`back(dm, ds, sums)`, which takes deltas of the output to deltas of the input and notes the scaled deltas of the layer's
+parameters in `sums[layer]`. Images are (batch, channels, height, width). Activations apply their own Jacobian in
+`back`, so the chain rule is plain to see.
+"""
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from pytagi_ddp import nn
+from tests.nn import reference_activation
+
+
+def _float64(layer, *shape):
+    mu_w, var_w, mu_b, var_b = (np.asarray(getattr(layer, f), np.float64) for f in ("mu_w", "var_w", "mu_b", "var_b"))
+    return mu_w.reshape(shape), var_w.reshape(shape), mu_b, var_b
+
+
+def _affine(layer, taps, taps_s, w, s_w, b, s_b):
+    """z = W x + b for rows of inputs `taps` (..., n_in): moments, and the deltas of parameters and inputs."""
+    bias, var_bias = (b, s_b) if len(b) else (0.0, 0.0)
+    m = taps @ w.T + bias
+    s = taps_s @ (w**2 + s_w).T + taps**2 @ s_w.T + var_bias
+
+    def back(dm, ds, sums):
+        d, e, x = dm.reshape(-1, len(w)), ds.reshape(-1, len(w)), taps.reshape(-1, w.shape[1])
+        of_bias = (s_b * d.sum(0), s_b**2 * e.sum(0)) if len(b) else (b, b)
+        sums[layer] = (s_w * (d.T @ x), s_w**2 * (e.T @ x**2), *of_bias)
+        return dm @ w, ds @ w**2
+
+    return m, s, back
+
+
+def linear(layer, m, s):
+    def rows(layer, m, s):
+        return _affine(layer, m, s, *_float64(layer, layer.output_size, layer.input_size))
+
+    return _flat(rows, layer, m, s)
+
+
+def _patches(images, window, fill=0.0):
+    """(batch, channels, y, x, k, k) views of the padded images."""
+    p, k = window.padding, window.kernel_size
+    before, after = (p, p) if window.padding_type == 1 else (0, p if window.padding_type == 2 else 0)
+    padded = np.pad(images, ((0, 0), (0, 0), (before, after), (before, after)), constant_values=fill)
+    return sliding_window_view(padded, (k, k), (2, 3))[:, :, :: window.stride, :: window.stride]
+
+
+def _scatter(patches, window, shape):
+    """The adjoint of `_patches`: every tap added to the pixel that it was read from."""
+    p, k, t = window.padding, window.kernel_size, window.stride
+    before = p if window.padding_type == 1 else 0
+    out = np.zeros((*shape[:2], shape[2] + 2 * p, shape[3] + 2 * p))
+    height, width = patches.shape[2:4]
+    for r in range(k):
+        for q in range(k):
+            out[:, :, r : r + t * height : t, q : q + t * width : t] += patches[..., r, q]
+    return out[:, :, before : before + shape[2], before : before + shape[3]]
+
+
+def conv2d(layer, m, s):
+    k = layer.window.kernel_size
+    to_rows = (0, 2, 3, 1, 4, 5)
+    taps, taps_s = (_patches(a, layer.window).transpose(to_rows) for a in (m, s))
+    shape = taps.shape
+    flat = (*shape[:3], -1)
+    out_m, out_s, affine_back = _affine(
+        layer, taps.reshape(flat), taps_s.reshape(flat), *_float64(layer, layer.out_channels, layer.in_channels * k * k)
+    )
+
+    def back(dm, ds, sums):
+        moved = affine_back(dm.transpose(0, 2, 3, 1), ds.transpose(0, 2, 3, 1), sums)
+        return tuple(_scatter(d.reshape(shape).transpose(0, 3, 1, 2, 4, 5), layer.window, m.shape) for d in moved)
+
+    return out_m.transpose(0, 3, 1, 2), out_s.transpose(0, 3, 1, 2), back
+
+
+def average_pool(layer, m, s):
+    window, n = layer.window, layer.window.kernel_size**2
+    ones = np.ones((window.kernel_size, window.kernel_size))
+
+    def back(dm, ds, sums):
+        spread = (d[..., None, None] * ones for d in (dm / n, ds / n**2))
+        return tuple(_scatter(d, window, m.shape) for d in spread)
+
+    return _patches(m, window).mean((4, 5)), _patches(s, window).sum((4, 5)) / n**2, back
+
+
+def max_pool(layer, m, s):
+    window = layer.window
+    patches, patches_s = _patches(m, window, -np.inf), _patches(s, window)
+    flat = (*patches.shape[:4], -1)
+    winner = patches.reshape(flat).argmax(-1)[..., None]
+
+    def back(dm, ds, sums):
+        result = []
+        for d in (dm, ds):
+            to_winner = np.zeros((*flat[:4], window.kernel_size**2))
+            np.put_along_axis(to_winner, winner, d[..., None], -1)
+            result.append(_scatter(to_winner.reshape(patches.shape), window, m.shape))
+        return tuple(result)
+
+    chosen = (np.take_along_axis(p.reshape(flat), winner, -1)[..., 0] for p in (patches, patches_s))
+    return *chosen, back
+
+
+def _normalise(layer, m, s, over, features):
+    """Normalises over the axes `over`; the affine map has one weight per entry of axis `features`."""
+    count = np.prod([m.shape[axis] for axis in over])
+    mean = m.mean(over, keepdims=True)
+    var = (((m - mean) ** 2).sum(over, keepdims=True) + s.sum(over, keepdims=True)) / (count - 1)
+    r = 1 / np.sqrt(var + layer.eps)
+    t = r * (m - mean)
+    shape = [-1 if axis == features else 1 for axis in range(m.ndim)]
+    w, s_w, b, s_b = _float64(layer, *shape)
+    bias, var_bias = (b.reshape(shape), s_b.reshape(shape)) if len(b) else (0.0, 0.0)
+    rest = tuple(axis for axis in range(m.ndim) if axis != features)
+
+    def back(dm, ds, sums):
+        weights = (s_w.ravel() * (t * dm).sum(rest), s_w.ravel() ** 2 * (t**2 * ds).sum(rest))
+        biases = (s_b * dm.sum(rest), s_b**2 * ds.sum(rest)) if len(b) else (b, b)
+        sums[layer] = (*weights, *biases)
+        return r * w * dm, (r * w) ** 2 * ds
+
+    return t * w + bias, r**2 * s * (w**2 + s_w) + s_w * t**2 + var_bias, back
+
+
+def batch_norm(layer, m, s):
+    if m.ndim == 4 and m.shape[1] == layer.num_features:
+        return _normalise(layer, m, s, (0, 2, 3), 1)
+    return _flat(_normalise, layer, m, s, (0,), 1)
+
+
+def layer_norm(layer, m, s):
+    if len(layer.normalized_shape) == 3:
+        return _normalise(layer, m, s, (1, 2, 3), 1)
+    return _flat(_normalise, layer, m, s, (1,), 1)
+
+
+def _flat(function, layer, m, s, *rest):
+    """`function` on samples taken as flat rows of units."""
+    rows = (len(m), -1)
+    out_m, out_s, flat_back = function(layer, m.reshape(rows), s.reshape(rows), *rest)
+
+    def back(dm, ds, sums):
+        return tuple(d.reshape(m.shape) for d in flat_back(dm.reshape(out_m.shape), ds.reshape(out_m.shape), sums))
+
+    return out_m, out_s, back
+
+
+def activation(layer, m, s):
+    flat = (len(m), -1)
+    out_m, out_s, j = reference_activation.moments(type(layer).__name__, m.reshape(flat), s.reshape(flat))
+    j = j.reshape(m.shape)
+    return out_m.reshape(m.shape), out_s.reshape(m.shape), lambda dm, ds, sums: (j * dm, j**2 * ds)
+
+
+def residual(layer, m, s):
+    main_m, main_s, main_back = chain(layer.main_block.layers, m, s)
+    if layer.shortcut is None:
+        short_m, short_s, short_back = m, s, lambda dm, ds, sums: (dm, ds)
+    else:
+        short_m, short_s, short_back = chain([layer.shortcut], m, s)
+
+    def back(dm, ds, sums):
+        branches = zip(main_back(dm, ds, sums), short_back(dm, ds, sums), strict=True)
+        return tuple(a.reshape(m.shape) + b.reshape(m.shape) for a, b in branches)
+
+    shape = max(main_m.shape, short_m.shape, key=len)  # a dense branch gives the image flat
+    return main_m.reshape(shape) + short_m.reshape(shape), main_s.reshape(shape) + short_s.reshape(shape), back
+
+
+LAYERS = {
+    nn.Linear: linear,
+    nn.Conv2d: conv2d,
+    nn.AvgPool2d: average_pool,
+    nn.MaxPool2d: max_pool,
+    nn.BatchNorm2d: batch_norm,
+    nn.LayerNorm: layer_norm,
+    nn.ResNetBlock: residual,
+}
+
+
+def chain(layers, m, s):
+    """Layers one after the other; an image is what a convolution or pooling asks for."""
+    backs = []
+    for layer in layers:
+        if isinstance(layer, nn.LayerBlock):
+            m, s, back = chain(layer.layers, m, s)
+        else:
+            image = layer.in_shape.image
+            if image is not None:
+                m, s = m.reshape(-1, *image), s.reshape(-1, *image)
+            m, s, back = LAYERS.get(type(layer), activation)(layer, m, s)
+        backs.append((back, m.shape))
+
+    def chain_back(dm, ds, sums):
+        for back, shape in reversed(backs):
+            dm, ds = back(dm.reshape(shape), ds.reshape(shape), sums)
+        return dm, ds
+
+    return m, s, chain_back

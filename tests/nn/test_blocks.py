@@ -1,0 +1,186 @@
+"""Blocks: equal to the same layers written out, and to the float64 reference."""
+
+import copy
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import nn
+from tests.nn.networks import (
+    assert_matches_reference,
+    assert_same,
+    learned,
+    pass_through,
+    random_batch,
+    randomise,
+)
+
+
+def dense() -> list[nn.BaseLayer]:
+    return [nn.Linear(4, 5), nn.Sigmoid(), nn.Linear(5, 4), nn.Tanh()]
+
+
+def image() -> list[nn.BaseLayer]:
+    return [nn.Conv2d(2, 3, 3, padding=1, in_width=4, in_height=3), nn.MixtureReLU(), nn.BatchNorm2d(3)]
+
+
+# How the layers of a network may be cut into blocks.
+CUTS = {
+    "one-layer blocks": lambda layers: [nn.LayerBlock(layer) for layer in layers],
+    "one block": lambda layers: [nn.LayerBlock(*layers)],
+    "nested": lambda layers: [nn.LayerBlock(layers[0], nn.LayerBlock(nn.LayerBlock(*layers[1:3]), *layers[3:]))],
+    "ends in an activation": lambda layers: [nn.LayerBlock(*layers[:2]), *layers[2:]],
+    "starts with an activation": lambda layers: [layers[0], nn.LayerBlock(*layers[1:])],
+}
+
+
+@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
+@pytest.mark.parametrize("make", [dense, image, lambda: dense() + [nn.Linear(4, 2)]], ids=["dense", "image", "odd end"])
+def test_a_block_is_its_layers_written_out(cut, make):
+    plain = randomise(nn.Sequential(*make()))
+    blocks = nn.Sequential(*cut(make()))
+    for mine, other in zip(learned(blocks), learned(plain), strict=True):
+        for field in ("mu_w", "var_w", "mu_b", "var_b"):
+            setattr(mine, field, getattr(other, field))
+    batch = random_batch(plain, 6)
+    assert_same(pass_through(blocks, *batch), pass_through(plain, *batch), 0)
+    for net in (blocks, plain):
+        net.step()
+    for mine, other in zip(blocks.parameters(), plain.parameters(), strict=True):
+        for a, b in zip(mine, other, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def conv(c_in: int, c_out: int, **options) -> nn.Conv2d:
+    return nn.Conv2d(c_in, c_out, 3, padding=1, **options)
+
+
+STEM = {"in_width": 4, "in_height": 6}
+RESIDUAL = {
+    "identity": lambda: [conv(1, 2, **STEM), nn.ResNetBlock(nn.LayerBlock(conv(2, 2), nn.ReLU(), conv(2, 2)))],
+    "identity after an activation": lambda: [
+        conv(1, 2, **STEM),
+        nn.Sigmoid(),
+        nn.ResNetBlock(nn.LayerBlock(conv(2, 2), nn.ReLU(), nn.BatchNorm2d(2))),
+        nn.Linear(48, 2),
+    ],
+    "branches end in activations": lambda: [
+        conv(1, 2, **STEM),
+        nn.Tanh(),
+        nn.ResNetBlock(nn.LayerBlock(conv(2, 2), nn.Sigmoid()), nn.LayerBlock(conv(2, 2), nn.Tanh())),
+        nn.Linear(48, 2),
+    ],
+    "single layers as branches": lambda: [conv(1, 2, **STEM), nn.ResNetBlock(conv(2, 3), conv(2, 3)), nn.ReLU()],
+    "activation as a branch": lambda: [conv(1, 2, **STEM), nn.ResNetBlock(conv(2, 2), nn.Tanh()), nn.Linear(48, 2)],
+    "only activations": lambda: [
+        conv(1, 2, **STEM),
+        nn.ResNetBlock(nn.LayerBlock(nn.Tanh(), nn.Sigmoid())),
+        nn.Linear(48, 2),
+    ],
+    "strided, non-square": lambda: [
+        conv(1, 2, **STEM),
+        nn.ReLU(),
+        nn.ResNetBlock(
+            nn.LayerBlock(
+                nn.Conv2d(2, 4, 3, stride=2, padding=1, padding_type=2), nn.MixtureReLU(), nn.BatchNorm2d(4), conv(4, 4)
+            ),
+            nn.LayerBlock(nn.Conv2d(2, 4, 2, stride=2), nn.BatchNorm2d(4)),
+        ),
+        nn.AvgPool2d(2, 1),
+        nn.Linear(8, 3),
+    ],
+    "first layer": lambda: [nn.ResNetBlock(nn.LayerBlock(conv(2, 2, **STEM), nn.ReLU(), conv(2, 2))), nn.Linear(48, 2)],
+    "first layer with shortcut": lambda: [nn.ResNetBlock(conv(2, 3, **STEM), conv(2, 3, **STEM)), nn.Linear(72, 2)],
+    "dense": lambda: [
+        nn.Linear(3, 4),
+        nn.ReLU(),
+        nn.ResNetBlock(nn.LayerBlock(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 4)), nn.Linear(4, 4)),
+    ],
+    "dense, first": lambda: [nn.ResNetBlock(nn.LayerBlock(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 4)))],
+    "nested": lambda: [
+        nn.Linear(3, 4),
+        nn.Sigmoid(),
+        nn.ResNetBlock(
+            nn.LayerBlock(nn.Linear(4, 4), nn.ResNetBlock(nn.LayerBlock(nn.Tanh(), nn.Linear(4, 4))), nn.Sigmoid()),
+            nn.ResNetBlock(nn.LayerBlock(nn.Linear(4, 4), nn.LayerNorm([4]))),
+        ),
+        nn.Linear(4, 2),
+    ],
+    "dense branch beside an image": lambda: [
+        conv(1, 2, **STEM),
+        nn.Tanh(),
+        nn.ResNetBlock(nn.LayerBlock(nn.Linear(48, 7), nn.ReLU(), nn.Linear(7, 48))),
+        conv(2, 1),
+    ],
+    "dense shortcut beside an image": lambda: [
+        conv(1, 2, **STEM),
+        nn.Tanh(),
+        nn.ResNetBlock(conv(2, 2), nn.LayerBlock(nn.Linear(48, 48), nn.ReLU())),
+        conv(2, 1),
+    ],
+    "followed by activations": lambda: [
+        nn.Linear(3, 4),
+        nn.ResNetBlock(nn.LayerBlock(nn.Linear(4, 4), nn.Tanh())),
+        nn.Sigmoid(),
+        nn.Linear(4, 2),
+        nn.LayerBlock(nn.Tanh(), nn.Sigmoid()),
+    ],
+}
+
+
+@pytest.mark.parametrize("make", RESIDUAL.values(), ids=RESIDUAL)
+@pytest.mark.parametrize("with_variance", [True, False])
+def test_residual_block(make, with_variance):
+    net = nn.Sequential(*make())
+    assert_matches_reference(net, batch=4, with_variance=with_variance)
+
+
+def test_every_leaf_is_in_the_arena():
+    """The walk over blocks reaches each parameter exactly once: assigning through views fills the whole arena."""
+    net = nn.Sequential(*RESIDUAL["nested"]())
+    total = 0
+    net.arena.theta[0] = 0
+    for leaf in learned(net):
+        leaf.mu_w[...] += 1
+        leaf.mu_b[...] += 1
+        total += leaf.num_weights + leaf.num_biases
+    np.testing.assert_array_equal(net.arena.theta[0], 1)
+    assert net.num_parameters == total == net.arena.theta.shape[1]
+
+
+def test_blocks_pass_training_mode_on():
+    net = nn.Sequential(*RESIDUAL["strided, non-square"]())
+    norms = [leaf for leaf in learned(net) if isinstance(leaf, nn.BatchNorm2d)]
+    net.eval()
+    assert [norm.training for norm in norms] == [False, False]
+    x = random_batch(net, 1)[0]
+    net(x)
+    np.testing.assert_array_equal(norms[0].running_mean, 0)
+    net.train()
+    net(np.repeat(x, 2, 0))
+    assert np.abs(norms[0].running_mean).min() > 0
+
+
+def test_branches_that_do_not_add_up():
+    with pytest.raises(ValueError, match="main block gives 5, the shortcut 4"):
+        nn.Sequential(nn.Linear(3, 4), nn.ResNetBlock(nn.Linear(4, 5)))
+    with pytest.raises(ValueError, match="main block gives 2x6x4, the shortcut 3x6x4"):
+        nn.Sequential(conv(1, 2, **STEM), nn.ResNetBlock(conv(2, 2), conv(2, 3)))
+
+
+def test_what_is_no_layer():
+    with pytest.raises(ValueError, match="LayerBlock needs at least one layer"):
+        nn.LayerBlock()
+    with pytest.raises(TypeError, match="LayerBlock takes layers, got int: 3"):
+        nn.LayerBlock(nn.ReLU(), 3)
+    with pytest.raises(TypeError, match="takes layers, got str"):
+        nn.ResNetBlock("Linear")
+
+
+def test_a_copy_of_a_block_is_independent():
+    block = nn.LayerBlock(nn.Linear(2, 2))
+    other = copy.deepcopy(block)
+    net = nn.Sequential(block, other)
+    block.layers[0].mu_w = [1, 2, 3, 4]
+    assert not np.array_equal(other.layers[0].mu_w, [1, 2, 3, 4])
+    assert net.num_parameters == 12
