@@ -1,0 +1,97 @@
+"""Activations inside networks, against the float64 reference; stacked ones against finite differences."""
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import nn
+from tests.nn import reference_activation
+from tests.nn.networks import assert_matches_reference, pass_through, random_batch, randomise
+
+ALL = sorted(reference_activation.FORMULAS)
+CANCELLING = {"MixtureSigmoid", "MixtureTanh", "ClosedFormSoftmax"}  # small differences of large float32 numbers
+
+
+def tolerance(*names: str) -> float:
+    return 2e-4 if CANCELLING & set(names) else 2e-5
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_between_dense_layers(name):
+    net = nn.Sequential(nn.Linear(5, 6), getattr(nn, name)(), nn.Linear(6, 3))
+    assert_matches_reference(net, batch=7, tolerance=tolerance(name))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_at_the_end(name):
+    net = nn.Sequential(nn.Linear(5, 6), getattr(nn, name)())
+    assert_matches_reference(net, batch=7, tolerance=tolerance(name))
+
+
+@pytest.mark.parametrize("name", sorted(set(ALL) - {"Remax", "ClosedFormSoftmax", "MixtureSigmoid", "MixtureTanh"}))
+def test_as_first_layer_on_inputs_with_variance(name):
+    net = nn.Sequential(getattr(nn, name)(), nn.Linear(6, 3))
+    assert_matches_reference(net, batch=4)
+
+
+@pytest.mark.parametrize("name", ["ReLU", "MixtureReLU", "EvenExp", "Softmax", "Remax"])
+def test_on_images(name):
+    """EvenExp pairs units as a user counts them (channels first), whatever the order in memory."""
+    net = nn.Sequential(
+        nn.Conv2d(2, 3, 3, in_width=6, in_height=5), getattr(nn, name)(), nn.Conv2d(3, 2, 2), nn.Linear(12, 2)
+    )
+    assert_matches_reference(net)
+
+
+STACKS = [
+    ("Sigmoid", "Tanh"),
+    ("ReLU", "Sigmoid"),
+    ("Softplus", "LeakyReLU", "Tanh"),
+    ("MixtureReLU", "MixtureTanh"),
+    ("Tanh", "EvenExp"),
+    ("Tanh", "Softmax"),
+]
+
+
+@pytest.mark.parametrize("names", STACKS, ids="-".join)
+def test_stacked(names):
+    """Jacobians multiply, in the middle of a network and at its end."""
+    layers = [getattr(nn, name)() for name in names]
+    last = [getattr(nn, name)() for name in names]
+    net = nn.Sequential(nn.Linear(5, 6), *layers, nn.Linear(6, 4), *last)
+    assert_matches_reference(net, tolerance=tolerance(*names))
+
+
+@pytest.mark.parametrize("names", [("Sigmoid",), ("Tanh", "Softplus"), ("Sigmoid", "Tanh", "Sigmoid")], ids="-".join)
+def test_input_delta_is_the_gradient_of_the_mean(names):
+    """Smooth activations are linearised at the mean: the input delta of dm is the derivative of sum dm . mean(x)."""
+    layers = [getattr(nn, name)() for name in names]
+    net = randomise(nn.Sequential(nn.Linear(4, 6), *layers, nn.Linear(6, 3)))
+    x, _, delta_mu, delta_var = random_batch(net, 2)
+    gradient = pass_through(net, x, None, delta_mu, delta_var)["input delta mean"].reshape(x.shape)
+    step = 1e-2
+    net.eval()
+    for sample, unit in np.ndindex(x.shape):
+        above, below = x.copy(), x.copy()
+        above[sample, unit] += step
+        below[sample, unit] -= step
+        difference = net(above)[0].astype(np.float64) - net(below)[0]
+        slope = (delta_mu.reshape(-1) * difference).sum() / (2 * step)
+        assert slope == pytest.approx(gradient[sample, unit], abs=2e-3 * float(np.abs(gradient).max()))
+
+
+def test_even_exp_needs_pairs():
+    with pytest.raises(ValueError, match="even number of units.*gives 5"):
+        nn.Sequential(nn.Linear(4, 5), nn.EvenExp())
+
+
+def test_softmax_is_per_sample():
+    """Each sample's means sum to 1; the largest class of the sample lends its variance to the others."""
+    net = nn.Sequential(nn.Softmax(), nn.Linear(3, 1))
+    net.eval()
+    z = np.float32([[1, 2, 4], [-3, 0, -3], [50, 60, 90]])
+    s = np.float32([[0.1, 0.2, 0.3], [1, 2, 3], [4, 5, 6]])
+    state = net.layers[0].forward(net._input_state(z, s))
+    np.testing.assert_allclose(state.mu.sum(1), 1, rtol=1e-6)
+    a = np.exp(z.astype(float)) / np.exp(z.astype(float)).sum(1, keepdims=True)
+    top = np.float64([[0.3], [2], [6]])
+    np.testing.assert_allclose(state.var, (a * (1 - a)) ** 2 * (s + top), rtol=2e-5, atol=1e-12)

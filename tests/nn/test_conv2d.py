@@ -1,0 +1,96 @@
+"""Convolutions whose windows, strides and images are odd, against the float64 reference."""
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import nn
+from tests.nn.networks import assert_matches_reference
+
+# kernel_size, stride, padding, padding_type, width, height
+WINDOWS = {
+    "plain": (3, 1, 0, 1, 6, 6),
+    "wide image": (3, 1, 1, 1, 9, 4),
+    "high image": (3, 1, 1, 1, 3, 8),
+    "stride": (3, 2, 1, 1, 7, 9),
+    "padded right and bottom": (3, 2, 1, 2, 8, 6),
+    "stride above kernel": (2, 3, 0, 1, 8, 5),
+    "one pixel far apart": (1, 3, 0, 1, 7, 4),
+    "stride above kernel, padded": (2, 4, 1, 2, 9, 5),
+    "kernel of one": (1, 1, 0, 1, 5, 4),
+    "kernel as large as the image": (4, 1, 0, 1, 4, 4),
+    "padding above kernel": (2, 1, 3, 1, 3, 4),
+}
+
+
+@pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
+@pytest.mark.parametrize("with_variance", [True, False])
+def test_first_layer(window, with_variance):
+    k, stride, padding, padding_type, width, height = window
+    conv = nn.Conv2d(
+        2, 3, k, stride=stride, padding=padding, padding_type=padding_type, in_width=width, in_height=height
+    )
+    assert_matches_reference(nn.Sequential(conv), batch=3, with_variance=with_variance)
+
+
+@pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
+def test_second_layer(window):
+    """Behind a convolution and an activation, without bias."""
+    k, stride, padding, padding_type, width, height = window
+    net = nn.Sequential(
+        nn.Conv2d(1, 3, 1, in_width=width, in_height=height),
+        nn.Sigmoid(),
+        nn.Conv2d(3, 2, k, False, stride, padding, padding_type),
+    )
+    assert_matches_reference(net, batch=3)
+
+
+def test_after_a_dense_layer():
+    """in_width and in_height say which image the units of the dense layer are."""
+    net = nn.Sequential(
+        nn.Linear(4, 24),
+        nn.Tanh(),
+        nn.Conv2d(2, 3, 2, in_width=3, in_height=4),
+        nn.Linear(18, 2),
+    )
+    assert net.layers[2].in_shape.image == (2, 4, 3)
+    assert_matches_reference(net)
+
+
+def test_public_images_are_channels_first():
+    """A kernel of one that picks channel 1 of 3: output pixels are that channel's, in rows."""
+    conv = nn.Conv2d(3, 1, 1, bias=False, in_width=4, in_height=2)
+    net = nn.Sequential(conv)
+    conv.mu_w = [0, 1, 0]
+    x = np.arange(2 * 3 * 2 * 4, dtype=np.float32).reshape(2, 3, 2, 4)
+    mu, var = net.predict(x)
+    np.testing.assert_array_equal(mu, x[:, 1:2])
+    assert var.shape == (2, 1, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"kernel_size": 5, "in_width": 4, "in_height": 8}, r"windows of 5 with stride 1 do not fill 4 pixels"),
+        ({"kernel_size": 2, "stride": 2, "in_width": 4, "in_height": 5}, r"windows of 2 with stride 2 .* 5 pixels"),
+        (
+            {"kernel_size": 3, "padding": 1, "padding_type": 3, "in_width": 4, "in_height": 4},
+            "padding_type 1 or 2, got 3",
+        ),
+        ({"kernel_size": 0, "in_width": 4, "in_height": 4}, "got 0, 1, 0"),
+        ({"kernel_size": 3}, "in_width and in_height"),
+        ({"kernel_size": 3, "in_width": 4}, "in_width and in_height"),
+    ],
+)
+def test_bad_windows_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        nn.Sequential(nn.Conv2d(1, 1, **arguments))
+
+
+def test_an_input_that_is_no_such_image():
+    stem = nn.Conv2d(1, 2, 3, in_width=4, in_height=4)
+    with pytest.raises(ValueError, match=r"needs 3 channels, the layer before gives 2x2x2"):
+        nn.Sequential(stem, nn.Conv2d(3, 1, 1))
+    with pytest.raises(ValueError, match=r"in_width and in_height.*= 5"):
+        nn.Sequential(nn.Linear(3, 5), nn.Conv2d(1, 1, 1))
+    with pytest.raises(ValueError, match=r"= 12 \(got 2 x 3 x 3\)"):
+        nn.Sequential(nn.Linear(3, 12), nn.Conv2d(2, 1, 1, in_width=3, in_height=3))

@@ -1,0 +1,136 @@
+"""Batch and layer normalisation against the float64 reference, and their statistics."""
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import nn
+from tests.nn.networks import assert_matches_reference, pass_through, random_batch, randomise
+
+NETWORKS = {
+    "batch norm of images": lambda bias: [
+        nn.Conv2d(2, 3, 3, in_width=5, in_height=6),
+        nn.ReLU(),
+        nn.BatchNorm2d(3, bias=bias),
+        nn.Conv2d(3, 2, 2),
+    ],
+    "batch norm of units": lambda bias: [nn.Linear(4, 6), nn.ReLU(), nn.BatchNorm2d(6, bias=bias), nn.Linear(6, 2)],
+    "batch norm after dense after convolution": lambda bias: [
+        nn.Conv2d(1, 2, 3, in_width=5, in_height=4),
+        nn.Tanh(),
+        nn.Linear(12, 7),
+        nn.BatchNorm2d(7, bias=bias),
+        nn.Sigmoid(),
+        nn.Linear(7, 2),
+    ],
+    "batch norm of every pixel": lambda bias: [
+        nn.Conv2d(1, 2, 3, in_width=5, in_height=4),
+        nn.BatchNorm2d(12, bias=bias),
+        nn.Linear(12, 2),
+    ],
+    "batch norm first": lambda bias: [nn.BatchNorm2d(5, bias=bias), nn.Linear(5, 2)],
+    "layer norm of units": lambda bias: [nn.Linear(4, 6), nn.ReLU(), nn.LayerNorm([6], bias=bias), nn.Linear(6, 2)],
+    "layer norm of images": lambda bias: [
+        nn.Conv2d(2, 3, 3, in_width=5, in_height=6),
+        nn.ReLU(),
+        nn.LayerNorm([3, 4, 3], bias=bias),
+        nn.Conv2d(3, 2, 2),
+    ],
+    "layer norm of every pixel": lambda bias: [
+        nn.Conv2d(1, 2, 3, in_width=5, in_height=4),
+        nn.LayerNorm([12], bias=bias),
+        nn.Linear(12, 2),
+    ],
+    "layer norm first": lambda bias: [nn.LayerNorm([2, 3, 4], bias=bias), nn.Conv2d(2, 1, 2)],
+}
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("layers", NETWORKS.values(), ids=NETWORKS)
+def test_training_pass(layers, bias):
+    assert_matches_reference(nn.Sequential(*layers(bias)), batch=6)
+
+
+@pytest.mark.parametrize("rows", [2, 129, 300])
+def test_many_rows(rows):
+    """Sums over the batch are made in blocks; a last block that is not full must count right."""
+    assert_matches_reference(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm2d(4), nn.Linear(4, 2)), batch=rows)
+
+
+def test_large_means_do_not_cancel():
+    """Mean 1000, standard deviation 1: the variance of the batch keeps 4 digits in float32."""
+    norm = nn.BatchNorm2d(2)
+    net = nn.Sequential(norm, nn.Linear(2, 1))
+    x = (1000 + np.random.default_rng(0).normal(size=(500, 2))).astype(np.float32)
+    net(x)
+    mean, var = norm.batch_statistics()
+    np.testing.assert_allclose(mean, x.astype(float).mean(0), rtol=1e-6)
+    np.testing.assert_allclose(var, x.astype(float).var(0, ddof=1), rtol=1e-4)
+
+
+def test_running_statistics_of_several_batches():
+    """running = 0.9 old + 0.1 batch, always, from mean 0 and variance 1; with the units' own variances."""
+    norm = nn.BatchNorm2d(3)
+    net = nn.Sequential(norm, nn.Linear(3, 1))
+    mean, var = np.zeros(3), np.ones(3)
+    rng = np.random.default_rng(3)
+    for batch in (4, 2, 9):
+        x = rng.normal(2, 3, (batch, 3)).astype(np.float32)
+        s = rng.uniform(0.1, 1, (batch, 3)).astype(np.float32)
+        net(x, s)
+        mean = 0.9 * mean + 0.1 * x.mean(0)
+        var = 0.9 * var + 0.1 * (((x - x.mean(0)) ** 2).sum(0) + s.sum(0)) / (batch - 1)
+    np.testing.assert_allclose(norm.running_mean, mean, rtol=1e-5)
+    np.testing.assert_allclose(norm.running_var, var, rtol=1e-5)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 1.0])
+def test_momentum_is_the_weight_of_the_old_value(momentum):
+    norm = nn.BatchNorm2d(1, momentum=momentum)
+    nn.Sequential(norm, nn.Linear(1, 1))(np.float32([4, 6]))
+    assert norm.running_mean == pytest.approx([(1 - momentum) * 5])
+    assert norm.running_var == pytest.approx([momentum + (1 - momentum) * 2])
+
+
+def test_evaluation_uses_running_statistics_and_leaves_them():
+    net = randomise(nn.Sequential(nn.BatchNorm2d(2, eps=0.0), nn.Linear(2, 1)))
+    norm = net.layers[0]
+    norm.running_mean[...], norm.running_var[...] = [1, 2], [4, 9]
+    norm.mu_w, norm.var_w, norm.mu_b, norm.var_b = [1, 1], [0, 0], [0, 0], [0, 0]
+    net.layers[1].mu_w, net.layers[1].mu_b = [1, 10], [0]
+    net.eval()
+    mu, _ = net(np.float32([[3, 8]]))  # one sample: no statistics of its own
+    assert mu == pytest.approx([(3 - 1) / 2 + 10 * (8 - 2) / 3])
+    np.testing.assert_array_equal(norm.running_mean, [1, 2])
+    np.testing.assert_array_equal(norm.running_var, [4, 9])
+
+
+def test_one_value_per_feature_cannot_be_normalised():
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm2d(4))
+    with pytest.raises(ValueError, match="more than one value per feature"):
+        net(np.zeros(3, np.float32))
+    with pytest.raises(RuntimeError, match="forward pass in training mode"):
+        net.backward()
+
+
+def test_layer_norm_is_the_same_in_evaluation():
+    net = randomise(nn.Sequential(nn.Linear(3, 4), nn.LayerNorm([4])))
+    batch = random_batch(net, 3)
+    training = pass_through(net, *batch)
+    net.eval()
+    np.testing.assert_array_equal(net(*batch[:2])[0], training["output mean"])
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        (lambda: [nn.Linear(2, 4), nn.BatchNorm2d(3)], "BatchNorm2d of 3 features after a layer that gives 4"),
+        (lambda: [nn.Linear(2, 4), nn.LayerNorm([3])], r"LayerNorm of \[3\] after a layer that gives 4"),
+        (lambda: [nn.Linear(2, 4), nn.LayerNorm([1, 2, 2])], r"LayerNorm of \[1, 2, 2\] after a layer that gives 4"),
+        (lambda: [nn.LayerNorm([2, 3])], r"got \[2, 3\]"),
+        (lambda: [nn.BatchNorm2d(0)], "got 0, 0.9"),
+        (lambda: [nn.BatchNorm2d(2, momentum=1.5)], "1.5"),
+    ],
+)
+def test_bad_sizes_are_named(layers, message):
+    with pytest.raises(ValueError, match=message):
+        nn.Sequential(*layers())
