@@ -80,7 +80,7 @@ def test_input_delta_is_the_gradient_of_the_mean(names):
 
 
 def test_even_exp_needs_pairs():
-    with pytest.raises(ValueError, match="even number of units.*gives 5"):
+    with pytest.raises(ValueError, match=r"even number of units.*gives 5"):
         nn.Sequential(nn.Linear(4, 5), nn.EvenExp())
 
 

@@ -35,7 +35,7 @@ CUTS = {
 
 
 @pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
-@pytest.mark.parametrize("make", [dense, image, lambda: dense() + [nn.Linear(4, 2)]], ids=["dense", "image", "odd end"])
+@pytest.mark.parametrize("make", [dense, image, lambda: [*dense(), nn.Linear(4, 2)]], ids=["dense", "image", "odd end"])
 def test_a_block_is_its_layers_written_out(cut, make):
     plain = randomise(nn.Sequential(*make()))
     blocks = nn.Sequential(*cut(make()))
