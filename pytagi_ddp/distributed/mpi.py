@@ -11,10 +11,11 @@ import numpy as np
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.job import start_job
 
-# Measured with MPICH 5.0.2 on 2 to 4 ranks of one machine, for 94 MB: pieces of 2 MB, one after the other, take a third
-# of the time of one call. MPI works in a scratch buffer as large as the piece, which then stays in the cache and is
-# not given back to the system, page by page, after each call; several pieces at once cost that again.
-PIECE_BYTES = 2 << 20
+# Measured with MPICH 5.0.2 on 2 and 3 ranks of one machine, for 94 MB: pieces of 2 to 16 MB, one after the other, take
+# a third of the time of one call. MPI works in a scratch buffer as large as the piece; that of a short piece is kept,
+# that of one long call goes back to the system, page by page, each time, and several pieces at once cost that too.
+# On a quiet machine the length hardly matters; where other work takes the cores, fewer meetings are better: 8 MB.
+PIECE_BYTES = 8 << 20
 # A buffer of more than this is led by a short piece. It ends when the last rank has come, so that a rank can sleep
 # until then, and poll without sleeping while the long ones move.
 WHOLE_BYTES = 1 << 20

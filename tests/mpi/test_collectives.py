@@ -20,7 +20,7 @@ shares = [np.random.default_rng(seed) for seed in range(size)]
 checks = {}
 
 LEAD, PIECE = mpi.LEAD_BYTES // 4, mpi.PIECE_BYTES // 4
-SIZES = [0, 1, 7, 1023, mpi.WHOLE_BYTES // 4, mpi.WHOLE_BYTES // 4 + 1, LEAD + 2 * PIECE - 1, LEAD + 2 * PIECE + 3]
+SIZES = [0, 1, 7, 1023, mpi.WHOLE_BYTES // 4, mpi.WHOLE_BYTES // 4 + 1, LEAD + PIECE - 1, LEAD + PIECE + 3]
 for dtype in (np.float32, np.float64, np.int64):
     for n in SIZES:
         parts = [share.integers(-1000, 1000, n).astype(dtype) for share in shares]

@@ -1,0 +1,208 @@
+"""Says what this machine offers to pytagi_ddp, and what to install for what is missing.
+
+``python -m pytagi_ddp.doctor`` prints one line per thing and exits with 0 when a CPU run would work, else 1. Whatever
+could crash or hang (MPI, CuPy) is asked in a process of its own.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from pytagi_ddp.distributed import shared_memory
+from pytagi_ddp.distributed.errors import LaunchError
+from pytagi_ddp.distributed.launcher import (
+    check_launcher,
+    detect_launcher,
+    find_mpirun,
+    mpi_family,
+    mpirun_version,
+    short_version,
+)
+
+
+class Finding(NamedTuple):
+    """One line of the report: a topic, what was found, what to do about it if anything, whether a run needs it."""
+
+    topic: str
+    text: str
+    advice: str = ""
+    needed: bool = False
+
+
+def examine() -> list[Finding]:
+    """Looks at everything, in the order of the report. A check that fails becomes a finding."""
+    findings = []
+    for check in (_python, _numerics, _kernels, _threads, _mpi, _shared_memory, _gpus):
+        try:
+            findings += check()
+        except Exception as error:
+            findings.append(Finding(check.__name__.strip("_"), f"cannot tell: {error!r}"))
+    return findings
+
+
+def _python() -> Iterator[Finding]:
+    yield Finding("Python", f"{platform.python_version()} ({sys.executable}), {platform.platform()}")
+
+
+def _numerics() -> Iterator[Finding]:
+    from threadpoolctl import threadpool_info
+
+    for name in ("numpy", "scipy", "numba"):
+        try:
+            module = __import__(name + ".linalg" if name == "scipy" else name)
+        except Exception as error:
+            yield Finding(name, f"does not import: {error}", f"pip install --force-reinstall {name}", needed=True)
+            continue
+        text = module.__version__
+        for pool in threadpool_info():
+            if pool["user_api"] == "blas" and f"{name}.libs" in pool["filepath"]:
+                text += f", BLAS {pool['internal_api']} {pool['version']} ({pool.get('architecture', 'unknown core')})"
+        if name == "numba":
+            layers = [layer for layer, pool in _NUMBA_POOLS.items() if _imports(f"numba.np.ufunc.{pool}")]
+            text += f", threading layers {', '.join(layers)}"
+        yield Finding(name, text)
+
+
+_NUMBA_POOLS = {"omp": "omppool", "tbb": "tbbpool", "workqueue": "workqueue"}
+
+
+def _imports(module: str) -> bool:
+    try:
+        return importlib.import_module(module) is not None
+    except ImportError:
+        return False
+
+
+def _kernels() -> Iterator[Finding]:
+    try:
+        importlib.import_module("pytagi_ddp.kernels.cpu")
+        yield Finding("CPU kernels", "built")
+    except Exception as error:
+        yield Finding("CPU kernels", "do not load", str(error), needed=True)
+
+
+def _threads() -> Iterator[Finding]:
+    from pytagi_ddp.kernels.cpu import threads
+
+    names = ("PYTAGI_DDP_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    settings = ", ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ) or "no variable set"
+    yield Finding("Cores", f"{threads.usable_cores()} usable of {os.cpu_count()}")
+    yield Finding("Threads", f"{threads.default_threads()} per rank here ({settings})")
+
+
+def _mpi() -> Iterator[Finding]:
+    advice = 'pip install "pytagi-ddp[mpi]"   (for more than one rank)'
+    try:
+        yield Finding("mpi4py", importlib.metadata.version("mpi4py"))
+    except importlib.metadata.PackageNotFoundError:
+        yield Finding("mpi4py", "not installed", advice)
+        return
+    code = "from pytagi_ddp.distributed.launcher import load_mpi; print(load_mpi(None).Get_library_version())"
+    library, error = _ask([sys.executable, "-c", code])
+    if not library:
+        yield Finding("MPI library", f"does not load: {error}", advice)
+        return
+    yield Finding("MPI library", short_version(library))
+    yield from _launcher(library)
+
+
+def _launcher(library: str) -> Iterator[Finding]:
+    launch = detect_launcher()
+    if launch is None:
+        yield Finding("Ranks", "not started by a launcher: 1 rank")
+    else:
+        ranks = f"rank {launch.rank} of {launch.world_size or 'unknown'}, started by {launch.launcher}"
+        try:
+            check_launcher(launch, library)
+            yield Finding("Ranks", ranks)
+        except LaunchError as error:
+            yield Finding("Ranks", f"{ranks}, which does not fit", str(error))
+    family = mpi_family(library)
+    on_path = shutil.which("mpirun")
+    belongs = mpi_family(mpirun_version(on_path)) if on_path else "none"
+    try:
+        right = find_mpirun(family)
+    except LaunchError as error:
+        yield Finding("mpirun", "none that belongs to this MPI library", str(error))
+        return
+    yield Finding("mpirun", f"{right} belongs to {family}")
+    if on_path is None or belongs != family:
+        text = "none" if on_path is None else f"{on_path} belongs to {belongs}, not to {family}"
+        yield Finding("mpirun on PATH", text, f"start with {right}, or with python -m pytagi_ddp.launch -np 2 ...")
+    if launch is None:
+        yield _trial(str(right))
+
+
+def _trial(mpirun: str) -> Finding:
+    code = (
+        "import numpy as np; from pytagi_ddp.distributed.communicator import create_communicator; "
+        "c = create_communicator('mpi', timeout=20); x = np.ones(1); c.all_reduce(x); print(int(x[0]))"
+    )
+    answer, error = _ask([mpirun, "-np", "2", sys.executable, "-c", code])
+    if answer.split() == ["2", "2"]:
+        return Finding("Trial", "2 ranks start, add and end")
+    return Finding("Trial", "2 ranks do not work together", f"{answer} {error}".strip())
+
+
+def _shared_memory() -> Iterator[Finding]:
+    free = shared_memory.free_bytes()
+    if free is None:
+        return
+    ranks = os.cpu_count() or 1
+    required = shared_memory.required_bytes(ranks)
+    advice = "" if free >= required else "give the container more (docker run --shm-size=256m), or use fewer ranks"
+    text = f"{free / 1e6:.0f} MB free; MPICH needs {required / 1e6:.0f} MB for {ranks} ranks on this node"
+    yield Finding("/dev/shm", text, advice)
+    if dead := shared_memory.leftovers():
+        size = sum(file.stat().st_size for file in dead) / 1e6
+        advice = "rm " + " ".join(map(str, dead))
+        yield Finding("/dev/shm", f"{len(dead)} files of dead MPI jobs, {size:.0f} MB", advice)
+
+
+def _gpus() -> Iterator[Finding]:
+    gpus = _ask(["nvidia-smi", "-L"])[0].splitlines() if shutil.which("nvidia-smi") else []
+    yield Finding("GPUs", "; ".join(line.partition(" (UUID")[0] for line in gpus) or "no NVIDIA GPU")
+    if importlib.util.find_spec("cupy") is None:
+        advice = "pip install cupy-cuda12x   (for the GPU)" if gpus else ""
+        yield Finding("CuPy, NCCL", "not installed", advice)
+        return
+    code = "import cupy; from cupy.cuda import nccl; print(cupy.__version__, 'NCCL', nccl.get_version())"
+    answer, error = _ask([sys.executable, "-c", code])
+    yield Finding("CuPy, NCCL", answer.strip() or f"do not load: {error}")
+
+
+def _ask(command: list[str]) -> tuple[str, str]:
+    """Runs a command; returns what it printed ("" when it failed) and the last line of its complaint."""
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return "", str(error)
+    complaint = (result.stderr.strip() or f"exit code {result.returncode}").splitlines()[-1]
+    return (result.stdout, "") if result.returncode == 0 else ("", complaint)
+
+
+def report(findings: list[Finding], write: Callable[[str], None] = print) -> int:
+    """Prints the findings and what to do about them; returns the exit code."""
+    width = max(len(finding.topic) for finding in findings)
+    for finding in findings:
+        write(f"{finding.topic:<{width}}  {finding.text}")
+    for finding in findings:
+        if finding.advice:
+            write(f"\n{finding.topic}: {finding.text}\n    {finding.advice}")
+    works = not any(finding.needed for finding in findings)
+    write("\nA CPU run works here." if works else "\nA CPU run does not work here.")
+    return 0 if works else 1
+
+
+if __name__ == "__main__":
+    launched = detect_launcher()
+    if launched is None or launched.rank == 0:
+        sys.exit(report(examine()))

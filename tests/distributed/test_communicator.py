@@ -1,0 +1,117 @@
+"""The engine for one process, and the choice of an engine."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from pytagi_ddp.distributed.communicator import ENGINES, SerialCommunicator, create_communicator
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch):
+    for name in ("PMI_SIZE", "PMI_RANK", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMIX_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("PYTAGI_DDP_TIMEOUT", raising=False)
+
+
+@pytest.mark.parametrize("backend", ["auto", "serial"])
+def test_one_process(backend):
+    comm = create_communicator(backend, rank=0, world_size=1)
+    assert (comm.backend, comm.rank, comm.world_size) == ("serial", 0, 1)
+    assert (comm.local_rank, comm.local_world_size) == (0, 1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+@pytest.mark.parametrize("shape", [(0,), (1,), (), (3, 5)])
+def test_collectives_of_one_process_change_nothing(dtype, shape):
+    comm = create_communicator("serial")
+    buffer = np.full(shape, 3, dtype)
+    comm.all_reduce(buffer)
+    comm.broadcast(buffer)
+    np.testing.assert_array_equal(buffer, np.full(shape, 3, dtype))
+    comm.barrier()
+    payload = {"any": [1, 2]}
+    assert comm.broadcast_object(payload) == payload
+    assert comm.all_gather_object(payload) == [payload]
+    assert (comm.reduce_calls, comm.reduce_bytes) == (1, buffer.nbytes)
+    assert 0 <= comm.reduce_seconds < 1
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda comm: comm.all_reduce([1.0]), TypeError, "not on list"),
+        (lambda comm: comm.all_reduce(np.zeros(2, np.float16)), TypeError, "float32, float64, int64, not float16"),
+        (lambda comm: comm.all_reduce(np.zeros((4, 4), np.float32)[:, 1]), ValueError, r"\(4,\) is not contiguous"),
+        (lambda comm: comm.broadcast(np.frombuffer(b"12", np.uint8)), ValueError, "read-only"),
+        (lambda comm: comm.broadcast(np.array([None])), TypeError, "array of object"),
+        (lambda comm: comm.broadcast(np.zeros(2), 1), ValueError, "rank from 0 to 0, got 1"),
+        (lambda comm: comm.broadcast_object(2, -1), ValueError, "got -1"),
+    ],
+)
+def test_bad_arguments(call, error, message):
+    with pytest.raises(error, match=message):
+        call(create_communicator("serial"))
+
+
+def test_a_closed_communicator_refuses():
+    comm = create_communicator()
+    comm.close()
+    comm.close()
+    with pytest.raises(RuntimeError, match="barrier on rank 0: this communicator is closed"):
+        comm.barrier()
+
+
+@pytest.mark.parametrize("asked", [{"rank": 1}, {"world_size": 4}, {"rank": 0, "world_size": 2}])
+def test_rank_and_world_size_must_agree(asked):
+    with pytest.raises(ValueError, match=r"=\d was asked for, but .* \(rank 0 of 1\)"):
+        create_communicator("serial", **asked)
+
+
+def test_unknown_backend_lists_the_known():
+    with pytest.raises(ValueError, match="'gloo'; known are 'auto', 'serial', 'mpi', 'nccl'"):
+        create_communicator("gloo")
+
+
+def test_nccl_says_that_it_is_not_there():
+    with pytest.raises(NotImplementedError, match="not in this version"):
+        create_communicator("nccl")
+
+
+def test_time_out_comes_from_the_argument_or_the_environment(monkeypatch):
+    limits = []
+    monkeypatch.setitem(ENGINES, "serial", lambda timeout: limits.append(timeout) or SerialCommunicator())
+    create_communicator("serial")
+    monkeypatch.setenv("PYTAGI_DDP_TIMEOUT", "12.5")
+    create_communicator("serial")
+    create_communicator("serial", timeout=3)
+    assert limits == [300.0, 12.5, 3.0]
+    for text in ("soon", "0", "-1", "nan"):
+        monkeypatch.setenv("PYTAGI_DDP_TIMEOUT", text)
+        with pytest.raises(ValueError, match=f"PYTAGI_DDP_TIMEOUT .* got '{text}'"):
+            create_communicator("serial")
+
+
+@pytest.mark.parametrize(("size", "engine"), [("2", "mpi"), ("1", "serial")])
+def test_auto_follows_the_launcher(monkeypatch, size, engine):
+    made = []
+    for name in ("mpi", "serial"):
+        monkeypatch.setitem(ENGINES, name, lambda timeout, name=name: made.append(name) or SerialCommunicator())
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PMI_SIZE", size)
+    create_communicator()
+    assert made == [engine]
+
+
+def test_importing_and_serial_use_touch_no_mpi_and_start_no_thread():
+    code = (
+        "import sys, threading, pytagi_ddp.distributed.mpi, pytagi_ddp.distributed.job, pytagi_ddp.doctor\n"
+        "from pytagi_ddp.distributed.communicator import create_communicator\n"
+        "create_communicator().barrier()\n"
+        "print([name for name in ('mpi4py.MPI', 'cupy', 'matplotlib', 'numba.cuda') if name in sys.modules],\n"
+        "      threading.active_count(), sys.excepthook is sys.__excepthook__)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert result.stdout == "[] 1 True\n", result.stderr

@@ -1,0 +1,116 @@
+"""Who started us, which MPI will be loaded, and whether they fit: read from environments and version texts."""
+
+import pytest
+
+from pytagi_ddp.distributed import launcher
+from pytagi_ddp.distributed.errors import LaunchError
+from pytagi_ddp.distributed.launcher import check_launcher, detect_launcher, find_mpirun, mpi_family, short_version
+
+HYDRA = {"PMI_RANK": "2", "PMI_SIZE": "3", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2", "HYDI_CONTROL_FD": "7"}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "2",
+    "OMPI_COMM_WORLD_SIZE": "3",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "PMIX_RANK": "2",
+}
+SLURM = {"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "3", "SLURM_LOCALID": "1", "SLURM_NTASKS": "3"}
+
+MPICH_TEXT = "MPICH Version:      5.0.2\nMPICH Release date: some day\nMPICH Device:       ch4:ofi\n"
+OPEN_MPI_TEXT = "Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4, repo rev: v4.1.4, May 26, 2022"
+INTEL_TEXT = "Intel(R) MPI Library 2021.13 for Linux* OS\n"
+
+
+@pytest.mark.parametrize(
+    ("environ", "name", "local_size"),
+    [
+        (HYDRA, "MPICH's mpirun (Hydra)", 2),
+        (OPEN_MPI, "Open MPI's mpirun", 2),
+        (SLURM, "srun", None),
+        (SLURM | {"PMI_RANK": "2", "PMI_SIZE": "3", "PMI_FD": "9"}, "srun", None),
+        (SLURM | {"PMIX_RANK": "2"}, "srun", None),
+        (SLURM | HYDRA, "MPICH's mpirun (Hydra)", 2),
+        (SLURM | OPEN_MPI, "Open MPI's mpirun", 2),
+    ],
+)
+def test_detects_the_launcher(environ, name, local_size):
+    launch = detect_launcher(environ)
+    assert (launch.launcher, launch.rank, launch.world_size) == (name, 2, 3)
+    assert (launch.local_rank, launch.local_world_size) == (1, local_size)
+    assert launch.evidence.endswith("=3")
+
+
+def test_no_launcher():
+    assert detect_launcher({}) is None
+    # A batch script before its first srun: the allocation has four tasks, this process is none of them.
+    assert detect_launcher({"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_JOB_ID": "7"}) is None
+
+
+def test_a_launcher_that_does_not_tell_the_size():
+    launch = detect_launcher({"PMIX_RANK": "1"})
+    assert (launch.rank, launch.world_size) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "family", "short"),
+    [
+        (MPICH_TEXT, "MPICH", "MPICH 5.0.2"),
+        (OPEN_MPI_TEXT, "Open MPI", "Open MPI v4.1.4"),
+        (INTEL_TEXT, "Intel MPI", "Intel(R) MPI Library 2021.13 for Linux* OS"),
+        ("MVAPICH Version: 3.0\nMPICH ...", "MVAPICH", "MVAPICH 3.0"),
+        ("HYDRA build details:\n    Version: 5.0.2", "MPICH", "HYDRA build details:"),
+        ("mpirun (Open MPI) 4.1.4\n", "Open MPI", "mpirun (Open MPI) 4.1.4"),
+        ("Some MPI 1.0\nmore", "Some MPI 1.0", "Some MPI 1.0"),
+    ],
+)
+def test_families(text, family, short):
+    assert mpi_family(text) == family
+    assert short_version(text) == short
+
+
+@pytest.mark.parametrize(
+    ("environ", "library"),
+    [(HYDRA, MPICH_TEXT), (HYDRA, INTEL_TEXT), (OPEN_MPI, OPEN_MPI_TEXT), (SLURM, MPICH_TEXT), (SLURM, OPEN_MPI_TEXT)],
+)
+def test_a_launcher_that_fits(environ, library):
+    check_launcher(detect_launcher(environ), library)
+
+
+@pytest.mark.parametrize(
+    ("environ", "library", "names"),
+    [
+        (OPEN_MPI, MPICH_TEXT, ["Open MPI's mpirun (OMPI_COMM_WORLD_SIZE=3)", "mpi4py loads MPICH 5.0.2"]),
+        (HYDRA, OPEN_MPI_TEXT, ["MPICH's mpirun (Hydra) (PMI_SIZE=3)", "mpi4py loads Open MPI v4.1.4"]),
+    ],
+)
+def test_a_launcher_that_does_not_fit(environ, library, names):
+    with pytest.raises(LaunchError) as caught:
+        check_launcher(detect_launcher(environ), library)
+    for name in [*names, "-np 3"]:
+        assert name in str(caught.value)
+
+
+@pytest.fixture
+def fake_mpirun(tmp_path, monkeypatch):
+    """Puts an mpirun that prints a given version first on PATH, with no mpirun installed from PyPI."""
+
+    def put(version):
+        mpirun = tmp_path / "mpirun"
+        mpirun.write_text(f"#!/bin/sh\necho '{version}'\n")
+        mpirun.chmod(0o755)
+        return mpirun
+
+    monkeypatch.setattr(launcher, "_DISTRIBUTIONS", {"MPICH": "no-such-distribution"})
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return put
+
+
+def test_mpirun_from_path_must_be_of_the_family(fake_mpirun):
+    with pytest.raises(LaunchError, match="there is no mpirun on PATH"):
+        find_mpirun("MPICH")
+    mpirun = fake_mpirun("mpirun (Open MPI) 4.1.4")
+    assert find_mpirun("Open MPI") == mpirun
+    with pytest.raises(LaunchError, match=f"mpi4py loads MPICH, but {mpirun} belongs to Open MPI"):
+        find_mpirun("MPICH")
+    fake_mpirun("Intel(R) MPI Library for Linux* OS, Version 2021.13")
+    assert find_mpirun("MPICH") == mpirun

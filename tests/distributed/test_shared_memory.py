@@ -1,0 +1,49 @@
+"""Room and leftovers in /dev/shm."""
+
+import mmap
+
+import pytest
+
+from pytagi_ddp.distributed import shared_memory
+from pytagi_ddp.distributed.errors import LaunchError
+
+
+@pytest.fixture
+def shm(tmp_path, monkeypatch):
+    monkeypatch.setattr(shared_memory, "SHM", tmp_path)
+    return tmp_path
+
+
+def test_leftovers_are_files_that_nobody_has_mapped(shm):
+    dead, alive = shm / "mpich_shm_dead_0", shm / "mpich_shm_alive_0"
+    (shm / "something_else").write_bytes(b"x" * 100)
+    for file in (dead, alive):
+        file.write_bytes(b"x" * 4096)
+    with alive.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
+        assert shared_memory.leftovers() == [dead]
+    assert sorted(shared_memory.leftovers()) == [alive, dead]
+
+
+def test_own_files_lose_their_name_and_keep_their_memory(shm):
+    own, other = shm / "mpich_shm_own_0", shm / "mpich_shm_other_0"
+    for file in (own, other):
+        file.write_bytes(b"x" * 4096)
+    with own.open("r+b") as file, mmap.mmap(file.fileno(), 4096) as memory:
+        shared_memory.unlink_own_files()
+        assert memory[:2] == b"xx"
+    assert list(shm.iterdir()) == [other]
+
+
+def test_too_little_room_names_the_numbers_and_the_leftovers(shm, monkeypatch):
+    monkeypatch.setattr(shared_memory, "free_bytes", lambda: 16_000_000)
+    (shm / "mpich_shm_dead_0").write_bytes(b"x")
+    with pytest.raises(LaunchError, match=r"16\.0 MB free, and 2 ranks .* need 23\.0 MB. 1 files of dead jobs"):
+        shared_memory.check_space(2)
+    monkeypatch.setattr(shared_memory, "free_bytes", lambda: 23_000_000)
+    shared_memory.check_space(2)
+
+
+def test_no_shared_memory_file_system_is_no_error(monkeypatch, tmp_path):
+    assert shared_memory.free_bytes(tmp_path / "missing") is None
+    monkeypatch.setattr(shared_memory, "free_bytes", lambda: None)
+    shared_memory.check_space(1000)

@@ -1,0 +1,94 @@
+"""Jobs that cannot work are refused before anything starts, once, and never become separate trainings."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.mpi.run import ROOT, MpiJob, mpirun, mpirun_command
+
+pytestmark = pytest.mark.mpi
+
+TRAIN = """
+from pytagi_ddp.distributed.communicator import create_communicator
+comm = create_communicator()
+print("training", comm.rank, comm.world_size)
+"""
+
+
+def private_shm(size, then):
+    """A launcher that gives the job a /dev/shm of its own: ``"$@"`` in ``then`` is the job."""
+    script = f"mount --make-rprivate / && mount -t tmpfs -o size={size} none /dev/shm && {then}"
+    command = ["unshare", "--mount", "sh", "-c", script, "sh"]
+    if shutil.which("unshare") is None or subprocess.run([*command, "true"], capture_output=True).returncode:
+        pytest.skip("needs the right to mount a small /dev/shm (unshare --mount)")
+    return [*command, *mpirun_command(), "-np", "2", sys.executable]
+
+
+def test_mpirun_of_another_mpi():
+    other = "/usr/bin/mpirun"
+    version = subprocess.run([other, "--version"], capture_output=True, text=True).stdout if shutil.which(other) else ""
+    if "Open MPI" not in version or mpirun_command()[0] == other:
+        pytest.skip("needs a second MPI: Debian's openmpi-bin beside the mpich wheel")
+    launcher = [other, "--allow-run-as-root", "--oversubscribe", "-np", "2", sys.executable]
+    result = MpiJob(TRAIN, launcher=launcher).finish()
+    assert result.returncode != 0
+    assert "training" not in result.stdout
+    assert "started by Open MPI's mpirun (OMPI_COMM_WORLD_SIZE=2), but mpi4py loads MPICH" in result.stderr
+    assert f"{mpirun_command()[0]} -np 2" in result.stderr
+
+
+def test_the_environment_of_another_mpi():
+    result = mpirun(TRAIN, env={"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"})
+    if "Open MPI" in mpirun_command()[0]:
+        pytest.skip("the installed MPI is Open MPI")
+    assert result.returncode != 0
+    assert result.stderr.count("LaunchError: this job was started by Open MPI's mpirun") >= 1
+    assert "training" not in result.stdout
+
+
+def test_mpirun_without_mpi4py(tmp_path):
+    (tmp_path / "mpi4py.py").write_text("raise ModuleNotFoundError(\"No module named 'mpi4py'\")")
+    result = mpirun(TRAIN, env={"PYTHONPATH": f"{tmp_path}:{ROOT}"})
+    assert result.returncode != 0
+    assert "training" not in result.stdout
+    assert result.stderr.count("LaunchError: this job was started by ") == result.stderr.count("[rank ") == 1
+    assert "MPI cannot be loaded: No module named 'mpi4py'" in result.stderr
+    assert 'pip install "pytagi-ddp[mpi]"' in result.stderr
+
+
+def test_a_launcher_whose_size_mpi_does_not_see():
+    # What srun without --mpi does: every task is rank 0 of 1.
+    env = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0", "PYTHONPATH": str(ROOT)}
+    job = MpiJob(TRAIN, np=1, env=env, launcher=[sys.executable])
+    result = job.finish()
+    assert result.returncode != 0
+    assert "srun started 2 ranks (SLURM_STEP_NUM_TASKS=2), but MPI says that this is rank 0 of 1" in result.stderr
+    assert "training" not in result.stdout
+
+
+def test_mpi_without_a_launcher_is_one_rank():
+    job = MpiJob(TRAIN.replace("()", "('mpi')", 1), np=1, launcher=[sys.executable])
+    result = job.finish()
+    assert (result.returncode, result.stdout, result.stderr) == (0, "training 0 1\n", "")
+
+
+def test_too_little_room_in_dev_shm():
+    result = MpiJob(TRAIN, launcher=private_shm("16m", 'exec "$@"')).finish()
+    assert result.returncode != 0
+    assert "training" not in result.stdout
+    assert result.stderr.count("LaunchError: /dev/shm has 16.") == result.stderr.count("[rank ") == 1
+    assert "2 ranks on this node need 23.0 MB" in result.stderr
+
+
+def test_the_least_room_that_is_accepted_is_enough():
+    result = MpiJob(TRAIN, launcher=private_shm("22500k", 'exec "$@"')).finish()
+    assert (result.returncode, result.stderr) == (0, "")
+    assert sorted(result.stdout.splitlines()) == ["training 0 2", "training 1 2"]
+
+
+def test_a_killed_job_leaves_nothing_in_dev_shm():
+    code = TRAIN + "comm.barrier()\nos.kill(os.getpid(), 9)"
+    result = MpiJob(code, launcher=private_shm("64m", '"$@"; echo "left: $(ls /dev/shm | wc -l)"')).finish()
+    assert "left: 0" in result.stdout

@@ -1,0 +1,44 @@
+"""python -m pytagi_ddp.doctor: finishes, names everything, and says whether a run would work."""
+
+import subprocess
+import sys
+
+from pytagi_ddp import doctor
+
+
+def test_a_report_of_this_machine():
+    result = subprocess.run([sys.executable, "-m", "pytagi_ddp.doctor"], capture_output=True, text=True, timeout=90)
+    assert result.returncode == 0, result.stdout
+    assert result.stderr == ""
+    topics = [line.partition("  ")[0].strip() for line in result.stdout.partition("\n\n")[0].splitlines()]
+    expected = ["Python", "numpy", "scipy", "numba", "CPU kernels", "Cores", "Threads", "mpi4py", "GPUs", "CuPy, NCCL"]
+    assert [topic for topic in topics if topic in expected] == expected
+    assert "cannot tell" not in result.stdout
+
+
+def test_what_a_run_needs_decides_the_exit_code():
+    lines = []
+    findings = [doctor.Finding("MPI", "not installed", "pip install it"), doctor.Finding("Python", "3.10")]
+    assert doctor.report(findings, lines.append) == 0
+    assert lines[:3] == ["MPI     not installed", "Python  3.10", "\nMPI: not installed\n    pip install it"]
+    assert doctor.report([*findings, doctor.Finding("kernels", "gone", "build", needed=True)], lines.append) == 1
+    assert lines[-1] == "\nA CPU run does not work here."
+
+
+def test_a_check_that_fails_becomes_a_finding(monkeypatch):
+    def broken():
+        raise OSError("no such device")
+        yield
+
+    monkeypatch.setattr(doctor, "_gpus", broken)
+    assert doctor.examine()[-1].text == "cannot tell: OSError('no such device')"
+
+
+def test_a_missing_mpi4py_is_said_with_the_remedy(monkeypatch):
+    def missing(name):
+        raise doctor.importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor.importlib.metadata, "version", missing)
+    (finding,) = doctor._mpi()
+    assert (finding.text, finding.needed) == ("not installed", False)
+    assert "pytagi-ddp[mpi]" in finding.advice
