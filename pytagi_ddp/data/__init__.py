@@ -1,0 +1,33 @@
+"""Data sets in memory, augmentation, and batches shared among ranks; nothing here needs MPI.
+
+train, test = load_cifar10()
+loader = BatchLoader(train, 128, rank, world_size, transform=random_crop_flip, mean=train.mean(), std=train.std())
+for x, labels in loader: ...
+"""
+
+from pytagi_ddp.data.augment import ShardRandom, random_crop_flip
+from pytagi_ddp.data.cifar10 import download_cifar10, find_cifar10, load_cifar10
+from pytagi_ddp.data.dataset import ImageDataset
+from pytagi_ddp.data.folders import DatasetNotFoundError
+from pytagi_ddp.data.loader import BatchLoader
+from pytagi_ddp.data.mnist import download_mnist, find_mnist, load_mnist
+from pytagi_ddp.data.sampler import EvaluationSampler, IndexBatch, ShardedSampler
+from pytagi_ddp.data.synthetic import synthetic_images
+
+__all__ = [
+    "BatchLoader",
+    "DatasetNotFoundError",
+    "EvaluationSampler",
+    "ImageDataset",
+    "IndexBatch",
+    "ShardRandom",
+    "ShardedSampler",
+    "download_cifar10",
+    "download_mnist",
+    "find_cifar10",
+    "find_mnist",
+    "load_cifar10",
+    "load_mnist",
+    "random_crop_flip",
+    "synthetic_images",
+]

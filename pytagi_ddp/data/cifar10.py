@@ -1,0 +1,141 @@
+"""CIFAR-10: 50,000 training and 10,000 test images of 32 x 32 pixels in 10 classes.
+
+Source: Krizhevsky (2009), "Learning multiple layers of features from tiny images". Both official layouts are
+read: binary (`cifar-10-batches-bin`: records of one label byte and 3 x 32 x 32 pixels) and Python
+(`cifar-10-batches-py`: pickled dictionaries).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tarfile
+from pathlib import Path
+
+import numpy as np
+
+from pytagi_ddp.data.dataset import ImageDataset
+from pytagi_ddp.data.download import atomic_file, download_file
+from pytagi_ddp.data.folders import Layout, download_folder, find_layout, not_found, search_folders
+from pytagi_ddp.data.restricted_pickle import load_arrays
+
+URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+BATCH_SIZE = 10_000  # images per official file
+
+_SHAPE = (3, 32, 32)
+_PIXELS = 3 * 32 * 32
+_TRAIN = tuple(f"data_batch_{i}" for i in range(1, 6))
+_TEST = ("test_batch",)
+_BINARY = Layout("cifar-10-batches-bin", tuple(f"{name}.bin" for name in _TRAIN + _TEST))
+_PYTHON = Layout("cifar-10-batches-py", _TRAIN + _TEST)
+_LAYOUTS = (_BINARY, _PYTHON)
+
+
+def find_cifar10(data_dir: str | os.PathLike[str] | None = None) -> Path | None:
+    """The folder that holds the files of CIFAR-10 in either layout, or None.
+
+    Searched in order, each with the usual subfolders: data_dir, $PYTAGI_DATA, $PYTAGI_DATA/cifar,
+    ./data/cifar.
+    """
+    return find_layout(search_folders("cifar", data_dir), _LAYOUTS)
+
+
+def download_cifar10(data_dir: str | os.PathLike[str] | None = None, progress: bool = True) -> Path:
+    """Download the official archive (170 MB) and unpack it; with several ranks, on one of them only.
+
+    Args:
+        data_dir: Where to; None: $PYTAGI_DATA/cifar, else ./data/cifar.
+        progress: Show a progress bar.
+
+    Returns:
+        The folder with the files.
+
+    Raises:
+        DatasetNotFoundError: The archive could not be fetched, did not have its published checksum, or
+            could not be written.
+    """
+    target = download_folder("cifar", data_dir)
+    archive = target / URL.rsplit("/", 1)[1]
+    try:
+        download_file(URL, archive, MD5, progress)
+        _unpack(archive, target / _BINARY.subfolder)
+        archive.unlink()
+    except (OSError, tarfile.TarError, KeyError) as error:
+        raise not_found("CIFAR-10", search_folders("cifar", data_dir), _LAYOUTS, URL, error) from error
+    return target / _BINARY.subfolder
+
+
+def load_cifar10(
+    data_dir: str | os.PathLike[str] | None = None, download: bool = True, progress: bool = True
+) -> tuple[ImageDataset, ImageDataset]:
+    """Load CIFAR-10 from where `find_cifar10` finds it, downloading it first where it is nowhere.
+
+    Args:
+        data_dir: A folder to search first, and to download into.
+        download: Whether to download.
+        progress: Show a progress bar while downloading.
+
+    Returns:
+        Training set and test set, images of shape (N, 3, 32, 32).
+
+    Raises:
+        DatasetNotFoundError: Not found, and not downloaded.
+        ValueError: A truncated or corrupt file.
+    """
+    folder = find_cifar10(data_dir)
+    if folder is None:
+        if not download:
+            raise not_found("CIFAR-10", search_folders("cifar", data_dir), _LAYOUTS, URL)
+        folder = download_cifar10(data_dir, progress)
+    return _load(folder, _TRAIN, "CIFAR-10 train"), _load(folder, _TEST, "CIFAR-10 test")
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    """Copy the files of the binary layout out of the archive, by name: no path in it is ever followed."""
+    with tarfile.open(archive) as tar:
+        for name in _BINARY.files:
+            source = tar.extractfile(f"{_BINARY.subfolder}/{name}")
+            if source is None:
+                raise tarfile.TarError(f"{archive}: {name} is not a regular file")
+            with source, atomic_file(folder / name) as file:
+                shutil.copyfileobj(source, file)
+
+
+def _load(folder: Path, names: tuple[str, ...], title: str) -> ImageDataset:
+    images = np.empty((len(names) * BATCH_SIZE, _PIXELS), np.uint8)
+    labels = np.empty(len(images), np.int64)
+    for i, name in enumerate(names):
+        part = slice(i * BATCH_SIZE, (i + 1) * BATCH_SIZE)
+        binary = folder / f"{name}.bin"
+        path, read = (binary, _read_binary) if binary.is_file() else (folder / name, _read_python)
+        images[part], labels[part] = read(path)
+        outside = labels[part][(labels[part] < 0) | (labels[part] >= len(CLASSES))]
+        if outside.size:
+            raise ValueError(f"{path}: label {outside[0]} is outside 0..{len(CLASSES) - 1}; fetch the file again")
+    return ImageDataset(images.reshape(-1, *_SHAPE), labels, CLASSES, title)
+
+
+def _read_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    expected, found = BATCH_SIZE * (1 + _PIXELS), path.stat().st_size
+    if found != expected:
+        raise ValueError(f"{path}: expected {expected} bytes, found {found}; fetch the file again")
+    records = np.fromfile(path, np.uint8).reshape(BATCH_SIZE, 1 + _PIXELS)
+    return records[:, 1:], records[:, 0]
+
+
+def _read_python(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    content = load_arrays(path)
+    pixels = content.get(b"data") if isinstance(content, dict) else None
+    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8:
+        raise ValueError(f"{path}: holds no uint8 array under the key 'data'; fetch the file again")
+    labels = content.get(b"labels")
+    if not isinstance(labels, list) or not all(isinstance(label, int) for label in labels):
+        raise ValueError(f"{path}: holds no list of integers under the key 'labels'; fetch the file again")
+    if pixels.shape != (BATCH_SIZE, _PIXELS) or len(labels) != BATCH_SIZE:
+        raise ValueError(
+            f"{path}: expected {BATCH_SIZE} labels and {BATCH_SIZE * _PIXELS} bytes of pixels, "
+            f"found {len(labels)} and {pixels.size}; fetch the file again"
+        )
+    return pixels, np.array(labels)

@@ -1,0 +1,88 @@
+"""Fetch a file over HTTP: complete and with the right checksum, or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+from uuid import uuid4
+
+from tqdm import tqdm
+
+_CHUNK = 1 << 18
+
+
+class DownloadError(OSError):
+    """A file could not be fetched, or what came is not the file that was published."""
+
+
+class _Progress(tqdm):
+    monitor_interval = 0  # tqdm would otherwise start a thread that outlives the bar
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write that appears under `path` only when the block has ended well.
+
+    It is written beside `path`, flushed to the disk and renamed; after an exception it is removed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}.part")
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def download_file(url: str, path: Path, md5: str, progress: bool = True, timeout: float = 10.0) -> None:
+    """Write the content of `url` to `path`.
+
+    Args:
+        url: Address.
+        path: File to make or to replace; its folder is made where missing.
+        md5: Checksum in hexadecimal digits.
+        progress: Show a progress bar on standard error.
+        timeout: Seconds to wait for the connection, and for each piece of data.
+
+    Raises:
+        DownloadError: No connection, a connection that broke off, or a checksum that differs. `path` is then
+            as it was before.
+        OSError: The file cannot be written.
+    """
+    digest = hashlib.md5(usedforsecurity=False)
+    with atomic_file(path) as file:
+        for chunk in _read(url, path.name, progress, timeout):
+            digest.update(chunk)
+            file.write(chunk)
+        if digest.hexdigest() != md5:
+            raise DownloadError(
+                f"{url}: {file.tell()} bytes with md5 {digest.hexdigest()}, expected md5 {md5}; try again later"
+            )
+
+
+def _read(url: str, name: str, progress: bool, timeout: float) -> Iterator[bytes]:
+    """Pieces of the content; every failure of the network becomes a DownloadError."""
+    try:
+        with urllib.request.urlopen(url, timeout=timeout) as response:
+            length = response.headers.get("Content-Length")
+            total = int(length) if length else None
+            received = 0
+            with _Progress(total=total, unit="B", unit_scale=True, desc=name, disable=not progress) as bar:
+                while chunk := response.read(_CHUNK):
+                    received += len(chunk)
+                    bar.update(len(chunk))
+                    yield chunk
+            if total is not None and received < total:
+                raise ConnectionError(f"the connection broke off after {received} of {total} bytes")
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise DownloadError(f"{url}: {error}") from error

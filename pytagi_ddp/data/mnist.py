@@ -1,0 +1,125 @@
+"""MNIST: 60,000 training and 10,000 test images of 28 x 28 grey pixels, digits 0 to 9.
+
+Source: LeCun, Bottou, Bengio & Haffner (1998), "Gradient-based learning applied to document recognition".
+Files are in IDX format, gzipped or plain: a magic number, the sizes as big-endian 32-bit integers, the bytes.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from pytagi_ddp.data.dataset import ImageDataset
+from pytagi_ddp.data.download import download_file
+from pytagi_ddp.data.folders import Layout, download_folder, find_layout, not_found, search_folders
+
+URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+MD5 = {
+    "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+    "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+    "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+}
+CLASSES = tuple("0123456789")
+
+_SUBFOLDER = "MNIST/raw"
+_GZIPPED = Layout(_SUBFOLDER, tuple(MD5))
+_PLAIN = Layout(_SUBFOLDER, tuple(name.removesuffix(".gz") for name in MD5))
+_LAYOUTS = (_GZIPPED, _PLAIN)
+
+
+def find_mnist(data_dir: str | os.PathLike[str] | None = None) -> Path | None:
+    """The folder that holds the four files of MNIST, gzipped or plain, or None.
+
+    Searched in order, each with its subfolder MNIST/raw: data_dir, $PYTAGI_DATA, $PYTAGI_DATA/mnist,
+    ./data/mnist.
+    """
+    return find_layout(search_folders("mnist", data_dir), _LAYOUTS)
+
+
+def download_mnist(data_dir: str | os.PathLike[str] | None = None, progress: bool = True) -> Path:
+    """Download the four gzipped files (12 MB); with several ranks, on one of them only.
+
+    Args:
+        data_dir: Where to; None: $PYTAGI_DATA/mnist, else ./data/mnist.
+        progress: Show a progress bar per file.
+
+    Returns:
+        The folder with the files.
+
+    Raises:
+        DatasetNotFoundError: A file could not be fetched, did not have its published checksum, or could not
+            be written.
+    """
+    target = download_folder("mnist", data_dir)
+    try:
+        for name, md5 in MD5.items():
+            download_file(URL + name, target / name, md5, progress)
+    except OSError as error:
+        raise not_found("MNIST", search_folders("mnist", data_dir), _LAYOUTS, URL, error) from error
+    return target
+
+
+def load_mnist(
+    data_dir: str | os.PathLike[str] | None = None, download: bool = True, progress: bool = True
+) -> tuple[ImageDataset, ImageDataset]:
+    """Load MNIST from where `find_mnist` finds it, downloading it first where it is nowhere.
+
+    Args:
+        data_dir: A folder to search first, and to download into.
+        download: Whether to download.
+        progress: Show a progress bar while downloading.
+
+    Returns:
+        Training set and test set, images of shape (N, 1, 28, 28).
+
+    Raises:
+        DatasetNotFoundError: Not found, and not downloaded.
+        ValueError: A truncated or corrupt file.
+    """
+    folder = find_mnist(data_dir)
+    if folder is None:
+        if not download:
+            raise not_found("MNIST", search_folders("mnist", data_dir), _LAYOUTS, URL)
+        folder = download_mnist(data_dir, progress)
+    return _load(folder, "train", "MNIST train"), _load(folder, "t10k", "MNIST test")
+
+
+def _load(folder: Path, prefix: str, title: str) -> ImageDataset:
+    images = _read_idx(folder / f"{prefix}-images-idx3-ubyte", 3)
+    labels = _read_idx(folder / f"{prefix}-labels-idx1-ubyte", 1)
+    if images.shape[1:] != (28, 28):
+        raise ValueError(f"{folder}: {prefix} images are {images.shape[1]} x {images.shape[2]}, expected 28 x 28")
+    if len(images) != len(labels):
+        raise ValueError(f"{folder}: {prefix} has {len(images)} images, but {len(labels)} labels")
+    return ImageDataset(images[:, np.newaxis], labels, CLASSES, title)
+
+
+def _read_idx(path: Path, axes: int) -> np.ndarray:
+    """The uint8 array in an IDX file, from `path` or `path`.gz."""
+    if not path.is_file():
+        path = path.with_name(f"{path.name}.gz")
+    data = path.read_bytes()
+    if path.suffix == ".gz":
+        data = _gunzip(data, path)
+    header = 4 * (1 + axes)
+    magic = bytes((0, 0, 8, axes))  # 8: unsigned bytes
+    if len(data) < header or data[:4] != magic:
+        raise ValueError(f"{path}: begins with {data[:4].hex()} ({len(data)} bytes), expected {magic.hex()}")
+    shape = tuple(int(size) for size in np.frombuffer(data, ">u4", axes, offset=4))
+    expected = header + math.prod(shape)
+    if len(data) != expected:
+        raise ValueError(f"{path}: expected {expected} bytes for shape {shape}, found {len(data)}; fetch it again")
+    return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
+
+
+def _gunzip(data: bytes, path: Path) -> bytes:
+    """Unpack as much as there is: the sizes in the header then tell what is missing."""
+    try:
+        return zlib.decompressobj(wbits=31).decompress(data)
+    except zlib.error as error:
+        raise ValueError(f"{path}: corrupt gzip file of {len(data)} bytes: {error}; fetch it again") from error

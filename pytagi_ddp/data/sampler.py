@@ -1,0 +1,166 @@
+"""Which images each rank sees, and in which batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+
+class IndexBatch(NamedTuple):
+    """One rank's part of a global batch.
+
+    Attributes:
+        indices: int64, the samples of this rank.
+        batch: Number of the global batch in the epoch.
+        offset: Where the part begins in the global batch.
+        global_size: Samples in the global batch, all ranks together.
+    """
+
+    indices: np.ndarray
+    batch: int
+    offset: int
+    global_size: int
+
+
+def _share(size: int, rank: int, world_size: int) -> tuple[int, int]:
+    """Begin and end of a rank's contiguous share of `size` items; shares differ by at most one item."""
+    return size * rank // world_size, size * (rank + 1) // world_size
+
+
+def _check_sizes(num_samples: int, rank: int, world_size: int) -> None:
+    if num_samples < 1:
+        raise ValueError(f"num_samples must be at least 1, got {num_samples}")
+    if world_size < 1 or not 0 <= rank < world_size:
+        raise ValueError(f"rank must be in 0..world_size-1, got rank {rank} of world_size {world_size}")
+
+
+def _count_batches(num_samples: int, batch_size: int, drop_last: bool = False) -> int:
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    return num_samples // batch_size if drop_last else -(-num_samples // batch_size)
+
+
+def _check_start(start_batch: int, num_batches: int) -> None:
+    if not 0 <= start_batch <= num_batches:
+        raise ValueError(f"start_batch must be in 0..{num_batches} (batches in the epoch), got {start_batch}")
+
+
+class ShardedSampler:
+    """Training order: every rank takes its slice of each global batch.
+
+    The samples are permuted by one generator that all ranks seed alike, PCG64([seed, epoch]), and cut into
+    global batches of batch_size * world_size. So R ranks with batches of B see, batch by batch, what one
+    rank sees with batches of R * B; shards are disjoint, cover the data, and every rank steps equally often.
+
+    A last, partial global batch is split as evenly as possible. A rank's part of it is empty only where
+    fewer samples than ranks are left; the rank still gets that (empty) batch, so that it steps along.
+
+    Args:
+        num_samples: Samples in the data set.
+        rank: This rank.
+        world_size: Number of ranks.
+        shuffle: Permute the samples anew in each epoch; otherwise keep the stored order.
+        seed: Shared by all ranks, >= 0.
+        drop_last: Leave a partial global batch out.
+
+    Raises:
+        ValueError: Sizes, ranks or seeds out of range.
+    """
+
+    def __init__(
+        self,
+        num_samples: int,
+        rank: int = 0,
+        world_size: int = 1,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        _check_sizes(num_samples, rank, world_size)
+        if seed < 0:
+            raise ValueError(f"seed must be at least 0, got {seed}")
+        self.num_samples = num_samples
+        self.rank = rank
+        self.world_size = world_size
+        self.shuffle = shuffle
+        self.seed = seed
+        self.drop_last = drop_last
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the permutation; all ranks must name the same epoch.
+
+        Raises:
+            ValueError: epoch < 0.
+        """
+        if epoch < 0:
+            raise ValueError(f"epoch must be at least 0, got {epoch}")
+        self.epoch = epoch
+
+    def num_batches(self, batch_size: int) -> int:
+        """Batches in an epoch, the same on every rank."""
+        return _count_batches(self.num_samples, batch_size * self.world_size, self.drop_last)
+
+    def batches(self, batch_size: int, start_batch: int = 0) -> Iterator[IndexBatch]:
+        """This rank's part of each global batch of the current epoch, from `start_batch` on.
+
+        Raises:
+            ValueError: batch_size < 1, or start_batch outside 0..num_batches.
+        """
+        _check_start(start_batch, self.num_batches(batch_size))
+        return self._batches(batch_size, start_batch, self._order())
+
+    def _order(self) -> np.ndarray:
+        if self.shuffle:
+            generator = np.random.Generator(np.random.PCG64([self.seed, self.epoch]))
+            return generator.permutation(self.num_samples)
+        return np.arange(self.num_samples)
+
+    def _batches(self, batch_size: int, start_batch: int, order: np.ndarray) -> Iterator[IndexBatch]:
+        global_size = batch_size * self.world_size
+        for batch in range(start_batch, self.num_batches(batch_size)):
+            members = order[batch * global_size : (batch + 1) * global_size]
+            begin, end = _share(len(members), self.rank, self.world_size)
+            yield IndexBatch(members[begin:end], batch, begin, len(members))
+
+
+class EvaluationSampler:
+    """Evaluation order: a contiguous shard per rank, in the stored order and without padding.
+
+    No sample counts twice and none is left out, so sums over ranks (errors, log-likelihoods) are exact.
+    Shards differ by at most one sample, hence ranks may differ by one batch: evaluate without collectives,
+    then add the sums up.
+
+    Args:
+        num_samples: Samples in the data set.
+        rank: This rank.
+        world_size: Number of ranks.
+
+    Raises:
+        ValueError: Sizes or ranks out of range.
+    """
+
+    def __init__(self, num_samples: int, rank: int = 0, world_size: int = 1) -> None:
+        _check_sizes(num_samples, rank, world_size)
+        self.begin, self.end = _share(num_samples, rank, world_size)
+
+    def num_batches(self, batch_size: int) -> int:
+        """Batches in this rank's shard; 0 where there are fewer samples than ranks and it has none."""
+        return _count_batches(self.end - self.begin, batch_size)
+
+    def batches(self, batch_size: int, start_batch: int = 0) -> Iterator[IndexBatch]:
+        """The shard in batches of `batch_size`, from `start_batch` on.
+
+        Raises:
+            ValueError: batch_size < 1, or start_batch outside 0..num_batches.
+        """
+        _check_start(start_batch, self.num_batches(batch_size))
+        return self._batches(batch_size, start_batch)
+
+    def _batches(self, batch_size: int, start_batch: int) -> Iterator[IndexBatch]:
+        for batch in range(start_batch, self.num_batches(batch_size)):
+            begin = self.begin + batch * batch_size
+            indices = np.arange(begin, min(begin + batch_size, self.end))
+            yield IndexBatch(indices, batch, 0, len(indices))
