@@ -1,0 +1,27 @@
+"""CUDA kernels: the files, functions and argument order of `kernels.cpu`, over CuPy arrays (NumPy in the simulator).
+
+Importing this package touches neither numba.cuda nor CuPy; a module is imported when it is first asked for.
+"""
+
+from importlib import import_module
+
+__all__ = [
+    "activation",
+    "array",
+    "batch_norm",
+    "conv2d",
+    "elementwise",
+    "layer_norm",
+    "linear",
+    "output_update",
+    "pooling",
+    "softmax",
+    "step",
+    "threads",
+]
+
+
+def __getattr__(name: str):
+    if name in __all__:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

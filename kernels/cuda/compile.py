@@ -1,0 +1,322 @@
+"""How CUDA kernels are written, compiled, kept and launched. The only file that imports numba.cuda.
+
+A kernel is a function over flat memory; parameter types are declared once, so nothing is dispatched at a launch:
+
+    from pytagi_ddp.kernels.cuda.compile import blocks, floats, int32, kernel, optional, thread_index
+
+    @kernel(floats, optional(floats), floats, int32, threads=256)
+    def relu(mu, var, out, n):
+        i = thread_index()
+        if i < n:
+            out[i] = mu[i] if var is None else mu[i] + var[i]
+
+    relu.launch(blocks(n, 256), mu, None, out, n)      # grid: a number or a tuple of up to three
+
+* `floats` and `ints` are C-contiguous float32 and int32 arrays of any shape; the kernel sees them flat. Sizes travel as
+  `int32`, `uint32` or `float32` scalars. A parameter `optional(...)` may be None: `x is None` is then decided while
+  compiling. Arguments are checked for dtype and contiguity, not for size.
+* Arithmetic of int32 and int64 is int64; mixing uint32 with a signed number is float64: use one kind per kernel.
+  Constants of formulas are `np.float32`. No float64 may appear in the code (the compile lane fails on it).
+* Shared memory: `s = cuda.shared.array(SIZE, float32, ALIGN)`, one per source line. `block_sum(value, s, threads)`.
+* Functions called by kernels carry `@device` (or are formulas).
+* Every kernel enters `REGISTRY`; the compile lane builds all of them for all architectures.
+
+NVVM makes PTX, nvJitLink a cubin, and CuPy loads and launches it on its current stream: about 5 microseconds of host
+time instead of the 90 of a numba launch, no second owner of contexts and streams, and the compile lane sees the very
+code that runs. Cubins are kept in the folder of `kernels.cpu.compile.cache_folder`, which is named after the sources.
+`kernels.cuda.array` supplies `current_device() -> int`, `compute_capability() -> (major, minor)` and
+`load_function(cubin, name) -> callable(grid, block, arguments)` of the current device.
+
+With NUMBA_ENABLE_CUDASIM=1 the same functions run in numba's simulator over NumPy arrays, every access bounds-checked.
+"""
+
+import os
+import re
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from importlib.metadata import version
+from itertools import product
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import numba
+import numpy as np
+from numba import cuda as numba_cuda
+from numba import float32, int32, types, uint32
+
+from pytagi_ddp.kernels.cpu.compile import cache_folder
+
+__all__ = [
+    "ALIGN",
+    "REGISTRY",
+    "SIMULATOR",
+    "block_sum",
+    "blocks",
+    "cuda",
+    "device",
+    "float32",
+    "floats",
+    "int32",
+    "ints",
+    "kernel",
+    "optional",
+    "thread_index",
+    "uint32",
+]
+
+SIMULATOR = bool(numba.config.ENABLE_CUDASIM)
+ALIGN = None if SIMULATOR else 16  # bytes, of shared arrays that are read four numbers at a time
+
+floats = types.CPointer(float32)
+ints = types.CPointer(int32)
+_DTYPES = {floats: np.dtype(np.float32), ints: np.dtype(np.int32)}
+_SCALARS = {float32: np.float32, int32: np.int32, uint32: np.uint32}
+_NULL = np.uint64(0)
+
+REGISTRY: dict[str, "Kernel"] = {}
+
+
+class optional(NamedTuple):
+    """A parameter that may be None; it stands where a type stands, hence its name."""
+
+    type: types.Type
+
+
+if SIMULATOR:
+    from numba.cuda.simulator.kernel import _get_kernel_context
+
+    class _Cuda:
+        """numba.cuda as the running block sees it.
+
+        The simulator swaps the name `cuda` in the module of a kernel while it runs, not in the modules of its
+        helpers, and two threads in one helper undo each other's swap. Looking the block up needs no swap.
+        """
+
+        def __getattr__(self, name):
+            return getattr(_get_kernel_context(), name)
+
+    class _Memory:
+        """Device memory as a kernel sees it: flat, no negative index, nothing beyond the end."""
+
+        def __init__(self, array: np.ndarray):
+            self._array = array.reshape(-1)
+
+        def _index(self, i):
+            if not 0 <= i < self._array.size:
+                raise IndexError(f"element {i} of an array of {self._array.size}")
+            return i
+
+        def __getitem__(self, i):
+            return self._array[self._index(i)]
+
+        def __setitem__(self, i, value):
+            self._array[self._index(i)] = value
+
+    cuda = _Cuda()
+
+    def device(function: Callable) -> Callable:
+        """A function that kernels call."""
+        return function
+
+else:
+    cuda = numba_cuda
+    device = numba.njit(inline="always")  # inlined before types are known: arrays, scalars and `cuda` all pass through
+
+
+@device
+def thread_index():
+    """Number of this thread in a one-dimensional grid."""
+    return cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
+
+
+@device
+def block_sum(value, scratch, threads):
+    """Sum of `value` over a one-dimensional block, given to all its threads; the order of the additions is fixed.
+
+    scratch: shared memory, one number per thread; threads: of the block, a power of two. Every thread must call it.
+    """
+    i = cuda.threadIdx.x
+    scratch[i] = value
+    cuda.syncthreads()
+    half = threads // 2
+    while half > 0:
+        if i < half:
+            scratch[i] += scratch[i + half]
+        cuda.syncthreads()
+        half //= 2
+    total = scratch[0]
+    cuda.syncthreads()
+    return total
+
+
+def blocks(n: int, threads: int) -> int:
+    """Blocks of `threads` threads that cover n elements, at least one."""
+    return max(1, -(-n // threads))
+
+
+class Compiled(NamedTuple):
+    """Code of one kernel for one architecture; log: registers, spills and shared memory as the assembler reports."""
+
+    ptx: str
+    cubin: bytes
+    log: str
+
+
+class Kernel:
+    """A kernel, and its code for each architecture and each choice of optional arguments.
+
+    Attributes:
+        name: unique among all kernels.
+        threads: of a block.
+        min_capability: the first compute capability that has its instructions.
+    """
+
+    def __init__(
+        self,
+        function: Callable,
+        parameters: tuple,
+        name: str,
+        threads: int,
+        min_blocks: int,
+        min_capability: tuple[int, int],
+    ):
+        self.name, self.threads, self.min_blocks, self.min_capability = name, threads, min_blocks, min_capability
+        self._function = function
+        self._types = tuple(p.type if isinstance(p, optional) else p for p in parameters)
+        self._optional = tuple(i for i, p in enumerate(parameters) if isinstance(p, optional))
+        self._loaded: dict = {}
+        if SIMULATOR:
+            self._simulated = numba_cuda.jit(function)
+
+    def variants(self) -> list[tuple[bool, ...]]:
+        """Every choice of optional arguments that are there (True) or None (False)."""
+        return list(product((True, False), repeat=len(self._optional)))
+
+    def compile(self, capability: tuple[int, int], variant: tuple[bool, ...]) -> Compiled:
+        """PTX and cubin for a compute capability, on any machine, with or without a GPU.
+
+        Raises:
+            RuntimeError: the assembler refuses the code; its message says why.
+        """
+        absent = {i for i, present in zip(self._optional, variant, strict=True) if not present}
+        signature = types.void(*(types.none if i in absent else t for i, t in enumerate(self._types)))
+        bounds = (self.threads, self.min_blocks)
+        ptx, _ = numba_cuda.compile_ptx(self._function, signature, cc=capability, launch_bounds=bounds)
+        mangled = re.search(r"\.entry (\w+)\(", ptx).group(1)
+        ptx = ptx.replace(mangled, self.name)
+        return Compiled(ptx, *_assemble(ptx, self.name, capability))
+
+    def launch(self, grid: int | tuple[int, ...], *arguments) -> None:
+        """Queues the kernel on the current stream of the current device.
+
+        Raises:
+            TypeError: an array has another dtype than declared, or the number of arguments is wrong.
+            ValueError: an array is not C-contiguous.
+        """
+        grid = grid if isinstance(grid, tuple) else (grid,)
+        converted = [
+            None if a is None else self._checked(i, a) if t in _DTYPES else _SCALARS[t](a)
+            for i, (t, a) in enumerate(zip(self._types, arguments, strict=True))
+        ]
+        if SIMULATOR:
+            memory = [_Memory(a) if isinstance(a, np.ndarray) else a for a in converted]
+            self._simulated[grid, self.threads](*memory)
+            return
+        variant = tuple(arguments[i] is not None for i in self._optional)
+        key = (_array().current_device(), variant)
+        function = self._loaded.get(key)
+        if function is None:
+            function = self._loaded[key] = self._load(variant)
+        function(grid, (self.threads,), [_NULL if a is None else a for a in converted])
+
+    def _checked(self, position: int, array):
+        if array.dtype != _DTYPES[self._types[position]]:
+            raise TypeError(f"{self.name}: argument {position} is {array.dtype}, not {_DTYPES[self._types[position]]}")
+        if not array.flags.c_contiguous:
+            raise ValueError(f"{self.name}: argument {position} of shape {array.shape} is not C-contiguous")
+        return array
+
+    def _load(self, variant: tuple[bool, ...]) -> Callable:
+        capability = _array().compute_capability()
+        if capability < self.min_capability:
+            needed, found = (".".join(map(str, c)) for c in (self.min_capability, capability))
+            raise RuntimeError(f"{self.name} needs compute capability {needed}, this GPU has {found}")
+        letters = "".join("ad"[present] for present in variant)
+        major, minor = capability
+        folder = _cubin_folder()
+        path = folder / f"{self.name}-{letters}-sm{major}{minor}.cubin" if folder else None
+        if path and path.exists():
+            cubin = path.read_bytes()
+        else:
+            cubin = self.compile(capability, variant).cubin
+            if path:
+                with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+                    file.write(cubin)
+                os.replace(file.name, path)  # whole or not at all, whatever other ranks do
+        return _array().load_function(cubin, self.name)
+
+
+def kernel(
+    *parameters: types.Type | optional,
+    threads: int,
+    min_blocks: int = 1,
+    min_capability: tuple[int, int] = (7, 5),
+    name: str | None = None,
+) -> Callable[[Callable], Kernel]:
+    """Makes a function a kernel of blocks of `threads` threads, of which `min_blocks` must fit one multiprocessor.
+
+    name: for kernels made in a loop over settings, which would otherwise share one.
+
+    Raises:
+        ValueError: the name is taken.
+    """
+
+    def decorate(function: Callable) -> Kernel:
+        title = name or f"{function.__module__.rsplit('.', 1)[-1]}_{function.__name__}"
+        if title in REGISTRY:
+            raise ValueError(f"two kernels are called {title}")
+        made = Kernel(function, parameters, title, threads, min_blocks, min_capability)
+        REGISTRY[title] = made
+        return made
+
+    return decorate
+
+
+@cache
+def _array() -> ModuleType:
+    return import_module("pytagi_ddp.kernels.cuda.array")
+
+
+@cache
+def _cubin_folder() -> Path | None:
+    """Named after the sources (`cache_folder`) and the compiler."""
+    base = cache_folder()
+    if base is None:
+        return None
+    folder = base / f"cuda-{version('numba-cuda')}-{version('nvidia-nvvm')}"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def _assemble(ptx: str, name: str, capability: tuple[int, int]) -> tuple[bytes, str]:
+    from cuda.bindings import nvjitlink
+
+    code = ptx.encode()
+    handle = nvjitlink.create(2, ["-arch=sm_{}{}".format(*capability), "-verbose"])
+    try:
+        nvjitlink.add_data(handle, nvjitlink.InputType.PTX, code, len(code), name)
+        nvjitlink.complete(handle)
+        cubin = bytearray(nvjitlink.get_linked_cubin_size(handle))
+        nvjitlink.get_linked_cubin(handle, cubin)
+        log = bytearray(nvjitlink.get_info_log_size(handle))
+        nvjitlink.get_info_log(handle, log)
+    except nvjitlink.nvJitLinkError as error:
+        message = bytearray(nvjitlink.get_error_log_size(handle))
+        nvjitlink.get_error_log(handle, message)
+        raise RuntimeError(f"{name}: {message.decode(errors='replace').strip()}") from error
+    finally:
+        nvjitlink.destroy(handle)
+    return bytes(cubin), log.decode(errors="replace").rstrip("\0")
