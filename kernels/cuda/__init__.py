@@ -11,13 +11,13 @@ __all__ = [
     "batch_norm",
     "conv2d",
     "elementwise",
+    "graph",
     "layer_norm",
     "linear",
     "output_update",
     "pooling",
     "softmax",
     "step",
-    "threads",
 ]
 
 

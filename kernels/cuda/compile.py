@@ -24,8 +24,9 @@ A kernel is a function over flat memory; parameter types are declared once, so n
 NVVM makes PTX, nvJitLink a cubin, and CuPy loads and launches it on its current stream: about 5 microseconds of host
 time instead of the 90 of a numba launch, no second owner of contexts and streams, and the compile lane sees the very
 code that runs. Cubins are kept in the folder of `kernels.cpu.compile.cache_folder`, which is named after the sources.
-`kernels.cuda.array` supplies `current_device() -> int`, `compute_capability() -> (major, minor)` and
-`load_function(cubin, name) -> callable(grid, block, arguments)` of the current device.
+A launch runs on the device of its arrays. `kernels.cuda.array` supplies what that takes: `device_of(array) -> int`,
+`compute_capability(device) -> (major, minor)` and `load_function(device, cubin, name) -> callable(grid, block, arguments)`,
+which launches on that device's current stream, entering the device first if it is not the current one.
 
 With NUMBA_ENABLE_CUDASIM=1 the same functions run in numba's simulator over NumPy arrays, every access bounds-checked.
 """
@@ -77,6 +78,7 @@ _SCALARS = {float32: np.float32, int32: np.int32, uint32: np.uint32}
 _NULL = np.uint64(0)
 
 REGISTRY: dict[str, "Kernel"] = {}
+recorder: list | None = None  # while it is a list, each launch appends (function, arguments) that launch it again
 
 
 class optional(NamedTuple):
@@ -222,15 +224,21 @@ class Kernel:
             for i, (t, a) in enumerate(zip(self._types, arguments, strict=True))
         ]
         if SIMULATOR:
-            memory = [_Memory(a) if isinstance(a, np.ndarray) else a for a in converted]
-            self._simulated[grid, self.threads](*memory)
-            return
-        variant = tuple(arguments[i] is not None for i in self._optional)
-        key = (_array().current_device(), variant)
-        function = self._loaded.get(key)
-        if function is None:
-            function = self._loaded[key] = self._load(variant)
-        function(grid, (self.threads,), [_NULL if a is None else a for a in converted])
+            run, call = self._simulate, (grid, converted)
+        else:
+            variant = tuple(arguments[i] is not None for i in self._optional)
+            device = _array().device_of(
+                next(a for a, t in zip(arguments, self._types) if t in _DTYPES and a is not None)
+            )
+            run = self._loaded.get((device, variant)) or self._load(device, variant)
+            call = (grid, (self.threads,), [_NULL if a is None else a for a in converted])
+        if recorder is not None:
+            recorder.append((run, call))
+        run(*call)
+
+    def _simulate(self, grid: tuple[int, ...], arguments: list) -> None:
+        memory = [_Memory(a) if isinstance(a, np.ndarray) else a for a in arguments]
+        self._simulated[grid, self.threads](*memory)
 
     def _checked(self, position: int, array):
         if array.dtype != _DTYPES[self._types[position]]:
@@ -239,15 +247,14 @@ class Kernel:
             raise ValueError(f"{self.name}: argument {position} of shape {array.shape} is not C-contiguous")
         return array
 
-    def _load(self, variant: tuple[bool, ...]) -> Callable:
-        capability = _array().compute_capability()
+    def _load(self, device: int, variant: tuple[bool, ...]) -> Callable:
+        capability = _array().compute_capability(device)
         if capability < self.min_capability:
             needed, found = (".".join(map(str, c)) for c in (self.min_capability, capability))
-            raise RuntimeError(f"{self.name} needs compute capability {needed}, this GPU has {found}")
-        letters = "".join("ad"[present] for present in variant)
-        major, minor = capability
+            raise RuntimeError(f"{self.name} needs compute capability {needed}, GPU {device} has {found}")
+        letters = "".join("ap"[present] for present in variant)  # absent, present
         folder = _cubin_folder()
-        path = folder / f"{self.name}-{letters}-sm{major}{minor}.cubin" if folder else None
+        path = folder and folder / "{}-{}-sm{}{}.cubin".format(self.name, letters, *capability)
         if path and path.exists():
             cubin = path.read_bytes()
         else:
@@ -256,7 +263,8 @@ class Kernel:
                 with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
                     file.write(cubin)
                 os.replace(file.name, path)  # whole or not at all, whatever other ranks do
-        return _array().load_function(cubin, self.name)
+        function = self._loaded[device, variant] = _array().load_function(device, cubin, self.name)
+        return function
 
 
 def kernel(
