@@ -14,7 +14,7 @@ A kernel is a function over flat memory; parameter types are declared once, so n
 
 * `floats` and `ints` are C-contiguous float32 and int32 arrays of any shape; the kernel sees them flat. Sizes travel as
   `int32`, `uint32` or `float32` scalars. A parameter `optional(...)` may be None: `x is None` is then decided while
-  compiling. Arguments are checked for dtype and contiguity, not for size.
+  compiling. Arguments are checked for dtype and contiguity, not for size. The first one is always an array.
 * Arithmetic of int32 and int64 is int64; mixing uint32 with a signed number is float64: use one kind per kernel.
   Constants of formulas are `np.float32`. No float64 may appear in the code (the compile lane fails on it).
 * Shared memory: `s = cuda.shared.array(SIZE, float32, ALIGN)`, one per source line. `block_sum(value, s, threads)`.
@@ -25,8 +25,8 @@ NVVM makes PTX, nvJitLink a cubin, and CuPy loads and launches it on its current
 time instead of the 90 of a numba launch, no second owner of contexts and streams, and the compile lane sees the very
 code that runs. Cubins are kept in the folder of `kernels.cpu.compile.cache_folder`, which is named after the sources.
 A launch runs on the device of its arrays. `kernels.cuda.array` supplies what that takes: `device_of(array) -> int`,
-`compute_capability(device) -> (major, minor)` and `load_function(device, cubin, name) -> callable(grid, block, arguments)`,
-which launches on that device's current stream, entering the device first if it is not the current one.
+`compute_capability(device) -> (major, minor)` and `load_function(device, cubin, name)`, a callable(grid, block,
+arguments) which launches on that device's current stream, entering the device first if it is not the current one.
 
 With NUMBA_ENABLE_CUDASIM=1 the same functions run in numba's simulator over NumPy arrays, every access bounds-checked.
 """
@@ -227,9 +227,7 @@ class Kernel:
             run, call = self._simulate, (grid, converted)
         else:
             variant = tuple(arguments[i] is not None for i in self._optional)
-            device = _array().device_of(
-                next(a for a, t in zip(arguments, self._types) if t in _DTYPES and a is not None)
-            )
+            device = _array().device_of(arguments[0])
             run = self._loaded.get((device, variant)) or self._load(device, variant)
             call = (grid, (self.threads,), [_NULL if a is None else a for a in converted])
         if recorder is not None:
