@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from pytagi_ddp.kernels.formulas.formula import formula
-from pytagi_ddp.kernels.formulas.normal import exp, normal_cdf_pdf, sigmoid, tanh
+from pytagi_ddp.kernels.formulas.normal import X_MAX, exp, normal_tail_pdf, sigmoid, tanh
 
 f = np.float32
 ZERO, QUARTER, HALF, ONE, TWO = f(0), f(0.25), f(0.5), f(1), f(2)
@@ -56,34 +56,43 @@ def softplus_moments(m, s):
 
 
 @formula
+def mean_excess(x):
+    """(Phi(-x), phi(x) - x Phi(-x)) for 0 <= x <= 13: how often and how far on average a standard normal exceeds x."""
+    tail, pdf = normal_tail_pdf(x)
+    return tail, pdf - x * tail
+
+
+@formula
 def mixture_relu_moments(m, s):
-    """Moments of max(0, z), z ~ N(m, s): mu = m Phi + sd phi; J = Phi(m/sd)."""
+    """Moments of max(0, z), z ~ N(m, s), and J = Phi(m/sd).
+
+    With b = |m|/sd and its mean excess g: mean max(m, 0) + sd g, variance s (Phi(m/sd) - g (b + g)). The usual form,
+    (s + m^2) Phi + m sd phi - mean^2, is equal but loses the variance in float32 where m^2 is much larger.
+    """
     sd = max(math.sqrt(s), SD_MIN)
-    cdf, pdf = normal_cdf_pdf(m / sd)
-    mu = m * cdf + sd * pdf
-    var = -mu * mu + TWO * mu * m - m * sd * pdf + (s - m * m) * cdf
-    return max(FLOOR, mu), max(FLOOR, var), cdf
+    b = min(abs(m) / sd, X_MAX)
+    tail, g = mean_excess(b)
+    cdf = ONE - tail if m > ZERO else tail
+    return max(FLOOR, max(m, ZERO) + sd * g), max(FLOOR, s * (cdf - g * (b + g))), cdf
 
 
 @formula
 def clipped_moments(m, s):
-    """Moments of z clipped to [-1, 1], not floored, and J = Phi(lower) + Phi(upper) - 1."""
+    """Moments of z clipped to [-1, 1], not floored, and J = P(-1 < z < 1).
+
+    As `mixture_relu_moments`, with the distances a and b from -1 and 1 in standard deviations: mean
+    clip(m) + sd (g_a - g_b), variance s (J - a g_a - b g_b - (g_a - g_b)^2), plus 2 s b g_a above 1 and 2 s a g_b
+    below -1.
+    """
     sd = max(math.sqrt(s), SD_MIN)
-    cdf_l, pdf_l = normal_cdf_pdf((ONE + m) / sd)
-    cdf_u, pdf_u = normal_cdf_pdf((ONE - m) / sd)
-    mu = (m + ONE) * cdf_l + (m - ONE) * cdf_u + sd * (pdf_l - pdf_u) - m
-    mm = m * m
-    var = (
-        cdf_l * (s - mm - TWO * m - ONE)
-        + cdf_u * (s - mm + TWO * m - ONE)
-        + sd * (pdf_u * (m - ONE) - pdf_l * (m + ONE))
-        - mu * mu
-        + TWO * mu * m
-        + mm
-        - s
-        + TWO
-    )
-    return mu, var, cdf_l + cdf_u - ONE
+    a = min(abs(m + ONE) / sd, X_MAX)
+    b = min(abs(m - ONE) / sd, X_MAX)
+    tail_a, g_a = mean_excess(a)
+    tail_b, g_b = mean_excess(b)
+    inside = (ONE if abs(m) <= ONE else ZERO) - (tail_a if m >= -ONE else -tail_a) - (tail_b if m <= ONE else -tail_b)
+    beyond = (b * g_a if m > ONE else ZERO) + (a * g_b if m < -ONE else ZERO)
+    d = g_a - g_b
+    return min(max(m, -ONE), ONE) + sd * d, s * (inside - a * g_a - b * g_b - d * d + TWO * beyond), inside
 
 
 @formula
