@@ -66,15 +66,18 @@ def closed_form_softmax(mu, var, out_mu, out_var, out_jcb):
     """e^z / sum e^z with every factor taken as log-normal; not renormalised."""
     classes = mu.shape[1]
     for b in prange(mu.shape[0]):
+        top = mu[b, 0]  # counting from the largest mean changes nothing but keeps e^z finite
+        for k in range(classes):
+            top = max(top, mu[b, k])
         total, total_var = ZERO, ZERO
         for k in range(classes):
-            e, v, _ = exp_moments(mu[b, k], var[b, k])
+            e, v, _ = exp_moments(mu[b, k] - top, var[b, k])
             total += e
             total_var += v
         log_total, log_total_var = log_moments(total, total_var)
         for k in range(classes):
-            m, s = mu[b, k], var[b, k]
+            m, s = mu[b, k] - top, var[b, k]
             e, v, _ = exp_moments(m, s)
             out_mu[b, k], out_var[b, k], out_jcb[b, k] = closed_form_softmax_moments(
-                m, s, e, v, total, log_total, log_total_var
+                m, s, e, total, log_total, log_total_var
             )

@@ -113,7 +113,7 @@ def mixture_sigmoid_moments(m, s):
 def exp_moments(m, s):
     """Log-normal moments: (E[e^z], V[e^z], E[e^z])."""
     mean = math.exp(m + HALF * s)
-    return mean, math.exp(TWO * m + s) * math.expm1(s), mean
+    return mean, mean * (mean * math.expm1(s)), mean  # in this order: infinite only where the variance is
 
 
 @formula

@@ -11,7 +11,7 @@ from pytagi_ddp.kernels.formulas.activation import log_moments
 from pytagi_ddp.kernels.formulas.formula import formula
 
 f = np.float32
-HALF, ONE, TWO = f(0.5), f(1), f(2)
+ZERO, HALF, ONE, TWO = f(0), f(0.5), f(1), f(2)
 FLOOR = f(1e-6)
 
 
@@ -29,16 +29,22 @@ def remax_mean(m, s, log_total, log_total_var, total):
 
 @formula
 def remax_var_jcb(a, e_s, growth, m, c, z_var):
-    """Variance and Jacobian of the normalised Remax output a; c = Phi of the rectified unit, z_var its input's."""
+    """Variance and Jacobian of the normalised Remax output a; c = Phi of the rectified unit, z_var its input's.
+
+    An input without variance has Jacobian 0: there is nothing that a delta could change.
+    """
     var = math.expm1(e_s) * a * a
     cov = growth * a * m
-    return var, min(math.sqrt(var) * math.sqrt(z_var), cov / c) / z_var
+    return var, (min(math.sqrt(var) * math.sqrt(z_var), cov / c) / z_var if z_var > ZERO else ZERO)
 
 
 @formula
-def closed_form_softmax_moments(m, s, e, v, total, log_total, log_total_var):
-    """(mean, variance, Jacobian) of e^z / sum e^z with e^z ~ (e, v), all log-normal."""
-    k = math.log1p(v / (total * e))
+def closed_form_softmax_moments(m, s, e, total, log_total, log_total_var):
+    """(mean, variance, Jacobian) of e^z / sum e^z, all log-normal; e: the mean of e^z, total: that of the sum.
+
+    m may be counted from any origin that all classes of the sample share.
+    """
+    k = math.log1p(e * math.expm1(s) / total)
     log_s = s + log_total_var - TWO * k
     a = math.exp(m - log_total + HALF * log_s)
-    return a, math.expm1(log_s) * a * a, a * (s - k) / s
+    return a, max(ZERO, math.expm1(log_s) * a * a), (a * (s - k) / s if s > ZERO else a * (ONE - a))
