@@ -77,7 +77,7 @@ def closed_form_softmax(mu, var, out_mu, out_var, out_jcb):
         log_total, log_total_var = log_moments(total, total_var)
         for k in range(classes):
             m, s = mu[b, k] - top, var[b, k]
-            e, v, _ = exp_moments(m, s)
+            e, _, _ = exp_moments(m, s)
             out_mu[b, k], out_var[b, k], out_jcb[b, k] = closed_form_softmax_moments(
                 m, s, e, total, log_total, log_total_var
             )

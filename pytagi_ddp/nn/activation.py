@@ -136,7 +136,7 @@ class Remax(Activation):
 
 
 class ClosedFormSoftmax(Activation):
-    """e^z over its sum with log-normal moments; means are not renormalised. Any size of m: pytagi overflows above 44."""
+    """e^z over its sum with log-normal moments; means are not renormalised. Any size of m (pytagi: up to 44)."""
 
     name = "ClosedFormSoftmax"
     kernel = "closed_form_softmax"
