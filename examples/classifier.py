@@ -1,0 +1,58 @@
+"""Class labels as observations of a network's outputs, and outputs as class labels."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pytagi_ddp import HRCSoftmaxMetric, Utils
+from pytagi_ddp.nn import DDPSequential, OutputUpdater
+
+
+class HierarchicalHead:
+    """Label as a path of binary decisions: the outputs on it are observed as +1 or -1 (11 outputs for 10 classes).
+
+    Args:
+        num_classes: number of classes.
+        device: device of the network.
+    """
+
+    def __init__(self, num_classes: int, device: str):
+        self._num_classes = num_classes
+        self._metric = HRCSoftmaxMetric(num_classes)
+        self._updater = OutputUpdater(device)
+
+    def observe(self, net: DDPSequential, labels: np.ndarray, sigma_v: float) -> None:
+        """Sets the deltas at the output; `sigma_v` is the standard deviation of an observation."""
+        obs, index, _ = Utils().label_to_obs(labels, self._num_classes)
+        var_obs = np.full_like(obs, sigma_v**2)
+        self._updater.update_using_indices(net.output_z_buffer, obs, var_obs, index, net.input_delta_z_buffer)
+
+    def count_errors(self, mu: np.ndarray, var: np.ndarray, labels: np.ndarray) -> int:
+        """Samples whose most probable class is not their label."""
+        return int(np.count_nonzero(self._metric.get_predicted_labels(mu, var) != labels))
+
+
+class RemaxHead:
+    """Label as a one-hot vector: every class probability is observed as 0 or 1 (10 outputs behind a Remax layer).
+
+    Args:
+        num_classes: number of classes.
+        device: device of the network.
+    """
+
+    def __init__(self, num_classes: int, device: str):
+        self._num_classes = num_classes
+        self._updater = OutputUpdater(device)
+
+    def observe(self, net: DDPSequential, labels: np.ndarray, sigma_v: float) -> None:
+        """Sets the deltas at the output; `sigma_v` is the standard deviation of an observation."""
+        obs = Utils().label_to_one_hot(labels, self._num_classes)
+        self._updater.update(net.output_z_buffer, obs, np.full_like(obs, sigma_v**2), net.input_delta_z_buffer)
+
+    def count_errors(self, mu: np.ndarray, var: np.ndarray, labels: np.ndarray) -> int:
+        """Samples whose most probable class is not their label."""
+        return int(np.count_nonzero(mu.reshape(-1, self._num_classes).argmax(axis=1) != labels))
+
+
+Head = HierarchicalHead | RemaxHead
+HEADS = {"hierarchical": HierarchicalHead, "remax": RemaxHead}

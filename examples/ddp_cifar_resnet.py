@@ -1,0 +1,205 @@
+"""Train a Bayesian ResNet on CIFAR-10 by TAGI, data-parallel over MPI.
+
+    mpirun -np 2 python -m examples.ddp_cifar_resnet
+
+Every rank trains a replica on its own share of each batch; one all-reduce per step keeps the replicas equal.
+Runs without mpirun too (one rank), and with any number of ranks. `--help` lists the options.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+import pytagi_ddp
+from examples.checkpoint import load_checkpoint, save_checkpoint
+from examples.classifier import HEADS, Head
+from examples.image_data import find_or_download, load_images
+from examples.options import parse_arguments
+from examples.progress import NoProgress, Progress, show_progress
+from examples.run_log import RunLog
+from pytagi_ddp import exponential_scheduler
+from pytagi_ddp.data import BatchLoader, random_crop_flip
+from pytagi_ddp.distributed.communicator import Communicator, create_communicator
+from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
+from pytagi_ddp.models import resnet8_cifar10, resnet18_cifar10
+from pytagi_ddp.nn import DDPConfig, DDPSequential, Sequential
+
+MODELS = {"resnet18": resnet18_cifar10, "resnet8": resnet8_cifar10}
+SETUP_TIMEOUT = 3600.0  # seconds that the other ranks wait while rank 0 downloads 170 MB
+REPORT = (
+    "train error {train_error:.2%}, test error {test_error:.2%}, {images_per_second:.1f} images/s, "
+    "{communication_share:.1%} of the time in communication"
+)
+T = TypeVar("T")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Reads the options and trains.
+
+    Raises:
+        SystemExit: anything wrong with options, data or checkpoint, in one line; Ctrl-C on a single rank.
+    """
+    args = parse_arguments(argv)
+    communicator = create_communicator(args.backend, timeout=SETUP_TIMEOUT)
+    try:
+        run(args, communicator)
+    except KeyboardInterrupt:
+        if communicator.world_size > 1:
+            raise  # the library's hook ends the other ranks
+        sys.exit("interrupted" + (f"; checkpoints are in {args.checkpoint_dir}" if args.checkpoint_dir else ""))
+
+
+def run(args: argparse.Namespace, communicator: Communicator) -> None:
+    """Trains on this rank; all ranks run it together.
+
+    Args:
+        args: of `parse_arguments`; what was left to be chosen here is filled in.
+        communicator: for what has to be settled before training.
+    """
+    rank, ranks, is_first = communicator.rank, communicator.world_size, communicator.rank == 0
+    folder, reason = find_or_download(args, communicator)
+    if folder is None and args.data == "cifar10":
+        sys.exit(f"error: {reason}" if is_first else 1)
+    if folder is None and args.data == "auto" and is_first:
+        print(f"No CIFAR-10, so this trains on synthetic images. {reason}", flush=True)
+    if args.batch_size is None:
+        args.batch_size = 16 if folder is None else 128
+    if args.augment is None:
+        args.augment = folder is not None
+    args.threads = args.threads or get_threads()
+
+    train_set, test_set = on_all_ranks(communicator, lambda: load_images(args, folder))
+    model = on_all_ranks(communicator, lambda: make_model(args))
+    settings = {"ranks": ranks, "batch size": args.batch_size, "seed": args.seed}
+    settings["data"] = f"{len(train_set)} images of {train_set.name}"
+    epoch = on_all_ranks(communicator, lambda: resume(args, model, settings))
+    log = on_all_ranks(communicator, lambda: RunLog(args.log_dir, append=bool(args.resume)) if is_first else None)
+
+    net = DDPSequential(model, DDPConfig(backend=args.backend), average=args.average)
+    head = HEADS[args.head](len(train_set.classes), args.device)
+    statistics = {"mean": train_set.mean(), "std": train_set.std()}
+    transform = random_crop_flip if args.augment else None
+    train = BatchLoader(train_set, args.batch_size, rank, ranks, seed=args.seed, transform=transform, **statistics)
+    test = BatchLoader(test_set, args.batch_size, rank, ranks, evaluation=True, **statistics)
+    if log:
+        log.write("start", ranks=ranks, parameters=model.num_parameters, **vars(args))
+        print(
+            f"{args.model}, {model.num_parameters:,} parameters, each with a mean and a variance; "
+            f"{ranks} ranks x {args.threads} threads; {len(train_set):,} images of {train_set.name}, "
+            f"{len(test_set):,} of {test_set.name}; batches of {args.batch_size} per rank",
+            flush=True,
+        )
+    with train, test:
+        while epoch < args.epochs:
+            title = f"epoch {epoch + 1}/{args.epochs}"
+            progress = show_progress(args.progress, title, len(train_set)) if is_first else NoProgress()
+            sigma_v = float(exponential_scheduler(args.sigma_v, args.sigma_v_min, args.sigma_v_decay, epoch))
+            train.set_epoch(epoch)
+            result = run_epoch(net, head, train, test, sigma_v, progress)
+            epoch += 1
+            if log:
+                print(title + ": " + REPORT.format(**result), flush=True)
+                log.write("epoch", epoch=epoch, sigma_v=sigma_v, **result)
+                log.plot()
+                if args.checkpoint_dir:
+                    save_checkpoint(args.checkpoint_dir, model, epoch, settings, vars(args))
+    if log:
+        print(f"log and curves: {log.folder}", flush=True)
+
+
+def on_all_ranks(communicator: Communicator, work: Callable[[], T]) -> T:
+    """`work()` on every rank; an error on any of them ends all of them, with one line on rank 0."""
+    result, problem = None, None
+    try:
+        result = work()
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        problem = str(error)
+    for rank, reported in enumerate(communicator.all_gather_object(problem)):
+        if reported is not None:
+            sys.exit(f"error on rank {rank}: {reported}" if communicator.rank == 0 else 1)
+    return result
+
+
+def make_model(args: argparse.Namespace) -> Sequential:
+    """The network with its prior, the same on every rank.
+
+    Raises:
+        ValueError, RuntimeError: a device that is unknown or not supported.
+    """
+    set_threads(args.threads)
+    pytagi_ddp.manual_seed(args.seed)
+    model = MODELS[args.model](args.gain_w, args.gain_b, is_remax=args.head == "remax")
+    model.to_device(args.device)
+    return model
+
+
+def resume(args: argparse.Namespace, model: Sequential, settings: dict) -> int:
+    """Takes up the checkpoint that is asked for, and returns the epochs that it has behind it.
+
+    Raises:
+        OSError, ValueError: as `load_checkpoint`, or a checkpoint that has all epochs behind it.
+    """
+    if not args.resume:
+        return 0
+    path = args.checkpoint_dir if args.resume is True else args.resume
+    epochs = load_checkpoint(path, model, settings, args.allow_changes)
+    if epochs >= args.epochs:
+        raise ValueError(f"{path} has {epochs} epochs behind it, and --epochs {args.epochs} asks for no more")
+    return epochs
+
+
+def run_epoch(
+    net: DDPSequential, head: Head, train: BatchLoader, test: BatchLoader, sigma_v: float, progress: Progress
+) -> dict[str, float]:
+    """One pass over the training set and one over the test set; the results are those of all ranks.
+
+    Args:
+        net: the replica. head: its output layer. train, test: this rank's batches.
+        sigma_v: standard deviation of an observed label.
+        progress: where to show how far it is.
+    """
+    start, reduced = time.perf_counter(), net.communicator.reduce_seconds
+    wrong = train_epoch(net, head, train, sigma_v, progress)
+    seconds, reduced = time.perf_counter() - start, net.communicator.reduce_seconds - reduced
+    progress.close()
+    sums = np.array([wrong, count_errors(net, head, test), reduced / seconds], np.float64)
+    net.communicator.all_reduce(sums)  # the only exchange beside the steps
+    return {
+        "train_error": sums[0] / len(train.dataset),
+        "test_error": sums[1] / len(test.dataset),
+        "images_per_second": len(train.dataset) / seconds,
+        "communication_share": sums[2] / net.world_size,
+        "train_seconds": seconds,
+    }
+
+
+def train_epoch(net: DDPSequential, head: Head, loader: BatchLoader, sigma_v: float, progress: Progress) -> int:
+    """Trains on this rank's batches; returns the wrong predictions, each made before the image was learnt."""
+    net.train()
+    wrong = seen = 0
+    for step, (x, labels) in enumerate(loader, 1):
+        if len(labels):  # at the end of an epoch there may be fewer images than ranks
+            mu, var = net(x)
+            wrong += head.count_errors(mu, var, labels)
+            seen += len(labels)
+            head.observe(net, labels, sigma_v)
+            net.backward()
+        net.step()
+        progress.update(min(step * loader.batch_size * net.world_size, len(loader.dataset)), wrong / max(seen, 1))
+    return wrong
+
+
+def count_errors(net: DDPSequential, head: Head, loader: BatchLoader) -> int:
+    """Wrong predictions on this rank's share of a test set."""
+    net.eval()
+    return sum(head.count_errors(*net(x), labels) for x, labels in loader)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""The images of the CIFAR-10 job: CIFAR-10 where it can be had, else a synthetic set."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pytagi_ddp.data import (
+    DatasetNotFoundError,
+    ImageDataset,
+    download_cifar10,
+    find_cifar10,
+    load_cifar10,
+    synthetic_images,
+)
+from pytagi_ddp.distributed.communicator import Communicator
+
+SYNTHETIC_TRAIN, SYNTHETIC_TEST = 1500, 300  # so that ResNet18 sees them twice in some minutes on two cores
+
+
+def find_or_download(args: argparse.Namespace, communicator: Communicator) -> tuple[Path | None, str]:
+    """Rank 0 looks for CIFAR-10, and downloads it where it is nowhere; the other ranks wait for its answer.
+
+    Returns:
+        The folder, or None and why there is none; the same on every rank.
+    """
+    found: tuple[Path | None, str] = None, ""
+    if communicator.rank == 0 and args.data != "synthetic":
+        try:
+            found = find_cifar10(args.data_dir) or download_cifar10(args.data_dir), ""
+        except DatasetNotFoundError as error:
+            found = None, str(error)
+    return communicator.broadcast_object(found)
+
+
+def load_images(args: argparse.Namespace, folder: Path | None) -> tuple[ImageDataset, ImageDataset]:
+    """Training and test set, as many images as asked for.
+
+    Args:
+        args: `limit_train`, `limit_test` and `seed`.
+        folder: where CIFAR-10 is; None for the synthetic set.
+
+    Raises:
+        ValueError: a truncated or corrupt file. OSError: no such file on this node.
+    """
+    if folder is None:
+        return synthetic_images(args.limit_train or SYNTHETIC_TRAIN, args.limit_test or SYNTHETIC_TEST)
+    train, test = load_cifar10(folder, download=False)
+    return train.subset(args.limit_train or len(train)), test.subset(args.limit_test or len(test))

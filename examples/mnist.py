@@ -1,0 +1,122 @@
+"""Classify the digits of MNIST with a small Bayesian network, on one process.
+
+    python -m examples.mnist --model mlp
+    python -m examples.mnist --model cnn
+
+The shortest complete TAGI classifier: data, network, hierarchical softmax, one loop. The job for many ranks is
+`examples.ddp_cifar_resnet`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+import pytagi_ddp
+from pytagi_ddp import HRCSoftmaxMetric, Utils
+from pytagi_ddp.data import BatchLoader, load_mnist
+from pytagi_ddp.nn import (
+    AvgPool2d,
+    BatchNorm2d,
+    Conv2d,
+    Linear,
+    MixtureReLU,
+    OutputUpdater,
+    ReLU,
+    Sequential,
+)
+
+
+def make_mlp() -> Sequential:
+    """784-128-128-11: 11 outputs encode 10 classes as a binary tree."""
+    return Sequential(Linear(784, 128), ReLU(), Linear(128, 128), ReLU(), Linear(128, 11))
+
+
+def make_cnn() -> Sequential:
+    """Two convolutions with batch normalisation, then two dense layers."""
+    return Sequential(
+        Conv2d(1, 16, kernel_size=4, padding=1, in_width=28, in_height=28, bias=False),
+        MixtureReLU(),
+        BatchNorm2d(16),
+        AvgPool2d(3, 2),
+        Conv2d(16, 32, kernel_size=5, bias=False),
+        MixtureReLU(),
+        BatchNorm2d(32),
+        AvgPool2d(3, 2),
+        Linear(32 * 4 * 4, 100),
+        MixtureReLU(),
+        Linear(100, 11),
+    )
+
+
+MODELS = {"mlp": make_mlp, "cnn": make_cnn}
+
+
+def main(argv: Sequence[str] | None = None) -> float:
+    """Trains, prints a line per epoch, and returns the last test error (a share of 1).
+
+    Raises:
+        SystemExit: a bad option, or no MNIST, or a damaged file, in one line.
+    """
+    args = parse_arguments(argv)
+    try:
+        train_set, test_set = load_mnist(args.data_dir)
+    except (OSError, ValueError) as error:
+        sys.exit(f"error: {error}")
+    train_set = train_set.subset(args.limit_train or len(train_set))
+    statistics = {"mean": train_set.mean(), "std": train_set.std()}
+    train = BatchLoader(train_set, args.batch_size, seed=args.seed, **statistics)
+    test = BatchLoader(test_set, batch_size=500, evaluation=True, **statistics)
+
+    pytagi_ddp.manual_seed(args.seed)
+    net = MODELS[args.model]()
+    updater, utils, metric = OutputUpdater(net.device), Utils(), HRCSoftmaxMetric(num_classes=10)
+
+    for epoch in range(args.epochs):
+        start, wrong = time.perf_counter(), 0
+        net.train()
+        train.set_epoch(epoch)
+        for x, labels in train:
+            mu, var = net(x)
+            wrong += np.count_nonzero(metric.get_predicted_labels(mu, var) != labels)
+            obs, index, _ = utils.label_to_obs(labels, num_classes=10)
+            var_obs = np.full_like(obs, args.sigma_v**2)
+            updater.update_using_indices(net.output_z_buffer, obs, var_obs, index, net.input_delta_z_buffer)
+            net.backward()
+            net.step()
+        seconds = time.perf_counter() - start
+
+        net.eval()
+        test_wrong = sum(np.count_nonzero(metric.get_predicted_labels(*net(x)) != labels) for x, labels in test)
+        error = test_wrong / len(test_set)
+        print(
+            f"epoch {epoch + 1}/{args.epochs}: train error {wrong / len(train_set):.2%}, test error {error:.2%}, "
+            f"{len(train_set) / seconds:,.0f} images/s",
+            flush=True,
+        )
+    return error
+
+
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Reads the options."""
+    parser = argparse.ArgumentParser("mnist", description=__doc__.partition("\n")[0])
+    parser.add_argument("--model", choices=MODELS, default="mlp")
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--sigma-v", type=float, default=0.3, help="standard deviation of a label (0.3)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--data-dir", help="where MNIST is, or is downloaded to ($PYTAGI_DATA, ./data/mnist)")
+    parser.add_argument("--limit-train", type=int, metavar="N", help="use the first N training images")
+    args = parser.parse_args(argv)
+    for name in ("epochs", "batch_size", "sigma_v"):
+        if not getattr(args, name) > 0:
+            parser.error(f"--{name.replace('_', '-')} must be above 0, got {getattr(args, name)}")
+    return args
+
+
+if __name__ == "__main__":
+    main()

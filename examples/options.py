@@ -1,0 +1,121 @@
+"""The command line of the CIFAR-10 job."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+from collections.abc import Sequence
+
+from pytagi_ddp.distributed.launcher import detect_launcher
+
+DESCRIPTION = """\
+Train a Bayesian residual network on CIFAR-10 by TAGI, data-parallel over MPI.
+
+Without CIFAR-10 (found by --data-dir, in $PYTAGI_DATA or ./data/cifar, or downloaded) it trains on a small synthetic
+set of ten shapes instead."""
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Reads the options; every rank reads them alike, and only rank 0 prints help and errors.
+
+    Raises:
+        SystemExit: a bad option (exit code 2), or --help (0).
+    """
+    launch = detect_launcher()
+    ranks = (launch and launch.world_size) or 1
+    parser = _parser()
+    with contextlib.ExitStack() as silence:
+        if launch and launch.rank > 0:
+            nowhere = silence.enter_context(open(os.devnull, "w"))
+            silence.enter_context(contextlib.redirect_stdout(nowhere))
+            silence.enter_context(contextlib.redirect_stderr(nowhere))
+        args = parser.parse_args(argv)
+        if args.backend == "serial" and ranks > 1:
+            parser.error(f"--backend serial is for one process, and {launch.launcher} has started {ranks}")
+        if args.resume is True and args.checkpoint_dir is None:
+            parser.error("--resume needs a checkpoint: name it, or give its folder by --checkpoint-dir")
+    return args
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "ddp_cifar_resnet",
+        usage="%(prog)s [options]",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    training = parser.add_argument_group("training")
+    training.add_argument("--model", choices=("resnet18", "resnet8"), default="resnet18")
+    training.add_argument("--head", choices=("hierarchical", "remax"), default="hierarchical", help="output layer")
+    training.add_argument("--epochs", type=_positive_int, default=2, help="in all, a resumed run included (2)")
+    training.add_argument("--batch-size", type=_positive_int, help="images per rank and step (128; synthetic set: 16)")
+    training.add_argument("--sigma-v", type=_positive_float, default=0.1, help="standard deviation of a label (0.1)")
+    training.add_argument("--sigma-v-min", type=_positive_float, default=0.05, help="where its decay ends (0.05)")
+    training.add_argument("--sigma-v-decay", type=_positive_float, default=0.9, help="its factor per epoch (0.9)")
+    training.add_argument("--gain-w", type=_positive_float, default=0.1, help="factor on the weights' prior (0.1)")
+    training.add_argument("--gain-b", type=_positive_float, default=0.1, help="factor on the biases' prior (0.1)")
+    training.add_argument("--seed", type=_natural, default=0, help="of the prior, the order and the augmentation (0)")
+    deltas = training.add_mutually_exclusive_group()
+    deltas.add_argument("--average", action="store_true", default=True, help="average the ranks' deltas (default)")
+    deltas.add_argument("--sum", dest="average", action="store_false", help="add them: as one large batch would")
+
+    data = parser.add_argument_group("data")
+    data.add_argument("--data", choices=("auto", "cifar10", "synthetic"), default="auto", help="auto: as said above")
+    data.add_argument("--data-dir", metavar="DIR", help="where CIFAR-10 is, or is downloaded to")
+    data.add_argument("--limit-train", type=_positive_int, metavar="N", help="use N training images")
+    data.add_argument("--limit-test", type=_positive_int, metavar="N", help="use N test images")
+    data.add_argument(
+        "--augment",
+        action=argparse.BooleanOptionalAction,
+        help="shift and flip the training images at random (default: CIFAR-10 yes, synthetic set no)",
+    )
+
+    machine = parser.add_argument_group("machine")
+    machine.add_argument("--device", default="cpu", help="cpu, the only one in this version")
+    machine.add_argument("--backend", choices=("auto", "mpi", "serial"), default="auto", help="how ranks communicate")
+    machine.add_argument("--threads", type=_positive_int, help="per rank (usable cores / ranks on this node)")
+
+    output = parser.add_argument_group("output")
+    output.add_argument("--progress", choices=("auto", "bar", "lines"), default="auto", help="auto: bar on a terminal")
+    output.add_argument("--log-dir", metavar="DIR", help="for log.jsonl and curves.png (runs/<date and time>)")
+    output.add_argument("--checkpoint-dir", metavar="DIR", help="write a checkpoint there after every epoch")
+    output.add_argument(
+        "--resume",
+        nargs="?",
+        const=True,
+        metavar="PATH",
+        help="continue from this checkpoint or folder; without PATH, from --checkpoint-dir",
+    )
+    output.add_argument(
+        "--allow-changes",
+        action="store_true",
+        help="resume although the number of ranks, the batch size, the seed or the data differ",
+    )
+    return parser
+
+
+def _natural(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"must not be negative, got {value}")
+    return value
+
+
+def _positive_int(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+def _positive_float(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be above 0 and finite, got {text}")
+    return value
+
+
+# argparse names the type in its message about text that is no number.
+_natural.__name__ = _positive_int.__name__ = "integer"
+_positive_float.__name__ = "number"
