@@ -1,5 +1,6 @@
 """python -m pytagi_ddp.launch: where the program begins, and that it runs with the right mpirun."""
 
+import os
 import subprocess
 import sys
 
@@ -38,6 +39,7 @@ def test_runs_two_ranks_and_gives_their_exit_code(tmp_path):
         "total = sum(comm.all_gather_object(int(sys.argv[1])))\n"
         "sys.exit(total if comm.rank == 0 else 0)\n"
     )
-    command = [sys.executable, "-m", "pytagi_ddp.launch", "-np", "2", "-genv", "PYTHONPATH", ".", script, "21"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    command = [sys.executable, "-m", "pytagi_ddp.launch", "-np", "2", script, "21"]
+    env = os.environ | {"PYTHONPATH": os.getcwd()}
+    result = subprocess.run(command, capture_output=True, text=True, timeout=30, env=env)
     assert (result.returncode, result.stderr) == (42, "")

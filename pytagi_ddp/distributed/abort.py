@@ -34,7 +34,7 @@ class AbortHook:
 
     Args:
         rank: rank in the job.
-        world_size: ranks in the job.
+        world_size: ranks in the job, or None while that is not known.
         abort: ends all ranks with an exit code; to be set as soon as MPI runs.
     """
 
@@ -110,7 +110,7 @@ class AbortHook:
         with contextlib.suppress(*unwritable):
             sys.stdout.flush()
         with contextlib.suppress(*unwritable):
-            sys.stderr.write(f"[rank {self.rank}/{self.world_size}] {text.rstrip()}\n")
+            sys.stderr.write(f"[rank {self.rank}/{self.world_size or '?'}] {text.rstrip()}\n")
             sys.stderr.flush()
 
     def end(self, code: int) -> None:

@@ -229,7 +229,7 @@ def _initialise(MPI, launch, timeout: float) -> None:
     with meeting(launch, timeout):
         guarded = launch is not None
         if guarded:  # MPI_Init holds Python's lock while it waits for other nodes: only a thread in C can end it
-            faulthandler.dump_traceback_later(timeout, exit=True, file=2)
+            faulthandler.dump_traceback_later(min(timeout, 1e9), exit=True, file=2)
         MPI.Init_thread()
         if guarded:
             faulthandler.cancel_dump_traceback_later()

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from pytagi_ddp.distributed.launcher import mpirun_version
 from tests.mpi import run
 
 
@@ -18,6 +19,13 @@ def _mpi_is_here():
 def mpirun():
     """`tests.mpi.run.mpirun`: (program, np=2, timeout=30, env=None) -> Result."""
     return run.mpirun
+
+
+@pytest.fixture
+def hydra():
+    """Skips where the installed MPI's mpirun is not MPICH's: others end a job, and say so, in ways of their own."""
+    if "HYDRA" not in mpirun_version(run.mpirun_command()[0]):
+        pytest.skip("what it checks is particular to MPICH's mpirun")
 
 
 @pytest.fixture
