@@ -18,7 +18,7 @@ A kernel is a function over flat memory; parameter types are declared once, so n
 * Arithmetic of int32 and int64 is int64; mixing uint32 with a signed number is float64: use one kind per kernel.
   Constants of formulas are `np.float32`. No float64 may appear in the code (the compile lane fails on it).
 * Shared memory: `s = cuda.shared.array(SIZE, float32, ALIGN)`, one per source line. `block_sum(value, s, threads)`.
-* Functions called by kernels carry `@device` (or are formulas).
+* Instructions without a name in numba are in `intrinsics.py`. Functions that kernels call are formulas or `@device`.
 * Every kernel enters `REGISTRY`; the compile lane builds all of them for all architectures.
 
 NVVM makes PTX, nvJitLink a cubin, and CuPy loads and launches it on its current stream: about 5 microseconds of host
@@ -61,10 +61,12 @@ __all__ = [
     "float32",
     "floats",
     "int32",
+    "intrinsic",
     "ints",
     "kernel",
     "optional",
     "thread_index",
+    "types",
     "uint32",
 ]
 
@@ -89,6 +91,8 @@ class optional(NamedTuple):
 
 if SIMULATOR:
     from numba.cuda.simulator.kernel import _get_kernel_context
+
+    intrinsic = None
 
     class _Cuda:
         """numba.cuda as the running block sees it.
@@ -124,6 +128,8 @@ if SIMULATOR:
         return function
 
 else:
+    from numba.cuda.extending import intrinsic
+
     cuda = numba_cuda
     device = numba.njit(inline="always")  # inlined before types are known: arrays, scalars and `cuda` all pass through
 

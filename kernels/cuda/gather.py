@@ -1,0 +1,130 @@
+"""How the products see a layer: as a matrix product over (positions) x (taps and channels) x (other channels).
+
+Kinds of product, with x, v the mean and variance of the input, d, e the deltas of the output, w, s of the weights:
+
+    FORWARD     rows: output positions; columns: output channels; sums over taps and input channels
+                mean x w, variance v (w^2 + s) + x^2 s
+    KNOWN       the same for an input without variance: mean x w, variance x^2 s
+    STATE       rows: input positions; columns: input channels; sums over taps and output channels
+                mean d w, variance e w^2
+    PARAMETERS  rows: taps and input channels; columns: output channels; sums over output positions
+                mean x d, variance x^2 e
+
+The image operand is never unfolded: a tile's elements are fetched from the image where the taps point. A dense layer
+is a convolution of one tap over an image of one row, with the batch as its width. STATE with a stride falls into
+stride^2 phases, the positions that the same taps reach: each is a convolution of its own without gaps.
+"""
+
+import numpy as np
+
+from pytagi_ddp.kernels.cuda.compile import device
+from pytagi_ddp.kernels.cuda.intrinsics import load4
+
+FORWARD, KNOWN, STATE, PARAMETERS = range(4)
+ZERO, ONE = np.float32(0), np.float32(1)
+i32, u32 = np.int32, np.uint32  # all indices are int32; divisions are unsigned, which is shorter code
+OUTSIDE = i32(-(1 << 20))  # an origin from which no tap reaches the image
+
+
+@device
+def divide(a, b):
+    """(a // b, a % b) for a >= 0."""
+    return i32(u32(a) // u32(b)), i32(u32(a) % u32(b))
+
+
+@device
+def phase_taps(phase, kernel, stride, pad):
+    """Of one dimension: first tap of a phase, number of its taps, and output position seen from its position 0."""
+    _, first = divide(phase + pad, stride)
+    count = i32(0)
+    if first < kernel:
+        count = divide(i32(kernel - first + stride - i32(1)), stride)[0]
+    return first, count, divide(i32(phase + pad - first), stride)[0]
+
+
+@device
+def taps_before(first, kernel, stride):
+    """Of one dimension: taps in the phases whose first tap comes before `first`."""
+    total = i32(0)
+    for earlier in range(first):
+        if earlier < kernel:
+            total = i32(total + divide(i32(kernel - earlier + stride - i32(1)), stride)[0])
+    return total
+
+
+@device
+def advance(tap, by, view):
+    """Moves tap = (channel, column, row) `by` elements on, in the order row, column, channel."""
+    c, q, r = tap
+    _, _, channels, _, taps_x = view
+    c = i32(c + by)
+    while c >= channels:
+        c = i32(c - channels)
+        q = i32(q + i32(1))
+        if q == taps_x:
+            q = i32(0)
+            r = i32(r + i32(1))
+    return c, q, r
+
+
+@device
+def element_at(origin, tap, view, sign):
+    """(element of the image operand under a tap, whether it exists).
+
+    origin: first element of the image and the pixel of tap (0, 0); view: height, width and channels of the image,
+    rows and columns of taps; sign: taps count down (-1) or up (1) from the origin.
+    """
+    start, y, x = origin
+    c, q, r = tap
+    height, width, channels, taps_y, _ = view
+    y = i32(y + sign * r)
+    x = i32(x + sign * q)
+    valid = r < taps_y and y >= i32(0) and y < height and x >= i32(0) and x < width
+    return i32(start + i32(i32(i32(y * width) + x) * channels) + c), valid
+
+
+@device
+def is_one(origin, tap, view):
+    """Whether this is the element after the last tap, at a position that exists: 1, the input of the biases."""
+    c, q, r = tap
+    return c == i32(0) and q == i32(0) and r == view[3] and origin[1] != OUTSIDE
+
+
+@device
+def gather4(out, o, image, origin, tap, view, sign, wide, ones):
+    """out[o : o + 4] = the elements from a tap on; 0 outside the image, 1 after the last tap if `ones`.
+
+    wide: all four belong to one tap, and the first is aligned.
+    """
+    if wide:
+        out[o + 0], out[o + 1], out[o + 2], out[o + 3] = ZERO, ZERO, ZERO, ZERO
+        element, valid = element_at(origin, tap, view, sign)
+        if valid:
+            out[o + 0], out[o + 1], out[o + 2], out[o + 3] = load4(image, element)
+        elif ones and is_one(origin, tap, view):
+            out[o] = ONE
+    else:
+        for e in range(4):
+            out[o + e] = ZERO
+            element, valid = element_at(origin, tap, view, sign)
+            if valid:
+                out[o + e] = image[element]
+            elif ones and is_one(origin, tap, view):
+                out[o + e] = ONE
+            tap = advance(tap, i32(1), view)
+
+
+@device
+def matrix4(out, o, matrix, row, column, rows, columns, wide):
+    """out[o : o + 4] = elements of a row of a (rows, columns) matrix; 0 outside."""
+    for e in range(4):
+        out[o + e] = ZERO
+    if row < rows:
+        element = i32(i32(row * columns) + column)
+        if wide:
+            if column < columns:
+                out[o + 0], out[o + 1], out[o + 2], out[o + 3] = load4(matrix, element)
+        else:
+            for e in range(4):
+                if i32(column + i32(e)) < columns:
+                    out[o + e] = matrix[i32(element + i32(e))]

@@ -1,0 +1,170 @@
+"""Instructions that numba has no name for: 16-byte loads and stores, asynchronous copies, TF32 tensor-core products.
+
+Each has a twin in Python for the simulator, where memory is a plain array and the threads of a block take turns.
+"""
+
+import threading
+
+import numpy as np
+
+from pytagi_ddp.kernels.cuda.compile import SIMULATOR, cuda, float32, intrinsic, types
+
+__all__ = ["copy_async", "copy_commit", "copy_wait", "load4", "mma_tf32", "round_tf32", "store4"]
+
+if SIMULATOR:
+
+    def load4(memory, i):
+        return memory[i], memory[i + 1], memory[i + 2], memory[i + 3]
+
+    def store4(memory, i, a, b, c, d):
+        memory[i], memory[i + 1], memory[i + 2], memory[i + 3] = a, b, c, d
+
+    def copy_async(shared, i, memory, j, valid, count):
+        for e in range(count):
+            shared[i + e] = memory[j + e] if valid else np.float32(0)
+
+    def copy_commit():
+        pass
+
+    def copy_wait(pending):
+        pass
+
+    def round_tf32(x):
+        bits = int(np.float32(x).view(np.uint32))
+        return np.uint32((bits + 0x1000) & 0xFFFFE000).view(np.float32)
+
+    def mma_tf32(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
+        # Every thread of the block must be here at once: the operands of a warp meet in a table of the block.
+        thread = threading.current_thread()
+        table = vars(thread._manager).setdefault("mma_operands", {})
+        table[thread.thread_id] = (a0, a1, a2, a3, b0, b1)
+        cuda.syncthreads()
+        first = thread.thread_id // 32 * 32
+        group, slot = divmod(thread.thread_id % 32, 4)
+        sums = [c0, c1, c2, c3]
+        for k in range(8):
+            upper, lower = (table[first + group * 4 + k % 4][2 * (k // 4) + half] for half in (0, 1))
+            for column in (0, 1):
+                b = table[first + (2 * slot + column) * 4 + k % 4][4 + k // 4]
+                sums[column] += upper * b
+                sums[2 + column] += lower * b
+        cuda.syncthreads()
+        return tuple(sums)
+
+else:
+    from llvmlite import ir
+
+    _FLOAT, _INT, _LONG, _VOID = ir.FloatType(), ir.IntType(32), ir.IntType(64), ir.VoidType()
+    _FLOAT4 = ir.VectorType(_FLOAT, 4)
+
+    def _address(context, builder, kind, value, index):
+        """Address of element `index` of shared or local memory (an array) or of device memory (a pointer)."""
+        start = context.make_array(kind)(context, builder, value=value).data if hasattr(kind, "layout") else value
+        return builder.gep(start, [index])
+
+    def _vector_address(context, builder, kind, value, index):
+        address = _address(context, builder, kind, value, index)
+        return builder.bitcast(address, ir.PointerType(_FLOAT4, addrspace=address.type.addrspace))
+
+    def _assembly(builder, result, operands, code, constraints, effect):
+        function = ir.FunctionType(result, [operand.type for operand in operands])
+        return builder.call(ir.InlineAsm(function, code, constraints, side_effect=effect), operands)
+
+    @intrinsic
+    def load4(typing, memory, i):
+        """memory[i : i + 4] in one instruction; the address is a multiple of 16 bytes."""
+
+        def generate(context, builder, signature, args):
+            vector = builder.load(_vector_address(context, builder, signature.args[0], *args))
+            vector.align = 16
+            parts = [builder.extract_element(vector, ir.Constant(_INT, e)) for e in range(4)]
+            return context.make_tuple(builder, signature.return_type, parts)
+
+        return types.UniTuple(float32, 4)(memory, types.int64), generate
+
+    @intrinsic
+    def store4(typing, memory, i, a, b, c, d):
+        """memory[i : i + 4] = a, b, c, d in one instruction; the address is a multiple of 16 bytes."""
+
+        def generate(context, builder, signature, args):
+            vector = ir.Constant(_FLOAT4, ir.Undefined)
+            for e, value in enumerate(args[2:]):
+                vector = builder.insert_element(vector, value, ir.Constant(_INT, e))
+            store = builder.store(vector, _vector_address(context, builder, signature.args[0], *args[:2]))
+            store.align = 16
+            return context.get_dummy_value()
+
+        return types.void(memory, types.int64, float32, float32, float32, float32), generate
+
+    @intrinsic
+    def copy_async(typing, shared, i, memory, j, valid, count):
+        """Starts shared[i : i + count] = memory[j : j + count], or zeros if not valid; count: the literal 1 or 4."""
+        if not isinstance(count, types.IntegerLiteral):
+            raise TypeError("copy_async needs a literal count")
+        size = 4 * count.literal_value
+
+        def generate(context, builder, signature, args):
+            shared_type, _, memory_type = signature.args[:3]
+            target = builder.ptrtoint(_address(context, builder, shared_type, args[0], args[1]), _LONG)
+            target = _assembly(builder, _LONG, [target], "cvta.to.shared.u64 $0, $1;", "=l,l", False)
+            source = builder.ptrtoint(_address(context, builder, memory_type, args[2], args[3]), _LONG)
+            taken = builder.select(args[4], ir.Constant(_INT, size), ir.Constant(_INT, 0))
+            kind = "cg" if size == 16 else "ca"  # only 16 bytes may pass by the first-level cache
+            code = f"cp.async.{kind}.shared.global [$0], [$1], {size}, $2;"
+            _assembly(builder, _VOID, [builder.trunc(target, _INT), source, taken], code, "r,l,r,~{memory}", True)
+            return context.get_dummy_value()
+
+        return types.void(shared, types.int64, memory, types.int64, types.boolean, count), generate
+
+    @intrinsic
+    def copy_commit(typing):
+        """Closes a group of asynchronous copies."""
+
+        def generate(context, builder, signature, args):
+            _assembly(builder, _VOID, [], "cp.async.commit_group;", "~{memory}", True)
+            return context.get_dummy_value()
+
+        return types.void(), generate
+
+    @intrinsic
+    def copy_wait(typing, pending):
+        """Waits until at most `pending` (a literal) of this thread's groups are under way."""
+        if not isinstance(pending, types.IntegerLiteral):
+            raise TypeError("copy_wait needs a literal")
+
+        def generate(context, builder, signature, args):
+            _assembly(builder, _VOID, [], f"cp.async.wait_group {pending.literal_value};", "~{memory}", True)
+            return context.get_dummy_value()
+
+        return types.void(pending), generate
+
+    @intrinsic
+    def round_tf32(typing, x):
+        """x to the nearest number with ten bits of mantissa, ties away from zero."""
+
+        def generate(context, builder, signature, args):
+            bits = _assembly(builder, _INT, list(args), "cvt.rna.tf32.f32 $0, $1;", "=r,f", False)
+            return builder.bitcast(bits, _FLOAT)
+
+        return float32(float32), generate
+
+    @intrinsic
+    def mma_tf32(typing, a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
+        """C + A B of a warp, A 16 x 8, B 8 x 8. Of lane 4 g + t:
+
+        a: A[g, t], A[g + 8, t], A[g, t + 4], A[g + 8, t + 4]; b: B[t, g], B[t + 4, g];
+        c: C[g, 2t], C[g, 2t + 1], C[g + 8, 2t], C[g + 8, 2t + 1]. Source: PTX ISA, mma.m16n8k8.
+        """
+
+        def generate(context, builder, signature, args):
+            operands = [builder.bitcast(x, _INT) for x in args[:6]] + list(args[6:])
+            code = (
+                "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+                "{$0,$1,$2,$3}, {$4,$5,$6,$7}, {$8,$9}, {$10,$11,$12,$13};"
+            )
+            result = ir.LiteralStructType([_FLOAT] * 4)
+            four = _assembly(builder, result, operands, code, "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", False)
+            parts = [builder.extract_value(four, e) for e in range(4)]
+            return context.make_tuple(builder, signature.return_type, parts)
+
+        return types.UniTuple(float32, 4)(*[float32] * 10), generate

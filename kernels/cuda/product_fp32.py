@@ -1,0 +1,261 @@
+"""Fused moment products in float32: one pass over the tiles gives both moments.
+
+A block of the large tile has 128 threads and makes 128 x 64 means and variances; each thread keeps 8 x 8 of both in
+registers, as groups of four that it reads from shared memory in one instruction. Shared memory holds a tile of eight
+k twice, k by k: while one half is multiplied the next tile is fetched into registers, then staged into the other half.
+The small tile serves products of which the large one would be mostly padding.
+"""
+
+from typing import NamedTuple
+
+from pytagi_ddp.kernels.cuda.compile import ALIGN, Kernel, cuda, float32, floats, int32, kernel
+from pytagi_ddp.kernels.cuda.finish import finish_forward, finish_parameters, finish_state
+from pytagi_ddp.kernels.cuda.gather import (
+    FORWARD,
+    OUTSIDE,
+    PARAMETERS,
+    STATE,
+    ZERO,
+    advance,
+    divide,
+    gather4,
+    i32,
+    matrix4,
+    phase_taps,
+    taps_before,
+    u32,
+)
+from pytagi_ddp.kernels.cuda.intrinsics import load4, store4
+
+DEPTH = 8  # k of a tile
+PAD = 4  # numbers between the rows of shared memory: spreads transposed stores over the banks
+
+
+class Tile(NamedTuple):
+    """Rows and columns of a block, and of one of its threads (multiples of four)."""
+
+    rows: int
+    columns: int
+    thread_rows: int
+    thread_columns: int
+
+    @property
+    def threads(self) -> int:
+        return (self.rows // self.thread_rows) * (self.columns // self.thread_columns)
+
+
+def make_product(kind: int, tile: Tile, name: str) -> Kernel:
+    """The kernel of one kind of product (see `gather`) and one tile; grid: (column tiles, row tiles, phases * parts).
+
+    Its arguments: the image operand x (mean, variance), the matrix operand w (mean, variance), two arrays that
+    `finish` needs, the results (mean, variance), the layer's sizes; `parts` of the sum over k, of `part` each (then
+    the first result is the workspace); whether x and w are read four at a time; `extra` of `finish`, `ones` of
+    `gather4`. Where a kind of product has no such array any other stands in.
+    """
+    BM, BN, TM, TN = tile
+    THREADS = tile.threads
+    K_LAST = kind != PARAMETERS  # k runs along the memory of x
+    W_K_LAST = kind not in (STATE, PARAMETERS)
+    TWO_X, TWO_W = kind in (FORWARD, STATE), kind != STATE  # whether the operand has a variance
+    LX, LW = BM + PAD, BN + PAD
+    SX, SW = DEPTH * LX, DEPTH * LW
+    SHARED_X, SHARED_W = 2 * SX, 2 * SW
+    SHARED_X2, SHARED_W2 = (SHARED_X if TWO_X else 4), (SHARED_W if TWO_W else 4)
+    GROUPS_M, GROUPS_N = TM // 4, TN // 4
+    APART_M, APART_N = BM // GROUPS_M, BN // GROUPS_N  # between a thread's groups of four
+    SUMS = TM * TN
+    FETCH_X, FETCH_W = BM * DEPTH // THREADS, BN * DEPTH // THREADS  # numbers that a thread fetches per tile
+    FOURS_X = DEPTH // 4 if K_LAST else BM // 4  # fours in a row of memory of a tile
+    FOURS_W = DEPTH // 4 if W_K_LAST else BN // 4
+    ROWS_X, ROWS_W = THREADS // FOURS_X, THREADS // FOURS_W  # rows that all threads fetch at once
+    NX, NW = FETCH_X // 4, FETCH_W // 4
+    SIGN = i32(-1 if kind == STATE else 1)
+
+    @kernel(
+        *[floats] * 8, *[int32] * 16, threads=THREADS, min_blocks=2, name=name
+    )  # fmt: skip
+    def product(
+        x_mu, x_var, w_mu, w_var, finish_mu, finish_var, out_mu, out_var,
+        batch, image_h, image_w, channels_in, out_h, out_w, channels_out, kernel_size, stride, pad,
+        parts, part, wide_x, wide_w, extra, ones,
+    ):  # fmt: skip
+        shared_x = cuda.shared.array(SHARED_X, float32, ALIGN)
+        shared_x2 = cuda.shared.array(SHARED_X2, float32, ALIGN)
+        shared_w = cuda.shared.array(SHARED_W, float32, ALIGN)
+        shared_w2 = cuda.shared.array(SHARED_W2, float32, ALIGN)
+        mean = cuda.local.array(SUMS, float32)
+        variance = cuda.local.array(SUMS, float32)
+        x = cuda.local.array(TM, float32)
+        x2 = cuda.local.array(TM, float32)
+        w = cuda.local.array(TN, float32)
+        w2 = cuda.local.array(TN, float32)
+        next_x = cuda.local.array(FETCH_X, float32)
+        next_x2 = cuda.local.array(FETCH_X, float32)
+        next_w = cuda.local.array(FETCH_W, float32)
+        next_w2 = cuda.local.array(FETCH_W, float32)
+        start = cuda.local.array(NX, int32)
+        at_y = cuda.local.array(NX, int32)
+        at_x = cuda.local.array(NX, int32)
+        thread = i32(cuda.threadIdx.x)
+        row0 = i32(i32(cuda.blockIdx.y) * i32(BM))
+        column0 = i32(i32(cuda.blockIdx.x) * i32(BN))
+
+        # Positions of the layer's grid, and what their taps see.
+        index, phase_y, phase_x, first_row = i32(cuda.blockIdx.z), i32(0), i32(0), i32(0)
+        if kind == STATE:
+            index, phase = divide(index, i32(stride * stride))
+            phase_y, phase_x = divide(phase, stride)
+            first_y, taps_y, shift_y = phase_taps(phase_y, kernel_size, stride, pad)
+            first_x, taps_x, shift_x = phase_taps(phase_x, kernel_size, stride, pad)
+            first_row = taps_before(first_y, kernel_size, stride) * kernel_size
+            first_row = i32(i32(first_row + taps_y * taps_before(first_x, kernel_size, stride)) * channels_out)
+            view = out_h, out_w, channels_out, taps_y, taps_x
+            grid_h = divide(i32(image_h - phase_y + stride - i32(1)), stride)[0]
+            grid_w = divide(i32(image_w - phase_x + stride - i32(1)), stride)[0]
+            step, columns = i32(1), channels_in
+        else:
+            view = image_h, image_w, channels_in, kernel_size, kernel_size
+            grid_h, grid_w, step, shift_y, shift_x, columns = out_h, out_w, stride, i32(-pad), i32(-pad), channels_out
+        positions = i32(i32(batch * grid_h) * grid_w)
+        unfolded = i32(i32(view[3] * view[4]) * view[2])
+        rows, depth = (positions, unfolded) if K_LAST else (i32(unfolded + ones), positions)
+        if row0 >= rows:
+            return
+        begin = i32(index * part)
+        tiles = divide(i32(max(min(i32(depth - begin), part), i32(0)) + i32(DEPTH - 1)), i32(DEPTH))[0]
+        image_size = i32(i32(view[0] * view[1]) * view[2])
+
+        # What this thread fetches: fours, so many apart, from row_x, along_x on; and which sums it keeps.
+        row_x, along_x = divide(thread, i32(FOURS_X))
+        row_w, along_w = divide(thread, i32(FOURS_W))
+        along_x, along_w = i32(along_x * i32(4)), i32(along_w * i32(4))
+        row_sum, column_sum = divide(thread, i32(BN // TN))
+        row_sum, column_sum = i32(row_sum * i32(4)), i32(column_sum * i32(4))
+        tap = advance((i32(0), i32(0), i32(0)), i32((begin if K_LAST else row0) + along_x), view)
+        for n in range(NX):
+            position = i32((row0 if K_LAST else begin) + row_x + i32(n * ROWS_X))
+            image, inside = divide(position, i32(grid_h * grid_w))
+            at_y[n], at_x[n] = divide(inside, grid_w)
+            start[n] = i32(image * image_size)
+        for i in range(SUMS):
+            mean[i] = ZERO
+            variance[i] = ZERO
+
+        half, t = i32(0), i32(0)
+        while t <= tiles:
+            if t < tiles:
+                k = i32(begin + i32(t * i32(DEPTH)))
+                for n in range(NX):
+                    position = i32((row0 if K_LAST else k) + row_x + i32(n * ROWS_X))
+                    y = i32(i32(at_y[n] * step) + shift_y) if position < positions else OUTSIDE
+                    origin = start[n], y, i32(i32(at_x[n] * step) + shift_x)
+                    gather4(next_x, 4 * n, x_mu, origin, tap, view, SIGN, wide_x, ones)
+                    if TWO_X:
+                        gather4(next_x2, 4 * n, x_var, origin, tap, view, SIGN, wide_x, ones)
+                    if not K_LAST:
+                        at_x[n] = i32(at_x[n] + i32(DEPTH))
+                        while at_x[n] >= grid_w:
+                            at_x[n] = i32(at_x[n] - grid_w)
+                            at_y[n] = i32(at_y[n] + i32(1))
+                            if at_y[n] == grid_h:
+                                at_y[n] = i32(0)
+                                start[n] = i32(start[n] + image_size)
+                if K_LAST:
+                    tap = advance(tap, i32(DEPTH), view)
+                for n in range(NW):
+                    if W_K_LAST:
+                        row, column = i32(column0 + row_w + i32(n * ROWS_W)), i32(k + along_w)
+                        matrix4(next_w, 4 * n, w_mu, row, column, columns, depth, wide_w)
+                        matrix4(next_w2, 4 * n, w_var, row, column, columns, depth, wide_w)
+                    else:
+                        row, column = i32(first_row + k + row_w + i32(n * ROWS_W)), i32(column0 + along_w)
+                        matrix4(next_w, 4 * n, w_mu, row, column, i32(first_row + depth), columns, wide_w)
+                        if TWO_W:
+                            matrix4(next_w2, 4 * n, w_var, row, column, i32(first_row + depth), columns, wide_w)
+            if t > i32(0):
+                ox = i32(i32(i32(1) - half) * i32(SX) + row_sum)
+                ow = i32(i32(i32(1) - half) * i32(SW) + column_sum)
+                for _ in range(DEPTH):
+                    for g in range(GROUPS_M):
+                        o, e = i32(ox + i32(g * APART_M)), 4 * g
+                        x[e + 0], x[e + 1], x[e + 2], x[e + 3] = load4(shared_x, o)
+                        if TWO_X:
+                            x2[e + 0], x2[e + 1], x2[e + 2], x2[e + 3] = load4(shared_x2, o)
+                    for g in range(GROUPS_N):
+                        o, e = i32(ow + i32(g * APART_N)), 4 * g
+                        w[e + 0], w[e + 1], w[e + 2], w[e + 3] = load4(shared_w, o)
+                        if TWO_W:
+                            w2[e + 0], w2[e + 1], w2[e + 2], w2[e + 3] = load4(shared_w2, o)
+                    for j in range(TN):
+                        for i in range(TM):
+                            s = i * TN + j
+                            mean[s] += x[i] * w[j]
+                            if kind == FORWARD:
+                                variance[s] += x2[i] * (w[j] * w[j] + w2[j])
+                                variance[s] += (x[i] * x[i]) * w2[j]
+                            elif kind == STATE:
+                                variance[s] += x2[i] * (w[j] * w[j])
+                            else:
+                                variance[s] += (x[i] * x[i]) * w2[j]
+                    ox = i32(ox + i32(LX))
+                    ow = i32(ow + i32(LW))
+            if t < tiles:
+                for n in range(NX):
+                    if K_LAST:
+                        o = i32(half * i32(SX) + i32(along_x * i32(LX)) + row_x + i32(n * ROWS_X))
+                        for e in range(4):
+                            shared_x[u32(o + e * LX)] = next_x[4 * n + e]
+                            if TWO_X:
+                                shared_x2[u32(o + e * LX)] = next_x2[4 * n + e]
+                    else:
+                        o, e = i32(half * i32(SX) + i32(i32(row_x + i32(n * ROWS_X)) * i32(LX)) + along_x), 4 * n
+                        store4(shared_x, o, next_x[e], next_x[e + 1], next_x[e + 2], next_x[e + 3])
+                for n in range(NW):
+                    if W_K_LAST:
+                        o = i32(half * i32(SW) + i32(along_w * i32(LW)) + row_w + i32(n * ROWS_W))
+                        for e in range(4):
+                            shared_w[u32(o + e * LW)] = next_w[4 * n + e]
+                            shared_w2[u32(o + e * LW)] = next_w2[4 * n + e]
+                    else:
+                        o, e = i32(half * i32(SW) + i32(i32(row_w + i32(n * ROWS_W)) * i32(LW)) + along_w), 4 * n
+                        store4(shared_w, o, next_w[e], next_w[e + 1], next_w[e + 2], next_w[e + 3])
+                        if TWO_W:
+                            store4(shared_w2, o, next_w2[e], next_w2[e + 1], next_w2[e + 2], next_w2[e + 3])
+            cuda.syncthreads()
+            half = i32(i32(1) - half)
+            t = i32(t + i32(1))
+
+        size = i32(rows * columns)
+        if kind == STATE:
+            size = i32(i32(i32(batch * image_h) * image_w) * columns)
+        for i in range(TM):
+            row = i32(row0 + row_sum + i32(i // 4 * APART_M + i % 4))
+            if row < rows:
+                image, inside = divide(row, i32(grid_h * grid_w))
+                y, z = divide(inside, grid_w)
+                pixel = i32(i32(i32(image * image_h) + i32(y * stride) + phase_y) * image_w) + i32(z * stride) + phase_x
+                for j in range(TN):
+                    column = i32(column0 + column_sum + i32(j // 4 * APART_N + j % 4))
+                    if column < columns:
+                        m, v = mean[i * TN + j], variance[i * TN + j]
+                        if kind == STATE:
+                            element = i32(i32(pixel * columns) + column)
+                        elif kind == PARAMETERS:
+                            element = i32(i32(column * rows) + row)
+                        else:
+                            element = i32(i32(row * columns) + column)
+                        if parts > i32(1):
+                            o = i32(i32(i32(index * i32(2)) * size) + element)
+                            out_mu[o] = m
+                            out_mu[i32(o + size)] = v
+                        elif kind == STATE:
+                            finish_state(m, v, element, extra, finish_mu, out_mu, out_var)
+                        elif kind == PARAMETERS:
+                            finish_parameters(
+                                m, v, row, column, i32(kernel_size * kernel_size), channels_in,
+                                extra, finish_mu, finish_var, out_mu, out_var,
+                            )  # fmt: skip
+                        else:
+                            finish_forward(m, v, element, column, extra, finish_mu, finish_var, out_mu, out_var)
+
+    return product
