@@ -136,7 +136,7 @@ class Remax(Activation):
 
 
 class ClosedFormSoftmax(Activation):
-    """e^z over its sum with log-normal moments; means are not renormalised. Any size of m (pytagi: up to 44)."""
+    """e^z over its sum with log-normal moments; means are not renormalised. m of any size, s up to 29."""
 
     name = "ClosedFormSoftmax"
     kernel = "closed_form_softmax"

@@ -26,7 +26,7 @@ def sigmoid(m, s):
 
 
 def tanh(m, s):
-    j = 1 / np.cosh(m) ** 2
+    j = 4 * expit(2 * m) * expit(-2 * m)
     return np.tanh(m), j**2 * s, j
 
 
@@ -62,7 +62,7 @@ def clipped(m, s):
     """
     sd = np.sqrt(s)
     low, high = (-1 - m) / sd, (1 - m) / sd
-    inside = ndtr(high) - ndtr(low)
+    inside = np.where(m > 0, ndtr(high) - ndtr(low), ndtr(-low) - ndtr(-high))  # the difference of the smaller tails
     below, above = ndtr(low), ndtr(-high)
     mean = above - below + m * inside + sd * (phi(low) - phi(high))
     # moments of z - mean over the three pieces: no large numbers cancel
@@ -114,7 +114,7 @@ def remax(m, s):
     a = a / a.sum(1, keepdims=True)
     var = np.expm1(e_s) * a**2
     cov = np.expm1(ln_r_s - k) * a * r
-    return a, var, np.minimum(np.sqrt(var) * np.sqrt(s), cov / cdf) / s
+    return a, var, np.minimum(np.sqrt(var) * np.sqrt(s), cov / np.maximum(cdf, 1e-300)) / s
 
 
 def closed_form_softmax(m, s):
