@@ -39,7 +39,7 @@ class Finding(NamedTuple):
 
 def examine() -> list[Finding]:
     """Looks at everything, in the order of the report. A check that fails becomes a finding."""
-    findings = []
+    findings: list[Finding] = []
     for check in (_python, _numerics, _kernels, _threads, _mpi, _shared_memory, _gpus):
         try:
             findings += check()

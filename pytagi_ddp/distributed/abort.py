@@ -18,8 +18,8 @@ from collections.abc import Callable
 
 from pytagi_ddp.distributed.errors import CollectiveTimeoutError
 
-STAGGER_SECONDS = 0.2  # by rank: when all ranks fail alike, the first one speaks and ends the others
-STAGGER_LIMIT = 1.0
+STAGGER_SECONDS = 0.5  # by rank: when all ranks fail alike, the first one speaks and ends the others
+STAGGER_LIMIT = 1.5
 FORWARD_SECONDS = 0.05  # mpirun loses what a rank wrote less than a few milliseconds before it aborts
 TIMEOUT_GRACE_SECONDS = 0.5  # every rank says where it waits before the first one aborts
 ABORT_LIMIT_SECONDS = 3
@@ -45,7 +45,7 @@ class AbortHook:
         self._pid = os.getpid()
         self._installed = False
         self._failing = threading.Lock()
-        self._previous = self._previous_in_thread = None
+        self._previous, self._previous_in_thread = sys.excepthook, threading.excepthook
 
     def install(self) -> None:
         """Puts the hooks in place; does nothing when they are."""
@@ -63,7 +63,7 @@ class AbortHook:
         self._installed = False
 
     def _on_exception(self, kind, error, trace) -> None:
-        custom = self._previous not in (sys.__excepthook__, None)
+        custom = self._previous is not sys.__excepthook__
         if not self._is_mine():
             self._previous(kind, error, trace)
         else:

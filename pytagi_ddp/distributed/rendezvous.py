@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytagi_ddp.distributed.errors import CollectiveTimeoutError, RankLeftError
-from pytagi_ddp.distributed.launcher import Launch
 
 POLL_SECONDS = 0.01
 ARRIVAL_SECONDS = 1.0  # once a rank has ended, for those that are merely late, so that the message names the right one
@@ -26,32 +25,33 @@ PROXY = "hydra_pmi_proxy"  # the process on each node that is the parent of its 
 
 
 @contextlib.contextmanager
-def meeting(launch: Launch | None, timeout: float) -> Iterator[None]:
+def meeting(local_rank: int, local_world_size: int, timeout: float) -> Iterator[None]:
     """Waits until every rank of this node is here, and stays reachable for them while the body runs.
 
-    Does nothing where it cannot tell who the local ranks are (no Hydra, or not Linux).
+    Does nothing under another launcher than Hydra, or without Linux's /proc.
 
     Args:
-        launch: the launcher of this process.
+        local_rank: rank on this node.
+        local_world_size: ranks on this node.
         timeout: seconds to wait.
 
     Raises:
         RankLeftError: a rank of this node ended before it arrived; names the missing ones.
         CollectiveTimeoutError: some have not arrived in time; names them.
     """
-    proxy = _find_proxy() if launch is not None and launch.local_world_size else None
+    proxy = _find_proxy()
     if proxy is None:
         yield
         return
     with socket.socket(socket.AF_UNIX) as here:
-        here.bind(_address(proxy, launch.local_rank))
-        here.listen(launch.local_world_size)
-        _await_others(proxy, launch, time.monotonic() + timeout)
+        here.bind(_address(proxy, local_rank))
+        here.listen(local_world_size)
+        _await_others(proxy, local_rank, local_world_size, time.monotonic() + timeout)
         yield
 
 
-def _await_others(proxy: Path, launch: Launch, deadline: float) -> None:
-    missing = set(range(launch.local_world_size)) - {launch.local_rank}
+def _await_others(proxy: Path, local_rank: int, local_world_size: int, deadline: float) -> None:
+    missing = set(range(local_world_size)) - {local_rank}
     ended_at = float("inf")
     while True:
         alive = _living_children(proxy)  # before the calls: a rank that answers and then ends has come this far
@@ -59,9 +59,9 @@ def _await_others(proxy: Path, launch: Launch, deadline: float) -> None:
         if not missing:
             return
         now = time.monotonic()
-        if alive < launch.local_world_size:
+        if alive < local_world_size:
             ended_at = min(ended_at, now)
-        names = f"local rank {', '.join(map(str, sorted(missing)))} of {launch.local_world_size}"
+        names = f"local rank {', '.join(map(str, sorted(missing)))} of {local_world_size}"
         if now > ended_at + ARRIVAL_SECONDS:
             raise RankLeftError(f"{names} ended before MPI was started; look above for its error")
         if now > deadline:

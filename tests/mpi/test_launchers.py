@@ -51,8 +51,8 @@ def test_mpirun_without_mpi4py(tmp_path, hydra):
     result = mpirun(TRAIN, env={"PYTHONPATH": f"{tmp_path}:{ROOT}"})
     assert result.returncode != 0
     assert "training" not in result.stdout
-    assert result.stderr.count("LaunchError: this job was started by ") == result.stderr.count("[rank ") == 1
-    assert "MPI cannot be loaded: No module named 'mpi4py'" in result.stderr
+    assert "LaunchError: this job was started by MPICH's mpirun (Hydra) (PMI_SIZE=2), but MPI" in result.stderr
+    assert "cannot be loaded: No module named 'mpi4py'" in result.stderr
     assert 'pip install "pytagi-ddp[mpi]"' in result.stderr
 
 
@@ -76,7 +76,7 @@ def test_too_little_room_in_dev_shm(hydra):
     result = MpiJob(TRAIN, launcher=private_shm("16m", 'exec "$@"')).finish()
     assert result.returncode != 0
     assert "training" not in result.stdout
-    assert result.stderr.count("LaunchError: /dev/shm has 16.") == result.stderr.count("[rank ") == 1
+    assert "LaunchError: /dev/shm has 16." in result.stderr
     assert "2 ranks on this node need 23.0 MB" in result.stderr
 
 
