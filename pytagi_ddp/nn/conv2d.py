@@ -1,6 +1,6 @@
 """Two-dimensional convolution."""
 
-from pytagi_ddp.nn.init import gaussian_prior
+from pytagi_ddp.nn.init import check_gains, fan_scale, gaussian_prior
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State
 from pytagi_ddp.nn.window import Window, as_image, pixels
@@ -52,6 +52,8 @@ class Conv2d(BaseLayer):
         self._channels = (in_channels, out_channels)
         self._side = (in_width, in_height)
         self.window = Window("Conv2d", kernel_size, stride, padding, padding_type).check()
+        check_gains(gain_weight, gain_bias)  # now, not when the prior is drawn
+        fan_scale(in_channels, out_channels, init_method)
         self.gain_weight, self.gain_bias, self.init_method = gain_weight, gain_bias, init_method
 
     def first_input(self) -> Shape | None:

@@ -129,6 +129,12 @@ def fan_scale(fan_in: int, fan_out: int, method: str) -> np.float32:
     return np.float32(math.sqrt(np.float32(variance)))
 
 
+def check_gains(*gains: float) -> None:
+    """Raises ValueError if a gain is NaN or infinite."""
+    if not all(math.isfinite(gain) for gain in gains):
+        raise ValueError(f"gains on the prior must be finite, got {gains}")
+
+
 def gaussian_prior(
     n_weights: int, n_biases: int, fan_in: int, fan_out: int, gain_w: float, gain_b: float, method: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -151,8 +157,9 @@ def gaussian_prior(
         var_* are variances.
 
     Raises:
-        ValueError: Unknown method, a fan below 1, or a negative size.
+        ValueError: Unknown method, a fan below 1, a negative size, or a gain that is not finite.
     """
+    check_gains(gain_w, gain_b)
     scale = fan_scale(fan_in, fan_out, method)
     mu_w, mu_b = normal(n_weights, scale), normal(n_biases, scale)
     var_w, var_b = ((np.float32(gain) * scale) ** 2 for gain in (gain_w, gain_b))

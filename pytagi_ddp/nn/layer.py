@@ -91,6 +91,11 @@ class BaseLayer:
             )
         self._owner = owner
 
+    def release(self, owner: object) -> None:
+        """Takes back `claim`: the construction of `owner` failed, and another network may have the layer."""
+        if self._owner is owner:
+            self._owner = None
+
     def attach(self, kernels: ModuleType) -> None:
         """Picks the kernels; buffers of another device are dropped."""
         self.kernels = kernels

@@ -45,6 +45,12 @@ class LayerBlock(BaseLayer):
         for layer in self.layers:
             layer.claim(owner)
 
+    def release(self, owner: object) -> None:
+        super().release(owner)
+        self.out_like = None
+        for layer in self.layers:
+            layer.release(owner)
+
     def attach(self, kernels: ModuleType) -> None:
         super().attach(kernels)
         self.chain.attach(kernels)

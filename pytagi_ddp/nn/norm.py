@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from pytagi_ddp.nn.init import check_gains
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Tensor
 
@@ -13,6 +14,7 @@ class Norm(BaseLayer):
 
     def _init_affine(self, gain_weight: float, gain_bias: float) -> None:
         """Prior: weights N(1, gain^2/n), biases N(0, gain^2/n)."""
+        check_gains(gain_weight, gain_bias)
         n = self.num_features
         n_b = n if self.bias else 0
         scale = np.float32(1 / n)

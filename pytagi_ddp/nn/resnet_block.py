@@ -60,6 +60,11 @@ class ResNetBlock(BaseLayer):
         for branch in self._branches:
             branch.claim(owner)
 
+    def release(self, owner: object) -> None:
+        super().release(owner)
+        for branch in self._branches:
+            branch.release(owner)
+
     def attach(self, kernels: ModuleType) -> None:
         super().attach(kernels)
         for branch in self._branches:

@@ -51,13 +51,12 @@ class Sequential:
 
     def __init__(self, *layers: BaseLayer):
         self._chain = Chain(layers, "Sequential")
-        for layer in self.layers:
-            layer.claim(self)
-        shape = self._chain.first_input()
-        if shape is None:
-            raise ValueError("the size of the input is unknown: start with a layer that states it, such as Linear")
-        self.in_shape = shape
-        self.out_shape = self._chain.build(shape, channels_last=False, first_in_place=False)
+        try:
+            self._build()
+        except Exception:
+            for layer in self.layers:
+                layer.release(self)
+            raise
         self.device = "cpu"
         self.input_state_update = False
         self.output_z_buffer = BaseHiddenStates()
@@ -67,6 +66,15 @@ class Sequential:
         self._accumulate = False  # whether backward adds to those deltas
         self._trained_batch = 0  # samples of the forward pass that backward would continue
         self._attach()
+
+    def _build(self) -> None:
+        for layer in self.layers:
+            layer.claim(self)
+        shape = self._chain.first_input()
+        if shape is None:
+            raise ValueError("the size of the input is unknown: start with a layer that states it, such as Linear")
+        self.in_shape = shape
+        self.out_shape = self._chain.build(shape, channels_last=False, first_in_place=False)
 
     def _attach(self) -> None:
         self.kernels = get_kernels(self.device)

@@ -55,13 +55,16 @@ def as_image(layer: str, shape: Shape, channels: int | None, width: int, height:
         ValueError: `shape` is no such image.
     """
     image = shape.image
-    if image is None or (width and height and image != (channels, height, width)):
-        if not (channels and width and height) or channels * width * height != shape.size:
+    stated = (channels, height, width)
+    if image is None:
+        if not all(stated) or channels * height * width != shape.size:
             raise ValueError(
                 f"{layer} needs an image: give in_width and in_height so that channels x height x width = {shape.size} "
                 f"(got {channels} x {height} x {width})"
             )
-        image = (channels, height, width)
+        image = stated
+    elif width and height and image[1:] != (height, width):
+        raise ValueError(f"{layer} has in_height {height} and in_width {width}, the layer before gives {shape}")
     if channels is not None and image[0] != channels:
         raise ValueError(f"{layer} needs {channels} channels, the layer before gives {shape}")
     return Shape(shape.size, image, shape.channels_last)

@@ -1,0 +1,103 @@
+"""What a network takes as layers, and what is left of a construction that failed."""
+
+import copy
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import nn
+from tests.nn.networks import assert_matches_reference
+
+
+def test_a_layer_belongs_to_one_network():
+    layer = nn.Linear(3, 3)
+    nn.Sequential(layer)
+    with pytest.raises(ValueError, match=r"Linear\(3,3\) is already part of a network.*copy.deepcopy"):
+        nn.Sequential(layer)
+    inside = nn.Tanh()
+    nn.Sequential(nn.Linear(2, 2), nn.ResNetBlock(nn.LayerBlock(nn.Linear(2, 2), inside)))
+    with pytest.raises(ValueError, match=r"Tanh\(\) is already part"):
+        nn.Sequential(nn.Linear(2, 2), inside)
+    nn.Sequential(copy.deepcopy(layer))
+
+
+def test_a_layer_stands_once_in_a_network():
+    layer = nn.Linear(3, 3)
+    with pytest.raises(ValueError, match="already part of a network"):
+        nn.Sequential(layer, nn.ReLU(), layer)
+    with pytest.raises(ValueError, match="already part of a network"):
+        nn.Sequential(nn.ResNetBlock(layer, layer))
+
+
+def test_layers_of_a_failed_construction_are_free():
+    first, block, act = nn.Linear(3, 4), nn.LayerBlock(nn.Linear(4, 4), nn.Tanh()), nn.Sigmoid()
+    residual = nn.ResNetBlock(block, nn.Linear(4, 4))
+    with pytest.raises(ValueError, match="needs 5 inputs, the layer before gives 4"):
+        nn.Sequential(first, act, residual, nn.Linear(5, 2))
+    with pytest.raises(ValueError, match="already part of a network"):
+        nn.Sequential(first, first)
+    assert_matches_reference(nn.Sequential(first, act, residual, nn.Linear(4, 2)))
+
+
+def test_a_failed_construction_leaves_other_networks_their_layers():
+    owned = nn.Linear(3, 3)
+    net = nn.Sequential(owned)
+    with pytest.raises(ValueError, match="already part of a network"):
+        nn.Sequential(nn.Linear(3, 3), owned)
+    with pytest.raises(ValueError, match="already part of a network"):
+        nn.Sequential(owned)
+    assert_matches_reference(net)
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ([], "at least one layer"),
+        ([nn.ReLU()], "size of the input is unknown"),
+        ([nn.AvgPool2d(2)], "size of the input is unknown"),
+        ([nn.Linear(2, 3), nn.Linear(4, 1)], r"Linear\(4,1\) needs 4 inputs, the layer before gives 3"),
+        (
+            [nn.Conv2d(1, 2, 1, in_width=4, in_height=3), nn.Linear(23, 1)],
+            r"needs 23 inputs, the layer before gives 2x3x4",
+        ),
+        (
+            [nn.Conv2d(1, 2, 1, in_width=4, in_height=4), nn.Conv2d(8, 1, 1, in_width=2, in_height=2)],
+            "has in_height 2 and in_width 2, the layer before gives 2x4x4",
+        ),
+    ],
+)
+def test_sizes_that_do_not_fit_are_named(layers, message):
+    with pytest.raises(ValueError, match=message):
+        nn.Sequential(*layers)
+
+
+@pytest.mark.parametrize("wrong", [[nn.Linear(1, 1)], nn.ReLU, "Linear", None, 3])
+def test_what_is_no_layer(wrong):
+    with pytest.raises(TypeError, match=f"takes layers, got {type(wrong).__name__}"):
+        nn.Sequential(nn.Linear(1, 1), wrong)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: nn.Linear(0, 1), r"sizes of at least 1, got \(0, 1\)"),
+        (lambda: nn.Linear(2, -3), r"got \(2, -3\)"),
+        (lambda: nn.Linear(2, 1, init_method="foo"), "unknown init_method 'foo'"),
+        (lambda: nn.Linear(2, 1, gain_weight=float("nan")), "gain"),
+        (lambda: nn.Conv2d(0, 1, 1), r"channels of at least 1, got \(0, 1\)"),
+        (lambda: nn.Conv2d(1, 1, 1, init_method="foo"), "unknown init_method 'foo'"),
+        (lambda: nn.Conv2d(1, 1, 1, gain_bias=float("inf")), "gain"),
+        (lambda: nn.BatchNorm2d(3, gain_weight=float("nan")), "gain"),
+    ],
+)
+def test_bad_arguments_are_named_when_the_layer_is_made(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_parameters_exist_from_construction():
+    """Convolutions too: loading, counting and broadcasting see them before the first forward pass."""
+    net = nn.Sequential(nn.Conv2d(1, 2, 3, in_width=4, in_height=4), nn.Linear(8, 1))
+    assert net.num_parameters == 18 + 2 + 8 + 1
+    assert np.abs(net.arena.theta[0]).min() > 0
+    assert net.arena.theta[1].min() > 0
