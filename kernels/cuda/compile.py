@@ -38,6 +38,7 @@ from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from importlib.metadata import version
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from types import ModuleType
@@ -49,6 +50,8 @@ from numba import cuda as numba_cuda
 from numba import float32, int32, types, uint32
 
 from pytagi_ddp.kernels.cpu.compile import cache_folder
+from pytagi_ddp.kernels.cuda.recorder import queue
+from pytagi_ddp.kernels.cuda.simulator import Memory, SimulatedCuda
 
 __all__ = [
     "ALIGN",
@@ -71,7 +74,10 @@ __all__ = [
 ]
 
 SIMULATOR = bool(numba.config.ENABLE_CUDASIM)
-ALIGN = None if SIMULATOR else 16  # bytes, of shared arrays that are read four numbers at a time
+if not SIMULATOR and find_spec("numba_cuda") is None:
+    raise ImportError("CUDA kernels need the package numba-cuda: pip install 'pytagi-ddp[cuda]'")
+
+ALIGN = 16  # bytes, of shared arrays that are read four numbers at a time
 
 floats = types.CPointer(float32)
 ints = types.CPointer(int32)
@@ -80,7 +86,6 @@ _SCALARS = {float32: np.float32, int32: np.int32, uint32: np.uint32}
 _NULL = np.uint64(0)
 
 REGISTRY: dict[str, "Kernel"] = {}
-recorder: list | None = None  # while it is a list, each launch appends (function, arguments) that launch it again
 
 
 class optional(NamedTuple):
@@ -94,34 +99,7 @@ if SIMULATOR:
 
     intrinsic = None
 
-    class _Cuda:
-        """numba.cuda as the running block sees it.
-
-        The simulator swaps the name `cuda` in the module of a kernel while it runs, not in the modules of its
-        helpers, and two threads in one helper undo each other's swap. Looking the block up needs no swap.
-        """
-
-        def __getattr__(self, name):
-            return getattr(_get_kernel_context(), name)
-
-    class _Memory:
-        """Device memory as a kernel sees it: flat, no negative index, nothing beyond the end."""
-
-        def __init__(self, array: np.ndarray):
-            self._array = array.reshape(-1)
-
-        def _index(self, i):
-            if not 0 <= i < self._array.size:
-                raise IndexError(f"element {i} of an array of {self._array.size}")
-            return i
-
-        def __getitem__(self, i):
-            return self._array[self._index(i)]
-
-        def __setitem__(self, i, value):
-            self._array[self._index(i)] = value
-
-    cuda = _Cuda()
+    cuda = SimulatedCuda(_get_kernel_context)
 
     def device(function: Callable) -> Callable:
         """A function that kernels call."""
@@ -204,25 +182,29 @@ class Kernel:
         return list(product((True, False), repeat=len(self._optional)))
 
     def compile(self, capability: tuple[int, int], variant: tuple[bool, ...]) -> Compiled:
-        """PTX and cubin for a compute capability, on any machine, with or without a GPU.
+        """Code for a compute capability, on any machine, with or without a GPU.
 
         Raises:
             RuntimeError: the assembler refuses the code; its message says why.
         """
+        ptx = self._ptx(variant)
+        return Compiled(ptx, *_assemble(ptx, self.name, capability))
+
+    @cache  # noqa: B019 (kernels live as long as the process)
+    def _ptx(self, variant: tuple[bool, ...]) -> str:
+        """For the oldest architecture: PTX runs on every later one, and the assembler knows the one in use."""
         absent = {i for i, present in zip(self._optional, variant, strict=True) if not present}
         signature = types.void(*(types.none if i in absent else t for i, t in enumerate(self._types)))
         bounds = (self.threads, self.min_blocks)
-        ptx, _ = numba_cuda.compile_ptx(self._function, signature, cc=capability, launch_bounds=bounds)
+        ptx, _ = numba_cuda.compile_ptx(self._function, signature, cc=self.min_capability, launch_bounds=bounds)
         mangled = re.search(r"\.entry (\w+)\(", ptx).group(1)
-        ptx = ptx.replace(mangled, self.name)
-        return Compiled(ptx, *_assemble(ptx, self.name, capability))
+        return ptx.replace(mangled, self.name)
 
     def launch(self, grid: int | tuple[int, ...], *arguments) -> None:
         """Queues the kernel on the current stream of the current device.
 
         Raises:
-            TypeError: an array has another dtype than declared, or the number of arguments is wrong.
-            ValueError: an array is not C-contiguous.
+            ValueError: an array has another dtype than declared or is not C-contiguous, or arguments are missing.
         """
         grid = grid if isinstance(grid, tuple) else (grid,)
         converted = [
@@ -230,25 +212,22 @@ class Kernel:
             for i, (t, a) in enumerate(zip(self._types, arguments, strict=True))
         ]
         if SIMULATOR:
-            run, call = self._simulate, (grid, converted)
+            queue(self._simulate, grid, converted)
         else:
             variant = tuple(arguments[i] is not None for i in self._optional)
             device = _array().device_of(arguments[0])
-            run = self._loaded.get((device, variant)) or self._load(device, variant)
-            call = (grid, (self.threads,), [_NULL if a is None else a for a in converted])
-        if recorder is not None:
-            recorder.append((run, call))
-        run(*call)
+            function = self._loaded.get((device, variant)) or self._load(device, variant)
+            queue(function, grid, (self.threads,), [_NULL if a is None else a for a in converted])
 
     def _simulate(self, grid: tuple[int, ...], arguments: list) -> None:
-        memory = [_Memory(a) if isinstance(a, np.ndarray) else a for a in arguments]
+        memory = [Memory(a) if isinstance(a, np.ndarray) else a for a in arguments]
         self._simulated[grid, self.threads](*memory)
 
     def _checked(self, position: int, array):
-        if array.dtype != _DTYPES[self._types[position]]:
-            raise TypeError(f"{self.name}: argument {position} is {array.dtype}, not {_DTYPES[self._types[position]]}")
-        if not array.flags.c_contiguous:
-            raise ValueError(f"{self.name}: argument {position} of shape {array.shape} is not C-contiguous")
+        dtype = _DTYPES[self._types[position]]
+        if array.dtype != dtype or not array.flags.c_contiguous:
+            what = f"{array.dtype} of shape {array.shape} and strides {array.strides}"
+            raise ValueError(f"{self.name}: argument {position} is {what}, not C-contiguous {dtype}")
         return array
 
     def _load(self, device: int, variant: tuple[bool, ...]) -> Callable:

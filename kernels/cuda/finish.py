@@ -1,7 +1,8 @@
 """The last step of a product: bias, Jacobian or accumulation, and the sum over the parts of a split product."""
 
 from pytagi_ddp.kernels.cuda.compile import device, floats, int32, kernel, thread_index
-from pytagi_ddp.kernels.cuda.gather import ZERO, divide, i32
+from pytagi_ddp.kernels.cuda.gather import ZERO, i32
+from pytagi_ddp.kernels.cuda.intrinsics import divide
 
 THREADS = 256
 
@@ -28,25 +29,23 @@ def finish_state(mean, variance, element, extra, jcb, out_mu, out_var):
 
 
 @device
-def finish_parameters(mean, variance, row, column, taps, channels, extra, g_b, h_b, g_w, h_w):
-    """Rows are (tap, input channel), stored as (column, input channel, tap); the last row is the bias.
+def finish_sum(mean, variance, element, extra, g, h):
+    """extra: add to what is there."""
+    if extra:
+        mean += g[element]
+        variance += h[element]
+    g[element] = mean
+    h[element] = variance
 
-    extra: add to what is there.
+
+@device
+def parameter_place(row, taps, channels):
+    """Rows of PARAMETERS are (tap, input channel), kept as (column, input channel, tap).
+
+    Returns the place in column 0 and the distance between columns.
     """
     tap, channel = divide(row, channels)
-    if tap < taps:
-        element = i32(i32(i32(i32(column * channels) + channel) * taps) + tap)
-        if extra:
-            mean += g_w[element]
-            variance += h_w[element]
-        g_w[element] = mean
-        h_w[element] = variance
-    else:
-        if extra:
-            mean += g_b[column]
-            variance += h_b[column]
-        g_b[column] = mean
-        h_b[column] = variance
+    return i32(i32(channel * taps) + tap), i32(channels * taps)
 
 
 @device
@@ -84,4 +83,8 @@ def sum_parameters(parts, size, count, rows, taps, channels, extra, g_b, h_b, g_
     if i < size:
         mean, variance = sum_parts(parts, i, size, count)
         column, row = divide(i, rows)
-        finish_parameters(mean, variance, row, column, taps, channels, extra, g_b, h_b, g_w, h_w)
+        if row < i32(taps * channels):
+            place, apart = parameter_place(row, taps, channels)
+            finish_sum(mean, variance, i32(place + i32(column * apart)), extra, g_w, h_w)
+        else:
+            finish_sum(mean, variance, column, extra, g_b, h_b)

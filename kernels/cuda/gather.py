@@ -18,18 +18,12 @@ stride^2 phases, the positions that the same taps reach: each is a convolution o
 import numpy as np
 
 from pytagi_ddp.kernels.cuda.compile import device
-from pytagi_ddp.kernels.cuda.intrinsics import load4
+from pytagi_ddp.kernels.cuda.intrinsics import divide, load4
 
 FORWARD, KNOWN, STATE, PARAMETERS = range(4)
 ZERO, ONE = np.float32(0), np.float32(1)
-i32, u32 = np.int32, np.uint32  # all indices are int32; divisions are unsigned, which is shorter code
+i32 = np.int32  # every index is wrapped in it: numba would widen sums to 64 bits
 OUTSIDE = i32(-(1 << 20))  # an origin from which no tap reaches the image
-
-
-@device
-def divide(a, b):
-    """(a // b, a % b) for a >= 0."""
-    return i32(u32(a) // u32(b)), i32(u32(a) % u32(b))
 
 
 @device
@@ -91,40 +85,52 @@ def is_one(origin, tap, view):
 
 
 @device
-def gather4(out, o, image, origin, tap, view, sign, wide, ones):
+def gather4(out, out2, o, image, image2, origin, tap, view, sign, wide, ones, both):
     """out[o : o + 4] = the elements from a tap on; 0 outside the image, 1 after the last tap if `ones`.
 
-    wide: all four belong to one tap, and the first is aligned.
+    wide: all four belong to one tap, and the first is aligned. both: the same from a second image into out2.
     """
+    for e in range(4):
+        out[o + e] = ZERO
+        if both:
+            out2[o + e] = ZERO
     if wide:
-        out[o + 0], out[o + 1], out[o + 2], out[o + 3] = ZERO, ZERO, ZERO, ZERO
         element, valid = element_at(origin, tap, view, sign)
         if valid:
             out[o + 0], out[o + 1], out[o + 2], out[o + 3] = load4(image, element)
+            if both:
+                out2[o + 0], out2[o + 1], out2[o + 2], out2[o + 3] = load4(image2, element)
         elif ones and is_one(origin, tap, view):
             out[o] = ONE
     else:
         for e in range(4):
-            out[o + e] = ZERO
             element, valid = element_at(origin, tap, view, sign)
             if valid:
                 out[o + e] = image[element]
+                if both:
+                    out2[o + e] = image2[element]
             elif ones and is_one(origin, tap, view):
                 out[o + e] = ONE
             tap = advance(tap, i32(1), view)
 
 
 @device
-def matrix4(out, o, matrix, row, column, rows, columns, wide):
-    """out[o : o + 4] = elements of a row of a (rows, columns) matrix; 0 outside."""
+def matrix4(out, out2, o, matrix, matrix2, row, column, rows, columns, wide, both):
+    """out[o : o + 4] = elements of a row of a (rows, columns) matrix; 0 outside. both: as in `gather4`."""
     for e in range(4):
         out[o + e] = ZERO
+        if both:
+            out2[o + e] = ZERO
     if row < rows:
         element = i32(i32(row * columns) + column)
         if wide:
             if column < columns:
                 out[o + 0], out[o + 1], out[o + 2], out[o + 3] = load4(matrix, element)
+                if both:
+                    out2[o + 0], out2[o + 1], out2[o + 2], out2[o + 3] = load4(matrix2, element)
         else:
             for e in range(4):
                 if i32(column + i32(e)) < columns:
                     out[o + e] = matrix[i32(element + i32(e))]
+                    if both:
+                        out2[o + e] = matrix2[i32(element + i32(e))]

@@ -1,4 +1,4 @@
-"""Instructions that numba has no name for: 16-byte loads and stores, asynchronous copies, TF32 tensor-core products.
+"""Instructions without a name in numba: 16-byte loads and stores, asynchronous copies, tensor-core products.
 
 Each has a twin in Python for the simulator, where memory is a plain array and the threads of a block take turns.
 """
@@ -7,11 +7,14 @@ import threading
 
 import numpy as np
 
-from pytagi_ddp.kernels.cuda.compile import SIMULATOR, cuda, float32, intrinsic, types
+from pytagi_ddp.kernels.cuda.compile import SIMULATOR, cuda, float32, int32, intrinsic, types
 
-__all__ = ["copy_async", "copy_commit", "copy_wait", "load4", "mma_tf32", "round_tf32", "store4"]
+__all__ = ["copy_async", "copy_commit", "copy_wait", "divide", "load4", "mma_tf32", "round_tf32", "store4"]
 
 if SIMULATOR:
+
+    def divide(a, b):
+        return np.int32(a // b), np.int32(a % b)
 
     def load4(memory, i):
         return memory[i], memory[i + 1], memory[i + 2], memory[i + 3]
@@ -69,6 +72,16 @@ else:
     def _assembly(builder, result, operands, code, constraints, effect):
         function = ir.FunctionType(result, [operand.type for operand in operands])
         return builder.call(ir.InlineAsm(function, code, constraints, side_effect=effect), operands)
+
+    @intrinsic
+    def divide(typing, a, b):
+        """(a // b, a % b) of int32 numbers, none of them negative: unsigned, which is the shorter code."""
+
+        def generate(context, builder, signature, args):
+            parts = [builder.udiv(*args), builder.urem(*args)]
+            return context.make_tuple(builder, signature.return_type, parts)
+
+        return types.UniTuple(int32, 2)(int32, int32), generate
 
     @intrinsic
     def load4(typing, memory, i):

@@ -8,8 +8,10 @@ The small tile serves products of which the large one would be mostly padding.
 
 from typing import NamedTuple
 
+import numpy as np
+
 from pytagi_ddp.kernels.cuda.compile import ALIGN, Kernel, cuda, float32, floats, int32, kernel
-from pytagi_ddp.kernels.cuda.finish import finish_forward, finish_parameters, finish_state
+from pytagi_ddp.kernels.cuda.finish import finish_forward, finish_state, finish_sum, parameter_place
 from pytagi_ddp.kernels.cuda.gather import (
     FORWARD,
     OUTSIDE,
@@ -17,15 +19,13 @@ from pytagi_ddp.kernels.cuda.gather import (
     STATE,
     ZERO,
     advance,
-    divide,
     gather4,
     i32,
     matrix4,
     phase_taps,
     taps_before,
-    u32,
 )
-from pytagi_ddp.kernels.cuda.intrinsics import load4, store4
+from pytagi_ddp.kernels.cuda.intrinsics import divide, load4, store4
 
 DEPTH = 8  # k of a tile
 PAD = 4  # numbers between the rows of shared memory: spreads transposed stores over the banks
@@ -121,6 +121,7 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
         rows, depth = (positions, unfolded) if K_LAST else (i32(unfolded + ones), positions)
         if row0 >= rows:
             return
+        last_row = i32(first_row + depth)
         begin = i32(index * part)
         tiles = divide(i32(max(min(i32(depth - begin), part), i32(0)) + i32(DEPTH - 1)), i32(DEPTH))[0]
         image_size = i32(i32(view[0] * view[1]) * view[2])
@@ -149,9 +150,7 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
                     position = i32((row0 if K_LAST else k) + row_x + i32(n * ROWS_X))
                     y = i32(i32(at_y[n] * step) + shift_y) if position < positions else OUTSIDE
                     origin = start[n], y, i32(i32(at_x[n] * step) + shift_x)
-                    gather4(next_x, 4 * n, x_mu, origin, tap, view, SIGN, wide_x, ones)
-                    if TWO_X:
-                        gather4(next_x2, 4 * n, x_var, origin, tap, view, SIGN, wide_x, ones)
+                    gather4(next_x, next_x2, 4 * n, x_mu, x_var, origin, tap, view, SIGN, wide_x, ones, TWO_X)
                     if not K_LAST:
                         at_x[n] = i32(at_x[n] + i32(DEPTH))
                         while at_x[n] >= grid_w:
@@ -164,14 +163,12 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
                     tap = advance(tap, i32(DEPTH), view)
                 for n in range(NW):
                     if W_K_LAST:
-                        row, column = i32(column0 + row_w + i32(n * ROWS_W)), i32(k + along_w)
-                        matrix4(next_w, 4 * n, w_mu, row, column, columns, depth, wide_w)
-                        matrix4(next_w2, 4 * n, w_var, row, column, columns, depth, wide_w)
+                        row, row_end, row_size = i32(column0 + row_w + i32(n * ROWS_W)), columns, depth
+                        column = i32(k + along_w)
                     else:
-                        row, column = i32(first_row + k + row_w + i32(n * ROWS_W)), i32(column0 + along_w)
-                        matrix4(next_w, 4 * n, w_mu, row, column, i32(first_row + depth), columns, wide_w)
-                        if TWO_W:
-                            matrix4(next_w2, 4 * n, w_var, row, column, i32(first_row + depth), columns, wide_w)
+                        row, row_end, row_size = i32(first_row + k + row_w + i32(n * ROWS_W)), last_row, columns
+                        column = i32(column0 + along_w)
+                    matrix4(next_w, next_w2, 4 * n, w_mu, w_var, row, column, row_end, row_size, wide_w, TWO_W)
             if t > i32(0):
                 ox = i32(i32(i32(1) - half) * i32(SX) + row_sum)
                 ow = i32(i32(i32(1) - half) * i32(SW) + column_sum)
@@ -204,9 +201,9 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
                     if K_LAST:
                         o = i32(half * i32(SX) + i32(along_x * i32(LX)) + row_x + i32(n * ROWS_X))
                         for e in range(4):
-                            shared_x[u32(o + e * LX)] = next_x[4 * n + e]
+                            shared_x[np.uint32(o + e * LX)] = next_x[4 * n + e]
                             if TWO_X:
-                                shared_x2[u32(o + e * LX)] = next_x2[4 * n + e]
+                                shared_x2[np.uint32(o + e * LX)] = next_x2[4 * n + e]
                     else:
                         o, e = i32(half * i32(SX) + i32(i32(row_x + i32(n * ROWS_X)) * i32(LX)) + along_x), 4 * n
                         store4(shared_x, o, next_x[e], next_x[e + 1], next_x[e + 2], next_x[e + 3])
@@ -214,8 +211,8 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
                     if W_K_LAST:
                         o = i32(half * i32(SW) + i32(along_w * i32(LW)) + row_w + i32(n * ROWS_W))
                         for e in range(4):
-                            shared_w[u32(o + e * LW)] = next_w[4 * n + e]
-                            shared_w2[u32(o + e * LW)] = next_w2[4 * n + e]
+                            shared_w[np.uint32(o + e * LW)] = next_w[4 * n + e]
+                            shared_w2[np.uint32(o + e * LW)] = next_w2[4 * n + e]
                     else:
                         o, e = i32(half * i32(SW) + i32(i32(row_w + i32(n * ROWS_W)) * i32(LW)) + along_w), 4 * n
                         store4(shared_w, o, next_w[e], next_w[e + 1], next_w[e + 2], next_w[e + 3])
@@ -225,37 +222,44 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
             half = i32(i32(1) - half)
             t = i32(t + i32(1))
 
+        # Row by row, the sums of the next rows moving up: registers cannot be indexed.
         size = i32(rows * columns)
         if kind == STATE:
             size = i32(i32(i32(batch * image_h) * image_w) * columns)
         for i in range(TM):
-            row = i32(row0 + row_sum + i32(i // 4 * APART_M + i % 4))
+            row = i32(row0 + row_sum + i32((i >> 2) * APART_M) + i32(i & 3))
             if row < rows:
-                image, inside = divide(row, i32(grid_h * grid_w))
-                y, z = divide(inside, grid_w)
-                pixel = i32(i32(i32(image * image_h) + i32(y * stride) + phase_y) * image_w) + i32(z * stride) + phase_x
+                place, apart = i32(row * columns), i32(1)  # of the row's first result, between its results
+                if kind == STATE:
+                    image, inside = divide(row, i32(grid_h * grid_w))
+                    y, x_pixel = divide(inside, grid_w)
+                    y, x_pixel = i32(i32(y * stride) + phase_y), i32(i32(x_pixel * stride) + phase_x)
+                    place = i32(i32(i32(i32(i32(image * image_h) + y) * image_w) + x_pixel) * columns)
+                elif kind == PARAMETERS:
+                    place, apart = row, rows
+                    if parts == i32(1):
+                        place, apart = parameter_place(row, i32(kernel_size * kernel_size), channels_in)
+                if parts > i32(1):
+                    place = i32(place + i32(i32(index * i32(2)) * size))
                 for j in range(TN):
                     column = i32(column0 + column_sum + i32(j // 4 * APART_N + j % 4))
                     if column < columns:
-                        m, v = mean[i * TN + j], variance[i * TN + j]
-                        if kind == STATE:
-                            element = i32(i32(pixel * columns) + column)
-                        elif kind == PARAMETERS:
-                            element = i32(i32(column * rows) + row)
-                        else:
-                            element = i32(i32(row * columns) + column)
+                        o = i32(place + i32(column * apart))
                         if parts > i32(1):
-                            o = i32(i32(i32(index * i32(2)) * size) + element)
-                            out_mu[o] = m
-                            out_mu[i32(o + size)] = v
+                            out_mu[o], out_mu[i32(o + size)] = mean[j], variance[j]
                         elif kind == STATE:
-                            finish_state(m, v, element, extra, finish_mu, out_mu, out_var)
-                        elif kind == PARAMETERS:
-                            finish_parameters(
-                                m, v, row, column, i32(kernel_size * kernel_size), channels_in,
-                                extra, finish_mu, finish_var, out_mu, out_var,
-                            )  # fmt: skip
+                            finish_state(mean[j], variance[j], o, extra, finish_mu, out_mu, out_var)
+                        elif kind != PARAMETERS:
+                            finish_forward(
+                                mean[j], variance[j], o, column, extra, finish_mu, finish_var, out_mu, out_var
+                            )
+                        elif row < unfolded:
+                            finish_sum(mean[j], variance[j], o, extra, out_mu, out_var)
                         else:
-                            finish_forward(m, v, element, column, extra, finish_mu, finish_var, out_mu, out_var)
+                            finish_sum(mean[j], variance[j], column, extra, finish_mu, finish_var)
+            for s in range(SUMS - TN):
+                mean[s] = mean[s + TN]
+            for s in range(SUMS - TN):
+                variance[s] = variance[s + TN]
 
     return product
