@@ -84,6 +84,8 @@ class Job:
             _initialise(self.MPI, launch, timeout)
         world = self.MPI.COMM_WORLD
         self.rank, self.world_size = world.rank, world.size
+        if self.world_size == 1:
+            unlink_own_files()  # with more ranks, only once all of them have it
         if launch and launch.world_size not in (None, self.world_size):
             raise LaunchError(
                 f"{launch.launcher} started {launch.world_size} ranks ({launch.evidence}), but MPI says that this is "

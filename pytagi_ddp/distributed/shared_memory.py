@@ -14,7 +14,8 @@ from pathlib import Path
 from pytagi_ddp.distributed.errors import LaunchError
 
 SHM = Path("/dev/shm")
-FILE_PATTERN = "mpich_shm_*"
+MPICH_PREFIX = "mpich_shm_"
+PREFIXES = (MPICH_PREFIX, "vader_segment.", "sm_segment.")  # the latter two are Open MPI's
 
 # Measured with MPICH 5.0.2 on file systems of 1 to 64 MB: each rank takes 5.3 MB (1 MB of MPICH's own, 4.2 MB of
 # UCX's); between 16 MB free and that need plus about 12 MB it starts, then dies of a segmentation fault.
@@ -46,7 +47,7 @@ def check_space(ranks_on_node: int) -> None:
     if free is None or free >= required:
         return
     dead = leftovers()
-    hint = f" {len(dead)} files of dead jobs there can be removed: rm {SHM}/{FILE_PATTERN}." if dead else ""
+    hint = f" {len(dead)} files there belong to dead jobs: python -m pytagi_ddp.doctor lists them." if dead else ""
     raise LaunchError(
         f"{SHM} has {free / 1e6:.1f} MB free, and {ranks_on_node} ranks on this node need {required / 1e6:.1f} MB."
         f"{hint} In a container give it more room: docker run --shm-size=256m, or fewer ranks per node."
@@ -54,14 +55,14 @@ def check_space(ranks_on_node: int) -> None:
 
 
 def leftovers() -> list[Path]:
-    """Returns MPICH's files in /dev/shm that no process on this machine has mapped: remains of dead jobs."""
-    files = list(SHM.glob(FILE_PATTERN))
+    """Returns MPI's files in /dev/shm that no process on this machine has mapped: remains of dead jobs."""
+    files = [file for prefix in PREFIXES for file in SHM.glob(f"{prefix}*")]
     if not files:
         return []
     mapped: set[str] = set()
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):  # the process has ended, or belongs to someone else
-            mapped |= _mapped_files(maps)
+            mapped |= _mapped_files(maps, PREFIXES)
     return [file for file in files if str(file) not in mapped and os.access(file, os.W_OK)]
 
 
@@ -73,11 +74,11 @@ def unlink_own_files() -> None:
     """
     if sys.platform != "linux":
         return
-    for name in _mapped_files(Path("/proc/self/maps")):
+    for name in _mapped_files(Path("/proc/self/maps"), (MPICH_PREFIX,)):
         with contextlib.suppress(OSError):
             os.unlink(name)
 
 
-def _mapped_files(maps: Path) -> set[str]:
-    prefix = str(SHM / FILE_PATTERN.rstrip("*"))
-    return {line.split()[-1] for line in maps.read_text().splitlines() if line.split()[-1].startswith(prefix)}
+def _mapped_files(maps: Path, prefixes: tuple[str, ...]) -> set[str]:
+    starts = tuple(f"{SHM}/{prefix}" for prefix in prefixes)
+    return {line.split()[-1] for line in maps.read_text().splitlines() if line.split()[-1].startswith(starts)}

@@ -15,13 +15,13 @@ def shm(tmp_path, monkeypatch):
 
 
 def test_leftovers_are_files_that_nobody_has_mapped(shm):
-    dead, alive = shm / "mpich_shm_dead_0", shm / "mpich_shm_alive_0"
+    dead, alive, open_mpi = (shm / name for name in ("mpich_shm_dead_0", "mpich_shm_alive_0", "vader_segment.h.0.1"))
     (shm / "something_else").write_bytes(b"x" * 100)
-    for file in (dead, alive):
+    for file in (dead, alive, open_mpi):
         file.write_bytes(b"x" * 4096)
     with alive.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
-        assert shared_memory.leftovers() == [dead]
-    assert sorted(shared_memory.leftovers()) == [alive, dead]
+        assert shared_memory.leftovers() == [dead, open_mpi]
+    assert sorted(shared_memory.leftovers()) == [alive, dead, open_mpi]
 
 
 def test_own_files_lose_their_name_and_keep_their_memory(shm):
@@ -37,7 +37,9 @@ def test_own_files_lose_their_name_and_keep_their_memory(shm):
 def test_too_little_room_names_the_numbers_and_the_leftovers(shm, monkeypatch):
     monkeypatch.setattr(shared_memory, "free_bytes", lambda: 16_000_000)
     (shm / "mpich_shm_dead_0").write_bytes(b"x")
-    with pytest.raises(LaunchError, match=r"16\.0 MB free, and 2 ranks .* need 23\.0 MB. 1 files of dead jobs"):
+    with pytest.raises(
+        LaunchError, match=r"16\.0 MB free, and 2 ranks .* need 23\.0 MB. 1 files there belong to dead jobs"
+    ):
         shared_memory.check_space(2)
     monkeypatch.setattr(shared_memory, "free_bytes", lambda: 23_000_000)
     shared_memory.check_space(2)
