@@ -47,9 +47,7 @@ def load_checkpoint(path: str | Path, model: Sequential, run: dict, allow_change
     path = Path(path, FILE_NAME) if Path(path).is_dir() else Path(path)
     meta = from_bytes(model, path.read_bytes(), str(path))
     if not {"epochs", "run"} <= meta.keys():
-        raise ValueError(
-            f"{path} holds a network, but not where in a training run it belongs: no checkpoint of this job"
-        )
+        raise ValueError(f"{path} holds a network, but no place in a training run: it is no checkpoint of this job")
     stored = json.loads(meta["run"])
     changes = [f"{key} was {stored.get(key)!r} and is {now!r}" for key, now in run.items() if stored.get(key) != now]
     if changes and not allow_changes:

@@ -52,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         if communicator.world_size > 1:
             raise  # the library's hook ends the other ranks
-        sys.exit("interrupted" + (f"; checkpoints are in {args.checkpoint_dir}" if args.checkpoint_dir else ""))
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
 
 
 def run(args: argparse.Namespace, communicator: Communicator) -> None:

@@ -1,0 +1,33 @@
+"""Starts the CIFAR-10 job as a user does, with the small network and few images."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.mpi.run import MpiJob
+
+SMALL = ["--model", "resnet8", "--data", "synthetic", "--progress", "lines"]
+SECONDS = 90  # limit for a job; the first one may have to compile the kernels
+
+
+def start(*arguments, np: int = 1) -> MpiJob:
+    """The job under mpirun, or for one rank without it."""
+    if np > 1:
+        pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    program = f"""
+        import runpy
+        sys.argv[1:] = {[*SMALL, *map(str, arguments)]!r}
+        runpy.run_module("examples.ddp_cifar_resnet", run_name="__main__")
+    """
+    if np > 1:
+        return MpiJob(program, np)
+    return MpiJob(program, np, launcher=[sys.executable])
+
+
+def train(folder, *arguments, np: int = 1) -> tuple[str, list[dict]]:
+    """Runs the job to its end; returns what it printed and the records of its log in `folder`."""
+    result = start("--log-dir", folder, *arguments, np=np).finish(SECONDS)
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout, [json.loads(line) for line in Path(folder, "log.jsonl").read_text().splitlines()]

@@ -1,0 +1,104 @@
+"""The CIFAR-10 job on one rank and on real MPI ranks: what it prints, writes and leaves behind."""
+
+import importlib.util
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from tests.examples.jobs import SECONDS, start, train
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the ranks through /proc")
+mpi = pytest.mark.mpi
+on_ranks = pytest.mark.parametrize("np", [1, pytest.param(2, marks=mpi), pytest.param(3, marks=mpi)])
+
+
+@on_ranks
+def test_trains_and_reports(tmp_path, np):
+    # On 3 ranks the last batch of 61 images holds one image: two ranks have an empty share, and step along.
+    limits = ["--limit-train", 61, "--limit-test", 31, "--batch-size", 20]
+    stdout, log = train(tmp_path, *limits, np=np)
+    started, *epochs = log
+    assert [record["event"] for record in log] == ["start", "epoch", "epoch"]
+    assert (started["ranks"], started["batch_size"], started["limit_train"]) == (np, 20, 61)
+    assert [record["epoch"] for record in epochs] == [1, 2]
+    for record in epochs:
+        for name, images in (("train_error", 61), ("test_error", 31)):
+            wrong = record[name] * images
+            assert wrong == pytest.approx(round(wrong)), "every image counts once"
+            assert 0 < wrong <= images
+        assert record["images_per_second"] == pytest.approx(61 / record["train_seconds"])
+        assert 0 <= record["communication_share"] < 1
+    lines = stdout.splitlines()
+    assert lines[0].startswith(f"resnet8, 85,787 parameters, each with a mean and a variance; {np} ranks x 1 threads")
+    assert [line.partition(":")[0] for line in lines[1:]] == ["epoch 1/2", "epoch 2/2", "log and curves"]
+    assert f"test error {epochs[1]['test_error']:.2%}" in lines[2]
+    assert (tmp_path / "curves.png").exists() == bool(importlib.util.find_spec("matplotlib"))
+
+
+@mpi
+@pytest.mark.parametrize("options", [[], ["--sum", "--head", "remax"]], ids=["hierarchical", "remax"])
+def test_learns(tmp_path, options):
+    _, log = train(
+        tmp_path, "--limit-train", 500, "--limit-test", 100, "--batch-size", 8, "--epochs", 3, *options, np=2
+    )
+    errors = [record["train_error"] for record in log[1:]]
+    assert errors[0] > errors[1] > errors[2]
+    assert errors[2] < 0.6
+    assert log[-1]["test_error"] < 0.7
+
+
+@mpi
+def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path):
+    settings = ["--limit-train", 60, "--limit-test", 30, "--batch-size", 8, "--augment"]
+    _, log = train(tmp_path / "a", *settings, "--checkpoint-dir", tmp_path / "whole", np=2)
+    parts = [*settings, "--checkpoint-dir", tmp_path / "parts"]
+    train(tmp_path / "b", *parts, "--epochs", 1, np=2)
+    _, resumed = train(tmp_path / "b", *parts, "--resume", np=2)
+    assert [record["event"] for record in resumed] == ["start", "epoch", "start", "epoch"]
+    assert [record["epoch"] for record in resumed if record["event"] == "epoch"] == [1, 2]
+    for name in ("train_error", "test_error", "sigma_v"):
+        assert resumed[-1][name] == log[-1][name]
+    whole, parts = (load_file(tmp_path / name / "checkpoint.safetensors") for name in ("whole", "parts"))
+    assert whole.keys() == parts.keys()
+    for name, values in whole.items():
+        assert np.array_equal(values.view(np.uint32), parts[name].view(np.uint32)), name
+
+
+@mpi
+def test_an_error_is_one_line_on_one_rank(tmp_path):
+    result = start("--resume", tmp_path / "none.safetensors", np=2).finish(SECONDS)
+    assert result.returncode != 0
+    assert result.stdout == ""
+    lines = [line for line in result.stderr.splitlines() if "none.safetensors" in line]
+    assert lines == [f"error on rank 0: [Errno 2] No such file or directory: '{tmp_path}/none.safetensors'"]
+    assert "Traceback" not in result.stderr
+
+
+@mpi
+def test_a_bad_option_is_reported_once():
+    result = start("--batch-size", "0", np=2).finish(SECONDS)
+    assert result.returncode == 2
+    assert result.stderr.count("argument --batch-size: must be at least 1, got 0") == 1
+
+
+@on_ranks
+def test_ctrl_c_leaves_no_process(tmp_path, np):
+    job = start("--log-dir", tmp_path, "--limit-train", 500, "--epochs", 1000, np=np)
+    wait_for_epoch(tmp_path / "log.jsonl", job)
+    job.process.send_signal(signal.SIGINT)
+    result = job.finish(10)
+    assert result.returncode == 130 if np == 1 else result.returncode != 0
+    if np == 1:
+        assert result.stderr == "interrupted\n"
+
+
+def wait_for_epoch(path: Path, job) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not (path.exists() and '"event": "epoch"' in path.read_text()):
+        assert time.monotonic() < deadline and job.process.poll() is None
+        time.sleep(0.05)

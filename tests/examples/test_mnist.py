@@ -1,0 +1,52 @@
+"""The MNIST example on digits drawn by the test."""
+
+import numpy as np
+import pytest
+
+from examples.mnist import main, make_cnn, make_mlp
+
+
+@pytest.fixture
+def data_dir(tmp_path):
+    """600 and 100 images in MNIST's format: class k is a bright block at place k, with noise."""
+    rng = np.random.default_rng(0)
+    for prefix, count in (("train", 600), ("t10k", 100)):
+        labels = np.arange(count) % 10
+        images = rng.integers(0, 100, (count, 28, 28))
+        for image, label in zip(images, labels, strict=True):
+            image[7 * (label // 4) : 7 * (label // 4) + 7, 7 * (label % 4) : 7 * (label % 4) + 7] += 120
+        write(tmp_path / f"{prefix}-images-idx3-ubyte", images)
+        write(tmp_path / f"{prefix}-labels-idx1-ubyte", labels)
+    return str(tmp_path)
+
+
+def write(path, array):
+    header = bytes((0, 0, 8, array.ndim)) + np.array(array.shape, ">u4").tobytes()
+    path.write_bytes(header + array.astype(np.uint8).tobytes())
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_learns(data_dir, capsys, model):
+    error = main(["--model", model, "--data-dir", data_dir, "--batch-size", "16"])
+    assert error < 0.05
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["epoch 1/2", "epoch 2/2"]
+    assert f"test error {error:.2%}" in lines[1]
+
+
+def test_a_damaged_file_is_one_line(data_dir, tmp_path):
+    path = tmp_path / "train-images-idx3-ubyte"
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(SystemExit, match=r"error: .*expected 470416 bytes .*, found 1000"):
+        main(["--data-dir", data_dir])
+
+
+def test_bad_options(capsys):
+    with pytest.raises(SystemExit):
+        main(["--batch-size", "0"])
+    assert "--batch-size must be above 0, got 0" in capsys.readouterr().err
+
+
+def test_networks():
+    assert make_mlp().num_parameters == 784 * 128 + 128 + 128 * 128 + 128 + 128 * 11 + 11
+    assert make_cnn().out_shape.size == 11

@@ -1,0 +1,58 @@
+"""The command line of the CIFAR-10 job: defaults, and bad values in one line."""
+
+import pytest
+
+from examples.options import parse_arguments
+
+
+def test_defaults():
+    args = parse_arguments([])
+    assert (args.model, args.head, args.epochs, args.average) == ("resnet18", "hierarchical", 2, True)
+    assert (args.sigma_v, args.gain_w, args.gain_b) == (0.1, 0.1, 0.1)
+    # Chosen when it is known which data there are.
+    assert args.batch_size is args.augment is args.limit_train is args.threads is None
+
+
+def test_switches():
+    args = parse_arguments(["--sum", "--no-augment", "--resume", "file"])
+    assert (args.average, args.augment, args.resume) == (False, False, "file")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--batch-size", "0"], "argument --batch-size: must be at least 1, got 0"),
+        (["--epochs", "two"], "argument --epochs: invalid integer value: 'two'"),
+        (["--sigma-v", "-1"], "argument --sigma-v: must be above 0 and finite, got -1"),
+        (["--gain-w", "nan"], "argument --gain-w: must be above 0 and finite, got nan"),
+        (["--seed", "-3"], "argument --seed: must not be negative, got -3"),
+        (["--model", "resnet50"], "argument --model: invalid choice: 'resnet50'"),
+        (["--average", "--sum"], "argument --sum: not allowed with argument --average"),
+        (["--resume"], "--resume needs a checkpoint: name it, or give its folder by --checkpoint-dir"),
+    ],
+)
+def test_bad_options(capsys, arguments, message):
+    with pytest.raises(SystemExit) as error:
+        parse_arguments(arguments)
+    assert error.value.code == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.fixture
+def second_of_two(monkeypatch):
+    for name, value in {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--epochs", "0"], ["--backend", "serial"]])
+def test_other_ranks_are_silent(second_of_two, capsys, arguments):
+    with pytest.raises(SystemExit):
+        parse_arguments(arguments)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_one_process_each_is_refused_under_a_launcher(second_of_two, monkeypatch, capsys):
+    monkeypatch.setenv("PMI_RANK", "0")
+    with pytest.raises(SystemExit):
+        parse_arguments(["--backend", "serial"])
+    assert "--backend serial is for one process, and MPICH's mpirun (Hydra) has started 2" in capsys.readouterr().err
