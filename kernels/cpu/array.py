@@ -2,6 +2,8 @@
 
 import numpy as np
 
+asynchronous = False  # kernels are done when they return
+
 
 def empty(shape, dtype=np.float32):
     return np.empty(shape, dtype)
@@ -19,3 +21,28 @@ def to_host(array):
 def copy(source, out):
     """out[...] = source, from host or device memory."""
     np.copyto(out, source)
+
+
+def clear(array):
+    """array[...] = 0"""
+    array.fill(0)
+
+
+def visible(array):
+    """What a user sees of `array`: the array itself, to read and to change (from a GPU: a copy)."""
+    return array
+
+
+def snapshot(array):
+    """A flat copy for the user that later work leaves alone (from a GPU: one that arrives while the host goes on)."""
+    return array.flatten()
+
+
+class Inbox:
+    """Where kernels find host arrays that come one after the other: here, where they are (on a GPU: a place there)."""
+
+    def __init__(self, array):
+        pass
+
+    def put(self, source):
+        return source

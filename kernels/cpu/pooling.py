@@ -68,7 +68,8 @@ def max_forward(mu, var, out_mu, out_var, winner, kernel_size, stride, pad):
 
 
 @loop
-def max_backward(delta_mu, delta_var, winner, in_delta_mu, in_delta_var):
+def max_backward(delta_mu, delta_var, winner, in_delta_mu, in_delta_var, kernel_size, stride, pad):
+    """Scatters along `winner`; a device that gathers needs the window too."""
     batch, _, width, channels = in_delta_mu.shape
     for b in prange(batch):
         in_delta_mu[b] = ZERO

@@ -4,24 +4,26 @@ import numpy as np
 from numba import prange
 
 from pytagi_ddp.kernels.cpu.compile import loop
-from pytagi_ddp.kernels.formulas.update import capped_step
+from pytagi_ddp.kernels.formulas import update
 
+capped_step, pooled = update.capped_step, update.pooled_factors
 INFINITY = np.float32(np.inf)
 NONE, ONE = np.int32(0), np.int32(1)
 
 
 @loop
-def step(mu, var, g, h, scale, cap, starts, stops, negative, non_finite):
-    """Adds the capped deltas scale * (s g, s^2 h) to every parameter.
+def step(mu, var, g, h, factors, starts, stops, negative, non_finite):
+    """Adds the capped deltas scale * (s g, s^2 h) to every parameter; factors: (scale, cap), scale 0 for no step.
 
     mu, var, g, h: flat, of one length. Segment k is [starts[k], stops[k]): one tensor or a part of one;
     negative[k] and non_finite[k] receive how many of its variances fell to <= 0 (and became 1e-5) and how many of
     its deltas were not finite (those parameters stay as they are).
     """
+    scale, cap = factors[0], factors[1]
     for k in prange(starts.size):
         below, bad = NONE, NONE
         # Slices and selections instead of offsets and branches: only so does the loop vectorise (7 times as fast).
-        part = slice(starts[k], stops[k])
+        part = slice(starts[k], stops[k] if scale else starts[k])
         m, s, gs, hs = mu[part], var[part], g[part], h[part]
         for i in range(m.size):
             gi, hi = scale * gs[i], scale * hs[i]
@@ -32,3 +34,9 @@ def step(mu, var, g, h, scale, cap, starts, stops, negative, non_finite):
             below += ONE if finite and fell else NONE
             bad += NONE if finite else ONE
         negative[k], non_finite[k] = below, bad
+
+
+@loop
+def pooled_factors(header, factors, average):
+    """factors = (scale, cap) of a step from the sums over ranks in header = (samples, ranks with samples, ...)."""
+    factors[0], factors[1] = pooled(header[0], header[1], average)

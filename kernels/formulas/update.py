@@ -10,7 +10,8 @@ import numpy as np
 from pytagi_ddp.kernels.formulas.formula import formula
 
 f = np.float32
-ZERO, ONE, TWO, THREE, FOUR = f(0), f(1), f(2), f(3), f(4)
+ZERO, HALF, ONE, TWO, THREE, FOUR = f(0), f(0.5), f(1), f(2), f(3), f(4)
+TENTH = f(0.1)
 VAR_FLOOR = f(1e-5)
 
 
@@ -68,3 +69,25 @@ def capped_step(m, s, g, h, cap):
     s = s + ds
     negative = s <= ZERO
     return m + dm, (VAR_FLOOR if negative else s), negative
+
+
+@formula
+def cap_factor(samples):
+    """Divisor c of the cap sqrt(s)/c on one step's change: 0.1, 2 or 3 for 1, 2-255 or more samples; 1 for none."""
+    if samples < 2:
+        return ONE if samples == 0 else TENTH
+    return TWO if samples < 256 else THREE
+
+
+@formula
+def pooled_factors(samples, ranks, average):
+    """(scale, cap) of a step with the summed deltas of `samples` samples on `ranks` ranks; (0, 1), no step, for none.
+
+    The average over ranks has the cap of one rank's samples, rounded up.
+    """
+    n, r = np.int32(samples + HALF), np.int32(ranks + HALF)
+    if n == 0:
+        return ZERO, ONE
+    if average:
+        return ONE / f(r), cap_factor((n + r - 1) // r)
+    return ONE, cap_factor(n)

@@ -9,8 +9,10 @@ from types import ModuleType
 
 import numpy as np
 
+from pytagi_ddp.kernels.formulas import update
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
+from pytagi_ddp.nn.state import Array
 
 SEGMENT = 16_384  # parameters that one thread updates at a time
 HEADER = 3  # tail[:3]: samples, ranks with samples, ranks that ask to stop
@@ -18,9 +20,7 @@ HEADER = 3  # tail[:3]: samples, ranks with samples, ranks that ask to stop
 
 def cap_factor(samples: int) -> float:
     """Divisor c of the cap sqrt(s)/c on one step's change: 0.1, 2 or 3 for 1, 2-255 or more samples; 1 for none."""
-    if samples == 0:
-        return 1.0
-    return 0.1 if samples == 1 else 2.0 if samples < 256 else 3.0
+    return float(update.cap_factor.py_func(samples))
 
 
 class ParameterArena:
@@ -87,38 +87,53 @@ class ParameterArena:
                 layers += [layer] * (len(cuts) - 1)
                 begin += size
         zeros, copy = self._kernels.array.zeros, self._kernels.array.copy
-        self._starts, self._stops, self._negative, self._non_finite = (zeros(len(starts), np.int64) for _ in range(4))
-        copy(np.array(starts, np.int64), self._starts)
-        copy(np.array(stops, np.int64), self._stops)
+        self._starts, self._stops, self._negative, self._non_finite = (zeros(len(starts), np.int32) for _ in range(4))
+        copy(np.array(starts, np.int32), self._starts)
+        copy(np.array(stops, np.int32), self._stops)
+        self._first_of = starts
         self._weights_of = layers
+        self._factors = zeros(2)  # scale and cap of the step
+        self._unchecked: Array | None = None  # counts of deltas that were not finite, in the last step
 
     def step(self, cap: float, scale: float = 1.0) -> None:
         """Adds the capped deltas to every parameter.
 
         Args:
             cap: divisor c of the cap, see `cap_factor`.
-            scale: factor on the batch sums (1/R for the average over R ranks).
+            scale: factor on the batch sums (1/R for the average over R ranks); 0 for no step.
 
         Raises:
-            FloatingPointError: some delta is not finite; the parameters it belongs to were left as they were.
+            FloatingPointError: some delta is not finite; the parameters it belongs to were left as they were. On a
+                GPU this comes with the next step or `check`, so that no step waits for the one before to end.
         """
-        f = np.float32
-        self._kernels.step.step(
-            *self.theta,
-            *self.delta,
-            f(scale),
-            f(cap),
-            self._starts,
-            self._stops,
-            self._negative,
-            self._non_finite,
-        )
-        bad = int(self._non_finite.sum())
-        if bad:
-            first = self._starts[int(self._non_finite.argmax())]
+        self.check()
+        self._kernels.array.copy(np.array([scale, cap], np.float32), self._factors)
+        self._apply()
+
+    def step_pooled(self, average: bool) -> None:
+        """`step` after `tail` has been added over all ranks: scale and cap follow from the samples and ranks in it.
+
+        No samples on any rank: no step.
+        """
+        self.check()
+        self._kernels.step.pooled_factors(self.tail[:HEADER], self._factors, average)
+        self._apply()
+
+    def _apply(self) -> None:
+        counts = (self._negative, self._non_finite)
+        self._kernels.step.step(*self.theta, *self.delta, self._factors, self._starts, self._stops, *counts)
+        self._unchecked = self._kernels.array.snapshot(self._non_finite)
+        if not self._kernels.array.asynchronous:
+            self.check()
+
+    def check(self) -> None:
+        """Raises FloatingPointError if the last step met deltas that are not finite; see `step`."""
+        counts, self._unchecked = self._unchecked, None
+        if counts is not None and (bad := int(counts.sum())):
+            first = self._first_of[int(counts.argmax())]
             raise FloatingPointError(
                 f"{bad} of {self.num_parameters} parameters have a delta that is not finite, the first of them in "
-                f"{self._leaf_at(int(first))}; they were not changed. Check the observations and their variances."
+                f"{self._leaf_at(first)}; they were not changed. Check the observations and their variances."
             )
 
     def _leaf_at(self, position: int) -> str:

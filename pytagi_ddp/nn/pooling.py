@@ -124,6 +124,9 @@ class MaxPool2d(_Pool2d):
                 self._winner,
                 pixels(into.mu, self.in_shape),
                 pixels(into.var, self.in_shape),
+                self.window.kernel_size,
+                self.window.stride,
+                self.window.before,
             )
             apply_jacobian(self.kernels, into, self._input)
         pool.give(delta)

@@ -1,0 +1,213 @@
+"""Arrays on a GPU: CuPy, float32 unless said otherwise; NumPy arrays in Numba's simulator. The only file with CuPy.
+
+A model on GPU i uses `arrays(i)`, which has the functions of `kernels.cpu.array`. Everything is queued on CuPy's
+current stream of that GPU; the host waits only where a NumPy array is handed out. Memory of transfers is pinned.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from importlib.util import find_spec
+
+import numpy as np
+
+from pytagi_ddp.kernels.cuda import compile
+from pytagi_ddp.kernels.cuda.arrival import Arrival
+
+SIMULATOR = compile.SIMULATOR
+if SIMULATOR or find_spec("cupy") is None:  # kernels compile without CuPy, and run without it in the simulator
+    cupy = None
+else:
+    import cupy
+    import cupyx
+
+
+def current_device() -> int:
+    """Index of the GPU that this thread uses."""
+    return 0 if SIMULATOR else cupy.cuda.runtime.getDevice()
+
+
+def device_of(array) -> int:
+    """Index of the GPU that holds `array`."""
+    return 0 if SIMULATOR else array.data.device_id
+
+
+def on_device(index: int) -> AbstractContextManager:
+    """Makes GPU `index` the current one of this thread, for CuPy and for every launch."""
+    return nullcontext() if SIMULATOR or current_device() == index else cupy.cuda.Device(index)
+
+
+def compute_capability(index: int) -> tuple[int, int]:
+    """(major, minor) of GPU `index`; (0, 0) in the simulator, which has none of the special instructions."""
+    digits = "00" if SIMULATOR else cupy.cuda.Device(index).compute_capability  # "90", "120"
+    return int(digits[:-1]), int(digits[-1])
+
+
+def load_function(index: int, cubin: bytes, name: str) -> Callable:
+    """The kernel `name` of a cubin, on GPU `index`: callable as (grid, block, arguments) from any device."""
+    with on_device(index):
+        module = cupy.cuda.function.Module()
+        module.load(cubin)
+        function = module.get_function(name)
+
+    def launch(grid, block, arguments):
+        with on_device(index):
+            function(grid, block, arguments)
+
+    return launch
+
+
+def queue(function: Callable, *arguments) -> None:
+    """Calls a function that queues a copy, and puts it down with the launches where these are recorded."""
+    if compile.recorder is not None:
+        compile.recorder.append((function, arguments))
+    function(*arguments)
+
+
+class Arrays:
+    """Arrays of GPU `index`."""
+
+    asynchronous = True  # kernels return before they are done
+
+    def __init__(self, index: int):
+        self.index = index
+        self._in_flight: deque = deque()  # (event, pinned memory): kept until the copy is done, whoever drops it
+        self._lock = threading.Lock()
+
+    def empty(self, shape, dtype=np.float32):
+        with on_device(self.index):
+            return cupy.empty(shape, dtype)
+
+    def zeros(self, shape, dtype=np.float32):
+        array = self.empty(shape, dtype)
+        self.clear(array)
+        return array
+
+    def clear(self, array) -> None:
+        """array[...] = 0, for a contiguous array."""
+        if array.size:
+            with on_device(self.index):
+                queue(_fill_zero, array)
+
+    def copy(self, source, out) -> None:
+        """out[...] = source, from host or GPU memory; waits only if `out` is on the host. Both contiguous."""
+        if out.size == 0:
+            return
+        with on_device(self.index):
+            if isinstance(out, np.ndarray):
+                out[...] = self.to_host(source).reshape(out.shape)
+            elif isinstance(source, np.ndarray):
+                self._send(source, out)
+            else:
+                queue(_copy_on_device, source, out)
+
+    def to_host(self, array) -> np.ndarray:
+        """A NumPy copy of `array`; waits for the work that makes it."""
+        if isinstance(array, np.ndarray):
+            return array.copy()
+        with on_device(self.index):
+            return array.get()
+
+    visible = to_host  # what a user sees of an array
+
+    def snapshot(self, array) -> Arrival:
+        """A flat copy for the user that later work leaves alone; it arrives while the host goes on."""
+        with on_device(self.index):
+            pinned = cupyx.empty_pinned(array.size, array.dtype)
+            if array.size:
+                array.reshape(-1).get(out=pinned, blocking=False)
+            return Arrival(pinned, self._done(pinned).synchronize)
+
+    def _send(self, source: np.ndarray, out) -> None:
+        pinned = cupyx.empty_pinned(out.shape, out.dtype)
+        np.copyto(pinned, source.reshape(out.shape), casting="same_kind")
+        out.data.copy_from_host_async(pinned.ctypes.data, out.nbytes)
+        self._done(pinned)
+
+    def _done(self, pinned: np.ndarray):
+        """An event behind the copy just queued, until which `pinned` is kept."""
+        event = cupy.cuda.Event(disable_timing=True)
+        event.record()
+        with self._lock:
+            self._in_flight.append((event, pinned))
+            while self._in_flight and self._in_flight[0][0].done:
+                self._in_flight.popleft()
+        return event
+
+
+def _fill_zero(array) -> None:
+    array.data.memset_async(0, array.nbytes)
+
+
+def _copy_on_device(source, out) -> None:
+    out.data.copy_from_device_async(source.data, out.nbytes)
+
+
+class SimulatedArrays:
+    """The same for Numba's simulator, where a device array is a NumPy array."""
+
+    asynchronous = True
+
+    def __init__(self, index: int):
+        self.index = index
+
+    def empty(self, shape, dtype=np.float32) -> np.ndarray:
+        return np.full(shape, -77, dtype)  # seen in a result if something reads what nobody has written
+
+    def zeros(self, shape, dtype=np.float32) -> np.ndarray:
+        return np.zeros(shape, dtype)
+
+    def clear(self, array: np.ndarray) -> None:
+        queue(array.fill, 0)
+
+    def copy(self, source: np.ndarray, out: np.ndarray) -> None:
+        queue(np.copyto, out, source.reshape(out.shape))
+
+    def to_host(self, array: np.ndarray) -> np.ndarray:
+        return array.copy()
+
+    visible = to_host
+
+    def snapshot(self, array: np.ndarray) -> Arrival:
+        return Arrival(array.flatten(), None)
+
+
+@cache
+def arrays(index: int) -> Arrays | SimulatedArrays:
+    """The arrays of GPU `index`."""
+    return (SimulatedArrays if SIMULATOR else Arrays)(index)
+
+
+class Inbox:
+    """A place on a GPU for host arrays that come one after the other: the same memory as long as they fit."""
+
+    def __init__(self, array: Arrays | SimulatedArrays):
+        self._array = array
+        self._memory = None
+
+    def put(self, source: np.ndarray):
+        """`source` on the GPU, until the next one comes."""
+        if self._memory is None or self._memory.size < source.size or self._memory.dtype != source.dtype:
+            self._memory = self._array.empty(source.size, source.dtype)
+        place = self._memory[: source.size].reshape(source.shape)
+        self._array.copy(source, place)
+        return place
+
+
+_workspaces = threading.local()
+
+
+def workspace(size: int, like):
+    """At least `size` float32 of scratch memory on the GPU of `like`, uninitialised.
+
+    One for each thread and GPU, grown when needed: a kernel may use it until the next one asks. (A captured graph
+    keeps the memory that it has seen.)
+    """
+    held = _workspaces.__dict__
+    index = device_of(like)
+    if index not in held or held[index].size < size:
+        held.pop(index, None)  # frees the old one before asking for more
+        held[index] = arrays(index).empty(size)
+    return held[index]

@@ -1,0 +1,105 @@
+"""Sums over the rows of a (rows, features) array, in two launches: blocks of rows, then the partial sums.
+
+A block of threads is a tile of WIDTH neighbouring features times LANES rows that it takes at a time, so that a row is
+read in one piece. Every sum is a tree of fixed shape: the same input gives the same bits.
+"""
+
+import numpy as np
+
+from pytagi_ddp.kernels.cuda.compile import blocks, cuda, device, float32, floats, int32, kernel
+from pytagi_ddp.kernels.cuda.geometry import block_size
+
+THREADS = block_size(256)
+LANES = THREADS // 32 if THREADS > 32 else 4
+WIDTH = THREADS // LANES
+ZERO = np.float32(0)
+
+
+@device
+def column():
+    """The feature of this thread; grid axis y counts tiles of features."""
+    return cuda.blockIdx.y * WIDTH + cuda.threadIdx.x % WIDTH
+
+
+@device
+def lane():
+    """Which of the LANES rows this thread takes."""
+    return cuda.threadIdx.x // WIDTH
+
+
+@device
+def lanes_sum(value, scratch):
+    """Sum of `value` over the lanes of a feature, for all of them; scratch: THREADS shared numbers."""
+    i = cuda.threadIdx.x
+    scratch[i] = value
+    cuda.syncthreads()
+    half = THREADS // 2
+    while half >= WIDTH:
+        if i < half:
+            scratch[i] += scratch[i + half]
+        cuda.syncthreads()
+        half //= 2
+    total = scratch[i % WIDTH]
+    cuda.syncthreads()
+    return total
+
+
+@device
+def merge_moments(n, mean, m2, other_n, other_mean, other_m2):
+    """(count, mean, sum of squares about the mean) of two sets together (Chan, Golub & LeVeque 1979)."""
+    total = n + other_n
+    share = other_n / total if total > ZERO else ZERO
+    d = other_mean - mean
+    return total, mean + d * share, m2 + other_m2 + d * d * n * share
+
+
+@device
+def merge_threads(n, mean, m2, counts, means, squares, last):
+    """Moments of all threads that differ by multiples of `last`, for all of them; three shared arrays of THREADS."""
+    i = cuda.threadIdx.x
+    counts[i], means[i], squares[i] = n, mean, m2
+    cuda.syncthreads()
+    half = THREADS // 2
+    while half >= last:
+        if i < half:
+            o = i + half
+            n, mean, m2 = merge_moments(counts[i], means[i], squares[i], counts[o], means[o], squares[o])
+            counts[i], means[i], squares[i] = n, mean, m2
+        cuda.syncthreads()
+        half //= 2
+    o = i % last
+    n, mean, m2 = counts[o], means[o], squares[o]
+    cuda.syncthreads()
+    return n, mean, m2
+
+
+@kernel(floats, floats, floats, floats, floats, int32, int32, int32, int32, threads=THREADS)
+def _add_partials(partial, g_w, h_w, g_b, h_b, parts, features, biased, accumulate):
+    scratch = cuda.shared.array(THREADS, float32)
+    c = column()
+    plane = parts * features
+    gw, hw, gb, hb = ZERO, ZERO, ZERO, ZERO
+    if c < features:
+        for k in range(lane(), parts, LANES):
+            i = k * features + c
+            gw += partial[i]
+            hw += partial[plane + i]
+            gb += partial[2 * plane + i]
+            hb += partial[3 * plane + i]
+    gw = lanes_sum(gw, scratch)
+    hw = lanes_sum(hw, scratch)
+    gb = lanes_sum(gb, scratch)
+    hb = lanes_sum(hb, scratch)
+    if c < features and lane() == 0:
+        g_w[c] = g_w[c] + gw if accumulate else gw
+        h_w[c] = h_w[c] + hw if accumulate else hw
+        if biased:
+            g_b[c] = g_b[c] + gb if accumulate else gb
+            h_b[c] = h_b[c] + hb if accumulate else hb
+
+
+def add_partials(partial, accumulate, g_w, h_w, g_b, h_b):
+    """Sums of partial (4, parts, features) over its parts, into or onto g_w, h_w, and g_b, h_b if those have a size."""
+    _, parts, features = partial.shape
+    sizes = (parts, features, g_b.size > 0, accumulate)
+    _add_partials.launch((1, blocks(features, WIDTH)), partial, g_w, h_w, g_b, h_b, *sizes)

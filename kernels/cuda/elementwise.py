@@ -1,0 +1,69 @@
+"""Whole-array operations between layers: sums of states and deltas, and the change of image layout."""
+
+from pytagi_ddp.kernels.cuda.compile import blocks, cuda, float32, floats, int32, kernel, thread_index
+from pytagi_ddp.kernels.cuda.geometry import block_size
+
+THREADS = block_size(256)
+TILE = 32  # side of a transposed tile
+PITCH = TILE + 1  # of a row of it in shared memory: reading a column then meets every bank once
+LANES = THREADS // TILE
+
+
+@kernel(floats, floats, floats, int32, threads=THREADS)
+def _add(a, b, out, n):
+    i = thread_index()
+    if i < n:
+        out[i] = a[i] + b[i]
+
+
+@kernel(floats, floats, int32, threads=THREADS)
+def _multiply(out, factor, n):
+    i = thread_index()
+    if i < n:
+        out[i] *= factor[i]
+
+
+@kernel(floats, floats, floats, int32, threads=THREADS)
+def _apply_jacobian(delta_mu, delta_var, jcb, n):
+    i = thread_index()
+    if i < n:
+        j = jcb[i]
+        delta_mu[i] *= j
+        delta_var[i] *= j * j
+
+
+@kernel(floats, floats, int32, int32, threads=THREADS)
+def _transpose(source, out, rows, columns):
+    tile = cuda.shared.array(TILE * PITCH, float32)
+    x, y = cuda.threadIdx.x % TILE, cuda.threadIdx.x // TILE
+    start = cuda.blockIdx.x * rows * columns
+    top, left = cuda.blockIdx.y * TILE, cuda.blockIdx.z * TILE
+    for r in range(y, TILE, LANES):
+        if top + r < rows and left + x < columns:
+            tile[r * PITCH + x] = source[start + (top + r) * columns + left + x]
+    cuda.syncthreads()
+    for r in range(y, TILE, LANES):
+        if left + r < columns and top + x < rows:
+            out[start + (left + r) * rows + top + x] = tile[x * PITCH + r]
+
+
+def add(a, b, out):
+    """out = a + b, flat; out may be a."""
+    _add.launch(blocks(out.size, THREADS), a, b, out, out.size)
+
+
+def transpose(source, out):
+    """out[b, j, i] = source[b, i, j]: channels-first to channels-last images and back."""
+    batch, rows, columns = source.shape
+    _transpose.launch((batch, blocks(rows, TILE), blocks(columns, TILE)), source, out, rows, columns)
+
+
+def multiply(out, factor):
+    """out *= factor: the chain rule of stacked activations."""
+    _multiply.launch(blocks(out.size, THREADS), out, factor, out.size)
+
+
+def apply_jacobian(delta_mu, delta_var, jcb):
+    """Deltas through an activation: delta_mu *= J, delta_var *= J^2."""
+    n = delta_mu.size
+    _apply_jacobian.launch(blocks(n, THREADS), delta_mu, delta_var, jcb, n)

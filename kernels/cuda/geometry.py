@@ -1,0 +1,8 @@
+"""Sizes of blocks of threads."""
+
+from pytagi_ddp.kernels.cuda.compile import SIMULATOR
+
+
+def block_size(threads: int) -> int:
+    """`threads`, or at most 32 in the simulator, which starts a thread of the operating system for each."""
+    return min(threads, 32) if SIMULATOR else threads

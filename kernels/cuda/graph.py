@@ -1,0 +1,104 @@
+"""CUDA graphs: the launches of a part of a training step, captured once and then replayed with one call.
+
+What a graph replays works on the very memory of the captured call. Layers keep their buffers as long as the batch
+size stays, so the key of a part names whatever else may change: batch size, mode, addresses that come from outside.
+"""
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pytagi_ddp import cuda as options
+from pytagi_ddp.kernels.cuda import compile
+from pytagi_ddp.kernels.cuda.array import SIMULATOR, cupy, on_device
+
+
+class Graphs:
+    """The captured parts of one network's training step, on one GPU.
+
+    A part runs as Python the first time (buffers are made, kernels compiled), is captured the second time, and
+    replayed from then on. As soon as a part comes with another key, all graphs are dropped: what the layers remember
+    of their last forward pass, and perhaps their buffers, are no longer what was captured.
+
+    Does nothing but call the part while `pytagi_ddp.cuda.use_graphs` is False.
+    """
+
+    def __init__(self, index: int):
+        self._index = index
+        self._parts: dict[str, _Part] = {}
+
+    def run(self, name: str, key: Hashable, function: Callable[[], Any]) -> Any:
+        """`function()`, or a replay of what it did for the same key; the result is that of the captured call."""
+        if not options.use_graphs:
+            self._parts.clear()
+            return function()
+        key = (key, options.allow_tf32)
+        part = self._parts.get(name)
+        if part is None or part.key != key:
+            if part is not None:
+                self._parts.clear()
+            self._parts[name] = _Part(key)
+            return function()
+        with on_device(self._index):
+            if part.launch is None:
+                part.capture(function)
+                if SIMULATOR:  # there, recording is doing
+                    return part.result
+            part.launch()
+        return part.result
+
+    def clear(self) -> None:
+        """Forgets all graphs; call when layers change what they launch."""
+        self._parts.clear()
+
+
+class _Part:
+    """One part: its key, and after `capture` its result and how to launch it."""
+
+    def __init__(self, key: Hashable):
+        self.key = key
+        self.result: Any = None
+        self.launch: Callable[[], None] | None = None
+        self._work: list = []  # keeps the captured memory alive
+
+    def capture(self, function: Callable[[], Any]) -> None:
+        if SIMULATOR:
+            with recording() as self._work:
+                self.result = function()
+            self.launch = self._replay
+            return
+        stream = cupy.cuda.Stream(non_blocking=True)
+        with recording() as self._work, stream, cupy.cuda.using_allocator(_refuse):
+            stream.begin_capture()
+            try:
+                self.result = function()
+            finally:
+                graph = stream.end_capture()  # also after an error: a stream left capturing is of no use
+        self.launch = graph.launch
+
+    def _replay(self) -> None:
+        for work, arguments in self._work:
+            work(*arguments)
+
+
+@contextmanager
+def recording() -> Iterator[list]:
+    """Collects all launches and copies on devices made inside, as (function, arguments).
+
+    Raises:
+        RuntimeError: another recording is under way.
+    """
+    if compile.recorder is not None:
+        raise RuntimeError("launches are already being recorded, for a CUDA graph or a benchmark")
+    compile.recorder = work = []
+    try:
+        yield work
+    finally:
+        compile.recorder = None
+
+
+def _refuse(nbytes: int):
+    raise RuntimeError(
+        f"{nbytes} bytes of GPU memory were asked for while a CUDA graph is captured; the graph would outlive them. "
+        "Set pytagi_ddp.cuda.use_graphs = False and report this"
+    )

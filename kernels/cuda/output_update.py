@@ -1,0 +1,56 @@
+"""Deltas at the output layer, from observations. Flat float32 arrays unless said otherwise."""
+
+import numpy as np
+
+from pytagi_ddp.kernels.cuda.compile import blocks, floats, int32, ints, kernel, thread_index
+from pytagi_ddp.kernels.cuda.geometry import block_size
+from pytagi_ddp.kernels.formulas.update import heteros_delta, observation_delta
+
+THREADS = block_size(256)
+ZERO = np.float32(0)
+
+
+@kernel(floats, floats, floats, floats, floats, floats, floats, int32, threads=THREADS)
+def _update(mu, var, jcb, obs, var_obs, delta_mu, delta_var, n):
+    i = thread_index()
+    if i < n:
+        delta_mu[i], delta_var[i] = observation_delta(mu[i], var[i], jcb[i], obs[i], var_obs[i])
+
+
+@kernel(floats, floats, floats, floats, floats, ints, floats, floats, int32, int32, int32, threads=THREADS)
+def _update_using_indices(mu, var, jcb, obs, var_obs, index, delta_mu, delta_var, batch, outputs, observed):
+    i = thread_index()
+    if i < batch * outputs:
+        b = i // outputs
+        k = i - b * outputs
+        dm, ds = ZERO, ZERO
+        for o in range(b * observed, (b + 1) * observed):
+            if index[o] == k:
+                dm, ds = observation_delta(mu[i], var[i], jcb[i], obs[o], var_obs[o])
+        delta_mu[i], delta_var[i] = dm, ds
+
+
+@kernel(floats, floats, floats, floats, floats, floats, int32, threads=THREADS)
+def _update_heteros(mu, var, jcb, obs, delta_mu, delta_var, n):
+    i = thread_index()
+    if i < n:
+        z, v = 2 * i, 2 * i + 1
+        delta_mu[z], delta_var[z], delta_mu[v], delta_var[v] = heteros_delta(
+            mu[z], var[z], jcb[z], mu[v], var[v], jcb[v], obs[i]
+        )
+
+
+def update(mu, var, jcb, obs, var_obs, delta_mu, delta_var):
+    """One observation for each output."""
+    _update.launch(blocks(mu.size, THREADS), mu, var, jcb, obs, var_obs, delta_mu, delta_var, mu.size)
+
+
+def update_using_indices(mu, var, jcb, obs, var_obs, index, delta_mu, delta_var):
+    """obs, index: (batch, n) observations of the outputs `index` (from 0) of each sample; all others get zero."""
+    arrays = (mu, var, jcb, obs, var_obs, index, delta_mu, delta_var)
+    _update_using_indices.launch(blocks(mu.size, THREADS), *arrays, *mu.shape, index.shape[1])
+
+
+def update_heteros(mu, var, jcb, obs, delta_mu, delta_var):
+    """Outputs interleaved [mean, noise variance]; one observation for each pair."""
+    _update_heteros.launch(blocks(obs.size, THREADS), mu, var, jcb, obs, delta_mu, delta_var, obs.size)

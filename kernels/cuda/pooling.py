@@ -1,0 +1,128 @@
+"""Pooling of channels-last images (batch, height, width, channels).
+
+pad: rows and columns of zeros at the top and left; taps beyond the image are skipped. Backward gives the deltas of
+the input without its Jacobian. There each input pixel gathers from the windows that cover it, row by row: no atomics.
+"""
+
+import numpy as np
+
+from pytagi_ddp.kernels.cuda.compile import blocks, device, float32, floats, int32, ints, kernel, thread_index
+from pytagi_ddp.kernels.cuda.geometry import block_size
+
+THREADS = block_size(256)
+ZERO, ONE = np.float32(0), np.float32(1)
+
+
+@device
+def _first_window(pixel, kernel_size, stride, pad):
+    """The first window along a side that covers `pixel`."""
+    return max((pixel + pad - kernel_size + stride) // stride, 0)
+
+
+@kernel(*[floats] * 4, *[int32] * 9, threads=THREADS)
+def _average_forward(mu, var, out_mu, out_var, n, height, width, channels, rows, columns, kernel_size, stride, pad):
+    i = thread_index()
+    if i < n:
+        c = i % channels
+        x = i // channels % columns
+        y = i // (channels * columns) % rows
+        b = i // (channels * columns * rows)
+        scale = ONE / float32(kernel_size * kernel_size)
+        m, s = ZERO, ZERO
+        for r in range(max(y * stride - pad, 0), min(y * stride - pad + kernel_size, height)):
+            for q in range(max(x * stride - pad, 0), min(x * stride - pad + kernel_size, width)):
+                o = ((b * height + r) * width + q) * channels + c
+                m += scale * mu[o]
+                s += scale * scale * var[o]
+        out_mu[i], out_var[i] = m, s
+
+
+@kernel(*[floats] * 4, *[int32] * 9, threads=THREADS)
+def _average_backward(
+    delta_mu, delta_var, in_delta_mu, in_delta_var, n, height, width, channels, rows, columns, kernel_size, stride, pad
+):
+    i = thread_index()
+    if i < n:
+        c = i % channels
+        q = i // channels % width
+        r = i // (channels * width) % height
+        b = i // (channels * width * height)
+        scale = ONE / float32(kernel_size * kernel_size)
+        dm, ds = ZERO, ZERO
+        for y in range(_first_window(r, kernel_size, stride, pad), min((r + pad) // stride + 1, rows)):
+            for x in range(_first_window(q, kernel_size, stride, pad), min((q + pad) // stride + 1, columns)):
+                o = ((b * rows + y) * columns + x) * channels + c
+                dm += scale * delta_mu[o]
+                ds += scale * scale * delta_var[o]
+        in_delta_mu[i], in_delta_var[i] = dm, ds
+
+
+@kernel(*[floats] * 4, ints, *[int32] * 9, threads=THREADS)
+def _max_forward(mu, var, out_mu, out_var, winner, n, height, width, channels, rows, columns, kernel_size, stride, pad):
+    i = thread_index()
+    if i < n:
+        c = i % channels
+        x = i // channels % columns
+        y = i // (channels * columns) % rows
+        b = i // (channels * columns * rows)
+        top, left = max(y * stride - pad, 0), max(x * stride - pad, 0)
+        place = top * width + left
+        best = mu[(b * height * width + place) * channels + c]
+        for r in range(top, min(y * stride - pad + kernel_size, height)):
+            for q in range(left, min(x * stride - pad + kernel_size, width)):
+                m = mu[((b * height + r) * width + q) * channels + c]
+                if m > best:
+                    best = m
+                    place = r * width + q
+        winner[i] = place
+        out_mu[i] = best
+        out_var[i] = var[(b * height * width + place) * channels + c]
+
+
+@kernel(*[floats] * 2, ints, *[floats] * 2, *[int32] * 9, threads=THREADS)
+def _max_backward(
+    delta_mu, delta_var, winner, into_mu, into_var, n, height, width, channels, rows, columns, kernel_size, stride, pad
+):
+    i = thread_index()
+    if i < n:
+        c = i % channels
+        q = i // channels % width
+        r = i // (channels * width) % height
+        b = i // (channels * width * height)
+        dm, ds = ZERO, ZERO
+        for y in range(_first_window(r, kernel_size, stride, pad), min((r + pad) // stride + 1, rows)):
+            for x in range(_first_window(q, kernel_size, stride, pad), min((q + pad) // stride + 1, columns)):
+                o = ((b * rows + y) * columns + x) * channels + c
+                if winner[o] == r * width + q:
+                    dm += delta_mu[o]
+                    ds += delta_var[o]
+        into_mu[i], into_var[i] = dm, ds
+
+
+def _sizes(image, windows) -> tuple[int, ...]:
+    """Height, width and channels of the image, rows and columns of its windows."""
+    return (*image.shape[1:], *windows.shape[1:3])
+
+
+def average_forward(mu, var, out_mu, out_var, kernel_size, stride, pad):
+    """m = sum m / k^2, s = sum s / k^4: padding counts as zeros."""
+    n, sizes = out_mu.size, _sizes(mu, out_mu)
+    _average_forward.launch(blocks(n, THREADS), mu, var, out_mu, out_var, n, *sizes, kernel_size, stride, pad)
+
+
+def average_backward(delta_mu, delta_var, in_delta_mu, in_delta_var, kernel_size, stride, pad):
+    n, sizes = in_delta_mu.size, _sizes(in_delta_mu, delta_mu)
+    arrays = (delta_mu, delta_var, in_delta_mu, in_delta_var)
+    _average_backward.launch(blocks(n, THREADS), *arrays, n, *sizes, kernel_size, stride, pad)
+
+
+def max_forward(mu, var, out_mu, out_var, winner, kernel_size, stride, pad):
+    """Passes on the unit with the largest mean (the first, row by row); winner: its pixel, row * width + column."""
+    n, sizes = out_mu.size, _sizes(mu, out_mu)
+    _max_forward.launch(blocks(n, THREADS), mu, var, out_mu, out_var, winner, n, *sizes, kernel_size, stride, pad)
+
+
+def max_backward(delta_mu, delta_var, winner, in_delta_mu, in_delta_var, kernel_size, stride, pad):
+    n, sizes = in_delta_mu.size, _sizes(in_delta_mu, delta_mu)
+    arrays = (delta_mu, delta_var, winner, in_delta_mu, in_delta_var)
+    _max_backward.launch(blocks(n, THREADS), *arrays, n, *sizes, kernel_size, stride, pad)

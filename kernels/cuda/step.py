@@ -1,0 +1,58 @@
+"""The parameter step over the whole arena in one launch."""
+
+import math
+
+import numpy as np
+
+from pytagi_ddp.kernels.cuda.compile import block_sum, cuda, float32, floats, int32, ints, kernel
+from pytagi_ddp.kernels.cuda.geometry import block_size
+from pytagi_ddp.kernels.formulas import update
+
+capped_step, pooled = update.capped_step, update.pooled_factors
+THREADS = block_size(256)
+ZERO, ONE = np.float32(0), np.float32(1)
+
+
+@kernel(floats, floats, floats, floats, floats, ints, ints, ints, ints, threads=THREADS)
+def _step(mu, var, g, h, factors, starts, stops, negative, non_finite):
+    scratch = cuda.shared.array(THREADS, float32)
+    k = cuda.blockIdx.x
+    scale, cap = factors[0], factors[1]
+    below, bad = ZERO, ZERO
+    if scale != ZERO:
+        for i in range(starts[k] + cuda.threadIdx.x, stops[k], THREADS):
+            gi, hi = scale * g[i], scale * h[i]
+            m, s, fell = capped_step(mu[i], var[i], gi, hi, cap)
+            if math.isfinite(gi) and math.isfinite(hi):
+                mu[i] = m
+                var[i] = s
+                if fell:
+                    below += ONE
+            else:
+                bad += ONE
+    below = block_sum(below, scratch, THREADS)  # whole numbers up to 16384: exact
+    bad = block_sum(bad, scratch, THREADS)
+    if cuda.threadIdx.x == 0:
+        negative[k] = int32(below)
+        non_finite[k] = int32(bad)
+
+
+@kernel(floats, floats, int32, threads=32)
+def _pooled_factors(header, factors, average):
+    if cuda.threadIdx.x == 0:
+        factors[0], factors[1] = pooled(header[0], header[1], average)
+
+
+def step(mu, var, g, h, factors, starts, stops, negative, non_finite):
+    """Adds the capped deltas scale * (s g, s^2 h) to every parameter; factors: (scale, cap), scale 0 for no step.
+
+    mu, var, g, h: flat, of one length. Segment k, a block of threads, is [starts[k], stops[k]): one tensor or a part
+    of one; negative[k] and non_finite[k] receive how many of its variances fell to <= 0 (and became 1e-5) and how
+    many of its deltas were not finite (those parameters stay as they are).
+    """
+    _step.launch(starts.size, mu, var, g, h, factors, starts, stops, negative, non_finite)
+
+
+def pooled_factors(header, factors, average):
+    """factors = (scale, cap) of a step from the sums over ranks in header = (samples, ranks with samples, ...)."""
+    _pooled_factors.launch(1, header, factors, average)
