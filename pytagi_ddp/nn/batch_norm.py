@@ -109,10 +109,10 @@ class BatchNorm2d(Norm):
         )
 
     def batch_statistics(self) -> tuple[Array, Array]:
-        """Mean and variance of the last training batch, per feature (of this rank); before any: zeros and ones."""
+        """Mean and variance of the last training batch, per feature (of this rank); before any: zeros."""
         n = self.num_features
         if not self._batch_rows:
-            return np.zeros(n, np.float32), np.ones(n, np.float32)
+            return np.zeros(n, np.float32), np.zeros(n, np.float32)
         return self._scratch("mean", (n,)), self._scratch("m2", (n,)) / np.float32(self._batch_rows - 1)
 
     def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:

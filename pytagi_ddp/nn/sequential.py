@@ -111,6 +111,7 @@ class Sequential:
     def _run(self, mu_x, var_x=None) -> State:
         """`forward`, without the copies of the result."""
         state = self._input_state(mu_x, var_x)
+        self._trained_batch = 0  # if a layer raises, buffers hold parts of two batches: no way back
         out = self._chain.forward(state)
         self.output_z_buffer.state = out
         batch = out.batch
@@ -118,8 +119,6 @@ class Sequential:
         if self.training:
             self._trained_batch = batch
             self._samples = batch + (self._samples if self._accumulate else 0)
-        else:
-            self._trained_batch = 0
         return out
 
     def _input_state(self, mu_x, var_x) -> State:
@@ -244,7 +243,13 @@ class Sequential:
         return np.array(z.mu_a), np.array(z.var_a)
 
     def get_input_states(self) -> tuple[np.ndarray, np.ndarray]:
-        """The deltas (mu, var) of the network's input after `backward` with `input_state_update`, flat copies."""
+        """The deltas (mu, var) of the network's input after `backward`, flat copies.
+
+        Raises:
+            RuntimeError: `input_state_update` is off, so that `backward` does not compute them.
+        """
+        if not self.input_state_update:
+            raise RuntimeError("set input_state_update = True before backward() to get the deltas of the input")
         deltas = self.output_delta_z_buffer
         return np.array(deltas.delta_mu), np.array(deltas.delta_var)
 
@@ -282,9 +287,9 @@ class Sequential:
         return self.arena.num_parameters
 
     def parameters(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-        """(mu_w, var_w, mu_b, var_b) of every computing layer in forward order; flat copies, empty if none."""
-        host = self.kernels.array.to_host
-        return [tuple(host(getattr(leaf, field)) for field in persistence.FIELDS) for leaf in self._chain.leaves()]
+        """(mu_w, var_w, mu_b, var_b) of every layer with parameters, in forward order; flat copies, empty if none."""
+        host, learned = self.kernels.array.to_host, (leaf for leaf in self._chain.leaves() if leaf.num_weights)
+        return [tuple(host(getattr(leaf, field)) for field in persistence.FIELDS) for leaf in learned]
 
     def state_dict(self) -> "persistence.StateDict":
         """Parameters and running statistics by layer, see `persistence.StateDict`; copies on the host."""
@@ -329,18 +334,25 @@ class Sequential:
         """Weights whose variance fell to 0 or below in the last step (and became 1e-5), by layer; equal layers add."""
         counts: dict[str, int] = {}
         negative = self.arena.negative_variances()
-        for leaf in self._chain.leaves():
-            info = leaf.get_layer_info()
-            counts[info] = counts.get(info, 0) + negative[id(leaf)]
+        for layer in self.layers:
+            info = layer.get_layer_info()
+            counts[info] = counts.get(info, 0) + sum(negative[id(leaf)] for leaf in layer.leaves())
         return counts
 
     def get_norm_mean_var(self) -> dict[str, tuple[list, list, list, list]]:
-        """Of each BatchNorm2d, by `<info>_<layer number>`: running mean and variance, batch mean and variance."""
+        """Running means, running variances, batch means and variances of the BatchNorm2d, by layer of the network.
+
+        A key is `<info of the layer>_<its number>`; each list has one array per BatchNorm2d in the layer, more than one
+        in a block.
+        """
         result = {}
-        for index, leaf in enumerate(self._chain.leaves()):
-            if isinstance(leaf, BatchNorm2d):
-                moments = (leaf.running_mean, leaf.running_var, *leaf.batch_statistics())
-                result[f"{leaf.get_layer_info()}_{index}"] = tuple([self.kernels.array.to_host(m)] for m in moments)
+        for index, layer in enumerate(self.layers):
+            norms = [leaf for leaf in layer.leaves() if isinstance(leaf, BatchNorm2d)]
+            if norms:
+                rows = [(norm.running_mean, norm.running_var, *norm.batch_statistics()) for norm in norms]
+                columns = zip(*rows, strict=True)
+                lists = ([self.kernels.array.to_host(moments) for moments in column] for column in columns)
+                result[f"{layer.get_layer_info()}_{index}"] = tuple(lists)
         return result
 
     def get_layer_stack_info(self) -> str:
