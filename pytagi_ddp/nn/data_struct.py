@@ -14,7 +14,8 @@ def flat_float32(values, what: str, size: int | None = None) -> np.ndarray:
     array = np.asarray(values)
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{what} must hold real numbers, got dtype {array.dtype}")
-    array = np.ascontiguousarray(array, np.float32).reshape(-1)
+    with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and callers look for that
+        array = np.ascontiguousarray(array, np.float32).reshape(-1)
     if size is not None and array.size != size:
         raise ValueError(f"{what} must hold {size} values, got {array.size}")
     return array

@@ -10,7 +10,7 @@ class OutputUpdater:
     """Turns observations into deltas at the output of a network.
 
     Variances of observations are variances, not standard deviations. A NaN observation is missing: its output gets
-    zero deltas, in every method.
+    zero deltas, in every method. An infinite one is an error.
 
     Args:
         model_device: the device of the network ("cpu").
@@ -32,10 +32,10 @@ class OutputUpdater:
             delta_states: the network's `input_delta_z_buffer`; receives the deltas.
 
         Raises:
-            ValueError: wrong number of values, or a variance that is negative or NaN.
+            ValueError: wrong number of values, an infinite observation, or a variance that is negative or NaN.
         """
         size = output_states.size
-        mu_obs = flat_float32(mu_obs, "mu_obs", size)
+        mu_obs = _observations(mu_obs, size)
         var_obs = _variances(var_obs, size)
         self._resize(output_states, delta_states)
         self._update.update(
@@ -64,7 +64,7 @@ class OutputUpdater:
             selected_idx: batch x n output numbers, counted from 1 within a sample (hierarchical softmax).
 
         Raises:
-            ValueError: wrong number of values, a bad variance, or an output number out of range.
+            ValueError: wrong number of values, a bad value as in `update`, or an output number out of range.
         """
         batch, outputs = output_states.block_size, output_states.actual_size
         index = np.asarray(selected_idx).reshape(-1)
@@ -82,7 +82,7 @@ class OutputUpdater:
             output_states.mu_a.reshape(rows),
             output_states.var_a.reshape(rows),
             output_states.jcb.reshape(rows),
-            flat_float32(mu_obs, "mu_obs", index.size).reshape(batch, n),
+            _observations(mu_obs, index.size).reshape(batch, n),
             _variances(var_obs, index.size).reshape(batch, n),
             index.astype(np.int64).reshape(batch, n) - 1,
             delta_states.delta_mu.reshape(rows),
@@ -100,11 +100,11 @@ class OutputUpdater:
             mu_obs: one observation for each pair.
 
         Raises:
-            ValueError: an odd number of outputs, or wrong number of observations.
+            ValueError: an odd number of outputs, wrong number of observations, or an infinite one.
         """
         if output_states.actual_size % 2:
             raise ValueError(f"update_heteros needs outputs in pairs, the network has {output_states.actual_size}")
-        mu_obs = flat_float32(mu_obs, "mu_obs", output_states.size // 2)
+        mu_obs = _observations(mu_obs, output_states.size // 2)
         self._resize(output_states, delta_states)
         self._update.update_heteros(
             output_states.mu_a,
@@ -118,6 +118,14 @@ class OutputUpdater:
     @staticmethod
     def _resize(states: BaseHiddenStates, deltas: BaseDeltaStates) -> None:
         deltas.set_size(states.size, states.block_size)
+
+
+def _observations(values, size: int) -> np.ndarray:
+    observations = flat_float32(values, "mu_obs", size)
+    infinite = np.count_nonzero(np.isinf(observations))
+    if infinite:
+        raise ValueError(f"mu_obs: {infinite} of {size} observations are infinite (NaN marks a missing one)")
+    return observations
 
 
 def _variances(values, size: int) -> np.ndarray:

@@ -77,15 +77,17 @@ class Parameters:
         """Assigns means, variances or (scaled) deltas.
 
         Raises:
-            ValueError: wrong number of values, or a negative or NaN variance.
+            ValueError: wrong number of values, a mean or variance that is not finite, or a negative variance.
         """
         mu, var, g, h = self.rows
         part = self._part(field)
         values = np.asarray(values, np.float32).reshape(-1)
         if values.size != mu[part].size:
             raise ValueError(f"{field} has {mu[part].size} values, got {values.size}")
-        if field.startswith("var") and not np.all(values >= 0):
-            raise ValueError(f"{field}: variances must not be negative or NaN, the smallest is {values.min()}")
+        if not field.startswith("delta") and not np.isfinite(values).all():
+            raise ValueError(f"{field}: {np.count_nonzero(~np.isfinite(values))} values are NaN or infinite")
+        if field.startswith("var") and values.size and values.min() < 0:
+            raise ValueError(f"{field}: variances must not be negative, the smallest is {values.min()}")
         if field.startswith("delta"):
             s = np.asarray(var[part])
             known = s > 0  # a parameter without variance cannot change
