@@ -13,10 +13,10 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from pytagi_ddp.kernels.cuda import compile
 from pytagi_ddp.kernels.cuda.arrival import Arrival
+from pytagi_ddp.kernels.cuda.compile import SIMULATOR
+from pytagi_ddp.kernels.cuda.recorder import queue
 
-SIMULATOR = compile.SIMULATOR
 if SIMULATOR or find_spec("cupy") is None:  # kernels compile without CuPy, and run without it in the simulator
     cupy = None
 else:
@@ -57,13 +57,6 @@ def load_function(index: int, cubin: bytes, name: str) -> Callable:
             function(grid, block, arguments)
 
     return launch
-
-
-def queue(function: Callable, *arguments) -> None:
-    """Calls a function that queues a copy, and puts it down with the launches where these are recorded."""
-    if compile.recorder is not None:
-        compile.recorder.append((function, arguments))
-    function(*arguments)
 
 
 class Arrays:

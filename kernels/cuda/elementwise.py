@@ -6,6 +6,7 @@ from pytagi_ddp.kernels.cuda.geometry import block_size
 THREADS = block_size(256)
 TILE = 32  # side of a transposed tile
 PITCH = TILE + 1  # of a row of it in shared memory: reading a column then meets every bank once
+TILE_SIZE = TILE * PITCH
 LANES = THREADS // TILE
 
 
@@ -34,7 +35,7 @@ def _apply_jacobian(delta_mu, delta_var, jcb, n):
 
 @kernel(floats, floats, int32, int32, threads=THREADS)
 def _transpose(source, out, rows, columns):
-    tile = cuda.shared.array(TILE * PITCH, float32)
+    tile = cuda.shared.array(TILE_SIZE, float32)
     x, y = cuda.threadIdx.x % TILE, cuda.threadIdx.x // TILE
     start = cuda.blockIdx.x * rows * columns
     top, left = cuda.blockIdx.y * TILE, cuda.blockIdx.z * TILE

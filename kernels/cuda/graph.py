@@ -4,13 +4,13 @@ What a graph replays works on the very memory of the captured call. Layers keep 
 size stays, so the key of a part names whatever else may change: batch size, mode, addresses that come from outside.
 """
 
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any
 
 from pytagi_ddp import cuda as options
-from pytagi_ddp.kernels.cuda import compile
 from pytagi_ddp.kernels.cuda.array import SIMULATOR, cupy, on_device
+from pytagi_ddp.kernels.cuda.recorder import Work, recording, replay
 
 
 class Graphs:
@@ -59,13 +59,13 @@ class _Part:
         self.key = key
         self.result: Any = None
         self.launch: Callable[[], None] | None = None
-        self._work: list = []  # keeps the captured memory alive
+        self._work: Work = []  # keeps the captured memory alive
 
     def capture(self, function: Callable[[], Any]) -> None:
         if SIMULATOR:
             with recording() as self._work:
                 self.result = function()
-            self.launch = self._replay
+            self.launch = partial(replay, self._work)
             return
         stream = cupy.cuda.Stream(non_blocking=True)
         with recording() as self._work, stream, cupy.cuda.using_allocator(_refuse):
@@ -75,26 +75,6 @@ class _Part:
             finally:
                 graph = stream.end_capture()  # also after an error: a stream left capturing is of no use
         self.launch = graph.launch
-
-    def _replay(self) -> None:
-        for work, arguments in self._work:
-            work(*arguments)
-
-
-@contextmanager
-def recording() -> Iterator[list]:
-    """Collects all launches and copies on devices made inside, as (function, arguments).
-
-    Raises:
-        RuntimeError: another recording is under way.
-    """
-    if compile.recorder is not None:
-        raise RuntimeError("launches are already being recorded, for a CUDA graph or a benchmark")
-    compile.recorder = work = []
-    try:
-        yield work
-    finally:
-        compile.recorder = None
 
 
 def _refuse(nbytes: int):
