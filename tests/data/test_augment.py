@@ -1,0 +1,91 @@
+from time import perf_counter
+
+import numpy as np
+import pytest
+
+from pytagi_ddp.data import ShardRandom, random_crop_flip
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_each_image_is_a_window_of_the_padded_image_or_its_mirror(dtype):
+    images = np.arange(1, 1 + 40 * 2 * 5 * 6).reshape(40, 2, 5, 6).astype(dtype)
+    result = random_crop_flip(images, np.random.default_rng(0), padding=2)
+    assert result.dtype == dtype
+    places = set()
+    for image, changed in zip(images, result, strict=True):
+        padded = np.pad(image, ((0, 0), (2, 2), (2, 2)))
+        windows = {
+            (y, x, flip): padded[:, y : y + 5, x : x + 6][:, :, :: -1 if flip else 1]
+            for y in range(5)
+            for x in range(5)
+            for flip in (False, True)
+        }
+        found = [place for place, window in windows.items() if np.array_equal(window, changed)]
+        assert len(found) == 1
+        places.update(found)
+    assert {flip for _, _, flip in places} == {False, True}
+    assert {y for y, _, _ in places} == {x for _, x, _ in places} == set(range(5))
+
+
+def test_about_half_of_the_images_are_mirrored():
+    images = np.zeros((2000, 1, 1, 2), np.uint8)
+    images[..., 0] = 1
+    flipped = random_crop_flip(images, np.random.default_rng(1), padding=0)[:, 0, 0, 1]
+    assert 0.45 < flipped.mean() < 0.55
+
+
+def test_writes_into_out_even_in_place():
+    images = np.random.default_rng(0).integers(0, 256, (9, 3, 8, 8), dtype=np.uint8)
+    expected = random_crop_flip(images, np.random.default_rng(5))
+    out = np.empty_like(images)
+    assert random_crop_flip(images, np.random.default_rng(5), out=out) is out
+    np.testing.assert_array_equal(out, expected)
+    random_crop_flip(images, np.random.default_rng(5), out=images)
+    np.testing.assert_array_equal(images, expected)
+
+
+def test_a_batch_of_128_takes_under_3_ms():
+    images = np.zeros((128, 3, 32, 32), np.uint8)
+    rng = np.random.default_rng(0)
+    seconds = []
+    for _ in range(20):
+        start = perf_counter()
+        random_crop_flip(images, rng)
+        seconds.append(perf_counter() - start)
+    assert min(seconds) < 3e-3
+
+
+@pytest.mark.parametrize(
+    ("images", "options", "message"),
+    [
+        (np.zeros((3, 8, 8)), {}, r"\(3, 8, 8\)"),
+        (np.zeros((1, 3, 8, 8)), {"padding": -1}, "got -1"),
+        (np.zeros((1, 3, 8, 8)), {"out": np.zeros((2, 3, 8, 8))}, r"\(2, 3, 8, 8\)"),
+        (np.zeros((1, 3, 8, 8)), {"out": np.zeros((1, 3, 8, 8), np.uint8)}, "uint8"),
+    ],
+)
+def test_bad_arguments_are_named(images, options, message):
+    with pytest.raises(ValueError, match=message):
+        random_crop_flip(images, np.random.default_rng(0), **options)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda rng, n: rng.integers(0, 1000, size=(n, 2)),
+        lambda rng, n: rng.random(n),
+        lambda rng, n: rng.normal(1.0, 2.0, (n, 3)),
+    ],
+)
+def test_parts_of_a_batch_draw_the_rows_of_the_whole_batch(draw):
+    whole = ShardRandom([1, 2, 3], 10, 0, 10)
+    left, right = ShardRandom([1, 2, 3], 10, 0, 4), ShardRandom([1, 2, 3], 10, 4, 6)
+    for _ in range(2):
+        np.testing.assert_array_equal(np.concatenate([draw(left, 4), draw(right, 6)]), draw(whole, 10))
+
+
+def test_shard_random_refuses_sizes_of_another_part():
+    with pytest.raises(ValueError, match="4 images of this part, got 10"):
+        ShardRandom([1], 10, 0, 4).random(10)
+    with pytest.raises(ValueError, match=r"8\.\.12 .* batch of 10"):
+        ShardRandom([1], 10, 8, 4)

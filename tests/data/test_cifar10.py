@@ -1,0 +1,240 @@
+import hashlib
+import io
+import os
+import pickle
+import tarfile
+
+import numpy as np
+import pytest
+
+from pytagi_ddp.data import DatasetNotFoundError, cifar10, download_cifar10, find_cifar10, load_cifar10
+from tests.data.file_server import file_server
+
+pytestmark = pytest.mark.usefixtures("empty_machine")
+
+COUNT = 20  # images per file, instead of 10,000
+NAMES = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
+
+
+@pytest.fixture(autouse=True)
+def small_files(monkeypatch):
+    monkeypatch.setattr(cifar10, "BATCH_SIZE", COUNT)
+
+
+@pytest.fixture
+def records():
+    """For each file, its labels and pixels."""
+    rng = np.random.default_rng(0)
+    return {name: (rng.integers(0, 10, COUNT), rng.integers(0, 256, (COUNT, 3072), dtype=np.uint8)) for name in NAMES}
+
+
+def write_binary(folder, records):
+    folder.mkdir(parents=True)
+    for name, (labels, pixels) in records.items():
+        np.c_[labels.astype(np.uint8), pixels].tofile(folder / f"{name}.bin")
+
+
+class Python2Pickler(pickle._Pickler):
+    """Writes bytes as the `str` of Python 2, as the official files have them."""
+
+    def save_str(self, value):
+        self.write(pickle.BINSTRING + len(value).to_bytes(4, "little") + value)
+        self.memoize(value)
+
+    dispatch = pickle._Pickler.dispatch | {bytes: save_str}
+
+
+def python2_pickle(content):
+    stream = io.BytesIO()
+    Python2Pickler(stream, protocol=2).dump(content)
+    return stream.getvalue().replace(b"numpy._core.", b"numpy.core.")
+
+
+def write_python(folder, records):
+    folder.mkdir(parents=True)
+    for name, (labels, pixels) in records.items():
+        content = {b"batch_label": b"batch", b"labels": labels.tolist(), b"data": pixels, b"filenames": [b"a.png"]}
+        (folder / name).write_bytes(python2_pickle(content))
+
+
+WRITERS = {"cifar-10-batches-bin": write_binary, "cifar-10-batches-py": write_python}
+
+
+@pytest.mark.parametrize("layout", WRITERS)
+@pytest.mark.parametrize("inside", [True, False])
+def test_both_official_layouts_load_from_the_folder_or_its_parent(tmp_path, records, layout, inside):
+    folder = tmp_path / "sets" / layout
+    WRITERS[layout](folder, records)
+    train, test = load_cifar10(folder if inside else folder.parent, download=False)
+    assert train.images.shape == (5 * COUNT, 3, 32, 32)
+    assert test.images.shape == (COUNT, 3, 32, 32)
+    assert train.classes == test.classes
+    assert train.classes[3] == "cat"
+    for i, name in enumerate(NAMES[:5]):
+        labels, pixels = records[name]
+        part = slice(i * COUNT, (i + 1) * COUNT)
+        np.testing.assert_array_equal(train.labels[part], labels)
+        np.testing.assert_array_equal(train.images[part].reshape(COUNT, -1), pixels)
+    np.testing.assert_array_equal(test.labels, records["test_batch"][0])
+
+
+def test_the_python_files_are_like_the_official_ones(tmp_path, records):
+    write_python(tmp_path / "py", records)
+    data = (tmp_path / "py" / "test_batch").read_bytes()
+    assert data[:2] == b"\x80\x02"
+    assert b"cnumpy.core.multiarray\n_reconstruct\n" in data
+
+
+def test_search_order(tmp_path, records, monkeypatch):
+    assert find_cifar10() is None
+    write_binary(tmp_path / "data" / "cifar" / "cifar-10-batches-bin", records)
+    assert find_cifar10().absolute() == tmp_path / "data" / "cifar" / "cifar-10-batches-bin"
+    write_binary(tmp_path / "shared" / "cifar", records)
+    monkeypatch.setenv("PYTAGI_DATA", str(tmp_path / "shared"))
+    assert find_cifar10() == tmp_path / "shared" / "cifar"
+    write_python(tmp_path / "mine", records)
+    assert find_cifar10(tmp_path / "mine") == tmp_path / "mine"
+    assert find_cifar10(tmp_path / "nowhere") == tmp_path / "shared" / "cifar"
+
+
+def test_not_found_says_where_and_what_is_missing(tmp_path, records, monkeypatch):
+    monkeypatch.setenv("PYTAGI_DATA", str(tmp_path / "shared"))
+    write_binary(tmp_path / "mine", records)
+    os.remove(tmp_path / "mine" / "data_batch_3.bin")
+    with pytest.raises(DatasetNotFoundError) as caught:
+        load_cifar10(tmp_path / "mine", download=False)
+    message = str(caught.value)
+    for place in ("mine", "shared", "shared/cifar", "data/cifar"):
+        assert str(tmp_path / place) in message
+    assert f"{tmp_path / 'mine'} lacks data_batch_3.bin" in message
+    assert cifar10.URL in message
+    assert "$PYTAGI_DATA" in message
+
+
+def test_a_truncated_binary_file_is_told_with_its_sizes(tmp_path, records):
+    write_binary(tmp_path / "bin", records)
+    path = tmp_path / "bin" / "data_batch_2.bin"
+    os.truncate(path, 3073 * 7 + 11)
+    with pytest.raises(ValueError, match=rf"data_batch_2.bin: expected {3073 * COUNT} bytes, found {3073 * 7 + 11}"):
+        load_cifar10(tmp_path / "bin")
+
+
+def test_a_label_out_of_range_is_told(tmp_path, records):
+    records["test_batch"][0][3] = 77
+    write_binary(tmp_path / "bin", records)
+    with pytest.raises(ValueError, match=r"test_batch.bin: label 77 is outside 0\.\.9"):
+        load_cifar10(tmp_path / "bin")
+
+
+def test_a_truncated_python_file_is_told(tmp_path, records):
+    write_python(tmp_path / "py", records)
+    os.truncate(tmp_path / "py" / "data_batch_4", 5000)
+    with pytest.raises(ValueError, match="data_batch_4: 5000 bytes that are not a pickle of arrays"):
+        load_cifar10(tmp_path / "py")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([1, 2], "no uint8 array"),
+        ({b"data": np.zeros((COUNT, 3072)), b"labels": [0] * COUNT}, "no uint8 array"),
+        ({b"data": np.zeros((COUNT, 3072), np.uint8), b"labels": ["cat"] * COUNT}, "no list of integers"),
+        ({b"data": np.zeros((7, 3072), np.uint8), b"labels": [0] * 7}, f"expected {COUNT} labels and {COUNT * 3072}"),
+    ],
+)
+def test_a_python_file_with_other_content_is_refused(tmp_path, records, content, message):
+    write_python(tmp_path / "py", records)
+    (tmp_path / "py" / "test_batch").write_bytes(python2_pickle(content))
+    with pytest.raises(ValueError, match=f"test_batch: .*{message}"):
+        load_cifar10(tmp_path / "py")
+
+
+class RunsCommand:
+    def __reduce__(self):
+        return os.mkdir, ("was-run",)
+
+
+class ReadsFile:
+    def __reduce__(self):
+        return np.load, ("any.npy",)
+
+
+@pytest.mark.parametrize("attack", [RunsCommand(), ReadsFile(), eval, pickle.loads])
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_a_pickle_that_names_a_function_is_refused(tmp_path, records, attack, protocol):
+    write_python(tmp_path / "py", records)
+    (tmp_path / "py" / "data_batch_1").write_bytes(pickle.dumps({b"data": attack}, protocol=protocol))
+    with pytest.raises(ValueError, match=r"data_batch_1: .* is not allowed in a data file"):
+        load_cifar10(tmp_path / "py")
+    assert not (tmp_path / "was-run").exists()
+
+
+def archive_of(folder, *, lacks=()):
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as tar:
+        for path in sorted(folder.iterdir()):
+            if path.name not in lacks:
+                tar.add(path, f"cifar-10-batches-bin/{path.name}")
+        tar.addfile(tarfile.TarInfo("../outside"), io.BytesIO())
+    return stream.getvalue()
+
+
+@pytest.fixture
+def served(tmp_path, records, monkeypatch):
+    """Serve an archive as if it were the official one."""
+    write_binary(tmp_path / "source", records)
+
+    def serve(archive, md5=None, **options):
+        server = file_server({"cifar-10-binary.tar.gz": archive}, **options)
+        url = server.__enter__()
+        monkeypatch.setattr(cifar10, "URL", url + "cifar-10-binary.tar.gz")
+        monkeypatch.setattr(cifar10, "MD5", md5 or hashlib.md5(archive).hexdigest())
+        servers.append(server)
+
+    servers = []
+    yield serve
+    for server in servers:
+        server.__exit__(None, None, None)
+
+
+def test_downloads_once_and_loads(tmp_path, records, served, capfd, monkeypatch):
+    served(archive_of(tmp_path / "source"))
+    train, _ = load_cifar10(progress=False)
+    np.testing.assert_array_equal(train.images[:COUNT].reshape(COUNT, -1), records["data_batch_1"][1])
+    folder = tmp_path / "data" / "cifar"
+    assert [path.name for path in folder.iterdir()] == ["cifar-10-batches-bin"]
+    assert len(list((folder / "cifar-10-batches-bin").iterdir())) == 6
+    assert not (folder / "outside").exists()
+    monkeypatch.setattr(cifar10, "URL", "http://127.0.0.1:9/not-asked")
+    load_cifar10()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_downloads_into_the_folder_named(tmp_path, served, monkeypatch):
+    served(archive_of(tmp_path / "source"))
+    assert download_cifar10(tmp_path / "mine", progress=False) == tmp_path / "mine" / "cifar-10-batches-bin"
+    monkeypatch.setenv("PYTAGI_DATA", str(tmp_path / "shared"))
+    assert download_cifar10(progress=False) == tmp_path / "shared" / "cifar" / "cifar-10-batches-bin"
+
+
+@pytest.mark.parametrize(
+    ("lacks", "options", "reason"),
+    [
+        ((), {"md5": "0" * 32}, "expected md5 000"),
+        ((), {"broken_off": True}, "broke off"),
+        (("data_batch_5.bin",), {}, "data_batch_5.bin"),
+    ],
+)
+def test_a_failed_download_is_a_data_set_not_found(tmp_path, served, lacks, options, reason):
+    served(archive_of(tmp_path / "source", lacks=lacks), **options)
+    with pytest.raises(DatasetNotFoundError, match=f"the download failed: .*{reason}"):
+        load_cifar10(progress=False)
+    assert find_cifar10() is None
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_folder_that_cannot_be_written_is_a_data_set_not_found(tmp_path, served):
+    served(archive_of(tmp_path / "source"))
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(DatasetNotFoundError, match="the download failed"):
+        download_cifar10(tmp_path / "file", progress=False)

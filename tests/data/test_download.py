@@ -1,0 +1,85 @@
+import hashlib
+import socket
+import time
+
+import pytest
+
+from pytagi_ddp.data.download import DownloadError, atomic_file, download_file
+from tests.data.file_server import file_server
+
+pytestmark = pytest.mark.usefixtures("empty_machine")
+
+CONTENT = bytes(range(256)) * 4096  # 1 MiB: several pieces
+MD5 = hashlib.md5(CONTENT).hexdigest()
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_fetches_a_file_and_makes_its_folder(tmp_path, capfd):
+    path = tmp_path / "new" / "file.bin"
+    with file_server({"file.bin": CONTENT}) as url:
+        download_file(url + "file.bin", path, MD5, progress=False)
+    assert path.read_bytes() == CONTENT
+    assert names(path.parent) == ["file.bin"]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_progress_goes_to_standard_error(tmp_path, capfd):
+    with file_server({"file.bin": CONTENT}) as url:
+        download_file(url + "file.bin", tmp_path / "file.bin", MD5)
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "file.bin: 100%" in err
+
+
+def test_another_checksum_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file.bin"
+    path.write_bytes(b"old")
+    with (
+        file_server({"file.bin": CONTENT}) as url,
+        pytest.raises(DownloadError, match=f"1048576 bytes with md5 {MD5}, expected md5 {'0' * 32}"),
+    ):
+        download_file(url + "file.bin", path, "0" * 32, progress=False)
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["file.bin"]
+
+
+def test_a_connection_that_breaks_off_leaves_nothing(tmp_path):
+    with (
+        file_server({"file.bin": CONTENT}, broken_off=True) as url,
+        pytest.raises(DownloadError, match="broke off after 524288 of 1048576 bytes"),
+    ):
+        download_file(url + "file.bin", tmp_path / "file.bin", MD5, progress=False)
+    assert names(tmp_path) == []
+
+
+def test_a_missing_file_and_a_missing_server_are_told(tmp_path):
+    with file_server({}) as url, pytest.raises(DownloadError, match="404"):
+        download_file(url + "file.bin", tmp_path / "file.bin", MD5, progress=False)
+    with pytest.raises(DownloadError, match="refused"):
+        download_file(url + "file.bin", tmp_path / "file.bin", MD5, progress=False)
+
+
+def test_a_silent_server_is_given_up(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/file.bin"
+        start = time.monotonic()
+        with pytest.raises(DownloadError, match="timed out"):
+            download_file(url, tmp_path / "file.bin", MD5, progress=False, timeout=0.2)
+        assert time.monotonic() - start < 2
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("interruption", [OSError, KeyboardInterrupt])
+def test_an_interrupted_write_leaves_the_old_file(tmp_path, interruption):
+    path = tmp_path / "file.bin"
+    path.write_bytes(b"old")
+    with pytest.raises(interruption), atomic_file(path) as file:
+        file.write(b"new")
+        file.flush()
+        assert path.read_bytes() == b"old"
+        raise interruption
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["file.bin"]

@@ -1,0 +1,108 @@
+import numpy as np
+import pytest
+
+from pytagi_ddp.data import EvaluationSampler, ShardedSampler
+
+WORLD_SIZES = (1, 2, 3, 5)
+
+
+def parts(num_samples, world_size, batch_size, epoch=0, **options):
+    """For each rank, its list of index arrays."""
+    result = []
+    for rank in range(world_size):
+        sampler = ShardedSampler(num_samples, rank, world_size, **options)
+        sampler.set_epoch(epoch)
+        result.append([part.indices for part in sampler.batches(batch_size)])
+    return result
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.mark.parametrize("num_samples", [4, 60, 101])
+def test_shards_are_disjoint_and_cover_the_data(num_samples, world_size):
+    ranks = parts(num_samples, world_size, 4)
+    seen = np.concatenate([indices for rank in ranks for indices in rank])
+    assert sorted(seen) == list(range(num_samples))
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_global_batches_do_not_depend_on_the_number_of_ranks(world_size, shuffle):
+    (one,) = parts(101, 1, 30, shuffle=shuffle)
+    ranks = parts(101, world_size, 30 // world_size, shuffle=shuffle)
+    assert {len(rank) for rank in ranks} == {len(one)}
+    for batch, whole in enumerate(one):
+        np.testing.assert_array_equal(np.concatenate([rank[batch] for rank in ranks]), whole)
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.mark.parametrize("num_samples", range(1, 32, 3))
+def test_a_partial_batch_is_split_evenly_and_every_rank_steps_equally_often(num_samples, world_size):
+    ranks = parts(num_samples, world_size, 4)
+    assert len({len(rank) for rank in ranks}) == 1
+    for batch in zip(*ranks, strict=True):
+        sizes = [len(indices) for indices in batch]
+        assert max(sizes) - min(sizes) <= 1
+        assert min(sizes) > 0 or sum(sizes) < world_size
+
+
+def test_drop_last_leaves_only_full_batches():
+    for rank in parts(101, 3, 4, drop_last=True):
+        assert [len(indices) for indices in rank] == [4] * 8
+
+
+def test_order_depends_on_seed_and_epoch_only():
+    def order(**options):
+        return np.concatenate(parts(50, 1, 8, **options)[0]).tolist()
+
+    assert order(seed=3, epoch=2) == order(seed=3, epoch=2)
+    assert order(seed=3, epoch=2) != order(seed=3, epoch=1)
+    assert order(seed=3, epoch=2) != order(seed=4, epoch=2)
+    assert order(seed=3, epoch=2, shuffle=False) == list(range(50))
+
+
+def test_the_permutation_is_the_documented_one():
+    expected = np.random.Generator(np.random.PCG64([7, 2])).permutation(20)
+    np.testing.assert_array_equal(np.concatenate(parts(20, 1, 6, epoch=2, seed=7)[0]), expected)
+
+
+def test_start_batch_skips_batches():
+    sampler = ShardedSampler(50, 1, 2)
+    whole, rest = list(sampler.batches(4)), list(sampler.batches(4, start_batch=3))
+    assert [part.batch for part in rest] == [3, 4, 5, 6]
+    for a, b in zip(whole[3:], rest, strict=True):
+        np.testing.assert_array_equal(a.indices, b.indices)
+    assert list(sampler.batches(4, start_batch=7)) == []
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.mark.parametrize("num_samples", [2, 60, 101])
+def test_evaluation_counts_every_sample_once_in_contiguous_shards(num_samples, world_size):
+    shards = []
+    for rank in range(world_size):
+        sampler = EvaluationSampler(num_samples, rank, world_size)
+        batches = [part.indices for part in sampler.batches(7)]
+        assert len(batches) == sampler.num_batches(7)
+        assert all(0 < len(indices) <= 7 for indices in batches)
+        shards.append(np.concatenate([np.empty(0, int), *batches]))
+    np.testing.assert_array_equal(np.concatenate(shards), np.arange(num_samples))
+    sizes = [len(shard) for shard in shards]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ShardedSampler(0), "got 0"),
+        (lambda: ShardedSampler(10, 3, 3), "rank 3 of world_size 3"),
+        (lambda: ShardedSampler(10, -1, 2), "rank -1 of world_size 2"),
+        (lambda: EvaluationSampler(10, 0, 0), "rank 0 of world_size 0"),
+        (lambda: ShardedSampler(10, seed=-4), "got -4"),
+        (lambda: ShardedSampler(10).set_epoch(-1), "got -1"),
+        (lambda: ShardedSampler(10).batches(0), "got 0"),
+        (lambda: ShardedSampler(10).batches(4, start_batch=4), r"0\.\.3 .* got 4"),
+        (lambda: EvaluationSampler(10).batches(4, start_batch=-1), r"0\.\.3 .* got -1"),
+    ],
+)
+def test_bad_numbers_are_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

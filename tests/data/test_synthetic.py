@@ -1,0 +1,72 @@
+import hashlib
+from time import perf_counter
+
+import numpy as np
+import pytest
+
+from pytagi_ddp.data import synthetic_images
+
+
+@pytest.fixture(scope="module")
+def sets():
+    return synthetic_images(1500, 500)
+
+
+def test_shapes_types_and_class_counts(sets):
+    train, test = sets
+    assert train.images.shape == (1500, 3, 32, 32)
+    assert test.images.shape == (500, 3, 32, 32)
+    assert len(train.classes) == 10
+    assert np.bincount(train.labels).tolist() == [150] * 10
+    assert np.bincount(test.labels).tolist() == [50] * 10
+
+
+def test_a_seed_gives_these_bytes_on_every_machine(sets):
+    digest = hashlib.sha256(sets[0].images.tobytes() + sets[0].labels.tobytes()).hexdigest()
+    assert digest == "38d4f8333d1ac97f4701e68d6796c4228eace182f9d9f0a4e7493ad7bd2630c6"
+
+
+def test_the_first_images_do_not_depend_on_the_number_asked_for(sets):
+    train, test = synthetic_images(130, 7)
+    np.testing.assert_array_equal(train.images, sets[0].images[:130])
+    np.testing.assert_array_equal(train.labels, sets[0].labels[:130])
+    np.testing.assert_array_equal(test.images, sets[1].images[:7])
+
+
+def test_seeds_and_splits_give_other_images(sets):
+    other, _ = synthetic_images(250, 1, seed=1)
+    assert not np.array_equal(other.images, sets[0].images[:250])
+    assert not np.array_equal(sets[1].images[:250], sets[0].images[:250])
+
+
+def test_mean_images_of_the_classes_do_not_solve_it(sets):
+    train, test = (data.images.reshape(len(data), -1) / 255 for data in sets)
+    means = np.stack([train[sets[0].labels == label].mean(axis=0) for label in range(10)])
+    nearest = ((means**2).sum(axis=1) - 2 * test @ means.T).argmin(axis=1)
+    assert 0.4 < np.mean(nearest != sets[1].labels) < 0.8
+
+
+def test_the_shapes_can_be_told_apart(sets):
+    """The nearest training image, which sees shapes where they lie alike, errs far less than the means."""
+    train, test = (data.images.reshape(len(data), -1) / 255 for data in sets)
+    nearest = ((train**2).sum(axis=1) - 2 * test @ train.T).argmin(axis=1)
+    assert np.mean(sets[0].labels[nearest] != sets[1].labels) < 0.2
+
+
+def test_2500_images_take_under_a_second():
+    seconds = []
+    for _ in range(3):
+        start = perf_counter()
+        synthetic_images(2000, 500)
+        seconds.append(perf_counter() - start)
+        if seconds[-1] < 1:
+            break
+    assert min(seconds) < 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"), [((0, 5), "num_train=0"), ((5, -1), "num_test=-1"), ((1, 1, -2), "got -2")]
+)
+def test_bad_numbers_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        synthetic_images(*arguments)
