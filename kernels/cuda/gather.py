@@ -27,23 +27,36 @@ OUTSIDE = i32(-(1 << 20))  # an origin from which no tap reaches the image
 
 
 @device
-def phase_taps(phase, kernel, stride, pad):
-    """Of one dimension: first tap of a phase, number of its taps, and output position seen from its position 0."""
-    _, first = divide(phase + pad, stride)
+def taps_from(first, kernel_size, stride):
+    """Of one dimension: taps first, first + stride, ..."""
     count = i32(0)
-    if first < kernel:
-        count = divide(i32(kernel - first + stride - i32(1)), stride)[0]
-    return first, count, divide(i32(phase + pad - first), stride)[0]
+    if first < kernel_size:
+        count = divide(i32(kernel_size - first + stride - i32(1)), stride)[0]
+    return count
 
 
 @device
-def taps_before(first, kernel, stride):
-    """Of one dimension: taps in the phases whose first tap comes before `first`."""
+def taps_before(first, kernel_size, stride):
+    """Of one dimension: taps in the phases with a first tap below `first`."""
     total = i32(0)
     for earlier in range(first):
-        if earlier < kernel:
-            total = i32(total + divide(i32(kernel - earlier + stride - i32(1)), stride)[0])
+        total = i32(total + taps_from(i32(earlier), kernel_size, stride))
     return total
+
+
+@device
+def phase_taps(phase, kernel_size, stride, pad):
+    """Of one dimension: first tap of a phase, its taps, and the output under the first at the phase's position 0."""
+    reach = i32(phase + pad)
+    first = divide(reach, stride)[1]
+    return first, taps_from(first, kernel_size, stride), divide(i32(reach - first), stride)[0]
+
+
+@device
+def phase_start(first_y, first_x, kernel_size, stride):
+    """Taps before those of a phase, where they lie phase by phase."""
+    rows = i32(taps_before(first_y, kernel_size, stride) * kernel_size)
+    return i32(rows + i32(taps_from(first_y, kernel_size, stride) * taps_before(first_x, kernel_size, stride)))
 
 
 @device

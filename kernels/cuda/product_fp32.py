@@ -22,8 +22,8 @@ from pytagi_ddp.kernels.cuda.gather import (
     gather4,
     i32,
     matrix4,
+    phase_start,
     phase_taps,
-    taps_before,
 )
 from pytagi_ddp.kernels.cuda.intrinsics import divide, load4, store4
 
@@ -45,7 +45,7 @@ class Tile(NamedTuple):
 
 
 def make_product(kind: int, tile: Tile, name: str) -> Kernel:
-    """The kernel of one kind of product (see `gather`) and one tile; grid: (column tiles, row tiles, phases * parts).
+    """The kernel of one kind of product (see `gather`) and one tile; grid: (tiles, phases * parts).
 
     Its arguments: the image operand x (mean, variance), the matrix operand w (mean, variance), two arrays that
     `finish` needs, the results (mean, variance), the layer's sizes; `parts` of the sum over k, of `part` each (then
@@ -97,18 +97,15 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
         at_y = cuda.local.array(NX, int32)
         at_x = cuda.local.array(NX, int32)
         thread = i32(cuda.threadIdx.x)
-        row0 = i32(i32(cuda.blockIdx.y) * i32(BM))
-        column0 = i32(i32(cuda.blockIdx.x) * i32(BN))
 
         # Positions of the layer's grid, and what their taps see.
-        index, phase_y, phase_x, first_row = i32(cuda.blockIdx.z), i32(0), i32(0), i32(0)
+        index, phase_y, phase_x, first_row = i32(cuda.blockIdx.y), i32(0), i32(0), i32(0)
         if kind == STATE:
             index, phase = divide(index, i32(stride * stride))
             phase_y, phase_x = divide(phase, stride)
             first_y, taps_y, shift_y = phase_taps(phase_y, kernel_size, stride, pad)
             first_x, taps_x, shift_x = phase_taps(phase_x, kernel_size, stride, pad)
-            first_row = taps_before(first_y, kernel_size, stride) * kernel_size
-            first_row = i32(i32(first_row + taps_y * taps_before(first_x, kernel_size, stride)) * channels_out)
+            first_row = i32(phase_start(first_y, first_x, kernel_size, stride) * channels_out)
             view = out_h, out_w, channels_out, taps_y, taps_x
             grid_h = divide(i32(image_h - phase_y + stride - i32(1)), stride)[0]
             grid_w = divide(i32(image_w - phase_x + stride - i32(1)), stride)[0]
@@ -119,6 +116,8 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
         positions = i32(i32(batch * grid_h) * grid_w)
         unfolded = i32(i32(view[3] * view[4]) * view[2])
         rows, depth = (positions, unfolded) if K_LAST else (i32(unfolded + ones), positions)
+        row0, column0 = divide(i32(cuda.blockIdx.x), divide(i32(columns + i32(BN - 1)), i32(BN))[0])
+        row0, column0 = i32(row0 * i32(BM)), i32(column0 * i32(BN))
         if row0 >= rows:
             return
         last_row = i32(first_row + depth)

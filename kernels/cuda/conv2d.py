@@ -1,0 +1,119 @@
+"""2-D convolution: moments forward, deltas backward. Same functions, arguments and formulas as `kernels.cpu.conv2d`.
+
+Implicit GEMM: a tile is fetched from the channels-last image where the taps point, so nothing is unfolded in memory.
+Weights of more than one tap are copied to the workspace first, with the channels last, so that neighbouring threads
+read neighbouring numbers; their deltas are written in the public order by the product itself.
+"""
+
+from pytagi_ddp.kernels.cuda.array import workspace
+from pytagi_ddp.kernels.cuda.compile import blocks, floats, int32, kernel, optional, thread_index
+from pytagi_ddp.kernels.cuda.gather import i32, phase_start, taps_from
+from pytagi_ddp.kernels.cuda.intrinsics import divide
+from pytagi_ddp.kernels.cuda.products import FORWARD, KNOWN, PARAMETERS, STATE, Sizes, multiply, plan
+from pytagi_ddp.kernels.cuda.shapes import expect
+
+THREADS = 256
+
+
+@kernel(floats, optional(floats), floats, int32, int32, int32, int32, threads=THREADS)
+def pack(w_mu, w_var, packed, first, pairs, channels, taps):
+    """packed[first:] = (O, taps, C) of w_mu, then of w_var, both (O, C, taps); pairs: O * C, one thread each."""
+    i = i32(thread_index())
+    if i < pairs:
+        o, c = divide(i, channels)
+        for tap in range(taps):
+            place = i32(first + i32(i32(i32(o * taps) + i32(tap)) * channels) + c)
+            packed[place] = w_mu[i32(i32(i * taps) + i32(tap))]
+            if w_var is not None:
+                packed[i32(place + i32(pairs * taps))] = w_var[i32(i32(i * taps) + i32(tap))]
+
+
+@kernel(floats, floats, int32, int32, int32, int32, threads=THREADS)
+def pack_phases(w_mu, packed, first, pairs, kernel_size, stride):
+    """packed[first:] = (taps, O, C) of w_mu (O, C, k, k), the taps phase by phase: the order in which STATE sums."""
+    i = i32(thread_index())
+    if i < pairs:
+        taken = i32(i * i32(kernel_size * kernel_size))
+        for r in range(kernel_size):
+            r_step, r_first = divide(i32(r), stride)
+            for q in range(kernel_size):
+                q_step, q_first = divide(i32(q), stride)
+                place = phase_start(r_first, q_first, kernel_size, stride)
+                place = i32(place + i32(r_step * taps_from(q_first, kernel_size, stride)) + q_step)
+                packed[i32(first + i32(place * pairs) + i)] = w_mu[taken]
+                taken = i32(taken + i32(1))
+
+
+def forward(mu, var, w_mu, w_var, b_mu, b_var, out_mu, out_var, stride: int, pad: int) -> None:
+    """out_mu = mu * W + b and out_var = var * (W^2 + S) + mu^2 * S + s_b; see `kernels.cpu.conv2d.forward`.
+
+    Raises:
+        ValueError: an array is not C-contiguous float32, or shapes do not fit together.
+    """
+    sizes = _sizes(mu, w_mu, out_mu, stride, pad)
+    expect(mu.shape, var=var)
+    expect(w_mu.shape, w_var=w_var)
+    expect((sizes.channels_out,), b_mu=b_mu, b_var=b_var)
+    expect(out_mu.shape, out_var=out_var)
+    kind, weights, scratch = (KNOWN if var is None else FORWARD), (w_mu, w_var), None
+    if sizes.kernel_size > 1:
+        first, n = _round(plan(kind, sizes).workspace), w_mu.size
+        scratch = workspace(first + 2 * n, mu)
+        taps, pairs = sizes.kernel_size**2, sizes.channels_in * sizes.channels_out
+        pack.launch(blocks(pairs, THREADS), w_mu, w_var, scratch, first, pairs, sizes.channels_in, taps)
+        weights = scratch[first : first + n], scratch[first + n : first + 2 * n]
+    multiply(kind, sizes, (mu, var), weights, (b_mu, b_var), (out_mu, out_var), b_mu is not None, scratch)
+
+
+def backward(
+    mu,
+    jcb,
+    delta_mu,
+    delta_var,
+    w_mu,
+    in_delta_mu,
+    in_delta_var,
+    g_w,
+    h_w,
+    g_b,
+    h_b,
+    stride: int,
+    pad: int,
+    accumulate: bool,
+) -> None:
+    """Deltas of the input, and the sums of the parameters; see `kernels.cpu.conv2d.backward`.
+
+    Raises:
+        ValueError: an array is not C-contiguous float32, or shapes do not fit together.
+    """
+    sizes = _sizes(mu, w_mu, delta_mu, stride, pad)
+    expect(mu.shape, jcb=jcb, in_delta_mu=in_delta_mu, in_delta_var=in_delta_var)
+    expect(delta_mu.shape, delta_var=delta_var)
+    expect(w_mu.shape, g_w=g_w, h_w=h_w)
+    expect((sizes.channels_out,), g_b=g_b, h_b=h_b)
+    deltas = delta_mu, delta_var
+    if in_delta_mu is not None:
+        weights, scratch = w_mu, None
+        if sizes.kernel_size > 1:
+            first, n = _round(plan(STATE, sizes).workspace), w_mu.size
+            scratch = workspace(first + n, mu)
+            pairs = sizes.channels_in * sizes.channels_out
+            arguments = w_mu, scratch, first, pairs, sizes.kernel_size, sizes.stride
+            pack_phases.launch(blocks(pairs, THREADS), *arguments)
+            weights = scratch[first : first + n]
+        into = in_delta_mu, in_delta_var
+        multiply(STATE, sizes, deltas, (weights, None), (jcb, None), into, jcb is not None, scratch)
+    multiply(PARAMETERS, sizes, (mu, None), deltas, (g_b, h_b), (g_w, h_w), accumulate)
+
+
+def _sizes(image, w, out, stride: int, pad: int) -> Sizes:
+    (batch, height, width, channels), (outputs, inputs, taps_y, taps_x) = image.shape, w.shape
+    _, out_h, out_w, _ = out.shape
+    if inputs != channels or taps_y != taps_x or out.shape != (batch, out_h, out_w, outputs):
+        raise ValueError(f"weights {w.shape} do not lead from an image {image.shape} to {out.shape}")
+    return Sizes(batch, height, width, channels, out_h, out_w, outputs, taps_y, stride, pad)
+
+
+def _round(size: int) -> int:
+    """Up to a multiple of four: what follows is read four numbers at a time."""
+    return -(-size // 4) * 4
