@@ -9,7 +9,6 @@ from types import ModuleType
 
 import numpy as np
 
-from pytagi_ddp.kernels.formulas import update
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
 from pytagi_ddp.nn.state import Array
@@ -20,6 +19,8 @@ HEADER = 3  # tail[:3]: samples, ranks with samples, ranks that ask to stop
 
 def cap_factor(samples: int) -> float:
     """Divisor c of the cap sqrt(s)/c on one step's change: 0.1, 2 or 3 for 1, 2-255 or more samples; 1 for none."""
+    from pytagi_ddp.kernels.formulas import update  # here, because `import pytagi_ddp` shall not wait for Numba
+
     return float(update.cap_factor.py_func(samples))
 
 
