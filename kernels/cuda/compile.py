@@ -33,6 +33,7 @@ With NUMBA_ENABLE_CUDASIM=1 the same functions run in numba's simulator over Num
 
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -221,7 +222,12 @@ class Kernel:
 
     def _simulate(self, grid: tuple[int, ...], arguments: list) -> None:
         memory = [Memory(a) if isinstance(a, np.ndarray) else a for a in arguments]
-        self._simulated[grid, self.threads](*memory)
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)  # the simulator polls its threads: it had better let them run
+        try:
+            self._simulated[grid, self.threads](*memory)
+        finally:
+            sys.setswitchinterval(interval)
 
     def _checked(self, position: int, array):
         dtype = _DTYPES[self._types[position]]
