@@ -2,6 +2,7 @@
 
 import json
 import re
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -108,38 +109,64 @@ def compare_architecture(ours: str, theirs: str, what: str) -> None:
 
 
 def to_bytes(model: "Sequential", extra: dict[str, str] | None = None) -> bytes:
-    """The network as one safetensors file in memory; `extra` joins its metadata."""
+    """The network as one safetensors file in memory; `extra` joins its metadata. Equal networks give equal bytes."""
     tensors = {}
     for key, arrays in state_dict(model).items():
         names = ("mean", "var") if key.endswith(RUNNING) else FIELDS
         tensors.update({f"{key}/{name}": a for name, a in zip(names, arrays, strict=False) if a.size})
-    return save_safetensors(tensors, {"format": FORMAT, "architecture": architecture(model), **(extra or {})})
+    header, values = _split(save_safetensors(tensors))
+    # Put in here, because the writer gives metadata in the order of a hash that differs from run to run.
+    meta = {"format": FORMAT, "architecture": architecture(model), "crc32": _checksum(values), **(extra or {})}
+    text = json.dumps({"__metadata__": meta, **header}, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return b"".join((len(text).to_bytes(8, "little"), text, values))
+
+
+def _split(data: bytes) -> tuple[dict, memoryview]:
+    """Header and values of a safetensors file."""
+    start = 8 + int.from_bytes(data[:8], "little")
+    return json.loads(data[8:start]), memoryview(data)[start:]
+
+
+def _checksum(values: memoryview) -> str:
+    return f"{zlib.crc32(values):08x}"
 
 
 def from_bytes(model: "Sequential", data: bytes, what: str) -> dict[str, str]:
     """Takes the values of `to_bytes` and returns the metadata; `what` names the source in errors."""
     try:
-        length = int.from_bytes(data[:8], "little")
-        meta = json.loads(data[8 : 8 + length]).get("__metadata__", {})
         tensors = load_safetensors(data)
-    except (SafetensorError, ValueError, AttributeError) as error:
+        header, values = _split(data)
+    except (SafetensorError, ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{what} is truncated or no file of this library: {error}") from error
+    meta = header.get("__metadata__", {})
     if meta.get("format") != FORMAT:
         raise ValueError(f"{what} has format {meta.get('format')!r}, this version reads {FORMAT!r}")
-    compare_architecture(architecture(model), meta["architecture"], what)
-    empty = np.zeros(0, np.float32)
+    compare_architecture(architecture(model), meta.get("architecture", ""), what)
+    if meta.get("crc32") != _checksum(values):
+        raise ValueError(f"{what} is corrupt: its values have checksum {_checksum(values)}, not {meta.get('crc32')}")
     entries: dict[str, dict[str, np.ndarray]] = {}
     for name, array in tensors.items():
         key, _, field = name.rpartition("/")
         entries.setdefault(key, {})[field] = array
-    load_state_dict(
+    empty = np.zeros(0, np.float32)
+    _load_checked(
         model,
         {
             key: tuple(entry.get(f, empty) for f in (("mean", "var", "", "") if key.endswith(RUNNING) else FIELDS))
             for key, entry in entries.items()
         },
+        what,
     )
     return meta
+
+
+def _load_checked(model: "Sequential", values: dict, what: str) -> None:
+    """`load_state_dict` of what a file held; errors name the file."""
+    try:
+        load_state_dict(model, values)
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"{what}: {error.args[0]}") from error
 
 
 def save(model: "Sequential", filename: str | Path) -> None:
@@ -151,7 +178,7 @@ def load(model: "Sequential", filename: str | Path) -> None:
     if data[8:9] == b"{":
         from_bytes(model, data, str(filename))
     else:
-        load_state_dict(model, pytagi_format.parse(model, data, str(filename)))
+        _load_checked(model, pytagi_format.parse(model, data, str(filename)), str(filename))
 
 
 def save_csv(model: "Sequential", prefix: str | Path) -> None:
@@ -166,9 +193,12 @@ def load_csv(model: "Sequential", prefix: str | Path) -> None:
     columns = []
     for suffix, field in zip(CSV_SUFFIXES, FIELDS, strict=True):
         path = Path(f"{prefix}{suffix}")
-        values = np.array(path.read_text().split(), np.float32)
+        try:
+            values = np.array(path.read_text().split(), np.float32)
+        except ValueError as error:
+            raise ValueError(f"{path} is no file of numbers: {error}") from error
         sizes = [getattr(leaf, field).size for _, leaf in leaves]
         if values.size != sum(sizes):
             raise ValueError(f"{path} holds {values.size} values, the network has {sum(sizes)}")
         columns.append(np.split(values, np.cumsum(sizes)[:-1]))
-    load_state_dict(model, {key: arrays for (key, _), *arrays in zip(leaves, *columns, strict=True)})
+    _load_checked(model, {key: arrays for (key, _), *arrays in zip(leaves, *columns, strict=True)}, str(prefix))
