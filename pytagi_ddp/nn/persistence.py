@@ -147,6 +147,8 @@ def from_bytes(model: "Sequential", data: bytes, what: str) -> dict[str, str]:
         raise ValueError(f"{what} is corrupt: its values have checksum {_checksum(values)}, not {meta.get('crc32')}")
     entries: dict[str, dict[str, np.ndarray]] = {}
     for name, array in tensors.items():
+        if array.dtype != np.float32:
+            raise ValueError(f"{what}: {name} holds {array.dtype}, not float32")
         key, _, field = name.rpartition("/")
         entries.setdefault(key, {})[field] = array
     empty = np.zeros(0, np.float32)
