@@ -59,8 +59,8 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
     TWO_X, TWO_W = kind in (FORWARD, STATE), kind != STATE  # whether the operand has a variance
     LX, LW = BM + PAD, BN + PAD
     SX, SW = DEPTH * LX, DEPTH * LW
-    SHARED_X, SHARED_W = 2 * SX, 2 * SW
-    SHARED_X2, SHARED_W2 = (SHARED_X if TWO_X else 4), (SHARED_W if TWO_W else 4)
+    VAR_X, VAR_W = 2 * SX, 2 * SW  # from a mean to its variance in shared memory
+    SHARED_X, SHARED_W = (2 * VAR_X if TWO_X else VAR_X), (2 * VAR_W if TWO_W else VAR_W)
     GROUPS_M, GROUPS_N = TM // 4, TN // 4
     APART_M, APART_N = BM // GROUPS_M, BN // GROUPS_N  # between a thread's groups of four
     SUMS = TM * TN
@@ -80,9 +80,7 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
         parts, part, wide_x, wide_w, extra, ones,
     ):  # fmt: skip
         shared_x = cuda.shared.array(SHARED_X, float32, ALIGN)
-        shared_x2 = cuda.shared.array(SHARED_X2, float32, ALIGN)
         shared_w = cuda.shared.array(SHARED_W, float32, ALIGN)
-        shared_w2 = cuda.shared.array(SHARED_W2, float32, ALIGN)
         mean = cuda.local.array(SUMS, float32)
         variance = cuda.local.array(SUMS, float32)
         x = cuda.local.array(TM, float32)
@@ -171,17 +169,18 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
             if t > i32(0):
                 ox = i32(i32(i32(1) - half) * i32(SX) + row_sum)
                 ow = i32(i32(i32(1) - half) * i32(SW) + column_sum)
-                for _ in range(DEPTH):
+                end = i32(ox + i32(DEPTH * LX))
+                while ox < end:
                     for g in range(GROUPS_M):
                         o, e = i32(ox + i32(g * APART_M)), 4 * g
                         x[e + 0], x[e + 1], x[e + 2], x[e + 3] = load4(shared_x, o)
                         if TWO_X:
-                            x2[e + 0], x2[e + 1], x2[e + 2], x2[e + 3] = load4(shared_x2, o)
+                            x2[e + 0], x2[e + 1], x2[e + 2], x2[e + 3] = load4(shared_x, i32(o + i32(VAR_X)))
                     for g in range(GROUPS_N):
                         o, e = i32(ow + i32(g * APART_N)), 4 * g
                         w[e + 0], w[e + 1], w[e + 2], w[e + 3] = load4(shared_w, o)
                         if TWO_W:
-                            w2[e + 0], w2[e + 1], w2[e + 2], w2[e + 3] = load4(shared_w2, o)
+                            w2[e + 0], w2[e + 1], w2[e + 2], w2[e + 3] = load4(shared_w, i32(o + i32(VAR_W)))
                     for j in range(TN):
                         for i in range(TM):
                             s = i * TN + j
@@ -202,7 +201,7 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
                         for e in range(4):
                             shared_x[np.uint32(o + e * LX)] = next_x[4 * n + e]
                             if TWO_X:
-                                shared_x2[np.uint32(o + e * LX)] = next_x2[4 * n + e]
+                                shared_x[np.uint32(o + VAR_X + e * LX)] = next_x2[4 * n + e]
                     else:
                         o, e = i32(half * i32(SX) + i32(i32(row_x + i32(n * ROWS_X)) * i32(LX)) + along_x), 4 * n
                         store4(shared_x, o, next_x[e], next_x[e + 1], next_x[e + 2], next_x[e + 3])
@@ -211,12 +210,19 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
                         o = i32(half * i32(SW) + i32(along_w * i32(LW)) + row_w + i32(n * ROWS_W))
                         for e in range(4):
                             shared_w[np.uint32(o + e * LW)] = next_w[4 * n + e]
-                            shared_w2[np.uint32(o + e * LW)] = next_w2[4 * n + e]
+                            shared_w[np.uint32(o + VAR_W + e * LW)] = next_w2[4 * n + e]
                     else:
                         o, e = i32(half * i32(SW) + i32(i32(row_w + i32(n * ROWS_W)) * i32(LW)) + along_w), 4 * n
                         store4(shared_w, o, next_w[e], next_w[e + 1], next_w[e + 2], next_w[e + 3])
                         if TWO_W:
-                            store4(shared_w2, o, next_w2[e], next_w2[e + 1], next_w2[e + 2], next_w2[e + 3])
+                            store4(
+                                shared_w,
+                                i32(o + i32(VAR_W)),
+                                next_w2[e],
+                                next_w2[e + 1],
+                                next_w2[e + 2],
+                                next_w2[e + 3],
+                            )
             cuda.syncthreads()
             half = i32(i32(1) - half)
             t = i32(t + i32(1))
