@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-PROGRESS := $(shell test -t 1 && echo bar || echo lines)
 
 .PHONY: demo test lint clean
 
+# mpirun hides the terminal from its ranks, so whether to draw a bar is decided here.
 demo: $(INSTALLED)
-	$(BIN)/mpirun -np 2 $(BIN)/python -m examples.ddp_cifar_resnet --progress $(PROGRESS)
+	@if [ -t 1 ]; then progress=bar; else progress=lines; fi; \
+	$(BIN)/mpirun -np 2 $(BIN)/python -m examples.ddp_cifar_resnet --progress $$progress
 
 test: $(INSTALLED)
 	$(BIN)/ruff check .
