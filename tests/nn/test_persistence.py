@@ -1,0 +1,190 @@
+"""Files and dictionaries of networks: round trips, and what is refused."""
+
+import copy
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import nn
+from pytagi_ddp.nn import persistence
+from tests.nn.networks import learned, pass_through, random_batch, randomise
+
+
+def make() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(1, 2, 3, padding=1, bias=False, in_width=4, in_height=4),
+        nn.MixtureReLU(),
+        nn.BatchNorm2d(2),
+        nn.ResNetBlock(nn.LayerBlock(nn.Conv2d(2, 2, 3, padding=1), nn.ReLU(), nn.BatchNorm2d(2))),
+        nn.Linear(32, 3),
+    )
+
+
+def train(net: nn.Sequential, steps: int = 3, seed: int = 0) -> None:
+    for step in range(steps):
+        pass_through(net, *random_batch(net, 5, seed + step))
+        net.step()
+
+
+@pytest.fixture
+def trained() -> nn.Sequential:
+    net = randomise(make())
+    train(net)
+    return net
+
+
+def assert_continues_like(net: nn.Sequential, other: nn.Sequential) -> None:
+    """Both take the same further steps, to the last bit, and predict the same."""
+    train(net, seed=10)
+    train(other, seed=10)
+    assert net.state_dict() == other.state_dict()
+    x = random_batch(net, 3, seed=5)[0]
+    for mine, theirs in zip(net.predict(x), other.predict(x), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_save_and_load(trained, tmp_path):
+    file = tmp_path / "new folder" / "net.safetensors"
+    trained.save(file)
+    other = make()
+    other.load(str(file))
+    assert other.state_dict() == trained.state_dict()
+    assert np.abs(other.layers[2].running_mean).min() > 0
+    assert_continues_like(other, trained)
+
+
+def test_equal_networks_give_equal_bytes(trained, tmp_path):
+    contents = set()
+    for k, net in enumerate([trained, copy.deepcopy(trained), trained]):
+        net.save(tmp_path / f"{k}")
+        contents.add((tmp_path / f"{k}").read_bytes())
+    assert len(contents) == 1
+
+
+def test_any_safetensors_reader_understands_the_file(trained, tmp_path):
+    from safetensors import safe_open
+
+    trained.save(tmp_path / "net")
+    with safe_open(tmp_path / "net", "numpy") as file:
+        np.testing.assert_array_equal(file.get_tensor("Linear.4/mu_w"), trained.layers[4].mu_w)
+        np.testing.assert_array_equal(file.get_tensor("BatchNorm2d.2.running/var"), trained.layers[2].running_var)
+        assert "Conv2d.main.3.0: Conv2d(2,2,4,4,3)" in file.metadata()["architecture"]
+
+
+def test_extra_metadata():
+    net = make()
+    data = persistence.to_bytes(net, {"epoch": "7"})
+    assert persistence.from_bytes(net, data, "memory")["epoch"] == "7"
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))], ids=["copy", "pickle"])
+def test_copies_continue_identically(trained, copied):
+    other = copied(trained)
+    assert other.state_dict() == trained.state_dict()
+    for mine, theirs in zip(learned(other), learned(trained), strict=True):
+        np.testing.assert_array_equal(mine.delta_mu_w, theirs.delta_mu_w)
+        assert not np.shares_memory(mine.mu_w, theirs.mu_w)
+    assert_continues_like(other, trained)
+
+
+def test_a_copy_between_backward_and_step_takes_the_same_step(trained):
+    pass_through(trained, *random_batch(trained, 7))
+    other = copy.deepcopy(trained)
+    for net in (trained, other):
+        net.step()
+    assert other.state_dict() == trained.state_dict()
+
+
+def test_a_copy_has_no_forward_pass_to_go_back_from(trained):
+    trained(random_batch(trained, 4)[0])
+    with pytest.raises(RuntimeError, match="forward pass in training mode"):
+        copy.deepcopy(trained).backward()
+
+
+def test_a_layer_can_be_pickled_alone(trained):
+    layer = pickle.loads(pickle.dumps(trained.layers[2]))
+    net = nn.Sequential(layer, nn.Linear(2, 1))
+    np.testing.assert_array_equal(layer.mu_w, trained.layers[2].mu_w)
+    np.testing.assert_array_equal(layer.running_mean, trained.layers[2].running_mean)
+    assert net.num_parameters == 4 + 3
+
+
+# -- refused files ----------------------------------------------------------------------------------------------------
+
+
+def damaged(data: bytes, change) -> bytes:
+    """`data` with another header."""
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    change(header)
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data[8 + size :]
+
+
+DAMAGES = {
+    "empty": (lambda data: b"", "no file of this architecture"),
+    "half": (lambda data: data[: len(data) // 2], "truncated"),
+    "one byte short": (lambda data: data[:-1], "truncated"),
+    "one byte long": (lambda data: data + b"!", "truncated"),
+    "only the header": (lambda data: data[: 8 + int.from_bytes(data[:8], "little")], "truncated"),
+    "a value": (lambda data: data[:-2] + bytes([data[-2] ^ 1]) + data[-1:], r"corrupt: .* checksum [0-9a-f]{8}, not"),
+    "text": (lambda data: b"This is a text about networks.", "no file of this architecture"),
+    "json": (lambda data: b'{"a": 1}{"b": 2}', "no file of this library"),
+    "foreign safetensors": (lambda data: damaged(data, lambda h: h.pop("__metadata__")), "format None"),
+    "later version": (
+        lambda data: damaged(data, lambda h: h["__metadata__"].update(format="pytagi_ddp 9")),
+        "format 'pytagi_ddp 9', this version reads 'pytagi_ddp 1'",
+    ),
+    "no architecture": (
+        lambda data: damaged(data, lambda h: h["__metadata__"].pop("architecture")),
+        "layer 0 is 'no layer' there",
+    ),
+    "renamed tensor": (
+        lambda data: damaged(data, lambda h: h.update({"Linear.9/mu_w": h.pop("Linear.4/mu_w")})),
+        r"Linear\.4 mu_w must hold 96 values, got 0",
+    ),
+    "other type": (
+        lambda data: damaged(data, lambda h: h["Linear.4/mu_w"].update(dtype="I32")),
+        r"Linear\.4/mu_w.*int32",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), DAMAGES.values(), ids=DAMAGES)
+def test_damaged_files(trained, tmp_path, change, message):
+    """ValueError that names the file; the network stays as it was."""
+    file = tmp_path / "net.safetensors"
+    trained.save(file)
+    file.write_bytes(change(file.read_bytes()))
+    net = make()
+    before = net.state_dict()
+    with pytest.raises(ValueError, match=message) as error:
+        net.load(file)
+    assert str(file) in str(error.value)
+    assert net.state_dict() == before
+
+
+def test_every_damaged_byte_is_noticed(trained):
+    """One bit flipped anywhere: an error, or (in the padding of the header) the same values."""
+    data, net, expected = persistence.to_bytes(trained), make(), trained.state_dict()
+    noticed = 0
+    for position in range(0, len(data), 5):
+        changed = bytearray(data)
+        changed[position] ^= 4
+        try:
+            persistence.from_bytes(net, bytes(changed), "memory")
+            assert net.state_dict() == expected, position
+        except ValueError:
+            noticed += 1
+    assert noticed >= len(range(0, len(data), 5)) - 2
+
+
+def test_another_architecture(trained, tmp_path):
+    trained.save(tmp_path / "net")
+    other = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, in_width=4, in_height=4), nn.ReLU(), nn.Linear(32, 3))
+    with pytest.raises(ValueError, match=r"layer 1 is 'MixtureReLU\.1: .* there and 'ReLU\.1: ReLU\(\)' here"):
+        other.load(tmp_path / "net")
+    with pytest.raises(FileNotFoundError, match="missing"):
+        other.load(tmp_path / "missing")

@@ -1,0 +1,95 @@
+"""State dictionaries and csv files: copies, comparison, and what is refused."""
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import nn
+from pytagi_ddp.nn import persistence
+from tests.nn.networks import FIELDS, randomise
+
+
+def make() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(1, 2, 3, padding=1, bias=False, in_width=4, in_height=4),
+        nn.MixtureReLU(),
+        nn.BatchNorm2d(2),
+        nn.ResNetBlock(nn.LayerBlock(nn.Conv2d(2, 2, 3, padding=1), nn.ReLU(), nn.BatchNorm2d(2))),
+        nn.Linear(32, 3),
+    )
+
+
+@pytest.fixture
+def trained() -> nn.Sequential:
+    net = randomise(make())
+    net(np.random.default_rng(0).normal(size=(4, 16)))  # moves the running statistics
+    return net
+
+
+def test_round_trip(trained):
+    net = make()
+    net.load_state_dict(trained.state_dict())
+    assert net.state_dict() == trained.state_dict()
+
+
+def test_lists_are_accepted(trained):
+    """pytagi's dictionaries hold lists, and no running statistics: those stay as they are."""
+    net = make()
+    lists = {k: tuple(a.tolist() for a in v) for k, v in trained.state_dict().items() if not k.endswith(".running")}
+    net.load_state_dict(lists)
+    for mine, theirs in zip(net.parameters(), trained.parameters(), strict=True):
+        for k in range(len(FIELDS)):
+            np.testing.assert_array_equal(mine[k], theirs[k])
+    np.testing.assert_array_equal(net.layers[2].running_mean, 0)
+
+
+def test_state_dict_is_a_copy(trained):
+    state = trained.state_dict()
+    state["Linear.4"][0][0] += 1
+    assert trained.state_dict() != state
+    assert trained.state_dict() == trained.state_dict()
+
+
+def test_state_dict_compares_like_a_dictionary(trained):
+    state = trained.state_dict()
+    assert state != {} and {**state} == state
+    assert state != {**state, "Linear.4": tuple(a + 1 for a in state["Linear.4"])}
+    assert state != {**state, "extra": ()}
+
+
+def test_bad_state_dicts_change_nothing(trained):
+    state = trained.state_dict()
+    mu_w, var_w, mu_b, var_b = state["Linear.4"]
+    without = {key: value for key, value in state.items() if key != "Linear.4"}
+    changed = [
+        (r"Linear\.4 var_w must hold 96 values, got 95", (mu_w, var_w[1:], mu_b, var_b)),
+        (r"Linear\.4: expected 4 arrays .* got 3", (mu_w, var_w, mu_b)),
+        (r"Linear\.4: negative variances", (mu_w, -var_w, mu_b, var_b)),
+        (r"Linear\.4 mu_b: 3 values are not finite", (mu_w, var_w, mu_b * np.inf, var_b)),
+    ]
+    cases = [
+        (KeyError, r"no 'Linear\.4'", without),
+        (KeyError, r"no layer for 'Linear\.7'", {**state, "Linear.7": (mu_w, var_w, mu_b, var_b)}),
+        *((ValueError, message, without | {"Linear.4": arrays}) for message, arrays in changed),
+    ]
+    net = make()
+    before = net.state_dict()
+    for kind, message, bad in cases:
+        with pytest.raises(kind, match=message):
+            net.load_state_dict(bad)
+        assert net.state_dict() == before
+
+
+def test_csv_files(trained, tmp_path):
+    trained.save_csv(tmp_path / "net")
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"net{s}" for s in persistence.CSV_SUFFIXES]
+    other = make()
+    other.load_csv(tmp_path / "net")
+    for mine, theirs in zip(other.parameters(), trained.parameters(), strict=True):
+        for k in range(len(FIELDS)):
+            np.testing.assert_array_equal(mine[k], theirs[k])
+    (tmp_path / "net_2_Sw.csv").write_text("1\n2\n")
+    with pytest.raises(ValueError, match=r"net_2_Sw\.csv holds 2 values, the network has 154"):
+        other.load_csv(tmp_path / "net")
+    (tmp_path / "net_1_mw.csv").write_text("1\nzwei\n")
+    with pytest.raises(ValueError, match=r"net_1_mw\.csv is no file of numbers: .*zwei"):
+        other.load_csv(tmp_path / "net")

@@ -1,0 +1,82 @@
+"""Files are whole or not there, whatever happens while they are written."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pytagi_ddp.files import atomic_write
+from pytagi_ddp.nn import Linear, Sequential
+
+# Saves networks whose parameters are all of one value, 0, 1, 2, ..., and says so after each.
+WRITER = """
+import sys
+from pytagi_ddp.nn import Linear, Sequential
+net = Sequential(Linear(600, 400))
+for k in range(100_000):
+    net.arena.theta[:] = k
+    net.save(sys.argv[1])
+    print(k, flush=True)
+"""
+
+
+def test_writes_and_replaces(tmp_path):
+    path = tmp_path / "a" / "b" / "file"
+    atomic_write(path, b"first")
+    atomic_write(str(path), b"second")
+    assert path.read_bytes() == b"second"
+    assert [p.name for p in path.parent.iterdir()] == ["file"]
+
+
+def test_permissions_are_those_of_any_new_file(tmp_path):
+    old = os.umask(0o027)
+    try:
+        atomic_write(tmp_path / "file", b"")
+    finally:
+        os.umask(old)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
+
+
+def test_an_error_leaves_the_previous_file_and_nothing_else(tmp_path):
+    path = tmp_path / "file"
+    atomic_write(path, b"first")
+    with pytest.raises(TypeError):
+        atomic_write(path, "text, not bytes")
+    assert path.read_bytes() == b"first"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_folder_in_the_way(tmp_path):
+    (tmp_path / "file").mkdir()
+    with pytest.raises(OSError, match="file"):
+        atomic_write(tmp_path / "file", b"data")
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="the system has no SIGKILL")
+def test_a_kill_while_saving_loses_at_most_the_newest_file(tmp_path):
+    """kill -9 at different moments of a save: the file is there, whole, the newest or the one before it."""
+    path = tmp_path / "net.safetensors"
+    net = Sequential(Linear(600, 400))
+    for attempt in range(3):
+        process = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]
+        )
+        assert process.stdout is not None
+        saved = -1
+        while saved < 2:
+            saved = int(process.stdout.readline())
+        time.sleep(0.002 * attempt)
+        process.kill()
+        rest = process.stdout.read().split()
+        process.wait()
+        process.stdout.close()
+        assert process.returncode == -signal.SIGKILL
+        saved = int(rest[-1]) if rest else saved
+        net.load(path)
+        values = set(net.arena.theta.ravel().tolist())
+        assert values in ({float(saved)}, {float(saved + 1)})
