@@ -1,25 +1,34 @@
-"""Numeric kernels: `formulas` (scalar moment formulas), `cpu` (loops over them), later `cuda`.
+"""Numeric kernels: `formulas` (scalar moment formulas), `cpu` and `cuda` (loops over them).
 
 A layer asks for its kernels once, by device, and then calls `kernels.linear.forward(...)` without knowing where
 it runs. This is the only place that looks at the device.
 """
 
+from functools import cache
 from importlib import import_module
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
-_MODULES = {"cpu": "pytagi_ddp.kernels.cpu"}
+from pytagi_ddp import cuda as devices
 
 
-def get_kernels(device: str) -> ModuleType:
-    """The kernel modules for `device` ("cpu"; "cuda" and "cuda:<index>" are not in this version).
+def get_kernels(device: str) -> ModuleType | SimpleNamespace:
+    """The kernel modules for `device`: "cpu", "cuda:<index>", or "cuda" for the current GPU. Equal names, same object.
 
     Raises:
         ValueError: unknown device name.
-        RuntimeError: a known kind of device that this installation cannot run on.
+        RuntimeError: a device that is not there, or that this installation cannot use; the message says why.
     """
-    kind, _, index = device.partition(":") if isinstance(device, str) else (None, "", "")
-    if kind not in ("cpu", "cuda") or (index and not (kind == "cuda" and index.isdecimal())):
-        raise ValueError(f'unknown device {device!r}: expected "cpu", "cuda" or "cuda:<index>"')
-    if kind not in _MODULES:
-        raise RuntimeError(f'device {device!r}: this version has no CUDA kernels; use "cpu"')
-    return import_module(_MODULES[kind])
+    return _kernels(device if device == "cpu" else devices.device_name(device))
+
+
+@cache
+def _kernels(device: str) -> ModuleType | SimpleNamespace:
+    if device == "cpu":
+        return import_module("pytagi_ddp.kernels.cpu")
+    index = int(device.removeprefix("cuda:"))
+    if not (devices.is_simulated() or devices.is_device_available(index)):
+        reason = devices.why_not() or f"there are {devices.get_device_count()} GPUs"
+        raise RuntimeError(f"device {device!r} cannot be used: {reason}")
+    package = import_module("pytagi_ddp.kernels.cuda")
+    modules = {name: getattr(package, name) for name in package.__all__}
+    return SimpleNamespace(**modules | {"array": package.array.arrays(index)})

@@ -1,43 +1,96 @@
-"""What the machine offers in GPUs. This version computes on the CPU only, so the answers are all "nothing"."""
+"""What the machine offers in GPUs, and how they are used.
+
+Asking costs an import of CuPy at the first call, and never raises where something is missing: no GPU, no driver, no
+CuPy, or Numba's simulator (in which `Sequential.to_device("cuda")` works, on the CPU, for tests).
+
+Attributes:
+    allow_tf32: matrix products may round their factors to TF32 (10 bits of mantissa) and use tensor cores, on GPUs of
+        compute capability 8.0 and later. False by default, as in PyTorch: variances are often far smaller than means.
+    use_graphs: a training step is captured as CUDA graphs and replayed, which saves the host the time of some 240
+        launches for a ResNet18 step. The first step of a batch size runs as usual, the second one captures. A layer's
+        `momentum` or `eps` that is changed later is not seen. False by default until it has been measured on a GPU.
+"""
+
+from importlib.util import find_spec
+from types import ModuleType
+
+import numba
+
+allow_tf32: bool = False
+use_graphs: bool = False
+
+_NEEDED = {"cupy": "cupy-cuda13x[ctk]", "numba_cuda": "numba-cuda[cu13]"}
+
+
+def is_simulated() -> bool:
+    """Whether NUMBA_ENABLE_CUDASIM=1 makes "cuda" a simulator on the CPU."""
+    return bool(numba.config.ENABLE_CUDASIM)
+
+
+def why_not() -> str | None:
+    """What keeps networks from moving to a GPU, and the remedy; None if nothing does."""
+    if is_simulated():
+        return "NUMBA_ENABLE_CUDASIM is set: kernels run in Numba's simulator"
+    missing = [package for module, package in _NEEDED.items() if find_spec(module) is None]
+    if missing:
+        return f"not installed: {', '.join(missing)}; try pip install 'pytagi-ddp[cuda]'"
+    cupy = _cupy()
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        return f"CUDA does not start: {error}"
+    return None if count else "CUDA sees no GPU; is CUDA_VISIBLE_DEVICES empty?"
 
 
 def is_available() -> bool:
-    """Whether networks can move to a GPU: not in this version."""
-    return False
+    """Whether networks can move to a GPU."""
+    return why_not() is None
 
 
 def is_nccl_available() -> bool:
-    """Whether ranks can communicate by NCCL: not in this version."""
-    return False
+    """Whether ranks can communicate by NCCL: a GPU, and CuPy finds the library."""
+    if not is_available():
+        return False
+    from pytagi_ddp.kernels.cuda import array
+
+    return array.nccl().available
 
 
 def get_device_count() -> int:
     """GPUs that this library can use."""
-    return 0
+    return _cupy().cuda.runtime.getDeviceCount() if is_available() else 0
 
 
 def is_device_available(device_index: int) -> bool:
     """Whether GPU `device_index` can be used."""
-    return False
+    return 0 <= device_index < get_device_count()
 
 
 def get_current_device() -> int:
-    """Index of the GPU in use; -1 where there is none."""
-    return -1
+    """Index of the GPU in use by this thread ("cuda" without an index); -1 where there is none."""
+    return _cupy().cuda.runtime.getDevice() if is_available() else -1
 
 
 def set_device(device_index: int) -> bool:
-    """Makes GPU `device_index` the current one; returns whether that worked."""
-    return False
+    """Makes GPU `device_index` the one that this thread means by "cuda"; returns whether that worked."""
+    if not is_device_available(device_index):
+        return False
+    _cupy().cuda.Device(device_index).use()
+    return True
 
 
 def get_device_properties(device_index: int) -> str:
-    """A line on GPU `device_index`.
+    """A line on GPU `device_index`: name, compute capability, memory, multiprocessors.
 
     Raises:
         RuntimeError: there is no such GPU.
     """
-    raise RuntimeError(f"no GPU {device_index}: this version of pytagi_ddp computes on the CPU")
+    _require(device_index)
+    p = _cupy().cuda.runtime.getDeviceProperties(device_index)
+    return (
+        f"{p['name'].decode()}, compute capability {p['major']}.{p['minor']}, "
+        f"{p['totalGlobalMem'] / 2**30:.1f} GiB, {p['multiProcessorCount']} multiprocessors"
+    )
 
 
 def get_device_memory(device_index: int) -> tuple[int, int]:
@@ -46,4 +99,31 @@ def get_device_memory(device_index: int) -> tuple[int, int]:
     Raises:
         RuntimeError: there is no such GPU.
     """
-    raise RuntimeError(f"no GPU {device_index}: this version of pytagi_ddp computes on the CPU")
+    _require(device_index)
+    with _cupy().cuda.Device(device_index):
+        free, total = _cupy().cuda.runtime.memGetInfo()
+    return total, free
+
+
+def device_name(device: str) -> str:
+    """`device` with its index: "cuda" becomes "cuda:<current GPU>".
+
+    Raises:
+        ValueError: neither "cpu", "cuda" nor "cuda:<index>".
+    """
+    kind, colon, index = device.partition(":") if isinstance(device, str) else ("", "", "")
+    if device == "cpu" or (kind == "cuda" and (index.isdecimal() if colon else True)):
+        return device if colon or kind == "cpu" else f"cuda:{max(0, get_current_device())}"
+    raise ValueError(f'unknown device {device!r}: expected "cpu", "cuda" or "cuda:<index>"')
+
+
+def _require(device_index: int) -> None:
+    if not is_device_available(device_index):
+        reason = why_not() or f"there are {get_device_count()}"
+        raise RuntimeError(f"no GPU {device_index}: {reason}")
+
+
+def _cupy() -> ModuleType:
+    from pytagi_ddp.kernels.cuda import array
+
+    return array.cupy

@@ -9,7 +9,9 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 
 import numpy as np
 
@@ -22,6 +24,11 @@ if SIMULATOR or find_spec("cupy") is None:  # kernels compile without CuPy, and 
 else:
     import cupy
     import cupyx
+
+
+def nccl() -> ModuleType:
+    """CuPy's binding of NCCL; its `available` says whether the library was found."""
+    return import_module("cupy.cuda.nccl")
 
 
 def current_device() -> int:
@@ -43,6 +50,11 @@ def compute_capability(index: int) -> tuple[int, int]:
     """(major, minor) of GPU `index`; (0, 0) in the simulator, which has none of the special instructions."""
     digits = "00" if SIMULATOR else cupy.cuda.Device(index).compute_capability  # "90", "120"
     return int(digits[:-1]), int(digits[-1])
+
+
+def address(array) -> int:
+    """Where `array` begins in memory."""
+    return array.ctypes.data if SIMULATOR else array.data.ptr
 
 
 def load_function(index: int, cubin: bytes, name: str) -> Callable:
@@ -95,6 +107,10 @@ class Arrays:
                 self._send(source, out)
             else:
                 queue(_copy_on_device, source, out)
+
+    def place(self, source: np.ndarray, into=None):
+        """`source`, a host array, on this GPU: in the memory of `into` if it fits, else in new memory."""
+        return _place(self, source, into)
 
     def to_host(self, array) -> np.ndarray:
         """A NumPy copy of `array`; waits for the work that makes it."""
@@ -158,6 +174,9 @@ class SimulatedArrays:
     def copy(self, source: np.ndarray, out: np.ndarray) -> None:
         queue(np.copyto, out, source.reshape(out.shape))
 
+    def place(self, source: np.ndarray, into: np.ndarray | None = None) -> np.ndarray:
+        return _place(self, source, into)
+
     def to_host(self, array: np.ndarray) -> np.ndarray:
         return array.copy()
 
@@ -167,26 +186,18 @@ class SimulatedArrays:
         return Arrival(array.flatten(), None)
 
 
+def _place(device: Arrays | SimulatedArrays, source: np.ndarray, into):
+    if into is None or into.size < source.size or into.dtype != source.dtype:
+        into = device.empty(source.size, source.dtype)
+    placed = into.reshape(-1)[: source.size].reshape(source.shape)
+    device.copy(source, placed)
+    return placed
+
+
 @cache
 def arrays(index: int) -> Arrays | SimulatedArrays:
     """The arrays of GPU `index`."""
     return (SimulatedArrays if SIMULATOR else Arrays)(index)
-
-
-class Inbox:
-    """A place on a GPU for host arrays that come one after the other: the same memory as long as they fit."""
-
-    def __init__(self, array: Arrays | SimulatedArrays):
-        self._array = array
-        self._memory = None
-
-    def put(self, source: np.ndarray):
-        """`source` on the GPU, until the next one comes."""
-        if self._memory is None or self._memory.size < source.size or self._memory.dtype != source.dtype:
-            self._memory = self._array.empty(source.size, source.dtype)
-        place = self._memory[: source.size].reshape(source.shape)
-        self._array.copy(source, place)
-        return place
 
 
 _workspaces = threading.local()

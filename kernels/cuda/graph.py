@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from pytagi_ddp import cuda as options
-from pytagi_ddp.kernels.cuda.array import SIMULATOR, cupy, on_device
+from pytagi_ddp.kernels.cuda.array import SIMULATOR, Arrays, SimulatedArrays, address, cupy, on_device
 from pytagi_ddp.kernels.cuda.recorder import Work, recording, replay
 
 
@@ -23,16 +23,23 @@ class Graphs:
     Does nothing but call the part while `pytagi_ddp.cuda.use_graphs` is False.
     """
 
-    def __init__(self, index: int):
-        self._index = index
+    def __init__(self, array: Arrays | SimulatedArrays):
+        self._index = array.index
         self._parts: dict[str, _Part] = {}
 
-    def run(self, name: str, key: Hashable, function: Callable[[], Any]) -> Any:
-        """`function()`, or a replay of what it did for the same key; the result is that of the captured call."""
+    def run(self, name: str, key: Hashable, memory: tuple, function: Callable[[], Any]) -> Any:
+        """`function()`, or a replay of what it did for the same key; the result is that of the captured call.
+
+        Args:
+            name: of the part.
+            key: what decides on the launches.
+            memory: arrays that come from outside the network's own buffers; None stands for one that is not there.
+            function: queues work on the GPU and does nothing else that a replay would miss.
+        """
         if not options.use_graphs:
             self._parts.clear()
             return function()
-        key = (key, options.allow_tf32)
+        key = (key, options.allow_tf32, *(None if a is None else address(a) for a in memory))
         part = self._parts.get(name)
         if part is None or part.key != key:
             if part is not None:

@@ -59,7 +59,8 @@ class ParameterArena:
         for leaf in owners:
             old = leaf.parameters
             stop = start + len(old)
-            leaf.parameters = Parameters(tuple(row[start:stop] for row in rows), old.weight_shape)
+            views = tuple(row[start:stop] for row in rows)
+            leaf.parameters = Parameters(views, old.weight_shape, self._kernels.array)
             for source, target in zip(old.rows, leaf.parameters.rows, strict=True):
                 self._kernels.array.copy(source, target)
             start = stop

@@ -70,6 +70,11 @@ class BatchNorm2d(Norm):
             raise ValueError(f"BatchNorm2d of {self.num_features} features after a layer that gives {shape}")
         return shape.ordered(channels_last=channels)
 
+    def detach(self) -> None:
+        super().detach()
+        self._saved_statistics = self.kernels.array.to_host(self.statistics)
+        self._batch_rows = 0
+
     def attach_statistics(self, statistics: Array, sums: Array) -> None:
         n = self.num_features
         saved = np.repeat(np.float32([0, 1]), n) if self._saved_statistics is None else self._saved_statistics
@@ -108,12 +113,13 @@ class BatchNorm2d(Norm):
             self.running_mean, self.running_var, np.float32(self.momentum), *self.sums
         )
 
-    def batch_statistics(self) -> tuple[Array, Array]:
+    def batch_statistics(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the last training batch, per feature (of this rank); before any: zeros."""
         n = self.num_features
         if not self._batch_rows:
             return np.zeros(n, np.float32), np.zeros(n, np.float32)
-        return self._scratch("mean", (n,)), self._scratch("m2", (n,)) / np.float32(self._batch_rows - 1)
+        mean, m2 = (self.kernels.array.to_host(self._scratch(name, (n,))) for name in ("mean", "m2"))
+        return mean, m2 / np.float32(self._batch_rows - 1)
 
     def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
         n, x, norm = self.num_features, self._input, self.kernels.batch_norm

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.nn.state import Array, State
 
 
@@ -21,11 +22,26 @@ def flat_float32(values, what: str, size: int | None = None) -> np.ndarray:
     return array
 
 
-class BaseHiddenStates:
+class OnDevice:
+    """Base of what holds arrays on a device and shows them to the user.
+
+    Attributes:
+        device: where the arrays are.
+    """
+
+    device = "cpu"
+
+    @property
+    def _array(self):
+        return get_kernels(self.device).array
+
+
+class BaseHiddenStates(OnDevice):
     """Means, variances and Jacobians of a batch of units.
 
     Attributes:
-        mu_a, var_a, jcb: flat float32 arrays of block_size x actual_size values; assignable.
+        mu_a, var_a, jcb: flat float32 arrays of block_size x actual_size values, assignable. From a GPU they come as
+            copies, when they are read.
         block_size: batch size. actual_size: units per sample. size: both multiplied.
     """
 
@@ -36,7 +52,7 @@ class BaseHiddenStates:
         """Makes room for `new_size` values in `new_block_size` samples, all zero, with Jacobian 1."""
         if new_block_size < 1 or new_size % new_block_size:
             raise ValueError(f"{new_size} values are no whole number of units for {new_block_size} samples")
-        mu, var = np.zeros((2, new_block_size, new_size // new_block_size), np.float32)
+        mu, var = self._array.zeros((2, new_block_size, new_size // new_block_size))
         self.state = State(mu, var)
         return f"{new_size} values, {new_block_size} samples"
 
@@ -47,6 +63,26 @@ class BaseHiddenStates:
         self.mu_a = mu
         if var_x is not None:
             self.var_a = var_x
+
+    def hold(self, state: State, device: str) -> None:
+        """Refers to `state`, which is on `device`."""
+        self.state, self.device = state, device
+
+    def complete(self) -> State:
+        """The state where it is, with arrays for the variances 0 and the Jacobian 1 that None stands for."""
+        if self.state.var is None:
+            self.var_a = np.zeros(self.size, np.float32)
+        if self.state.jcb is None:
+            self.jcb = np.ones(self.size, np.float32)
+        return self.state
+
+    def on(self, device: str) -> State:
+        """The state on `device`: itself, or a copy."""
+        if device == self.device:
+            return self.state
+        arrays = (None if a is None else self._array.visible(a) for a in self.state)
+        place = get_kernels(device).array.place
+        return State(*(None if a is None else place(a) for a in arrays))
 
     @property
     def block_size(self) -> int:
@@ -61,49 +97,49 @@ class BaseHiddenStates:
         return self.state.mu.size
 
     @property
-    def mu_a(self) -> Array:
-        return self.state.mu.reshape(-1)
+    def mu_a(self) -> np.ndarray:
+        return self._array.visible(self.state.mu).reshape(-1)
 
     @mu_a.setter
     def mu_a(self, values) -> None:
         self.state = self.state._replace(mu=self._shaped(values, "mu_a"))
 
     @property
-    def var_a(self) -> Array:
-        if self.state.var is None:
-            self.var_a = np.zeros(self.size, np.float32)
-        return self.state.var.reshape(-1)
+    def var_a(self) -> np.ndarray:
+        return self._array.visible(self.complete().var).reshape(-1)
 
     @var_a.setter
     def var_a(self, values) -> None:
         self.state = self.state._replace(var=self._shaped(values, "var_a"))
 
     @property
-    def jcb(self) -> Array:
-        if self.state.jcb is None:
-            self.jcb = np.ones(self.size, np.float32)
-        return self.state.jcb.reshape(-1)
+    def jcb(self) -> np.ndarray:
+        return self._array.visible(self.complete().jcb).reshape(-1)
 
     @jcb.setter
     def jcb(self, values) -> None:
         self.state = self.state._replace(jcb=self._shaped(values, "jcb"))
 
-    def _shaped(self, values, what: str) -> np.ndarray:
-        return flat_float32(values, what, self.size).reshape(self.state.mu.shape)
+    def _shaped(self, values, what: str) -> Array:
+        return self._array.place(flat_float32(values, what, self.size).reshape(self.state.mu.shape))
+
+    def __getstate__(self) -> dict:
+        return self.__dict__ | {"state": self.on("cpu"), "device": "cpu"}
 
     def get_name(self) -> str:
         return "BaseHiddenStates"
 
 
-class BaseDeltaStates:
+class BaseDeltaStates(OnDevice):
     """Innovation deltas of a batch of units: the posterior of a unit N(m, s) is (m + s delta_mu, s + s^2 delta_var).
 
     Attributes:
-        delta_mu, delta_var: flat float32 arrays of block_size x actual_size values; assignable.
+        delta_mu, delta_var: flat float32 arrays of block_size x actual_size values, assignable. From a GPU they come
+            as copies, when they are read.
     """
 
     def __init__(self, size: int | None = None, block_size: int | None = None):
-        self._memory = np.zeros((2, 0), np.float32)
+        self._memory = self._array.zeros((2, 0))
         self.set_size(size or 0, block_size or 1)
 
     def set_size(self, new_size: int, new_block_size: int) -> str:
@@ -111,29 +147,42 @@ class BaseDeltaStates:
         if new_block_size < 1 or new_size % new_block_size:
             raise ValueError(f"{new_size} values are no whole number of units for {new_block_size} samples")
         if self._memory.shape[1] < new_size:
-            self._memory = np.zeros((2, new_size), np.float32)
+            self._memory = self._array.zeros((2, new_size))
         self.block_size, self.actual_size = new_block_size, new_size // new_block_size
         return f"{new_size} values, {new_block_size} samples"
+
+    def move(self, device: str) -> None:
+        """Takes the deltas to `device`."""
+        if device != self.device:
+            memory = self._array.visible(self._memory)
+            self.device = device
+            self._memory = self._array.place(memory)
 
     @property
     def size(self) -> int:
         return self.block_size * self.actual_size
 
     @property
-    def delta_mu(self) -> Array:
-        return self._memory[0, : self.size]
+    def arrays(self) -> tuple[Array, Array]:
+        """Deltas of means and of variances where they are, each (block_size, actual_size)."""
+        shape = (self.block_size, self.actual_size)
+        return self._memory[0, : self.size].reshape(shape), self._memory[1, : self.size].reshape(shape)
+
+    @property
+    def delta_mu(self) -> np.ndarray:
+        return self._array.visible(self._memory[0, : self.size])
 
     @delta_mu.setter
     def delta_mu(self, values) -> None:
-        self.delta_mu[:] = flat_float32(values, "delta_mu", self.size)
+        self._array.copy(flat_float32(values, "delta_mu", self.size), self._memory[0, : self.size])
 
     @property
-    def delta_var(self) -> Array:
-        return self._memory[1, : self.size]
+    def delta_var(self) -> np.ndarray:
+        return self._array.visible(self._memory[1, : self.size])
 
     @delta_var.setter
     def delta_var(self, values) -> None:
-        self.delta_var[:] = flat_float32(values, "delta_var", self.size)
+        self._array.copy(flat_float32(values, "delta_var", self.size), self._memory[1, : self.size])
 
     def copy_from(self, source: "BaseDeltaStates", num_data: int = -1) -> None:
         """Takes the deltas of `source`: all of them, or the first `num_data` values."""
@@ -144,11 +193,14 @@ class BaseDeltaStates:
             self.set_size(source.size, source.block_size)
         elif n > self.size:
             raise ValueError(f"cannot copy {n} deltas into a buffer of {self.size}")
-        self.delta_mu[:n] = source.delta_mu[:n]
-        self.delta_var[:n] = source.delta_var[:n]
+        self._array.copy(source.delta_mu[:n], self._memory[0, :n])
+        self._array.copy(source.delta_var[:n], self._memory[1, :n])
 
     def reset_zeros(self) -> None:
-        self._memory[:] = 0
+        self._array.clear(self._memory)
+
+    def __getstate__(self) -> dict:
+        return self.__dict__ | {"_memory": self._array.to_host(self._memory), "device": "cpu"}
 
     def get_name(self) -> str:
         return "BaseDeltaStates"

@@ -102,6 +102,10 @@ class BaseLayer:
         self._buffers.clear()
         self._input = None
 
+    def detach(self) -> None:
+        """Takes a copy of the parameters to the host, on the way to another device (`attach` brings them there)."""
+        self.parameters = self.parameters and self.parameters.detached()
+
     def attach_statistics(self, statistics: Array, sums: Array) -> None:
         """Hands over the layer's part of the running statistics and of the reduced sums."""
 

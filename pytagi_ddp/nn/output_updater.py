@@ -13,14 +13,14 @@ class OutputUpdater:
     zero deltas, in every method. An infinite one is an error.
 
     Args:
-        model_device: the device of the network ("cpu").
+        model_device: the device of the network. The update runs where the states are, wherever that is by then.
 
     Source: Goulet, Nguyen & Amiri (2021), JMLR 22.
     """
 
     def __init__(self, model_device: str):
+        get_kernels(model_device)
         self.device = model_device
-        self._update = get_kernels(model_device).output_update
 
     def update(self, output_states: BaseHiddenStates, mu_obs, var_obs, delta_states: BaseDeltaStates) -> None:
         """One observation y ~ N(z, var_obs) for each output: dm = J (y - m)/(s + var_obs), ds = -J^2/(s + var_obs).
@@ -37,16 +37,7 @@ class OutputUpdater:
         size = output_states.size
         mu_obs = _observations(mu_obs, size)
         var_obs = _variances(var_obs, size)
-        self._resize(output_states, delta_states)
-        self._update.update(
-            output_states.mu_a,
-            output_states.var_a,
-            output_states.jcb,
-            mu_obs,
-            var_obs,
-            delta_states.delta_mu,
-            delta_states.delta_var,
-        )
+        self._run("update", output_states, delta_states, mu_obs, var_obs)
 
     def update_using_indices(
         self,
@@ -76,18 +67,10 @@ class OutputUpdater:
                 f"got {index.dtype} from {index.min()} to {index.max()}"
             )
         n = index.size // batch
-        rows = (batch, outputs)
-        self._resize(output_states, delta_states)
-        self._update.update_using_indices(
-            output_states.mu_a.reshape(rows),
-            output_states.var_a.reshape(rows),
-            output_states.jcb.reshape(rows),
-            _observations(mu_obs, index.size).reshape(batch, n),
-            _variances(var_obs, index.size).reshape(batch, n),
-            index.astype(np.int64).reshape(batch, n) - 1,
-            delta_states.delta_mu.reshape(rows),
-            delta_states.delta_var.reshape(rows),
-        )
+        mu_obs = _observations(mu_obs, index.size).reshape(batch, n)
+        var_obs = _variances(var_obs, index.size).reshape(batch, n)
+        places = index.astype(np.int32).reshape(batch, n) - 1
+        self._run("update_using_indices", output_states, delta_states, mu_obs, var_obs, places)
 
     def update_heteros(self, output_states: BaseHiddenStates, mu_obs, delta_states: BaseDeltaStates) -> None:
         """Observations whose noise variance the network predicts (AGVI): outputs in pairs [mean, noise variance].
@@ -105,19 +88,18 @@ class OutputUpdater:
         if output_states.actual_size % 2:
             raise ValueError(f"update_heteros needs outputs in pairs, the network has {output_states.actual_size}")
         mu_obs = _observations(mu_obs, output_states.size // 2)
-        self._resize(output_states, delta_states)
-        self._update.update_heteros(
-            output_states.mu_a,
-            output_states.var_a,
-            output_states.jcb,
-            mu_obs,
-            delta_states.delta_mu,
-            delta_states.delta_var,
-        )
+        self._run("update_heteros", output_states, delta_states, mu_obs)
 
     @staticmethod
-    def _resize(states: BaseHiddenStates, deltas: BaseDeltaStates) -> None:
+    def _run(name: str, states: BaseHiddenStates, deltas: BaseDeltaStates, *observations: np.ndarray) -> None:
+        """Calls the kernel `name` where the states are; the deltas go there, the observations are sent there."""
+        kernels = get_kernels(states.device)
+        deltas.move(states.device)
         deltas.set_size(states.size, states.block_size)
+        arrays = (*states.complete(), *map(kernels.array.place, observations), *deltas.arrays)
+        if observations[0].ndim == 1:
+            arrays = tuple(a.reshape(-1) for a in arrays)
+        getattr(kernels.output_update, name)(*arrays)
 
 
 def _observations(values, size: int) -> np.ndarray:

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.nn.state import Array
 
 
@@ -22,10 +23,12 @@ class Parameters:
     Args:
         rows: (mu, var, g, h), flat arrays of one length: weights, then biases.
         weight_shape: shape of the weights; biases are flat.
+        array: the array functions of the device that holds the rows; None: of the host.
     """
 
-    def __init__(self, rows: tuple[Array, Array, Array, Array], weight_shape: tuple[int, ...]):
+    def __init__(self, rows: tuple[Array, Array, Array, Array], weight_shape: tuple[int, ...], array=None):
         self.rows = rows
+        self._array = array or get_kernels("cpu").array
         self.weight_shape = weight_shape
         self.num_weights = int(np.prod(weight_shape))
         self.num_biases = rows[0].size - self.num_weights
@@ -49,8 +52,7 @@ class Parameters:
 
     def detached(self) -> "Parameters":
         """A copy on the host that shares no memory with the network."""
-        rows = tuple(row.get() if hasattr(row, "get") else row.copy() for row in self.rows)
-        return Parameters(rows, self.weight_shape)
+        return Parameters(tuple(map(self._array.to_host, self.rows)), self.weight_shape)
 
     def __getstate__(self):
         return (self.rows, self.weight_shape)
@@ -61,16 +63,20 @@ class Parameters:
     def _part(self, field: str) -> slice:
         return slice(0, self.num_weights) if field.endswith("_w") else slice(self.num_weights, None)
 
+    def view(self, field: str) -> Array:
+        """`mu_w`, `var_b`, ... where it lives."""
+        return self.rows[0 if field.startswith("mu") else 1][self._part(field)]
+
     def read(self, field: str) -> Array:
-        """`mu_w`, `var_b`, ...: a view. `delta_mu_w`, ...: s g or s^2 h, a read-only array."""
-        mu, var, g, h = self.rows
-        part = self._part(field)
+        """`mu_w`, `var_b`, ...: a view (from a GPU: a copy). `delta_mu_w`, ...: s g or s^2 h, a read-only array."""
+        visible = self._array.visible
         if not field.startswith("delta"):
-            return (mu if field.startswith("mu") else var)[part]
-        s = var[part]
-        delta = s * g[part] if field.startswith("delta_mu") else s * s * h[part]
-        if isinstance(delta, np.ndarray):
-            delta.flags.writeable = False  # a change could not reach the sums: assign to the attribute instead
+            return visible(self.view(field))
+        _, var, g, h = self.rows
+        part = self._part(field)
+        s = visible(var[part])
+        delta = s * visible(g[part]) if field.startswith("delta_mu") else s * s * visible(h[part])
+        delta.flags.writeable = False  # a change could not reach the sums: assign to the attribute instead
         return delta
 
     def write(self, field: str, values) -> None:
@@ -89,9 +95,9 @@ class Parameters:
         if field.startswith("var") and values.size and values.min() < 0:
             raise ValueError(f"{field}: variances must not be negative, the smallest is {values.min()}")
         if field.startswith("delta"):
-            s = np.asarray(var[part])
+            s = self._array.visible(var[part])
             known = s > 0  # a parameter without variance cannot change
             sums, factor = (g, s) if field.startswith("delta_mu") else (h, s * s)
-            sums[part] = np.divide(values, factor, where=known, out=np.zeros_like(s))
+            self._array.copy(np.divide(values, factor, where=known, out=np.zeros_like(s)), sums[part])
         else:
-            (mu if field.startswith("mu") else var)[part] = values
+            self._array.copy(values, self.view(field))

@@ -78,7 +78,8 @@ def load_state_dict(model: "Sequential", values: dict) -> None:
         raise KeyError(f"the network has no layer for {unknown[0]!r} (and {len(unknown) - 1} more entries)")
     for leaf, fields, arrays in checked:
         for field, array in zip(fields, arrays, strict=True):
-            model.kernels.array.copy(array, getattr(leaf, field))
+            target = leaf.parameters.view(field) if fields is FIELDS else getattr(leaf, field)
+            model.kernels.array.copy(array, target)
 
 
 def _entry(key: str, value, sizes: list[int]) -> list[np.ndarray]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pytagi_ddp import cuda
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.nn import persistence
 from pytagi_ddp.nn.arena import ParameterArena, cap_factor
@@ -12,7 +13,7 @@ from pytagi_ddp.nn.batch_norm import BatchNorm2d
 from pytagi_ddp.nn.chain import Chain
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates, flat_float32
 from pytagi_ddp.nn.layer import BaseLayer
-from pytagi_ddp.nn.state import DeltaPool, State
+from pytagi_ddp.nn.state import Array, DeltaPool, State
 
 
 class Sequential:
@@ -31,7 +32,7 @@ class Sequential:
         input_delta_z_buffer: deltas at the output, where `backward` starts.
         output_delta_z_buffer: deltas at the input, where `backward` ends (with `input_state_update`).
         input_state_update: whether `backward` computes the deltas of the network's input.
-        device: "cpu".
+        device: "cpu" or "cuda:<index>"; see `to_device`.
 
     Raises:
         ValueError: layers that do not fit together, or belong to another network; the message names the sizes.
@@ -81,7 +82,12 @@ class Sequential:
         self._chain.attach(self.kernels)
         self.arena = ParameterArena(list(self._chain.leaves()), self.kernels)
         self._pool = DeltaPool(self.kernels)
+        self._graphs = self.kernels.graph.Graphs(self.kernels.array)
         self._input = self.kernels.array.empty((0, self.in_shape.size))
+        self._input_var = None
+        self.output_z_buffer.hold(self.output_z_buffer.on(self.device), self.device)
+        self.input_delta_z_buffer.move(self.device)
+        self.output_delta_z_buffer.move(self.device)
 
     @property
     def layers(self) -> list[BaseLayer]:
@@ -98,13 +104,15 @@ class Sequential:
             var_x: variances of the inputs, as many; None for a deterministic input.
 
         Returns:
-            (mu, var): means and variances of the outputs, flat float32, sample by sample; fresh arrays.
+            (mu, var): means and variances of the outputs, flat float32, sample by sample; fresh arrays. From a GPU
+            they arrive while the program goes on; whoever reads them waits for them.
 
         Raises:
             ValueError: sizes that do not fit, or values that are not finite.
         """
         state = self._run(mu_x, var_x)
-        return state.mu.flatten(), state.var.flatten()
+        snapshot = self.kernels.array.snapshot
+        return snapshot(state.mu), snapshot(state.var)
 
     __call__ = forward
 
@@ -112,8 +120,9 @@ class Sequential:
         """`forward`, without the copies of the result."""
         state = self._input_state(mu_x, var_x)
         self._trained_batch = 0  # if a layer raises, buffers hold parts of two batches: no way back
-        out = self._chain.forward(state)
-        self.output_z_buffer.state = out
+        key = (state.batch, self.training)
+        out = self._graphs.run("forward", key, state, lambda: self._chain.forward(state))
+        self.output_z_buffer.hold(out, self.device)
         batch = out.batch
         self.input_delta_z_buffer.set_size(batch * self.out_shape.size, batch)
         if self.training:
@@ -126,7 +135,7 @@ class Sequential:
         if isinstance(mu_x, BaseHiddenStates):
             if mu_x.actual_size != inputs:
                 raise ValueError(f"the network takes {inputs} inputs, the other network gives {mu_x.actual_size}")
-            return mu_x.state
+            return mu_x.on(self.device)
         mu = flat_float32(mu_x, "mu_x")
         if mu.size == 0 or mu.size % inputs:
             raise ValueError(f"mu_x holds {mu.size} values, not a whole number of samples of {inputs} inputs")
@@ -142,7 +151,9 @@ class Sequential:
             self._input = self.kernels.array.empty(shape)
         kept = self._input[: shape[0]]
         self.kernels.array.copy(mu.reshape(shape), kept)
-        return State(kept, None if var is None else var.reshape(shape))
+        if var is not None:
+            var = self._input_var = self.kernels.array.place(var.reshape(shape), self._input_var)
+        return State(kept, var)
 
     def backward(self) -> None:
         """Propagates `input_delta_z_buffer` back and computes the deltas of all parameters.
@@ -158,14 +169,24 @@ class Sequential:
         if source.size != batch * out_size:
             raise ValueError(f"input_delta_z_buffer holds {source.size} deltas, the batch has {batch} x {out_size}")
         self._pool.reserve(batch * self._widest())
-        delta = self._pool.take(batch, out_size)
-        self.kernels.array.copy(source.delta_mu.reshape(batch, out_size), delta.mu)
-        self.kernels.array.copy(source.delta_var.reshape(batch, out_size), delta.var)
-        into = self._chain.backward(delta, self._pool, self.input_state_update, self._accumulate)
+        source.move(self.device)
+        start, end = source.arrays, ()
+        if self.input_state_update:
+            self.output_delta_z_buffer.set_size(batch * self.in_shape.size, batch)
+            end = self.output_delta_z_buffer.arrays
+        key = (batch, self.input_state_update, self._accumulate)
+        self._graphs.run("backward", key, (*start, *end), lambda: self._backward(start, end))
+
+    def _backward(self, start: tuple[Array, Array], end: tuple[Array, ...]) -> None:
+        """From the deltas `start` at the output to the deltas `end` at the input, if these are asked for."""
+        copy = self.kernels.array.copy
+        delta = self._pool.take(*start[0].shape)
+        copy(start[0], delta.mu)
+        copy(start[1], delta.var)
+        into = self._chain.backward(delta, self._pool, bool(end), self._accumulate)
         if into is not None:
-            self.output_delta_z_buffer.set_size(into.mu.size, batch)
-            self.output_delta_z_buffer.delta_mu = into.mu
-            self.output_delta_z_buffer.delta_var = into.var
+            copy(into.mu, end[0])
+            copy(into.var, end[1])
             self._pool.give(into)
 
     def _widest(self) -> int:
@@ -179,7 +200,8 @@ class Sequential:
         """Adds the deltas to the parameters, each capped at sqrt(s)/c: c = 0.1, 2, 3 for batches of 1, 2-255, more.
 
         Raises:
-            FloatingPointError: a delta that is not finite; its parameter was not changed.
+            FloatingPointError: a delta that is not finite; its parameter was not changed. On a GPU it comes with the
+                next `step`, `eval` or `state_dict`, so that no step waits for the one before.
         """
         self.arena.step(cap_factor(self._samples))
 
@@ -188,7 +210,12 @@ class Sequential:
         self._set_training(True)
 
     def eval(self) -> None:
-        """Evaluation mode: running statistics, and no change of state by a forward pass."""
+        """Evaluation mode: running statistics, and no change of state by a forward pass.
+
+        Raises:
+            FloatingPointError: on a GPU, what the last `step` met (see there).
+        """
+        self.arena.check()
         self._set_training(False)
 
     training = True
@@ -259,10 +286,10 @@ class Sequential:
         self.input_delta_z_buffer.delta_var = delta_var
 
     def output_to_host(self) -> None:
-        """Brings the last output to the host (on the CPU it is there)."""
+        """Does nothing: the output comes to the host when it is read. For programs written for pytagi."""
 
     def delta_z_to_host(self) -> None:
-        """Brings the deltas to the host (on the CPU they are there)."""
+        """Does nothing: deltas come to the host when they are read. For programs written for pytagi."""
 
     @property
     def z_buffer_size(self) -> int:
@@ -292,7 +319,12 @@ class Sequential:
         return [tuple(host(getattr(leaf, field)) for field in persistence.FIELDS) for leaf in learned]
 
     def state_dict(self) -> "persistence.StateDict":
-        """Parameters and running statistics by layer, see `persistence.StateDict`; copies on the host."""
+        """Parameters and running statistics by layer, see `persistence.StateDict`; copies on the host.
+
+        Raises:
+            FloatingPointError: on a GPU, what the last `step` met (see there).
+        """
+        self.arena.check()
         return persistence.state_dict(self)
 
     def load_state_dict(self, state_dict: dict) -> None:
@@ -376,27 +408,39 @@ class Sequential:
     # -- device and threads -----------------------------------------------------------------------------------
 
     def to_device(self, device: str) -> None:
-        """Moves all parameters, deltas and statistics.
+        """Moves parameters, deltas, statistics and the last output: to "cpu", "cuda" (current GPU) or "cuda:<index>".
+
+        On a GPU everything stays there until it is asked for; what is asked for comes as a copy. A pass back needs a
+        new forward pass first.
 
         Raises:
-            ValueError: unknown device. RuntimeError: a device that this installation cannot use.
+            ValueError: unknown device. RuntimeError: a device that this installation cannot use; says why.
         """
-        get_kernels(device)
-        self.device = device
+        kernels = get_kernels(device)
+        if kernels is self.kernels:
+            return
+        tail = self.kernels.array.to_host(self.arena.tail)
+        self.arena.check()
+        for leaf in self.arena.leaves:
+            leaf.detach()
+        self.device = cuda.device_name(device)
+        self._trained_batch = 0
+        self._attach()
+        self.kernels.array.copy(tail, self.arena.tail)
 
     def params_to_device(self) -> None:
-        """Sends the parameters to the device (on the CPU they are there)."""
+        """Does nothing: parameters are on the device. For programs written for pytagi."""
 
     def params_to_host(self) -> None:
-        """Brings the parameters to the host (on the CPU they are there)."""
+        """Does nothing: what is read comes to the host. For programs written for pytagi."""
 
     def set_threads(self, num_threads: int) -> None:
         """Threads of all CPU work of this process, BLAS included."""
-        self.kernels.threads.set_threads(num_threads)
+        get_kernels("cpu").threads.set_threads(num_threads)
 
     def __getstate__(self) -> dict:
         state = self.__dict__.copy()
-        for name in ("kernels", "arena", "_pool", "_input"):
+        for name in ("kernels", "arena", "_pool", "_graphs", "_input", "_input_var"):
             del state[name]
         return state | {"_trained_batch": 0}
 
