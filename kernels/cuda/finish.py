@@ -1,7 +1,7 @@
 """The last step of a product: bias, Jacobian or accumulation, and the sum over the parts of a split product."""
 
 from pytagi_ddp.kernels.cuda.compile import device, floats, int32, kernel, thread_index
-from pytagi_ddp.kernels.cuda.gather import ZERO, i32
+from pytagi_ddp.kernels.cuda.gather import PARAMETERS, STATE, ZERO, i32, locate
 from pytagi_ddp.kernels.cuda.intrinsics import divide
 
 THREADS = 256
@@ -46,6 +46,64 @@ def parameter_place(row, taps, channels):
     """
     tap, channel = divide(row, channels)
     return i32(i32(channel * taps) + tap), i32(channels * taps)
+
+
+def make_store(kind: int, count: tuple[int, int], group: tuple[int, int], apart: tuple[int, int]):
+    """How the threads of a product store the sums that they keep in registers.
+
+    Args:
+        kind: of the product.
+        count: rows and columns of sums of a thread.
+        group, apart: rows and columns that lie side by side, and from one such group to the next.
+    """
+    ROWS, COLUMNS = count
+    GROUP_M, GROUP_N = group
+    APART_M, APART_N = apart
+    LATER = ROWS * COLUMNS - COLUMNS
+
+    @device
+    def store(mean, variance, row0, column0, rows, columns, grid, phase, index, sizes, parts, extra, finish, out):
+        """mean, variance: the sums, row by row; row0, column0: of the first; index: of the part, if parts > 1."""
+        batch, image_h, image_w, channels_in, _, _, _, kernel_size, stride, _ = sizes
+        size = i32(rows * columns)
+        if kind == STATE:
+            size = i32(i32(i32(batch * image_h) * image_w) * columns)
+        for i in range(ROWS):
+            row = i32(row0 + i32(i // GROUP_M * APART_M) + i32(i % GROUP_M))
+            if row < rows:
+                place, step = i32(row * columns), i32(1)  # of the row's first result, and between its results
+                if kind == STATE:
+                    phase_y, phase_x = divide(phase, stride)
+                    image, y, x = locate(row, grid, image_h)
+                    y, x = i32(i32(y * stride) + phase_y), i32(i32(x * stride) + phase_x)
+                    place = i32(i32(i32(i32(image + y) * image_w) + x) * columns)
+                elif kind == PARAMETERS:
+                    place, step = row, rows
+                    if parts == i32(1):
+                        place, step = parameter_place(row, i32(kernel_size * kernel_size), channels_in)
+                if parts > i32(1):
+                    place = i32(place + i32(i32(index * i32(2)) * size))
+                for j in range(COLUMNS):
+                    column = i32(column0 + i32(j // GROUP_N * APART_N + j % GROUP_N))
+                    if column < columns:
+                        o = i32(place + i32(column * step))
+                        if parts > i32(1):
+                            out[0][o], out[0][i32(o + size)] = mean[j], variance[j]
+                        elif kind == STATE:
+                            finish_state(mean[j], variance[j], o, extra, finish[0], out[0], out[1])
+                        elif kind != PARAMETERS:
+                            finish_forward(mean[j], variance[j], o, column, extra, finish[0], finish[1], out[0], out[1])
+                        elif row < i32(i32(kernel_size * kernel_size) * channels_in):
+                            finish_sum(mean[j], variance[j], o, extra, out[0], out[1])
+                        else:
+                            finish_sum(mean[j], variance[j], column, extra, finish[0], finish[1])
+            # The sums of the next row move up: registers cannot be indexed by i.
+            for s in range(LATER):
+                mean[s] = mean[s + COLUMNS]
+            for s in range(LATER):
+                variance[s] = variance[s + COLUMNS]
+
+    return store
 
 
 @device

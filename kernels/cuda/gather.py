@@ -60,6 +60,57 @@ def phase_start(first_y, first_x, kernel_size, stride):
 
 
 @device
+def survey(kind, phase, sizes):
+    """What a block needs to know of a layer, of one phase of it if kind is STATE.
+
+    Returns (height, width, channels of the image operand, rows and columns of its taps), (height and width of the grid
+    of positions, pixels between them, pixel of tap (0, 0) at the first), columns of the product, and taps before those
+    of the phase in the matrix operand.
+    """
+    _, image_h, image_w, channels_in, out_h, out_w, channels_out, kernel_size, stride, pad = sizes
+    if kind == STATE:
+        phase_y, phase_x = divide(phase, stride)
+        first_y, taps_y, shift_y = phase_taps(phase_y, kernel_size, stride, pad)
+        first_x, taps_x, shift_x = phase_taps(phase_x, kernel_size, stride, pad)
+        view = out_h, out_w, channels_out, taps_y, taps_x
+        grid_h, grid_w = taps_from(phase_y, image_h, stride), taps_from(phase_x, image_w, stride)
+        grid = grid_h, grid_w, i32(1), shift_y, shift_x
+        return view, grid, channels_in, phase_start(first_y, first_x, kernel_size, stride)
+    view = image_h, image_w, channels_in, kernel_size, kernel_size
+    return view, (out_h, out_w, stride, i32(-pad), i32(-pad)), channels_out, i32(0)
+
+
+@device
+def locate(position, grid, image_size):
+    """A position as (first element of its image, row and column in the grid)."""
+    image, inside = divide(position, i32(grid[0] * grid[1]))
+    y, x = divide(inside, grid[1])
+    return i32(image * image_size), y, x
+
+
+@device
+def move(place, by, grid, image_size):
+    """The place (see `locate`) `by` positions on."""
+    start, y, x = place
+    x = i32(x + by)
+    while x >= grid[1]:
+        x = i32(x - grid[1])
+        y = i32(y + i32(1))
+        if y == grid[0]:
+            y = i32(0)
+            start = i32(start + image_size)
+    return start, y, x
+
+
+@device
+def origin_of(place, grid, exists):
+    """What `element_at` starts from at a place."""
+    start, y, x = place
+    _, _, step, shift_y, shift_x = grid
+    return start, (i32(i32(y * step) + shift_y) if exists else OUTSIDE), i32(i32(x * step) + shift_x)
+
+
+@device
 def advance(tap, by, view):
     """Moves tap = (channel, column, row) `by` elements on, in the order row, column, channel."""
     c, q, r = tap

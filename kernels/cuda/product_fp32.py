@@ -11,19 +11,20 @@ from typing import NamedTuple
 import numpy as np
 
 from pytagi_ddp.kernels.cuda.compile import ALIGN, Kernel, cuda, float32, floats, int32, kernel
-from pytagi_ddp.kernels.cuda.finish import finish_forward, finish_state, finish_sum, parameter_place
+from pytagi_ddp.kernels.cuda.finish import make_store
 from pytagi_ddp.kernels.cuda.gather import (
     FORWARD,
-    OUTSIDE,
     PARAMETERS,
     STATE,
     ZERO,
     advance,
     gather4,
     i32,
+    locate,
     matrix4,
-    phase_start,
-    phase_taps,
+    move,
+    origin_of,
+    survey,
 )
 from pytagi_ddp.kernels.cuda.intrinsics import divide, load4, store4
 
@@ -71,6 +72,8 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
     NX, NW = FETCH_X // 4, FETCH_W // 4
     SIGN = i32(-1 if kind == STATE else 1)
 
+    store = make_store(kind, (TM, TN), (4, 4), (APART_M, APART_N))
+
     @kernel(
         *[floats] * 8, *[int32] * 16, threads=THREADS, min_blocks=2, name=name
     )  # fmt: skip
@@ -96,32 +99,22 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
         at_x = cuda.local.array(NX, int32)
         thread = i32(cuda.threadIdx.x)
 
-        # Positions of the layer's grid, and what their taps see.
-        index, phase_y, phase_x, first_row = i32(cuda.blockIdx.y), i32(0), i32(0), i32(0)
+        sizes = batch, image_h, image_w, channels_in, out_h, out_w, channels_out, kernel_size, stride, pad
+        index, phase = i32(cuda.blockIdx.y), i32(0)
         if kind == STATE:
             index, phase = divide(index, i32(stride * stride))
-            phase_y, phase_x = divide(phase, stride)
-            first_y, taps_y, shift_y = phase_taps(phase_y, kernel_size, stride, pad)
-            first_x, taps_x, shift_x = phase_taps(phase_x, kernel_size, stride, pad)
-            first_row = i32(phase_start(first_y, first_x, kernel_size, stride) * channels_out)
-            view = out_h, out_w, channels_out, taps_y, taps_x
-            grid_h = divide(i32(image_h - phase_y + stride - i32(1)), stride)[0]
-            grid_w = divide(i32(image_w - phase_x + stride - i32(1)), stride)[0]
-            step, columns = i32(1), channels_in
-        else:
-            view = image_h, image_w, channels_in, kernel_size, kernel_size
-            grid_h, grid_w, step, shift_y, shift_x, columns = out_h, out_w, stride, i32(-pad), i32(-pad), channels_out
-        positions = i32(i32(batch * grid_h) * grid_w)
+        view, grid, columns, taps_earlier = survey(kind, phase, sizes)
+        image_size = i32(i32(view[0] * view[1]) * view[2])
+        positions = i32(i32(batch * grid[0]) * grid[1])
         unfolded = i32(i32(view[3] * view[4]) * view[2])
         rows, depth = (positions, unfolded) if K_LAST else (i32(unfolded + ones), positions)
         row0, column0 = divide(i32(cuda.blockIdx.x), divide(i32(columns + i32(BN - 1)), i32(BN))[0])
         row0, column0 = i32(row0 * i32(BM)), i32(column0 * i32(BN))
         if row0 >= rows:
             return
-        last_row = i32(first_row + depth)
         begin = i32(index * part)
         tiles = divide(i32(max(min(i32(depth - begin), part), i32(0)) + i32(DEPTH - 1)), i32(DEPTH))[0]
-        image_size = i32(i32(view[0] * view[1]) * view[2])
+        first_row = i32(taps_earlier * view[2])
 
         # What this thread fetches: fours, so many apart, from row_x, along_x on; and which sums it keeps.
         row_x, along_x = divide(thread, i32(FOURS_X))
@@ -132,9 +125,7 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
         tap = advance((i32(0), i32(0), i32(0)), i32((begin if K_LAST else row0) + along_x), view)
         for n in range(NX):
             position = i32((row0 if K_LAST else begin) + row_x + i32(n * ROWS_X))
-            image, inside = divide(position, i32(grid_h * grid_w))
-            at_y[n], at_x[n] = divide(inside, grid_w)
-            start[n] = i32(image * image_size)
+            start[n], at_y[n], at_x[n] = locate(position, grid, image_size)
         for i in range(SUMS):
             mean[i] = ZERO
             variance[i] = ZERO
@@ -145,17 +136,11 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
                 k = i32(begin + i32(t * i32(DEPTH)))
                 for n in range(NX):
                     position = i32((row0 if K_LAST else k) + row_x + i32(n * ROWS_X))
-                    y = i32(i32(at_y[n] * step) + shift_y) if position < positions else OUTSIDE
-                    origin = start[n], y, i32(i32(at_x[n] * step) + shift_x)
+                    place = start[n], at_y[n], at_x[n]
+                    origin = origin_of(place, grid, position < positions)
                     gather4(next_x, next_x2, 4 * n, x_mu, x_var, origin, tap, view, SIGN, wide_x, ones, TWO_X)
                     if not K_LAST:
-                        at_x[n] = i32(at_x[n] + i32(DEPTH))
-                        while at_x[n] >= grid_w:
-                            at_x[n] = i32(at_x[n] - grid_w)
-                            at_y[n] = i32(at_y[n] + i32(1))
-                            if at_y[n] == grid_h:
-                                at_y[n] = i32(0)
-                                start[n] = i32(start[n] + image_size)
+                        start[n], at_y[n], at_x[n] = move(place, i32(DEPTH), grid, image_size)
                 if K_LAST:
                     tap = advance(tap, i32(DEPTH), view)
                 for n in range(NW):
@@ -163,7 +148,8 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
                         row, row_end, row_size = i32(column0 + row_w + i32(n * ROWS_W)), columns, depth
                         column = i32(k + along_w)
                     else:
-                        row, row_end, row_size = i32(first_row + k + row_w + i32(n * ROWS_W)), last_row, columns
+                        row, row_end = i32(first_row + k + row_w + i32(n * ROWS_W)), i32(first_row + depth)
+                        row_size = columns
                         column = i32(column0 + along_w)
                     matrix4(next_w, next_w2, 4 * n, w_mu, w_var, row, column, row_end, row_size, wide_w, TWO_W)
             if t > i32(0):
@@ -227,44 +213,9 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
             half = i32(i32(1) - half)
             t = i32(t + i32(1))
 
-        # Row by row, the sums of the next rows moving up: registers cannot be indexed.
-        size = i32(rows * columns)
-        if kind == STATE:
-            size = i32(i32(i32(batch * image_h) * image_w) * columns)
-        for i in range(TM):
-            row = i32(row0 + row_sum + i32((i >> 2) * APART_M) + i32(i & 3))
-            if row < rows:
-                place, apart = i32(row * columns), i32(1)  # of the row's first result, between its results
-                if kind == STATE:
-                    image, inside = divide(row, i32(grid_h * grid_w))
-                    y, x_pixel = divide(inside, grid_w)
-                    y, x_pixel = i32(i32(y * stride) + phase_y), i32(i32(x_pixel * stride) + phase_x)
-                    place = i32(i32(i32(i32(i32(image * image_h) + y) * image_w) + x_pixel) * columns)
-                elif kind == PARAMETERS:
-                    place, apart = row, rows
-                    if parts == i32(1):
-                        place, apart = parameter_place(row, i32(kernel_size * kernel_size), channels_in)
-                if parts > i32(1):
-                    place = i32(place + i32(i32(index * i32(2)) * size))
-                for j in range(TN):
-                    column = i32(column0 + column_sum + i32(j // 4 * APART_N + j % 4))
-                    if column < columns:
-                        o = i32(place + i32(column * apart))
-                        if parts > i32(1):
-                            out_mu[o], out_mu[i32(o + size)] = mean[j], variance[j]
-                        elif kind == STATE:
-                            finish_state(mean[j], variance[j], o, extra, finish_mu, out_mu, out_var)
-                        elif kind != PARAMETERS:
-                            finish_forward(
-                                mean[j], variance[j], o, column, extra, finish_mu, finish_var, out_mu, out_var
-                            )
-                        elif row < unfolded:
-                            finish_sum(mean[j], variance[j], o, extra, out_mu, out_var)
-                        else:
-                            finish_sum(mean[j], variance[j], column, extra, finish_mu, finish_var)
-            for s in range(SUMS - TN):
-                mean[s] = mean[s + TN]
-            for s in range(SUMS - TN):
-                variance[s] = variance[s + TN]
+        store(
+            mean, variance, i32(row0 + row_sum), i32(column0 + column_sum), rows, columns, grid, phase, index, sizes,
+            parts, extra, (finish_mu, finish_var), (out_mu, out_var),
+        )  # fmt: skip
 
     return product
