@@ -100,7 +100,8 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
         while epoch < args.epochs:
             title = f"epoch {epoch + 1}/{args.epochs}"
             progress = show_progress(args.progress, title, len(train_set)) if is_first else NoProgress()
-            sigma_v = float(exponential_scheduler(args.sigma_v, args.sigma_v_min, args.sigma_v_decay, epoch))
+            sigma_v_min = min(args.sigma_v_min, args.sigma_v)
+            sigma_v = float(exponential_scheduler(args.sigma_v, sigma_v_min, args.sigma_v_decay, epoch))
             train.set_epoch(epoch)
             result = run_epoch(net, head, train, test, sigma_v, progress)
             epoch += 1
