@@ -132,7 +132,7 @@ class ParameterArena:
         """Raises FloatingPointError if the last step met deltas that are not finite; see `step`."""
         counts, self._unchecked = self._unchecked, None
         if counts is not None and (bad := int(counts.sum())):
-            first = self._first_of[int(counts.argmax())]
+            first = self._first_of[int((counts > 0).argmax())]
             raise FloatingPointError(
                 f"{bad} of {self.num_parameters} parameters have a delta that is not finite, the first of them in "
                 f"{self._leaf_at(first)}; they were not changed. Check the observations and their variances."
