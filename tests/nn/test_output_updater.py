@@ -1,0 +1,149 @@
+"""Observations: any form, missing ones in all three updates, and what is refused."""
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import nn
+from tests.nn.networks import randomise
+
+NAN = np.nan
+
+
+@pytest.fixture
+def net() -> nn.Sequential:
+    net = randomise(nn.Sequential(nn.Linear(3, 4), nn.EvenExp()))
+    net(np.random.default_rng(1).normal(size=(2, 3)))
+    return net
+
+
+@pytest.fixture
+def updater() -> nn.OutputUpdater:
+    return nn.OutputUpdater("cpu")
+
+
+def deltas(net) -> np.ndarray:
+    buffer = net.input_delta_z_buffer
+    return np.array([buffer.delta_mu, buffer.delta_var])
+
+
+def test_update_is_the_gaussian_innovation(net, updater):
+    y, noise = np.arange(8.0), np.linspace(0.1, 0.8, 8)
+    updater.update(net.output_z_buffer, y, noise, net.input_delta_z_buffer)
+    mu, var = net.get_outputs()
+    jcb = net.output_z_buffer.jcb
+    np.testing.assert_allclose(deltas(net)[0], jcb * (y - mu) / (var + noise), rtol=1e-5)
+    np.testing.assert_allclose(deltas(net)[1], -(jcb**2) / (var + noise), rtol=1e-5)
+
+
+def test_indices_count_from_one_and_leave_the_rest_zero(net, updater):
+    y, noise = np.float64([3, 1, 2, 5]), np.float64([0.1, 0.2, 0.3, 0.4])
+    updater.update_using_indices(net.output_z_buffer, y, noise, [[1, 4], [3, 2]], net.input_delta_z_buffer)
+    got = deltas(net)
+    positions = [0, 3, 6, 5]
+    everything = np.full(8, NAN)
+    everything[positions] = y
+    all_noise = np.ones(8)
+    all_noise[positions] = noise
+    updater.update(net.output_z_buffer, everything, all_noise, net.input_delta_z_buffer)
+    np.testing.assert_array_equal(got, deltas(net))
+    assert np.count_nonzero(got[0]) == 4
+
+
+def test_missing_observations(net, updater):
+    """NaN in every update: zero deltas there, and the others as if it were not there."""
+    states, buffer = net.output_z_buffer, net.input_delta_z_buffer
+    full, some = np.arange(8.0), np.arange(8.0)
+    some[[2, 7]] = NAN
+    results = []
+    for y in (full, some):
+        updater.update(states, y, np.full(8, 0.5), buffer)
+        results.append(deltas(net))
+    results[0][:, [2, 7]] = 0
+    np.testing.assert_array_equal(*results)
+
+    updater.update_using_indices(states, [1, NAN, NAN, 2], np.full(4, 0.5), [1, 2, 3, 4], buffer)
+    np.testing.assert_array_equal(np.flatnonzero(deltas(net)[0]), [0, 7])
+
+    updater.update_heteros(states, [1, NAN, 2, NAN], buffer)
+    np.testing.assert_array_equal(np.flatnonzero(deltas(net)[1]), [0, 1, 4, 5])
+
+
+def test_a_step_with_everything_missing_changes_nothing(net, updater):
+    before = net.state_dict()
+    updater.update(net.output_z_buffer, np.full(8, NAN), np.ones(8), net.input_delta_z_buffer)
+    net.backward()
+    net.step()
+    assert net.state_dict() == before
+
+
+def test_any_form_of_observations(net, updater):
+    y, noise = np.arange(8, dtype=np.float32), np.full(8, 0.5, np.float32)
+    updater.update(net.output_z_buffer, y, noise, net.input_delta_z_buffer)
+    expected = deltas(net)
+    forms = [y.tolist(), y.reshape(2, 4), y.astype(np.uint8), np.repeat(y, 2)[::2], y.astype(np.float16)]
+    for form in forms:
+        updater.update(net.output_z_buffer, form, noise.astype(np.float64), net.input_delta_z_buffer)
+        np.testing.assert_array_equal(deltas(net), expected)
+
+
+def test_a_buffer_of_another_size_is_resized(net, updater):
+    buffer = nn.BaseDeltaStates(3, 1)
+    updater.update(net.output_z_buffer, np.zeros(8), np.ones(8), buffer)
+    assert (buffer.size, buffer.block_size, buffer.actual_size) == (8, 2, 4)
+
+
+BAD_VALUES = [
+    (np.zeros(7), np.ones(8), "mu_obs must hold 8 values, got 7"),
+    (np.zeros(8), np.ones(9), "var_obs must hold 8 values, got 9"),
+    (np.zeros(8), [1, 1, 1, -0.25, 1, 1, 1, 1], "var_obs .* the smallest is -0.25"),
+    (np.zeros(8), [1, 1, 1, NAN, 1, 1, 1, 1], "var_obs .* NaN"),
+    ([np.inf, 0, 0, 0, 0, 0, 0, -np.inf], np.ones(8), "mu_obs: 2 of 8 observations are infinite"),
+]
+
+
+@pytest.mark.parametrize(("y", "noise", "message"), BAD_VALUES)
+def test_bad_observations(net, updater, y, noise, message):
+    before = deltas(net)
+    with pytest.raises(ValueError, match=message):
+        updater.update(net.output_z_buffer, y, noise, net.input_delta_z_buffer)
+    index = np.tile([1, 2, 3, 4], 2)
+    with pytest.raises(ValueError, match=message):
+        updater.update_using_indices(net.output_z_buffer, y, noise, index, net.input_delta_z_buffer)
+    np.testing.assert_array_equal(deltas(net), before)
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ([0, 1, 2, 3], "from 1 to 4, got int64 from 0 to 3"),
+        ([1, 2, 3, 5], "from 1 to 4, got int64 from 1 to 5"),
+        ([1.0, 2.0, 3.0, 4.0], "integers from 1 to 4, got float64"),
+        ([1, 2, 3], "same number of outputs for 2 samples, got 3"),
+        ([], "got 0"),
+    ],
+)
+def test_bad_indices(net, updater, index, message):
+    with pytest.raises(ValueError, match=message):
+        updater.update_using_indices(net.output_z_buffer, np.zeros(4), np.ones(4), index, net.input_delta_z_buffer)
+
+
+def test_bad_heteroscedastic_observations(net, updater):
+    with pytest.raises(ValueError, match="mu_obs must hold 4 values, got 8"):
+        updater.update_heteros(net.output_z_buffer, np.zeros(8), net.input_delta_z_buffer)
+    with pytest.raises(ValueError, match="mu_obs: 1 of 4 observations are infinite"):
+        updater.update_heteros(net.output_z_buffer, [1, 2, np.inf, NAN], net.input_delta_z_buffer)
+    odd = nn.Sequential(nn.Linear(1, 3))
+    odd(np.zeros(1))
+    with pytest.raises(ValueError, match="outputs in pairs, the network has 3"):
+        updater.update_heteros(odd.output_z_buffer, np.zeros(1), odd.input_delta_z_buffer)
+
+
+def test_two_observations_of_one_output():
+    """The last one counts: deltas are no sums over observations."""
+    net = nn.Sequential(nn.Linear(1, 2))
+    net(np.ones(1))
+    updater = nn.OutputUpdater("cpu")
+    updater.update_using_indices(net.output_z_buffer, [1, 5], [1, 1], [2, 2], net.input_delta_z_buffer)
+    twice = deltas(net)
+    updater.update_using_indices(net.output_z_buffer, [5], [1], [2], net.input_delta_z_buffer)
+    np.testing.assert_array_equal(twice, deltas(net))

@@ -1,0 +1,126 @@
+"""The order of calls in training, devices and threads: what goes wrong is said."""
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import nn
+from tests.nn.networks import learned, random_batch, randomise
+
+X = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+
+
+@pytest.fixture
+def net() -> nn.Sequential:
+    return randomise(nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)))
+
+
+def test_backward_needs_a_training_pass(net):
+    with pytest.raises(RuntimeError, match="forward pass in training mode"):
+        net.backward()
+    net(X)
+    net.eval()
+    net(X)
+    with pytest.raises(RuntimeError, match=r"forward pass in training mode.*train\(\)"):
+        net.backward()
+    net.train()
+    net(X)
+    net.predict(X)
+    with pytest.raises(RuntimeError, match="forward pass in training mode"):
+        net.backward()
+
+
+def test_backward_after_a_failed_pass():
+    """BatchNorm2d refuses one sample after the layers before it have run: their buffers are of two batches."""
+    net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm2d(3))
+    net(X)
+    with pytest.raises(ValueError, match="more than one value per feature"):
+        net(X[:1])
+    with pytest.raises(RuntimeError, match="forward pass in training mode"):
+        net.backward()
+
+
+def test_deltas_of_another_batch(net):
+    net(X)
+    net.input_delta_z_buffer.set_size(8, 4)
+    with pytest.raises(ValueError, match="holds 8 deltas, the batch has 3 x 2"):
+        net.backward()
+    with pytest.raises(ValueError, match="delta_mu must hold 8 values, got 6"):
+        net.set_delta_z(np.zeros(6), np.zeros(6))
+
+
+def test_input_states_need_their_switch(net):
+    net(X)
+    with pytest.raises(RuntimeError, match="input_state_update"):
+        net.get_input_states()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_deltas_that_are_not_finite(net, bad):
+    """The step names how many and where; it changes the other parameters and not those."""
+    batch = random_batch(net, 3)
+    net(batch[0])
+    net.set_delta_z([bad, 1, 1, 1, 1, 1], -np.ones(6))
+    net.backward()
+    before = [np.array(leaf.mu_b) for leaf in learned(net)]
+    with pytest.raises(
+        FloatingPointError, match=r"\d+ of 37 parameters have a delta that is not finite.*layer 0 \(Linear"
+    ):
+        net.step()
+    assert np.isfinite(net.arena.theta).all()
+    assert learned(net)[1].mu_b[0] == before[1][0]
+    assert learned(net)[1].mu_b[1] != before[1][1]
+
+
+def test_the_first_bad_layer_is_named(net):
+    """Also where a later layer has more bad deltas."""
+    net(X)
+    net.arena.delta[...] = 0
+    net.arena.delta[0, 22] = np.nan  # a bias of the first layer: 20 weights, 5 biases
+    net.arena.delta[1, 26:30] = np.nan
+    with pytest.raises(FloatingPointError, match=r"5 of 37 parameters .* layer 0 \(Linear\(4,5\)\)"):
+        net.step()
+
+
+def test_a_step_without_a_backward_pass_changes_nothing(net):
+    before = net.state_dict()
+    net.step()
+    net(X)
+    net.step()
+    assert net.state_dict() == before
+
+
+def test_a_second_step_applies_the_deltas_again(net):
+    """As in pytagi: step() does not clear them."""
+    net(X)
+    net.set_delta_z(1e-3 * np.ones(6), np.zeros(6))
+    net.backward()
+    start = np.array(net.layers[2].mu_b)
+    net.step()
+    once = net.layers[2].mu_b - start
+    net.step()
+    np.testing.assert_allclose(net.layers[2].mu_b - start, 2 * once, rtol=1e-4)
+
+
+@pytest.mark.parametrize("device", ["gpu", "", "cpu:0", "cuda:x", "CPU", None, 3])
+def test_unknown_devices(net, device):
+    with pytest.raises(ValueError, match="unknown device"):
+        net.to_device(device)
+    with pytest.raises(ValueError, match="unknown device"):
+        nn.OutputUpdater(device)
+    assert net.device == "cpu"
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_bad_numbers_of_threads(net, threads):
+    before = net.layers[0].num_threads
+    with pytest.raises(ValueError, match=f"set_threads\\({threads}\\)"):
+        net.set_threads(threads)
+    assert net.layers[0].num_threads == before
+
+
+def test_summary_and_repr(net):
+    lines = net.summary().splitlines()
+    assert lines[0].split() == ["layer", "output", "parameters"]
+    assert lines[1].split() == ["Linear.0", "5", "25"]
+    assert lines[-1].split() == ["total", "37"]
+    assert repr(net) == "Sequential(\n  (0): Linear(4,5)\n  (1): ReLU()\n  (2): Linear(5,2)\n)"
