@@ -1,0 +1,68 @@
+"""Compiled loops are kept between processes, and never meet sources other than their own."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# One number through LeakyReLU, whose slope below zero is a constant of the formulas.
+PROGRAM = """
+from pytagi_ddp import nn
+net = nn.Sequential(nn.LeakyReLU(), nn.Linear(1, 1, bias=False))
+net.layers[1].mu_w = [1]
+net.eval()
+print(net([-8.0])[0][0])
+"""
+
+
+@pytest.fixture
+def tree(tmp_path) -> Path:
+    """A copy of the package, with its own cache beside it."""
+    hidden = shutil.ignore_patterns("__pycache__", "cuda")
+    for folder in ("kernels", "pytagi_ddp"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, symlinks=True, ignore=hidden)
+    if not (tmp_path / "pytagi_ddp" / "kernels").exists():
+        pytest.skip("the package is installed, not a source tree: there is nothing to edit")
+    return tmp_path
+
+
+def run(tree: Path, cache: str = "cache") -> float:
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tree / cache), "PYTHONDONTWRITEBYTECODE": "1"}
+    result = subprocess.run([sys.executable, "-c", PROGRAM], cwd=tree, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return float(result.stdout)
+
+
+def files(tree: Path) -> dict[Path, int]:
+    """Compiled code and its indices, with the time of their last change."""
+    return {path: path.stat().st_mtime_ns for path in (tree / "cache").rglob("*.nb*")}
+
+
+def test_an_edited_formula_never_meets_a_stale_cache(tree):
+    formula = tree / "kernels" / "formulas" / "activation.py"
+    original = formula.read_text()
+
+    assert run(tree) == pytest.approx(-0.8)
+    compiled = files(tree)
+    assert compiled, "nothing was kept"
+    assert run(tree) == pytest.approx(-0.8)
+    assert files(tree) == compiled, "the second run compiled again"
+
+    assert original.count("LEAK = f(0.1)") == 1
+    formula.write_text(original.replace("LEAK = f(0.1)", "LEAK = f(0.25)"))
+    assert run(tree) == pytest.approx(-2.0)
+    assert compiled.items() < files(tree).items()
+
+    formula.write_text(original)
+    both = files(tree)
+    assert run(tree) == pytest.approx(-0.8)
+    assert files(tree) == both, "the first cache was not found again"
+
+
+def test_without_a_place_for_a_cache_it_computes_all_the_same(tree):
+    (tree / "cache").write_text("a file where the folder should be")
+    assert run(tree) == pytest.approx(-0.8)
