@@ -123,10 +123,11 @@ class Arrays:
 
     def snapshot(self, array) -> Arrival:
         """A flat copy for the user that later work leaves alone; it arrives while the host goes on."""
+        if array.size == 0:
+            return Arrival(np.empty(0, array.dtype), None)
         with on_device(self.index):
             pinned = cupyx.empty_pinned(array.size, array.dtype)
-            if array.size:
-                array.reshape(-1).get(out=pinned, blocking=False)
+            array.data.copy_to_host_async(pinned.ctypes.data, array.nbytes)
             return Arrival(pinned, self._done(pinned).synchronize)
 
     def _send(self, source: np.ndarray, out) -> None:
@@ -154,36 +155,47 @@ def _copy_on_device(source, out) -> None:
     out.data.copy_from_device_async(source.data, out.nbytes)
 
 
+class SimulatedArray(np.ndarray):
+    """A device array of the simulator: arithmetic and functions of NumPy are refused, as there are none on a GPU."""
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **options):
+        raise TypeError(f"np.{ufunc.__name__} of an array on a device: use a kernel, or read the array first")
+
+    def __array_function__(self, function, types, arguments, options):
+        raise TypeError(f"np.{function.__name__} of an array on a device: use a kernel, or read the array first")
+
+
 class SimulatedArrays:
-    """The same for Numba's simulator, where a device array is a NumPy array."""
+    """The same as `Arrays` for Numba's simulator."""
 
     asynchronous = True
 
     def __init__(self, index: int):
         self.index = index
 
-    def empty(self, shape, dtype=np.float32) -> np.ndarray:
-        return np.full(shape, -77, dtype)  # seen in a result if something reads what nobody has written
+    def empty(self, shape, dtype=np.float32) -> SimulatedArray:
+        unwritten = np.nan if dtype == np.float32 else -(1 << 30)
+        return np.full(shape, unwritten, dtype).view(SimulatedArray)
 
-    def zeros(self, shape, dtype=np.float32) -> np.ndarray:
-        return np.zeros(shape, dtype)
+    def zeros(self, shape, dtype=np.float32) -> SimulatedArray:
+        return np.zeros(shape, dtype).view(SimulatedArray)
 
-    def clear(self, array: np.ndarray) -> None:
+    def clear(self, array: SimulatedArray) -> None:
         queue(array.fill, 0)
 
     def copy(self, source: np.ndarray, out: np.ndarray) -> None:
-        queue(np.copyto, out, source.reshape(out.shape))
+        queue(np.copyto, out.view(np.ndarray), source.view(np.ndarray).reshape(out.shape))
 
-    def place(self, source: np.ndarray, into: np.ndarray | None = None) -> np.ndarray:
+    def place(self, source: np.ndarray, into: SimulatedArray | None = None) -> SimulatedArray:
         return _place(self, source, into)
 
     def to_host(self, array: np.ndarray) -> np.ndarray:
-        return array.copy()
+        return np.array(array.view(np.ndarray))
 
     visible = to_host
 
-    def snapshot(self, array: np.ndarray) -> Arrival:
-        return Arrival(array.flatten(), None)
+    def snapshot(self, array: SimulatedArray) -> Arrival:
+        return Arrival(self.to_host(array).reshape(-1), None)
 
 
 def _place(device: Arrays | SimulatedArrays, source: np.ndarray, into):

@@ -1,0 +1,209 @@
+"""Whole networks in the simulator: training steps, moves between devices, copies and graphs against the CPU."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import cuda, nn
+from tests.nn.networks import assert_same, pass_through, random_batch, randomise
+
+
+def dense() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(5, 6), nn.MixtureReLU(), nn.LayerNorm([6]), nn.Linear(6, 3), nn.Remax())
+
+
+def image() -> nn.Sequential:
+    conv = nn.Conv2d(2, 3, 3, padding=1, in_width=4, in_height=4, bias=False)
+    tail = (nn.BatchNorm2d(3), nn.MixtureReLU(), nn.AvgPool2d(2, 2), nn.MaxPool2d(2, 1), nn.Linear(3, 2))
+    return nn.Sequential(conv, nn.Tanh(), *tail)
+
+
+def residual() -> nn.Sequential:
+    def unit(c_in, c_out, **conv):
+        return [nn.Conv2d(c_in, c_out, bias=False, **conv), nn.MixtureReLU(), nn.BatchNorm2d(c_out)]
+
+    same = nn.ResNetBlock(nn.LayerBlock(*unit(2, 2, kernel_size=3, padding=1)))
+    main = nn.LayerBlock(*unit(2, 3, kernel_size=3, stride=2, padding=1, padding_type=2))
+    half = nn.ResNetBlock(main, nn.LayerBlock(*unit(2, 3, kernel_size=2, stride=2)))
+    stem = unit(1, 2, kernel_size=3, padding=1, in_width=4, in_height=4)
+    return nn.Sequential(*stem, same, half, nn.AvgPool2d(2), nn.Linear(3, 2))
+
+
+def train(net: nn.Sequential, steps: int, batch: int = 3, seed: int = 0) -> None:
+    rng = np.random.default_rng(seed)
+    updater = nn.OutputUpdater(net.device)
+    for _ in range(steps):
+        net(rng.standard_normal((batch, net.in_shape.size)))
+        y = rng.standard_normal((batch, net.out_shape.size))
+        updater.update(net.output_z_buffer, y, np.full(y.shape, 0.3), net.input_delta_z_buffer)
+        net.backward()
+        net.step()
+
+
+def assert_equal_states(net: nn.Sequential, other: nn.Sequential, tolerance: float) -> None:
+    a, b = net.state_dict(), other.state_dict()
+    flat = [{f"{k} {i}": array for k, arrays in s.items() for i, array in enumerate(arrays)} for s in (a, b)]
+    assert_same(*flat, tolerance)
+
+
+@pytest.mark.parametrize("make", [dense, image, residual])
+def test_pass_and_steps(make):
+    """Outputs, deltas of input and parameters of one pass, then parameters and statistics after two steps."""
+    host = randomise(make())
+    device = copy.deepcopy(host)
+    device.to_device("cuda")
+    batch = random_batch(host, 3)
+    assert_same(pass_through(device, *batch), pass_through(host, *batch), 2e-5)
+    train(host, 2)
+    train(device, 2)
+    assert_equal_states(device, host, 5e-5)
+    assert device.get_neg_var_w_counter() == host.get_neg_var_w_counter()
+    x = batch[0]
+    np.testing.assert_allclose(device.predict(x, 2), host.predict(x, 2), 2e-4, 2e-5)
+
+
+def test_there_and_back():
+    """Everything comes along, before and after training: the networks stay equal to the last bit where they rest."""
+    host = randomise(image())
+    train(host, 1)
+    batch = random_batch(host, 3)
+    before = pass_through(host, *batch)
+    moved = copy.deepcopy(host)
+    tail = moved.arena.tail.copy()
+    tail[:3] = [7, 1, 0]
+    moved.arena.tail[:3] = tail[:3]
+    moved.to_device("cuda")
+    assert moved.device == "cuda:0"
+    assert moved.state_dict() == host.state_dict()
+    np.testing.assert_array_equal(np.asarray(moved.arena.tail), tail)
+    deltas = {key: leaf.delta_mu_w for key, leaf in moved.named_leaves()}
+    assert all(np.array_equal(deltas[key], leaf.delta_mu_w) for key, leaf in host.named_leaves())
+    np.testing.assert_array_equal(moved.get_outputs()[0], before["output mean"])
+    with pytest.raises(RuntimeError, match="forward pass"):
+        moved.backward()
+    train(moved, 1, seed=1)
+    on_device = moved.state_dict()
+    moved.to_device("cpu")
+    assert moved.device == "cpu" and moved.state_dict() == on_device
+    train(moved, 1, seed=2)
+    train(host, 1, seed=1)
+    train(host, 1, seed=2)
+    assert_equal_states(moved, host, 5e-5)
+
+
+def test_copies_of_a_network_on_a_device():
+    net = randomise(dense())
+    net.to_device("cuda:0")
+    train(net, 1)
+    for twin in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert twin.device == "cuda:0"
+        assert twin.state_dict() == net.state_dict()
+        np.testing.assert_array_equal(twin.get_outputs()[1], net.get_outputs()[1])
+        train(twin, 1)
+        assert twin.state_dict() != net.state_dict()
+
+
+def test_files(tmp_path):
+    net, host = randomise(image()), image()
+    net.to_device("cuda")
+    net.save(tmp_path / "net")
+    host.load(tmp_path / "net")
+    assert host.state_dict() == net.state_dict()
+    other = randomise(image(), seed=5)
+    net.params_from(other)
+    assert net.state_dict() == other.state_dict()
+
+
+def test_networks_in_a_row():
+    """An output on one device is the input of a network on another."""
+    first, second = randomise(dense()), randomise(nn.Sequential(nn.Linear(3, 2)), seed=3)
+    x = random_batch(first, 3)[0]
+    first(x)
+    expected = second(first.output_z_buffer)
+    second.to_device("cuda")
+    np.testing.assert_allclose(second(first.output_z_buffer), expected, 1e-5)
+    first.to_device("cuda")
+    first(x)
+    second.to_device("cpu")
+    np.testing.assert_allclose(second(first.output_z_buffer), expected, 1e-5)
+
+
+def test_what_is_read_is_a_copy_and_can_be_assigned():
+    net = dense()
+    net.to_device("cuda")
+    train(net, 1)
+    z, layer = net.output_z_buffer, net.layers[0]
+    z.mu_a[:] = 7
+    assert not (z.mu_a == 7).any()
+    z.mu_a = np.full(z.size, 7)
+    assert (z.mu_a == 7).all()
+    layer.mu_w = np.arange(30)
+    np.testing.assert_array_equal(layer.mu_w, np.arange(30))
+    layer.delta_mu_w = np.ones(30)
+    np.testing.assert_allclose(layer.delta_mu_w, 1, 1e-6)
+    with pytest.raises(TypeError, match="use a kernel"):
+        net.arena.theta * 2
+
+
+@pytest.mark.parametrize("mode", ["indices", "heteros"])
+def test_other_updates(mode):
+    net, results = randomise(nn.Sequential(nn.Linear(3, 4), nn.EvenExp())), []
+    for device in ("cpu", "cuda"):
+        net.to_device(device)
+        net(random_batch(net, 2)[0])
+        states, deltas = net.output_z_buffer, net.input_delta_z_buffer
+        updater = nn.OutputUpdater(device)
+        if mode == "indices":
+            updater.update_using_indices(states, [1, np.nan, 3, 4], [0.1] * 4, [1, 4, 2, 2], deltas)
+        else:
+            updater.update_heteros(states, [1, 2, np.nan, 4], deltas)
+        results.append({"mean": deltas.delta_mu, "variance": deltas.delta_var})
+    assert_same(*reversed(results), 1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*invalid value:RuntimeWarning")
+def test_a_delta_that_is_not_finite_is_reported_with_the_next_step():
+    net = nn.Sequential(nn.Linear(2, 2))
+    net.to_device("cuda")
+    for look in (net.step, net.eval, net.state_dict):
+        net.train()
+        before = np.array(net.layers[0].mu_w)
+        net([[1.0, 2.0]])
+        net.set_delta_z([np.inf, 0], [0, 0])
+        net.backward()
+        net.step()
+        np.testing.assert_array_equal(net.layers[0].mu_w[:2], before[:2])
+        with pytest.raises(FloatingPointError, match=r"3 of 6 parameters .* layer 0 \(Linear\(2,2\)\)"):
+            look()
+
+
+def test_graphs_replay_what_was_captured(monkeypatch):
+    """The same steps with graphs and without give the same bits; batch sizes and modes change in between."""
+    net = randomise(image())
+    nets = [net, copy.deepcopy(net)]
+    calls = 0
+    for net, graphs in zip(nets, (True, False), strict=True):
+        monkeypatch.setattr(cuda, "use_graphs", graphs)
+        net.to_device("cuda")
+        kernel = net.kernels.conv2d.forward
+        seen = []
+        monkeypatch.setattr(net.kernels.conv2d, "forward", lambda *a, k=kernel, s=seen: (s.append(1), k(*a)))
+        train(net, 4)
+        train(net, 1, batch=2)
+        net.predict(np.ones((3, 32)))
+        train(net, 3)
+        monkeypatch.setattr(net.kernels.conv2d, "forward", kernel)
+        calls = len(seen) if graphs else calls
+    assert calls == 2 + 1 + 1 + 2  # as Python, captured; other batch; evaluation; as Python, captured
+    assert nets[0].state_dict() == nets[1].state_dict()
+
+
+def test_same_bits_every_time():
+    net = randomise(residual())
+    nets = [net, copy.deepcopy(net)]
+    for net in nets:
+        net.to_device("cuda")
+        train(net, 1)
+    assert nets[0].state_dict() == nets[1].state_dict()
