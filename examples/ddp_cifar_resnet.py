@@ -68,7 +68,7 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
     if folder is None and args.data == "cifar10":
         sys.exit(f"error: {reason}" if is_first else 1)
     if folder is None and args.data == "auto" and is_first:
-        print(f"No CIFAR-10, so this trains on synthetic images. {reason}", flush=True)
+        print(f"no CIFAR-10 (see --data-dir), training on synthetic images: {reason}", flush=True)
     if args.batch_size is None:
         args.batch_size = 16 if folder is None else 128
     if args.augment is None:
@@ -91,9 +91,9 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
     if log:
         log.write("start", ranks=ranks, parameters=model.num_parameters, **vars(args))
         print(
-            f"{args.model}, {model.num_parameters:,} parameters, each with a mean and a variance; "
-            f"{ranks} ranks x {args.threads} threads; {len(train_set):,} images of {train_set.name}, "
-            f"{len(test_set):,} of {test_set.name}; batches of {args.batch_size} per rank",
+            f"{args.model}: {model.num_parameters:,} parameters, each with a mean and a variance\n"
+            f"ranks: {ranks}, threads per rank: {args.threads}, images per rank and step: {args.batch_size}\n"
+            f"images: {len(train_set):,} of {train_set.name}, {len(test_set):,} of {test_set.name}",
             flush=True,
         )
     with train, test:

@@ -29,7 +29,8 @@ def find_or_download(args: argparse.Namespace, communicator: Communicator) -> tu
         try:
             found = find_cifar10(args.data_dir) or download_cifar10(args.data_dir), ""
         except DatasetNotFoundError as error:
-            found = None, str(error)
+            in_full = args.data == "cifar10" or args.data_dir  # with every place that was searched
+            found = None, str(error if in_full else error.__cause__ or error)
     return communicator.broadcast_object(found)
 
 

@@ -36,11 +36,10 @@ def test_trains_and_reports(tmp_path, np):
         assert 0 <= record["communication_share"] < 1
     lines = stdout.splitlines()
     parameters = "85,722" if np == 1 else "85,787"
-    assert lines[0].startswith(
-        f"resnet8, {parameters} parameters, each with a mean and a variance; {np} ranks x 1 threads"
-    )
-    assert [line.partition(":")[0] for line in lines[1:]] == ["epoch 1/2", "epoch 2/2", "log and curves"]
-    assert f"test error {epochs[1]['test_error']:.2%}" in lines[2]
+    assert lines[0] == f"resnet8: {parameters} parameters, each with a mean and a variance"
+    assert lines[1] == f"ranks: {np}, threads per rank: 1, images per rank and step: 20"
+    assert [line.partition(":")[0] for line in lines[2:]] == ["images", "epoch 1/2", "epoch 2/2", "log and curves"]
+    assert f"test error {epochs[1]['test_error']:.2%}" in lines[4]
     assert (tmp_path / "curves.png").exists() == bool(importlib.util.find_spec("matplotlib"))
 
 

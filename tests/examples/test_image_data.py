@@ -18,7 +18,7 @@ def offline(monkeypatch):
 
     def download(folder):
         asked.append(folder)
-        raise DatasetNotFoundError("the download failed: no network")
+        raise DatasetNotFoundError("not in a and b; the download failed") from OSError("no network")
 
     monkeypatch.setattr(image_data, "find_cifar10", lambda folder: None)
     monkeypatch.setattr(image_data, "download_cifar10", download)
@@ -39,7 +39,8 @@ def test_not_found_is_downloaded(offline, monkeypatch):
 
 def test_neither_found_nor_downloaded(offline):
     folder, reason = image_data.find_or_download(parse_arguments(["--data-dir", "x"]), SerialCommunicator())
-    assert (folder, reason, offline) == (None, "the download failed: no network", ["x"])
+    assert (folder, reason, offline) == (None, "not in a and b; the download failed", ["x"])
+    assert image_data.find_or_download(parse_arguments([]), SerialCommunicator()) == (None, "no network")
 
 
 def test_only_rank_0_looks(offline):
@@ -66,13 +67,13 @@ def test_the_job_says_that_it_falls_back(offline, tmp_path, capsys):
     small = ["--model", "resnet8", "--limit-train", "20", "--limit-test", "10", "--epochs", "1", "--threads", "1"]
     main([*small, "--log-dir", str(tmp_path)])
     first = capsys.readouterr().out.splitlines()[0]
-    assert first == "No CIFAR-10, so this trains on synthetic images. the download failed: no network"
+    assert first == "no CIFAR-10 (see --data-dir), training on synthetic images: no network"
 
 
 def test_cifar10_or_nothing(offline):
     with pytest.raises(SystemExit) as error:
         main(["--data", "cifar10"])
-    assert error.value.code == "error: the download failed: no network"
+    assert error.value.code == "error: not in a and b; the download failed"
 
 
 def test_limits(monkeypatch):
