@@ -1,0 +1,112 @@
+"""Speed of the moment products against the sgemm peak of the same run: `python -m benchmarks.products`.
+
+A layer's forward pass is 3 products (2 if its input is deterministic), its backward pass 4 (2 without deltas of the
+input). Peak: one 1536 x 1536 x 1536 sgemm per thread, all at once. Rounds of all workloads are interleaved and the
+best time of each counts, so that a busy machine disturbs the ratios little.
+"""
+
+import argparse
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from pytagi_ddp.kernels.cpu import conv2d, linear
+from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
+
+LINEAR = [  # batch, inputs, outputs, first layer
+    (256, 4096, 4096, False),
+    (32, 784, 128, True),
+    (32, 128, 128, False),
+    (512, 784, 128, True),
+]
+CONV2D = [  # batch, height and width, channels, outputs, kernel, stride, zeros before and after, first layer
+    (32, 32, 64, 64, 3, 1, 1, 1, False),
+    (32, 16, 128, 128, 3, 1, 1, 1, False),
+    (128, 8, 256, 256, 3, 1, 1, 1, False),
+    (128, 4, 512, 512, 3, 1, 1, 1, False),
+    (16, 4, 512, 512, 3, 1, 1, 1, False),
+    (32, 16, 128, 256, 3, 2, 0, 1, False),
+    (32, 16, 128, 256, 2, 2, 0, 0, False),
+    (32, 32, 3, 64, 3, 1, 1, 1, True),
+    (128, 28, 1, 16, 4, 1, 1, 1, True),
+    (128, 13, 16, 32, 5, 1, 0, 0, False),
+]
+
+
+def normal(*shape):
+    return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+
+
+def calls(module, shape_in, shape_out, shape_w, geometry, first):
+    """The forward and the backward call of one layer, and the multiply-adds of one of its products."""
+    mu, w, b, delta_mu = (normal(*shape) for shape in (shape_in, shape_w, shape_w[:1], shape_out))
+    var, w_var, delta_var = mu**2, w**2, -(delta_mu**2)
+    out, in_delta = np.empty((2, *shape_out), np.float32), np.empty((2, *shape_in), np.float32)
+    weight, bias = np.empty((2, *shape_w), np.float32), np.empty((2, *b.shape), np.float32)
+    if first:
+        var, in_delta = None, (None, None)
+
+    def forward():
+        module.forward(mu, var, w, w_var, b, b, *out, *geometry)
+
+    def backward():
+        module.backward(mu, mu, delta_mu, delta_var, w, *in_delta, *weight, *bias, *geometry, False)
+
+    return forward, backward, delta_mu.size // shape_w[0] * w.size
+
+
+def workloads():
+    for batch, inputs, outputs, first in LINEAR:
+        name = f"Linear {inputs} to {outputs}, batch {batch}" + first * ", first"
+        yield name, first, calls(linear, (batch, inputs), (batch, outputs), (outputs, inputs), (), first)
+    for batch, size, channels, outputs, kernel, stride, before, after, first in CONV2D:
+        name = f"Conv {channels} to {outputs}, k{kernel} s{stride}, {size}x{size}, batch {batch}" + first * ", first"
+        out = (size + before + after - kernel) // stride + 1
+        shapes = (batch, size, size, channels), (batch, out, out, outputs), (outputs, channels, kernel, kernel)
+        yield name, first, calls(conv2d, *shapes, (stride, before), first)
+
+
+def seconds(function, repeat=1):
+    function()
+    start = time.perf_counter()
+    for _ in range(repeat):
+        function()
+    return (time.perf_counter() - start) / repeat
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, help="default: usable cores / ranks on this node")
+    parser.add_argument("--repeat", type=int, default=10, help="rounds; the best time counts")
+    parser.add_argument("--only", default="", help="only workloads whose name contains this")
+    args = parser.parse_args()
+    if args.threads:
+        set_threads(args.threads)
+    threads = get_threads()
+    size = 1536
+    a, b, c = normal(size, size), normal(size, size), normal(threads, size, size)
+    chosen = [w for w in workloads() if args.only in w[0]]
+    peak, best = np.inf, np.full((len(chosen), 2), np.inf)
+    with ThreadPoolExecutor(threads) as pool, threadpool_limits(1, "blas"):
+        for _ in range(args.repeat):
+            peak = min(peak, seconds(lambda: list(pool.map(lambda out: np.matmul(a, b, out=out), c))))
+            for i, (_, _, (*directions, macs)) in enumerate(chosen):
+                for j, call in enumerate(directions):
+                    best[i, j] = min(best[i, j], seconds(call, 1 + 10**8 // macs // threads))
+    rate = threads * 2 * size**3 / peak / 1e9
+    print(f"sgemm peak on {threads} threads: {rate:.0f} GFLOP/s")
+    print(f"{'':42}{'forward':>22}{'backward':>22}{'both':>22}")
+    for (name, first, (_, _, macs)), times in zip(chosen, best, strict=True):
+        products = (2, 2) if first else (3, 4)
+        columns = [(times[0], products[0]), (times[1], products[1]), (times.sum(), sum(products))]
+        print(f"{name:42}", end="")
+        for spent, count in columns:
+            speed = 2 * count * macs / spent / 1e9
+            print(f"{spent * 1e3:8.3f} ms{speed:5.0f}{speed / rate:5.0%} ", end="")
+        print()
+
+
+if __name__ == "__main__":
+    main()

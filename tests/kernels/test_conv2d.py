@@ -1,0 +1,194 @@
+"""Convolution moment products against float64 sums over taps."""
+
+import numpy as np
+import pytest
+
+from pytagi_ddp.kernels.cpu import conv2d
+from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
+from pytagi_ddp.kernels.cpu.workspace import workspace
+
+CASES = [  # batch, height, width, channels, outputs, kernel, stride, zeros at top/left, zeros at bottom/right
+    (1, 1, 1, 1, 1, 1, 1, 0, 0),
+    (2, 5, 7, 3, 4, 3, 1, 1, 1),
+    (1, 8, 8, 1, 16, 5, 1, 0, 0),
+    (3, 6, 5, 17, 9, 1, 1, 0, 0),
+    (2, 7, 9, 4, 6, 1, 2, 0, 0),  # k < stride: pixels that no output reads
+    (2, 7, 6, 5, 3, 2, 3, 0, 1),
+    (3, 8, 8, 16, 33, 3, 2, 0, 1),  # the strided convolutions of a residual block
+    (3, 8, 8, 16, 33, 2, 2, 0, 0),
+    (2, 9, 11, 6, 5, 3, 2, 1, 1),
+    (1, 10, 4, 2, 3, 4, 3, 2, 1),
+    (2, 6, 6, 3, 2, 5, 1, 2, 2),
+    (2, 4, 5, 3, 5, 3, 1, 4, 4),  # more padding than kernel
+    (2, 2, 2, 3, 5, 5, 1, 2, 2),  # kernel larger than the image
+    (5, 20, 21, 60, 20, 3, 1, 1, 1),  # more positions and patch elements than one block
+    (20, 4, 4, 130, 70, 3, 1, 1, 1),
+]
+
+
+@pytest.fixture(params=[1, 2, 3])
+def threads(request):
+    before = get_threads()
+    set_threads(request.param)
+    yield request.param
+    set_threads(before)
+
+
+def arrays(case, seed=0):
+    batch, height, width, channels, outputs, k, stride, before, after = case
+    out_size = [(n + before + after - k) // stride + 1 for n in (height, width)]
+    rng = np.random.default_rng(seed)
+    normal = lambda *size: rng.standard_normal(size, dtype=np.float32)  # noqa: E731
+    return {
+        "mu": normal(batch, height, width, channels),
+        "var": normal(batch, height, width, channels) ** 2,
+        "jcb": normal(batch, height, width, channels),
+        "w": normal(outputs, channels, k, k),
+        "s": normal(outputs, channels, k, k) ** 2,
+        "b": normal(outputs),
+        "sb": normal(outputs) ** 2,
+        "dm": normal(batch, *out_size, outputs),
+        "ds": -(normal(batch, *out_size, outputs) ** 2),
+    }
+
+
+def taps(case, padded_shape, out_shape):
+    """For each kernel element (r, q): the slice of the padded image that it multiplies."""
+    k, stride = case[5], case[6]
+    for r in range(k):
+        for q in range(k):
+            rows = slice(r, r + stride * (out_shape[1] - 1) + 1, stride)
+            yield r, q, (slice(None), rows, slice(q, q + stride * (out_shape[2] - 1) + 1, stride))
+
+
+def pad(case, x):
+    zeros = (case[7], case[8])
+    return np.pad(x.astype(np.float64), ((0, 0), zeros, zeros, (0, 0)))
+
+
+def convolve(case, x, w, out_shape):
+    x, out = pad(case, x), np.zeros(out_shape)
+    for r, q, window in taps(case, x.shape, out_shape):
+        out += np.einsum("byxc,oc->byxo", x[window], w[:, :, r, q].astype(np.float64))
+    return out
+
+
+def adjoint(case, d, w, in_shape):
+    x = pad(case, np.zeros(in_shape))
+    for r, q, window in taps(case, x.shape, d.shape):
+        x[window] += np.einsum("byxo,oc->byxc", d.astype(np.float64), w[:, :, r, q].astype(np.float64))
+    return x[:, case[7] : case[7] + in_shape[1], case[7] : case[7] + in_shape[2]]
+
+
+def weight_sums(case, x, d, w_shape):
+    x, g = pad(case, x), np.zeros(w_shape)
+    for r, q, window in taps(case, x.shape, d.shape):
+        g[:, :, r, q] = np.einsum("byxo,byxc->oc", d.astype(np.float64), x[window])
+    return g
+
+
+def close(actual, expected):
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-5 * max(np.abs(expected).max(), 1e-30))
+
+
+def run_forward(case, a, deterministic=False, bias=True):
+    out = np.full((2, *a["dm"].shape), np.nan, np.float32)
+    b, sb = (a["b"], a["sb"]) if bias else (None, None)
+    conv2d.forward(
+        a["mu"], None if deterministic else a["var"], a["w"], a["s"], b, sb, out[0], out[1], case[6], case[7]
+    )  # fmt: skip
+    return out
+
+
+def run_backward(case, a, jcb=True, state=True, bias=True, accumulate=False, start=np.nan):
+    d_in = np.full((2, *a["mu"].shape), np.nan, np.float32) if state else (None, None)
+    weight = np.full((2, *a["w"].shape), start, np.float32)
+    b = np.full((2, len(a["w"])), start, np.float32) if bias else (None, None)
+    conv2d.backward(
+        a["mu"], a["jcb"] if jcb else None, a["dm"], a["ds"], a["w"], *d_in, *weight, *b, case[6], case[7], accumulate
+    )  # fmt: skip
+    return d_in, weight, b
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("deterministic", "bias"), [(False, True), (True, False)])
+def test_forward(case, deterministic, bias, threads):
+    a = arrays(case)
+    out_mu, out_var = run_forward(case, a, deterministic, bias)
+    var = 0 if deterministic else convolve(case, a["var"], a["w"] ** 2 + a["s"], out_var.shape)
+    close(out_mu, convolve(case, a["mu"], a["w"], out_mu.shape) + bias * a["b"])
+    close(out_var, var + convolve(case, a["mu"] ** 2, a["s"], out_var.shape) + bias * a["sb"])
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("jcb", "accumulate"), [(True, False), (False, True)])
+def test_backward(case, jcb, accumulate, threads):
+    a = arrays(case)
+    start = 0.5 if accumulate else np.nan
+    d_in, weight, bias = run_backward(case, a, jcb, accumulate=accumulate, start=start)
+    offset = start if accumulate else 0
+    jacobian = a["jcb"].astype(np.float64) if jcb else 1
+    close(d_in[0], jacobian * adjoint(case, a["dm"], a["w"], a["mu"].shape))
+    close(d_in[1], jacobian**2 * adjoint(case, a["ds"], a["w"] ** 2, a["mu"].shape))
+    close(weight[0], offset + weight_sums(case, a["mu"], a["dm"], a["w"].shape))
+    close(weight[1], offset + weight_sums(case, a["mu"] ** 2, a["ds"], a["w"].shape))
+    close(bias[0], offset + a["dm"].sum((0, 1, 2), dtype=np.float64))
+    close(bias[1], offset + a["ds"].sum((0, 1, 2), dtype=np.float64))
+
+
+def test_first_layer_skips_input_deltas_and_bias():
+    a = arrays(CASES[1])
+    _, weight, _ = run_backward(CASES[1], a, state=False, bias=False)
+    _, expected, _ = run_backward(CASES[1], a)
+    np.testing.assert_array_equal(weight, expected)
+
+
+@pytest.mark.parametrize("case", CASES[-2:])
+def test_same_bits_every_time(case, threads):
+    a = arrays(case)
+    first = [run_forward(case, a), *run_backward(case, a)]
+    for _ in range(3):
+        for one, other in zip(first, [run_forward(case, a), *run_backward(case, a)], strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_batch_grows_and_shrinks():
+    case = (24, 6, 6, 8, 12, 3, 1, 1, 1)
+    largest = arrays(case)
+    expected = run_forward(case, largest)
+    for batch in (3, 24, 1, 13):
+        a = {k: v[:batch] if k in ("mu", "var", "jcb", "dm", "ds") else v for k, v in largest.items()}
+        np.testing.assert_allclose(run_forward(case, a), expected[:, :batch], rtol=1e-4, atol=1e-3)
+
+
+def test_second_call_allocates_nothing(threads):
+    case = (8, 8, 8, 32, 48, 3, 2, 0, 1)
+    a = arrays(case)
+    run_forward(case, a)
+    run_backward(case, a)
+    before = workspace(0)
+    run_forward(case, a)
+    run_backward(case, a)
+    assert workspace(0) is before
+
+
+@pytest.mark.parametrize("name", ["mu", "var", "w", "s", "b", "sb"])
+def test_forward_refuses_sizes_that_do_not_fit(name):
+    a = arrays(CASES[1])
+    a[name] = np.ascontiguousarray(a[name][..., :-1])
+    with pytest.raises(ValueError, match="conv2d"):
+        run_forward(CASES[1], a)
+
+
+@pytest.mark.parametrize("name", ["jcb", "dm", "ds", "w"])
+def test_backward_refuses_sizes_that_do_not_fit(name):
+    a = arrays(CASES[1])
+    a[name] = np.ascontiguousarray(a[name][:-1])
+    with pytest.raises(ValueError, match="conv2d"):
+        run_backward(CASES[1], a)
+
+
+def test_refuses_a_stride_of_zero():
+    a = arrays(CASES[1])
+    with pytest.raises(ValueError, match="stride 0"):
+        run_forward((*CASES[1][:6], 0, *CASES[1][7:]), a)

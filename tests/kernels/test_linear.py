@@ -1,0 +1,153 @@
+"""Dense moment products against float64 sums."""
+
+import numpy as np
+import pytest
+
+from pytagi_ddp.kernels.cpu import linear
+from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
+from pytagi_ddp.kernels.cpu.workspace import workspace
+
+SHAPES = [  # batch, inputs, outputs
+    (1, 1, 1),
+    (1, 7, 3),
+    (5, 1, 17),
+    (3, 33, 16),
+    (32, 784, 129),
+    (70, 130, 65),
+    (1100, 40, 50),  # more rows than one block
+    (9, 600, 1030),  # more inputs and outputs than one block
+]
+
+
+@pytest.fixture(params=[1, 2, 3])
+def threads(request):
+    before = get_threads()
+    set_threads(request.param)
+    yield request.param
+    set_threads(before)
+
+
+def arrays(shape, seed=0):
+    """A forward and a backward call's inputs; deltas of the variance are negative as they are in training."""
+    rng = np.random.default_rng(seed)
+    batch, inputs, outputs = shape
+    normal = lambda *size: rng.standard_normal(size, dtype=np.float32)  # noqa: E731
+    return {
+        "mu": normal(batch, inputs),
+        "var": normal(batch, inputs) ** 2,
+        "jcb": normal(batch, inputs),
+        "w": normal(outputs, inputs),
+        "s": normal(outputs, inputs) ** 2,
+        "b": normal(outputs),
+        "sb": normal(outputs) ** 2,
+        "dm": normal(batch, outputs),
+        "ds": -(normal(batch, outputs) ** 2),
+    }
+
+
+def close(actual, expected):
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-5 * max(np.abs(expected).max(), 1e-30))
+
+
+def run_forward(a, deterministic=False, bias=True):
+    batch, outputs = a["dm"].shape
+    out = np.full((2, batch, outputs), np.nan, np.float32)
+    b, sb = (a["b"], a["sb"]) if bias else (None, None)
+    linear.forward(a["mu"], None if deterministic else a["var"], a["w"], a["s"], b, sb, out[0], out[1])
+    return out
+
+
+def run_backward(a, jcb=True, state=True, bias=True, accumulate=False, start=np.nan):
+    (outputs, inputs), batch = a["w"].shape, len(a["mu"])
+    d_in = np.full((2, batch, inputs), np.nan, np.float32) if state else (None, None)
+    weight = np.full((2, outputs, inputs), start, np.float32)
+    b = np.full((2, outputs), start, np.float32) if bias else (None, None)
+    linear.backward(
+        a["mu"], a["jcb"] if jcb else None, a["dm"], a["ds"], a["w"], *d_in, *weight, *b, accumulate
+    )  # fmt: skip
+    return d_in, weight, b
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("deterministic", "bias"), [(False, True), (True, True), (False, False)])
+def test_forward(shape, deterministic, bias, threads):
+    a = arrays(shape)
+    out_mu, out_var = run_forward(a, deterministic, bias)
+    x = {key: value.astype(np.float64) for key, value in a.items()}
+    var = 0 if deterministic else x["var"] @ (x["w"] ** 2 + x["s"]).T
+    close(out_mu, x["mu"] @ x["w"].T + bias * x["b"])
+    close(out_var, var + x["mu"] ** 2 @ x["s"].T + bias * x["sb"])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("jcb", [True, False])
+@pytest.mark.parametrize("accumulate", [True, False])
+def test_backward(shape, jcb, accumulate, threads):
+    a = arrays(shape)
+    start = 0.5 if accumulate else np.nan
+    d_in, weight, bias = run_backward(a, jcb, accumulate=accumulate, start=start)
+    x = {key: value.astype(np.float64) for key, value in a.items()}
+    offset = start if accumulate else 0
+    jacobian = x["jcb"] if jcb else 1
+    close(d_in[0], jacobian * (x["dm"] @ x["w"]))
+    close(d_in[1], jacobian**2 * (x["ds"] @ x["w"] ** 2))
+    close(weight[0], offset + x["dm"].T @ x["mu"])
+    close(weight[1], offset + x["ds"].T @ x["mu"] ** 2)
+    close(bias[0], offset + x["dm"].sum(0))
+    close(bias[1], offset + x["ds"].sum(0))
+
+
+def test_first_layer_skips_input_deltas_and_bias():
+    a = arrays((6, 20, 30))
+    _, weight, _ = run_backward(a, state=False, bias=False)
+    _, expected, _ = run_backward(a)
+    np.testing.assert_array_equal(weight, expected)
+
+
+def test_same_bits_every_time(threads):
+    a = arrays((65, 520, 130))
+    first = [run_forward(a), *run_backward(a)]
+    for _ in range(3):
+        for one, other in zip(first, [run_forward(a), *run_backward(a)], strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_batch_grows_and_shrinks():
+    largest = arrays((300, 50, 40))
+    expected = run_forward(largest)
+    for batch in (10, 300, 1, 130):
+        a = {k: v[:batch] if k in ("mu", "var", "jcb", "dm", "ds") else v for k, v in largest.items()}
+        np.testing.assert_allclose(run_forward(a), expected[:, :batch], rtol=1e-4, atol=1e-3)
+
+
+def test_second_call_allocates_nothing(threads):
+    a = arrays((64, 300, 200))
+    run_forward(a)
+    run_backward(a)
+    before = workspace(0)
+    run_forward(a)
+    run_backward(a)
+    assert workspace(0) is before
+
+
+@pytest.mark.parametrize("name", ["mu", "var", "w", "s", "b", "sb"])
+def test_forward_refuses_sizes_that_do_not_fit(name):
+    a = arrays((4, 6, 5))
+    a[name] = np.ascontiguousarray(a[name][..., :-1])
+    with pytest.raises(ValueError, match="linear"):
+        run_forward(a)
+
+
+@pytest.mark.parametrize("name", ["jcb", "dm", "ds", "w"])
+def test_backward_refuses_sizes_that_do_not_fit(name):
+    a = arrays((4, 6, 5))
+    a[name] = np.ascontiguousarray(a[name][:-1])
+    with pytest.raises(ValueError, match="linear"):
+        run_backward(a)
+
+
+def test_refuses_double_precision():
+    a = arrays((4, 6, 5))
+    a["mu"] = a["mu"].astype(np.float64)
+    with pytest.raises(ValueError, match="float"):
+        run_forward(a)
