@@ -24,24 +24,24 @@ def conv(c_in, c_out, **options):
 NETWORKS = {
     "dense": lambda: [nn.Linear(40, 60), nn.MixtureReLU(), nn.LayerNorm([60]), nn.Linear(60, 10), nn.Remax()],
     "convolution, norm, pooling": lambda: [
-        conv(3, 8, in_width=12, in_height=12),
+        conv(3, 8, in_width=8, in_height=8),
         nn.MixtureReLU(),
         nn.BatchNorm2d(8),
         nn.AvgPool2d(2, 2),
         conv(8, 8),
         nn.ReLU(),
         nn.MaxPool2d(2, 2),
-        nn.Linear(72, 10),
+        nn.Linear(32, 10),
     ],
     "residual blocks": lambda: [
-        conv(3, 8, in_width=12, in_height=12),
+        conv(3, 8, in_width=8, in_height=8),
         nn.MixtureReLU(),
         nn.ResNetBlock(nn.LayerBlock(conv(8, 8), nn.MixtureReLU(), nn.BatchNorm2d(8))),
         nn.ResNetBlock(
             nn.LayerBlock(nn.Conv2d(8, 16, 2, stride=2), nn.Tanh()),
             nn.LayerBlock(nn.Conv2d(8, 16, 2, stride=2), nn.BatchNorm2d(16)),
         ),
-        nn.Linear(576, 10),
+        nn.Linear(256, 10),
     ],
 }
 
