@@ -105,6 +105,16 @@ def get_device_memory(device_index: int) -> tuple[int, int]:
     return total, free
 
 
+def get_device_uuid(device_index: int) -> str:
+    """The identity of the physical GPU that has `device_index` in this process.
+
+    Raises:
+        RuntimeError: there is no such GPU.
+    """
+    _require(device_index)
+    return _cupy().cuda.runtime.getDeviceProperties(device_index)["uuid"].hex()
+
+
 def device_name(device: str) -> str:
     """`device` with its index: "cuda" becomes "cuda:<current GPU>".
 

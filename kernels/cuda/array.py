@@ -71,6 +71,41 @@ def load_function(index: int, cubin: bytes, name: str) -> Callable:
     return launch
 
 
+def pinned(size: int, dtype=np.float32) -> np.ndarray:
+    """Uninitialised host memory that the GPU can read and write by itself."""
+    return np.empty(size, dtype) if SIMULATOR else cupyx.empty_pinned(size, dtype)
+
+
+class SideStream:
+    """A stream beside the current one of GPU `index`."""
+
+    def __init__(self, index: int):
+        self._index = index
+        with on_device(index):
+            self._stream = cupy.cuda.Stream(non_blocking=True)
+
+    def run(self, function: Callable[[int], None]):
+        """Lets `function` queue work, given the stream's handle, between what is queued so far and what follows.
+
+        Returns an event behind that work.
+        """
+        with on_device(self._index):
+            current, ready, done = cupy.cuda.get_current_stream(), *(_event() for _ in range(2))
+            ready.record(current)
+            self._stream.wait_event(ready)
+            function(self._stream.ptr)
+            done.record(self._stream)
+            current.wait_event(done)
+        return done
+
+    def synchronize(self) -> None:
+        self._stream.synchronize()
+
+
+def _event():
+    return cupy.cuda.Event(disable_timing=True)
+
+
 class Arrays:
     """Arrays of GPU `index`."""
 
@@ -102,11 +137,17 @@ class Arrays:
             return
         with on_device(self.index):
             if isinstance(out, np.ndarray):
-                out[...] = self.to_host(source).reshape(out.shape)
+                source.data.copy_to_host_async(out.ctypes.data, out.nbytes)
+                self.synchronize()
             elif isinstance(source, np.ndarray):
                 self._send(source, out)
             else:
                 queue(_copy_on_device, source, out)
+
+    def synchronize(self) -> None:
+        """Waits until everything on the current stream is done."""
+        with on_device(self.index):
+            cupy.cuda.get_current_stream().synchronize()
 
     def place(self, source: np.ndarray, into=None):
         """`source`, a host array, on this GPU: in the memory of `into` if it fits, else in new memory."""
@@ -126,22 +167,22 @@ class Arrays:
         if array.size == 0:
             return Arrival(np.empty(0, array.dtype), None)
         with on_device(self.index):
-            pinned = cupyx.empty_pinned(array.size, array.dtype)
-            array.data.copy_to_host_async(pinned.ctypes.data, array.nbytes)
-            return Arrival(pinned, self._done(pinned).synchronize)
+            values = pinned(array.size, array.dtype)
+            array.data.copy_to_host_async(values.ctypes.data, array.nbytes)
+            return Arrival(values, self._done(values).synchronize)
 
     def _send(self, source: np.ndarray, out) -> None:
-        pinned = cupyx.empty_pinned(out.shape, out.dtype)
-        np.copyto(pinned, source.reshape(out.shape), casting="same_kind")
-        out.data.copy_from_host_async(pinned.ctypes.data, out.nbytes)
-        self._done(pinned)
+        values = pinned(out.size, out.dtype)
+        np.copyto(values, source.reshape(-1), casting="same_kind")
+        out.data.copy_from_host_async(values.ctypes.data, out.nbytes)
+        self._done(values)
 
-    def _done(self, pinned: np.ndarray):
-        """An event behind the copy just queued, until which `pinned` is kept."""
-        event = cupy.cuda.Event(disable_timing=True)
+    def _done(self, values: np.ndarray):
+        """An event behind the copy just queued, until which its pinned memory is kept."""
+        event = _event()
         event.record()
         with self._lock:
-            self._in_flight.append((event, pinned))
+            self._in_flight.append((event, values))
             while self._in_flight and self._in_flight[0][0].done:
                 self._in_flight.popleft()
         return event

@@ -6,6 +6,7 @@ import importlib
 import os
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,8 @@ class Communicator(ABC):
         """Replaces ``buffer`` by its sum over all ranks; every rank gets the same bits.
 
         Args:
-            buffer: writable, C-contiguous float32, float64 or int64 array of the same size on every rank.
+            buffer: writable, C-contiguous float32, float64 or int64 array of the same size on every rank, in host
+                memory or on a GPU.
 
         Raises:
             TypeError: not such an array.
@@ -150,16 +152,21 @@ class SerialCommunicator(Communicator):
 
 
 def create_communicator(
-    backend: str = "auto", rank: int | None = None, world_size: int | None = None, timeout: float | None = None
+    backend: str = "auto",
+    rank: int | None = None,
+    world_size: int | None = None,
+    timeout: float | None = None,
+    device_ids: Sequence[int] | None = None,
+    cuda_aware_mpi: bool = False,
 ) -> Communicator:
     """Connects this process to the other ranks of its job.
 
     ========= ============================== =============================== =========================
     backend   arrays                         where                           needs
     ========= ============================== =============================== =========================
-    "serial"  NumPy                          one process                     nothing
-    "mpi"     NumPy                          one or many nodes, any launcher mpi4py and an MPI library
-    "nccl"    CuPy                           NVIDIA GPUs, one rank on each   not in this version
+    "serial"  NumPy, CuPy                    one process                     nothing
+    "mpi"     NumPy; CuPy by host memory     one or many nodes, any launcher mpi4py and an MPI library
+    "nccl"    CuPy                           NVIDIA GPUs, one rank on each   CuPy, NCCL, and MPI above one rank
     "auto"    "mpi" when a launcher such as mpirun has started more than one rank, else "serial"
     ========= ============================== =============================== =========================
 
@@ -168,12 +175,14 @@ def create_communicator(
         rank: rank that this process is expected to have; None takes what the engine says.
         world_size: number of ranks that is expected; None takes what the engine says.
         timeout: seconds that ranks may wait for each other; None takes ``PYTAGI_DDP_TIMEOUT``, or 300.
+        device_ids: GPU of each rank of a node, for ``"nccl"``; None: the GPUs of the node in turn.
+        cuda_aware_mpi: ``"mpi"`` hands arrays of a GPU to the MPI library as they are.
 
     Raises:
         ValueError: unknown backend, bad time-out, or a rank or world size that is not the engine's (after MPI has
             started, because MPI is what knows them).
-        LaunchError: the launcher does not fit the MPI library, mpi4py is missing, or /dev/shm is too small.
-        NotImplementedError: ``"nccl"``.
+        LaunchError: the launcher does not fit the MPI library, mpi4py is missing, or /dev/shm is too small; for
+            ``"nccl"``: a rank without NCCL or a GPU of its own.
     """
     if backend not in ("auto", *ENGINES):
         raise ValueError(f"unknown backend {backend!r}; known are {', '.join(map(repr, ('auto', *ENGINES)))}")
@@ -181,7 +190,7 @@ def create_communicator(
     if backend == "auto":
         launch = detect_launcher()
         backend = "serial" if launch is None or launch.world_size == 1 else "mpi"
-    communicator = ENGINES[backend](limit)
+    communicator = ENGINES[backend](limit, device_ids, cuda_aware_mpi)
     for name, asked in (("rank", rank), ("world_size", world_size)):
         actual = getattr(communicator, name)
         if asked is not None and asked != actual:
@@ -193,16 +202,20 @@ def create_communicator(
     return communicator
 
 
-def _mpi(timeout: float) -> Communicator:
-    return importlib.import_module("pytagi_ddp.distributed.mpi").MPICommunicator(timeout)
+def _serial(timeout: float, device_ids: Sequence[int] | None, cuda_aware_mpi: bool) -> Communicator:
+    return SerialCommunicator()
 
 
-def _nccl(timeout: float) -> Communicator:
-    raise NotImplementedError("backend 'nccl' is not in this version; 'mpi' works on CPUs and through host memory")
+def _mpi(timeout: float, device_ids: Sequence[int] | None, cuda_aware_mpi: bool) -> Communicator:
+    return importlib.import_module("pytagi_ddp.distributed.mpi").MPICommunicator(timeout, cuda_aware_mpi)
 
 
-# One entry per engine: how to make it, given the time-out in seconds.
-ENGINES = {"serial": lambda timeout: SerialCommunicator(), "mpi": _mpi, "nccl": _nccl}
+def _nccl(timeout: float, device_ids: Sequence[int] | None, cuda_aware_mpi: bool) -> Communicator:
+    return importlib.import_module("pytagi_ddp.distributed.nccl").NCCLCommunicator(timeout, device_ids)
+
+
+# One entry per engine: how to make it, given the time-out in seconds and what concerns GPUs.
+ENGINES = {"serial": _serial, "mpi": _mpi, "nccl": _nccl}
 
 
 def _time_limit(timeout: float | None) -> float:
@@ -217,10 +230,11 @@ def _time_limit(timeout: float | None) -> float:
     return limit
 
 
-def _check_buffer(name: str, buffer: np.ndarray) -> None:
-    if not isinstance(buffer, np.ndarray) or buffer.dtype.hasobject:
+def _check_buffer(name: str, buffer) -> None:
+    on_device = hasattr(buffer, "__cuda_array_interface__")
+    if not (on_device or isinstance(buffer, np.ndarray)) or buffer.dtype.hasobject:
         kind = f"an array of {buffer.dtype}" if isinstance(buffer, np.ndarray) else type(buffer).__name__
-        raise TypeError(f"{name} works in place on a NumPy array of numbers, not on {kind}")
-    if not (buffer.flags.c_contiguous and buffer.flags.writeable):
+        raise TypeError(f"{name} works in place on a NumPy or CuPy array of numbers, not on {kind}")
+    if not (buffer.flags.c_contiguous and (on_device or buffer.flags.writeable)):
         problem = "read-only" if buffer.flags.c_contiguous else f"not contiguous (strides {buffer.strides})"
         raise ValueError(f"{name} works in place on a contiguous, writable array; this one {buffer.shape} is {problem}")

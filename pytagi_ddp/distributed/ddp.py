@@ -1,6 +1,5 @@
 """Data-parallel training: every rank a replica, one all-reduce per step."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,11 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator, create_communicator
-from pytagi_ddp.nn.arena import HEADER, cap_factor
+from pytagi_ddp.distributed.placement import choose_device
+from pytagi_ddp.nn.arena import HEADER
 from pytagi_ddp.nn.batch_norm import BatchNorm2d
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.persistence import StateDict
 from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.nn.state import Array
 
 
 @dataclass
@@ -20,10 +21,12 @@ class DDPConfig:
     """How ranks find and talk to each other.
 
     Attributes:
-        device_ids: GPU of each rank of a node; unused on the CPU.
-        backend: "auto" (MPI if a launcher started several ranks, else serial), "mpi" or "serial".
+        device_ids: GPU of each rank of a node, by local rank; None: the GPUs of the node in turn. Unused on the CPU.
+        backend: "auto" (MPI if a launcher started several ranks, else serial), "mpi", "nccl" or "serial".
         rank, world_size: checked against the launcher's; None takes them from it.
         timeout: seconds that a rank may wait for the others; None: $PYTAGI_DDP_TIMEOUT, or 300.
+        cuda_aware_mpi: "mpi" hands GPU memory to the MPI library, which must be built for that (it crashes otherwise),
+            instead of going through pinned host memory.
     """
 
     device_ids: Sequence[int] | None = None
@@ -31,6 +34,7 @@ class DDPConfig:
     rank: int | None = None
     world_size: int | None = None
     timeout: float | None = None
+    cuda_aware_mpi: bool = False
 
 
 class DDPSequential:
@@ -50,6 +54,9 @@ class DDPSequential:
     out 4.6 times the exact one, with means within 0.3 standard deviations of the exact ones. The sum, like any large
     TAGI batch, can overshoot: half the exact variance there, and means far off. On MNIST (4 ranks x 16 samples, one
     epoch) sum and average reached 5.2 and 4.4 % error with sigma_v = 0.1, and 4.1 and 6.2 % with sigma_v = 1.
+
+    A network on a GPU goes to the GPU of its rank, and any network does with `backend="nccl"`. There no step waits for
+    the GPU: `stop_requested` does, when it is read.
 
     BatchNorm2d normalises by each rank's own batch; its running statistics come from all ranks, in the same
     all-reduce, so that they are equal everywhere too.
@@ -71,14 +78,18 @@ class DDPSequential:
         self.model = model
         self.config = config or DDPConfig()
         self.average = average
+        c = self.config
         self.communicator: Communicator = create_communicator(
-            self.config.backend, self.config.rank, self.config.world_size, self.config.timeout
+            c.backend, c.rank, c.world_size, c.timeout, c.device_ids, c.cuda_aware_mpi
         )
-        self.stop_requested = False
+        if model.device != "cpu" or self.communicator.backend == "nccl":
+            model.to_device(f"cuda:{choose_device(self.communicator.local_rank, c.device_ids)}")
+        self._pooled: Array | None = None  # the header of the last reduced buffer
         self._stop = False
         self._norms = [leaf for _, leaf in model.named_leaves() if isinstance(leaf, BatchNorm2d)]
         for norm in self._norms:
             norm.pool_at_step = True
+        model.forget_graphs()
         self._compare_ranks()
         self.synchronize()
 
@@ -130,23 +141,24 @@ class DDPSequential:
         A rank that saw no sample since the last step contributes zeros. No samples anywhere: no step.
 
         Raises:
-            FloatingPointError: a delta that is not finite (on every rank alike); its parameter was not changed.
+            FloatingPointError: a delta that is not finite (on every rank alike); its parameter was not changed. On a
+                GPU it comes with the next step, see `Sequential.step`.
         """
-        arena, samples = self.model.arena, self.model._samples
+        arena, samples, array = self.model.arena, self.model._samples, self.model.kernels.array
         if not samples:
-            arena.buffer[:] = 0
-        arena.tail[:HEADER] = samples, samples > 0, self._stop
+            array.clear(arena.buffer)
+        header = arena.tail[:HEADER]
+        array.copy(np.array([samples, samples > 0, self._stop], np.float32), header)
         self.communicator.all_reduce(arena.buffer)
-        total, ranks, stops = (round(float(value)) for value in arena.tail[:HEADER])
-        self.stop_requested = stops > 0
+        self._pooled = array.snapshot(header)
         self.model._samples = 0
-        if total:
-            for norm in self._norms:
-                norm.update_running()
-            if self.average:
-                arena.step(cap_factor(math.ceil(total / ranks)), 1 / ranks)
-            else:
-                arena.step(cap_factor(total))
+        for norm in self._norms:
+            norm.update_running()
+        arena.step_pooled(self.average)
+
+    @property
+    def stop_requested(self) -> bool:
+        return self._pooled is not None and bool(self._pooled[2] > 0)
 
     def request_stop(self) -> None:
         """Asks all ranks to stop: `stop_requested` becomes True on every rank with the same step."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.job import start_job
+from pytagi_ddp.distributed.staging import Staging
 
 # Measured with MPICH 5.0.2 on 2 and 3 ranks of one machine, for 94 MB: pieces of 2 to 16 MB, one after the other, take
 # a third of the time of one call. MPI works in a scratch buffer as large as the piece; that of a short piece is kept,
@@ -23,7 +24,7 @@ LEAD_BYTES = 1 << 16
 
 
 class MPICommunicator(Communicator):
-    """All ranks of an MPI job, for arrays in host memory.
+    """All ranks of an MPI job, for arrays in host memory; those of a GPU are copied there and back.
 
     A collective is cut into non-blocking pieces, and waiting for one is polling it: at first without pause, then with
     sleeps of 0.05 to 1 ms. So a waiting rank does not slow its neighbours down, runs its signal handlers, sees that
@@ -33,6 +34,7 @@ class MPICommunicator(Communicator):
 
     Args:
         timeout: seconds that the ranks may wait for each other in one piece of a collective.
+        cuda_aware: hand arrays of a GPU to the MPI library as they are.
 
     Raises:
         LaunchError: the job was not started in a way that this MPI library understands, or lacks room in /dev/shm.
@@ -40,22 +42,25 @@ class MPICommunicator(Communicator):
 
     backend = "mpi"
 
-    def __init__(self, timeout: float):
+    def __init__(self, timeout: float, cuda_aware: bool = False):
         self._job = job = start_job(timeout)
         super().__init__(job.rank, job.world_size, job.local_rank, job.local_world_size)
         self.timeout = timeout
+        self._staging = Staging(cuda_aware)
         _open.add(self)
         if job.world_size > 1:
             job.hook.install()
 
     def _all_reduce(self, buffer: np.ndarray) -> None:
         channel, in_place = self._job.channels["all_reduce"], self._job.MPI.IN_PLACE
-        self._run("all_reduce", buffer.nbytes, (channel.Iallreduce(in_place, piece) for piece in _pieces(buffer)))
+        with self._staging.for_mpi(buffer) as data:
+            self._run("all_reduce", data.nbytes, (channel.Iallreduce(in_place, piece) for piece in _pieces(data)))
 
     def _broadcast(self, buffer: np.ndarray, root: int, name: str = "broadcast") -> None:
         channel = self._job.channels["broadcast"]
-        pieces = _pieces(buffer.reshape(-1).view(np.uint8))
-        self._run(name, buffer.nbytes, (channel.Ibcast(piece, root) for piece in pieces))
+        with self._staging.for_mpi(buffer) as data:
+            pieces = _pieces(data.reshape(-1).view(np.uint8))
+            self._run(name, data.nbytes, (channel.Ibcast(piece, root) for piece in pieces))
 
     def _broadcast_object(self, obj: Any, root: int) -> Any:
         payload = np.frombuffer(bytearray(pickle.dumps(obj)) if self.rank == root else bytearray(), np.uint8)

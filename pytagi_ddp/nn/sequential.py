@@ -434,6 +434,10 @@ class Sequential:
     def params_to_host(self) -> None:
         """Does nothing: what is read comes to the host. For programs written for pytagi."""
 
+    def forget_graphs(self) -> None:
+        """Drops captured CUDA graphs; call after changing what a layer launches (`pytagi_ddp.cuda.use_graphs`)."""
+        self._graphs.clear()
+
     def set_threads(self, num_threads: int) -> None:
         """Threads of all CPU work of this process, BLAS included."""
         get_kernels("cpu").threads.set_threads(num_threads)

@@ -75,14 +75,9 @@ def test_unknown_backend_lists_the_known():
         create_communicator("gloo")
 
 
-def test_nccl_says_that_it_is_not_there():
-    with pytest.raises(NotImplementedError, match="not in this version"):
-        create_communicator("nccl")
-
-
 def test_time_out_comes_from_the_argument_or_the_environment(monkeypatch):
     limits = []
-    monkeypatch.setitem(ENGINES, "serial", lambda timeout: limits.append(timeout) or SerialCommunicator())
+    monkeypatch.setitem(ENGINES, "serial", lambda timeout, *gpu: limits.append(timeout) or SerialCommunicator())
     create_communicator("serial")
     monkeypatch.setenv("PYTAGI_DDP_TIMEOUT", "12.5")
     create_communicator("serial")
@@ -98,7 +93,7 @@ def test_time_out_comes_from_the_argument_or_the_environment(monkeypatch):
 def test_auto_follows_the_launcher(monkeypatch, size, engine):
     made = []
     for name in ("mpi", "serial"):
-        monkeypatch.setitem(ENGINES, name, lambda timeout, name=name: made.append(name) or SerialCommunicator())
+        monkeypatch.setitem(ENGINES, name, lambda timeout, *gpu, name=name: made.append(name) or SerialCommunicator())
     monkeypatch.setenv("PMI_RANK", "0")
     monkeypatch.setenv("PMI_SIZE", size)
     create_communicator()

@@ -1,0 +1,140 @@
+"""The NCCL engine: collectives between GPUs, on a stream of their own."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pytagi_ddp import cuda
+from pytagi_ddp.distributed.communicator import Communicator, create_communicator
+from pytagi_ddp.distributed.placement import Place, check_places, choose_device
+from pytagi_ddp.distributed.watchdog import Watchdog
+
+_TYPES = {np.float32: "NCCL_FLOAT32", np.float64: "NCCL_FLOAT64", np.int64: "NCCL_INT64"}
+
+
+class NCCLCommunicator(Communicator):
+    """All ranks of a job, one on each GPU, for arrays there.
+
+    A collective is one call of NCCL on a communication stream, which waits for the work that was queued before and is
+    waited for by the work queued after; the host goes on at once. A `Watchdog` polls for errors and lateness. Host
+    arrays and objects go by MPI, which also brings the ranks together; a single process needs none.
+
+    Args:
+        timeout: seconds that a collective may take, the work queued before it included.
+        device_ids: GPU of each rank of a node; None: the GPUs of the node in turn.
+
+    Attributes:
+        device_index: the GPU of this rank.
+
+    Raises:
+        LaunchError: NCCL or a GPU is missing on some rank, or two ranks are on one GPU; every rank gets the same error.
+        ValueError: `device_ids` does not fit.
+    """
+
+    backend = "nccl"
+
+    def __init__(self, timeout: float, device_ids: Sequence[int] | None = None):
+        self._host = host = create_communicator("auto", timeout=timeout)
+        super().__init__(host.rank, host.world_size, host.local_rank, host.local_world_size)
+        self.device_index = choose_device(host.local_rank, device_ids)
+        place = _place(self.device_index)
+        places = host.all_gather_object(place)
+        check_places(places, 0 if place.problem else _nccl().get_version())
+        self._comm: Any = None
+        self._calls = 0
+        self._watchdog = Watchdog(self.rank, timeout, self._check, self._abort)
+        self._connect()
+
+    def _connect(self) -> None:
+        from pytagi_ddp.kernels.cuda import array
+
+        nccl = _nccl()
+        unique_id = self._host.broadcast_object(nccl.get_unique_id() if self.rank == 0 else None)
+        started = _Started()
+        self._watchdog.watch("start of NCCL", started)
+        with array.on_device(self.device_index):
+            self._comm = nccl.NcclCommunicator(self.world_size, unique_id, self.rank)
+            self._stream = array.SideStream(self.device_index)
+        started.done = True
+
+    def _check(self) -> None:
+        if self._comm is not None:
+            self._comm.check_async_error()
+
+    def _abort(self) -> None:
+        if self._comm is not None:
+            self._comm.abort()
+
+    def _all_reduce(self, buffer) -> None:
+        if isinstance(buffer, np.ndarray):
+            self._host.all_reduce(buffer)
+            return
+        nccl, pointer = _nccl(), buffer.data.ptr
+        kind = getattr(nccl, _TYPES[buffer.dtype.type])
+        self._queue(
+            "all_reduce",
+            buffer,
+            lambda stream: self._comm.allReduce(pointer, pointer, buffer.size, kind, nccl.NCCL_SUM, stream),
+        )
+
+    def _broadcast(self, buffer, root: int) -> None:
+        if isinstance(buffer, np.ndarray):
+            self._host.broadcast(buffer, root)
+            return
+        kind, pointer = _nccl().NCCL_CHAR, buffer.data.ptr
+        self._queue(
+            "broadcast",
+            buffer,
+            lambda stream: self._comm.broadcast(pointer, pointer, buffer.nbytes, kind, root, stream),
+        )
+
+    def _queue(self, name: str, buffer, call: Callable[[int], None]) -> None:
+        """Queues a call of NCCL, given the stream's handle; a status other than success raises NcclError."""
+        self._calls += 1
+        what = f"{name} #{self._calls} ({buffer.nbytes / 1e6:.3g} MB)"
+        done = self._stream.run(call)
+        self._watchdog.watch(what, done)
+
+    def _broadcast_object(self, obj: Any, root: int) -> Any:
+        return self._host.broadcast_object(obj, root)
+
+    def _all_gather_object(self, obj: Any) -> list:
+        return self._host.all_gather_object(obj)
+
+    def _barrier(self) -> None:
+        self._host.barrier()
+
+    def close(self) -> None:
+        """Ends the use of this communicator, after the work that it has under way; not collective."""
+        if not self._closed:
+            super().close()
+            self._stream.synchronize()
+            self._watchdog.stop()
+            self._abort()  # frees it here; destroying it would wait for the others
+            self._host.close()
+
+
+class _Started:
+    """Progress of starting NCCL, which blocks until every rank has come."""
+
+    done = False
+
+
+def _place(index: int) -> Place:
+    """This rank's place, or what it lacks."""
+    node, problem = socket.gethostname(), cuda.why_not()
+    if problem is None and not cuda.is_nccl_available():
+        problem = "CuPy does not find NCCL; try pip install nvidia-nccl-cu13"
+    if problem is None and not cuda.is_device_available(index):
+        problem = f"there is no cuda:{index}, only {cuda.get_device_count()} GPUs"
+    return Place(node, index, cuda.get_device_uuid(index) if problem is None else "", problem)
+
+
+def _nccl():
+    from pytagi_ddp.kernels.cuda import array
+
+    return array.nccl()

@@ -1,0 +1,65 @@
+"""Which GPU belongs to which rank."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pytagi_ddp import cuda
+from pytagi_ddp.distributed.errors import LaunchError
+
+SHARED_GPU_VERSION = 23000  # NCCL 2.30: ranks may share a GPU, as an experiment
+SHARED_GPU_VARIABLE = "NCCL_MULTI_RANK_GPU_ENABLE"
+
+
+class Place(NamedTuple):
+    """Where a rank computes: its node, its GPU's index there, and that GPU's identity; or what it lacks for that."""
+
+    node: str
+    index: int
+    uuid: str
+    problem: str | None = None
+
+
+def choose_device(local_rank: int, device_ids: Sequence[int] | None) -> int:
+    """The index of a rank's GPU: `device_ids[local_rank]`, or the GPUs of the node in turn.
+
+    Raises:
+        ValueError: `device_ids` has no entry for this rank, or a negative one.
+    """
+    if device_ids is None:
+        return local_rank % max(1, cuda.get_device_count())
+    if local_rank >= len(device_ids) or device_ids[local_rank] < 0:
+        raise ValueError(
+            f"device_ids {list(device_ids)} names no GPU for local rank {local_rank}: it needs the index of one for "
+            "each rank of the node"
+        )
+    return device_ids[local_rank]
+
+
+def check_places(places: Sequence[Place], nccl_version: int) -> None:
+    """Refuses what NCCL would fail at, with the same error on every rank.
+
+    Args:
+        places: of all ranks, in their order.
+        nccl_version: such as 23203 for 2.32.3.
+
+    Raises:
+        LaunchError: a rank without a GPU, or two ranks on one physical GPU, unless NCCL_MULTI_RANK_GPU_ENABLE=1 is set
+            and NCCL is 2.30 or later. Names the ranks.
+    """
+    for rank, place in enumerate(places):
+        if place.problem:
+            raise LaunchError(f"backend 'nccl' cannot be used on rank {rank} ({place.node}): {place.problem}")
+    if os.environ.get(SHARED_GPU_VARIABLE) == "1" and nccl_version >= SHARED_GPU_VERSION:
+        return
+    first_on: dict[str, int] = {}
+    for rank, place in enumerate(places):
+        first = first_on.setdefault(place.uuid, rank)
+        if first != rank:
+            raise LaunchError(
+                f"ranks {first} and {rank} are on one GPU ({place.node}, cuda:{places[first].index} and "
+                f"cuda:{place.index}, {place.uuid}): NCCL needs a GPU for each rank. Start fewer ranks, give each its "
+                f"own GPU by device_ids, or use backend='mpi' (NCCL 2.30 and later: {SHARED_GPU_VARIABLE}=1)"
+            )

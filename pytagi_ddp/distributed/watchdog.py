@@ -1,0 +1,89 @@
+"""Watches work that is under way on a GPU, and ends it when it fails or takes too long."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from pytagi_ddp.distributed.errors import CollectiveTimeoutError
+
+POLL_SECONDS = 0.01
+
+
+class Progress(Protocol):
+    """Something that ends, such as a CUDA event."""
+
+    done: bool
+
+
+class Watchdog(threading.Thread):
+    """A thread that polls each operation until it is done.
+
+    Without it nobody would notice: the host queues a collective and goes on, or waits in a call of CUDA that no signal
+    reaches. When an operation fails or is late, `abort` sets free whoever waits for it, and the error leaves this
+    thread as an exception, which ends the job (`pytagi_ddp.distributed.abort`); `error` keeps it.
+
+    Args:
+        rank: for messages.
+        timeout: seconds that an operation may take from its `watch` on.
+        check: raises if the engine has met an error.
+        abort: ends all operations of the engine.
+    """
+
+    def __init__(self, rank: int, timeout: float, check: Callable[[], None], abort: Callable[[], None]):
+        super().__init__(name="pytagi_ddp NCCL watchdog", daemon=True)
+        self.error: BaseException | None = None
+        self._rank, self._timeout, self._check, self._abort = rank, timeout, check, abort
+        self._pending: deque[tuple[str, Progress, float]] = deque()
+        self._changed = threading.Condition()
+        self._stopped = False
+        self.start()
+
+    def watch(self, what: str, progress: Progress) -> None:
+        """Watches one more operation.
+
+        Raises:
+            RuntimeError: an earlier one has failed.
+        """
+        if self.error is not None:
+            raise RuntimeError(
+                f"rank {self._rank} cannot go on with {what}: an earlier operation failed; end the job and start again"
+            ) from self.error
+        with self._changed:
+            self._pending.append((what, progress, time.monotonic()))
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """Watches no longer; the thread ends."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+
+    def run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._pending or self._stopped)
+                if self._stopped:
+                    return
+                what, progress, start = self._pending[0]
+            try:
+                self._follow(what, progress, start)
+            except BaseException as error:
+                self.error = error
+                self._abort()
+                raise
+            self._pending.popleft()
+
+    def _follow(self, what: str, progress: Progress, start: float) -> None:
+        while not progress.done and not self._stopped:
+            self._check()
+            waited = time.monotonic() - start
+            if waited > self._timeout:
+                raise CollectiveTimeoutError(
+                    f"rank {self._rank} has waited {waited:.1f} s in {what}; another rank is stalled, or does not make "
+                    "this call. The limit is the time-out of the communicator, by default PYTAGI_DDP_TIMEOUT or 300 s"
+                )
+            time.sleep(POLL_SECONDS)

@@ -1,0 +1,257 @@
+"""The NCCL engine as far as it goes without a GPU: places, the exchange of the id, calls, errors and time-outs.
+
+NCCL and the GPU are played by small fakes; what NCCL itself does on a GPU is measured by `python -m benchmarks.gpu`.
+"""
+
+import importlib.util
+import threading
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import cuda
+from pytagi_ddp.distributed import nccl as engine
+from pytagi_ddp.distributed.errors import CollectiveTimeoutError, LaunchError
+from pytagi_ddp.distributed.placement import Place, check_places, choose_device
+from pytagi_ddp.distributed.watchdog import Watchdog
+from pytagi_ddp.kernels import cuda as cuda_kernels
+from tests.mpi import run
+
+PLACES = [Place("a", 0, "11"), Place("a", 1, "22"), Place("b", 0, "11")]
+
+
+def test_the_local_rank_picks_the_gpu(monkeypatch):
+    monkeypatch.setattr(cuda, "get_device_count", lambda: 2)
+    assert [choose_device(rank, None) for rank in range(4)] == [0, 1, 0, 1]
+    assert [choose_device(rank, [3, 1]) for rank in range(2)] == [3, 1]
+    for ids in ([0], [0, -1]):
+        with pytest.raises(ValueError, match=r"device_ids \[.*\] names no GPU for local rank 1"):
+            choose_device(1, ids)
+
+
+def test_two_ranks_on_one_gpu_are_refused_by_identity(monkeypatch):
+    monkeypatch.delenv("NCCL_MULTI_RANK_GPU_ENABLE", raising=False)
+    with pytest.raises(LaunchError, match=r"ranks 0 and 2 are on one GPU \(b, cuda:0 and cuda:0, 11\)"):
+        check_places(PLACES, 23203)
+    check_places(PLACES[:2], 23203)
+    monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")
+    check_places(PLACES, 23203)
+    with pytest.raises(LaunchError, match="ranks 0 and 2"):
+        check_places(PLACES, 22907)
+
+
+def test_a_rank_without_a_gpu_is_named():
+    with pytest.raises(LaunchError, match=r"cannot be used on rank 1 \(b\): no driver"):
+        check_places([PLACES[0], Place("b", 0, "", "no driver")], 23203)
+
+
+def test_without_a_gpu_the_reason_is_given():
+    reason = cuda.why_not()
+    if reason is None:
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(LaunchError, match="cannot be used on rank 0") as error:
+        engine.NCCLCommunicator(5)
+    assert reason in str(error.value)
+
+
+class FakeArray:
+    """A float32 array on a GPU, which is host memory."""
+
+    def __init__(self, values):
+        self.values = np.asarray(values, np.float32)
+        self.dtype, self.size, self.nbytes = self.values.dtype, self.values.size, self.values.nbytes
+        self.flags, self.data = self.values.flags, SimpleNamespace(ptr=self.values.ctypes.data)
+        self.__cuda_array_interface__ = self.values.__array_interface__
+
+
+class FakeStream:
+    def __init__(self, index):
+        self.index = index
+
+    def run(self, function):
+        function(99)
+        return SimpleNamespace(done=True)
+
+    def synchronize(self):
+        pass
+
+
+@pytest.fixture
+def nccl(monkeypatch):
+    """CuPy's NCCL module, with a communicator that writes down its calls; and one GPU."""
+    calls = []
+
+    class Communicator:
+        def __init__(self, *arguments):
+            calls.append(("init", *arguments))
+
+        def __getattr__(self, name):
+            return lambda *arguments: calls.append((name, *arguments))
+
+    library = SimpleNamespace(
+        available=True,
+        calls=calls,
+        get_version=lambda: 23203,
+        get_unique_id=lambda: b"id",
+        NcclCommunicator=Communicator,
+        NCCL_SUM="sum",
+        NCCL_CHAR="char",
+        NCCL_FLOAT32="float32",
+    )
+    array = SimpleNamespace(nccl=lambda: library, SideStream=FakeStream, on_device=lambda index: threading.Lock())
+    monkeypatch.setitem(vars(cuda_kernels), "array", array)
+    monkeypatch.setattr(cuda, "why_not", lambda: None)
+    monkeypatch.setattr(cuda, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(cuda, "get_device_count", lambda: 1)
+    monkeypatch.setattr(cuda, "get_device_uuid", lambda index: "42")
+    return library
+
+
+def test_calls_of_one_rank(nccl):
+    """One allReduce for the whole buffer, in place, on the communication stream; host arrays and objects go by MPI."""
+    communicator = engine.NCCLCommunicator(5)
+    assert (communicator.world_size, communicator.device_index) == (1, 0)
+    buffer = FakeArray([1, 2, 3])
+    communicator.all_reduce(buffer)
+    communicator.broadcast(buffer)
+    communicator.all_reduce(np.ones(2))
+    assert communicator.all_gather_object("x") == ["x"]
+    communicator.barrier()
+    communicator.close()
+    communicator.close()
+    pointer = buffer.data.ptr
+    assert [call for call in nccl.calls if call[0] != "check_async_error"] == [
+        ("init", 1, b"id", 0),
+        ("allReduce", pointer, pointer, 3, "float32", "sum", 99),
+        ("broadcast", pointer, pointer, 12, "char", 0, 99),
+        ("abort",),
+    ]
+    assert communicator.reduce_calls == 2
+    with pytest.raises(RuntimeError, match="closed"):
+        communicator.all_reduce(buffer)
+
+
+def test_a_status_that_is_not_success_reaches_the_caller(nccl):
+    communicator = engine.NCCLCommunicator(5)
+
+    def fail(*arguments):
+        raise RuntimeError("NCCL_ERROR_INVALID_ARGUMENT")
+
+    communicator._comm.allReduce = fail
+    with pytest.raises(RuntimeError, match="NCCL_ERROR_INVALID_ARGUMENT"):
+        communicator.all_reduce(FakeArray([1]))
+    communicator.close()
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """Exceptions that left a thread."""
+    errors = []
+    monkeypatch.setattr(threading, "excepthook", lambda arguments: errors.append(arguments.exc_value))
+    return errors
+
+
+def wait_for(condition) -> None:
+    deadline = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_late_operation_is_aborted_and_the_rank_named(seen):
+    aborted = []
+    watchdog = Watchdog(3, 0.05, lambda: None, lambda: aborted.append(1))
+    watchdog.watch("broadcast #1", SimpleNamespace(done=True))
+    watchdog.watch("all_reduce #2 (94 MB)", SimpleNamespace(done=False))
+    wait_for(lambda: seen)
+    assert isinstance(seen[0], CollectiveTimeoutError) and aborted == [1]
+    assert "rank 3 has waited 0.1 s in all_reduce #2 (94 MB)" in str(seen[0])
+    with pytest.raises(RuntimeError, match=r"rank 3 cannot go on with all_reduce #3") as error:
+        watchdog.watch("all_reduce #3", SimpleNamespace(done=True))
+    assert error.value.__cause__ is seen[0]
+    watchdog.join(5)
+    assert not watchdog.is_alive()
+
+
+def test_an_asynchronous_error_aborts(seen):
+    aborted = []
+
+    def check():
+        raise RuntimeError("NCCL_ERROR_REMOTE_ERROR")
+
+    watchdog = Watchdog(0, 60, check, lambda: aborted.append(1))
+    watchdog.watch("all_reduce", SimpleNamespace(done=False))
+    wait_for(lambda: seen)
+    assert str(seen[0]) == "NCCL_ERROR_REMOTE_ERROR" and aborted == [1]
+
+
+def test_the_watchdog_ends_with_its_communicator(seen):
+    watchdog = Watchdog(0, 60, lambda: None, lambda: None)
+    watchdog.watch("all_reduce", SimpleNamespace(done=False))
+    watchdog.stop()
+    watchdog.join(5)
+    assert not watchdog.is_alive() and not seen
+
+
+RANKS = """
+from types import SimpleNamespace
+import threading
+from pytagi_ddp import cuda
+from pytagi_ddp.distributed import nccl as engine
+from pytagi_ddp.kernels import cuda as cuda_kernels
+from tests.distributed.test_nccl import FakeStream
+
+made = []
+class Communicator:
+    def __init__(self, *arguments):
+        made.append(arguments)
+    def abort(self): pass
+    def check_async_error(self): pass
+import os
+launched = int(os.environ["PMI_RANK"])
+library = SimpleNamespace(available=True, get_version=lambda: 23203, get_unique_id=lambda: b"id of %d" % launched,
+                          NcclCommunicator=Communicator)
+cuda_kernels.array = SimpleNamespace(nccl=lambda: library, SideStream=FakeStream,
+                                     on_device=lambda index: threading.Lock())
+cuda.why_not = lambda: None
+cuda.is_nccl_available = lambda: True
+cuda.get_device_count = lambda: COUNT
+cuda.get_device_uuid = lambda index: f"gpu {index}"
+communicator = engine.NCCLCommunicator(10)
+print(made, communicator.device_index, communicator.all_gather_object(launched), flush=True)
+communicator.close()
+"""
+
+
+@pytest.mark.mpi
+def test_the_id_of_rank_0_reaches_all_ranks():
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    result = run.mpirun(RANKS.replace("COUNT", "2"))
+    assert result.returncode == 0, result.stderr
+    assert sorted(result.stdout.splitlines()) == [f"[(2, b'id of 0', {rank})] {rank} [0, 1]" for rank in range(2)]
+
+
+@pytest.mark.mpi
+def test_two_ranks_on_one_gpu_end_before_nccl_starts():
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    result = run.mpirun(RANKS.replace("COUNT", "1"))
+    assert result.returncode != 0 and not result.stdout
+    assert "ranks 0 and 1 are on one GPU" in result.stderr
+
+
+def test_the_installed_nccl():
+    """Real NCCL: an id can be had without a GPU, a communicator cannot."""
+    if importlib.util.find_spec("cupy") is None:
+        pytest.skip("CuPy is not installed")
+    from cupy.cuda import nccl as library
+
+    if not library.available:
+        pytest.skip("CuPy finds no NCCL (nvidia-nccl-cu13 is not installed)")
+    unique_id = library.get_unique_id()
+    assert len(unique_id) == 128 and library.get_version() >= 20800
+    if cuda.is_available():
+        pytest.skip("this machine has a GPU: communicators are tested by python -m benchmarks.gpu")
+    with pytest.raises(library.NcclError, match="CUDA"):
+        library.NcclCommunicator(1, unique_id, 0)
