@@ -51,10 +51,10 @@ def forward(mu, var, w_mu, w_var, b_mu, b_var, out_mu, out_var, stride: int, pad
         ValueError: an array is not C-contiguous float32, or shapes do not fit together.
     """
     sizes = _sizes(mu, w_mu, out_mu, stride, pad)
-    expect(mu.shape, var=var)
-    expect(w_mu.shape, w_var=w_var)
-    expect((sizes.channels_out,), b_mu=b_mu, b_var=b_var)
-    expect(out_mu.shape, out_var=out_var)
+    expect("conv2d", mu.shape, var=var)
+    expect("conv2d", w_mu.shape, w_var=w_var)
+    expect("conv2d", (sizes.channels_out,), b_mu=b_mu, b_var=b_var)
+    expect("conv2d", out_mu.shape, out_var=out_var)
     kind, weights, scratch = (KNOWN if var is None else FORWARD), (w_mu, w_var), None
     if sizes.kernel_size > 1:
         first, n = _round(plan(kind, sizes).workspace), w_mu.size
@@ -87,10 +87,10 @@ def backward(
         ValueError: an array is not C-contiguous float32, or shapes do not fit together.
     """
     sizes = _sizes(mu, w_mu, delta_mu, stride, pad)
-    expect(mu.shape, jcb=jcb, in_delta_mu=in_delta_mu, in_delta_var=in_delta_var)
-    expect(delta_mu.shape, delta_var=delta_var)
-    expect(w_mu.shape, g_w=g_w, h_w=h_w)
-    expect((sizes.channels_out,), g_b=g_b, h_b=h_b)
+    expect("conv2d", mu.shape, jcb=jcb, in_delta_mu=in_delta_mu, in_delta_var=in_delta_var)
+    expect("conv2d", delta_mu.shape, delta_var=delta_var)
+    expect("conv2d", w_mu.shape, g_w=g_w, h_w=h_w)
+    expect("conv2d", (sizes.channels_out,), g_b=g_b, h_b=h_b)
     deltas = delta_mu, delta_var
     if in_delta_mu is not None:
         weights, scratch = w_mu, None
@@ -110,7 +110,9 @@ def _sizes(image, w, out, stride: int, pad: int) -> Sizes:
     (batch, height, width, channels), (outputs, inputs, taps_y, taps_x) = image.shape, w.shape
     _, out_h, out_w, _ = out.shape
     if inputs != channels or taps_y != taps_x or out.shape != (batch, out_h, out_w, outputs):
-        raise ValueError(f"weights {w.shape} do not lead from an image {image.shape} to {out.shape}")
+        raise ValueError(f"conv2d: weights {w.shape} do not lead from images {image.shape} to {out.shape}")
+    if stride < 1 or pad < 0:
+        raise ValueError(f"conv2d: stride {stride} and pad {pad}; the stride is at least 1, the pad at least 0")
     return Sizes(batch, height, width, channels, out_h, out_w, outputs, taps_y, stride, pad)
 
 

@@ -18,7 +18,7 @@ stride^2 phases, the positions that the same taps reach: each is a convolution o
 import numpy as np
 
 from pytagi_ddp.kernels.cuda.compile import device
-from pytagi_ddp.kernels.cuda.intrinsics import divide, load4
+from pytagi_ddp.kernels.cuda.intrinsics import copy_async1, copy_async4, divide, load4, store1
 
 FORWARD, KNOWN, STATE, PARAMETERS = range(4)
 ZERO, ONE = np.float32(0), np.float32(1)
@@ -179,6 +179,32 @@ def gather4(out, out2, o, image, image2, origin, tap, view, sign, wide, ones, bo
 
 
 @device
+def send4(shared, o, apart, image, image2, origin, tap, view, sign, wide, ones, both):
+    """`gather4` straight to shared memory from o on, asynchronously; both: image2 to o + apart."""
+    if ones and is_one(origin, tap, view):
+        store1(shared, o, ONE)
+        for e in range(1, 4):
+            store1(shared, i32(o + i32(e)), ZERO)
+    elif wide:
+        element, valid = element_at(origin, tap, view, sign)
+        element = element if valid else i32(0)
+        copy_async4(shared, o, image, element, valid)
+        if both:
+            copy_async4(shared, i32(o + apart), image2, element, valid)
+    else:
+        for e in range(4):
+            element, valid = element_at(origin, tap, view, sign)
+            if ones and is_one(origin, tap, view):
+                store1(shared, i32(o + i32(e)), ONE)
+            else:
+                element = element if valid else i32(0)
+                copy_async1(shared, i32(o + i32(e)), image, element, valid)
+                if both:
+                    copy_async1(shared, i32(o + i32(e) + apart), image2, element, valid)
+            tap = advance(tap, i32(1), view)
+
+
+@device
 def matrix4(out, out2, o, matrix, matrix2, row, column, rows, columns, wide, both):
     """out[o : o + 4] = elements of a row of a (rows, columns) matrix; 0 outside. both: as in `gather4`."""
     for e in range(4):
@@ -198,3 +224,22 @@ def matrix4(out, out2, o, matrix, matrix2, row, column, rows, columns, wide, bot
                     out[o + e] = matrix[i32(element + i32(e))]
                     if both:
                         out2[o + e] = matrix2[i32(element + i32(e))]
+
+
+@device
+def send_matrix4(shared, o, apart, matrix, matrix2, row, column, rows, columns, wide, both):
+    """`matrix4` straight to shared memory from o on, asynchronously; both: matrix2 to o + apart."""
+    element = i32(i32(row * columns) + column)
+    if wide:
+        valid = row < rows and column < columns
+        element = element if valid else i32(0)
+        copy_async4(shared, o, matrix, element, valid)
+        if both:
+            copy_async4(shared, i32(o + apart), matrix2, element, valid)
+    else:
+        for e in range(4):
+            valid = row < rows and i32(column + i32(e)) < columns
+            place = i32(element + i32(e)) if valid else i32(0)
+            copy_async1(shared, i32(o + i32(e)), matrix, place, valid)
+            if both:
+                copy_async1(shared, i32(o + i32(e) + apart), matrix2, place, valid)

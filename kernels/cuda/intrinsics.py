@@ -9,12 +9,29 @@ import numpy as np
 
 from pytagi_ddp.kernels.cuda.compile import SIMULATOR, cuda, float32, int32, intrinsic, types
 
-__all__ = ["copy_async", "copy_commit", "copy_wait", "divide", "load4", "mma_tf32", "round_tf32", "store4"]
+__all__ = [
+    "copy_async1",
+    "copy_async4",
+    "copy_commit",
+    "copy_wait",
+    "divide",
+    "load1",
+    "load4",
+    "mma_tf32",
+    "store1",
+    "store4",
+]
 
 if SIMULATOR:
 
     def divide(a, b):
         return np.int32(a // b), np.int32(a % b)
+
+    def load1(memory, i):
+        return memory[i]
+
+    def store1(memory, i, value):
+        memory[i] = value
 
     def load4(memory, i):
         return memory[i], memory[i + 1], memory[i + 2], memory[i + 3]
@@ -22,25 +39,27 @@ if SIMULATOR:
     def store4(memory, i, a, b, c, d):
         memory[i], memory[i + 1], memory[i + 2], memory[i + 3] = a, b, c, d
 
-    def copy_async(shared, i, memory, j, valid, count):
-        for e in range(count):
+    def copy_async1(shared, i, memory, j, valid):
+        shared[i] = memory[j] if valid else np.float32(0)
+
+    def copy_async4(shared, i, memory, j, valid):
+        for e in range(4):
             shared[i + e] = memory[j + e] if valid else np.float32(0)
 
     def copy_commit():
         pass
 
-    def copy_wait(pending):
+    def copy_wait():
         pass
 
-    def round_tf32(x):
-        bits = int(np.float32(x).view(np.uint32))
-        return np.uint32((bits + 0x1000) & 0xFFFFE000).view(np.float32)
+    def _cut(x):
+        return (np.float32(x).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
     def mma_tf32(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
         # Every thread of the block must be here at once: the operands of a warp meet in a table of the block.
         thread = threading.current_thread()
         table = vars(thread._manager).setdefault("mma_operands", {})
-        table[thread.thread_id] = (a0, a1, a2, a3, b0, b1)
+        table[thread.thread_id] = tuple(_cut(x) for x in (a0, a1, a2, a3, b0, b1))
         cuda.syncthreads()
         first = thread.thread_id // 32 * 32
         group, slot = divmod(thread.thread_id % 32, 4)
@@ -84,6 +103,25 @@ else:
         return types.UniTuple(int32, 2)(int32, int32), generate
 
     @intrinsic
+    def load1(typing, memory, i):
+        """memory[i] of float32, without numba's care for negative i: constants become part of the instruction."""
+
+        def generate(context, builder, signature, args):
+            return builder.load(_address(context, builder, signature.args[0], *args))
+
+        return float32(memory, types.int64), generate
+
+    @intrinsic
+    def store1(typing, memory, i, value):
+        """memory[i] = value, like `load1`."""
+
+        def generate(context, builder, signature, args):
+            builder.store(args[2], _address(context, builder, signature.args[0], *args[:2]))
+            return context.get_dummy_value()
+
+        return types.void(memory, types.int64, float32), generate
+
+    @intrinsic
     def load4(typing, memory, i):
         """memory[i : i + 4] in one instruction; the address is a multiple of 16 bytes."""
 
@@ -109,25 +147,29 @@ else:
 
         return types.void(memory, types.int64, float32, float32, float32, float32), generate
 
-    @intrinsic
-    def copy_async(typing, shared, i, memory, j, valid, count):
-        """Starts shared[i : i + count] = memory[j : j + count], or zeros if not valid; count: the literal 1 or 4."""
-        if not isinstance(count, types.IntegerLiteral):
-            raise TypeError("copy_async needs a literal count")
-        size = 4 * count.literal_value
+    def _copy_async(count):
+        size = 4 * count
 
-        def generate(context, builder, signature, args):
-            shared_type, _, memory_type = signature.args[:3]
-            target = builder.ptrtoint(_address(context, builder, shared_type, args[0], args[1]), _LONG)
-            target = _assembly(builder, _LONG, [target], "cvta.to.shared.u64 $0, $1;", "=l,l", False)
-            source = builder.ptrtoint(_address(context, builder, memory_type, args[2], args[3]), _LONG)
-            taken = builder.select(args[4], ir.Constant(_INT, size), ir.Constant(_INT, 0))
-            kind = "cg" if size == 16 else "ca"  # only 16 bytes may pass by the first-level cache
-            code = f"cp.async.{kind}.shared.global [$0], [$1], {size}, $2;"
-            _assembly(builder, _VOID, [builder.trunc(target, _INT), source, taken], code, "r,l,r,~{memory}", True)
-            return context.get_dummy_value()
+        @intrinsic
+        def copy_async(typing, shared, i, memory, j, valid):
+            """Starts shared[i : i + count] = memory[j : j + count], or zeros if not valid."""
 
-        return types.void(shared, types.int64, memory, types.int64, types.boolean, count), generate
+            def generate(context, builder, signature, args):
+                shared_type, _, memory_type = signature.args[:3]
+                target = builder.ptrtoint(_address(context, builder, shared_type, args[0], args[1]), _LONG)
+                target = _assembly(builder, _LONG, [target], "cvta.to.shared.u64 $0, $1;", "=l,l", False)
+                source = builder.ptrtoint(_address(context, builder, memory_type, args[2], args[3]), _LONG)
+                taken = builder.select(args[4], ir.Constant(_INT, size), ir.Constant(_INT, 0))
+                kind = "cg" if size == 16 else "ca"  # only 16 bytes may pass by the first-level cache
+                code = f"cp.async.{kind}.shared.global [$0], [$1], {size}, $2;"
+                _assembly(builder, _VOID, [builder.trunc(target, _INT), source, taken], code, "r,l,r,~{memory}", True)
+                return context.get_dummy_value()
+
+            return types.void(shared, types.int64, memory, types.int64, types.boolean), generate
+
+        return copy_async
+
+    copy_async1, copy_async4 = _copy_async(1), _copy_async(4)
 
     @intrinsic
     def copy_commit(typing):
@@ -140,30 +182,18 @@ else:
         return types.void(), generate
 
     @intrinsic
-    def copy_wait(typing, pending):
-        """Waits until at most `pending` (a literal) of this thread's groups are under way."""
-        if not isinstance(pending, types.IntegerLiteral):
-            raise TypeError("copy_wait needs a literal")
+    def copy_wait(typing):
+        """Waits for all groups of this thread's copies but the last."""
 
         def generate(context, builder, signature, args):
-            _assembly(builder, _VOID, [], f"cp.async.wait_group {pending.literal_value};", "~{memory}", True)
+            _assembly(builder, _VOID, [], "cp.async.wait_group 1;", "~{memory}", True)
             return context.get_dummy_value()
 
-        return types.void(pending), generate
-
-    @intrinsic
-    def round_tf32(typing, x):
-        """x to the nearest number with ten bits of mantissa, ties away from zero."""
-
-        def generate(context, builder, signature, args):
-            bits = _assembly(builder, _INT, list(args), "cvt.rna.tf32.f32 $0, $1;", "=r,f", False)
-            return builder.bitcast(bits, _FLOAT)
-
-        return float32(float32), generate
+        return types.void(), generate
 
     @intrinsic
     def mma_tf32(typing, a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
-        """C + A B of a warp, A 16 x 8, B 8 x 8. Of lane 4 g + t:
+        """C + A B of a warp, A 16 x 8, B 8 x 8; the last 13 bits of their numbers do not count. Of lane 4 g + t:
 
         a: A[g, t], A[g + 8, t], A[g, t + 4], A[g + 8, t + 4]; b: B[t, g], B[t + 4, g];
         c: C[g, 2t], C[g, 2t + 1], C[g + 8, 2t], C[g + 8, 2t + 1]. Source: PTX ISA, mma.m16n8k8.

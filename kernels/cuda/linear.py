@@ -11,10 +11,10 @@ def forward(mu, var, w_mu, w_var, b_mu, b_var, out_mu, out_var) -> None:
         ValueError: an array is not C-contiguous float32, or shapes do not fit together.
     """
     (batch, inputs), outputs = mu.shape, w_mu.shape[0]
-    expect((batch, inputs), var=var)
-    expect((outputs, inputs), w_mu=w_mu, w_var=w_var)
-    expect((outputs,), b_mu=b_mu, b_var=b_var)
-    expect((batch, outputs), out_mu=out_mu, out_var=out_var)
+    expect("linear", (batch, inputs), var=var)
+    expect("linear", (outputs, inputs), w_mu=w_mu, w_var=w_var)
+    expect("linear", (outputs,), b_mu=b_mu, b_var=b_var)
+    expect("linear", (batch, outputs), out_mu=out_mu, out_var=out_var)
     kind, sizes = (KNOWN if var is None else FORWARD), Sizes.dense(batch, inputs, outputs)
     multiply(kind, sizes, (mu, var), (w_mu, w_var), (b_mu, b_var), (out_mu, out_var), extra=b_mu is not None)
 
@@ -28,10 +28,10 @@ def backward(
         ValueError: an array is not C-contiguous float32, or shapes do not fit together.
     """
     (batch, inputs), outputs = mu.shape, w_mu.shape[0]
-    expect((batch, inputs), jcb=jcb, in_delta_mu=in_delta_mu, in_delta_var=in_delta_var)
-    expect((batch, outputs), delta_mu=delta_mu, delta_var=delta_var)
-    expect((outputs, inputs), w_mu=w_mu, g_w=g_w, h_w=h_w)
-    expect((outputs,), g_b=g_b, h_b=h_b)
+    expect("linear", (batch, inputs), jcb=jcb, in_delta_mu=in_delta_mu, in_delta_var=in_delta_var)
+    expect("linear", (batch, outputs), delta_mu=delta_mu, delta_var=delta_var)
+    expect("linear", (outputs, inputs), w_mu=w_mu, g_w=g_w, h_w=h_w)
+    expect("linear", (outputs,), g_b=g_b, h_b=h_b)
     sizes, deltas = Sizes.dense(batch, inputs, outputs), (delta_mu, delta_var)
     if in_delta_mu is not None:
         out = in_delta_mu, in_delta_var

@@ -8,8 +8,6 @@ The small tile serves products of which the large one would be mostly padding.
 
 from typing import NamedTuple
 
-import numpy as np
-
 from pytagi_ddp.kernels.cuda.compile import ALIGN, Kernel, cuda, float32, floats, int32, kernel
 from pytagi_ddp.kernels.cuda.finish import make_store
 from pytagi_ddp.kernels.cuda.gather import (
@@ -26,7 +24,7 @@ from pytagi_ddp.kernels.cuda.gather import (
     origin_of,
     survey,
 )
-from pytagi_ddp.kernels.cuda.intrinsics import divide, load4, store4
+from pytagi_ddp.kernels.cuda.intrinsics import divide, load4, store1, store4
 
 DEPTH = 8  # k of a tile
 PAD = 4  # numbers between the rows of shared memory: spreads transposed stores over the banks
@@ -185,9 +183,9 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
                     if K_LAST:
                         o = i32(half * i32(SX) + i32(along_x * i32(LX)) + row_x + i32(n * ROWS_X))
                         for e in range(4):
-                            shared_x[np.uint32(o + e * LX)] = next_x[4 * n + e]
+                            store1(shared_x, i32(o + i32(e * LX)), next_x[4 * n + e])
                             if TWO_X:
-                                shared_x[np.uint32(o + VAR_X + e * LX)] = next_x2[4 * n + e]
+                                store1(shared_x, i32(o + i32(VAR_X + e * LX)), next_x2[4 * n + e])
                     else:
                         o, e = i32(half * i32(SX) + i32(i32(row_x + i32(n * ROWS_X)) * i32(LX)) + along_x), 4 * n
                         store4(shared_x, o, next_x[e], next_x[e + 1], next_x[e + 2], next_x[e + 3])
@@ -195,8 +193,8 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
                     if W_K_LAST:
                         o = i32(half * i32(SW) + i32(along_w * i32(LW)) + row_w + i32(n * ROWS_W))
                         for e in range(4):
-                            shared_w[np.uint32(o + e * LW)] = next_w[4 * n + e]
-                            shared_w[np.uint32(o + VAR_W + e * LW)] = next_w2[4 * n + e]
+                            store1(shared_w, i32(o + i32(e * LW)), next_w[4 * n + e])
+                            store1(shared_w, i32(o + i32(VAR_W + e * LW)), next_w2[4 * n + e])
                     else:
                         o, e = i32(half * i32(SW) + i32(i32(row_w + i32(n * ROWS_W)) * i32(LW)) + along_w), 4 * n
                         store4(shared_w, o, next_w[e], next_w[e + 1], next_w[e + 2], next_w[e + 3])

@@ -1,12 +1,12 @@
 """Checks of the arrays that a product is given."""
 
 
-def expect(shape: tuple[int, ...], **arrays) -> None:
+def expect(product: str, shape: tuple[int, ...], **arrays) -> None:
     """Every array has this shape (None passes).
 
     Raises:
-        ValueError: naming the first that has not.
+        ValueError: naming the product and the first array that has not.
     """
     for name, array in arrays.items():
         if array is not None and array.shape != shape:
-            raise ValueError(f"{name} has shape {array.shape}, the other arrays ask for {shape}")
+            raise ValueError(f"{product}: {name} has shape {array.shape}, the other arrays ask for {shape}")

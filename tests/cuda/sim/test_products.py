@@ -1,0 +1,256 @@
+"""Dense and convolution products of the GPU in the simulator, against the CPU's (which are tested against float64).
+
+Networks are simulated with a tile of 8 x 8; here the tiles of the GPU run as well, and a TF32 tile of one or two warps.
+"""
+
+import numpy as np
+import pytest
+
+from pytagi_ddp.kernels.cpu import conv2d as cpu_conv2d
+from pytagi_ddp.kernels.cpu import linear as cpu_linear
+from pytagi_ddp.kernels.cuda import conv2d, linear, product_fp32, product_tf32, products
+from pytagi_ddp.kernels.cuda.gather import FORWARD, KNOWN, PARAMETERS, STATE
+
+KINDS = (FORWARD, KNOWN, STATE, PARAMETERS)
+TF32_TILES = [product_tf32.WarpTile(16, 16, 16, 16), product_tf32.WarpTile(32, 32, 16, 32)]  # one warp, two
+TF32 = {
+    tile: {(kind, tile): product_tf32.make_product(kind, tile, f"{kind}_{tile.rows}") for kind in KINDS}
+    for tile in TF32_TILES
+}
+DENSE = [(1, 1, 1), (1, 7, 3), (5, 1, 17), (9, 34, 10), (12, 12, 8)]  # batch, inputs, outputs
+CONV = [  # batch, height, width, channels, outputs, kernel, stride, zeros at top/left, zeros at bottom/right
+    (1, 1, 1, 1, 1, 1, 1, 0, 0),
+    (2, 5, 4, 3, 4, 3, 1, 1, 1),
+    (1, 4, 5, 4, 8, 3, 1, 1, 1),  # every row is read four numbers at a time
+    (2, 5, 6, 4, 5, 1, 2, 0, 0),  # k < stride: pixels that no output reads
+    (1, 7, 6, 5, 3, 2, 3, 0, 1),
+    (1, 6, 6, 8, 4, 3, 2, 0, 1),  # a strided convolution of a residual block
+    (1, 7, 5, 2, 3, 4, 3, 2, 1),
+    (1, 2, 2, 3, 5, 5, 1, 2, 2),  # kernel larger than the image
+]
+
+
+@pytest.fixture
+def use(monkeypatch):
+    """use(tile, full, ...): makes all products with one tile, as if `full` blocks filled the GPU."""
+
+    def choose(tile, full=1, min_part=64, tf32=None):
+        monkeypatch.setattr(products, "FULL", {tile: full})
+        monkeypatch.setattr(products, "EFFICIENCY", {tile: 1.0})
+        monkeypatch.setattr(products, "MIN_PART", min_part)
+        if tf32:
+            monkeypatch.setattr(products, "TF32", tf32)
+            monkeypatch.setattr(products, "tensor_cores", lambda like: True)
+        products.plan.cache_clear()
+
+    yield choose
+    products.plan.cache_clear()
+
+
+def normal(rng, *shape):
+    return rng.standard_normal(shape, dtype=np.float32)
+
+
+def coarse(rng, *shape):
+    """Numbers of three bits, whose products and sums of squares TF32 holds exactly."""
+    return rng.integers(-7, 8, shape).astype(np.float32) / 4
+
+
+def layer(image, out, weights, bias, draw=normal):
+    """Arrays of a layer: what it reads, by name."""
+    rng = np.random.default_rng(0)
+    a = {"mu": draw(rng, *image), "var": np.abs(draw(rng, *image)), "jcb": draw(rng, *image)}
+    a |= {"w": draw(rng, *weights), "s": np.abs(draw(rng, *weights))}
+    a |= {"b": draw(rng, bias), "sb": np.abs(draw(rng, bias))}
+    return a | {"dm": draw(rng, *out), "ds": -np.abs(draw(rng, *out))}
+
+
+def dense(case, draw=normal):
+    batch, inputs, outputs = case
+    return layer((batch, inputs), (batch, outputs), (outputs, inputs), outputs, draw), ()
+
+
+def convolution(case, draw=normal):
+    batch, height, width, channels, outputs, k, stride, before, after = case
+    out = [(n + before + after - k) // stride + 1 for n in (height, width)]
+    shapes = (batch, height, width, channels), (batch, *out, outputs), (outputs, channels, k, k), outputs
+    return layer(*shapes, draw), (stride, before)
+
+
+def everything(product, a, window, var=True, bias=True, jcb=True, accumulate=False):
+    """All results of a layer's forward and backward pass."""
+    out = np.full((2, *a["dm"].shape), np.nan, np.float32)
+    into = np.full((2, *a["mu"].shape), np.nan, np.float32)
+    start = 0.5 if accumulate else np.nan
+    weights = np.full((2, *a["w"].shape), start, np.float32)
+    biases = np.full((2, *a["b"].shape), start, np.float32) if bias else (None, None)
+    b = (a["b"], a["sb"]) if bias else (None, None)
+    product.forward(a["mu"], a["var"] if var else None, a["w"], a["s"], *b, *out, *window)
+    given = a["mu"], a["jcb"] if jcb else None, a["dm"], a["ds"], a["w"]
+    product.backward(*given, *into, *weights, *biases, *window, accumulate)
+    return {"out": out, "in_delta": into, "weights": weights} | ({"biases": biases} if bias else {})
+
+
+def compare(actual, expected, tolerance=2e-6):
+    assert actual.keys() == expected.keys()
+    for name, array in expected.items():
+        bound = tolerance * max(np.abs(array).max(), 1e-30)
+        np.testing.assert_allclose(actual[name], array, 0, bound, err_msg=name)
+
+
+SWITCHES = [
+    {},
+    {"var": False, "bias": False, "jcb": False},
+    {"accumulate": True},
+]
+
+
+@pytest.mark.parametrize("case", DENSE)
+@pytest.mark.parametrize("switches", SWITCHES)
+def test_dense(case, switches):
+    a, window = dense(case)
+    compare(everything(linear, a, window, **switches), everything(cpu_linear, a, window, **switches))
+
+
+@pytest.mark.parametrize("case", CONV)
+@pytest.mark.parametrize("switches", SWITCHES[:2])
+def test_convolution(case, switches):
+    a, window = convolution(case)
+    compare(everything(conv2d, a, window, **switches), everything(cpu_conv2d, a, window, **switches))
+
+
+@pytest.mark.parametrize("tile", [products.SMALL, products.LARGE])
+@pytest.mark.parametrize("case", [(3, 5, 9), (4, 12, 8)])
+def test_tiles_of_the_gpu(tile, case, use):
+    use(tile)
+    a, window = dense(case)
+    compare(everything(linear, a, window), everything(cpu_linear, a, window))
+
+
+def test_every_thread_of_the_large_tile(use):
+    use(products.LARGE)
+    a, _ = dense((131, 3, 70))  # two tiles of rows, two of columns
+    out = np.full((2, 131, 70), np.nan, np.float32)
+    linear.forward(a["mu"], None, a["w"], a["s"], a["b"], a["sb"], *out)
+    np.testing.assert_allclose(out[0], a["mu"] @ a["w"].T + a["b"], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(out[1], a["mu"] ** 2 @ a["s"].T + a["sb"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("switches", SWITCHES)
+def test_split_sums(switches, use):
+    use(products.TINY, full=64, min_part=8)
+    sizes = products.Sizes.dense(26, 20, 9)
+    assert all(products.plan(kind, sizes).parts > 1 for kind in (KNOWN, PARAMETERS))
+    a, window = dense((26, 20, 9))
+    compare(everything(linear, a, window, **switches), everything(cpu_linear, a, window, **switches))
+
+
+def test_split_sums_of_a_strided_convolution(use):
+    use(products.TINY, full=64, min_part=8)
+    a, window = convolution((1, 9, 8, 4, 8, 3, 2, 1, 1))
+    assert all(products.plan(kind, products.Sizes(1, 9, 8, 4, 5, 4, 8, 3, 2, 1)).parts > 1 for kind in KINDS)
+    compare(everything(conv2d, a, window), everything(cpu_conv2d, a, window))
+
+
+@pytest.mark.parametrize("tile", TF32_TILES)
+@pytest.mark.parametrize("case", [(17, 12, 20), (5, 11, 3)])
+def test_tf32_dense(tile, case, use):
+    use(tile, full=64, min_part=8, tf32=TF32[tile])
+    a, window = dense(case, coarse)
+    compare(everything(linear, a, window), everything(cpu_linear, a, window))
+
+
+@pytest.mark.parametrize("case", [(1, 5, 4, 4, 4, 3, 1, 1, 1), (1, 5, 4, 3, 5, 3, 2, 1, 1)])
+def test_tf32_convolution(case, use):
+    use(TF32_TILES[0], tf32=TF32[TF32_TILES[0]])
+    a, window = convolution(case, coarse)
+    compare(everything(conv2d, a, window), everything(cpu_conv2d, a, window))
+
+
+def test_tf32_rounds_to_ten_bits_without_bias(use):
+    use(TF32_TILES[0], tf32=TF32[TF32_TILES[0]])
+    a, window = dense((16, 64, 16), lambda rng, *shape: rng.uniform(1, 2, shape).astype(np.float32))
+    rounded, exact = everything(linear, a, window), everything(cpu_linear, a, window)
+    error = rounded["out"][0] / exact["out"][0] - 1
+    assert 1e-6 < np.abs(error).max() < 2 * 2.0**-11
+    assert abs(error.mean()) < 2.0**-14  # dropping the bits alone would give -2^-10
+
+
+@pytest.mark.parametrize("product", [linear, conv2d])
+def test_the_same_bits_every_time(product, use):
+    use(products.TINY, full=64, min_part=8)
+    a, window = dense((20, 9, 5)) if product is linear else convolution(CONV[1])
+    first, second = everything(product, a, window), everything(product, a, window)
+    for name, array in first.items():
+        np.testing.assert_array_equal(array, second[name])
+
+
+def test_nothing_of_the_input_is_asked_for():
+    a, window = dense((4, 6, 5))
+    sums = np.full((2, 5, 6), np.nan, np.float32)
+    linear.backward(a["mu"], None, a["dm"], a["ds"], a["w"], None, None, *sums, None, None, False)
+    compare({"weights": sums}, {"weights": everything(cpu_linear, a, window)["weights"]})
+
+
+def test_nan_reaches_both_moments(use):
+    for tile, tf32 in ((products.TINY, None), (TF32_TILES[0], TF32[TF32_TILES[0]])):
+        use(tile, tf32=tf32)
+        a, window = dense((2, 9, 3))
+        a["mu"][1, 4] = np.nan
+        out = everything(linear, a, window)["out"]
+        assert np.isnan(out[:, 1]).all()
+        assert np.isfinite(out[:, 0]).all()
+
+
+@pytest.mark.parametrize("name", ["mu", "var", "jcb", "w", "s", "b", "sb", "dm", "ds"])
+def test_sizes_that_do_not_fit(name):
+    for product, (a, window) in ((linear, dense((4, 6, 5))), (conv2d, convolution(CONV[1]))):
+        a[name] = np.ascontiguousarray(a[name][..., :-1])
+        with pytest.raises(ValueError, match=product.__name__.rsplit(".", 1)[-1]):
+            everything(product, a, window)
+
+
+def test_arrays_of_another_kind():
+    a, window = dense((4, 6, 5))
+    a["w"] = a["w"].astype(np.float64)
+    with pytest.raises(ValueError, match="float64"):
+        everything(linear, a, window)
+    a, window = dense((4, 6, 5))
+    a["mu"] = np.asfortranarray(a["mu"])
+    with pytest.raises(ValueError, match="not C-contiguous"):
+        everything(linear, a, window)
+
+
+RESNET18 = [  # batch, side, channels in and out, kernel, stride, pad of its convolutions at batch 128
+    (128, 32, 3, 64, 3, 1, 1),
+    (128, 32, 64, 64, 3, 1, 1),
+    (128, 32, 64, 128, 3, 2, 1),
+    (128, 32, 64, 128, 1, 2, 0),
+    (128, 16, 128, 128, 3, 1, 1),
+    (128, 8, 256, 256, 3, 1, 1),
+    (128, 4, 512, 512, 3, 1, 1),
+]
+
+
+@pytest.mark.parametrize("case", RESNET18)
+@pytest.mark.parametrize("kind", KINDS)
+def test_plans_of_resnet18_fill_a_gpu_with_a_bounded_workspace(case, kind, use, monkeypatch):
+    batch, side, inputs, outputs, k, stride, pad = case
+    use(None)
+    monkeypatch.setattr(products, "FULL", {products.LARGE: 264, products.SMALL: 1056})
+    monkeypatch.setattr(products, "EFFICIENCY", {products.LARGE: 1.0, products.SMALL: 0.6})
+    out = (side + 2 * pad - k) // stride + 1
+    sizes = products.Sizes(batch, side, side, inputs, out, out, outputs, k, stride, pad)
+    plan = products.plan(kind, sizes)
+    depth = {PARAMETERS: batch * out * out, STATE: (-(-k // stride)) ** 2 * outputs}.get(kind, k * k * inputs)
+    assert plan.part % product_fp32.DEPTH == 0
+    assert (plan.parts - 1) * plan.part < depth <= plan.parts * plan.part
+    assert plan.workspace <= 2 * max(264 * 128 * 64, 1056 * 32 * 32)
+    assert plan.grid[0] * plan.grid[1] >= 128
+    assert plan.tile == products.LARGE or inputs != outputs
+
+
+def test_which_kernel():
+    names = {tensor: products.kernel_of(STATE, products.LARGE, tensor).name for tensor in (False, True)}
+    assert names == {False: "state_fp32_128x64", True: "state_tf32_128x64"}
+    assert products.kernel_of(STATE, products.SMALL, True).name == "state_fp32_32x32"
