@@ -149,4 +149,4 @@ class BatchNorm2d(Norm):
             state["_saved_statistics"] = self.kernels.array.to_host(live)
         for name in ("running_mean", "running_var", "sums"):
             state.pop(name, None)
-        return state | {"_batch_rows": 0}
+        return state | {"_batch_rows": 0, "pool_at_step": False}  # a copy belongs to no DDPSequential
