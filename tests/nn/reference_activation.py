@@ -41,7 +41,7 @@ def rectified(m, s):
     With a = m/sd and g = phi(a) - |a| Phi(-|a|) >= 0, the mean is max(m, 0) + sd g; the variance is written so that
     nothing large cancels.
     """
-    sd = np.sqrt(s)
+    sd = np.maximum(np.sqrt(s), 1e-18)  # without variance: the limit
     a = m / sd
     q = ndtr(-np.abs(a))
     g = phi(a) - np.abs(a) * q

@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 
-from pytagi_ddp import nn
+from pytagi_ddp import manual_seed, nn
 from tests.nn.networks import assert_matches_reference
 
 
@@ -101,3 +101,38 @@ def test_parameters_exist_from_construction():
     assert net.num_parameters == 18 + 2 + 8 + 1
     assert np.abs(net.arena.theta[0]).min() > 0
     assert net.arena.theta[1].min() > 0
+
+
+# The first means of weights and biases that pytagi 0.2.1 has in this network after manual_seed(7).
+SEEDED = {
+    "Conv2d.0": ([0.433659, 0.699392, 0.168470], [0.265633, 0.214934]),
+    "Conv2d.main.3.0": ([-0.594354, -0.086310, 0.096364], []),
+    "Conv2d.main.3.2": ([-0.925210, -0.069159, -0.312533], [0.274963, -0.338371, 0.868739]),
+    "Conv2d.shortcut.3.0": ([-0.005048, -0.545948, -0.291121], [0.455782, -0.074284, 1.060901]),
+    "Conv2d.4.0": ([0.318232, 0.396558, 0.047848], [0.407236, -0.034150]),
+    "Linear.5": ([-0.122246, 0.189026, 0.066814], [0.168771, 0.125436, 0.348346]),
+    "Linear.7": ([0.679259, 0.562983, -0.008956], [0.661965, -0.848537]),
+}
+
+
+def test_a_seed_gives_pytagis_network():
+    """Dense layers draw when they are made, convolutions when the network is, main block before shortcut."""
+    manual_seed(7)
+    net = nn.Sequential(
+        nn.Conv2d(1, 2, 3, padding=1, in_width=4, in_height=4),
+        nn.ReLU(),
+        nn.BatchNorm2d(2),
+        nn.ResNetBlock(
+            nn.LayerBlock(nn.Conv2d(2, 2, 3, padding=1, bias=False), nn.ReLU(), nn.Conv2d(2, 3, 1)),
+            nn.LayerBlock(nn.Conv2d(2, 3, 1)),
+        ),
+        nn.LayerBlock(nn.Conv2d(3, 2, 1), nn.ReLU()),
+        nn.Linear(32, 3),
+        nn.ReLU(),
+        nn.Linear(3, 2, gain_weight=0.5, init_method="Xavier"),
+    )
+    state = net.state_dict()
+    for key, (weights, biases) in SEEDED.items():
+        mu_w, _, mu_b, _ = state[key]
+        np.testing.assert_allclose(mu_w[:3], weights, atol=1e-6)
+        np.testing.assert_allclose(mu_b[:3], biases, atol=1e-6)

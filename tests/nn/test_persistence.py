@@ -103,6 +103,12 @@ def test_a_copy_has_no_forward_pass_to_go_back_from(trained):
         copy.deepcopy(trained).backward()
 
 
+def test_a_copy_of_a_data_parallel_network_is_on_its_own(trained):
+    """The wrapper's running statistics move in its step; those of a copy of its network in the forward pass."""
+    ddp = nn.DDPSequential(copy.deepcopy(trained), nn.DDPConfig(backend="serial"))
+    assert_continues_like(copy.deepcopy(ddp.model), trained)
+
+
 def test_a_layer_can_be_pickled_alone(trained):
     layer = pickle.loads(pickle.dumps(trained.layers[2]))
     net = nn.Sequential(layer, nn.Linear(2, 1))
