@@ -1,0 +1,73 @@
+"""Data-parallel training in the simulator: devices of ranks, and equality with one process."""
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import cuda, nn
+from pytagi_ddp.distributed.ddp import DDPConfig, DDPSequential
+from pytagi_ddp.kernels import get_kernels
+from tests.mpi import run
+
+
+def test_what_the_simulator_says_of_itself():
+    assert "simulator" in cuda.why_not()
+    assert not cuda.is_available() and cuda.get_device_count() == 0 and cuda.get_current_device() == -1
+    assert get_kernels("cuda") is get_kernels("cuda:0") is not get_kernels("cuda:1")
+
+
+def test_one_rank_stop_request_and_empty_steps():
+    net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm2d(3))
+    net.to_device("cuda")
+    ddp = DDPSequential(net, DDPConfig(backend="serial", device_ids=[1]))
+    assert ddp.get_device_with_index() == "cuda:1" and not ddp.stop_requested
+    ddp.step()
+    before = ddp.state_dict()
+    ddp(np.ones((2, 2)) * [[1], [2]])
+    net.set_delta_z(np.arange(6), -np.ones(6))
+    ddp.backward()
+    ddp.request_stop()
+    ddp.step()
+    assert ddp.stop_requested
+    after = ddp.state_dict()
+    assert all(not np.array_equal(after[key][0], before[key][0]) for key in before)
+    ddp.step()  # no samples since
+    assert ddp.state_dict() == after
+
+
+RANKS = """
+import copy
+import sys
+import numpy as np
+from pytagi_ddp import manual_seed, nn
+from pytagi_ddp.distributed.ddp import DDPConfig, DDPSequential
+from tests.cuda.sim.test_networks import assert_equal_states
+
+manual_seed(1)
+net = nn.Sequential(nn.Linear(3, 4), nn.MixtureReLU(), nn.Linear(4, 2))
+reference = copy.deepcopy(net)
+net.to_device("cuda")
+ddp = DDPSequential(net, DDPConfig(backend="mpi"), average=False)
+assert ddp.world_size == 2 and net.device == "cuda:0"
+rng = np.random.default_rng(0)
+for _ in range(2):
+    x, y, noise = rng.standard_normal((4, 3)), rng.standard_normal((4, 2)), np.full((4, 2), 0.5)
+    mine = slice(2 * ddp.rank, 2 * ddp.rank + 2)
+    for model, part in ((ddp, mine), (reference, slice(None))):
+        model(x[part])
+        updater = nn.OutputUpdater("cpu")
+        updater.update(model.output_z_buffer, y[part], noise[part], model.input_delta_z_buffer)
+        model.backward()
+        model.step()
+    assert_equal_states(net, reference, 2e-5)
+states = ddp.communicator.all_gather_object(net.state_dict())
+assert states[0] == states[1]
+sys.stdout.write("equal\\n")
+"""
+
+
+@pytest.mark.mpi
+def test_two_ranks_equal_one_process():
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    result = run.mpirun(RANKS, timeout=120)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "equal\n" * 2
