@@ -1,12 +1,14 @@
 """Builds the Cython kernels. Everything else is declared in pyproject.toml."""
 
 import sys
+from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 OPENMP = [] if sys.platform == "darwin" else ["-fopenmp"]  # Apple's clang has none: loops run on one thread
+KERNELS = Path("pytagi_ddp/kernels/cpu")
 
 
 class BuildKernels(build_ext):
@@ -19,17 +21,17 @@ class BuildKernels(build_ext):
         super().run()
 
 
-def extension(name):
+def extension(source):
     return Extension(
-        f"pytagi_ddp.kernels.cpu.{name}",
-        [f"pytagi_ddp/kernels/cpu/{name}.pyx"],
-        depends=["pytagi_ddp/kernels/cpu/_blas.pxd", "pytagi_ddp/kernels/cpu/loops.h"],
+        f"pytagi_ddp.kernels.cpu.{source.stem}",
+        [str(source)],
+        depends=[str(KERNELS / "loops.h"), *map(str, KERNELS.glob("*.pxd"))],
         extra_compile_args=["-O3", *OPENMP],
         extra_link_args=list(OPENMP),
     )
 
 
 setup(
-    ext_modules=cythonize([extension("_linear"), extension("_conv2d")], language_level=3),
+    ext_modules=cythonize([extension(source) for source in sorted(KERNELS.glob("*.pyx"))], language_level=3),
     cmdclass={"build_ext": BuildKernels},
 )

@@ -1,145 +1,185 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Moment products of a dense layer: tiles of sgemm, one per OpenMP thread. See linear.py for the formulas."""
+"""Moment products of a dense layer, one tile of the outputs per OpenMP thread. See linear.py for the formulas.
 
-from cython.parallel cimport parallel, prange
-from libc.string cimport memcpy, memset
+Blocks of the operands are copied next to each other where they are not already: rows that lie 16 KB apart (4096
+inputs) share a few cache sets, which halves the speed of a product. Squares are made from the same blocks.
+"""
 
-from pytagi_ddp.kernels.cpu._blas cimport Grid, add, best_grid, cut, product, square, square_plus, times_jacobian
+from cython.parallel cimport prange
+from libc.string cimport memset
 
+from pytagi_ddp.kernels.cpu._blas cimport (Grid, best_grid, copy_rows, cut, even, fill_rows, packed, panel_width, product,
+                                             square, square_plus, sum_rows, times_jacobian)
+
+from pytagi_ddp.kernels.cpu.extension import size_error
 from pytagi_ddp.kernels.cpu.workspace import workspace
 
 cdef enum:
-    BLOCK = 512  # edge of the blocks of W^2 and of weight deltas: 1 MB, written and used while in cache
-    BATCH_BLOCK = 1024  # rows of squared activations kept at once
-    SERIAL_FLOPS = 1000000  # below this, waking the threads costs more than they save
+    INPUTS = 800  # per block of activations and weights, forward
+    OUTPUTS = 128  # per block of weights, forward
+    INNER = 576  # outputs (state) or inputs (weights) per block, backward
+    BATCH = 512  # rows of activations per block
+    SERIAL = 500000  # multiply-adds of a product below which waking the threads costs more than they save
+
+
+cdef bint shaped(const Py_ssize_t* shape, Py_ssize_t rows, Py_ssize_t columns):
+    return shape[0] == rows and shape[1] == columns
 
 
 def forward(const float[:, ::1] mu, const float[:, ::1] var, const float[:, ::1] w_mu, const float[:, ::1] w_var,
             const float[::1] b_mu, const float[::1] b_var, float[:, ::1] out_mu, float[:, ::1] out_var, int threads):
-    cdef int B = mu.shape[0], I = mu.shape[1], O = w_mu.shape[0], t, b0, b1, o0, o1
-    if <double>B * I * O < SERIAL_FLOPS:
+    cdef int B = mu.shape[0], I = mu.shape[1], O = w_mu.shape[0], t
+    if not (B > 0 and shaped(w_mu.shape, O, I) and shaped(w_var.shape, O, I)
+            and (var is None or shaped(var.shape, B, I))
+            and (b_mu is None) == (b_var is None) and (b_mu is None or b_mu.shape[0] == b_var.shape[0] == O)
+            and shaped(out_mu.shape, B, O) and shaped(out_var.shape, B, O)):
+        raise size_error("linear.forward", mu=mu, var=var, w_mu=w_mu, w_var=w_var, b_mu=b_mu, b_var=b_var,
+                         out_mu=out_mu, out_var=out_var)
+    if <double>B * I * O < SERIAL:
         threads = 1
     cdef Grid grid = best_grid(B, O, threads)
-    cdef size_t per_thread = BLOCK * (min(B, BATCH_BLOCK) + BLOCK)
+    cdef size_t per_thread = 3 * <size_t>even(I, INPUTS) * (min(B, BATCH) + OUTPUTS)
     cdef float[::1] scratch = workspace(threads * per_thread)
-    cdef const float* bias_mu = NULL if b_mu is None else &b_mu[0]
-    cdef const float* bias_var = NULL if b_var is None else &b_var[0]
-    cdef const float* variance = NULL if var is None else &var[0, 0]
+    cdef const float* bias_mu = <const float*>NULL if b_mu is None else &b_mu[0]
+    cdef const float* bias_var = <const float*>NULL if b_var is None else &b_var[0]
+    cdef const float* variance = <const float*>NULL if var is None else &var[0, 0]
     for t in prange(threads, schedule="static", num_threads=threads, nogil=True):
-        b0 = cut(B, t // grid.column_parts, grid.row_parts)
-        b1 = cut(B, t // grid.column_parts + 1, grid.row_parts)
-        o0 = cut(O, t % grid.column_parts, grid.column_parts)
-        o1 = cut(O, t % grid.column_parts + 1, grid.column_parts)
         forward_tile(&mu[0, 0], variance, &w_mu[0, 0], &w_var[0, 0], bias_mu, bias_var, &out_mu[0, 0], &out_var[0, 0],
-                     I, O, b0, b1, o0, o1, &scratch[t * per_thread])
+                     I, O, cut(B, t // grid.column_parts, grid.row_parts),
+                     cut(B, t // grid.column_parts + 1, grid.row_parts),
+                     cut(O, t % grid.column_parts, grid.column_parts),
+                     cut(O, t % grid.column_parts + 1, grid.column_parts), &scratch[t * per_thread])
 
 
 cdef void forward_tile(const float* mu, const float* var, const float* w, const float* s, const float* b_mu,
                        const float* b_var, float* out_mu, float* out_var, long I, long O, int b0, int b1, int o0,
                        int o1, float* scratch) noexcept nogil:
-    cdef int b, o, i, n, m, k, row
-    cdef float* mu2
-    cdef float* w2s = scratch
-    for b in range(b0, b1):
-        fill(out_mu + b * O + o0, b_mu, o0, o1)
-        fill(out_var + b * O + o0, b_var, o0, o1)
-    for b from b0 <= b < b1 by BATCH_BLOCK:
-        n = min(BATCH_BLOCK, b1 - b)
-        for i from 0 <= i < I by BLOCK:
-            k = min(BLOCK, I - i)
-            mu2 = scratch + BLOCK * BLOCK
-            for row in range(n):
-                square(mu + (b + row) * I + i, mu2 + row * k, k)
-            for o from o0 <= o < o1 by BLOCK:
-                m = min(BLOCK, o1 - o)
-                product(False, True, n, m, k, mu + b * I + i, I, w + o * I + i, I, 1, out_mu + b * O + o, O)
-                product(False, True, n, m, k, mu2, k, s + o * I + i, I, 1, out_var + b * O + o, O)
+    cdef int b, i, o, n, k, m, step = even(I, INPUTS)
+    cdef float* mu2 = scratch
+    cdef float* mu_copy = mu2 + <long>step * min(BATCH, b1 - b0)
+    cdef float* var_copy = mu_copy + <long>step * min(BATCH, b1 - b0)
+    cdef float* w2s = var_copy + <long>step * min(BATCH, b1 - b0)
+    cdef float* w_copy = w2s + <long>step * OUTPUTS
+    cdef float* s_copy = w_copy + <long>step * OUTPUTS
+    cdef const float* mu_block
+    cdef const float* var_block = NULL
+    cdef const float* w_block
+    cdef const float* s_block
+    for b from b0 <= b < b1 by BATCH:
+        n = min(BATCH, b1 - b)
+        fill_rows(out_mu + b * O + o0, O, b_mu + o0 if b_mu else NULL, n, o1 - o0)
+        fill_rows(out_var + b * O + o0, O, b_var + o0 if b_var else NULL, n, o1 - o0)
+        for i from 0 <= i < I by step:
+            k = min(step, I - i)
+            mu_block = packed(mu + b * I + i, I, n, k, mu_copy)
+            square(mu_block, mu2, <long>n * k)
+            if var:
+                var_block = packed(var + b * I + i, I, n, k, var_copy)
+            for o from o0 <= o < o1 by OUTPUTS:
+                m = min(OUTPUTS, o1 - o)
+                w_block = packed(w + o * I + i, I, m, k, w_copy)
+                s_block = packed(s + o * I + i, I, m, k, s_copy)
+                product(False, True, n, m, k, mu_block, k, w_block, k, 1, out_mu + b * O + o, O)
+                product(False, True, n, m, k, mu2, k, s_block, k, 1, out_var + b * O + o, O)
                 if var:
-                    for row in range(m):
-                        square_plus(w + (o + row) * I + i, s + (o + row) * I + i, w2s + row * k, k)
-                    product(False, True, n, m, k, var + b * I + i, I, w2s, k, 1, out_var + b * O + o, O)
-
-
-cdef inline void fill(float* out, const float* bias, int first, int last) noexcept nogil:
-    if bias:
-        memcpy(out, bias + first, (last - first) * sizeof(float))
-    else:
-        memset(out, 0, (last - first) * sizeof(float))
+                    square_plus(w_block, s_block, w2s, <long>m * k)
+                    product(False, True, n, m, k, var_block, k, w2s, k, 1, out_var + b * O + o, O)
 
 
 def backward(const float[:, ::1] mu, const float[:, ::1] jcb, const float[:, ::1] delta_mu,
              const float[:, ::1] delta_var, const float[:, ::1] w_mu, float[:, ::1] in_delta_mu,
              float[:, ::1] in_delta_var, float[:, ::1] g_w, float[:, ::1] h_w, float[::1] g_b, float[::1] h_b,
              bint accumulate, int threads):
-    cdef int B = mu.shape[0], I = mu.shape[1], O = w_mu.shape[0], t, r0, r1, i0, i1
-    if <double>B * I * O < SERIAL_FLOPS:
+    cdef int B = mu.shape[0], I = mu.shape[1], O = w_mu.shape[0], t
+    if not (B > 0 and shaped(w_mu.shape, O, I) and shaped(g_w.shape, O, I) and shaped(h_w.shape, O, I)
+            and (jcb is None or shaped(jcb.shape, B, I))
+            and shaped(delta_mu.shape, B, O) and shaped(delta_var.shape, B, O)
+            and (in_delta_mu is None) == (in_delta_var is None)
+            and (in_delta_mu is None or shaped(in_delta_mu.shape, B, I) and shaped(in_delta_var.shape, B, I))
+            and (g_b is None) == (h_b is None) and (g_b is None or g_b.shape[0] == h_b.shape[0] == O)):
+        raise size_error("linear.backward", mu=mu, jcb=jcb, delta_mu=delta_mu, delta_var=delta_var, w_mu=w_mu,
+                         in_delta_mu=in_delta_mu, in_delta_var=in_delta_var, g_w=g_w, h_w=h_w, g_b=g_b, h_b=h_b)
+    if <double>B * I * O < SERIAL:
         threads = 1
     cdef Grid state = best_grid(B, I, threads), weight = best_grid(O, I, threads)
-    cdef size_t per_thread = BLOCK * max(BLOCK, min(B, BATCH_BLOCK))
+    cdef size_t per_thread = max(2 * <size_t>even(O, INNER) * (min(B, BATCH) + panel_width()),
+                                 min(B, BATCH) * <size_t>(even(I, INNER) + panel_width()))
     cdef float[::1] scratch = workspace(threads * per_thread)
-    cdef const float* jacobian = NULL if jcb is None else &jcb[0, 0]
+    cdef const float* jacobian = <const float*>NULL if jcb is None else &jcb[0, 0]
     cdef float* in_mu = NULL if in_delta_mu is None else &in_delta_mu[0, 0]
     cdef float* in_var = NULL if in_delta_var is None else &in_delta_var[0, 0]
     cdef float* bias_g = NULL if g_b is None else &g_b[0]
     cdef float* bias_h = NULL if h_b is None else &h_b[0]
     for t in prange(threads, schedule="static", num_threads=threads, nogil=True):
         if in_mu:
-            r0 = cut(B, t // state.column_parts, state.row_parts)
-            r1 = cut(B, t // state.column_parts + 1, state.row_parts)
-            i0 = cut(I, t % state.column_parts, state.column_parts)
-            i1 = cut(I, t % state.column_parts + 1, state.column_parts)
-            state_tile(&delta_mu[0, 0], &delta_var[0, 0], &w_mu[0, 0], jacobian, in_mu, in_var, I, O, r0, r1, i0, i1,
-                       &scratch[t * per_thread])
-        r0 = cut(O, t // weight.column_parts, weight.row_parts)
-        r1 = cut(O, t // weight.column_parts + 1, weight.row_parts)
-        i0 = cut(I, t % weight.column_parts, weight.column_parts)
-        i1 = cut(I, t % weight.column_parts + 1, weight.column_parts)
-        weight_tile(&mu[0, 0], &delta_mu[0, 0], &delta_var[0, 0], &g_w[0, 0], &h_w[0, 0], accumulate, B, I, O, r0, r1,
-                    i0, i1, &scratch[t * per_thread])
-        if i0 == 0 and bias_g:
-            bias_slice(&delta_mu[0, 0], bias_g, accumulate, B, O, r0, r1)
-            bias_slice(&delta_var[0, 0], bias_h, accumulate, B, O, r0, r1)
+            state_tile(&delta_mu[0, 0], &delta_var[0, 0], &w_mu[0, 0], jacobian, in_mu, in_var, I, O,
+                       cut(B, t // state.column_parts, state.row_parts),
+                       cut(B, t // state.column_parts + 1, state.row_parts),
+                       cut(I, t % state.column_parts, state.column_parts),
+                       cut(I, t % state.column_parts + 1, state.column_parts), &scratch[t * per_thread])
+        weight_tile(&mu[0, 0], &delta_mu[0, 0], &delta_var[0, 0], &g_w[0, 0], &h_w[0, 0], bias_g, bias_h, accumulate,
+                    B, I, O, cut(O, t // weight.column_parts, weight.row_parts),
+                    cut(O, t // weight.column_parts + 1, weight.row_parts),
+                    cut(I, t % weight.column_parts, weight.column_parts),
+                    cut(I, t % weight.column_parts + 1, weight.column_parts), &scratch[t * per_thread])
 
 
 cdef void state_tile(const float* delta_mu, const float* delta_var, const float* w, const float* jcb, float* in_mu,
-                     float* in_var, long I, long O, int b0, int b1, int i0, int i1, float* w2) noexcept nogil:
-    cdef int b, o, i, n, m, row
-    for i from i0 <= i < i1 by BLOCK:
-        n = min(BLOCK, i1 - i)
-        for o from 0 <= o < O by BLOCK:
-            m = min(BLOCK, O - o)
-            product(False, False, b1 - b0, n, m, delta_mu + b0 * O + o, O, w + o * I + i, I, o > 0,
-                    in_mu + b0 * I + i, I)
-            for row in range(m):
-                square(w + (o + row) * I + i, w2 + row * n, n)
-            product(False, False, b1 - b0, n, m, delta_var + b0 * O + o, O, w2, n, o > 0, in_var + b0 * I + i, I)
-        if jcb:
-            for b in range(b0, b1):
-                times_jacobian(in_mu + b * I + i, in_var + b * I + i, jcb + b * I + i, n)
+                     float* in_var, long I, long O, int b0, int b1, int i0, int i1, float* scratch) noexcept nogil:
+    """Deltas of inputs i0:i1 for samples b0:b1: products of deltas and panels of weights."""
+    cdef int b, o, i, n, k, m, row, step = even(O, INNER), panel = panel_width()
+    cdef float* w_panel = scratch
+    cdef float* w2 = w_panel + <long>step * panel
+    cdef float* mu_copy = w2 + <long>step * panel
+    cdef float* var_copy = mu_copy + <long>step * min(BATCH, b1 - b0)
+    cdef const float* mu_block
+    cdef const float* var_block
+    for b from b0 <= b < b1 by BATCH:
+        n = min(BATCH, b1 - b)
+        for o from 0 <= o < O by step:
+            k = min(step, O - o)
+            mu_block = packed(delta_mu + b * O + o, O, n, k, mu_copy)
+            var_block = packed(delta_var + b * O + o, O, n, k, var_copy)
+            for i from i0 <= i < i1 by panel:
+                m = min(panel, i1 - i)
+                copy_rows(w + o * I + i, I, w_panel, k, m)
+                square(w_panel, w2, <long>k * m)
+                product(False, False, n, m, k, mu_block, k, w_panel, m, o > 0, in_mu + b * I + i, I)
+                product(False, False, n, m, k, var_block, k, w2, m, o > 0, in_var + b * I + i, I)
+                if jcb and o + k == O:
+                    for row in range(b, b + n):
+                        times_jacobian(in_mu + row * I + i, in_var + row * I + i, jcb + row * I + i, m)
 
 
-cdef void weight_tile(const float* mu, const float* delta_mu, const float* delta_var, float* g, float* h,
-                      bint accumulate, int B, long I, long O, int o0, int o1, int i0, int i1,
-                      float* mu2) noexcept nogil:
-    cdef int b, o, i, n, m, k, row
+cdef void weight_tile(const float* mu, const float* delta_mu, const float* delta_var, float* g, float* h, float* g_b,
+                      float* h_b, bint accumulate, int B, long I, long O, int o0, int o1, int i0, int i1,
+                      float* scratch) noexcept nogil:
+    """Batch sums for weights o0:o1, i0:i1; with input 0, those of the bias."""
+    cdef int b, i, k, n, step = even(i1 - i0, INNER)
     cdef float beta
-    for i from i0 <= i < i1 by BLOCK:
-        n = min(BLOCK, i1 - i)
-        for b from 0 <= b < B by BATCH_BLOCK:
-            k = min(BATCH_BLOCK, B - b)
+    cdef float* columns = scratch
+    cdef float* panel = columns + <long>step * min(B, BATCH)
+    if i0 == 0 and g_b:
+        if not accumulate:
+            memset(g_b + o0, 0, (o1 - o0) * sizeof(float))
+            memset(h_b + o0, 0, (o1 - o0) * sizeof(float))
+        sum_rows(delta_mu + o0, O, g_b + o0, B, o1 - o0)
+        sum_rows(delta_var + o0, O, h_b + o0, B, o1 - o0)
+    for i from i0 <= i < i1 by step:
+        n = min(step, i1 - i)
+        for b from 0 <= b < B by BATCH:
+            k = min(BATCH, B - b)
             beta = accumulate or b > 0
-            for row in range(k):
-                square(mu + (b + row) * I + i, mu2 + row * n, n)
-            for o from o0 <= o < o1 by BLOCK:
-                m = min(BLOCK, o1 - o)
-                product(True, False, m, n, k, delta_mu + b * O + o, O, mu + b * I + i, I, beta, g + o * I + i, I)
-                product(True, False, m, n, k, delta_var + b * O + o, O, mu2, n, beta, h + o * I + i, I)
+            copy_rows(mu + b * I + i, I, columns, k, n)
+            add_outer(delta_mu + b * O, O, o0, o1, columns, k, n, beta, g + i, I, panel)
+            square(columns, columns, <long>k * n)
+            add_outer(delta_var + b * O, O, o0, o1, columns, k, n, beta, h + i, I, panel)
 
 
-cdef void bias_slice(const float* delta, float* total, bint accumulate, int B, long O, int o0,
-                     int o1) noexcept nogil:
-    cdef int b
-    if not accumulate:
-        memset(total + o0, 0, (o1 - o0) * sizeof(float))
-    for b in range(B):
-        add(delta + b * O + o0, total + o0, o1 - o0)
+cdef void add_outer(const float* delta, long O, int o0, int o1, const float* columns, int k, int n, float beta,
+                    float* sums, long stride, float* panel) noexcept nogil:
+    """sums[o0:o1] = delta[:, o0:o1]^T columns + beta sums."""
+    cdef int o, m, limit = panel_width()
+    for o from o0 <= o < o1 by limit:
+        m = min(limit, o1 - o)
+        product(True, False, m, n, k, packed(delta + o, O, k, m, panel), m, columns, n, beta, sums + o * stride, stride)

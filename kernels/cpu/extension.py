@@ -19,3 +19,9 @@ def load(name: str) -> ModuleType:
         raise ImportError(
             f"{full_name} is not built: run `pip install -e .` in the source tree, with this Python and a C compiler"
         ) from error
+
+
+def size_error(call: str, **arrays) -> ValueError:
+    """The error for a call whose arrays do not fit together: it names the shape of each."""
+    shapes = ", ".join(f"{name} {None if array is None else tuple(array.shape)}" for name, array in arrays.items())
+    return ValueError(f"{call}: shapes do not fit together: {shapes}")

@@ -6,9 +6,10 @@
 #define PYTAGI_DDP_LOOPS_H
 
 #include <stddef.h>
+#include <string.h>
 
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GLIBC__) && !defined(__AVX2__)
-#define VECTORISED __attribute__((target_clones("avx512f", "avx2", "default"))) static
+#define VECTORISED __attribute__((target_clones("avx512f", "avx2", "default"), unused)) static
 #else
 #define VECTORISED static inline
 #endif
@@ -34,6 +35,32 @@ VECTORISED void times_jacobian(float *restrict mean, float *restrict var, const 
 /* sum += x */
 VECTORISED void add(const float *restrict x, float *restrict sum, size_t n) {
     for (size_t i = 0; i < n; i++) sum[i] += x[i];
+}
+
+/* out = x: patches of few channels are made of runs too short for a call of memcpy */
+static inline void copy_run(const float *x, float *out, size_t n) {
+    if (n > 128) {
+        memcpy(out, x, n * sizeof(float));
+        return;
+    }
+    for (; n >= 16; n -= 16, x += 16, out += 16) memcpy(out, x, 64);
+    for (; n >= 4; n -= 4, x += 4, out += 4) memcpy(out, x, 16);
+    for (; n; n--) *out++ = *x++;
+}
+
+/* total += the rows of x, which are `stride` apart, in blocks so that rounding errors of long sums stay small */
+VECTORISED void sum_rows(const float *restrict x, size_t stride, float *restrict total, size_t rows, size_t width) {
+    enum { COLUMNS = 64, ROWS = 512 };
+    for (size_t i = 0; i < width; i += COLUMNS) {
+        size_t n = width - i < COLUMNS ? width - i : COLUMNS;
+        for (size_t first = 0; first < rows; first += ROWS) {
+            size_t last = rows - first < ROWS ? rows : first + ROWS;
+            float sum[COLUMNS] = {0};
+            for (size_t row = first; row < last; row++)
+                for (size_t j = 0; j < n; j++) sum[j] += x[row * stride + i + j];
+            for (size_t j = 0; j < n; j++) total[i + j] += sum[j];
+        }
+    }
 }
 
 #endif

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pytagi_ddp.kernels.cpu import conv2d
+from pytagi_ddp.kernels.cpu import _blas, conv2d
 from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
 from pytagi_ddp.kernels.cpu.workspace import workspace
 
@@ -26,11 +26,14 @@ CASES = [  # batch, height, width, channels, outputs, kernel, stride, zeros at t
 ]
 
 
-@pytest.fixture(params=[1, 2, 3])
+@pytest.fixture(params=["1 thread", "2 threads", "3 threads", "2 threads, whole products"])
 def threads(request):
+    """A number of threads, and the way in which this machine's BLAS may not be called."""
     before = get_threads()
-    set_threads(request.param)
-    yield request.param
+    set_threads(int(request.param[0]))
+    _blas.set_small_kernels("whole" not in request.param)
+    yield
+    _blas.set_small_kernels(_blas.has_small_kernels())
     set_threads(before)
 
 
@@ -96,7 +99,7 @@ def run_forward(case, a, deterministic=False, bias=True):
     b, sb = (a["b"], a["sb"]) if bias else (None, None)
     conv2d.forward(
         a["mu"], None if deterministic else a["var"], a["w"], a["s"], b, sb, out[0], out[1], case[6], case[7]
-    )  # fmt: skip
+    )
     return out
 
 
@@ -106,7 +109,7 @@ def run_backward(case, a, jcb=True, state=True, bias=True, accumulate=False, sta
     b = np.full((2, len(a["w"])), start, np.float32) if bias else (None, None)
     conv2d.backward(
         a["mu"], a["jcb"] if jcb else None, a["dm"], a["ds"], a["w"], *d_in, *weight, *b, case[6], case[7], accumulate
-    )  # fmt: skip
+    )
     return d_in, weight, b
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pytagi_ddp.kernels.cpu import linear
+from pytagi_ddp.kernels.cpu import _blas, linear
 from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
 from pytagi_ddp.kernels.cpu.workspace import workspace
 
@@ -19,11 +19,14 @@ SHAPES = [  # batch, inputs, outputs
 ]
 
 
-@pytest.fixture(params=[1, 2, 3])
+@pytest.fixture(params=["1 thread", "2 threads", "3 threads", "2 threads, whole products"])
 def threads(request):
+    """A number of threads, and the way in which this machine's BLAS may not be called."""
     before = get_threads()
-    set_threads(request.param)
-    yield request.param
+    set_threads(int(request.param[0]))
+    _blas.set_small_kernels("whole" not in request.param)
+    yield
+    _blas.set_small_kernels(_blas.has_small_kernels())
     set_threads(before)
 
 
@@ -62,9 +65,7 @@ def run_backward(a, jcb=True, state=True, bias=True, accumulate=False, start=np.
     d_in = np.full((2, batch, inputs), np.nan, np.float32) if state else (None, None)
     weight = np.full((2, outputs, inputs), start, np.float32)
     b = np.full((2, outputs), start, np.float32) if bias else (None, None)
-    linear.backward(
-        a["mu"], a["jcb"] if jcb else None, a["dm"], a["ds"], a["w"], *d_in, *weight, *b, accumulate
-    )  # fmt: skip
+    linear.backward(a["mu"], a["jcb"] if jcb else None, a["dm"], a["ds"], a["w"], *d_in, *weight, *b, accumulate)
     return d_in, weight, b
 
 
