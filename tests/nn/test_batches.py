@@ -1,6 +1,7 @@
 """What holds between batches, for every kind of layer: shards add up, samples do not mix, buffers of any size."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -152,3 +153,27 @@ def test_threads_do_not_change_the_numbers():
     finally:
         net.set_threads(before)
     assert_same(results[1], results[0], 2e-6)
+
+
+def train(net: nn.Sequential, steps: int) -> None:
+    for step in range(steps):
+        pass_through(net, *random_batch(net, 6, seed=step))
+        net.step()
+
+
+def test_networks_trained_in_turn_or_at_once_do_not_touch_each_other():
+    """Scratch memory is shared between networks, but not while a kernel runs, nor between threads."""
+    make = NETWORKS["ResNetBlock"]
+    nets = [randomise(nn.Sequential(*make()), seed) for seed in (1, 2, 3)]
+    alone, in_turn, at_once = ([copy.deepcopy(net) for net in nets] for _ in range(3))
+    for net in alone:
+        train(net, 10)
+    for step in range(10):
+        for net in in_turn:
+            pass_through(net, *random_batch(net, 6, seed=step))
+            net.step()
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda net: train(net, 10), at_once))
+    for k in range(3):
+        assert alone[k].state_dict() == in_turn[k].state_dict()
+        assert alone[k].state_dict() == at_once[k].state_dict()
