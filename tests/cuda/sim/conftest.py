@@ -1,5 +1,18 @@
-"""These tests run in a pytest of their own, with NUMBA_ENABLE_CUDASIM=1: see tests/cuda/test_simulator.py."""
+"""Tests of what computes on a device: in the simulator, or (`pytest -m gpu`) on a GPU.
 
-import numba
+In the simulator they run in a pytest of their own, with NUMBA_ENABLE_CUDASIM=1: see tests/cuda/test_simulator.py.
+"""
 
-collect_ignore_glob = [] if numba.config.ENABLE_CUDASIM else ["test_*.py"]
+from pathlib import Path
+
+import pytest
+
+from pytagi_ddp import cuda
+
+collect_ignore_glob = [] if cuda.is_simulated() or cuda.is_available() else ["test_*.py"]
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if Path(__file__).parent in item.path.parents and not cuda.is_simulated():
+            item.add_marker(pytest.mark.gpu)

@@ -9,6 +9,7 @@ from pytagi_ddp.kernels import get_kernels
 from tests.mpi import run
 
 
+@pytest.mark.skipif(not cuda.is_simulated(), reason="this machine has a GPU")
 def test_what_the_simulator_says_of_itself():
     assert "simulator" in cuda.why_not()
     assert not cuda.is_available() and cuda.get_device_count() == 0 and cuda.get_current_device() == -1
@@ -18,8 +19,8 @@ def test_what_the_simulator_says_of_itself():
 def test_one_rank_stop_request_and_empty_steps():
     net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm2d(3))
     net.to_device("cuda")
-    ddp = DDPSequential(net, DDPConfig(backend="serial", device_ids=[1]))
-    assert ddp.get_device_with_index() == "cuda:1" and not ddp.stop_requested
+    ddp = DDPSequential(net, DDPConfig(backend="serial", device_ids=[0]))
+    assert ddp.get_device_with_index() == "cuda:0" and not ddp.stop_requested
     ddp.step()
     before = ddp.state_dict()
     ddp(np.ones((2, 2)) * [[1], [2]])

@@ -16,13 +16,17 @@ def uniform(*shape, seed=0, low=0.05, high=1.5):
     return np.random.default_rng(seed).uniform(low, high, shape).astype(np.float32)
 
 
-def both(family: str, function: str, inputs: list, tolerance: float = 2e-6):
+def call(kernels, family: str, function: str, inputs: list) -> list:
+    """Calls a kernel with copies of `inputs`, the same array where they are the same; returns them as it left them."""
+    array = cpu.array if kernels is cpu else cuda.array.arrays(0)
+    copies = {id(a): array.place(a.copy()) for a in inputs if isinstance(a, np.ndarray)}
+    getattr(getattr(kernels, family), function)(*(copies.get(id(a), a) for a in inputs))
+    return [array.to_host(copies[id(a)]) if isinstance(a, np.ndarray) else a for a in inputs]
+
+
+def both(family: str, function: str, inputs: list, tolerance: float = 2e-6) -> list:
     """Calls the kernel on both devices with copies of `inputs`, and compares all arrays after the call."""
-    results = []
-    for kernels in (cpu, cuda):
-        arguments = [a.copy() if isinstance(a, np.ndarray) else a for a in inputs]
-        getattr(getattr(kernels, family), function)(*arguments)
-        results.append(arguments)
+    results = [call(kernels, family, function, inputs) for kernels in (cpu, cuda)]
     for position, (expected, actual) in enumerate(zip(*results, strict=True)):
         if isinstance(expected, np.ndarray) and expected.size:
             scale = np.abs(expected[np.isfinite(expected)]).max(initial=0)
@@ -55,8 +59,8 @@ def test_activations(name):
 def test_activation_in_place():
     mu, var, jcb = normal(70), uniform(70), np.full(70, NAN)
     apart = both("activation", "mixture_relu", [mu, var, *np.full((3, 70), NAN)])
-    cuda.activation.mixture_relu(mu, var, mu, var, jcb)
-    np.testing.assert_array_equal([mu, var, jcb], apart[2:])
+    in_place = call(cuda, "activation", "mixture_relu", [mu, var, mu, var, jcb])
+    np.testing.assert_array_equal(in_place[2:], apart[2:])
 
 
 @pytest.mark.parametrize("name", ["softmax", "remax", "closed_form_softmax"])
@@ -65,9 +69,8 @@ def test_softmax(name, classes):
     mu, var = normal(3, classes, scale=2), uniform(3, classes, seed=1)
     mu[0] = 1.5  # a tie: the first class counts as the largest
     apart = both("softmax", name, [mu, var, *np.full((3, 3, classes), NAN)], 2e-5)
-    jcb = np.empty_like(mu)
-    getattr(cuda.softmax, name)(mu, var, mu, var, jcb)
-    np.testing.assert_array_equal([mu, var, jcb], apart[2:])
+    in_place = call(cuda, "softmax", name, [mu, var, mu, var, np.full_like(mu, NAN)])
+    np.testing.assert_array_equal(in_place[2:], apart[2:])
 
 
 @pytest.mark.parametrize("shape", [(2, 1), (7, 3), (140, 9)])
@@ -76,20 +79,12 @@ def test_softmax(name, classes):
 def test_batch_norm(shape, bias, accumulate):
     rows, n = shape
     mu, var = normal(*shape) + 100, uniform(*shape)  # a mean far from 0: sums of squares would lose the variance
-    partial_shapes = [k.batch_norm.partial_shape(rows, n) for k in (cpu, cuda)]
-    partial = np.full(np.max(partial_shapes, 0), NAN)
-    mean, m2 = np.full((2, n), NAN)
-    results = []
-    for kernels in (cpu, cuda):
-        a = [array.copy() for array in (mean, m2)]
-        blocks = kernels.batch_norm.partial_shape(rows, n)
-        kernels.batch_norm.moments(mu, var, partial.reshape(-1)[: np.prod(blocks)].reshape(blocks), *a)
-        results.append(a)
+    partial = np.full(cuda.batch_norm.partial_shape(rows, n), NAN)
+    mean, m2 = call(cuda, "batch_norm", "moments", [mu, var, partial, *np.full((2, n), NAN)])[3:]
     exact = mu.astype(float)
-    np.testing.assert_allclose(results[1][0], exact.mean(0), 1e-6)
-    np.testing.assert_allclose(results[1][1], ((exact - exact.mean(0)) ** 2).sum(0) + var.sum(0, float), 2e-5)
+    np.testing.assert_allclose(mean, exact.mean(0), 1e-6)
+    np.testing.assert_allclose(m2, ((exact - exact.mean(0)) ** 2).sum(0) + var.sum(0, float), 2e-5)
 
-    mean, m2 = results[0]
     r = both("batch_norm", "rescale", [m2, np.float32(rows - 1), np.float32(1e-5), np.full(n, NAN)])[3]
     sums = [np.full(1, 3, np.float32), normal(n, seed=2), 9 + uniform(n, seed=3)]
     both("batch_norm", "pool_moments", [mean, m2, rows, mean + 1, *sums], 1e-5)
@@ -99,15 +94,13 @@ def test_batch_norm(shape, bias, accumulate):
     both("batch_norm", "forward", [mu, var, mean, r, *w, *b, *np.full((2, *shape), NAN)], 1e-5)
 
     deltas = normal(*shape, seed=8), -uniform(*shape, seed=9)
-    old = [normal(n, seed=k) for k in range(4)] if accumulate else np.zeros((4, n), np.float32)
+    old = [normal(n, seed=k) if accumulate else np.zeros(n, np.float32) for k in range(4)]
     results = []
     for kernels in (cpu, cuda):
-        d, sums = [a.copy() for a in deltas], [a.copy() for a in old]
-        if not bias:
-            sums[2:] = [a[:0] for a in sums[2:]]
-        blocks = kernels.batch_norm.partial_shape(rows, n)
-        kernels.batch_norm.backward(mu, mean, r, w[0], *d, np.full(blocks, NAN), accumulate, *sums)
-        results.append([*d, *sums])
+        sums = old if bias else [old[0], old[1], old[2][:0], old[3][:0]]
+        partial = np.full(kernels.batch_norm.partial_shape(rows, n), NAN)
+        after = call(kernels, "batch_norm", "backward", [mu, mean, r, w[0], *deltas, partial, accumulate, *sums])
+        results.append([*after[4:6], *after[8:]])
     for expected, actual in zip(*results, strict=True):
         np.testing.assert_allclose(actual, expected, 1e-5, 2e-5 * np.abs(deltas[0]).sum(0).max())
 
@@ -115,10 +108,9 @@ def test_batch_norm(shape, bias, accumulate):
 def test_sums_of_a_failed_step_are_replaced():
     """NaN sums, as observations out of range leave them, must not survive in those of the next step."""
     mu, n = normal(5, 3), 3
-    sums = list(np.full((4, n), NAN))
     partial = np.empty(cuda.batch_norm.partial_shape(5, n), np.float32)
-    cuda.batch_norm.backward(mu, mu[0], mu[1], mu[2], mu.copy(), mu.copy(), partial, False, *sums)
-    assert np.isfinite(sums).all()
+    arguments = [mu, mu[0], mu[1], mu[2], mu.copy(), mu.copy(), partial, False, *np.full((4, n), NAN)]
+    assert np.isfinite(call(cuda, "batch_norm", "backward", arguments)[8:]).all()
 
 
 @pytest.mark.parametrize("shape", [(3, 1, 2), (2, 37, 3), (2, 3, 19)])
