@@ -1,8 +1,8 @@
 """One number of threads for everything that runs on the CPU: OpenMP, Numba and BLAS.
 
 The products (Cython) and the elementwise loops (Numba, its `omp` layer) are regions of one OpenMP pool, so their
-threads never compete. SciPy's BLAS is called from inside those regions and therefore stays on one thread;
-NumPy's, which only user code calls, follows the setting.
+threads never compete. SciPy's BLAS is called from inside those regions and therefore stays on one thread; NumPy's,
+which only user code calls, follows the setting.
 """
 
 import os
@@ -16,6 +16,7 @@ _RANKS_ON_NODE = (  # MPICH and Intel MPI, Open MPI, MVAPICH, Cray, Slurm
     "PALS_LOCAL_SIZE",
     "SLURM_NTASKS_PER_NODE",
 )
+CONTROL_GROUP = Path("/sys/fs/cgroup")
 _threads: int | None = None
 _applied = threading.local()  # Numba keeps its number per Python thread
 
@@ -23,13 +24,12 @@ _applied = threading.local()  # Numba keeps its number per Python thread
 def usable_cores() -> int:
     """Cores this process may run on: its affinity mask, capped by the CPU quota of its control group."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    group = Path("/sys/fs/cgroup")
     try:
-        if (group / "cpu.max").exists():
-            quota, period = (group / "cpu.max").read_text().split()
+        if (CONTROL_GROUP / "cpu.max").exists():
+            quota, period = (CONTROL_GROUP / "cpu.max").read_text().split()
         else:
-            quota = (group / "cpu/cpu.cfs_quota_us").read_text()
-            period = (group / "cpu/cpu.cfs_period_us").read_text()
+            quota = (CONTROL_GROUP / "cpu/cpu.cfs_quota_us").read_text()
+            period = (CONTROL_GROUP / "cpu/cpu.cfs_period_us").read_text()
         if quota != "max" and int(quota) > 0:
             cores = min(cores, -(-int(quota) // int(period)))
     except (OSError, ValueError):

@@ -15,7 +15,7 @@ SHAPES = [  # batch, inputs, outputs
     (32, 784, 129),
     (70, 130, 65),
     (1100, 40, 50),  # more rows than one block
-    (9, 600, 1030),  # more inputs and outputs than one block
+    (9, 820, 600),  # more inputs and outputs than one block
 ]
 
 

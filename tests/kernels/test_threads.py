@@ -1,0 +1,125 @@
+"""One number of threads for OpenMP, Numba and BLAS."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import numba
+import pytest
+from threadpoolctl import threadpool_info
+
+from pytagi_ddp.kernels.cpu import threads
+
+LAUNCHERS = ("PYTAGI_DDP_NUM_THREADS", "OMP_NUM_THREADS", *threads._RANKS_ON_NODE)
+
+
+@pytest.fixture(autouse=True)
+def restore():
+    before = threads.get_threads()
+    yield
+    threads.set_threads(before)
+
+
+@pytest.fixture
+def no_launcher(monkeypatch):
+    for name in LAUNCHERS:
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+@pytest.mark.parametrize("n", [0, -3])
+def test_refuses_less_than_one(n):
+    before = threads.get_threads()
+    with pytest.raises(ValueError, match=str(n)):
+        threads.set_threads(n)
+    assert threads.get_threads() == before
+
+
+def test_one_setting_for_all():
+    for n in (1, 2):
+        threads.set_threads(n)
+        assert threads.get_threads() == n
+        assert numba.get_num_threads() == min(n, numba.config.NUMBA_NUM_THREADS)
+        blas = [info for info in threadpool_info() if info["user_api"] == "blas"]
+        assert blas
+        for library in blas:  # SciPy's is called from inside the threads
+            assert library["num_threads"] == (n if "numpy.libs" in library["filepath"] else 1)
+
+
+def test_more_threads_than_numba_can_start():
+    threads.set_threads(numba.config.NUMBA_NUM_THREADS + 1)
+    assert threads.get_threads() == numba.config.NUMBA_NUM_THREADS + 1
+    assert numba.get_num_threads() == numba.config.NUMBA_NUM_THREADS
+
+
+def test_holds_in_every_python_thread():
+    threads.set_threads(1)
+    seen = []
+    other = threading.Thread(target=lambda: seen.extend([threads.get_threads(), numba.get_num_threads()]))
+    other.start()
+    other.join()
+    assert seen == [1, 1]
+
+
+def test_default_is_cores_over_ranks(no_launcher):
+    no_launcher.setattr(threads, "usable_cores", lambda: 8)
+    assert threads.default_threads() == 8
+    no_launcher.setenv("MPI_LOCALNRANKS", "4")
+    assert threads.default_threads() == 2
+    no_launcher.setenv("MPI_LOCALNRANKS", "16")
+    assert threads.default_threads() == 1
+
+
+def test_environment_overrides_the_default(no_launcher):
+    no_launcher.setenv("OMP_NUM_THREADS", "5,2")
+    assert threads.default_threads() == 5
+    no_launcher.setenv("PYTAGI_DDP_NUM_THREADS", "3")
+    assert threads.default_threads() == 3
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "many"])
+def test_refuses_a_senseless_environment(no_launcher, value):
+    no_launcher.setenv("PYTAGI_DDP_NUM_THREADS", value)
+    with pytest.raises(ValueError, match=f"PYTAGI_DDP_NUM_THREADS='{value}'"):
+        threads.default_threads()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no CPU affinity")
+def test_affinity_limits_the_cores():
+    code = (
+        "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]);"
+        "from pytagi_ddp.kernels.cpu.threads import usable_cores; print(usable_cores())"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "1"
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"cpu.max": "150000 100000\n"}, 2),  # version 2 of control groups; a part of a core counts as one
+        ({"cpu.max": "max 100000\n"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),  # version 1
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+        ({}, 8),
+    ],
+)
+def test_quota_limits_the_cores(monkeypatch, tmp_path, files, cores):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(threads, "CONTROL_GROUP", tmp_path)
+    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: range(8), raising=False)
+    assert threads.usable_cores() == cores
+
+
+def test_importing_starts_no_threads_of_its_own():
+    code = (
+        "import os, numpy, scipy.linalg.cython_blas; before = len(os.listdir('/proc/self/task'));"
+        "import pytagi_ddp.kernels.cpu; print(len(os.listdir('/proc/self/task')) - before)"
+    )
+    if not os.path.isdir("/proc/self/task"):
+        pytest.skip("no /proc to count threads in")
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "0"
