@@ -68,6 +68,7 @@ def load_function(index: int, cubin: bytes, name: str) -> Callable:
         with on_device(index):
             function(grid, block, arguments)
 
+    launch.__name__ = name
     return launch
 
 
@@ -226,6 +227,9 @@ class SimulatedArrays:
 
     def copy(self, source: np.ndarray, out: np.ndarray) -> None:
         queue(np.copyto, out.view(np.ndarray), source.view(np.ndarray).reshape(out.shape))
+
+    def synchronize(self) -> None:
+        pass
 
     def place(self, source: np.ndarray, into: SimulatedArray | None = None) -> SimulatedArray:
         return _place(self, source, into)

@@ -1,0 +1,70 @@
+"""PyTorch's ordinary training step of the same network, as a yardstick: it has 3 products where TAGI has 7."""
+
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+
+import numpy as np
+
+from benchmarks.gpu_timing import RESNET_BATCHES, seconds
+from pytagi_ddp import nn
+from pytagi_ddp.models import resnet18_cifar10
+
+
+def report_torch(say: Callable[[str], None]) -> None:
+    """Times of an SGD step of ResNet18, float32 and TF32."""
+    if find_spec("torch") is None:
+        say("PyTorch is not installed: no yardstick")
+        return
+    import torch
+
+    net = torch.nn.Sequential(*_convert(resnet18_cifar10().layers), torch.nn.Flatten(), torch.nn.Linear(512, 10)).cuda()
+    optimizer = torch.optim.SGD(net.parameters(), 0.01)
+    rng = np.random.default_rng(0)
+    for batch in RESNET_BATCHES:
+        x = torch.from_numpy(rng.standard_normal((batch, 3, 32, 32), np.float32)).cuda()
+        y = torch.from_numpy(rng.integers(0, 10, batch)).cuda()
+
+        def step(x=x, y=y) -> None:
+            optimizer.zero_grad(set_to_none=True)
+            torch.nn.functional.cross_entropy(net(x), y).backward()
+            optimizer.step()
+
+        for tf32 in (False, True):
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+            time_taken = seconds(lambda s=step: (s(), torch.cuda.synchronize()))
+            kind = "TF32" if tf32 else "fp32"
+            say(
+                f"PyTorch ResNet18, batch {batch}, {kind}: {time_taken * 1e3:.2f} ms, {batch / time_taken:.0f} images/s"
+            )
+
+
+def _convert(layers: Sequence[nn.BaseLayer]) -> list:
+    """The layers of PyTorch that do what ours do, without variances; the dense head is left out."""
+    import torch
+
+    class Residual(torch.nn.Module):
+        def __init__(self, block: nn.ResNetBlock):
+            super().__init__()
+            self.main = torch.nn.Sequential(*_convert(block.main_block.layers))
+            shortcut = block.shortcut
+            self.short = torch.nn.Sequential(*_convert(shortcut.layers)) if shortcut else torch.nn.Identity()
+
+        def forward(self, x):
+            return self.main(x) + self.short(x)
+
+    converted = []
+    for layer in layers:
+        if isinstance(layer, nn.Conv2d):
+            w = layer.window
+            ends = (w.padding, w.padding) if w.padding_type == 1 else (0, w.padding)
+            channels = layer.in_channels, layer.out_channels
+            converted += [torch.nn.ZeroPad2d(ends * 2), torch.nn.Conv2d(*channels, w.kernel_size, w.stride, bias=False)]
+        elif isinstance(layer, nn.MixtureReLU):
+            converted.append(torch.nn.ReLU())
+        elif isinstance(layer, nn.BatchNorm2d):
+            converted.append(torch.nn.BatchNorm2d(layer.num_features))
+        elif isinstance(layer, nn.AvgPool2d):
+            converted.append(torch.nn.AvgPool2d(layer.window.kernel_size))
+        elif isinstance(layer, nn.ResNetBlock):
+            converted.append(Residual(layer))
+    return converted
