@@ -70,7 +70,7 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
     if folder is None and args.data == "auto" and is_first:
         print(f"no CIFAR-10 (see --data-dir), training on synthetic images: {reason}", flush=True)
     if args.batch_size is None:
-        args.batch_size = 16 if folder is None else 128
+        args.batch_size = 8 if folder is None else 128
     if args.augment is None:
         args.augment = folder is not None
     args.threads = args.threads or get_threads()

@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     training.add_argument("--model", choices=("resnet18", "resnet8"), default="resnet18")
     training.add_argument("--head", choices=("hierarchical", "remax"), default="hierarchical", help="output layer")
     training.add_argument("--epochs", type=_positive_int, default=2, help="in all, a resumed run included (2)")
-    training.add_argument("--batch-size", type=_positive_int, help="images per rank and step (128; synthetic set: 16)")
+    training.add_argument("--batch-size", type=_positive_int, help="images per rank and step (128; synthetic set: 8)")
     training.add_argument("--sigma-v", type=_positive_float, default=0.1, help="standard deviation of a label (0.1)")
     training.add_argument("--sigma-v-min", type=_positive_float, default=0.05, help="where its decay ends (0.05)")
     training.add_argument("--sigma-v-decay", type=_positive_float, default=0.9, help="its factor per epoch (0.9)")
