@@ -30,7 +30,7 @@ class Communicator(ABC):
         local_world_size: number of processes on this node.
         reduce_calls: number of `all_reduce` calls so far.
         reduce_bytes: size of the buffers they reduced, in bytes.
-        reduce_seconds: time spent in them, waiting for other ranks included.
+        reduce_seconds: time spent in them, waiting for other ranks included (NCCL: until they are queued).
     """
 
     backend: str

@@ -55,8 +55,8 @@ class DDPSequential:
     TAGI batch, can overshoot: half the exact variance there, and means far off. On MNIST (4 ranks x 16 samples, one
     epoch) sum and average reached 5.2 and 4.4 % error with sigma_v = 0.1, and 4.1 and 6.2 % with sigma_v = 1.
 
-    A network on a GPU goes to the GPU of its rank, and any network does with `backend="nccl"`. There no step waits for
-    the GPU: `stop_requested` does, when it is read.
+    A network on a GPU goes to the GPU of its rank (that of a single rank stays), and any network does with
+    `backend="nccl"`. There no step waits for the GPU; `stop_requested` does, when it is read.
 
     BatchNorm2d normalises by each rank's own batch; its running statistics come from all ranks, in the same
     all-reduce, so that they are equal everywhere too.
@@ -82,7 +82,8 @@ class DDPSequential:
         self.communicator: Communicator = create_communicator(
             c.backend, c.rank, c.world_size, c.timeout, c.device_ids, c.cuda_aware_mpi
         )
-        if model.device != "cpu" or self.communicator.backend == "nccl":
+        ours_to_choose = c.device_ids is not None or self.communicator.local_world_size > 1
+        if self.communicator.backend == "nccl" or (model.device != "cpu" and ours_to_choose):
             model.to_device(f"cuda:{choose_device(self.communicator.local_rank, c.device_ids)}")
         self._pooled: Array | None = None  # the header of the last reduced buffer
         self._stop = False

@@ -94,6 +94,8 @@ class NCCLCommunicator(Communicator):
 
     def _queue(self, name: str, buffer, call: Callable[[int], None]) -> None:
         """Queues a call of NCCL, given the stream's handle; a status other than success raises NcclError."""
+        if buffer.size == 0:
+            return
         self._calls += 1
         what = f"{name} #{self._calls} ({buffer.nbytes / 1e6:.3g} MB)"
         done = self._stream.run(call)

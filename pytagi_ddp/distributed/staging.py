@@ -23,7 +23,7 @@ class Staging:
     @contextmanager
     def for_mpi(self, buffer) -> Iterator:
         """`buffer` as MPI may read and change it while the body runs."""
-        if isinstance(buffer, np.ndarray):
+        if isinstance(buffer, np.ndarray) or buffer.size == 0:
             yield buffer
             return
         from pytagi_ddp.kernels.cuda import array

@@ -72,3 +72,12 @@ def test_two_ranks_equal_one_process():
     result = run.mpirun(RANKS, timeout=120)
     assert result.returncode == 0, result.stderr
     assert result.stdout == "equal\n" * 2
+
+
+@pytest.mark.skipif(not cuda.is_simulated(), reason="needs a second device")
+def test_a_single_rank_stays_on_its_device():
+    net = nn.Sequential(nn.Linear(2, 1))
+    net.to_device("cuda:1")
+    assert DDPSequential(net, DDPConfig(backend="serial")).get_device_with_index() == "cuda:1"
+    DDPSequential(net, DDPConfig(backend="serial", device_ids=[2]))
+    assert net.device == "cuda:2" and net.layers[0].device == "cuda:2"
