@@ -35,14 +35,15 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import NamedTuple
 
 import numba
@@ -107,6 +108,7 @@ if SIMULATOR:
         return function
 
 else:
+    from numba.cuda import dispatcher
     from numba.cuda.extending import intrinsic
 
     cuda = numba_cuda
@@ -197,7 +199,8 @@ class Kernel:
         absent = {i for i, present in zip(self._optional, variant, strict=True) if not present}
         signature = types.void(*(types.none if i in absent else t for i, t in enumerate(self._types)))
         bounds = (self.threads, self.min_blocks)
-        ptx, _ = numba_cuda.compile_ptx(self._function, signature, cc=self.min_capability, launch_bounds=bounds)
+        with _compiling_for(self.min_capability):
+            ptx, _ = numba_cuda.compile_ptx(self._function, signature, cc=self.min_capability, launch_bounds=bounds)
         mangled = re.search(r"\.entry (\w+)\(", ptx).group(1)
         return ptx.replace(mangled, self.name)
 
@@ -293,9 +296,20 @@ def _cubin_folder() -> Path | None:
     base = cache_folder()
     if base is None:
         return None
-    folder = base / f"cuda-{version('numba-cuda')}-{version('nvidia-nvvm')}"
+    folder = base / f"cuda-{version('numba-cuda')}"
     folder.mkdir(exist_ok=True)
     return folder
+
+
+@contextmanager
+def _compiling_for(capability: tuple[int, int]) -> Iterator[None]:
+    """Tells numba the architecture of inner functions, for which it asks the driver even when it was given one."""
+    asked = dispatcher.get_current_device
+    dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=capability)
+    try:
+        yield
+    finally:
+        dispatcher.get_current_device = asked
 
 
 def _assemble(ptx: str, name: str, capability: tuple[int, int]) -> tuple[bytes, str]:

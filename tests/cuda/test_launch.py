@@ -1,0 +1,107 @@
+"""The path of a launch up to the driver: compiled once, kept on disk, arguments as the driver wants them."""
+
+import numpy as np
+import pytest
+
+from tests.cuda.compile_report import missing
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+
+class Driver:
+    """Stands in for `kernels.cuda.array` and the driver behind it."""
+
+    def __init__(self, capability=(9, 0)):
+        self.capability, self.loads, self.launches = capability, [], []
+
+    def device_of(self, array):
+        return 1
+
+    def compute_capability(self, device):
+        return self.capability
+
+    def load_function(self, device, cubin, name):
+        self.loads.append((device, name, cubin))
+        return lambda *launch: self.launches.append(launch)
+
+
+@pytest.fixture
+def driver(monkeypatch, tmp_path):
+    from pytagi_ddp.kernels.cuda import compile
+
+    driver = Driver()
+    monkeypatch.setattr(compile, "_array", lambda: driver)
+    monkeypatch.setattr(compile, "_cubin_folder", lambda: tmp_path)
+    monkeypatch.setattr(compile, "REGISTRY", {})
+    return driver
+
+
+def make():
+    from pytagi_ddp.kernels.cuda.compile import floats, int32, kernel, optional, thread_index
+
+    @kernel(floats, optional(floats), floats, int32, threads=64, name="launch_test")
+    def add(x, y, out, n):
+        i = thread_index()
+        if i < n:
+            out[i] = x[i] if y is None else x[i] + y[i]
+
+    return add
+
+
+def test_each_variant_is_loaded_once_and_kept(driver, tmp_path):
+    add, x = make(), np.ones(5, np.float32)
+    for y in (None, x, None, x):
+        add.launch(3, x, y, x, 5)
+    assert [(device, name) for device, name, _ in driver.loads] == [(1, "launch_test")] * 2
+    assert driver.loads[0][2][:4] == b"\x7fELF"
+    assert {path.name for path in tmp_path.iterdir()} == {"launch_test-a-sm90.cubin", "launch_test-p-sm90.cubin"}
+
+
+def test_a_second_process_finds_the_cubin(driver, monkeypatch):
+    from pytagi_ddp.kernels.cuda import compile
+
+    x = np.ones(5, np.float32)
+    make().launch(1, x, x, x, 5)
+    compile.REGISTRY.clear()
+    again = make()
+    monkeypatch.setattr(again, "compile", lambda *_: pytest.fail("compiled again"))
+    again.launch(1, x, x, x, 5)
+    assert driver.loads[0][2] == driver.loads[1][2]
+
+
+def test_arguments(driver):
+    add, x = make(), np.ones((2, 3), np.float32)
+    add.launch((4, 2), x, None, x, 6)
+    grid, block, (first, second, third, n) = driver.launches[0]
+    assert (grid, block) == ((4, 2), (64,))
+    assert first is x
+    assert third is x
+    assert second == 0
+    assert second.dtype == np.uint64  # a null pointer
+    assert n == 6
+    assert n.dtype == np.int32
+
+
+def test_refuses_other_arrays_and_older_gpus(driver):
+    from pytagi_ddp.kernels.cuda.compile import floats, kernel
+
+    add, x = make(), np.ones((2, 3), np.float32)
+    with pytest.raises(ValueError, match="argument 0 is float64"):
+        add.launch(1, x.astype(np.float64), None, x, 6)
+    with pytest.raises(ValueError, match=r"argument 2 .* not C-contiguous"):
+        add.launch(1, x, None, x.T, 6)
+    with pytest.raises(ValueError):
+        add.launch(1, x, None, x)
+
+    @kernel(floats, threads=32, min_capability=(10, 0), name="newer")
+    def newer(x):
+        x[0] = np.float32(0)
+
+    with pytest.raises(RuntimeError, match=r"needs compute capability 10\.0, GPU 1 has 9\.0"):
+        newer.launch(1, x)
+
+
+def test_two_kernels_of_one_name(driver):
+    make()
+    with pytest.raises(ValueError, match="two kernels are called launch_test"):
+        make()
