@@ -220,7 +220,8 @@ cuda.is_nccl_available = lambda: True
 cuda.get_device_count = lambda: COUNT
 cuda.get_device_uuid = lambda index: f"gpu {index}"
 communicator = engine.NCCLCommunicator(10)
-print(made, communicator.device_index, communicator.all_gather_object(launched), flush=True)
+everyone = communicator.all_gather_object(launched)
+print(f"{made} {communicator.device_index} {everyone}\n", end="", flush=True)
 communicator.close()
 """
 
