@@ -176,6 +176,7 @@ class Kernel:
         self._function = function
         self._types = tuple(p.type if isinstance(p, optional) else p for p in parameters)
         self._optional = tuple(i for i, p in enumerate(parameters) if isinstance(p, optional))
+        self._convert = [self._converter(i) for i in range(len(parameters))]
         self._loaded: dict = {}
         if SIMULATOR:
             self._simulated = numba_cuda.jit(function)
@@ -205,16 +206,13 @@ class Kernel:
         return ptx.replace(mangled, self.name)
 
     def launch(self, grid: int | tuple[int, ...], *arguments) -> None:
-        """Queues the kernel on the current stream of the current device.
+        """Queues the kernel on the current stream of the device that holds the first argument.
 
         Raises:
             ValueError: an array has another dtype than declared or is not C-contiguous, or arguments are missing.
         """
         grid = grid if isinstance(grid, tuple) else (grid,)
-        converted = [
-            None if a is None else self._checked(i, a) if t in _DTYPES else _SCALARS[t](a)
-            for i, (t, a) in enumerate(zip(self._types, arguments, strict=True))
-        ]
+        converted = [None if a is None else convert(a) for convert, a in zip(self._convert, arguments, strict=True)]
         if SIMULATOR:
             queue(self._simulate, grid, converted)
         else:
@@ -232,12 +230,20 @@ class Kernel:
         finally:
             sys.setswitchinterval(interval)
 
-    def _checked(self, position: int, array):
-        dtype = _DTYPES[self._types[position]]
-        if array.dtype != dtype or not array.flags.c_contiguous:
-            what = f"{array.dtype} of shape {array.shape} and strides {array.strides}"
-            raise ValueError(f"{self.name}: argument {position} is {what}, not C-contiguous {dtype}")
-        return array
+    def _converter(self, position: int) -> Callable:
+        """What an argument passes on its way: a check of arrays, the type of scalars."""
+        declared = self._types[position]
+        if declared in _SCALARS:
+            return _SCALARS[declared]
+        dtype = _DTYPES[declared]
+
+        def check(array):
+            if array.dtype != dtype or not array.flags.c_contiguous:
+                what = f"{array.dtype} of shape {array.shape} and strides {array.strides}"
+                raise ValueError(f"{self.name}: argument {position} is {what}, not C-contiguous {dtype}")
+            return array
+
+        return check
 
     def _load(self, device: int, variant: tuple[bool, ...]) -> Callable:
         capability = _array().compute_capability(device)
