@@ -197,6 +197,7 @@ def test_the_watchdog_ends_with_its_communicator(seen):
 
 RANKS = """
 from types import SimpleNamespace
+import sys
 import threading
 from pytagi_ddp import cuda
 from pytagi_ddp.distributed import nccl as engine
@@ -221,7 +222,7 @@ cuda.get_device_count = lambda: COUNT
 cuda.get_device_uuid = lambda index: f"gpu {index}"
 communicator = engine.NCCLCommunicator(10)
 everyone = communicator.all_gather_object(launched)
-print(f"{made} {communicator.device_index} {everyone}\n", end="", flush=True)
+sys.stdout.write(f"{made} {communicator.device_index} {everyone}\\n")  # one piece: the lines of ranks mix
 communicator.close()
 """
 
