@@ -1,22 +1,20 @@
 """A network of layers in order."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
 from pytagi_ddp import cuda
 from pytagi_ddp.kernels import get_kernels
-from pytagi_ddp.nn import persistence
 from pytagi_ddp.nn.arena import ParameterArena, cap_factor
-from pytagi_ddp.nn.batch_norm import BatchNorm2d
 from pytagi_ddp.nn.chain import Chain
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates, flat_float32
 from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.network_parameters import NetworkParameters
 from pytagi_ddp.nn.state import Array, DeltaPool, State
 
 
-class Sequential:
+class Sequential(NetworkParameters):
     """Layers run one after the other, trained by TAGI.
 
     One training step: `forward`, an `OutputUpdater` that fills `input_delta_z_buffer` from the observations,
@@ -300,106 +298,6 @@ class Sequential:
     def z_buffer_block_size(self) -> int:
         """Batch size of the last forward pass."""
         return self.output_z_buffer.block_size if self.output_z_buffer.size else 0
-
-    # -- parameters -------------------------------------------------------------------------------------------
-
-    def named_leaves(self) -> Iterator[tuple[str, BaseLayer]]:
-        """(state-dict key, layer) for every computing layer, blocks included, in forward order."""
-        for index, layer in enumerate(self.layers):
-            yield from layer.named_leaves(str(index))
-
-    @property
-    def num_parameters(self) -> int:
-        """Number of parameter means (there are as many variances)."""
-        return self.arena.num_parameters
-
-    def parameters(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-        """(mu_w, var_w, mu_b, var_b) of every layer with parameters, in forward order; flat copies, empty if none."""
-        host, learned = self.kernels.array.to_host, (leaf for leaf in self._chain.leaves() if leaf.num_weights)
-        return [tuple(host(getattr(leaf, field)) for field in persistence.FIELDS) for leaf in learned]
-
-    def state_dict(self) -> "persistence.StateDict":
-        """Parameters and running statistics by layer, see `persistence.StateDict`; copies on the host.
-
-        Raises:
-            FloatingPointError: on a GPU, what the last `step` met (see there).
-        """
-        self.arena.check()
-        return persistence.state_dict(self)
-
-    def load_state_dict(self, state_dict: dict) -> None:
-        """Takes the values of `state_dict`, this library's or pytagi's (CPU or CUDA).
-
-        Raises:
-            KeyError: a layer is missing, or a key has no layer here. ValueError: a size differs.
-        """
-        persistence.load_state_dict(self, state_dict)
-
-    def params_from(self, other: "Sequential") -> None:
-        """Takes parameters and running statistics of a network with the same layers."""
-        self.load_state_dict(other.state_dict())
-
-    def save(self, filename: str | Path) -> None:
-        """Writes parameters, running statistics and architecture as safetensors; never leaves half a file."""
-        persistence.save(self, filename)
-
-    def load(self, filename: str | Path) -> None:
-        """Reads a file of `save`, or a binary file of pytagi's `save`.
-
-        Raises:
-            ValueError: another architecture, or a truncated or foreign file.
-        """
-        persistence.load(self, filename)
-
-    def save_csv(self, filename: str | Path) -> None:
-        """Writes four text files, `<filename>_1_mw.csv`, `_2_Sw.csv`, `_3_mb.csv`, `_4_Sb.csv`: a value per line."""
-        persistence.save_csv(self, filename)
-
-    def load_csv(self, filename: str | Path) -> None:
-        """Reads the four files of `save_csv`."""
-        persistence.load_csv(self, filename)
-
-    def preinit_layer(self) -> None:
-        """Does nothing: parameters exist from the start. For programs written for pytagi."""
-
-    def get_neg_var_w_counter(self) -> dict[str, int]:
-        """Weights whose variance fell to 0 or below in the last step (and became 1e-5), by layer; equal layers add."""
-        counts: dict[str, int] = {}
-        negative = self.arena.negative_variances()
-        for layer in self.layers:
-            info = layer.get_layer_info()
-            counts[info] = counts.get(info, 0) + sum(negative[id(leaf)] for leaf in layer.leaves())
-        return counts
-
-    def get_norm_mean_var(self) -> dict[str, tuple[list, list, list, list]]:
-        """Running means, running variances, batch means and variances of the BatchNorm2d, by layer of the network.
-
-        A key is `<info of the layer>_<its number>`; each list has one array per BatchNorm2d in the layer, more than one
-        in a block.
-        """
-        result = {}
-        for index, layer in enumerate(self.layers):
-            norms = [leaf for leaf in layer.leaves() if isinstance(leaf, BatchNorm2d)]
-            if norms:
-                rows = [(norm.running_mean, norm.running_var, *norm.batch_statistics()) for norm in norms]
-                columns = zip(*rows, strict=True)
-                lists = ([self.kernels.array.to_host(moments) for moments in column] for column in columns)
-                result[f"{layer.get_layer_info()}_{index}"] = tuple(lists)
-        return result
-
-    def get_layer_stack_info(self) -> str:
-        """One line per layer: its name and sizes."""
-        return "".join(f"{layer.get_layer_info()}\n" for layer in self.layers)
-
-    def summary(self) -> str:
-        """A table of all computing layers: key, output shape, parameters."""
-        rows = [("layer", "output", "parameters")]
-        rows += [
-            (key, str(leaf.out_shape), f"{leaf.num_weights + leaf.num_biases:,}") for key, leaf in self.named_leaves()
-        ]
-        rows.append(("total", "", f"{self.num_parameters:,}"))
-        width = [max(len(row[k]) for row in rows) for k in range(3)]
-        return "\n".join(f"{a:<{width[0]}}  {b:>{width[1]}}  {c:>{width[2]}}" for a, b, c in rows)
 
     def __repr__(self) -> str:
         inside = "".join(f"  ({i}): {layer!r}\n" for i, layer in enumerate(self.layers))
