@@ -97,7 +97,6 @@ def backward(mu, mean, r, w_mu, delta_mu, delta_var, partial, accumulate, g_w, h
     """Batch sums for w and b; then the deltas, in place, become those of the input (without its Jacobian)."""
     rows, features = mu.shape
     blocks = (rows + ROWS - 1) // ROWS
-    keep = ONE if accumulate else ZERO
     for k in prange(blocks):
         for c in range(features):
             partial[0, k, c] = ZERO
@@ -108,7 +107,7 @@ def backward(mu, mean, r, w_mu, delta_mu, delta_var, partial, accumulate, g_w, h
                 partial[0, k, c] += t * delta_mu[i, c]
                 partial[1, k, c] += t * t * delta_var[i, c]
     for c in range(features):
-        g, h = keep * g_w[c], keep * h_w[c]
+        g, h = (g_w[c], h_w[c]) if accumulate else (ZERO, ZERO)
         for k in range(blocks):
             g += partial[0, k, c]
             h += partial[1, k, c]
@@ -125,7 +124,7 @@ def backward(mu, mean, r, w_mu, delta_mu, delta_var, partial, accumulate, g_w, h
                 delta_mu[i, c] *= slope
                 delta_var[i, c] *= slope * slope
     for c in range(g_b.size):
-        g, h = keep * g_b[c], keep * h_b[c]
+        g, h = (g_b[c], h_b[c]) if accumulate else (ZERO, ZERO)
         for k in range(blocks):
             g += partial[0, k, c]
             h += partial[1, k, c]

@@ -50,7 +50,6 @@ def forward(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
 def backward(mu, mean, r, w_mu, delta_mu, delta_var, partial, accumulate, g_w, h_w, g_b, h_b):
     """Batch sums for w and b (partial: (4, batch, features) scratch); the deltas become those of the input."""
     batch, positions, features = mu.shape
-    keep = ONE if accumulate else ZERO
     for b in prange(batch):
         for j in range(4):
             for c in range(features):
@@ -67,13 +66,13 @@ def backward(mu, mean, r, w_mu, delta_mu, delta_var, partial, accumulate, g_w, h
                 delta_mu[b, p, c] = slope * dm
                 delta_var[b, p, c] = slope * slope * ds
     for c in range(features):
-        g, h = keep * g_w[c], keep * h_w[c]
+        g, h = (g_w[c], h_w[c]) if accumulate else (ZERO, ZERO)
         for b in range(batch):
             g += partial[0, b, c]
             h += partial[1, b, c]
         g_w[c], h_w[c] = g, h
     for c in range(g_b.size):
-        g, h = keep * g_b[c], keep * h_b[c]
+        g, h = (g_b[c], h_b[c]) if accumulate else (ZERO, ZERO)
         for b in range(batch):
             g += partial[2, b, c]
             h += partial[3, b, c]

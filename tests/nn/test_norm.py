@@ -134,3 +134,15 @@ def test_layer_norm_is_the_same_in_evaluation():
 def test_bad_sizes_are_named(layers, message):
     with pytest.raises(ValueError, match=message):
         nn.Sequential(*layers())
+
+
+@pytest.mark.parametrize("make", [lambda: nn.BatchNorm2d(3), lambda: nn.LayerNorm([3])])
+def test_a_pass_with_nan_deltas_leaves_nothing_for_the_next(make):
+    net = nn.Sequential(make(), nn.Linear(3, 2))
+    x = np.random.default_rng(0).normal(size=(4, 3))
+    for value in (np.nan, 1.0):
+        net(x)
+        net.set_delta_z(np.full(8, value), np.full(8, value))
+        net.backward()
+    norm = net.layers[0]
+    assert np.isfinite(norm.delta_mu_w).all() and np.isfinite(norm.delta_var_b).all()
