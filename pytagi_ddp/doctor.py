@@ -171,7 +171,7 @@ def _gpus() -> Iterator[Finding]:
     gpus = _ask(["nvidia-smi", "-L"])[0].splitlines() if shutil.which("nvidia-smi") else []
     yield Finding("GPUs", "; ".join(line.partition(" (UUID")[0] for line in gpus) or "no NVIDIA GPU")
     if importlib.util.find_spec("cupy") is None:
-        advice = "pip install cupy-cuda12x   (for the GPU)" if gpus else ""
+        advice = "pip install 'pytagi-ddp[cuda]'   (for the GPU)" if gpus else ""
         yield Finding("CuPy, NCCL", "not installed", advice)
         return
     code = "import cupy; from cupy.cuda import nccl; print(cupy.__version__, 'NCCL', nccl.get_version())"
