@@ -23,7 +23,7 @@ from pytagi_ddp.kernels.cuda.intrinsics import copy_async1, copy_async4, divide,
 FORWARD, KNOWN, STATE, PARAMETERS = range(4)
 ZERO, ONE = np.float32(0), np.float32(1)
 i32 = np.int32  # every index is wrapped in it: numba would widen sums to 64 bits
-OUTSIDE = i32(-(1 << 20))  # an origin from which no tap reaches the image
+OUTSIDE = i32(-(1 << 15))  # an origin from which no tap reaches the image
 
 
 @device

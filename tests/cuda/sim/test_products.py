@@ -1,17 +1,24 @@
-"""Dense and convolution products of the GPU in the simulator, against the CPU's (which are tested against float64).
+"""Dense and convolution products of the GPU against the CPU's (which are tested against float64).
 
-Networks are simulated with a tile of 8 x 8; here the tiles of the GPU run as well, and a TF32 tile of one or two warps.
+Networks are simulated with a tile of 8 x 8; here the tiles of the GPU run as well, and TF32 tiles of one or two warps.
 """
 
 import numpy as np
 import pytest
 
+from pytagi_ddp import cuda
+from pytagi_ddp.kernels.cpu import array as cpu_array
 from pytagi_ddp.kernels.cpu import conv2d as cpu_conv2d
 from pytagi_ddp.kernels.cpu import linear as cpu_linear
+from pytagi_ddp.kernels.cuda import array as cuda_array
 from pytagi_ddp.kernels.cuda import conv2d, linear, product_fp32, product_tf32, products
 from pytagi_ddp.kernels.cuda.gather import FORWARD, KNOWN, PARAMETERS, STATE
 
 KINDS = (FORWARD, KNOWN, STATE, PARAMETERS)
+TINY = product_fp32.Tile(8, 8, 4, 4)
+for kind in KINDS:
+    if (kind, TINY) not in products.FP32:  # not in the simulator
+        products.FP32[kind, TINY] = product_fp32.make_product(kind, TINY, f"{kind}_tiny")
 TF32_TILES = [product_tf32.WarpTile(16, 16, 16, 16), product_tf32.WarpTile(32, 32, 16, 32)]  # one warp, two
 TF32 = {
     tile: {(kind, tile): product_tf32.make_product(kind, tile, f"{kind}_{tile.rows}") for kind in KINDS}
@@ -79,16 +86,18 @@ def convolution(case, draw=normal):
 
 def everything(product, a, window, var=True, bias=True, jcb=True, accumulate=False):
     """All results of a layer's forward and backward pass."""
-    out = np.full((2, *a["dm"].shape), np.nan, np.float32)
-    into = np.full((2, *a["mu"].shape), np.nan, np.float32)
-    start = 0.5 if accumulate else np.nan
-    weights = np.full((2, *a["w"].shape), start, np.float32)
-    biases = np.full((2, *a["b"].shape), start, np.float32) if bias else (None, None)
+    array = cpu_array if product in (cpu_linear, cpu_conv2d) else cuda_array.arrays(0)
+    start = np.float32(0.5 if accumulate else np.nan)
+    pair = lambda like: [array.place(np.full(like.shape, start)) for _ in range(2)]  # noqa: E731
+    out, into, weights = pair(a["dm"]), pair(a["mu"]), pair(a["w"])
+    biases = pair(a["b"]) if bias else (None, None)
+    a = {name: array.place(value.copy()) for name, value in a.items()}
     b = (a["b"], a["sb"]) if bias else (None, None)
     product.forward(a["mu"], a["var"] if var else None, a["w"], a["s"], *b, *out, *window)
     given = a["mu"], a["jcb"] if jcb else None, a["dm"], a["ds"], a["w"]
     product.backward(*given, *into, *weights, *biases, *window, accumulate)
-    return {"out": out, "in_delta": into, "weights": weights} | ({"biases": biases} if bias else {})
+    results = {"out": out, "in_delta": into, "weights": weights} | ({"biases": biases} if bias else {})
+    return {name: np.stack([array.to_host(moment) for moment in both]) for name, both in results.items()}
 
 
 def compare(actual, expected, tolerance=2e-6):
@@ -129,16 +138,15 @@ def test_tiles_of_the_gpu(tile, case, use):
 
 def test_every_thread_of_the_large_tile(use):
     use(products.LARGE)
-    a, _ = dense((131, 3, 70))  # two tiles of rows, two of columns
-    out = np.full((2, 131, 70), np.nan, np.float32)
-    linear.forward(a["mu"], None, a["w"], a["s"], a["b"], a["sb"], *out)
+    a, window = dense((131, 3, 70))  # two tiles of rows, two of columns
+    out = everything(linear, a, window, var=False)["out"]
     np.testing.assert_allclose(out[0], a["mu"] @ a["w"].T + a["b"], rtol=0, atol=1e-5)
     np.testing.assert_allclose(out[1], a["mu"] ** 2 @ a["s"].T + a["sb"], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("switches", SWITCHES)
 def test_split_sums(switches, use):
-    use(products.TINY, full=64, min_part=8)
+    use(TINY, full=64, min_part=8)
     sizes = products.Sizes.dense(26, 20, 9)
     assert all(products.plan(kind, sizes).parts > 1 for kind in (KNOWN, PARAMETERS))
     a, window = dense((26, 20, 9))
@@ -146,7 +154,7 @@ def test_split_sums(switches, use):
 
 
 def test_split_sums_of_a_strided_convolution(use):
-    use(products.TINY, full=64, min_part=8)
+    use(TINY, full=64, min_part=8)
     a, window = convolution((1, 9, 8, 4, 8, 3, 2, 1, 1))
     assert all(products.plan(kind, products.Sizes(1, 9, 8, 4, 5, 4, 8, 3, 2, 1)).parts > 1 for kind in KINDS)
     compare(everything(conv2d, a, window), everything(cpu_conv2d, a, window))
@@ -178,7 +186,7 @@ def test_tf32_rounds_to_ten_bits_without_bias(use):
 
 @pytest.mark.parametrize("product", [linear, conv2d])
 def test_the_same_bits_every_time(product, use):
-    use(products.TINY, full=64, min_part=8)
+    use(TINY, full=64, min_part=8)
     a, window = dense((20, 9, 5)) if product is linear else convolution(CONV[1])
     first, second = everything(product, a, window), everything(product, a, window)
     for name, array in first.items():
@@ -187,13 +195,16 @@ def test_the_same_bits_every_time(product, use):
 
 def test_nothing_of_the_input_is_asked_for():
     a, window = dense((4, 6, 5))
-    sums = np.full((2, 5, 6), np.nan, np.float32)
-    linear.backward(a["mu"], None, a["dm"], a["ds"], a["w"], None, None, *sums, None, None, False)
-    compare({"weights": sums}, {"weights": everything(cpu_linear, a, window)["weights"]})
+    array = cuda_array.arrays(0)
+    mu, dm, ds, w = (array.place(a[name]) for name in ("mu", "dm", "ds", "w"))
+    sums = [array.place(np.full((5, 6), np.float32(np.nan))) for _ in range(2)]
+    linear.backward(mu, None, dm, ds, w, None, None, *sums, None, None, False)
+    found = {"weights": np.stack([array.to_host(moment) for moment in sums])}
+    compare(found, {"weights": everything(cpu_linear, a, window)["weights"]})
 
 
 def test_nan_reaches_both_moments(use):
-    for tile, tf32 in ((products.TINY, None), (TF32_TILES[0], TF32[TF32_TILES[0]])):
+    for tile, tf32 in ((TINY, None), (TF32_TILES[0], TF32[TF32_TILES[0]])):
         use(tile, tf32=tf32)
         a, window = dense((2, 9, 3))
         a["mu"][1, 4] = np.nan
@@ -210,15 +221,14 @@ def test_sizes_that_do_not_fit(name):
             everything(product, a, window)
 
 
+@pytest.mark.skipif(not cuda.is_simulated(), reason="hands over NumPy arrays")
 def test_arrays_of_another_kind():
-    a, window = dense((4, 6, 5))
-    a["w"] = a["w"].astype(np.float64)
+    a, _ = dense((4, 6, 5))
+    given = [a[name] for name in ("mu", "var", "w", "s", "b", "sb", "dm", "ds")]
     with pytest.raises(ValueError, match="float64"):
-        everything(linear, a, window)
-    a, window = dense((4, 6, 5))
-    a["mu"] = np.asfortranarray(a["mu"])
+        linear.forward(*given[:2], given[2].astype(np.float64), *given[3:])
     with pytest.raises(ValueError, match="not C-contiguous"):
-        everything(linear, a, window)
+        linear.forward(np.asfortranarray(given[0]), *given[1:])
 
 
 RESNET18 = [  # batch, side, channels in and out, kernel, stride, pad of its convolutions at batch 128
