@@ -73,7 +73,9 @@ def _parser() -> argparse.ArgumentParser:
 
     machine = parser.add_argument_group("machine")
     machine.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:<index>")
-    machine.add_argument("--backend", choices=("auto", "mpi", "nccl", "serial"), default="auto", help="how ranks communicate")
+    machine.add_argument(
+        "--backend", choices=("auto", "mpi", "nccl", "serial"), default="auto", help="how ranks communicate"
+    )
     machine.add_argument("--threads", type=_positive_int, help="per rank (usable cores / ranks on this node)")
 
     output = parser.add_argument_group("output")
