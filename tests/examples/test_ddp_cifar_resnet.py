@@ -34,7 +34,7 @@ def test_trains_and_reports(tmp_path, np):
             assert 0 < wrong <= images
         assert record["images_per_second"] == pytest.approx(61 / record["train_seconds"])
         assert 0 <= record["communication_share"] < 1
-    lines = stdout.splitlines()
+    lines = [line for line in stdout.splitlines() if " left, " not in line]  # progress, if it took over 10 s
     parameters = "85,722" if np == 1 else "85,787"
     assert lines[0] == f"resnet8: {parameters} parameters, each with a mean and a variance"
     assert lines[1] == f"ranks: {np}, threads per rank: 1, images per rank and step: 20"
