@@ -15,6 +15,7 @@ cdef struct Grid:  # rows x columns of an output, cut into row_parts x column_pa
 cdef Grid best_grid(long rows, long columns, int tiles) noexcept nogil
 cdef int cut(long size, int part, int parts) noexcept nogil
 cdef int even(int size, int limit) noexcept nogil
+cdef size_t lines(size_t size) noexcept nogil
 cdef int panel_width() noexcept nogil
 cdef void product(bint ta, bint tb, int m, int n, int k, const float* a, long lda, const float* b, long ldb,
                   float beta, float* c, long ldc) noexcept nogil

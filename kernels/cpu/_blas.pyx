@@ -101,6 +101,11 @@ cdef int cut(long size, int part, int parts) noexcept nogil:
     return size if part == parts or at > size else at
 
 
+cdef size_t lines(size_t size) noexcept nogil:
+    """size, rounded up to whole cache lines."""
+    return (size + 15) // 16 * 16
+
+
 cdef int even(int size, int limit) noexcept nogil:
     """The length of the fewest equal pieces of at most `limit`, a multiple of 16: whole vectors of 16."""
     cdef int pieces = (size + limit - 1) // limit

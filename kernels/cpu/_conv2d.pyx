@@ -9,8 +9,8 @@ the columns, and sums of weight deltas out of it.
 
 from cython.parallel cimport parallel, prange
 
-from pytagi_ddp.kernels.cpu._blas cimport (Grid, best_grid, cut, fill_rows, panel_width, square, square_plus,
-                                             times_panels)
+from pytagi_ddp.kernels.cpu._blas cimport (Grid, best_grid, copy_rows, cut, fill_rows, lines, panel_width, square,
+                                             square_plus, times_panels)
 from pytagi_ddp.kernels.cpu._conv2d_state cimport state_size, state_tile
 from pytagi_ddp.kernels.cpu._conv2d_weight cimport add_parts, sums_size, weight_slices, weight_tile
 from pytagi_ddp.kernels.cpu._patches cimport ROWS, Patches, chunk_of, gather, positions_of
@@ -44,7 +44,8 @@ def forward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] var, const f
     if <double>positions * O * C * k * k < SERIAL:
         threads = 1
     cdef Grid grid = best_grid(positions, O, threads)
-    cdef size_t per_thread = <size_t>chunk_of(C, k * k) * k * k * (ROWS + 3 * (O // grid.column_parts + 16))
+    cdef size_t columns = chunk_of(C, k * k) * k * k
+    cdef size_t per_thread = columns * ROWS + 3 * lines(columns * (O // grid.column_parts + 16))
     cdef float[::1] scratch = workspace(threads * per_thread)
     cdef const float* variance = <const float*>NULL if var is None else &var[0, 0, 0, 0]
     cdef const float* bias_mu = <const float*>NULL if b_mu is None else &b_mu[0]
@@ -66,13 +67,13 @@ cdef void forward_tile(Patches patches, const float* var, const float* w_mu, con
     cdef int chunk = chunk_of(C, taps), c, c1, columns, rows
     cdef long n
     cdef float* w = block + <long>ROWS * taps * chunk
-    cdef float* s = w + <long>width * taps * chunk
-    cdef float* w2s = s + <long>width * taps * chunk
+    cdef float* s = w + lines(<long>width * taps * chunk)
+    cdef float* w2s = s + lines(<long>width * taps * chunk)
     for c from 0 <= c < C by chunk:
         c1 = min(c + chunk, C)
         columns = (c1 - c) * taps
-        pack_outputs(w_mu, w, O, C, taps, o0, o1, c, c1)
-        pack_outputs(w_var, s, O, C, taps, o0, o1, c, c1)
+        pack_outputs(w_mu, w, block, C, taps, o0, o1, c, c1)
+        pack_outputs(w_var, s, block, C, taps, o0, o1, c, c1)
         square_plus(w, s, w2s, <long>width * columns)
         for n from n0 <= n < n1 by ROWS:
             rows = min(ROWS, n1 - n)
@@ -90,19 +91,25 @@ cdef void forward_tile(Patches patches, const float* var, const float* w_mu, con
                 times_panels(block, rows, columns, w2s, width, 1, out_var + n * O + o0, O)
 
 
-cdef void pack_outputs(const float* w, float* out, int O, int C, int taps, int o0, int o1, int c0,
+cdef void pack_outputs(const float* w, float* out, float* block, int C, int taps, int o0, int o1, int c0,
                        int c1) noexcept nogil:
-    """w[o0:o1, c0:c1, taps] to panels of outputs, each (taps, channels, outputs)."""
-    cdef int first, o, c, tap, width, panel = panel_width(), chunk = c1 - c0
-    cdef const float* source
+    """w[o0:o1, c0:c1, taps] to panels of outputs, each (taps, channels, outputs).
+
+    By way of `block`: there, unlike in w, the rows of 16 outputs do not share a few cache sets (thrice as fast).
+    """
+    cdef int first, o, n, i, c, tap, width, panel = panel_width(), chunk = c1 - c0, columns = chunk * taps
+    cdef float* target
     for first from o0 <= first < o1 by panel:
         width = min(panel, o1 - first)
-        for c in range(chunk):
-            for o in range(width):
-                source = w + (<long>(first + o) * C + c0 + c) * taps
+        for o from 0 <= o < width by 16:
+            n = min(16, width - o)
+            copy_rows(w + (<long>(first + o) * C + c0) * taps, <long>C * taps, block, n, columns)
+            for c in range(chunk):
                 for tap in range(taps):
-                    out[(<long>tap * chunk + c) * width + o] = source[tap]
-        out += <long>width * chunk * taps
+                    target = out + (<long>tap * chunk + c) * width + o
+                    for i in range(n):
+                        target[i] = block[i * columns + c * taps + tap]
+        out += <long>width * columns
 
 
 def backward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] jcb, const float[:, :, :, ::1] delta_mu,
@@ -125,9 +132,9 @@ def backward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] jcb, const 
     if <double>positions_of(&patches) * O * C * k * k < SERIAL:
         threads = 1
     cdef int slices = weight_slices(threads, C, k * k)
-    cdef size_t sums = sums_size(O, C, k * k, slices, threads)
+    cdef size_t sums = lines(sums_size(O, C, k * k, slices, threads))
     cdef size_t per_thread = max(ROWS * <size_t>(chunk_of(C, k * k) * k * k + panel_width()),
-                                 state_size(&patches, O, threads))
+                                 lines(state_size(&patches, O, threads)))
     cdef float[::1] scratch = workspace(threads * (sums + per_thread))
     cdef float* totals = &scratch[0]
     cdef float* blocks = totals + threads * sums

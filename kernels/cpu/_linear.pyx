@@ -8,8 +8,8 @@ inputs) share a few cache sets, which halves the speed of a product. Squares are
 from cython.parallel cimport prange
 from libc.string cimport memset
 
-from pytagi_ddp.kernels.cpu._blas cimport (Grid, best_grid, copy_rows, cut, even, fill_rows, packed, panel_width, product,
-                                             square, square_plus, sum_rows, times_jacobian)
+from pytagi_ddp.kernels.cpu._blas cimport (Grid, best_grid, copy_rows, cut, even, fill_rows, lines, packed,
+                                             panel_width, product, square, square_plus, sum_rows, times_jacobian)
 
 from pytagi_ddp.kernels.cpu.extension import size_error
 from pytagi_ddp.kernels.cpu.workspace import workspace
@@ -38,7 +38,7 @@ def forward(const float[:, ::1] mu, const float[:, ::1] var, const float[:, ::1]
     if <double>B * I * O < SERIAL:
         threads = 1
     cdef Grid grid = best_grid(B, O, threads)
-    cdef size_t per_thread = 3 * <size_t>even(I, INPUTS) * (min(B, BATCH) + OUTPUTS)
+    cdef size_t step = even(I, INPUTS), per_thread = 3 * (lines(step * min(B, BATCH)) + lines(step * OUTPUTS))
     cdef float[::1] scratch = workspace(threads * per_thread)
     cdef const float* bias_mu = <const float*>NULL if b_mu is None else &b_mu[0]
     cdef const float* bias_var = <const float*>NULL if b_var is None else &b_var[0]
@@ -56,11 +56,11 @@ cdef void forward_tile(const float* mu, const float* var, const float* w, const 
                        int o1, float* scratch) noexcept nogil:
     cdef int b, i, o, n, k, m, step = even(I, INPUTS)
     cdef float* mu2 = scratch
-    cdef float* mu_copy = mu2 + <long>step * min(BATCH, b1 - b0)
-    cdef float* var_copy = mu_copy + <long>step * min(BATCH, b1 - b0)
-    cdef float* w2s = var_copy + <long>step * min(BATCH, b1 - b0)
-    cdef float* w_copy = w2s + <long>step * OUTPUTS
-    cdef float* s_copy = w_copy + <long>step * OUTPUTS
+    cdef float* mu_copy = mu2 + lines(<long>step * min(BATCH, b1 - b0))
+    cdef float* var_copy = mu_copy + lines(<long>step * min(BATCH, b1 - b0))
+    cdef float* w2s = var_copy + lines(<long>step * min(BATCH, b1 - b0))
+    cdef float* w_copy = w2s + lines(<long>step * OUTPUTS)
+    cdef float* s_copy = w_copy + lines(<long>step * OUTPUTS)
     cdef const float* mu_block
     cdef const float* var_block = NULL
     cdef const float* w_block
@@ -102,8 +102,9 @@ def backward(const float[:, ::1] mu, const float[:, ::1] jcb, const float[:, ::1
     if <double>B * I * O < SERIAL:
         threads = 1
     cdef Grid state = best_grid(B, I, threads), weight = best_grid(O, I, threads)
-    cdef size_t per_thread = max(2 * <size_t>even(O, INNER) * (min(B, BATCH) + panel_width()),
-                                 min(B, BATCH) * <size_t>(even(I, INNER) + panel_width()))
+    cdef size_t rows = min(B, BATCH), outputs = even(O, INNER), inputs = even(I, INNER)
+    cdef size_t per_thread = max(2 * (lines(outputs * rows) + lines(outputs * panel_width())),
+                                 lines(rows * inputs) + lines(rows * panel_width()))
     cdef float[::1] scratch = workspace(threads * per_thread)
     cdef const float* jacobian = <const float*>NULL if jcb is None else &jcb[0, 0]
     cdef float* in_mu = NULL if in_delta_mu is None else &in_delta_mu[0, 0]
@@ -129,9 +130,9 @@ cdef void state_tile(const float* delta_mu, const float* delta_var, const float*
     """Deltas of inputs i0:i1 for samples b0:b1: products of deltas and panels of weights."""
     cdef int b, o, i, n, k, m, row, step = even(O, INNER), panel = panel_width()
     cdef float* w_panel = scratch
-    cdef float* w2 = w_panel + <long>step * panel
-    cdef float* mu_copy = w2 + <long>step * panel
-    cdef float* var_copy = mu_copy + <long>step * min(BATCH, b1 - b0)
+    cdef float* w2 = w_panel + lines(<long>step * panel)
+    cdef float* mu_copy = w2 + lines(<long>step * panel)
+    cdef float* var_copy = mu_copy + lines(<long>step * min(BATCH, b1 - b0))
     cdef const float* mu_block
     cdef const float* var_block
     for b from b0 <= b < b1 by BATCH:
@@ -158,7 +159,7 @@ cdef void weight_tile(const float* mu, const float* delta_mu, const float* delta
     cdef int b, i, k, n, step = even(i1 - i0, INNER)
     cdef float beta
     cdef float* columns = scratch
-    cdef float* panel = columns + <long>step * min(B, BATCH)
+    cdef float* panel = columns + lines(<long>step * min(B, BATCH))
     if i0 == 0 and g_b:
         if not accumulate:
             memset(g_b + o0, 0, (o1 - o0) * sizeof(float))

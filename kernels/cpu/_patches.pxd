@@ -4,7 +4,7 @@ cdef enum:
 
 
 cdef struct Patches:
-    # Windows of channels-last images. Position (y, x) of an image has its first tap at (y stride - top, x stride - left).
+    # Windows of channels-last images. Position (y, x) has its first tap at (y stride - top, x stride - left).
     float* x
     int batch, height, width, channels
     int kernel_height, kernel_width, stride, top, left

@@ -4,16 +4,20 @@ import threading
 
 import numpy as np
 
+ALIGNMENT = 16  # float32: a cache line, which is also the widest vector
 _local = threading.local()
 
 
 def workspace(size: int) -> np.ndarray:
     """At least `size` float32, uninitialised; every call of one thread returns the same memory until it must grow.
 
-    A product uses it only while it runs, so linear and convolution layers of all shapes share it.
+    A product uses it only while it runs, so linear and convolution layers of all shapes share it. It starts on a
+    cache line.
     """
     buffer = getattr(_local, "buffer", None)
     if buffer is None or buffer.size < size:
         _local.buffer = buffer = None  # frees the old one before asking for more
-        _local.buffer = buffer = np.empty(size, np.float32)
+        memory = np.empty(size + ALIGNMENT, np.float32)
+        start = -memory.ctypes.data // memory.itemsize % ALIGNMENT
+        _local.buffer = buffer = memory[start : start + size]
     return buffer
