@@ -1,8 +1,8 @@
 """The last step of a product: bias, Jacobian or accumulation, and the sum over the parts of a split product."""
 
 from pytagi_ddp.kernels.cuda.compile import device, floats, int32, kernel, thread_index
-from pytagi_ddp.kernels.cuda.gather import PARAMETERS, STATE, ZERO, i32, locate
 from pytagi_ddp.kernels.cuda.intrinsics import divide
+from pytagi_ddp.kernels.cuda.work import PARAMETERS, STATE, ZERO, i32, locate
 
 THREADS = 256
 
@@ -62,9 +62,10 @@ def make_store(kind: int, count: tuple[int, int], group: tuple[int, int], apart:
     LATER = ROWS * COLUMNS - COLUMNS
 
     @device
-    def store(mean, variance, row0, column0, rows, columns, grid, phase, index, sizes, parts, extra, finish, out):
-        """mean, variance: the sums, row by row; row0, column0: of the first; index: of the part, if parts > 1."""
+    def store(mean, variance, row0, column0, work, sizes, parts, extra, finish, out):
+        """mean, variance: the sums, row by row; row0, column0: of the first; parts: of the whole product."""
         batch, image_h, image_w, channels_in, _, _, _, kernel_size, stride, _ = sizes
+        rows, columns = work.rows, work.columns
         size = i32(rows * columns)
         if kind == STATE:
             size = i32(i32(i32(batch * image_h) * image_w) * columns)
@@ -73,8 +74,8 @@ def make_store(kind: int, count: tuple[int, int], group: tuple[int, int], apart:
             if row < rows:
                 place, step = i32(row * columns), i32(1)  # of the row's first result, and between its results
                 if kind == STATE:
-                    phase_y, phase_x = divide(phase, stride)
-                    image, y, x = locate(row, grid, image_h)
+                    phase_y, phase_x = divide(work.phase, stride)
+                    image, y, x = locate(row, work.grid, image_h)
                     y, x = i32(i32(y * stride) + phase_y), i32(i32(x * stride) + phase_x)
                     place = i32(i32(i32(i32(image + y) * image_w) + x) * columns)
                 elif kind == PARAMETERS:
@@ -82,7 +83,7 @@ def make_store(kind: int, count: tuple[int, int], group: tuple[int, int], apart:
                     if parts == i32(1):
                         place, step = parameter_place(row, i32(kernel_size * kernel_size), channels_in)
                 if parts > i32(1):
-                    place = i32(place + i32(i32(index * i32(2)) * size))
+                    place = i32(place + i32(i32(work.which * i32(2)) * size))
                 for j in range(COLUMNS):
                     column = i32(column0 + i32(j // GROUP_N * APART_N + j % GROUP_N))
                     if column < columns:

@@ -10,21 +10,9 @@ from typing import NamedTuple
 
 from pytagi_ddp.kernels.cuda.compile import ALIGN, Kernel, cuda, float32, floats, int32, kernel
 from pytagi_ddp.kernels.cuda.finish import make_store
-from pytagi_ddp.kernels.cuda.gather import (
-    FORWARD,
-    PARAMETERS,
-    STATE,
-    ZERO,
-    advance,
-    gather4,
-    i32,
-    locate,
-    matrix4,
-    move,
-    origin_of,
-    survey,
-)
+from pytagi_ddp.kernels.cuda.gather import advance, gather4, matrix4
 from pytagi_ddp.kernels.cuda.intrinsics import divide, load4, store1, store4
+from pytagi_ddp.kernels.cuda.work import FORWARD, PARAMETERS, STATE, ZERO, assign, i32, locate, move, origin_of
 
 DEPTH = 8  # k of a tile
 PAD = 4  # numbers between the rows of shared memory: spreads transposed stores over the banks
@@ -44,7 +32,7 @@ class Tile(NamedTuple):
 
 
 def make_product(kind: int, tile: Tile, name: str) -> Kernel:
-    """The kernel of one kind of product (see `gather`) and one tile; grid: (tiles, phases * parts).
+    """The kernel of one kind of product (see `work`) and one tile; grid: (tiles, phases * parts).
 
     Its arguments: the image operand x (mean, variance), the matrix operand w (mean, variance), two arrays that
     `finish` needs, the results (mean, variance), the layer's sizes; `parts` of the sum over k, of `part` each (then
@@ -98,21 +86,10 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
         thread = i32(cuda.threadIdx.x)
 
         sizes = batch, image_h, image_w, channels_in, out_h, out_w, channels_out, kernel_size, stride, pad
-        index, phase = i32(cuda.blockIdx.y), i32(0)
-        if kind == STATE:
-            index, phase = divide(index, i32(stride * stride))
-        view, grid, columns, taps_earlier = survey(kind, phase, sizes)
-        image_size = i32(i32(view[0] * view[1]) * view[2])
-        positions = i32(i32(batch * grid[0]) * grid[1])
-        unfolded = i32(i32(view[3] * view[4]) * view[2])
-        rows, depth = (positions, unfolded) if K_LAST else (i32(unfolded + ones), positions)
-        row0, column0 = divide(i32(cuda.blockIdx.x), divide(i32(columns + i32(BN - 1)), i32(BN))[0])
-        row0, column0 = i32(row0 * i32(BM)), i32(column0 * i32(BN))
-        if row0 >= rows:
+        work = assign(kind, BM, BN, DEPTH, sizes, part, ones)
+        if work.row0 >= work.rows:
             return
-        begin = i32(index * part)
-        tiles = divide(i32(max(min(i32(depth - begin), part), i32(0)) + i32(DEPTH - 1)), i32(DEPTH))[0]
-        first_row = i32(taps_earlier * view[2])
+        view, grid = work.view, work.grid
 
         # What this thread fetches: fours, so many apart, from row_x, along_x on; and which sums it keeps.
         row_x, along_x = divide(thread, i32(FOURS_X))
@@ -120,35 +97,35 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
         along_x, along_w = i32(along_x * i32(4)), i32(along_w * i32(4))
         row_sum, column_sum = divide(thread, i32(BN // TN))
         row_sum, column_sum = i32(row_sum * i32(4)), i32(column_sum * i32(4))
-        tap = advance((i32(0), i32(0), i32(0)), i32((begin if K_LAST else row0) + along_x), view)
+        tap = advance((i32(0), i32(0), i32(0)), i32((work.begin if K_LAST else work.row0) + along_x), view)
         for n in range(NX):
-            position = i32((row0 if K_LAST else begin) + row_x + i32(n * ROWS_X))
-            start[n], at_y[n], at_x[n] = locate(position, grid, image_size)
+            position = i32((work.row0 if K_LAST else work.begin) + row_x + i32(n * ROWS_X))
+            start[n], at_y[n], at_x[n] = locate(position, grid, work.image_size)
         for i in range(SUMS):
             mean[i] = ZERO
             variance[i] = ZERO
 
         half, t = i32(0), i32(0)
-        while t <= tiles:
-            if t < tiles:
-                k = i32(begin + i32(t * i32(DEPTH)))
+        while t <= work.tiles:
+            if t < work.tiles:
+                k = i32(work.begin + i32(t * i32(DEPTH)))
                 for n in range(NX):
-                    position = i32((row0 if K_LAST else k) + row_x + i32(n * ROWS_X))
+                    position = i32((work.row0 if K_LAST else k) + row_x + i32(n * ROWS_X))
                     place = start[n], at_y[n], at_x[n]
-                    origin = origin_of(place, grid, position < positions)
+                    origin = origin_of(place, grid, position < work.positions)
                     gather4(next_x, next_x2, 4 * n, x_mu, x_var, origin, tap, view, SIGN, wide_x, ones, TWO_X)
                     if not K_LAST:
-                        start[n], at_y[n], at_x[n] = move(place, i32(DEPTH), grid, image_size)
+                        start[n], at_y[n], at_x[n] = move(place, i32(DEPTH), grid, work.image_size)
                 if K_LAST:
                     tap = advance(tap, i32(DEPTH), view)
                 for n in range(NW):
+                    row, column = i32(row_w + i32(n * ROWS_W)), along_w
                     if W_K_LAST:
-                        row, row_end, row_size = i32(column0 + row_w + i32(n * ROWS_W)), columns, depth
-                        column = i32(k + along_w)
+                        row, row_end = i32(row + work.column0), work.columns
+                        column, row_size = i32(column + k), work.depth
                     else:
-                        row, row_end = i32(first_row + k + row_w + i32(n * ROWS_W)), i32(first_row + depth)
-                        row_size = columns
-                        column = i32(column0 + along_w)
+                        row, row_end = i32(i32(row + k) + work.first_row), i32(work.first_row + work.depth)
+                        column, row_size = i32(column + work.column0), work.columns
                     matrix4(next_w, next_w2, 4 * n, w_mu, w_var, row, column, row_end, row_size, wide_w, TWO_W)
             if t > i32(0):
                 ox = i32(i32(i32(1) - half) * i32(SX) + row_sum)
@@ -178,7 +155,7 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
                                 variance[s] += (x[i] * x[i]) * w2[j]
                     ox = i32(ox + i32(LX))
                     ow = i32(ow + i32(LW))
-            if t < tiles:
+            if t < work.tiles:
                 for n in range(NX):
                     if K_LAST:
                         o = i32(half * i32(SX) + i32(along_x * i32(LX)) + row_x + i32(n * ROWS_X))
@@ -212,7 +189,7 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
             t = i32(t + i32(1))
 
         store(
-            mean, variance, i32(row0 + row_sum), i32(column0 + column_sum), rows, columns, grid, phase, index, sizes,
+            mean, variance, i32(work.row0 + row_sum), i32(work.column0 + column_sum), work, sizes,
             parts, extra, (finish_mu, finish_var), (out_mu, out_var),
         )  # fmt: skip
 

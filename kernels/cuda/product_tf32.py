@@ -12,21 +12,9 @@ import numpy as np
 
 from pytagi_ddp.kernels.cuda.compile import ALIGN, Kernel, cuda, device, float32, floats, int32, kernel
 from pytagi_ddp.kernels.cuda.finish import make_store
-from pytagi_ddp.kernels.cuda.gather import (
-    FORWARD,
-    PARAMETERS,
-    STATE,
-    ZERO,
-    advance,
-    i32,
-    locate,
-    move,
-    origin_of,
-    send4,
-    send_matrix4,
-    survey,
-)
+from pytagi_ddp.kernels.cuda.gather import advance, send4, send_matrix4
 from pytagi_ddp.kernels.cuda.intrinsics import copy_commit, copy_wait, divide, load1, mma_tf32
+from pytagi_ddp.kernels.cuda.work import FORWARD, PARAMETERS, STATE, ZERO, assign, i32, locate, move, origin_of
 
 DEPTH = 8  # k of a tile, and of one mma
 STAGES = 3  # one multiplied, one awaited, one on its way
@@ -103,21 +91,10 @@ def make_product(kind: int, tile: WarpTile, name: str) -> Kernel:
         thread = i32(cuda.threadIdx.x)
 
         sizes = batch, image_h, image_w, channels_in, out_h, out_w, channels_out, kernel_size, stride, pad
-        index, phase = i32(cuda.blockIdx.y), i32(0)
-        if kind == STATE:
-            index, phase = divide(index, i32(stride * stride))
-        view, grid, columns, taps_earlier = survey(kind, phase, sizes)
-        image_size = i32(i32(view[0] * view[1]) * view[2])
-        positions = i32(i32(batch * grid[0]) * grid[1])
-        unfolded = i32(i32(view[3] * view[4]) * view[2])
-        rows, depth = (positions, unfolded) if K_LAST else (i32(unfolded + ones), positions)
-        row0, column0 = divide(i32(cuda.blockIdx.x), divide(i32(columns + i32(BN - 1)), i32(BN))[0])
-        row0, column0 = i32(row0 * i32(BM)), i32(column0 * i32(BN))
-        if row0 >= rows:
+        work = assign(kind, BM, BN, DEPTH, sizes, part, ones)
+        if work.row0 >= work.rows:
             return
-        begin = i32(index * part)
-        tiles = divide(i32(max(min(i32(depth - begin), part), i32(0)) + i32(DEPTH - 1)), i32(DEPTH))[0]
-        first_row = i32(taps_earlier * view[2])
+        view, grid = work.view, work.grid
 
         # What this thread fetches, and where it goes.
         row_x, along_x = divide(thread, i32(FOURS_X))
@@ -128,10 +105,10 @@ def make_product(kind: int, tile: WarpTile, name: str) -> Kernel:
             to_x = i32(to_x ^ (row_x & i32(4)))
         if W_K_LAST:
             to_w = i32(to_w ^ (row_w & i32(4)))
-        tap = advance((i32(0), i32(0), i32(0)), i32((begin if K_LAST else row0) + along_x), view)
+        tap = advance((i32(0), i32(0), i32(0)), i32((work.begin if K_LAST else work.row0) + along_x), view)
         for n in range(NX):
-            position = i32((row0 if K_LAST else begin) + row_x + i32(n * ROWS_X))
-            start[n], at_y[n], at_x[n] = locate(position, grid, image_size)
+            position = i32((work.row0 if K_LAST else work.begin) + row_x + i32(n * ROWS_X))
+            start[n], at_y[n], at_x[n] = locate(position, grid, work.image_size)
 
         # Operands of an mma: rows `group` and group + 8, k `slot` (first) and slot + 4 (second); columns `group`.
         warp, lane = divide(thread, i32(32))
@@ -158,29 +135,30 @@ def make_product(kind: int, tile: WarpTile, name: str) -> Kernel:
         # Tile t is multiplied while tile t + STAGES - 1 sets out.
         into, stage = i32(0), i32(0)
         t = i32(1 - STAGES)
-        while t < tiles:
+        while t < work.tiles:
             if t >= i32(0):
                 copy_wait()
                 cuda.syncthreads()
-            if i32(t + i32(STAGES - 1)) < tiles:
-                k = i32(begin + i32(i32(t + i32(STAGES - 1)) * i32(DEPTH)))
+            if i32(t + i32(STAGES - 1)) < work.tiles:
+                k = i32(work.begin + i32(i32(t + i32(STAGES - 1)) * i32(DEPTH)))
                 for n in range(NX):
-                    position = i32((row0 if K_LAST else k) + row_x + i32(n * ROWS_X))
+                    position = i32((work.row0 if K_LAST else k) + row_x + i32(n * ROWS_X))
                     place = start[n], at_y[n], at_x[n]
-                    origin = origin_of(place, grid, position < positions)
+                    origin = origin_of(place, grid, position < work.positions)
                     o = i32(i32(into * i32(SX)) + to_x + i32(n * ROWS_X * LX))
                     send4(shared_x, o, i32(VAR_X), x_mu, x_var, origin, tap, view, SIGN, wide_x, ones, TWO_X)
                     if not K_LAST:
-                        start[n], at_y[n], at_x[n] = move(place, i32(DEPTH), grid, image_size)
+                        start[n], at_y[n], at_x[n] = move(place, i32(DEPTH), grid, work.image_size)
                 if K_LAST:
                     tap = advance(tap, i32(DEPTH), view)
                 for n in range(NW):
+                    row, column = i32(row_w + i32(n * ROWS_W)), along_w
                     if W_K_LAST:
-                        row, row_end, row_size = i32(column0 + row_w + i32(n * ROWS_W)), columns, depth
-                        column = i32(k + along_w)
+                        row, row_end = i32(row + work.column0), work.columns
+                        column, row_size = i32(column + k), work.depth
                     else:
-                        row, row_end = i32(first_row + k + row_w + i32(n * ROWS_W)), i32(first_row + depth)
-                        row_size, column = columns, i32(column0 + along_w)
+                        row, row_end = i32(i32(row + k) + work.first_row), i32(work.first_row + work.depth)
+                        column, row_size = i32(column + work.column0), work.columns
                     o = i32(i32(into * i32(SW)) + to_w + i32(n * ROWS_W * LW))
                     send_matrix4(shared_w, o, i32(VAR_W), w_mu, w_var, row, column, row_end, row_size, wide_w, TWO_W)
                 into = i32(into + i32(1)) if into < i32(STAGES - 1) else i32(0)
@@ -215,9 +193,9 @@ def make_product(kind: int, tile: WarpTile, name: str) -> Kernel:
                 stage = i32(stage + i32(1)) if stage < i32(STAGES - 1) else i32(0)
             t = i32(t + i32(1))
 
-        row, column = i32(row0 + warp_row + group), i32(column0 + warp_column + i32(slot * i32(2)))
+        row, column = i32(work.row0 + warp_row + group), i32(work.column0 + warp_column + i32(slot * i32(2)))
         store(
-            mean, variance, row, column, rows, columns, grid, phase, index, sizes, parts, extra,
+            mean, variance, row, column, work, sizes, parts, extra,
             (finish_mu, finish_var), (out_mu, out_var),
         )  # fmt: skip
 

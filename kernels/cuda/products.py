@@ -20,9 +20,9 @@ from pytagi_ddp.kernels.cuda import product_fp32, product_tf32
 from pytagi_ddp.kernels.cuda.array import SIMULATOR, compute_capability, device_of, workspace
 from pytagi_ddp.kernels.cuda.compile import Kernel, blocks
 from pytagi_ddp.kernels.cuda.finish import THREADS, sum_forward, sum_parameters, sum_state
-from pytagi_ddp.kernels.cuda.gather import FORWARD, KNOWN, PARAMETERS, STATE
 from pytagi_ddp.kernels.cuda.product_fp32 import DEPTH, Tile
 from pytagi_ddp.kernels.cuda.product_tf32 import WarpTile
+from pytagi_ddp.kernels.cuda.work import FORWARD, KNOWN, PARAMETERS, STATE
 
 LARGE, SMALL = Tile(128, 64, 8, 8), Tile(32, 32, 4, 4)
 FULL = {LARGE: 264, SMALL: 1056}  # blocks that fill a GPU of 132 multiprocessors
@@ -146,7 +146,7 @@ def aligned(*arrays) -> bool:
 def multiply(
     kind: int, sizes: Sizes, image: tuple, matrix: tuple, finish: tuple, out: tuple, extra: bool, scratch=None
 ) -> None:
-    """One product of `gather`, both moments.
+    """One product of `work`, both moments.
 
     Args:
         image, matrix: (mean, variance or None) of the operands.

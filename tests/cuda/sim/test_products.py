@@ -12,7 +12,7 @@ from pytagi_ddp.kernels.cpu import conv2d as cpu_conv2d
 from pytagi_ddp.kernels.cpu import linear as cpu_linear
 from pytagi_ddp.kernels.cuda import array as cuda_array
 from pytagi_ddp.kernels.cuda import conv2d, linear, product_fp32, product_tf32, products
-from pytagi_ddp.kernels.cuda.gather import FORWARD, KNOWN, PARAMETERS, STATE
+from pytagi_ddp.kernels.cuda.work import FORWARD, KNOWN, PARAMETERS, STATE
 
 KINDS = (FORWARD, KNOWN, STATE, PARAMETERS)
 TINY = product_fp32.Tile(8, 8, 4, 4)
