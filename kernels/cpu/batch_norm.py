@@ -66,6 +66,16 @@ def pool_moments(mean, m2, rows, shift, count, total, total_square):
 
 
 @loop
+def pooled_statistics(shift, count, total, total_square, mean, var):
+    """Mean and variance of the batch whose sums are those of `pool_moments`, added over ranks; var = 0 of one value."""
+    n = count[0]
+    for c in range(mean.size):
+        d = total[c] / n
+        mean[c] = shift[c] + d
+        var[c] = max(total_square[c] - total[c] * d, ZERO) / max(n - ONE, ONE)
+
+
+@loop
 def update_running(running_mean, running_var, momentum, count, total, total_square):
     """running = momentum * running + (1 - momentum) * pooled batch; then clears the sums. Nothing if they are empty."""
     n = count[0]

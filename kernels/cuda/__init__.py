@@ -14,6 +14,7 @@ __all__ = [
     "graph",
     "layer_norm",
     "linear",
+    "merge",
     "output_update",
     "pooling",
     "softmax",

@@ -85,6 +85,16 @@ def _pool_moments(mean, m2, shift, count, total, total_square, rows, features):
         total_square[c] += m2[c] + rows * d * d
 
 
+@kernel(*[floats] * 6, int32, threads=THREADS)
+def _pooled_statistics(shift, count, total, total_square, mean, var, features):
+    c = thread_index()
+    n = count[0]
+    if c < features:
+        d = total[c] / n
+        mean[c] = shift[c] + d
+        var[c] = max(total_square[c] - total[c] * d, ZERO) / max(n - ONE, ONE)
+
+
 @kernel(floats, floats, floats, floats, floats, float32, int32, threads=THREADS)
 def _update_running(running_mean, running_var, count, total, total_square, momentum, features):
     n = count[0]
@@ -162,6 +172,12 @@ def pool_moments(mean, m2, rows, shift, count, total, total_square):
     """Adds a batch to sums about `shift`, which is the same on every rank: so sums of ranks are sums of batches."""
     n = mean.size
     _pool_moments.launch(blocks(n, THREADS), mean, m2, shift, count, total, total_square, rows, n)
+
+
+def pooled_statistics(shift, count, total, total_square, mean, var):
+    """Mean and variance of the batch whose sums are those of `pool_moments`, added over ranks; var = 0 of one value."""
+    n = mean.size
+    _pooled_statistics.launch(blocks(n, THREADS), shift, count, total, total_square, mean, var, n)
 
 
 def update_running(running_mean, running_var, momentum, count, total, total_square):

@@ -1,5 +1,7 @@
 """Batch normalisation."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from pytagi_ddp.nn.norm import Norm
@@ -53,8 +55,9 @@ class BatchNorm2d(Norm):
         self.gain_weight, self.gain_bias = gain_weight, gain_bias
         self.num_statistics, self.num_sums = 2 * num_features, 1 + 2 * num_features
         self.pool_at_step = False  # True: running statistics wait for the sums of all ranks (DDPSequential)
+        self.reduce_sums: Callable[[Array], None] | None = None  # adds the sums of all ranks' batches, in place
         self._saved_statistics: np.ndarray | None = None
-        self._batch_rows = 0
+        self._m2_divisor = 0  # what makes m2 of the last training batch its variance; 0 before the first
         self.init_weight_bias()
 
     def init_weight_bias(self) -> None:
@@ -73,7 +76,7 @@ class BatchNorm2d(Norm):
     def detach(self) -> None:
         super().detach()
         self._saved_statistics = self.kernels.array.to_host(self.statistics)
-        self._batch_rows = 0
+        self._m2_divisor = 0
 
     def attach_statistics(self, statistics: Array, sums: Array) -> None:
         n = self.num_features
@@ -81,6 +84,7 @@ class BatchNorm2d(Norm):
         self._saved_statistics = None
         self.kernels.array.copy(saved, statistics)
         self.statistics, self.running_mean, self.running_var = statistics, statistics[:n], statistics[n:]
+        self._shared = sums
         self.sums = (sums[:1], sums[1 : 1 + n], sums[1 + n :])
 
     def forward(self, state: State) -> State:
@@ -91,13 +95,17 @@ class BatchNorm2d(Norm):
         self._input = state
         r = self._scratch("r", (n,))
         if self.training:
-            if rows < 2:
+            if rows < 2 and self.reduce_sums is None:
                 raise ValueError("BatchNorm2d needs more than one value per feature to train: use a larger batch")
             mean, m2 = self._scratch("mean", (n,)), self._scratch("m2", (n,))
             norm.moments(mu, var, self._scratch("partial", norm.partial_shape(rows, n)), mean, m2)
-            norm.rescale(m2, np.float32(rows - 1), np.float32(self.eps), r)
             norm.pool_moments(mean, m2, rows, self.running_mean, *self.sums)
-            self._batch_rows = rows
+            self._m2_divisor = rows - 1
+            if self.reduce_sums is not None:
+                self.reduce_sums(self._shared)
+                norm.pooled_statistics(self.running_mean, *self.sums, mean, m2)
+                self._m2_divisor = 1
+            norm.rescale(m2, np.float32(self._m2_divisor), np.float32(self.eps), r)
             if not self.pool_at_step:
                 self.update_running()
         else:
@@ -114,12 +122,15 @@ class BatchNorm2d(Norm):
         )
 
     def batch_statistics(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of the last training batch, per feature (of this rank); before any: zeros."""
+        """Mean and variance of the last training batch, per feature (of this rank's share, unless they are synchronised).
+
+        Before any: zeros.
+        """
         n = self.num_features
-        if not self._batch_rows:
+        if not self._m2_divisor:
             return np.zeros(n, np.float32), np.zeros(n, np.float32)
         mean, m2 = (self.kernels.array.to_host(self._scratch(name, (n,))) for name in ("mean", "m2"))
-        return mean, m2 / np.float32(self._batch_rows - 1)
+        return mean, m2 / np.float32(self._m2_divisor)
 
     def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
         n, x, norm = self.num_features, self._input, self.kernels.batch_norm
@@ -147,6 +158,7 @@ class BatchNorm2d(Norm):
         live = state.pop("statistics", None)
         if live is not None:
             state["_saved_statistics"] = self.kernels.array.to_host(live)
-        for name in ("running_mean", "running_var", "sums"):
+        for name in ("running_mean", "running_var", "sums", "_shared"):
             state.pop(name, None)
-        return state | {"_batch_rows": 0, "pool_at_step": False}  # a copy belongs to no DDPSequential
+        own = {"_m2_divisor": 0, "pool_at_step": False, "reduce_sums": None}  # a copy belongs to no DDPSequential
+        return state | own

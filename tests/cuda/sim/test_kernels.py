@@ -88,6 +88,7 @@ def test_batch_norm(shape, bias, accumulate):
     r = both("batch_norm", "rescale", [m2, np.float32(rows - 1), np.float32(1e-5), np.full(n, NAN)])[3]
     sums = [np.full(1, 3, np.float32), normal(n, seed=2), 9 + uniform(n, seed=3)]
     both("batch_norm", "pool_moments", [mean, m2, rows, mean + 1, *sums], 1e-5)
+    both("batch_norm", "pooled_statistics", [normal(n), *sums, *np.full((2, n), NAN)])
     both("batch_norm", "update_running", [normal(n), uniform(n), np.float32(0.9), *sums])
     both("batch_norm", "update_running", [normal(n), uniform(n), np.float32(0.9), np.zeros(1, np.float32), *sums[1:]])
     w, b = (normal(n, seed=4), uniform(n, seed=5)), (normal(n, seed=6), uniform(n, seed=7))
@@ -192,3 +193,11 @@ def test_step(factors):
 def test_pooled_factors(header):
     for average in (True, False):
         both("step", "pooled_factors", [np.float32(header), np.full(2, NAN), average])
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("ranks", [0, 1, 3])
+def test_merge(ranks, weighted):
+    mu, var, prior = normal(70), uniform(70), (normal(70, seed=1), uniform(70, seed=2))
+    sums = both("merge", "contribute", [mu, var, *prior, *np.full((2, 70), NAN), weighted])[4:6]
+    both("merge", "merge_sums", [mu, var, *prior, *sums, np.float32([9, ranks, 0]), weighted])

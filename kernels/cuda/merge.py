@@ -1,0 +1,42 @@
+"""Posteriors of several ranks, merged: over the whole arena in one launch."""
+
+import numpy as np
+
+from pytagi_ddp.kernels.cuda.compile import blocks, floats, int32, kernel, thread_index
+from pytagi_ddp.kernels.cuda.geometry import block_size
+from pytagi_ddp.kernels.formulas import merge
+
+contribution, merged = merge.contribution, merge.merged
+THREADS = block_size(256)
+ZERO = np.float32(0)
+
+
+@kernel(*[floats] * 6, int32, int32, threads=THREADS)
+def _contribute(mu, var, prior_mu, prior_var, first, second, weighted, n):
+    i = thread_index()
+    if i < n:
+        first[i], second[i] = contribution(mu[i], var[i], prior_mu[i], prior_var[i], weighted)
+
+
+@kernel(*[floats] * 7, int32, int32, threads=THREADS)
+def _merge_sums(mu, var, prior_mu, prior_var, first, second, header, weighted, n):
+    i = thread_index()
+    ranks = header[1]
+    if i < n:
+        m, s = prior_mu[i], prior_var[i]
+        if ranks > ZERO:
+            m, s = merged(m, s, first[i], second[i], ranks, weighted)
+        mu[i], var[i] = m, s
+        prior_mu[i], prior_var[i] = m, s
+
+
+def contribute(mu, var, prior_mu, prior_var, first, second, weighted):
+    """first, second = this rank's summands, see `formulas.merge`; all arrays flat, of one length."""
+    n = mu.size
+    _contribute.launch(blocks(n, THREADS), mu, var, prior_mu, prior_var, first, second, weighted, n)
+
+
+def merge_sums(mu, var, prior_mu, prior_var, first, second, header, weighted):
+    """mu, var and the prior become the merged posterior of header[1] ranks; with none, mu and var the prior."""
+    n = mu.size
+    _merge_sums.launch(blocks(n, THREADS), mu, var, prior_mu, prior_var, first, second, header, weighted, n)

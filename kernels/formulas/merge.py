@@ -1,0 +1,36 @@
+"""One posterior from those of several ranks that started from a common prior N(m0, s0) and saw different samples.
+
+What each rank contributes is summed over the ranks (`contribution`), and the sums give the merged parameter (`merged`).
+
+    mean                  m = mean of m_r                          s = mean of s_r
+    precision-weighted    m = sum m_r/s_r / sum 1/s_r              1/s = 1/s0 + sum (1/s_r - 1/s0)
+
+In the second, every rank's evidence counts once, and the prior once. Where the ranks lost precision on the whole, their
+mean precision is taken, so that it stays positive.
+"""
+
+import numpy as np
+
+from pytagi_ddp.kernels.formulas.formula import formula
+
+ZERO, ONE = np.float32(0), np.float32(1)
+
+
+@formula
+def contribution(m, s, m0, s0, weighted):
+    """A rank's summands: changes of mean and variance; or precision times change of mean, and change of precision."""
+    if weighted:
+        precision = ONE / s
+        return precision * (m - m0), precision - ONE / s0
+    return m - m0, s - s0
+
+
+@formula
+def merged(m0, s0, first, second, ranks, weighted):
+    """(m, s) from the prior and the sums of `contribution` over `ranks` ranks."""
+    if weighted:
+        prior = ONE / s0
+        mean_precision = prior + second / ranks
+        precision = prior + second if second > ZERO else mean_precision
+        return m0 + first / (ranks * mean_precision), ONE / precision
+    return m0 + first / ranks, s0 + second / ranks
