@@ -1,0 +1,214 @@
+"""Ranks that meet only every k steps, against ranks that meet at every step: `python -m benchmarks.merging`.
+
+One epoch of MNIST with a 784-128-128-11 network on several ranks, for several standard deviations of a label, batch
+sizes, rules and k; test error, negative log-likelihood per test image and bytes that a rank gives to the all-reduce.
+The ranks are replicas in this one process: they meet only where their posteriors are merged, by the kernels that
+`DDPSequential` uses, so the numbers are those of real ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+import pytagi_ddp
+from pytagi_ddp import Utils
+from pytagi_ddp.data import BatchLoader, load_mnist
+from pytagi_ddp.kernels.cpu import merge
+from pytagi_ddp.kernels.cpu.threads import set_threads
+from pytagi_ddp.nn import Linear, OutputUpdater, ReLU, Sequential
+from pytagi_ddp.nn.arena import cap_factor
+
+CLASSES = 10
+AT_EVERY_STEP = ("sum", "average")
+RULES = ("mean", "precision_weighted", "natural")  # natural: every rank's change in natural parameters is added
+FIELDS = ("rule", "every", "sigma_v", "batch", "seed", "error", "nll", "megabytes")
+
+
+class Replicas:
+    """The networks of all ranks.
+
+    Args:
+        ranks: how many.
+        rule: one of `AT_EVERY_STEP` or `RULES`.
+        every: steps between two merges.
+        seed: of the prior.
+    """
+
+    def __init__(self, ranks: int, rule: str, every: int, seed: int):
+        self.rule, self.every, self.ranks = rule, every, ranks
+        self.nets = []
+        for _ in range(1 if rule in AT_EVERY_STEP else ranks):
+            pytagi_ddp.manual_seed(seed)
+            self.nets.append(Sequential(Linear(784, 128), ReLU(), Linear(128, 128), ReLU(), Linear(128, CLASSES + 1)))
+        self.prior = self.nets[0].arena.theta.copy()
+        self.sums = np.zeros_like(self.prior)
+        self.own = np.empty_like(self.prior)
+        self.steps = self.bytes = 0
+
+    def step(self, batches: Sequence[tuple[np.ndarray, np.ndarray]], sigma_v: float) -> None:
+        """One step of every rank on its own batch; then, where it is time, the exchange."""
+        if self.rule in AT_EVERY_STEP:  # the step of one process with all samples, or its average over ranks
+            x, labels = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+            learn(self.nets[0], x, labels, sigma_v)
+            samples, scale = (len(x), 1.0) if self.rule == "sum" else (-(-len(x) // self.ranks), 1 / self.ranks)
+            self.nets[0].arena.step(cap_factor(samples), scale)
+            self.bytes += self.prior.nbytes
+            return
+        for net, (x, labels) in zip(self.nets, batches, strict=True):
+            learn(net, x, labels, sigma_v)
+            net.step()
+        self.steps += 1
+        if self.steps % self.every == 0:
+            self.merge()
+
+    def merge(self) -> None:
+        """Gives all ranks the merged posterior."""
+        if self.rule in AT_EVERY_STEP:
+            return
+        self.bytes += self.prior.nbytes
+        weighted = self.rule != "mean"
+        self.sums[...] = 0
+        for net in self.nets:
+            merge.contribute(*net.arena.theta, *self.prior, *self.own, weighted)
+            self.sums += self.own
+        if self.rule == "natural":
+            self._add_natural_parameters()
+        else:
+            header = np.float32([0, self.ranks, 0])
+            merge.merge_sums(*self.nets[0].arena.theta, *self.prior, *self.sums, header, weighted)
+        for net in self.nets:
+            net.arena.theta[...] = self.prior
+
+    def _add_natural_parameters(self) -> None:
+        """1/s = 1/s0 + sum (1/s_r - 1/s0); m/s = m0/s0 + sum (m_r/s_r - m0/s0)."""
+        mu, var = self.prior
+        precision = np.maximum(1 / var + self.sums[1], 1e-6)
+        mu += self.sums[0] / precision  # m_r/s_r - m0/s0 = (m_r - m0)/s_r + m0 (1/s_r - 1/s0)
+        var[...] = 1 / precision
+
+
+def learn(net: Sequential, x: np.ndarray, labels: np.ndarray, sigma_v: float) -> None:
+    """Everything of a training step but the step."""
+    net(x)
+    obs, index, _ = Utils().label_to_obs(labels, CLASSES)
+    var_obs = np.full_like(obs, sigma_v**2)
+    OutputUpdater("cpu").update_using_indices(net.output_z_buffer, obs, var_obs, index, net.input_delta_z_buffer)
+    net.backward()
+
+
+def evaluate(net: Sequential, x: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
+    """(error, negative log-likelihood per image); probabilities are those of the classes, normalised."""
+    utils = Utils()
+    mu, var = net.predict(x, batch_size=500)
+    predicted, p = utils.get_labels(
+        mu.ravel(), var.ravel(), utils.get_hierarchical_softmax(CLASSES), CLASSES, len(labels)
+    )
+    p = p.reshape(-1, CLASSES).astype(np.float64)
+    p /= p.sum(axis=1, keepdims=True)
+    nll = -np.log(np.maximum(p[np.arange(len(labels)), labels], 1e-7)).mean()
+    return float(np.mean(predicted != labels)), float(nll)
+
+
+def run(data, ranks: int, rule: str, every: int, sigma_v: float, batch: int, seed: int) -> dict:
+    """One epoch; a row of the table."""
+    train_set, (x_test, labels_test), statistics = data
+    replicas = Replicas(ranks, rule, every, seed)
+    loaders = [
+        BatchLoader(train_set, batch, r, ranks, seed=seed, prefetch=0, drop_last=True, **statistics)
+        for r in range(ranks)
+    ]
+    for batches in zip(*loaders, strict=True):
+        replicas.step(batches, sigma_v)
+    replicas.merge()
+    error, nll = evaluate(replicas.nets[0], x_test, labels_test)
+    row = (rule, every, sigma_v, batch, seed, error, nll, replicas.bytes / 1e6)
+    return dict(zip(FIELDS, row, strict=True))
+
+
+def plot(rows: list[dict], path: Path) -> None:
+    """Test error and negative log-likelihood against k, a panel per sigma_v; the smallest batch size, mean of seeds."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    batch = min(row["batch"] for row in rows)
+    noises = sorted({row["sigma_v"] for row in rows})
+    figure, axes = plt.subplots(2, len(noises), figsize=(4 * len(noises), 6), sharex=True, squeeze=False)
+    for column, sigma_v in enumerate(noises):
+        chosen = [row for row in rows if row["sigma_v"] == sigma_v and row["batch"] == batch]
+        for axis, measure, scale in ((axes[0][column], "error", 100), (axes[1][column], "nll", 1)):
+            for rule in ("mean", "precision_weighted", "natural"):
+                steps = sorted({row["every"] for row in chosen if row["rule"] == rule})
+                values = [mean_of(chosen, rule, k, measure) * scale for k in steps]
+                axis.plot(steps, values, marker="o", label=rule.replace("_", " "))
+            for rule, style in zip(AT_EVERY_STEP, (":", "--"), strict=True):
+                axis.axhline(
+                    mean_of(chosen, rule, 1, measure) * scale, color="grey", ls=style, label=f"{rule} at every step"
+                )
+            axis.set_xscale("log")
+            axis.set_yscale("log")
+            axis.grid(alpha=0.3)
+        axes[0][column].set_title(f"sigma_v = {sigma_v}, {batch} images per rank and step")
+        axes[1][column].set_xlabel("steps between merges")
+    axes[0][0].set_ylabel("test error, %")
+    axes[1][0].set_ylabel("negative log-likelihood per image")
+    axes[0][0].legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+def mean_of(rows: list[dict], rule: str, every: int, measure: str) -> float:
+    """Mean over seeds; not a number where there is no such row."""
+    values = [row[measure] for row in rows if row["rule"] == rule and row["every"] == every]
+    return float(np.mean(values)) if values else float("nan")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser("merging", description=__doc__.partition("\n")[0])
+    parser.add_argument("--data-dir", help="where MNIST is ($PYTAGI_DATA, ./data/mnist)")
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--sigma-v", type=float, nargs="+", default=[0.1, 0.3, 1.0])
+    parser.add_argument("--batch-size", type=int, nargs="+", default=[16, 64])
+    parser.add_argument("--every", type=int, nargs="+", default=[2, 10, 50, 200])
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--limit-train", type=int, metavar="N", help="use the first N training images")
+    parser.add_argument("--output", type=Path, default=Path("merging.csv"), help="the plot goes beside it, as .png")
+    args = parser.parse_args(argv)
+    try:
+        train_set, test_set = load_mnist(args.data_dir)
+    except (OSError, ValueError) as error:
+        sys.exit(f"error: {error}")
+    set_threads(1)
+    train_set = train_set.subset(args.limit_train or len(train_set))
+    statistics = {"mean": train_set.mean(), "std": train_set.std()}
+    test = BatchLoader(test_set, len(test_set), evaluation=True, **statistics)
+    data = train_set, next(iter(test)), statistics
+    rules = [(rule, 1) for rule in AT_EVERY_STEP] + list(itertools.product(RULES, args.every))
+    rows = []
+    with open(args.output, "w", newline="") as file:
+        table = csv.DictWriter(file, FIELDS)
+        table.writeheader()
+        for sigma_v, batch, (rule, every), seed in itertools.product(
+            args.sigma_v, args.batch_size, rules, range(args.seeds)
+        ):
+            rows.append(run(data, args.ranks, rule, every, sigma_v, batch, seed))
+            table.writerow(rows[-1])
+            file.flush()
+            print(
+                "{rule:<18} k {every:>3}  sigma_v {sigma_v:<4} batch {batch:<3} seed {seed}: error {error:6.2%}, "
+                "NLL {nll:6.3f}, {megabytes:7.1f} MB".format(**rows[-1]),
+                flush=True,
+            )
+    plot(rows, args.output.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main()
