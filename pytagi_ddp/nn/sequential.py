@@ -62,7 +62,7 @@ class Sequential(NetworkParameters):
         self.input_delta_z_buffer = BaseDeltaStates()
         self.output_delta_z_buffer = BaseDeltaStates()
         self._samples = 0  # of the deltas that the next step applies
-        self._accumulate = False  # whether backward adds to those deltas
+        self._accumulate = False  # whether backward adds to those deltas, if there are any
         self._trained_batch = 0  # samples of the forward pass that backward would continue
         self._attach()
 
@@ -125,7 +125,6 @@ class Sequential(NetworkParameters):
         self.input_delta_z_buffer.set_size(batch * self.out_shape.size, batch)
         if self.training:
             self._trained_batch = batch
-            self._samples = batch + (self._samples if self._accumulate else 0)
         return out
 
     def _input_state(self, mu_x, var_x) -> State:
@@ -172,16 +171,18 @@ class Sequential(NetworkParameters):
         if self.input_state_update:
             self.output_delta_z_buffer.set_size(batch * self.in_shape.size, batch)
             end = self.output_delta_z_buffer.arrays
-        key = (batch, self.input_state_update, self._accumulate)
-        self._graphs.run("backward", key, (*start, *end), lambda: self._backward(start, end))
+        accumulate = self._accumulate and self._samples > 0
+        key = (batch, self.input_state_update, accumulate)
+        self._graphs.run("backward", key, (*start, *end), lambda: self._backward(start, end, accumulate))
+        self._samples = batch + (self._samples if accumulate else 0)
 
-    def _backward(self, start: tuple[Array, Array], end: tuple[Array, ...]) -> None:
+    def _backward(self, start: tuple[Array, Array], end: tuple[Array, ...], accumulate: bool) -> None:
         """From the deltas `start` at the output to the deltas `end` at the input, if these are asked for."""
         copy = self.kernels.array.copy
         delta = self._pool.take(*start[0].shape)
         copy(start[0], delta.mu)
         copy(start[1], delta.var)
-        into = self._chain.backward(delta, self._pool, bool(end), self._accumulate)
+        into = self._chain.backward(delta, self._pool, bool(end), accumulate)
         if into is not None:
             copy(into.mu, end[0])
             copy(into.var, end[1])
