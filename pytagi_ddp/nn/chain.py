@@ -1,6 +1,6 @@
 """A list of layers run one after the other: what `Sequential` and the blocks share."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 
 from pytagi_ddp.nn.activation import Activation
@@ -115,8 +115,18 @@ class Chain:
             state = operation.forward(state)
         return state
 
-    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
-        """Backward through all operations, as far as a layer with parameters (or the caller) needs deltas."""
+    def backward(
+        self,
+        delta: Delta,
+        pool: DeltaPool,
+        need_input: bool,
+        accumulate: bool,
+        passed: Callable[[BaseLayer], None] | None = None,
+    ) -> Delta | None:
+        """Backward through all operations, as far as a layer with parameters (or the caller) needs deltas.
+
+        `passed` is called with each operation whose parameters have their deltas.
+        """
         if self._first_learned is None:
             learned = (any(leaf.parameters is not None for leaf in op.leaves()) for op in self.operations)
             self._first_learned = next((k for k, yes in enumerate(learned) if yes), len(self.operations))
@@ -125,6 +135,8 @@ class Chain:
                 break
             needed = need_input or position > self._first_learned
             delta = self.operations[position].backward(delta, pool, needed, accumulate)
+            if passed is not None:
+                passed(self.operations[position])
         if need_input:
             return delta
         if delta is not None:

@@ -1,6 +1,7 @@
 """A network of layers in order."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -64,6 +65,8 @@ class Sequential(NetworkParameters):
         self._samples = 0  # of the deltas that the next step applies
         self._accumulate = False  # whether backward adds to those deltas, if there are any
         self._trained_batch = 0  # samples of the forward pass that backward would continue
+        self._passed: Callable[[BaseLayer], None] | None = None  # told of each layer whose deltas are there
+        self._meets_ranks = False  # whether a pass waits for other ranks: a captured graph could not
         self._attach()
 
     def _build(self) -> None:
@@ -119,13 +122,16 @@ class Sequential(NetworkParameters):
         state = self._input_state(mu_x, var_x)
         self._trained_batch = 0  # if a layer raises, buffers hold parts of two batches: no way back
         key = (state.batch, self.training)
-        out = self._graphs.run("forward", key, state, lambda: self._chain.forward(state))
+        out = self._run_part("forward", key, state, lambda: self._chain.forward(state))
         self.output_z_buffer.hold(out, self.device)
         batch = out.batch
         self.input_delta_z_buffer.set_size(batch * self.out_shape.size, batch)
         if self.training:
             self._trained_batch = batch
         return out
+
+    def _run_part(self, name: str, key: tuple, memory: tuple, function: Callable[[], Any]) -> Any:
+        return function() if self._meets_ranks else self._graphs.run(name, key, memory, function)
 
     def _input_state(self, mu_x, var_x) -> State:
         inputs = self.in_shape.size
@@ -173,7 +179,7 @@ class Sequential(NetworkParameters):
             end = self.output_delta_z_buffer.arrays
         accumulate = self._accumulate and self._samples > 0
         key = (batch, self.input_state_update, accumulate)
-        self._graphs.run("backward", key, (*start, *end), lambda: self._backward(start, end, accumulate))
+        self._run_part("backward", key, (*start, *end), lambda: self._backward(start, end, accumulate))
         self._samples = batch + (self._samples if accumulate else 0)
 
     def _backward(self, start: tuple[Array, Array], end: tuple[Array, ...], accumulate: bool) -> None:
@@ -182,7 +188,7 @@ class Sequential(NetworkParameters):
         delta = self._pool.take(*start[0].shape)
         copy(start[0], delta.mu)
         copy(start[1], delta.var)
-        into = self._chain.backward(delta, self._pool, bool(end), accumulate)
+        into = self._chain.backward(delta, self._pool, bool(end), accumulate, self._passed)
         if into is not None:
             copy(into.mu, end[0])
             copy(into.var, end[1])
@@ -345,7 +351,8 @@ class Sequential(NetworkParameters):
         state = self.__dict__.copy()
         for name in ("kernels", "arena", "_pool", "_graphs", "_input", "_input_var"):
             del state[name]
-        return state | {"_trained_batch": 0}
+        # a copy belongs to no DDPSequential
+        return state | {"_trained_batch": 0, "_accumulate": False, "_passed": None, "_meets_ranks": False}
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
