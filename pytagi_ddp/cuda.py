@@ -11,8 +11,10 @@ Attributes:
         `momentum` or `eps` that is changed later is not seen. False by default until it has been measured on a GPU.
 """
 
+import warnings
 from importlib.util import find_spec
 from types import ModuleType
+from uuid import UUID
 
 import numba
 
@@ -53,7 +55,9 @@ def is_nccl_available() -> bool:
         return False
     from pytagi_ddp.kernels.cuda import array
 
-    return array.nccl().available
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # CuPy's, where it does not find the library
+        return array.nccl().available
 
 
 def get_device_count() -> int:
@@ -106,13 +110,18 @@ def get_device_memory(device_index: int) -> tuple[int, int]:
 
 
 def get_device_uuid(device_index: int) -> str:
-    """The identity of the physical GPU that has `device_index` in this process.
+    """The identity of the physical GPU that has `device_index` in this process, as nvidia-smi prints it.
 
     Raises:
-        RuntimeError: there is no such GPU.
+        RuntimeError: there is no such GPU, or it does not tell.
     """
     _require(device_index)
-    return _cupy().cuda.runtime.getDeviceProperties(device_index)["uuid"].hex()
+    from cuda.bindings import runtime  # CuPy's properties end the UUID at its first zero byte
+
+    status, properties = runtime.cudaGetDeviceProperties(device_index)
+    if status != runtime.cudaError_t.cudaSuccess:
+        raise RuntimeError(f"GPU {device_index} does not tell its UUID: {status.name}")
+    return f"GPU-{UUID(bytes=properties.uuid.bytes)}"
 
 
 def device_name(device: str) -> str:

@@ -56,9 +56,13 @@ class NCCLCommunicator(Communicator):
         unique_id = self._host.broadcast_object(nccl.get_unique_id() if self.rank == 0 else None)
         started = _Started()
         self._watchdog.watch("start of NCCL", started)
-        with array.on_device(self.device_index):
-            self._comm = nccl.NcclCommunicator(self.world_size, unique_id, self.rank)
-            self._stream = array.SideStream(self.device_index)
+        try:
+            with array.on_device(self.device_index):
+                self._stream = array.SideStream(self.device_index)
+                self._comm = nccl.NcclCommunicator(self.world_size, unique_id, self.rank)
+        except BaseException:
+            self._watchdog.stop()
+            raise
         started.done = True
 
     def _check(self) -> None:

@@ -57,10 +57,11 @@ class Watchdog(threading.Thread):
             self._changed.notify()
 
     def stop(self) -> None:
-        """Watches no longer; the thread ends."""
+        """Watches no longer; returns when the thread has ended, so that what it checks can be freed."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
+        self.join()
 
     def run(self) -> None:
         while True:

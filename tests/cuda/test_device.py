@@ -1,12 +1,19 @@
 """What the library says about GPUs where there is none, and what it refuses to do."""
 
 import copy
+import os
 import pickle
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from pytagi_ddp import cuda, nn
+from pytagi_ddp.kernels import cuda as cuda_kernels
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.cuda.arrival import Arrival
 
@@ -30,6 +37,38 @@ def test_missing_packages_are_named(monkeypatch):
     assert "cupy-cuda13x[ctk], numba-cuda[cu13]" in cuda.why_not()
     assert "pip install 'pytagi-ddp[cuda]'" in cuda.why_not()
     assert not cuda.is_available()
+
+
+def test_a_missing_nccl_is_an_answer_and_no_warning(monkeypatch):
+    def nccl():
+        warnings.warn("nccl library could not be loaded", stacklevel=1)
+        return SimpleNamespace(available=False)
+
+    monkeypatch.setattr(cuda, "why_not", lambda: None)
+    monkeypatch.setitem(vars(cuda_kernels), "array", SimpleNamespace(nccl=nccl))
+    assert not cuda.is_nccl_available()
+
+
+def test_an_identity_has_all_its_bytes(monkeypatch):
+    """Zero bytes included, which end the text that CuPy reports."""
+    uuid = bytes([0, 17, 0, *range(13)])
+    properties = SimpleNamespace(uuid=SimpleNamespace(bytes=uuid))
+    status = SimpleNamespace(cudaSuccess=0)
+    runtime = SimpleNamespace(cudaError_t=status, cudaGetDeviceProperties=lambda index: (0, properties))
+    monkeypatch.setitem(sys.modules, "cuda", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "cuda.bindings", SimpleNamespace(runtime=runtime))
+    monkeypatch.setattr(cuda, "get_device_count", lambda: 1)
+    assert cuda.get_device_uuid(0) == "GPU-00110000-0102-0304-0506-0708090a0b0c"
+
+
+@pytest.mark.parametrize("name", ["cuda:2", "cuda:7"])
+def test_a_gpu_that_is_not_there_is_named(name, monkeypatch):
+    monkeypatch.setattr(cuda, "why_not", lambda: None)
+    monkeypatch.setattr(cuda, "get_device_count", lambda: 2)
+    with pytest.raises(RuntimeError, match=f"device '{name}' cannot be used: there are 2 GPUs"):
+        nn.Sequential(nn.Linear(2, 1)).to_device(name)
+    with pytest.raises(RuntimeError, match="no GPU 2: there are 2"):
+        cuda.get_device_memory(2)
 
 
 def test_options_are_off():
@@ -61,6 +100,52 @@ def test_the_processor_is_always_there():
     arena = net.arena
     net.to_device("cpu")
     assert net.arena is arena
+
+
+THERE_AND_BACK = """
+import copy
+import numpy as np
+from pytagi_ddp import nn
+from tests.nn.networks import assert_same, random_batch, randomise
+
+def begin(net, batch):
+    net.train()
+    net(batch)
+    y = np.linspace(-1, 1, 9)
+    nn.OutputUpdater(net.device).update(net.output_z_buffer, y, np.full(9, 0.3), net.input_delta_z_buffer)
+    net.backward()
+
+host = randomise(nn.Sequential(nn.Linear(4, 5), nn.BatchNorm2d(5), nn.ReLU(), nn.Linear(5, 3)))
+batch = random_batch(host, 3)[0]
+begin(host, batch)
+host.step()
+moved = copy.deepcopy(host)
+
+def kept(net):
+    arena, to_host = net.arena, net.kernels.array.to_host
+    return [to_host(a) for a in (arena.theta, arena.buffer, arena.statistics)]
+
+for start, end in (("cpu", "cuda"), ("cuda:0", "cpu")):
+    assert moved.device == start
+    for net in (host, moved):
+        begin(net, batch)
+    before = kept(moved)
+    assert all(a.any() for a in before)
+    moved.to_device(end)
+    assert all(map(np.array_equal, before, kept(moved)))
+    for net in (host, moved):
+        net.step()
+    assert_same(dict(enumerate(kept(moved))), dict(enumerate(kept(host))), 2e-5)
+assert moved.device == "cpu"
+"""
+
+
+def test_deltas_that_wait_for_a_step_move_along_both_ways():
+    """In the simulator, which is chosen before Numba is imported: hence a process of its own."""
+    root = Path(__file__).parents[2]
+    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(root)}
+    run = subprocess.run([sys.executable, "-c", THERE_AND_BACK], env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
 
 
 def test_an_arrival_is_used_like_the_array_it_becomes():

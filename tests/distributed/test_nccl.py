@@ -145,6 +145,16 @@ def test_a_status_that_is_not_success_reaches_the_caller(nccl):
     communicator.close()
 
 
+def test_a_communicator_that_cannot_be_made_is_watched_no_longer(nccl, monkeypatch):
+    def fail(*arguments):
+        raise RuntimeError("NCCL_ERROR_SYSTEM_ERROR")
+
+    monkeypatch.setattr(nccl, "NcclCommunicator", fail)
+    with pytest.raises(RuntimeError, match="NCCL_ERROR_SYSTEM_ERROR"):
+        engine.NCCLCommunicator(5)
+    assert not any(isinstance(thread, Watchdog) for thread in threading.enumerate())
+
+
 @pytest.fixture
 def seen(monkeypatch):
     """Exceptions that left a thread."""
@@ -191,7 +201,6 @@ def test_the_watchdog_ends_with_its_communicator(seen):
     watchdog = Watchdog(0, 60, lambda: None, lambda: None)
     watchdog.watch("all_reduce", SimpleNamespace(done=False))
     watchdog.stop()
-    watchdog.join(5)
     assert not watchdog.is_alive() and not seen
 
 
