@@ -87,6 +87,8 @@ _DTYPES = {floats: np.dtype(np.float32), ints: np.dtype(np.int32)}
 _SCALARS = {float32: np.float32, int32: np.int32, uint32: np.uint32}
 _NULL = np.uint64(0)
 
+_IDENTIFIER = re.compile(r"[A-Za-z]\w*|_\w+", re.ASCII)  # of PTX, but for $ and %
+
 REGISTRY: dict[str, "Kernel"] = {}
 
 
@@ -274,14 +276,16 @@ def kernel(
 ) -> Callable[[Callable], Kernel]:
     """Makes a function a kernel of blocks of `threads` threads, of which `min_blocks` must fit one multiprocessor.
 
-    name: for kernels made in a loop over settings, which would otherwise share one.
+    name: for kernels made in a loop over settings, which would otherwise share one; an identifier of PTX.
 
     Raises:
-        ValueError: the name is taken.
+        ValueError: the name is taken, or is no identifier of PTX.
     """
 
     def decorate(function: Callable) -> Kernel:
         title = name or f"{function.__module__.rsplit('.', 1)[-1]}_{function.__name__}"
+        if not _IDENTIFIER.fullmatch(title):
+            raise ValueError(f"kernel {title!r}: a name is of letters, digits and _, and begins with no digit")
         if title in REGISTRY:
             raise ValueError(f"two kernels are called {title}")
         made = Kernel(function, parameters, title, threads, min_blocks, min_capability)

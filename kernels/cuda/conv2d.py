@@ -13,7 +13,8 @@ read neighbouring numbers; their deltas are written in the public order by the p
 from pytagi_ddp.kernels.cuda.array import workspace
 from pytagi_ddp.kernels.cuda.compile import blocks, floats, int32, kernel, optional, thread_index
 from pytagi_ddp.kernels.cuda.intrinsics import divide
-from pytagi_ddp.kernels.cuda.products import FORWARD, KNOWN, PARAMETERS, STATE, Sizes, multiply, plan
+from pytagi_ddp.kernels.cuda.plan import FORWARD, KNOWN, PARAMETERS, STATE, Sizes
+from pytagi_ddp.kernels.cuda.products import multiply, plan_of
 from pytagi_ddp.kernels.cuda.shapes import expect
 from pytagi_ddp.kernels.cuda.work import i32, phase_start, taps_from
 
@@ -62,7 +63,7 @@ def forward(mu, var, w_mu, w_var, b_mu, b_var, out_mu, out_var, stride: int, pad
     expect("conv2d", out_mu.shape, out_var=out_var)
     kind, weights, scratch = (KNOWN if var is None else FORWARD), (w_mu, w_var), None
     if sizes.kernel_size > 1:
-        first, n = _round(plan(kind, sizes).workspace), w_mu.size
+        first, n = _round(plan_of(kind, sizes, mu).workspace), w_mu.size
         scratch = workspace(first + 2 * n, mu)
         taps, pairs = sizes.kernel_size**2, sizes.channels_in * sizes.channels_out
         pack.launch(blocks(pairs, THREADS), w_mu, w_var, scratch, first, pairs, sizes.channels_in, taps)
@@ -100,7 +101,7 @@ def backward(
     if in_delta_mu is not None:
         weights, scratch = w_mu, None
         if sizes.kernel_size > 1:
-            first, n = _round(plan(STATE, sizes).workspace), w_mu.size
+            first, n = _round(plan_of(STATE, sizes, mu).workspace), w_mu.size
             scratch = workspace(first + n, mu)
             pairs = sizes.channels_in * sizes.channels_out
             arguments = w_mu, scratch, first, pairs, sizes.kernel_size, sizes.stride

@@ -2,7 +2,8 @@
 
 from pytagi_ddp.kernels.cuda.compile import device, floats, int32, kernel, thread_index
 from pytagi_ddp.kernels.cuda.intrinsics import divide
-from pytagi_ddp.kernels.cuda.work import PARAMETERS, STATE, ZERO, i32, locate
+from pytagi_ddp.kernels.cuda.plan import PARAMETERS, STATE
+from pytagi_ddp.kernels.cuda.work import ZERO, i32, locate
 
 THREADS = 256
 

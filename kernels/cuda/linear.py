@@ -1,6 +1,7 @@
 """Dense layer: moments forward, deltas backward. Same functions, arguments and formulas as `kernels.cpu.linear`."""
 
-from pytagi_ddp.kernels.cuda.products import FORWARD, KNOWN, PARAMETERS, STATE, Sizes, multiply
+from pytagi_ddp.kernels.cuda.plan import FORWARD, KNOWN, PARAMETERS, STATE, Sizes
+from pytagi_ddp.kernels.cuda.products import multiply
 from pytagi_ddp.kernels.cuda.shapes import expect
 
 

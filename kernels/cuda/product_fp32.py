@@ -6,29 +6,14 @@ k twice, k by k: while one half is multiplied the next tile is fetched into regi
 The small tile serves products of which the large one would be mostly padding.
 """
 
-from typing import NamedTuple
-
 from pytagi_ddp.kernels.cuda.compile import ALIGN, Kernel, cuda, float32, floats, int32, kernel
 from pytagi_ddp.kernels.cuda.finish import make_store
 from pytagi_ddp.kernels.cuda.gather import advance, gather4, matrix4
 from pytagi_ddp.kernels.cuda.intrinsics import divide, load4, store1, store4
-from pytagi_ddp.kernels.cuda.work import FORWARD, PARAMETERS, STATE, ZERO, assign, i32, locate, move, origin_of
+from pytagi_ddp.kernels.cuda.plan import DEPTH, FORWARD, PARAMETERS, STATE, Tile
+from pytagi_ddp.kernels.cuda.work import ZERO, assign, i32, locate, move, origin_of
 
-DEPTH = 8  # k of a tile
 PAD = 4  # numbers between the rows of shared memory: spreads transposed stores over the banks
-
-
-class Tile(NamedTuple):
-    """Rows and columns of a block, and of one of its threads (multiples of four)."""
-
-    rows: int
-    columns: int
-    thread_rows: int
-    thread_columns: int
-
-    @property
-    def threads(self) -> int:
-        return (self.rows // self.thread_rows) * (self.columns // self.thread_columns)
 
 
 def make_product(kind: int, tile: Tile, name: str) -> Kernel:

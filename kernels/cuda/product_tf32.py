@@ -14,9 +14,9 @@ from pytagi_ddp.kernels.cuda.compile import ALIGN, Kernel, cuda, device, float32
 from pytagi_ddp.kernels.cuda.finish import make_store
 from pytagi_ddp.kernels.cuda.gather import advance, send4, send_matrix4
 from pytagi_ddp.kernels.cuda.intrinsics import copy_commit, copy_wait, divide, load1, mma_tf32
-from pytagi_ddp.kernels.cuda.work import FORWARD, PARAMETERS, STATE, ZERO, assign, i32, locate, move, origin_of
+from pytagi_ddp.kernels.cuda.plan import DEPTH, FORWARD, PARAMETERS, STATE
+from pytagi_ddp.kernels.cuda.work import ZERO, assign, i32, locate, move, origin_of
 
-DEPTH = 8  # k of a tile, and of one mma
 STAGES = 3  # one multiplied, one awaited, one on its way
 # Tensor cores drop the last 13 bits of a factor x. Adding x/3 of the smallest bit kept first makes the error zero on
 # the average, and at most two thirds of that bit: in one instruction, where exact rounding takes two or three.

@@ -1,126 +1,43 @@
-"""Which kernel makes a product, in how many blocks and parts; and the order of the launches.
+"""Which kernel makes a product, and the order of the launches.
 
-| allow_tf32 | compute capability | size of the product              | path                              |
-|------------|--------------------|----------------------------------|-----------------------------------|
-| any        | any                | small: see `_cost`               | float32, blocks of 32 x 32        |
-| False      | any                | else                             | float32, blocks of 128 x 64       |
-| True       | below 8.0          | else                             | float32, blocks of 128 x 64       |
-| True       | 8.0 and later      | else                             | TF32 mma.sync, blocks of 128 x 64 |
+| allow_tf32 | compute capability | tile, by the estimate of `plan` | path             |
+|------------|--------------------|---------------------------------|------------------|
+| any        | any                | 32 x 32                         | float32          |
+| False      | any                | 128 x 64                        | float32          |
+| True       | below 8.0          | 128 x 64                        | float32          |
+| True       | 8.0 and later      | 128 x 64                        | TF32, `mma.sync` |
 
-A product with few blocks is cut along its sum into parts that go to the workspace and are added in a fixed order.
-Blocks and parts depend on the sizes alone: a result has the same bits on every run and, in float32, on every GPU.
 cuBLAS is not among the paths: it would need x^2, w^2 + s and the unfolded images in memory, three passes over each.
 """
 
 from functools import cache
-from typing import NamedTuple
 
 from pytagi_ddp import cuda as options
 from pytagi_ddp.kernels.cuda import product_fp32, product_tf32
 from pytagi_ddp.kernels.cuda.array import SIMULATOR, compute_capability, device_of, workspace
 from pytagi_ddp.kernels.cuda.compile import Kernel, blocks
 from pytagi_ddp.kernels.cuda.finish import THREADS, sum_forward, sum_parameters, sum_state
-from pytagi_ddp.kernels.cuda.product_fp32 import DEPTH, Tile
+from pytagi_ddp.kernels.cuda.plan import FORWARD, KNOWN, PARAMETERS, STATE, Plan, Sizes, Speed, Tile, plan
 from pytagi_ddp.kernels.cuda.product_tf32 import WarpTile
-from pytagi_ddp.kernels.cuda.work import FORWARD, KNOWN, PARAMETERS, STATE
 
 LARGE, SMALL = Tile(128, 64, 8, 8), Tile(32, 32, 4, 4)
-FULL = {LARGE: 264, SMALL: 1056}  # blocks that fill a GPU of 132 multiprocessors
-EFFICIENCY = {LARGE: 1.0, SMALL: 0.6}  # share of multiplications in the instructions, against the large tile
+# Blocks on 132 multiprocessors; and terms per instruction, fetching included, against the large float32 tile.
+SPEEDS = {LARGE: Speed(264, 1.0), SMALL: Speed(1056, 0.7)}
+TF32_SPEEDS = SPEEDS | {LARGE: Speed(264, 3.0)}
 if SIMULATOR:  # where time goes by the thread, and padding counts
     TINY = Tile(8, 8, 4, 4)
-    FULL, EFFICIENCY = {TINY: 16}, {TINY: 1.0}
-MIN_PART = 64  # terms below which cutting a sum costs more than it gains
+    SPEEDS = TF32_SPEEDS = {TINY: Speed(16, 1.0)}
 
 _NAMES = {FORWARD: "forward", KNOWN: "known", STATE: "state", PARAMETERS: "parameters"}
 FP32 = {
     (kind, tile): product_fp32.make_product(kind, tile, f"{name}_fp32_{tile.rows}x{tile.columns}")
     for kind, name in _NAMES.items()
-    for tile in dict.fromkeys((LARGE, SMALL, *FULL))
+    for tile in dict.fromkeys((LARGE, SMALL, *SPEEDS))
 }
 TF32 = {
     (kind, LARGE): product_tf32.make_product(kind, WarpTile(128, 64, 64, 32), f"{name}_tf32_128x64")
     for kind, name in _NAMES.items()
 }
-
-
-class Sizes(NamedTuple):
-    """A layer: images of height x width pixels in and out, seen through kernel_size^2 taps."""
-
-    batch: int
-    image_h: int
-    image_w: int
-    channels_in: int
-    out_h: int
-    out_w: int
-    channels_out: int
-    kernel_size: int
-    stride: int
-    pad: int
-
-    @classmethod
-    def dense(cls, batch: int, inputs: int, outputs: int) -> "Sizes":
-        """One tap over one image of one row, `batch` pixels wide."""
-        return cls(1, 1, batch, inputs, 1, batch, outputs, 1, 1, 0)
-
-
-class Plan(NamedTuple):
-    """How a product is made: by tiles, as `parts` sums of `part` terms each; `results`: means, and as many variances.
-
-    ones: with a row for the biases; workspace: float32 that it needs.
-    """
-
-    tile: Tile
-    grid: tuple[int, int]
-    rows: int
-    columns: int
-    parts: int
-    part: int
-    ones: bool
-    results: int
-    workspace: int
-
-
-@cache
-def plan(kind: int, sizes: Sizes, ones: bool = False) -> Plan:
-    """The way to make a product of this kind; ones: with a row for the biases.
-
-    Raises:
-        ValueError: an array would have 2^31 elements or more.
-    """
-    s, phases = sizes, 1
-    taps = s.kernel_size**2
-    positions_in, positions_out = s.batch * s.image_h * s.image_w, s.batch * s.out_h * s.out_w
-    if max(positions_in * s.channels_in, positions_out * s.channels_out, taps * s.channels_in * s.channels_out) >> 31:
-        raise ValueError(f"a layer of {s} has an array of 2^31 elements or more: use a smaller batch")
-    rows, columns, depth = positions_out, s.channels_out, taps * s.channels_in
-    results = rows * columns
-    if kind == PARAMETERS:
-        rows, depth = depth + ones, positions_out
-        results = rows * columns
-    elif kind == STATE:
-        phases = s.stride**2
-        rows = s.batch * _ceil(s.image_h, s.stride) * _ceil(s.image_w, s.stride)
-        columns, depth = s.channels_in, _ceil(s.kernel_size, s.stride) ** 2 * s.channels_out
-        results = positions_in * columns
-    tile = min(FULL, key=lambda tile: _cost(tile, rows, columns, depth, phases))
-    tiles = _ceil(rows, tile.rows) * _ceil(columns, tile.columns)
-    parts = max(1, min(FULL[tile] // max(1, tiles * phases), depth // MIN_PART))
-    part = _ceil(_ceil(depth, parts), DEPTH) * DEPTH
-    parts = max(1, _ceil(depth, part))
-    workspace = parts * 2 * results if parts > 1 else 0
-    return Plan(tile, (tiles, phases * parts), rows, columns, parts, part, ones, results, workspace)
-
-
-def _cost(tile: Tile, rows: int, columns: int, depth: int, phases: int) -> float:
-    """Time in arbitrary units: work with its padding, over the share of the GPU that the blocks can fill."""
-    tiles = _ceil(rows, tile.rows) * _ceil(columns, tile.columns) * phases
-    share = min(1.0, max(1, tiles) * max(1, depth // MIN_PART) / FULL[tile])
-    return tiles * tile.rows * tile.columns / EFFICIENCY[tile] / share
-
-
-def _ceil(a: int, b: int) -> int:
-    return -(-a // b)
 
 
 @cache
@@ -131,6 +48,12 @@ def _has_tensor_cores(device: int) -> bool:
 def tensor_cores(like) -> bool:
     """Whether products on the GPU of `like` may use them."""
     return options.allow_tf32 and _has_tensor_cores(device_of(like))
+
+
+def plan_of(kind: int, sizes: Sizes, like, ones: bool = False) -> Plan:
+    """How a product on the GPU of `like` is made; see `plan`."""
+    speeds = TF32_SPEEDS if tensor_cores(like) else SPEEDS
+    return plan(kind, sizes, tuple(speeds.items()), ones)
 
 
 def kernel_of(kind: int, tile: Tile, tensor_cores: bool) -> Kernel:
@@ -153,9 +76,9 @@ def multiply(
         finish: FORWARD, KNOWN: (b_mu, b_var); STATE: (jcb, None); PARAMETERS: (g_b, h_b); or (None, None).
         out: (mean, variance).
         extra: add the biases; multiply by the Jacobian; add to `out`.
-        scratch: at least `plan(...).workspace` float32; without it the common workspace serves.
+        scratch: at least `plan_of(...).workspace` float32; without it the common workspace serves.
     """
-    how = plan(kind, sizes, kind == PARAMETERS and finish[0] is not None)
+    how = plan_of(kind, sizes, image[0], kind == PARAMETERS and finish[0] is not None)
     if how.rows == 0 or how.columns == 0:
         return
     along_x = sizes.channels_out if kind == STATE else sizes.channels_in

@@ -21,8 +21,8 @@ import numpy as np
 
 from pytagi_ddp.kernels.cuda.compile import cuda, device
 from pytagi_ddp.kernels.cuda.intrinsics import divide
+from pytagi_ddp.kernels.cuda.plan import PARAMETERS, STATE
 
-FORWARD, KNOWN, STATE, PARAMETERS = range(4)
 ZERO, ONE = np.float32(0), np.float32(1)
 i32 = np.int32  # every index is wrapped in it: numba would widen sums to 64 bits
 OUTSIDE = i32(-(1 << 15))  # an origin from which no tap reaches the image

@@ -105,3 +105,11 @@ def test_two_kernels_of_one_name(driver):
     make()
     with pytest.raises(ValueError, match="two kernels are called launch_test"):
         make()
+
+
+@pytest.mark.parametrize("name", ["0_tiny", "_", "a-b", "ä", "<lambda>"])
+def test_names_that_ptx_refuses(driver, name):
+    from pytagi_ddp.kernels.cuda.compile import floats, kernel
+
+    with pytest.raises(ValueError, match=f"kernel '{name}': a name is of letters"):
+        kernel(floats, threads=32, name=name)(lambda x: None)

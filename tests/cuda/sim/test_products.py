@@ -11,17 +11,17 @@ from pytagi_ddp.kernels.cpu import array as cpu_array
 from pytagi_ddp.kernels.cpu import conv2d as cpu_conv2d
 from pytagi_ddp.kernels.cpu import linear as cpu_linear
 from pytagi_ddp.kernels.cuda import array as cuda_array
-from pytagi_ddp.kernels.cuda import conv2d, linear, product_fp32, product_tf32, products
-from pytagi_ddp.kernels.cuda.work import FORWARD, KNOWN, PARAMETERS, STATE
+from pytagi_ddp.kernels.cuda import conv2d, linear, plan, product_fp32, product_tf32, products
+from pytagi_ddp.kernels.cuda.plan import FORWARD, KNOWN, PARAMETERS, STATE, Speed, Tile
 
 KINDS = (FORWARD, KNOWN, STATE, PARAMETERS)
-TINY = product_fp32.Tile(8, 8, 4, 4)
+TINY = Tile(8, 8, 4, 4)
 for kind in KINDS:
     if (kind, TINY) not in products.FP32:  # not in the simulator
-        products.FP32[kind, TINY] = product_fp32.make_product(kind, TINY, f"{kind}_tiny")
+        products.FP32[kind, TINY] = product_fp32.make_product(kind, TINY, f"tiny_{kind}")
 TF32_TILES = [product_tf32.WarpTile(16, 16, 16, 16), product_tf32.WarpTile(32, 32, 16, 32)]  # one warp, two
 TF32 = {
-    tile: {(kind, tile): product_tf32.make_product(kind, tile, f"{kind}_{tile.rows}") for kind in KINDS}
+    tile: {(kind, tile): product_tf32.make_product(kind, tile, f"warp_{kind}_{tile.rows}") for kind in KINDS}
     for tile in TF32_TILES
 }
 DENSE = [(1, 1, 1), (1, 7, 3), (5, 1, 17), (9, 34, 10), (12, 12, 8)]  # batch, inputs, outputs
@@ -39,19 +39,22 @@ CONV = [  # batch, height, width, channels, outputs, kernel, stride, zeros at to
 
 @pytest.fixture
 def use(monkeypatch):
-    """use(tile, full, ...): makes all products with one tile, as if `full` blocks filled the GPU."""
+    """use(tile, ...): makes all products with one tile; split: in as many parts as have eight terms."""
 
-    def choose(tile, full=1, min_part=64, tf32=None):
-        monkeypatch.setattr(products, "FULL", {tile: full})
-        monkeypatch.setattr(products, "EFFICIENCY", {tile: 1.0})
-        monkeypatch.setattr(products, "MIN_PART", min_part)
+    def choose(tile, split=False, tf32=None):
+        speeds = {tile: Speed(1 << 16 if split else 1, 1.0)}
+        for name in ("SPEEDS", "TF32_SPEEDS"):
+            monkeypatch.setattr(products, name, speeds)
+        if split:
+            monkeypatch.setattr(plan, "MIN_PART", 8)
+            monkeypatch.setattr(plan, "LAUNCH", 0)
         if tf32:
             monkeypatch.setattr(products, "TF32", tf32)
             monkeypatch.setattr(products, "tensor_cores", lambda like: True)
-        products.plan.cache_clear()
+        plan.plan.cache_clear()
 
     yield choose
-    products.plan.cache_clear()
+    plan.plan.cache_clear()
 
 
 def normal(rng, *shape):
@@ -146,24 +149,25 @@ def test_every_thread_of_the_large_tile(use):
 
 @pytest.mark.parametrize("switches", SWITCHES)
 def test_split_sums(switches, use):
-    use(TINY, full=64, min_part=8)
-    sizes = products.Sizes.dense(26, 20, 9)
-    assert all(products.plan(kind, sizes).parts > 1 for kind in (KNOWN, PARAMETERS))
+    use(TINY, split=True)
+    sizes = plan.Sizes.dense(26, 20, 9)
+    assert all(products.plan_of(kind, sizes, None).parts > 1 for kind in (KNOWN, PARAMETERS))
     a, window = dense((26, 20, 9))
     compare(everything(linear, a, window, **switches), everything(cpu_linear, a, window, **switches))
 
 
 def test_split_sums_of_a_strided_convolution(use):
-    use(TINY, full=64, min_part=8)
+    use(TINY, split=True)
     a, window = convolution((1, 9, 8, 4, 8, 3, 2, 1, 1))
-    assert all(products.plan(kind, products.Sizes(1, 9, 8, 4, 5, 4, 8, 3, 2, 1)).parts > 1 for kind in KINDS)
+    sizes = plan.Sizes(1, 9, 8, 4, 5, 4, 8, 3, 2, 1)
+    assert all(products.plan_of(kind, sizes, None).parts > 1 for kind in KINDS)
     compare(everything(conv2d, a, window), everything(cpu_conv2d, a, window))
 
 
 @pytest.mark.parametrize("tile", TF32_TILES)
 @pytest.mark.parametrize("case", [(17, 12, 20), (5, 11, 3)])
 def test_tf32_dense(tile, case, use):
-    use(tile, full=64, min_part=8, tf32=TF32[tile])
+    use(tile, split=True, tf32=TF32[tile])
     a, window = dense(case, coarse)
     compare(everything(linear, a, window), everything(cpu_linear, a, window))
 
@@ -186,7 +190,7 @@ def test_tf32_rounds_to_ten_bits_without_bias(use):
 
 @pytest.mark.parametrize("product", [linear, conv2d])
 def test_the_same_bits_every_time(product, use):
-    use(TINY, full=64, min_part=8)
+    use(TINY, split=True)
     a, window = dense((20, 9, 5)) if product is linear else convolution(CONV[1])
     first, second = everything(product, a, window), everything(product, a, window)
     for name, array in first.items():
@@ -229,35 +233,6 @@ def test_arrays_of_another_kind():
         linear.forward(*given[:2], given[2].astype(np.float64), *given[3:])
     with pytest.raises(ValueError, match="not C-contiguous"):
         linear.forward(np.asfortranarray(given[0]), *given[1:])
-
-
-RESNET18 = [  # batch, side, channels in and out, kernel, stride, pad of its convolutions at batch 128
-    (128, 32, 3, 64, 3, 1, 1),
-    (128, 32, 64, 64, 3, 1, 1),
-    (128, 32, 64, 128, 3, 2, 1),
-    (128, 32, 64, 128, 1, 2, 0),
-    (128, 16, 128, 128, 3, 1, 1),
-    (128, 8, 256, 256, 3, 1, 1),
-    (128, 4, 512, 512, 3, 1, 1),
-]
-
-
-@pytest.mark.parametrize("case", RESNET18)
-@pytest.mark.parametrize("kind", KINDS)
-def test_plans_of_resnet18_fill_a_gpu_with_a_bounded_workspace(case, kind, use, monkeypatch):
-    batch, side, inputs, outputs, k, stride, pad = case
-    use(None)
-    monkeypatch.setattr(products, "FULL", {products.LARGE: 264, products.SMALL: 1056})
-    monkeypatch.setattr(products, "EFFICIENCY", {products.LARGE: 1.0, products.SMALL: 0.6})
-    out = (side + 2 * pad - k) // stride + 1
-    sizes = products.Sizes(batch, side, side, inputs, out, out, outputs, k, stride, pad)
-    plan = products.plan(kind, sizes)
-    depth = {PARAMETERS: batch * out * out, STATE: (-(-k // stride)) ** 2 * outputs}.get(kind, k * k * inputs)
-    assert plan.part % product_fp32.DEPTH == 0
-    assert (plan.parts - 1) * plan.part < depth <= plan.parts * plan.part
-    assert plan.workspace <= 2 * max(264 * 128 * 64, 1056 * 32 * 32)
-    assert plan.grid[0] * plan.grid[1] >= 128
-    assert plan.tile == products.LARGE or inputs != outputs
 
 
 def test_which_kernel():

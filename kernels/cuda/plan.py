@@ -1,0 +1,133 @@
+"""In how many blocks, of which tile, and in how many parts a product is made.
+
+The time of a product is estimated in terms (of both moments) that a full GPU computes meanwhile. Blocks come in waves,
+and the padding of the tiles counts. Products with few blocks, or with a last wave that is almost empty, are cut along
+their sum: the parts go to a bounded workspace and are added in a fixed order. All of it depends on the sizes and the
+path (see `products`) alone: a result has the same bits on every run and, in float32, on every GPU.
+"""
+
+from functools import cache
+from typing import NamedTuple
+
+FORWARD, KNOWN, STATE, PARAMETERS = range(4)  # kinds of product: see `work`
+DEPTH = 8  # terms of a tile, and of one mma of TF32
+MIN_PART = 64  # terms of the shortest part
+WORKSPACE = 1 << 24  # most float32 of all parts: 64 MB
+# Of an H100: 8e12 terms (2 or 3 multiplications each) a second in float32, 3e12 bytes a second.
+TRAFFIC = 16 * 8 / 3  # terms in the time in which both moments of a part are written and read again
+LAUNCH = 2e7  # terms in the time that one more kernel takes
+MULTIPROCESSORS = 132
+LATENCY = 0.2  # of the time of a full wave, which an almost empty one takes as well
+
+
+class Tile(NamedTuple):
+    """Rows and columns of a block, and of one of its threads (multiples of four)."""
+
+    rows: int
+    columns: int
+    thread_rows: int
+    thread_columns: int
+
+    @property
+    def threads(self) -> int:
+        return (self.rows // self.thread_rows) * (self.columns // self.thread_columns)
+
+
+class Speed(NamedTuple):
+    """Blocks that fill the multiprocessors, and the speed of these against the float32 tile of 128 x 64."""
+
+    full: int
+    efficiency: float
+
+
+class Sizes(NamedTuple):
+    """A layer: images of height x width pixels in and out, seen through kernel_size^2 taps."""
+
+    batch: int
+    image_h: int
+    image_w: int
+    channels_in: int
+    out_h: int
+    out_w: int
+    channels_out: int
+    kernel_size: int
+    stride: int
+    pad: int
+
+    @classmethod
+    def dense(cls, batch: int, inputs: int, outputs: int) -> "Sizes":
+        """One tap over one image of one row, `batch` pixels wide."""
+        return cls(1, 1, batch, inputs, 1, batch, outputs, 1, 1, 0)
+
+
+class Plan(NamedTuple):
+    """How a product is made: by tiles, as `parts` sums of `part` terms each; `results`: means, and as many variances.
+
+    ones: with a row for the biases; workspace: float32 that it needs.
+    """
+
+    tile: Tile
+    grid: tuple[int, int]
+    rows: int
+    columns: int
+    parts: int
+    part: int
+    ones: bool
+    results: int
+    workspace: int
+
+
+@cache
+def plan(kind: int, sizes: Sizes, speeds: tuple[tuple[Tile, Speed], ...], ones: bool = False) -> Plan:
+    """The fastest way by the estimate above.
+
+    Args:
+        kind: see `work`.
+        speeds: the tiles to choose from.
+        ones: with a row for the biases.
+
+    Raises:
+        ValueError: an array would have 2^31 elements or more.
+    """
+    s, phases = sizes, 1
+    taps = s.kernel_size**2
+    positions_in, positions_out = s.batch * s.image_h * s.image_w, s.batch * s.out_h * s.out_w
+    if max(positions_in * s.channels_in, positions_out * s.channels_out, taps * s.channels_in * s.channels_out) >> 31:
+        raise ValueError(f"a layer of {s} has an array of 2^31 elements or more: use a smaller batch")
+    rows, columns, depth = positions_out, s.channels_out, taps * s.channels_in
+    results = rows * columns
+    if kind == PARAMETERS:
+        rows, depth = depth + ones, positions_out
+        results = rows * columns
+    elif kind == STATE:
+        phases = s.stride**2
+        rows = s.batch * _ceil(s.image_h, s.stride) * _ceil(s.image_w, s.stride)
+        columns, depth = s.channels_in, _ceil(s.kernel_size, s.stride) ** 2 * s.channels_out
+        results = positions_in * columns
+    most = max(1, min(depth // MIN_PART, WORKSPACE // max(1, 2 * results)))
+    ways = [(tile, speed, parts) for tile, speed in speeds for parts in range(1, most + 1)]
+    tile, _, parts = min(ways, key=lambda way: _cost(*way, rows, columns, depth, phases, results))
+    part = max(DEPTH, _ceil(_ceil(depth, parts), DEPTH) * DEPTH)  # also of an empty sum, which is zero
+    parts = max(1, _ceil(depth, part))
+    grid = _tiles(tile, rows, columns), phases * parts
+    return Plan(tile, grid, rows, columns, parts, part, ones, results, parts * 2 * results if parts > 1 else 0)
+
+
+def _cost(
+    tile: Tile, speed: Speed, parts: int, rows: int, columns: int, depth: int, phases: int, results: int
+) -> float:
+    waves, rest = divmod(_tiles(tile, rows, columns) * phases * parts, speed.full)
+    if rest:
+        fill = _ceil(rest, MULTIPROCESSORS) * MULTIPROCESSORS / speed.full
+        waves += (fill + LATENCY) / (1 + LATENCY)
+    part = _ceil(_ceil(depth, parts), DEPTH) * DEPTH
+    terms = waves * part * speed.full * tile.rows * tile.columns / speed.efficiency
+    return terms + (LAUNCH + TRAFFIC * parts * results if parts > 1 else 0)
+
+
+def _tiles(tile: Tile, rows: int, columns: int) -> int:
+    return _ceil(rows, tile.rows) * _ceil(columns, tile.columns)
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)

@@ -1,0 +1,78 @@
+"""How products are cut into blocks and parts; no GPU is needed to plan."""
+
+import pytest
+
+from pytagi_ddp.kernels.cuda.plan import DEPTH, FORWARD, KNOWN, PARAMETERS, STATE, WORKSPACE, Sizes, Speed, Tile, plan
+
+LARGE, SMALL = Tile(128, 64, 8, 8), Tile(32, 32, 4, 4)
+SPEEDS = ((LARGE, Speed(264, 1.0)), (SMALL, Speed(1056, 0.7)))
+KINDS = (FORWARD, KNOWN, STATE, PARAMETERS)
+RESNET18 = [  # side of the images, channels in and out, kernel, stride, pad of its convolutions
+    (32, 3, 64, 3, 1, 1),
+    (32, 64, 64, 3, 1, 1),
+    (32, 64, 128, 3, 2, 1),
+    (32, 64, 128, 1, 2, 0),
+    (16, 128, 128, 3, 1, 1),
+    (8, 256, 256, 3, 1, 1),
+    (4, 512, 512, 3, 1, 1),
+]
+
+
+def convolution(batch, case) -> Sizes:
+    side, inputs, outputs, k, stride, pad = case
+    out = (side + 2 * pad - k) // stride + 1
+    return Sizes(batch, side, side, inputs, out, out, outputs, k, stride, pad)
+
+
+def depth_of(kind, s: Sizes) -> int:
+    if kind == PARAMETERS:
+        return s.batch * s.out_h * s.out_w
+    return (-(-s.kernel_size // s.stride)) ** 2 * s.channels_out if kind == STATE else s.kernel_size**2 * s.channels_in
+
+
+@pytest.mark.parametrize("batch", [1, 16, 128, 512])
+@pytest.mark.parametrize("case", RESNET18)
+@pytest.mark.parametrize("kind", KINDS)
+def test_parts_cover_the_sum_within_the_workspace(batch, case, kind):
+    sizes = convolution(batch, case)
+    how = plan(kind, sizes, SPEEDS)
+    assert how.part % DEPTH == 0
+    assert (how.parts - 1) * how.part < depth_of(kind, sizes) <= how.parts * how.part
+    assert how.workspace <= WORKSPACE
+    tiles = -(-how.rows // how.tile.rows) * -(-how.columns // how.tile.columns)
+    assert how.grid == (tiles, how.parts * (sizes.stride**2 if kind == STATE else 1))
+
+
+@pytest.mark.parametrize("case", RESNET18)
+@pytest.mark.parametrize("kind", KINDS)
+def test_resnet18_at_batch_128_keeps_a_gpu_busy(case, kind):
+    how = plan(kind, convolution(128, case), SPEEDS)
+    full = dict(SPEEDS)[how.tile].full
+    blocks = how.grid[0] * how.grid[1]
+    assert blocks / (full * -(-blocks // full)) > 0.7  # of the places for blocks, in all waves together
+    if case[1] == case[2]:
+        assert how.tile == LARGE
+
+
+def test_small_layers_take_small_tiles_and_parts():
+    how = plan(FORWARD, Sizes.dense(32, 784, 128), SPEEDS)
+    assert how.tile == SMALL
+    assert how.parts > 4
+    assert plan(FORWARD, Sizes.dense(4096, 4096, 4096), SPEEDS).tile == LARGE
+    assert plan(FORWARD, Sizes.dense(4096, 4096, 4096), SPEEDS).parts == 1
+
+
+def test_weight_deltas_that_are_short_and_fat_are_cut():
+    how = plan(PARAMETERS, convolution(128, RESNET18[1]), SPEEDS, ones=True)
+    assert how.rows == 577
+    assert how.grid[0] * how.grid[1] > 200
+
+
+def test_arrays_beyond_32_bits():
+    with pytest.raises(ValueError, match="2\\^31"):
+        plan(FORWARD, Sizes.dense(1 << 20, 1 << 11, 8), SPEEDS)
+
+
+def test_a_sum_of_nothing():
+    how = plan(PARAMETERS, Sizes.dense(0, 20, 9), SPEEDS)
+    assert (how.parts, how.part, how.rows, how.columns) == (1, DEPTH, 20, 9)
