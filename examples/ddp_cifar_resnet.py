@@ -26,6 +26,7 @@ from examples.run_log import RunLog
 from pytagi_ddp import exponential_scheduler
 from pytagi_ddp.data import BatchLoader, random_crop_flip
 from pytagi_ddp.distributed.communicator import Communicator, create_communicator
+from pytagi_ddp.distributed.placement import choose_device
 from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
 from pytagi_ddp.models import resnet8_cifar10, resnet18_cifar10
 from pytagi_ddp.nn import DDPConfig, DDPSequential, Sequential
@@ -46,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         SystemExit: anything wrong with options, data or checkpoint, in one line; Ctrl-C on a single rank.
     """
     args = parse_arguments(argv)
-    communicator = create_communicator(args.backend, timeout=SETUP_TIMEOUT)
+    # NCCL is for training; before that there is nothing on a GPU to exchange.
+    communicator = create_communicator("auto" if args.backend == "nccl" else args.backend, timeout=SETUP_TIMEOUT)
     try:
         run(args, communicator)
     except KeyboardInterrupt:
@@ -76,13 +78,16 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
     args.threads = args.threads or get_threads()
 
     train_set, test_set = on_all_ranks(communicator, lambda: load_images(args, folder))
+    device_ids = [int(args.device[5:])] if args.device.startswith("cuda:") else None
+    args.device = on_all_ranks(communicator, lambda: choose_own_device(args, communicator.local_rank, device_ids))
     model = on_all_ranks(communicator, lambda: make_model(args))
     settings = {"ranks": ranks, "batch size": args.batch_size, "seed": args.seed}
     settings["data"] = f"{len(train_set)} images of {train_set.name}"
     epoch = on_all_ranks(communicator, lambda: resume(args, model, settings))
     log = on_all_ranks(communicator, lambda: RunLog(args.log_dir, append=bool(args.resume)) if is_first else None)
 
-    net = DDPSequential(model, DDPConfig(backend=args.backend), average=args.average)
+    config = DDPConfig(backend=args.backend, device_ids=device_ids)
+    net = on_all_ranks(communicator, lambda: DDPSequential(model, config, average=args.average))
     head = HEADS[args.head](len(train_set.classes), args.device)
     statistics = {"mean": train_set.mean(), "std": train_set.std()}
     transform = random_crop_flip if args.augment else None
@@ -126,6 +131,17 @@ def on_all_ranks(communicator: Communicator, work: Callable[[], T]) -> T:
         if reported is not None:
             sys.exit(f"error on rank {rank}: {reported}" if communicator.rank == 0 else 1)
     return result
+
+
+def choose_own_device(args: argparse.Namespace, local_rank: int, device_ids: list[int] | None) -> str:
+    """The device of this rank, by the rule of `DDPSequential`: "cuda" is a GPU of its own, as far as there are any.
+
+    Raises:
+        ValueError: one GPU was named for several ranks.
+    """
+    if args.device == "cpu" and args.backend != "nccl":
+        return "cpu"
+    return f"cuda:{choose_device(local_rank, device_ids)}"
 
 
 def make_model(args: argparse.Namespace) -> Sequential:

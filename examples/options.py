@@ -72,7 +72,9 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     machine = parser.add_argument_group("machine")
-    machine.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:<index>")
+    machine.add_argument(
+        "--device", type=_device, default="cpu", help="cpu (default), cuda (a GPU for each rank) or cuda:<index>"
+    )
     machine.add_argument(
         "--backend", choices=("auto", "mpi", "nccl", "serial"), default="auto", help="how ranks communicate"
     )
@@ -95,6 +97,13 @@ def _parser() -> argparse.ArgumentParser:
         help="resume although the number of ranks, the batch size, the seed or the data differ",
     )
     return parser
+
+
+def _device(text: str) -> str:
+    kind, colon, index = text.partition(":")
+    if text != "cpu" and (kind != "cuda" or (colon and not index.isdecimal())):
+        raise argparse.ArgumentTypeError(f'must be "cpu", "cuda" or "cuda:<index>", got {text}')
+    return text
 
 
 def _natural(text: str) -> int:
