@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytagi_ddp.files import atomic_write
+from pytagi_ddp.files import atomic_write, remove_temporary_files
 from pytagi_ddp.nn import Linear, Sequential
 
 # Saves networks whose parameters are all of one value, 0, 1, 2, ..., and says so after each.
@@ -55,6 +55,23 @@ def test_a_folder_in_the_way(tmp_path):
     with pytest.raises(OSError, match="file"):
         atomic_write(tmp_path / "file", b"data")
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_errors_name_the_file(tmp_path):
+    (tmp_path / "file").mkdir()
+    (tmp_path / "other").write_text("")
+    for path in (tmp_path / "file", tmp_path / "other" / "file", Path("/dev/full/file")):
+        with pytest.raises(OSError, match=rf"^\[Errno \d+\] [\w ]+: '{path}'$|: '{path.parent}'$"):
+            atomic_write(path, b"data")
+
+
+def test_leftovers_are_removed(tmp_path):
+    mine, others = f".a.txt.{'0f' * 16}.tmp", [f".b.{'0f' * 16}.tmp", ".a.txt.tmp", "a.txt", f".a.txt.{'x' * 32}.tmp"]
+    for name in (mine, *others):
+        (tmp_path / name).write_text("")
+    remove_temporary_files(tmp_path, "a*")
+    remove_temporary_files(tmp_path / "none", "a*")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="the system has no SIGKILL")

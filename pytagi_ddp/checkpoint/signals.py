@@ -1,0 +1,66 @@
+"""A signal asks for a stop, instead of ending its process."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable
+from types import FrameType
+
+from pytagi_ddp.distributed.ddp import DDPSequential
+
+# What batch systems send before they kill, and what they can be told to send earlier; Windows has only the first.
+STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))
+
+
+class StopOnSignal:
+    """Within `with StopOnSignal(net):`, signals call `net.request_stop()`.
+
+    The rank that gets one tells the others in the all-reduce of its next step, so `net.stop_requested` becomes True
+    with the same step on every rank. A signal that comes again changes nothing: batch systems send one to mpirun,
+    which forwards it, and to the ranks. The former handlers are put back at the end.
+
+    Args:
+        ddp: the network in training.
+        signals: which ones.
+
+    Attributes:
+        received: the first signal that this rank got, or None.
+
+    Raises:
+        ValueError: entered in a thread other than the main one, where Python sets no handlers.
+        OSError: a signal that cannot be handled, such as SIGKILL.
+
+    Example:
+        >>> with StopOnSignal(net):
+        ...     for x, labels in loader:
+        ...         train_on(x, labels)  # forward, update, backward, net.step()
+        ...         step += 1
+        ...         if net.stop_requested:
+        ...             checkpoints.save(net, TrainingPosition.of(loader, step), settings)
+        ...             break
+    """
+
+    def __init__(self, ddp: DDPSequential, signals: Iterable[int] = STOP_SIGNALS):
+        self._ddp = ddp
+        self._signals = tuple(signals)
+        self._former: dict[int, object] = {}
+        self.received: signal.Signals | None = None
+
+    def __enter__(self) -> StopOnSignal:
+        try:
+            for number in self._signals:
+                self._former[number] = signal.signal(number, self._stop)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        while self._former:
+            number, handler = self._former.popitem()
+            # None: a handler that was not set from Python, and cannot be put back from here.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.received = self.received or signal.Signals(number)
+        self._ddp.request_stop()

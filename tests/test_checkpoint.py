@@ -1,0 +1,355 @@
+"""Checkpoints: what comes back, what is kept, and what a damaged file or a full disk does."""
+
+import errno
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pytagi_ddp
+from pytagi_ddp.checkpoint import CheckpointManager, DamagedCheckpointError, StopOnSignal, TrainingPosition
+from pytagi_ddp.data import BatchLoader, ImageDataset
+from pytagi_ddp.nn import BatchNorm2d, DDPConfig, DDPSequential, Linear, ReLU, Sequential
+
+SETTINGS = {"global batch": 16, "data": "digits", "sizes": (3, 4)}
+POSITION = TrainingPosition(epoch=2, batch=3, step=43, seed=7)
+
+
+def network(hidden=3, value=None):
+    net = Sequential(Linear(2, hidden), ReLU(), BatchNorm2d(hidden), Linear(hidden, 1))
+    if value is not None:
+        net.arena.theta[:] = value
+        net.arena.statistics[:] = value
+    return net
+
+
+def at(step):
+    return TrainingPosition(step=step)
+
+
+def names(folder):
+    return sorted(path.name for path in Path(folder).iterdir())
+
+
+@pytest.fixture
+def manager(tmp_path):
+    return CheckpointManager(tmp_path / "new" / "folder", keep_last=2)
+
+
+@pytest.fixture
+def two(manager):
+    """A folder with two checkpoints, of values 1 and 2."""
+    return manager, *(manager.save(network(value=k), at(k), SETTINGS) for k in (1, 2))
+
+
+def test_everything_comes_back(manager):
+    pytagi_ddp.manual_seed(1)
+    net = network()
+    net.arena.statistics[:] = np.arange(net.arena.statistics.size)
+    path = manager.save(net, POSITION, SETTINGS)
+    assert path == manager.latest()
+    for place in (None, path, str(path.parent)):
+        other = network()
+        found = manager.load(other, place, SETTINGS)
+        assert other.state_dict() == net.state_dict()
+        assert (found.path, found.position, found.world_size) == (path, POSITION, 1)
+        assert found.settings == SETTINGS | {"sizes": [3, 4]}
+        assert found.version == pytagi_ddp.__version__
+    assert names(path.parent) == ["manifest.json", path.name]
+
+
+def test_the_wrapped_network_is_the_same_to_it(manager):
+    net = network(value=5)
+    ddp = DDPSequential(net, DDPConfig(backend="serial"))
+    path = manager.save(ddp, POSITION)
+    net.arena.theta[:] = 0
+    assert manager.load(ddp).path == path
+    assert set(net.arena.theta.ravel().tolist()) == {5.0}
+
+
+def test_the_last_ones_are_kept(manager):
+    paths = [manager.save(network(value=k), at(k)) for k in range(1, 5)]
+    assert names(manager.folder) == ["manifest.json", *(path.name for path in paths[2:])]
+    listed = json.loads((manager.folder / "manifest.json").read_text())["checkpoints"]
+    assert [(entry["step"], entry["file"]) for entry in listed] == [(3, paths[2].name), (4, paths[3].name)]
+    everything = CheckpointManager(manager.folder, keep_last=None)
+    for k in range(5, 9):
+        everything.save(network(value=k), at(k))
+    assert len(names(manager.folder)) == 7
+
+
+def test_the_newest_is_the_one_written_last(two):
+    """Going on from an older checkpoint comes to steps that have been taken before, maybe otherwise."""
+    manager, first, second = two
+    again = manager.save(network(value=3), at(1))
+    assert again != first
+    assert manager.latest() == again
+    assert manager.save(network(value=2), at(2), SETTINGS) == second, "the same content has the same name"
+    assert manager.latest() == second
+    assert len(names(manager.folder)) == 3
+
+
+def test_nothing_there(manager, tmp_path):
+    assert manager.latest() is None
+    assert manager.load(network()) is None
+    for place in (tmp_path, tmp_path / "none.safetensors"):
+        with pytest.raises(FileNotFoundError, match=re.escape(str(place))):
+            manager.load(network(), place)
+
+
+def test_other_settings(two):
+    manager, _, path = two
+    net = network()
+    before = net.state_dict()
+    changed = {"global batch": 32, "data": "digits", "sizes": [3, 4], "sigma_v": 0.1}
+    message = (
+        f"{path} was written with other settings: global batch was 16 and is 32, sigma_v was not given and is 0.1 "
+        "(with allow_changes"
+    )
+    with pytest.raises(ValueError, match=re.escape(message)):
+        manager.load(net, settings=changed)
+    assert net.state_dict() == before
+    with pytest.warns(UserWarning, match="takes another course .*: global batch was 16 and is 32, sigma_v was not "):
+        manager.load(net, settings=changed, allow_changes=True)
+    assert net.arena.theta[0, 0] == 2
+
+
+def test_another_architecture(two):
+    with pytest.raises(ValueError, match=r"another architecture: layer 0 is .*Linear\(2,3\).* there and .*\(2,4\)"):
+        two[0].load(network(hidden=4))
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[20] ^= 1  # in the header, where the format's own checksum does not look
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [(cut, "bytes"), (flip, "its sha256 is"), (Path.unlink, "is missing, though manifest.json lists it")],
+)
+def test_a_damaged_checkpoint_is_named(two, damage, message):
+    manager, first, second = two
+    damage(second)
+    with pytest.raises(DamagedCheckpointError, match=f"{second} .*{message}.*the one before is {first}"):
+        manager.latest()
+    with pytest.raises(DamagedCheckpointError, match=str(second)):
+        manager.load(network())
+    with pytest.warns(UserWarning, match=f"{second} .*{message}.*going back to {first}"):
+        assert manager.latest(fall_back=True) == first
+    net = network()
+    with pytest.warns(UserWarning, match=f"{second} "):
+        assert manager.load(net, fall_back=True).position == at(1)
+    assert net.arena.theta[0, 0] == 1
+    if damage is not Path.unlink:
+        with pytest.raises(DamagedCheckpointError, match=str(second)):
+            manager.load(network(), second)
+    damage(first)
+    with pytest.warns(UserWarning), pytest.raises(DamagedCheckpointError, match=f"{first} .*none before it"):
+        manager.latest(fall_back=True)
+
+
+@pytest.mark.parametrize("size", [0, 7, 100, -1])
+def test_truncated_without_a_manifest(two, tmp_path, size):
+    path = tmp_path / "copy.safetensors"
+    path.write_bytes(two[2].read_bytes()[:size])
+    with pytest.raises(DamagedCheckpointError, match=f"{path} is truncated or no file of this library"):
+        two[0].load(network(), path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": "x", "checkpoints": []}'])
+def test_a_damaged_manifest(two, text):
+    manager, _, path = two
+    manifest = manager.folder / "manifest.json"
+    manifest.write_text(text)
+    for action in (manager.latest, lambda: manager.save(network(), at(3)), lambda: manager.load(network(), path)):
+        with pytest.raises(DamagedCheckpointError, match=f"{manifest} is damaged"):
+            action()
+    manifest.unlink()
+    assert manager.load(network(), path).position == at(2)
+    new = manager.save(network(), at(3))
+    assert manager.latest() == new
+    assert path.exists()
+
+
+def test_a_network_without_a_position(tmp_path):
+    network().save(tmp_path / "net.safetensors")
+    with pytest.raises(ValueError, match=r"net.safetensors is no checkpoint: it says nothing of a place"):
+        CheckpointManager(tmp_path).load(network(), tmp_path / "net.safetensors")
+
+
+def test_leftovers_of_killed_runs_go_with_the_next_save(two):
+    manager = two[0]
+    stray = [f".step-0000000003-0123abcd.safetensors.{'0a' * 16}.tmp", f".manifest.json.{'f' * 32}.tmp"]
+    others = ["notes.txt", ".notes.txt.tmp", f".other.{'0' * 32}.tmp", "step-1.safetensors"]
+    for name in stray + others:
+        (manager.folder / name).write_text("")
+    path = manager.save(network(), at(3))
+    assert names(manager.folder) == sorted([*others, "manifest.json", two[2].name, path.name])
+
+
+@pytest.fixture
+def small_files():
+    """Writing past 2 kB fails as on a full disk, but with EFBIG."""
+    former, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, former[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, former)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_no_space(two, small_files):
+    manager, first, second = two
+    with pytest.raises(OSError, match=rf"\[Errno {errno.EFBIG}\] .*: '{manager.folder}/step-0000000003-\w+.safe"):
+        manager.save(network(hidden=400), at(3))
+    assert manager.latest() == second
+    assert names(manager.folder) == ["manifest.json", first.name, second.name]
+
+
+@pytest.fixture
+def full_disk(tmp_path):
+    """A file system of 64 kB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "pytagi-ddp-test", str(folder)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, text=True).returncode == 0
+    except OSError:
+        mounted = False
+    if not mounted:
+        pytest.skip("may not mount a file system (needs root)")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk(full_disk):
+    manager = CheckpointManager(full_disk, keep_last=1)
+    first = manager.save(network(value=1), at(1))
+    with pytest.raises(OSError, match=r"No space left on device: .*step-0000000002") as caught:
+        manager.save(network(hidden=4000), at(2))
+    assert caught.value.errno == errno.ENOSPC
+    assert (manager.latest(), names(full_disk)) == (first, ["manifest.json", first.name])
+    assert manager.load(network()).position == at(1)
+    # Room for the checkpoint, but not for the manifest.
+    size = first.stat().st_size
+    (full_disk / "ballast").write_bytes(bytes(4096 * (14 - -(-size // 4096))))
+    with pytest.raises(OSError, match=r"No space left on device: .*manifest.json"):
+        manager.save(network(value=2), at(2))
+    assert names(full_disk) == ["ballast", "manifest.json", first.name]
+    (full_disk / "ballast").unlink()
+    assert manager.latest() == first
+    manager.save(network(value=2), at(2))
+    assert first.name not in names(full_disk)
+
+
+def test_a_read_only_file_system(full_disk):
+    manager = CheckpointManager(full_disk)
+    first = manager.save(network(value=1), at(1))
+    subprocess.run(["mount", "-o", "remount,ro", str(full_disk)], check=True)
+    with pytest.raises(OSError, match=rf"Read-only file system: '{full_disk}/step-0000000002-\w+.safetensors'"):
+        manager.save(network(value=2), at(2))
+    assert manager.latest() == first
+
+
+def test_a_file_in_place_of_the_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError, match=f"{tmp_path}/file"):
+        CheckpointManager(tmp_path / "file").save(network(), at(1))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_permission(two):
+    manager, _, second = two
+    manager.folder.chmod(0o500)
+    with pytest.raises(PermissionError, match=f"{manager.folder}/step-0000000003"):
+        manager.save(network(), at(3))
+    manager.folder.chmod(0o700)
+    assert manager.latest() == second
+
+
+def test_ranks_that_trained_apart_must_merge_first(manager):
+    ddp = DDPSequential(network(), DDPConfig(backend="serial"))
+    ddp.steps_since_merge = 3
+    with pytest.raises(RuntimeError, match=r"3 steps apart, .* call merge\(\) on every rank"):
+        manager.save(ddp, POSITION)
+    assert not manager.folder.exists()
+    ddp.steps_since_merge = 0
+    assert manager.save(ddp, POSITION).exists()
+
+
+def test_bad_arguments(tmp_path, manager):
+    with pytest.raises(ValueError, match="keep_last must be at least 1, or None for all, got 0"):
+        CheckpointManager(tmp_path, keep_last=0)
+    with pytest.raises(ValueError, match="batch must be at least 0, got -1"):
+        TrainingPosition(batch=-1)
+    with pytest.raises(TypeError, match="JSON"):
+        manager.save(network(), POSITION, {"data": np.zeros(3)})
+
+
+def test_position_of_a_loader():
+    data = ImageDataset(np.zeros((7, 1, 2, 2), np.uint8), np.zeros(7, np.int64), ["zero"], "test")
+    with BatchLoader(data, 2, seed=5) as loader:
+        loader.set_epoch(3, 1)
+        next(iter(loader))
+        assert TrainingPosition.of(loader, 14) == TrainingPosition(epoch=3, batch=2, step=14, seed=5)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_asks_for_a_stop(number):
+    ddp = DDPSequential(network(), DDPConfig(backend="serial"))
+    former = signal.getsignal(number)
+    with StopOnSignal(ddp) as stop:
+        for _ in range(2):
+            os.kill(os.getpid(), number)
+        assert stop.received == number
+        assert not ddp.stop_requested
+        ddp.step()
+        assert ddp.stop_requested
+    assert signal.getsignal(number) == former
+
+
+def test_handlers_are_put_back_whatever_happens():
+    ddp = DDPSequential(network(), DDPConfig(backend="serial"))
+    former = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(OSError, match="Invalid argument"):
+        StopOnSignal(ddp, (signal.SIGTERM, signal.SIGKILL)).__enter__()
+    assert signal.getsignal(signal.SIGTERM) == former
+    errors = []
+
+    def elsewhere():
+        try:
+            StopOnSignal(ddp).__enter__()
+        except ValueError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert len(errors) == 1
+    assert "main thread" in errors[0]
+
+
+def test_importing_it_starts_nothing():
+    code = "import sys, pytagi_ddp.checkpoint; print({'mpi4py.MPI', 'cupy', 'matplotlib'} & set(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "set()\n"
+
+
+def test_a_quiet_load_warns_of_nothing(two):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert two[0].load(network(), settings=SETTINGS).position == at(2)
