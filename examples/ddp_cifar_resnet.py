@@ -12,18 +12,20 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import TypeVar
 
 import numpy as np
 
 import pytagi_ddp
-from examples.checkpoint import load_checkpoint, save_checkpoint
 from examples.classifier import HEADS, Head
 from examples.image_data import find_or_download, load_images
 from examples.options import parse_arguments
 from examples.progress import NoProgress, Progress, show_progress
 from examples.run_log import RunLog
+from examples.stop_and_resume import Checkpoints, resume, run_settings
 from pytagi_ddp import exponential_scheduler
+from pytagi_ddp.checkpoint import StopOnSignal
 from pytagi_ddp.data import BatchLoader, random_crop_flip
 from pytagi_ddp.distributed.communicator import Communicator, create_communicator
 from pytagi_ddp.distributed.placement import choose_device
@@ -81,13 +83,12 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
     device_ids = [int(args.device[5:])] if args.device.startswith("cuda:") else None
     args.device = on_all_ranks(communicator, lambda: choose_own_device(args, communicator.local_rank, device_ids))
     model = on_all_ranks(communicator, lambda: make_model(args))
-    settings = {"ranks": ranks, "batch size": args.batch_size, "seed": args.seed}
-    settings["data"] = f"{len(train_set)} images of {train_set.name}"
-    epoch = on_all_ranks(communicator, lambda: resume(args, model, settings))
-    log = on_all_ranks(communicator, lambda: RunLog(args.log_dir, append=bool(args.resume)) if is_first else None)
-
     config = DDPConfig(backend=args.backend, device_ids=device_ids)
     net = on_all_ranks(communicator, lambda: DDPSequential(model, config, average=args.average))
+    settings = run_settings(args, train_set, ranks)
+    position = on_all_ranks(communicator, lambda: resume(args, net, settings))
+    log = on_all_ranks(communicator, lambda: RunLog(args.log_dir, append=bool(args.resume)) if is_first else None)
+
     head = HEADS[args.head](len(train_set.classes), args.device)
     statistics = {"mean": train_set.mean(), "std": train_set.std()}
     transform = random_crop_flip if args.augment else None
@@ -101,21 +102,33 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
             f"images: {len(train_set):,} of {train_set.name}, {len(test_set):,} of {test_set.name}",
             flush=True,
         )
-    with train, test:
-        while epoch < args.epochs:
+    checkpoints = Checkpoints(args, net, train, settings, position.step)
+    batch = min(position.batch, len(train))
+    with train, test, StopOnSignal(net) if args.checkpoint_on_signal else nullcontext():
+        for epoch in range(position.epoch, args.epochs):
             title = f"epoch {epoch + 1}/{args.epochs}"
-            progress = show_progress(args.progress, title, len(train_set)) if is_first else NoProgress()
+            images = max(0, len(train_set) - batch * args.batch_size * ranks)
+            progress = show_progress(args.progress, title, images) if is_first else NoProgress()
             sigma_v_min = min(args.sigma_v_min, args.sigma_v)
             sigma_v = float(exponential_scheduler(args.sigma_v, sigma_v_min, args.sigma_v_decay, epoch))
-            train.set_epoch(epoch)
-            result = run_epoch(net, head, train, test, sigma_v, progress)
-            epoch += 1
+            train.set_epoch(epoch, batch)
+            batch = 0
+            result = run_epoch(net, head, train, test, sigma_v, progress, checkpoints.after_step)
+            if result is None:
+                if log:
+                    done = train.state_dict()["batch"]
+                    log.write("stop", epoch=epoch, batch=done, step=checkpoints.step)
+                    print(
+                        f"stopped by a signal after batch {done}/{len(train)} of {title}; "
+                        "the same command with --resume goes on from there",
+                        flush=True,
+                    )
+                break
             if log:
                 print(title + ": " + REPORT.format(**result), flush=True)
-                log.write("epoch", epoch=epoch, sigma_v=sigma_v, **result)
+                log.write("epoch", epoch=epoch + 1, sigma_v=sigma_v, **result)
                 log.plot()
-                if args.checkpoint_dir:
-                    save_checkpoint(args.checkpoint_dir, model, epoch, settings, vars(args))
+            checkpoints.after_epoch()
     if log:
         print(f"log and curves: {log.folder}", flush=True)
 
@@ -157,49 +170,57 @@ def make_model(args: argparse.Namespace) -> Sequential:
     return model
 
 
-def resume(args: argparse.Namespace, model: Sequential, settings: dict) -> int:
-    """Takes up the checkpoint that is asked for, and returns the epochs that it has behind it.
-
-    Raises:
-        OSError, ValueError: as `load_checkpoint`, or a checkpoint that has all epochs behind it.
-    """
-    if not args.resume:
-        return 0
-    path = args.checkpoint_dir if args.resume is True else args.resume
-    epochs = load_checkpoint(path, model, settings, args.allow_changes)
-    if epochs >= args.epochs:
-        raise ValueError(f"{path} has {epochs} epochs behind it, and --epochs {args.epochs} asks for no more")
-    return epochs
-
-
 def run_epoch(
-    net: DDPSequential, head: Head, train: BatchLoader, test: BatchLoader, sigma_v: float, progress: Progress
-) -> dict[str, float]:
+    net: DDPSequential,
+    head: Head,
+    train: BatchLoader,
+    test: BatchLoader,
+    sigma_v: float,
+    progress: Progress,
+    after_step: Callable[[], bool],
+) -> dict[str, float] | None:
     """One pass over the training set and one over the test set; the results are those of all ranks.
 
     Args:
         net: the replica. head: its output layer. train, test: this rank's batches.
         sigma_v: standard deviation of an observed label.
         progress: where to show how far it is.
+        after_step: called after each step; returns whether to stop there, the same on all ranks.
+
+    Returns:
+        Errors and times; those of training belong to the images since the start or resumption. None if stopped.
     """
     start, reduced = time.perf_counter(), net.communicator.reduce_seconds
-    wrong = train_epoch(net, head, train, sigma_v, progress)
+    counts = train_epoch(net, head, train, sigma_v, progress, after_step)
     seconds, reduced = time.perf_counter() - start, net.communicator.reduce_seconds - reduced
     progress.close()
-    sums = np.array([wrong, count_errors(net, head, test), reduced / seconds], np.float64)
+    if counts is None:
+        return None
+    sums = np.array([*counts, count_errors(net, head, test), reduced / seconds], np.float64)
     net.communicator.all_reduce(sums)  # the only exchange beside the steps
+    wrong, seen, test_wrong, share = sums.tolist()
     return {
-        "train_error": sums[0] / len(train.dataset),
-        "test_error": sums[1] / len(test.dataset),
-        "images_per_second": len(train.dataset) / seconds,
-        "communication_share": sums[2] / net.world_size,
+        "train_error": wrong / seen if seen else float("nan"),  # resumed behind the last batch
+        "test_error": test_wrong / len(test.dataset),
+        "images_per_second": seen / seconds,
+        "communication_share": share / net.world_size,
         "train_seconds": seconds,
     }
 
 
-def train_epoch(net: DDPSequential, head: Head, loader: BatchLoader, sigma_v: float, progress: Progress) -> int:
-    """Trains on this rank's batches; returns the wrong predictions, each made before the image was learnt."""
+def train_epoch(
+    net: DDPSequential,
+    head: Head,
+    loader: BatchLoader,
+    sigma_v: float,
+    progress: Progress,
+    after_step: Callable[[], bool],
+) -> tuple[int, int] | None:
+    """Trains on this rank's batches; returns how many predictions were wrong, each made before the image was learnt,
+    and how many there were. None if stopped."""
     net.train()
+    global_batch = loader.batch_size * net.world_size
+    images = len(loader.dataset) - loader.state_dict()["batch"] * global_batch
     wrong = seen = 0
     for step, (x, labels) in enumerate(loader, 1):
         if len(labels):  # at the end of an epoch there may be fewer images than ranks
@@ -209,8 +230,10 @@ def train_epoch(net: DDPSequential, head: Head, loader: BatchLoader, sigma_v: fl
             head.observe(net, labels, sigma_v)
             net.backward()
         net.step()
-        progress.update(min(step * loader.batch_size * net.world_size, len(loader.dataset)), wrong / max(seen, 1))
-    return wrong
+        progress.update(min(step * global_batch, images), wrong / max(seen, 1))
+        if after_step():
+            return None
+    return wrong, seen
 
 
 def count_errors(net: DDPSequential, head: Head, loader: BatchLoader) -> int:

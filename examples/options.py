@@ -35,6 +35,9 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
             parser.error(f"--backend serial is for one process, and {launch.launcher} has started {ranks}")
         if args.resume is True and args.checkpoint_dir is None:
             parser.error("--resume needs a checkpoint: name it, or give its folder by --checkpoint-dir")
+        for option in ("checkpoint_every", "checkpoint_on_signal"):
+            if getattr(args, option) and args.checkpoint_dir is None:
+                parser.error(f"--{option.replace('_', '-')} needs a folder: give it by --checkpoint-dir")
     return args
 
 
@@ -83,18 +86,27 @@ def _parser() -> argparse.ArgumentParser:
     output = parser.add_argument_group("output")
     output.add_argument("--progress", choices=("auto", "bar", "lines"), default="auto", help="auto: bar on a terminal")
     output.add_argument("--log-dir", metavar="DIR", help="for log.jsonl and curves.png (runs/<date and time>)")
-    output.add_argument("--checkpoint-dir", metavar="DIR", help="write a checkpoint there after every epoch")
-    output.add_argument(
+
+    stops = parser.add_argument_group("checkpoints")
+    stops.add_argument("--checkpoint-dir", metavar="DIR", help="write a checkpoint there after every epoch")
+    stops.add_argument("--checkpoint-every", type=_positive_int, metavar="STEPS", help="and after so many steps")
+    stops.add_argument(
+        "--checkpoint-on-signal",
+        action="store_true",
+        help="on SIGTERM or SIGUSR1 (to mpirun or any rank) write one at the end of the step, and end with code 0",
+    )
+    stops.add_argument("--keep-last", type=_positive_int, default=3, metavar="N", help="checkpoints to keep (3)")
+    stops.add_argument(
         "--resume",
         nargs="?",
         const=True,
         metavar="PATH",
-        help="continue from this checkpoint or folder; without PATH, from --checkpoint-dir",
+        help="continue from this checkpoint or the newest of this folder; without PATH, of --checkpoint-dir",
     )
-    output.add_argument(
+    stops.add_argument(
         "--allow-changes",
         action="store_true",
-        help="resume although the number of ranks, the batch size, the seed or the data differ",
+        help="resume although the global batch, the seed, the data or another setting differ",
     )
     return parser
 

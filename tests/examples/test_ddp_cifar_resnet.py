@@ -6,9 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from tests.examples.jobs import SECONDS, start, train
 
@@ -49,23 +47,6 @@ def test_learns(tmp_path):
     errors = [record["train_error"] for record in log[1:]]
     assert errors[0] > errors[1] > errors[2]
     assert errors[2] < 0.65
-
-
-@mpi
-def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path):
-    settings = ["--limit-train", 45, "--limit-test", 20, "--batch-size", 8, "--augment"]
-    _, log = train(tmp_path / "a", *settings, "--checkpoint-dir", tmp_path / "whole", np=2)
-    parts = [*settings, "--checkpoint-dir", tmp_path / "parts"]
-    train(tmp_path / "b", *parts, "--epochs", 1, np=2)
-    _, resumed = train(tmp_path / "b", *parts, "--resume", np=2)
-    assert [record["event"] for record in resumed] == ["start", "epoch", "start", "epoch"]
-    assert [record["epoch"] for record in resumed if record["event"] == "epoch"] == [1, 2]
-    for name in ("train_error", "test_error", "sigma_v"):
-        assert resumed[-1][name] == log[-1][name]
-    whole, parts = (load_file(tmp_path / name / "checkpoint.safetensors") for name in ("whole", "parts"))
-    assert whole.keys() == parts.keys()
-    for name, values in whole.items():
-        assert np.array_equal(values.view(np.uint32), parts[name].view(np.uint32)), name
 
 
 @mpi

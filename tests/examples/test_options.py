@@ -28,6 +28,9 @@ def test_switches():
         (["--seed", "-3"], "argument --seed: must not be negative, got -3"),
         (["--model", "resnet50"], "argument --model: invalid choice: 'resnet50'"),
         (["--average", "--sum"], "argument --sum: not allowed with argument --average"),
+        (["--checkpoint-every", "5"], "--checkpoint-every needs a folder: give it by --checkpoint-dir"),
+        (["--checkpoint-on-signal"], "--checkpoint-on-signal needs a folder: give it by --checkpoint-dir"),
+        (["--keep-last", "0"], "argument --keep-last: must be at least 1, got 0"),
         (["--resume"], "--resume needs a checkpoint: name it, or give its folder by --checkpoint-dir"),
     ],
 )

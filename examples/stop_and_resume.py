@@ -1,0 +1,76 @@
+"""When the CIFAR-10 job writes a checkpoint, and where it goes on from one."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
+from pytagi_ddp.data import BatchLoader, ImageDataset
+from pytagi_ddp.nn import DDPSequential
+
+# Options that the trajectory depends on, beside data and global batch. Architecture and ranks are compared anyway.
+OPTIONS = ("seed", "augment", "average", "sigma_v", "sigma_v_min", "sigma_v_decay")
+
+
+def run_settings(args: argparse.Namespace, train_set: ImageDataset, ranks: int) -> dict:
+    """What must be the same to go on exactly. Only the global batch counts, not how ranks share it."""
+    settings = {name.replace("_", " "): getattr(args, name) for name in OPTIONS}
+    data = f"{len(train_set)} images of {train_set.name}"
+    return {"global batch": args.batch_size * ranks, "data": data, **settings}
+
+
+def resume(args: argparse.Namespace, net: DDPSequential, settings: dict) -> TrainingPosition:
+    """Takes up the checkpoint that is asked for, and returns where it is in the training; all ranks call it.
+
+    Raises:
+        OSError, ValueError: as `CheckpointManager.load`, or a checkpoint that has all epochs behind it.
+    """
+    if not args.resume:
+        return TrainingPosition(seed=args.seed)
+    path = args.checkpoint_dir if args.resume is True else args.resume
+    checkpoint = CheckpointManager(path).load(net, path, settings, args.allow_changes)
+    position = checkpoint.position
+    if position.epoch >= args.epochs:
+        raise ValueError(f"{path} has {position.epoch} epochs behind it, and --epochs {args.epochs} asks for no more")
+    now = settings["global batch"]
+    images = position.batch * checkpoint.settings.get("global batch", now)
+    return replace(position, batch=images // now, seed=args.seed)  # rounded down: none is left out
+
+
+class Checkpoints:
+    """Counts steps, and writes checkpoints as the options say.
+
+    Args:
+        args: the options.
+        net: the network.
+        loader: its training batches.
+        settings: of `run_settings`.
+        step: steps behind the network.
+    """
+
+    def __init__(self, args: argparse.Namespace, net: DDPSequential, loader: BatchLoader, settings: dict, step: int):
+        self._manager = CheckpointManager(args.checkpoint_dir, args.keep_last) if args.checkpoint_dir else None
+        self._every, self._on_signal = args.checkpoint_every, args.checkpoint_on_signal
+        self._net, self._loader, self._settings = net, loader, settings
+        self.step = step
+
+    def after_step(self) -> bool:
+        """To be called after each step; True, on all ranks alike, if the training is to stop now."""
+        self.step += 1
+        position = TrainingPosition.of(self._loader, self.step)
+        stop = self._on_signal and self._net.stop_requested
+        # The last step of an epoch is left to after_epoch.
+        due = self._every and self.step % self._every == 0 and position.batch < len(self._loader)
+        if stop or due:
+            self._save(position)
+        return stop
+
+    def after_epoch(self) -> None:
+        """To be called when an epoch has been evaluated."""
+        position = TrainingPosition.of(self._loader, self.step)
+        self._save(replace(position, epoch=position.epoch + 1, batch=0))
+
+    def _save(self, position: TrainingPosition) -> None:
+        if self._manager:
+            self._manager.save(self._net, position, self._settings)

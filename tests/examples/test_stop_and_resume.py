@@ -1,0 +1,139 @@
+"""The CIFAR-10 job, stopped and taken up again: it ends as if nothing had happened."""
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from pytagi_ddp.distributed.launcher import mpirun_version
+from tests.examples.jobs import SECONDS, start, train
+from tests.mpi.run import mpirun_command
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the ranks through /proc")
+mpi = pytest.mark.mpi
+# 45 images in global batches of 16: 3 steps an epoch, the last one of 13 images.
+SETTINGS = ["--limit-train", 45, "--limit-test", 20, "--augment"]
+
+
+def newest(folder: Path) -> tuple[dict, dict[str, bytes]]:
+    """Entry and values of the last checkpoint."""
+    entry = json.loads((folder / "manifest.json").read_text())["checkpoints"][-1]
+    return entry, {name: array.tobytes() for name, array in load_file(folder / entry["file"]).items()}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Two epochs on two ranks without a stop: the log, and the last checkpoint."""
+    folder = tmp_path_factory.mktemp("whole")
+    _, log = train(folder, *SETTINGS, "--batch-size", 8, "--checkpoint-dir", folder, np=2)
+    return log, newest(folder)
+
+
+def check_same_end(whole, folder, log):
+    """Parameters and running statistics equal to the last bit, and so the errors."""
+    assert newest(folder) == whole[1]
+    for name in ("epoch", "test_error", "sigma_v"):
+        assert log[-1][name] == whole[0][-1][name]
+
+
+@mpi
+def test_resumed_after_an_epoch(whole, tmp_path):
+    job = [*SETTINGS, "--batch-size", 8, "--checkpoint-dir", tmp_path]
+    train(tmp_path, *job, "--epochs", 1, np=2)
+    _, log = train(tmp_path, *job, "--resume", np=2)
+    assert [(record["event"], record.get("epoch")) for record in log] == [
+        ("start", None),
+        ("epoch", 1),
+        ("start", None),
+        ("epoch", 2),
+    ]
+    check_same_end(whole, tmp_path, log)
+    assert log[-1]["train_error"] == whole[0][-1]["train_error"]
+
+
+@mpi
+def test_resumed_within_an_epoch(whole, tmp_path):
+    job = [*SETTINGS, "--batch-size", 8, "--checkpoint-dir", tmp_path]
+    train(tmp_path, *job, "--checkpoint-every", 1, "--keep-last", 5, "--epochs", 1, np=2)
+    files = {int(path.name[5:15]): path for path in tmp_path.glob("step-*")}
+    assert sorted(files) == [1, 2, 3]
+    _, log = train(tmp_path, *job, "--resume", files[2], np=2)
+    check_same_end(whole, tmp_path, log)
+
+
+@mpi
+@pytest.mark.parametrize(
+    ("number", "to_rank"), [(signal.SIGTERM, None), (signal.SIGTERM, 1), (signal.SIGUSR1, None), (signal.SIGUSR1, 0)]
+)
+def test_a_signal_writes_a_checkpoint_and_ends_well(tmp_path, number, to_rank):
+    if "HYDRA" not in mpirun_version(mpirun_command()[0]):
+        pytest.skip("other launchers end a job on a signal in ways of their own")
+    job = ["--limit-train", 400, "--limit-test", 8, "--batch-size", 2, "--augment", "--checkpoint-dir", tmp_path / "c"]
+    running = start("--log-dir", tmp_path, *job, "--checkpoint-on-signal", "--checkpoint-every", 1, np=2)
+    wait_for(lambda: (tmp_path / "c" / "manifest.json").exists(), running)
+    os.kill(running.process.pid if to_rank is None else rank_ids(running)[to_rank], number)
+    result = running.finish(SECONDS)
+    assert (result.returncode, result.stderr) == (0, "")
+    lines = [line for line in result.stdout.splitlines() if "resume" in line]
+    place = re.fullmatch(
+        r"stopped by a signal after batch (\d+)/100 of epoch 1/2; the same command with --resume goes on from there",
+        *lines,
+    )
+    entry, _ = newest(tmp_path / "c")
+    assert (entry["epoch"], entry["batch"], entry["step"]) == (0, int(place[1]), int(place[1]))
+    assert 1 <= entry["step"] < 100
+    stop = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])
+    assert (stop["event"], stop["step"]) == ("stop", entry["step"])
+
+
+@mpi
+def test_another_number_of_ranks(whole, tmp_path):
+    job = [*SETTINGS, "--keep-last", 9, "--checkpoint-dir", tmp_path]
+    train(tmp_path, *job, "--batch-size", 8, "--checkpoint-every", 2, "--epochs", 1, np=2)
+    (path,) = tmp_path.glob("step-0000000002-*")
+    result = start("--log-dir", tmp_path, *job, "--batch-size", 16, "--resume", path).finish(SECONDS)
+    assert result.returncode == 0
+    assert result.stderr.count("another course") == result.stderr.count("number of ranks was 2 and is 1") == 1
+    entry, values = newest(tmp_path)
+    assert (entry["epoch"], entry["step"], entry["world_size"]) == (2, 6, 1)
+    assert values != whole[1][1]
+
+    job += ["--batch-size", 4, "--resume", path]
+    result = start("--log-dir", tmp_path, *job).finish(SECONDS)
+    assert result.returncode != 0
+    assert "with other settings: global batch was 16 and is 4 (" in result.stderr
+    result = start("--log-dir", tmp_path, *job, "--allow-changes").finish(SECONDS)
+    assert result.returncode == 0
+    assert newest(tmp_path)[0]["step"] == 2 + 4 + 12, "32 of 45 images are 8 of 12 batches"
+
+
+@mpi
+@pytest.mark.parametrize("np", [1, 2])
+def test_a_checkpoint_that_cannot_be_written_ends_the_job(tmp_path, np):
+    (tmp_path / "file").write_text("")
+    job = [*SETTINGS, "--batch-size", 8, "--checkpoint-dir", tmp_path / "file"]
+    result = start("--log-dir", tmp_path, *job, np=np).finish(SECONDS)
+    assert result.returncode == 1
+    assert result.stderr.count(f"NotADirectoryError: [Errno 20] Not a directory: '{tmp_path}/file/") == 1
+
+
+def rank_ids(job) -> dict[int, int]:
+    """Process ids by rank."""
+    found = {}
+    for pid in job._living():
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        found |= {int(v[9:]): pid for v in variables if v.startswith(b"PMI_RANK=")}
+    return found
+
+
+def wait_for(condition, job) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline and job.process.poll() is None
+        time.sleep(0.02)
