@@ -4,6 +4,7 @@ import numpy as np
 
 from pytagi_ddp.kernels.cuda.compile import blocks, floats, int32, ints, kernel, thread_index
 from pytagi_ddp.kernels.cuda.geometry import block_size
+from pytagi_ddp.kernels.cuda.intrinsics import divide
 from pytagi_ddp.kernels.formulas.update import heteros_delta, observation_delta
 
 THREADS = block_size(256)
@@ -21,8 +22,7 @@ def _update(mu, var, jcb, obs, var_obs, delta_mu, delta_var, n):
 def _update_using_indices(mu, var, jcb, obs, var_obs, index, delta_mu, delta_var, batch, outputs, observed):
     i = thread_index()
     if i < batch * outputs:
-        b = i // outputs
-        k = i - b * outputs
+        b, k = divide(np.int32(i), outputs)
         dm, ds = ZERO, ZERO
         for o in range(b * observed, (b + 1) * observed):
             if index[o] == k:

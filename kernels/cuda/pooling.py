@@ -8,25 +8,39 @@ import numpy as np
 
 from pytagi_ddp.kernels.cuda.compile import blocks, device, float32, floats, int32, ints, kernel, thread_index
 from pytagi_ddp.kernels.cuda.geometry import block_size
+from pytagi_ddp.kernels.cuda.intrinsics import divide
 
 THREADS = block_size(256)
 ZERO, ONE = np.float32(0), np.float32(1)
+i32 = np.int32
 
 
 @device
 def _first_window(pixel, kernel_size, stride, pad):
     """The first window along a side that covers `pixel`."""
-    return max((pixel + pad - kernel_size + stride) // stride, 0)
+    return divide(i32(max(pixel + pad - kernel_size + stride, 0)), stride)[0]
 
 
-@kernel(*[floats] * 4, *[int32] * 9, threads=THREADS)
+@device
+def _end_window(pixel, stride, pad, windows):
+    """One past the last window along a side that covers `pixel`."""
+    return min(divide(i32(pixel + pad), stride)[0] + 1, windows)
+
+
+@device
+def _unravel(i, rows, columns, channels):
+    """(image, row, column, channel) of an element: by 32-bit divisions: one of 64 bits is a call of a subroutine."""
+    pixel, channel = divide(i32(i), channels)
+    line, column = divide(pixel, columns)
+    image, row = divide(line, rows)
+    return image, row, column, channel
+
+
+@kernel(*[floats] * 4, *[int32] * 9, threads=THREADS, min_blocks=4)
 def _average_forward(mu, var, out_mu, out_var, n, height, width, channels, rows, columns, kernel_size, stride, pad):
     i = thread_index()
     if i < n:
-        c = i % channels
-        x = i // channels % columns
-        y = i // (channels * columns) % rows
-        b = i // (channels * columns * rows)
+        b, y, x, c = _unravel(i, rows, columns, channels)
         scale = ONE / float32(kernel_size * kernel_size)
         m, s = ZERO, ZERO
         for r in range(max(y * stride - pad, 0), min(y * stride - pad + kernel_size, height)):
@@ -37,34 +51,28 @@ def _average_forward(mu, var, out_mu, out_var, n, height, width, channels, rows,
         out_mu[i], out_var[i] = m, s
 
 
-@kernel(*[floats] * 4, *[int32] * 9, threads=THREADS)
+@kernel(*[floats] * 4, *[int32] * 9, threads=THREADS, min_blocks=4)
 def _average_backward(
     delta_mu, delta_var, in_delta_mu, in_delta_var, n, height, width, channels, rows, columns, kernel_size, stride, pad
 ):
     i = thread_index()
     if i < n:
-        c = i % channels
-        q = i // channels % width
-        r = i // (channels * width) % height
-        b = i // (channels * width * height)
+        b, r, q, c = _unravel(i, height, width, channels)
         scale = ONE / float32(kernel_size * kernel_size)
         dm, ds = ZERO, ZERO
-        for y in range(_first_window(r, kernel_size, stride, pad), min((r + pad) // stride + 1, rows)):
-            for x in range(_first_window(q, kernel_size, stride, pad), min((q + pad) // stride + 1, columns)):
+        for y in range(_first_window(r, kernel_size, stride, pad), _end_window(r, stride, pad, rows)):
+            for x in range(_first_window(q, kernel_size, stride, pad), _end_window(q, stride, pad, columns)):
                 o = ((b * rows + y) * columns + x) * channels + c
                 dm += scale * delta_mu[o]
                 ds += scale * scale * delta_var[o]
         in_delta_mu[i], in_delta_var[i] = dm, ds
 
 
-@kernel(*[floats] * 4, ints, *[int32] * 9, threads=THREADS)
+@kernel(*[floats] * 4, ints, *[int32] * 9, threads=THREADS, min_blocks=4)
 def _max_forward(mu, var, out_mu, out_var, winner, n, height, width, channels, rows, columns, kernel_size, stride, pad):
     i = thread_index()
     if i < n:
-        c = i % channels
-        x = i // channels % columns
-        y = i // (channels * columns) % rows
-        b = i // (channels * columns * rows)
+        b, y, x, c = _unravel(i, rows, columns, channels)
         top, left = max(y * stride - pad, 0), max(x * stride - pad, 0)
         place = top * width + left
         best = mu[(b * height * width + place) * channels + c]
@@ -79,19 +87,16 @@ def _max_forward(mu, var, out_mu, out_var, winner, n, height, width, channels, r
         out_var[i] = var[(b * height * width + place) * channels + c]
 
 
-@kernel(*[floats] * 2, ints, *[floats] * 2, *[int32] * 9, threads=THREADS)
+@kernel(*[floats] * 2, ints, *[floats] * 2, *[int32] * 9, threads=THREADS, min_blocks=4)
 def _max_backward(
     delta_mu, delta_var, winner, into_mu, into_var, n, height, width, channels, rows, columns, kernel_size, stride, pad
 ):
     i = thread_index()
     if i < n:
-        c = i % channels
-        q = i // channels % width
-        r = i // (channels * width) % height
-        b = i // (channels * width * height)
+        b, r, q, c = _unravel(i, height, width, channels)
         dm, ds = ZERO, ZERO
-        for y in range(_first_window(r, kernel_size, stride, pad), min((r + pad) // stride + 1, rows)):
-            for x in range(_first_window(q, kernel_size, stride, pad), min((q + pad) // stride + 1, columns)):
+        for y in range(_first_window(r, kernel_size, stride, pad), _end_window(r, stride, pad, rows)):
+            for x in range(_first_window(q, kernel_size, stride, pad), _end_window(q, stride, pad, columns)):
                 o = ((b * rows + y) * columns + x) * channels + c
                 if winner[o] == r * width + q:
                     dm += delta_mu[o]
