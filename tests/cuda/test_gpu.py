@@ -1,4 +1,4 @@
-"""What can only be seen on a GPU; `pytest -m gpu tests/cuda` runs these tests and those of `tests/cuda/sim` there."""
+"""What can only be seen on a GPU; `pytest -m gpu` runs these tests and those of `tests/cuda/sim` there."""
 
 import copy
 
@@ -28,6 +28,38 @@ def test_recorded_case(name, monkeypatch):
 
     monkeypatch.setattr(golden, "make_network", make_on_device)
     test_golden.test_recorded_case(name)
+
+
+LAYERS = {
+    name: lambda kind=kind: [nn.Linear(9, 7), kind(), nn.Linear(7, 3)]
+    for name, kind in {
+        "relu": nn.ReLU,
+        "leaky relu": nn.LeakyReLU,
+        "sigmoid": nn.Sigmoid,
+        "tanh": nn.Tanh,
+        "softplus": nn.Softplus,
+        "mixture relu": nn.MixtureReLU,
+        "mixture sigmoid": nn.MixtureSigmoid,
+        "mixture tanh": nn.MixtureTanh,
+        "softmax": nn.Softmax,
+        "remax": nn.Remax,
+        "layer norm": lambda: nn.LayerNorm([7]),
+        "batch norm": lambda: nn.BatchNorm2d(7),
+    }.items()
+}
+LAYERS["linear"] = lambda: [nn.Linear(9, 7, bias=False), nn.Linear(7, 3)]
+LAYERS["even exp"] = lambda: [nn.Linear(9, 6), nn.EvenExp(), nn.Linear(6, 3)]
+LAYERS["conv2d"] = lambda: [nn.Conv2d(3, 5, 3, padding=1, in_width=6, in_height=4), nn.Conv2d(5, 2, 2, stride=2)]
+LAYERS["average"] = lambda: [nn.Conv2d(2, 5, 3, in_width=9, in_height=9), nn.AvgPool2d(3, 2), nn.Linear(45, 3)]
+LAYERS["maximum"] = lambda: [nn.Conv2d(2, 5, 3, in_width=9, in_height=9), nn.MaxPool2d(3, 2), nn.Linear(45, 3)]
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_layer_against_float64(name):
+    net = randomise(nn.Sequential(*LAYERS[name]()))
+    net.to_device("cuda")
+    batch = random_batch(net, 37)
+    assert_same(pass_through(net, *batch), expected_pass(net, *batch), 5e-5)
 
 
 def large_dense() -> nn.Sequential:
@@ -61,6 +93,19 @@ def steps(model, net: nn.Sequential, count: int) -> None:
         updater.update(net.output_z_buffer, y, np.full(y.shape, 0.3), net.input_delta_z_buffer)
         model.backward()
         model.step()
+
+
+def test_residual_network_steps_as_on_the_cpu():
+    host = resnet8_cifar10(0.1, 0.1)
+    net = copy.deepcopy(host)
+    net.to_device("cuda")
+    for model in (host, net):
+        steps(model, model, 2)
+    states = [
+        {f"{key} {i}": array for key, arrays in model.state_dict().items() for i, array in enumerate(arrays)}
+        for model in (net, host)
+    ]
+    assert_same(*states, 1e-3)
 
 
 @pytest.mark.parametrize("graphs", [False, True])
@@ -121,6 +166,17 @@ ddp.communicator.close()
 """
 
 
+def test_two_ranks_on_one_gpu_are_refused_by_nccl(monkeypatch):
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    if not cuda.is_nccl_available():
+        pytest.skip("CuPy finds no NCCL")
+    monkeypatch.delenv(SHARED_GPU_VARIABLE, raising=False)
+    result = run.mpirun(RANKS.replace("BACKEND", "nccl"), timeout=120)
+    assert result.returncode != 0 and not result.stdout
+    assert "ranks 0 and 1 are on one GPU" in result.stderr
+    assert cuda.get_device_uuid(0) in result.stderr
+
+
 @pytest.mark.parametrize("backend", ["mpi", "nccl"])
 def test_two_ranks_share_one_gpu_and_equal_one_process(backend):
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
@@ -128,7 +184,7 @@ def test_two_ranks_share_one_gpu_and_equal_one_process(backend):
     if backend == "nccl":
         from pytagi_ddp.kernels.cuda import array
 
-        if not array.nccl().available or array.nccl().get_version() < SHARED_GPU_VERSION:
+        if not cuda.is_nccl_available() or array.nccl().get_version() < SHARED_GPU_VERSION:
             pytest.skip("NCCL below 2.30 takes one rank on each GPU")
         variables = {SHARED_GPU_VARIABLE: "1"}
     result = run.mpirun(RANKS.replace("BACKEND", backend), timeout=120, env=variables)

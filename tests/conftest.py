@@ -1,4 +1,4 @@
-"""The marker of tests that need a GPU: `pytest -m gpu tests/cuda` runs these and nothing else."""
+"""The marker of tests that need a GPU: `pytest -m gpu` runs these and nothing else."""
 
 
 def pytest_configure(config):
