@@ -2,30 +2,42 @@
 
 Versions; all tests that need a GPU (kernels and networks against the CPU and against float64, recorded cases, NCCL,
 two ranks on one GPU); times against the matrix peak of the same card and against PyTorch, if that is installed; a few
-epochs of CIFAR-10, if the data is there. Says so and ends where there is no GPU.
+epochs of CIFAR-10, if the data is there. The report is printed, and kept in `benchmarks/results/`.
+
+Where there is no GPU: the launches of a step, counted without one.
 """
 
 import argparse
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from shutil import which
 
 from pytagi_ddp import cuda
 from pytagi_ddp.data.cifar10 import find_cifar10
 
 SECTIONS = ("versions", "tests", "layers", "steps", "kernels", "torch", "cifar")
+RESULTS = Path(__file__).parent / "results"
 PACKAGES = (
     "pytagi-ddp",
+    "numpy",
     "numba",
     "numba-cuda",
+    "cuda-bindings",
     "cupy-cuda13x",
     "cupy-cuda12x",
     "nvidia-nvvm",
+    "nvidia-nvjitlink",
     "nvidia-nccl-cu13",
+    "mpi4py",
+    "mpich",
     "torch",
 )
+LINES, LINES_OF_FAILURE = 12, 80  # of a program's output in the report
 
 
 def report_versions(say: Callable[[str], None]) -> None:
@@ -33,9 +45,13 @@ def report_versions(say: Callable[[str], None]) -> None:
 
     runtime = cupy.cuda.runtime
     for index in range(cuda.get_device_count()):
-        say(f"cuda:{index}: {cuda.get_device_properties(index)}")
+        say(f"cuda:{index}: {cuda.get_device_properties(index)}, {cuda.get_device_uuid(index)}")
+    if which("nvidia-smi"):
+        query = ["nvidia-smi", "--query-gpu=driver_version,clocks.max.sm,power.limit", "--format=csv,noheader"]
+        done = subprocess.run(query, capture_output=True, text=True)
+        say(f"driver, clock limit, power limit: {(done.stdout or done.stderr).strip()}")
     say(f"CUDA: driver for {runtime.driverGetVersion()}, runtime {runtime.runtimeGetVersion()}")
-    say(f"NCCL: {nccl().get_version() if nccl().available else 'not found'}")
+    say(f"NCCL: {nccl().get_version() if cuda.is_nccl_available() else 'not found'}")
     for package in PACKAGES:
         try:
             say(f"{package} {version(package)}")
@@ -43,11 +59,12 @@ def report_versions(say: Callable[[str], None]) -> None:
             continue
 
 
-def run(say: Callable[[str], None], what: str, *module: str) -> None:
+def run(say: Callable[[str], None], what: str, *module: str, **environment: str) -> None:
     """Runs a module of Python, and puts its last lines into the report."""
-    done = subprocess.run([sys.executable, "-m", *module], capture_output=True, text=True)
+    command = [sys.executable, "-m", *module]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
     say(f"{what}: exit code {done.returncode}")
-    for line in (done.stdout + done.stderr).splitlines()[-12:]:
+    for line in (done.stdout + done.stderr).splitlines()[-(LINES_OF_FAILURE if done.returncode else LINES) :]:
         say(f"  {line}")
 
 
@@ -55,24 +72,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", action="append", choices=SECTIONS, help="may be repeated; default: all")
     parser.add_argument("--epochs", type=int, default=3, help="of CIFAR-10 (3)")
-    parser.add_argument("--output", type=Path, help="also write the report to this file")
+    parser.add_argument("--output", type=Path, help="file for the report (benchmarks/results/gpu-<date and time>.txt)")
     args = parser.parse_args()
     if (reason := cuda.why_not()) is not None:
-        print(f"no GPU: nothing to measure ({reason})")
+        print(f"no GPU: no times ({reason})", flush=True)
+        run(print, "launches, counted without a GPU", "benchmarks.gpu_launches", NUMBA_ENABLE_CUDASIM="1")
         return
-    chosen, lines = args.only or SECTIONS, []
+    output = args.output or RESULTS / f"gpu-{datetime.now():%Y-%m-%d-%H%M}.txt"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text("")
+    chosen = args.only or SECTIONS
 
     def say(line: str) -> None:
         print(line, flush=True)
-        lines.append(line)
-        if args.output:
-            args.output.write_text("\n".join(lines) + "\n")
+        with output.open("a") as file:
+            file.write(line + "\n")
 
     if "versions" in chosen:
         report_versions(say)
     if "tests" in chosen:
-        run(say, "tests", "pytest", "-m", "gpu", "tests/cuda", "-q", "--no-header")
-    if {"layers", "steps", "torch"} & set(chosen):
+        run(say, "tests", "pytest", "-m", "gpu", "-q", "--no-header")
+    if {"layers", "steps"} & set(chosen):
         from benchmarks import gpu_timing
 
         peak = gpu_timing.peaks()
@@ -84,7 +104,8 @@ def main() -> None:
     if "kernels" in chosen:
         from benchmarks import gpu_timing
 
-        gpu_timing.report_kernels(say)
+        for tf32 in gpu_timing.types():
+            gpu_timing.report_kernels(tf32, say)
     if "torch" in chosen:
         from benchmarks.gpu_torch import report_torch
 
@@ -95,6 +116,7 @@ def main() -> None:
         else:
             options = ["--device", "cuda", "--data", "cifar10", "--epochs", str(args.epochs), "--progress", "lines"]
             run(say, "CIFAR-10, ResNet18", "examples.ddp_cifar_resnet", *options)
+    print(f"report: {output}")
 
 
 if __name__ == "__main__":

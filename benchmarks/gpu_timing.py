@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from benchmarks.products import CONV2D, LINEAR
+from benchmarks.products import CONV2D, LINEAR, calls
 from benchmarks.training_step import Workload
 from pytagi_ddp import cuda
-from pytagi_ddp.kernels.cuda.array import arrays, cupy
-from pytagi_ddp.kernels.cuda.recorder import recording
+from pytagi_ddp.kernels.cuda import conv2d, linear
+from pytagi_ddp.kernels.cuda.array import arrays, compute_capability, cupy
+from pytagi_ddp.kernels.cuda.recorder import recording, replay
 from pytagi_ddp.nn import Conv2d, Linear, OutputUpdater, Sequential
 
 PEAK_SIZE = 8192
@@ -25,13 +26,13 @@ def seconds(function: Callable[[], object], at_least: float = 0.5) -> float:
     for _ in range(3):
         function()
     synchronize()
-    start, calls = time.perf_counter(), 0
-    while calls < 3 or time.perf_counter() - start < at_least:
+    start, count = time.perf_counter(), 0
+    while count == 0 or time.perf_counter() - start < at_least:
         for _ in range(10):
             function()
-        calls += 10
+        count += 10
         synchronize()
-    return (time.perf_counter() - start) / calls
+    return (time.perf_counter() - start) / count
 
 
 def synchronize() -> None:
@@ -54,67 +55,113 @@ def matrix_peak(tf32: bool) -> float:
 
 def peaks() -> dict[bool, float]:
     """The matrix peak for float32 (False) and, where there are tensor cores for it, TF32 (True)."""
-    major = int(cupy.cuda.Device().compute_capability[:-1])
-    return {tf32: matrix_peak(tf32) for tf32 in (False, True) if major >= 8 or not tf32}
+    return {tf32: matrix_peak(tf32) for tf32 in types()}
+
+
+def types() -> list[bool]:
+    """Whether to use TF32: not, and where there are tensor cores for it."""
+    return [False, True] if compute_capability(cuda.get_current_device()) >= (8, 0) else [False]
 
 
 class Step:
     """A network on the GPU, a batch of random numbers, and one training step with them."""
 
-    def __init__(self, net: Sequential, batch: int, first: bool):
+    def __init__(self, net: Sequential, batch: int):
         rng = np.random.default_rng(0)
-        self.net, self.batch, self._first = net, batch, first
+        self.net, self.batch = net, batch
         net.to_device("cuda")
-        net.input_state_update = not first  # a layer inside a network: variances come in, deltas go out
         self._x = rng.standard_normal((batch, net.in_shape.size), np.float32)
-        self._var = None if first else np.full_like(self._x, 0.1)
         self._y = rng.standard_normal(batch * net.out_shape.size, np.float32)
+        self._noise = np.ones_like(self._y)
         self._updater = OutputUpdater(net.device)
 
-    def forward(self) -> None:
-        self.net(self._x, self._var)
-
-    def learn(self) -> None:
+    def __call__(self) -> None:
         net = self.net
-        self._updater.update(net.output_z_buffer, self._y, np.ones_like(self._y), net.input_delta_z_buffer)
+        net(self._x)
+        self._updater.update(net.output_z_buffer, self._y, self._noise, net.input_delta_z_buffer)
         net.backward()
         net.step()
-
-    def __call__(self) -> None:
-        self.forward()
-        self.learn()
 
     @property
     def flops(self) -> float:
         """Operations of the matrix products of one step."""
-        total, first = 0, self._first
+        total, first = 0.0, True
         for _, leaf in self.net.named_leaves():
             if isinstance(leaf, Linear | Conv2d):
                 positions = leaf.out_height * leaf.out_width if isinstance(leaf, Conv2d) else 1
-                total += (4 if first else 7) * 2 * self.batch * positions * leaf.num_weights
+                total += sum(flops_of(self.batch * positions * leaf.num_weights, first))
                 first = False
         return total
 
 
-def single_layers() -> Iterator[tuple[str, Step]]:
-    """The layers of `benchmarks.products`, each as a network of its own."""
+class OnDevice:
+    """A module of kernels, called with NumPy arrays: copies of them, made once, take their place."""
+
+    def __init__(self, module):
+        self._module = module
+        self._placed: dict[tuple, tuple] = {}  # by address and size; the original is kept, so that no other is there
+
+    def __getattr__(self, name: str) -> Callable:
+        function = getattr(self._module, name)
+        return lambda *arguments: function(*map(self._place, arguments))
+
+    def _place(self, argument):
+        if not isinstance(argument, np.ndarray):
+            return argument
+        key = (argument.ctypes.data, argument.shape)
+        if key not in self._placed:
+            self._placed[key] = argument, arrays(cuda.get_current_device()).place(argument)
+        return self._placed[key][1]
+
+
+def products() -> Iterator[tuple[str, list[Callable[[], None]], list[float]]]:
+    """The layers of `benchmarks.products`: name, forward and backward call, and the operations of each."""
     for batch, inputs, outputs, first in LINEAR:
-        yield f"Linear {inputs} to {outputs}, batch {batch}", Step(Sequential(Linear(inputs, outputs)), batch, first)
+        shapes = (batch, inputs), (batch, outputs), (outputs, inputs)
+        *directions, macs = calls(OnDevice(linear), *shapes, (), first)
+        yield f"Linear {inputs} to {outputs}, batch {batch}", directions, flops_of(macs, first)
     for batch, size, channels, outputs, kernel, stride, before, after, first in CONV2D:
-        kind = 1 if before else 2
-        conv = Conv2d(channels, outputs, kernel, True, stride, max(before, after), kind, size, size)
-        yield f"Conv {channels} to {outputs}, k{kernel} s{stride}, {size}x{size}", Step(Sequential(conv), batch, first)
+        out = (size + before + after - kernel) // stride + 1
+        shapes = (batch, size, size, channels), (batch, out, out, outputs), (outputs, channels, kernel, kernel)
+        *directions, macs = calls(OnDevice(conv2d), *shapes, (stride, before), first)
+        name = f"Conv {channels} to {outputs}, k{kernel} s{stride}, {size}x{size}, batch {batch}"
+        yield name, directions, flops_of(macs, first)
+
+
+def flops_of(macs: float, first: bool) -> list[float]:
+    """Operations of the products of one layer, forward and backward; the first one needs 2 and 2 of 3 and 4."""
+    return [2.0 * macs * count for count in ((2, 2) if first else (3, 4))]
+
+
+def device_seconds(call: Callable[[], None], repeat: int = 10) -> float:
+    """Time of what `call` launches, on the GPU alone: the launches are captured in a CUDA graph, `repeat` times."""
+    call()  # compiles, and makes the workspace
+    with recording() as work:
+        call()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    synchronize()
+    with stream:
+        stream.begin_capture()
+        try:
+            for _ in range(repeat):
+                replay(work)
+        finally:
+            graph = stream.end_capture()
+        return seconds(graph.launch, 0.1) / repeat
 
 
 def report_layers(peak: dict[bool, float], say: Callable[[str], None]) -> None:
-    say(f"{'layer, forward and backward':44}" + "".join(f"{'TF32' if tf32 else 'fp32':>30}" for tf32 in peak))
-    for name, step in single_layers():
-        line = f"{name:44}"
+    """The kernels of single layers, forward and backward, against the matrix peak of cuBLAS."""
+    say(f"{'kernels of a layer':48}{'type':>6}{'forward':>34}{'backward':>34}")
+    for name, directions, flops in products():
         for cuda.allow_tf32 in peak:
-            time_taken = seconds(step)
-            rate = step.flops / time_taken
-            line += f"{time_taken * 1e3:10.3f} ms {rate / 1e12:6.1f} TFLOP/s {rate / peak[cuda.allow_tf32]:4.0%}"
-        say(line)
+            line = f"{name:48}{'TF32' if cuda.allow_tf32 else 'fp32':>6}"
+            for call, operations in zip(directions, flops, strict=True):
+                time_taken = device_seconds(call)
+                rate = operations / time_taken
+                share = rate / peak[cuda.allow_tf32]
+                line += f"{time_taken * 1e3:10.3f} ms {rate / 1e12:6.1f} TFLOP/s {share:5.0%} "
+            say(line)
     cuda.allow_tf32 = False
 
 
@@ -127,12 +174,12 @@ def report_steps(peak: dict[bool, float], say: Callable[[str], None]) -> None:
     for name in (*STEPS, *(f"resnet18-b{batch}" for batch in RESNET_BATCHES[1:])):
         base, _, batch = name.rpartition("-b")
         workload = Workload(name if name in STEPS else f"{base}-b128")
-        step = Step(workload.net, int(batch), first=True)
+        step = Step(workload.net, int(batch))
         step()
         with recording() as work:
             step()
         for cuda.allow_tf32, cuda.use_graphs in itertools.product(peak, (False, True)):
-            time_taken, rate = seconds(step), 0.0
+            time_taken = seconds(step)
             rate = step.flops / time_taken
             say(
                 f"{name:16}{'TF32' if cuda.allow_tf32 else 'fp32':>6}{'yes' if cuda.use_graphs else 'no':>8}"
@@ -157,9 +204,10 @@ def host_seconds(step: Step) -> float:
     return statistics.median(times)
 
 
-def report_kernels(say: Callable[[str], None], name: str = "resnet18-b128") -> None:
+def report_kernels(tf32: bool, say: Callable[[str], None], name: str = "resnet18-b128") -> None:
     """The launches of one step one by one, summed by kernel."""
-    step = Step(Workload(name).net, int(name.rpartition("-b")[2]), first=True)
+    cuda.allow_tf32 = tf32
+    step = Step(Workload(name).net, int(name.rpartition("-b")[2]))
     step()
     with recording() as work:
         step()
@@ -175,7 +223,8 @@ def report_kernels(say: Callable[[str], None], name: str = "resnet18-b128") -> N
             times.append(cupy.cuda.get_elapsed_time(start, end))
         spent[function.__name__] += min(times)
         count[function.__name__] += 1
+    cuda.allow_tf32 = False
     total = sum(spent.values())
-    say(f"{name} by kernel, {total:.2f} ms in {len(work)} launches and copies:")
+    say(f"{name} by kernel, {'TF32' if tf32 else 'fp32'}, {total:.2f} ms in {len(work)} launches and copies:")
     for kernel in sorted(spent, key=spent.get, reverse=True):
         say(f"  {kernel:40}{count[kernel]:5} x{spent[kernel]:10.3f} ms{spent[kernel] / total:7.1%}")

@@ -1,22 +1,28 @@
-"""PyTorch's ordinary training step of the same network, as a yardstick: it has 3 products where TAGI has 7."""
+"""PyTorch as a yardstick: cuDNN's convolutions, and the ordinary training step of the same network.
+
+An ordinary layer has 3 products where TAGI has 7.
+"""
 
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 
 import numpy as np
 
-from benchmarks.gpu_timing import RESNET_BATCHES, seconds
+from benchmarks.gpu_timing import RESNET_BATCHES, seconds, types
+from benchmarks.products import CONV2D
 from pytagi_ddp import nn
 from pytagi_ddp.models import resnet18_cifar10
 
 
 def report_torch(say: Callable[[str], None]) -> None:
-    """Times of an SGD step of ResNet18, float32 and TF32."""
+    """Times of convolutions by cuDNN and of an SGD step of ResNet18, float32 and TF32."""
     if find_spec("torch") is None:
         say("PyTorch is not installed: no yardstick")
         return
     import torch
 
+    torch.backends.cudnn.benchmark = True  # cuDNN picks its fastest algorithm
+    report_convolutions(say)
     net = torch.nn.Sequential(*_convert(resnet18_cifar10().layers), torch.nn.Flatten(), torch.nn.Linear(512, 10)).cuda()
     optimizer = torch.optim.SGD(net.parameters(), 0.01)
     rng = np.random.default_rng(0)
@@ -29,13 +35,45 @@ def report_torch(say: Callable[[str], None]) -> None:
             torch.nn.functional.cross_entropy(net(x), y).backward()
             optimizer.step()
 
-        for tf32 in (False, True):
+        for tf32 in types():
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
             time_taken = seconds(lambda s=step: (s(), torch.cuda.synchronize()))
             kind = "TF32" if tf32 else "fp32"
             say(
                 f"PyTorch ResNet18, batch {batch}, {kind}: {time_taken * 1e3:.2f} ms, {batch / time_taken:.0f} images/s"
             )
+
+
+def report_convolutions(say: Callable[[str], None]) -> None:
+    """The convolutions of `benchmarks.products` by cuDNN, channels last: one product forward, two backward."""
+    import torch
+
+    for batch, size, channels, outputs, kernel, stride, before, after, first in CONV2D:
+        x = torch.randn(batch, channels, size + before + after, size + before + after, device="cuda")
+        x = x.to(memory_format=torch.channels_last).requires_grad_(not first)
+        conv = torch.nn.Conv2d(channels, outputs, kernel, stride).cuda().to(memory_format=torch.channels_last)
+        y = conv(x)
+        delta = torch.randn_like(y)
+        wanted = [conv.weight, conv.bias] if first else [x, conv.weight, conv.bias]
+        flops = 2.0 * y.numel() * channels * kernel**2
+
+        def forward(x=x, conv=conv) -> None:
+            with torch.no_grad():
+                conv(x)
+            torch.cuda.synchronize()
+
+        def backward(y=y, wanted=wanted, delta=delta) -> None:
+            torch.autograd.grad(y, wanted, delta, retain_graph=True)
+            torch.cuda.synchronize()
+
+        for tf32 in types():
+            torch.backends.cudnn.allow_tf32 = tf32
+            line = f"cuDNN Conv {channels} to {outputs}, k{kernel} s{stride}, {size}x{size}, batch {batch}"
+            line = f"{line:54}{'TF32' if tf32 else 'fp32'}"
+            for call, products in ((forward, 1), (backward, 1 if first else 2)):
+                time_taken = seconds(call, 0.1)
+                line += f"{time_taken * 1e3:10.3f} ms {products * flops / time_taken / 1e12:6.1f} TFLOP/s"
+            say(line)
 
 
 def _convert(layers: Sequence[nn.BaseLayer]) -> list:
