@@ -1,7 +1,7 @@
 """The MPI job that this process is a rank of: how it starts, how a rank waits, and how it leaves.
 
-One `Job` per process. Every collective of every communicator goes through `Job.run`, which counts them: the number
-says which collective a rank is in, and lets a rank that leaves tell the others what it took part in.
+One `Job` per process. Every collective of every communicator goes through its `Operations`, which count them: the
+number says which collective a rank is in, and lets a rank that leaves tell the others what it took part in.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import atexit
 import faulthandler
 import os
 import time
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -25,21 +24,15 @@ from pytagi_ddp.distributed.launcher import (
     load_mpi,
     mpi_family,
 )
+from pytagi_ddp.distributed.operations import SLEEP_LIMIT, SLEEP_SECONDS, Operations
 from pytagi_ddp.distributed.rendezvous import meeting
 from pytagi_ddp.distributed.shared_memory import check_space, unlink_own_files
 
 # Collectives of different kinds travel on communicators of their own, so that ranks that have lost step wait for each
 # other, and say where, instead of reading each other's data.
-KINDS = ("all_reduce", "broadcast", "gather", "barrier")
+KINDS = ("all_reduce", "reduce", "broadcast", "gather", "all_gather", "all_to_all", "barrier", "debug")
 
 LEAVING, GAVE_UP = 1, 2  # tags on the control communicator
-
-# A rank that waits first polls without pause, letting others have the core: for as long as a small collective takes,
-# or, once the first piece has shown that everyone is there, until a piece is late. Then it sleeps, longer each time.
-SPIN_SECONDS = 1e-3
-SPIN_SECONDS_UNDERWAY = 2e-2
-SLEEP_SECONDS = 50e-6
-SLEEP_LIMIT = 1e-3
 
 _job: Job | None = None
 
@@ -69,7 +62,7 @@ class Job:
         MPI: the module ``mpi4py.MPI``.
         rank, world_size: place among all ranks.
         local_rank, local_world_size: place among the ranks that share this node's memory.
-        completed: collectives that this rank has finished.
+        operations: the collectives of this rank; run one with `operations.start(...)`.
         channels: a private duplicate of ``COMM_WORLD`` for each of `KINDS`.
         hook: the abort hook; installed while a communicator is open.
     """
@@ -95,24 +88,26 @@ class Job:
         if self.world_size > 1:
             self.hook.rank, self.hook.world_size, self.hook.abort = self.rank, self.world_size, world.Abort
             self.hook.install()
-        self.completed = 0
+        self.operations = Operations(self.rank, self._look_at_others, self._give_up)
         self._pid = os.getpid()
-        self._broken: BaseException | None = None
-        self._broken_in = ""
-        self._abandoned: list = []  # requests whose buffers MPI may still write into
+        self._sent: list = []  # the last messages, which must outlive their sending
         self._departed: dict[int, int] = {}  # rank -> collectives it took part in
         self._gave_up: int | None = None
         self._control: Any = None
-        channels = [self._duplicate(world, kind, timeout) for kind in ("control", *KINDS)]
+        channels = self._duplicates(world, ("control", *KINDS), timeout)
         self._control = channels[0]
         self.channels = dict(zip(KINDS, channels[1:], strict=True))
-        self.run("start of MPI", 0, [self.channels["barrier"].Ibarrier()], timeout)
+        self.operations.start("start of MPI", 0, iter([self.channels["barrier"].Ibarrier()]), timeout).wait()
         self.local_rank, self.local_world_size = self._place_on_node(world)
 
-    def _duplicate(self, world, kind: str, timeout: float):
-        channel, request = world.Idup()
-        self._wait(request, f"start of MPI ({kind} channel)", timeout, SPIN_SECONDS)
-        return channel
+    def _duplicates(self, world, kinds: tuple[str, ...], timeout: float) -> list:
+        starting = Operations(self.rank, self._look_at_others, self._give_up)  # not counted as the job's
+        channels = []
+        for kind in kinds:
+            channel, request = world.Idup()
+            starting.start(f"start of MPI: {kind} channel", 0, iter([request]), timeout).wait()
+            channels.append(channel)
+        return channels
 
     def _place_on_node(self, world) -> tuple[int, int]:
         node = world.Split_type(self.MPI.COMM_TYPE_SHARED)
@@ -123,54 +118,10 @@ class Job:
         node.Free()
         return place
 
-    def run(self, name: str, nbytes: int, requests: Iterable, timeout: float) -> None:
-        """Runs one collective to its end.
-
-        Args:
-            name: what it is called in messages.
-            nbytes: size of the data, for messages.
-            requests: posts one non-blocking piece each time it is advanced; one piece is under way at a time.
-            timeout: seconds that a piece may take.
-
-        Raises:
-            RankLeftError: a rank has left the job without taking part.
-            CollectiveTimeoutError: a piece took too long, here or on another rank.
-            RuntimeError: an earlier collective was cut short.
-        """
-        if self._broken is not None:
-            raise RuntimeError(
-                f"rank {self.rank} cannot go on with {name}: {self._broken_in} was cut short by {self._broken!r}, and "
-                "the ranks are out of step since; end the job and start it again"
-            ) from self._broken
-        request, spin = None, SPIN_SECONDS
-        try:
-            for request in requests:
-                if not request.Test():
-                    self._wait(request, f"{name} #{self.completed + 1} ({nbytes / 1e6:.3g} MB)", timeout, spin)
-                spin = SPIN_SECONDS_UNDERWAY
-        except BaseException as error:
-            self._broken, self._broken_in = error, f"{name} #{self.completed + 1}"
-            self._abandoned.append(request)
-            raise
-        self.completed += 1
-
-    def _wait(self, request, what: str, timeout: float, spin: float) -> None:
-        start, pause = time.monotonic(), SLEEP_SECONDS
-        while not request.Test():
-            waited = time.monotonic() - start
-            if waited < spin:
-                _yield_core()
-                continue
-            self._look_at_others(what)
-            if waited > timeout:
-                self._give_up(what, waited)
-            time.sleep(pause)  # Python runs the handlers of signals here, and between any two lines
-            pause = min(1.5 * pause, SLEEP_LIMIT)
-
     def _look_at_others(self, what: str) -> None:
         self._listen()
         for rank, count in self._departed.items():
-            if count <= self.completed:
+            if count <= self.operations.completed:
                 raise RankLeftError(
                     f"rank {rank} has left the job after {count} collectives, while rank {self.rank} waits in {what}. "
                     f"All ranks must make the same calls: look on rank {rank} for an early return, sys.exit or fewer "
@@ -192,13 +143,13 @@ class Job:
                 self._gave_up = source
 
     def _tell_others(self, tag: int) -> list:
-        count = np.array([self.completed], np.int64)
+        count = np.array([self.operations.completed], np.int64)
         others = (rank for rank in range(self.world_size) if rank != self.rank)
         return [self._control.Isend(count, dest=rank, tag=tag) for rank in others]
 
     def _give_up(self, what: str, waited: float) -> None:
         if self._control is not None:
-            self._abandoned += self._tell_others(GAVE_UP)
+            self._sent += self._tell_others(GAVE_UP)
         raise CollectiveTimeoutError(
             f"rank {self.rank} has waited {waited:.1f} s in {what}; another rank is stalled, or does not "
             "make this call. The limit is the time-out of the communicator, by default PYTAGI_DDP_TIMEOUT or 300 s"
@@ -213,17 +164,23 @@ class Job:
         if self.world_size == 1 or os.getpid() != self._pid or self.MPI.Is_finalized():
             return
         try:
-            if self._broken is not None:
-                code = 130 if isinstance(self._broken, KeyboardInterrupt) else 1
-                self.hook.end_with(f"ends the job: {self._broken_in} was cut short by {self._broken!r}", code)
+            operations = self.operations
+            if operations.broken is not None:
+                code = 130 if isinstance(operations.broken, KeyboardInterrupt) else 1
+                self.hook.end_with(f"ends the job: {operations.broken_in} was cut short by {operations.broken!r}", code)
+            if operations.unclaimed is not None:
+                self.hook.end_with(
+                    f"ends the job: {operations.unclaimed.what} was started, and nobody waited for it; call wait() on "
+                    "the handle that start_all_reduce or start_broadcast returned"
+                )
             sent, pause = self._tell_others(LEAVING), SLEEP_SECONDS
             while len(self._departed) < self.world_size - 1 or not self.MPI.Request.Testall(sent):
                 self._listen()
                 for rank, count in self._departed.items():
-                    if count < self.completed:
+                    if count < operations.completed:
                         self.hook.end_with(
                             f"rank {rank} has left the job after {count} collectives, rank {self.rank} after "
-                            f"{self.completed}: it ended early"
+                            f"{operations.completed}: it ended early"
                         )
                 time.sleep(pause)
                 pause = min(1.5 * pause, SLEEP_LIMIT)
@@ -244,7 +201,3 @@ def _initialise(MPI, launch: Launch | None, timeout: float) -> None:
         faulthandler.dump_traceback_later(min(timeout, 1e9), exit=True, file=2)
         MPI.Init_thread()
         faulthandler.cancel_dump_traceback_later()
-
-
-def _yield_core() -> None:
-    os.sched_yield() if hasattr(os, "sched_yield") else time.sleep(0)

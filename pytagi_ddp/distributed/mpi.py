@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.handle import Work
+from pytagi_ddp.distributed.interface import Communicator
 from pytagi_ddp.distributed.job import start_job
+from pytagi_ddp.distributed.order import comparable
 from pytagi_ddp.distributed.staging import Staging
 
 # Measured with MPICH 5.0.2 on 2 and 3 ranks of one machine, for 94 MB: pieces of 2 to 16 MB, one after the other, take
@@ -51,44 +53,84 @@ class MPICommunicator(Communicator):
         if job.world_size > 1:
             job.hook.install()
 
-    def _all_reduce(self, buffer: np.ndarray) -> None:
-        channel, in_place = self._job.channels["all_reduce"], self._job.MPI.IN_PLACE
-        with self._staging.for_mpi(buffer) as data:
-            self._run("all_reduce", data.nbytes, (channel.Iallreduce(in_place, piece) for piece in _pieces(data)))
+    def _all_reduce(self, buffer: np.ndarray, op: str) -> Work:
+        return self._start("all_reduce", buffer.nbytes, self._reductions("all_reduce", buffer, op, None))
 
-    def _broadcast(self, buffer: np.ndarray, root: int, name: str = "broadcast") -> None:
-        channel = self._job.channels["broadcast"]
+    def _reduce(self, buffer: np.ndarray, op: str, root: int) -> None:
+        self._run("reduce", buffer.nbytes, self._reductions("reduce", buffer, op, root))
+
+    def _reductions(self, name: str, buffer: np.ndarray, op: str, root: int | None) -> Iterator:
+        """The pieces of a reduction to one rank, or (None) to all of them."""
+        MPI, channel = self._job.MPI, self._job.channels[name]
+        combine = {"max": MPI.MAX, "min": MPI.MIN, "prod": MPI.PROD}.get(op, MPI.SUM)
+        receives = root in (None, self.rank)
+        with self._staging.for_mpi(buffer) as data, comparable(data, op, keep=not receives) as numbers:
+            for piece in _pieces(numbers):
+                if root is None:
+                    yield channel.Iallreduce(MPI.IN_PLACE, piece, combine)
+                elif receives:
+                    yield channel.Ireduce(MPI.IN_PLACE, piece, combine, root)
+                else:
+                    yield channel.Ireduce(piece, None, combine, root)
+            if op == "mean" and receives:
+                numbers /= self.world_size
+
+    def _broadcast(self, buffer: np.ndarray, root: int, name: str = "broadcast") -> Work:
+        return self._start(name, buffer.nbytes, self._broadcasts(buffer, root))
+
+    def _broadcasts(self, buffer: np.ndarray, root: int) -> Iterator:
         with self._staging.for_mpi(buffer) as data:
-            pieces = _pieces(data.reshape(-1).view(np.uint8))
-            self._run(name, data.nbytes, (channel.Ibcast(piece, root) for piece in pieces))
+            for piece in _pieces(_bytes_of(data)):
+                yield self._job.channels["broadcast"].Ibcast(piece, root)
+
+    def _all_gather(self, send: np.ndarray, receive: np.ndarray) -> None:
+        mine, all_of_them = _bytes_of(send), _bytes_of(receive)
+        channel, spans = self._job.channels["all_gather"], _spans(mine.size, 1)
+        requests = (channel.Iallgatherv(mine[a:b], self._parts(all_of_them, a, b)) for a, b in spans)
+        self._run("all_gather", receive.nbytes, requests)
+
+    def _all_to_all(self, send: np.ndarray, receive: np.ndarray) -> None:
+        away, home = _bytes_of(send), _bytes_of(receive)
+        channel, spans = self._job.channels["all_to_all"], _spans(send.nbytes // self.world_size, 1)
+        requests = (channel.Ialltoallv(self._parts(away, a, b), self._parts(home, a, b)) for a, b in spans)
+        self._run("all_to_all", send.nbytes, requests)
+
+    def _parts(self, blocks: np.ndarray, start: int, stop: int) -> list:
+        """For MPI: bytes `start` to `stop` of the block of each rank."""
+        offsets = np.arange(self.world_size) * (blocks.size // self.world_size) + start
+        return [blocks, np.full(self.world_size, stop - start), offsets, self._job.MPI.BYTE]
 
     def _broadcast_object(self, obj: Any, root: int) -> Any:
         payload = np.frombuffer(bytearray(pickle.dumps(obj)) if self.rank == root else bytearray(), np.uint8)
         size = np.array([payload.size], np.int64)
-        self._broadcast(size, root, "broadcast_object")
+        self._broadcast(size, root, "broadcast_object").wait()
         if self.rank != root:
             payload = np.empty(size[0], np.uint8)
-        self._broadcast(payload, root, "broadcast_object")
+        self._broadcast(payload, root, "broadcast_object").wait()
         return obj if self.rank == root else pickle.loads(payload.data)
 
-    def _all_gather_object(self, obj: Any) -> list:
-        channel = self._job.channels["gather"]
+    def _all_gather_object(self, obj: Any, channel: str = "gather") -> list:
+        name = "all_gather_object" if channel == "gather" else f"{channel} of {obj['collective']}"
+        through = self._job.channels[channel]
         mine = np.frombuffer(pickle.dumps(obj), np.uint8)
         sizes = np.empty(self.world_size, np.int64)
         size = np.array([mine.size], np.int64)
-        self._run("all_gather_object", sizes.nbytes, (channel.Iallgather(size, sizes) for _ in range(1)))
+        self._run(name, sizes.nbytes, (through.Iallgather(size, sizes) for _ in range(1)))
         ends = np.cumsum(sizes)
         gathered = np.empty(ends[-1], np.uint8)
         target = [gathered, sizes, ends - sizes, self._job.MPI.BYTE]
-        self._run("all_gather_object", gathered.nbytes, (channel.Iallgatherv(mine, target) for _ in range(1)))
+        self._run(name, gathered.nbytes, (through.Iallgatherv(mine, target) for _ in range(1)))
         return [pickle.loads(gathered[end - size : end].data) for size, end in zip(sizes, ends, strict=True)]
 
-    def _barrier(self) -> None:
+    def _barrier(self, timeout: float | None) -> None:
         channel = self._job.channels["barrier"]
-        self._run("barrier", 0, (channel.Ibarrier() for _ in range(1)))
+        self._start("barrier", 0, (channel.Ibarrier() for _ in range(1)), timeout).wait()
+
+    def _start(self, name: str, nbytes: int, requests: Iterator, timeout: float | None = None) -> Work:
+        return self._job.operations.start(name, nbytes, requests, self.timeout if timeout is None else timeout)
 
     def _run(self, name: str, nbytes: int, requests: Iterator) -> None:
-        self._job.run(name, nbytes, requests, self.timeout)
+        self._start(name, nbytes, requests).wait()
 
     def close(self) -> None:
         """Ends the use of this communicator; with the last one, the abort hooks are removed.
@@ -106,7 +148,16 @@ _open: set[MPICommunicator] = set()
 
 def _pieces(buffer: np.ndarray) -> Iterator[np.ndarray]:
     flat = buffer.reshape(-1)
-    start, length = 0, (LEAD_BYTES if flat.nbytes > WHOLE_BYTES else PIECE_BYTES) // flat.itemsize
-    while start < flat.size:
-        yield flat[start : start + length]
-        start, length = start + length, PIECE_BYTES // flat.itemsize
+    return (flat[start:stop] for start, stop in _spans(flat.size, flat.itemsize))
+
+
+def _spans(count: int, itemsize: int) -> Iterator[tuple[int, int]]:
+    """(begin, end) of the pieces of `count` items."""
+    start, length = 0, (LEAD_BYTES if count * itemsize > WHOLE_BYTES else PIECE_BYTES) // itemsize
+    while start < count:
+        yield start, min(start + length, count)
+        start, length = start + length, PIECE_BYTES // itemsize
+
+
+def _bytes_of(array: np.ndarray) -> np.ndarray:
+    return array.reshape(-1).view(np.uint8)

@@ -10,8 +10,9 @@ import numpy as np
 
 from pytagi_ddp import cuda
 from pytagi_ddp.distributed.communicator import Communicator, create_communicator
+from pytagi_ddp.distributed.handle import Finished, Work
 from pytagi_ddp.distributed.placement import Place, check_places, choose_device
-from pytagi_ddp.distributed.watchdog import Watchdog
+from pytagi_ddp.distributed.watchdog import Progress, Watchdog
 
 _TYPES = {np.float32: "NCCL_FLOAT32", np.float64: "NCCL_FLOAT64", np.int64: "NCCL_INT64"}
 
@@ -73,46 +74,69 @@ class NCCLCommunicator(Communicator):
         if self._comm is not None:
             self._comm.abort()
 
-    def _all_reduce(self, buffer) -> None:
+    def _all_reduce(self, buffer, op: str) -> Work:
         if isinstance(buffer, np.ndarray):
-            self._host.all_reduce(buffer)
-            return
-        nccl, pointer = _nccl(), buffer.data.ptr
-        kind = getattr(nccl, _TYPES[buffer.dtype.type])
-        self._queue(
+            return self._host._all_reduce(buffer, op)
+        pointer = buffer.data.ptr
+        kind, combine = _kinds(buffer, op)
+        work = self._queue(
             "all_reduce",
             buffer,
-            lambda stream: self._comm.allReduce(pointer, pointer, buffer.size, kind, nccl.NCCL_SUM, stream),
+            lambda stream: self._comm.allReduce(pointer, pointer, buffer.size, kind, combine, stream),
         )
+        if op == "mean":
+            buffer /= self.world_size
+        return work
 
-    def _broadcast(self, buffer, root: int) -> None:
+    def _reduce(self, buffer, op: str, root: int) -> None:
         if isinstance(buffer, np.ndarray):
-            self._host.broadcast(buffer, root)
+            self._host._reduce(buffer, op, root)
             return
-        kind, pointer = _nccl().NCCL_CHAR, buffer.data.ptr
+        pointer = buffer.data.ptr
+        target = pointer if self.rank == root else 0
+        kind, combine = _kinds(buffer, op)
         self._queue(
+            "reduce",
+            buffer,
+            lambda stream: self._comm.reduce(pointer, target, buffer.size, kind, combine, root, stream),
+        )
+        if op == "mean" and self.rank == root:
+            buffer /= self.world_size
+
+    def _broadcast(self, buffer, root: int) -> Work:
+        if isinstance(buffer, np.ndarray):
+            return self._host._broadcast(buffer, root)
+        kind, pointer = _nccl().NCCL_CHAR, buffer.data.ptr
+        return self._queue(
             "broadcast",
             buffer,
             lambda stream: self._comm.broadcast(pointer, pointer, buffer.nbytes, kind, root, stream),
         )
 
-    def _queue(self, name: str, buffer, call: Callable[[int], None]) -> None:
+    def _queue(self, name: str, buffer, call: Callable[[int], None]) -> Work:
         """Queues a call of NCCL, given the stream's handle; a status other than success raises NcclError."""
         if buffer.size == 0:
-            return
+            return Finished()
         self._calls += 1
         what = f"{name} #{self._calls} ({buffer.nbytes / 1e6:.3g} MB)"
         done = self._stream.run(call)
         self._watchdog.watch(what, done)
+        return _Queued(done)
+
+    def _all_gather(self, send: np.ndarray, receive: np.ndarray) -> None:
+        self._host._all_gather(send, receive)
+
+    def _all_to_all(self, send: np.ndarray, receive: np.ndarray) -> None:
+        self._host._all_to_all(send, receive)
 
     def _broadcast_object(self, obj: Any, root: int) -> Any:
-        return self._host.broadcast_object(obj, root)
+        return self._host._broadcast_object(obj, root)
 
-    def _all_gather_object(self, obj: Any) -> list:
-        return self._host.all_gather_object(obj)
+    def _all_gather_object(self, obj: Any, channel: str = "gather") -> list:
+        return self._host._all_gather_object(obj, channel)
 
-    def _barrier(self) -> None:
-        self._host.barrier()
+    def _barrier(self, timeout: float | None) -> None:
+        self._host._barrier(timeout)
 
     def close(self) -> None:
         """Ends the use of this communicator, after the work that it has under way; not collective."""
@@ -122,6 +146,19 @@ class NCCLCommunicator(Communicator):
             self._watchdog.stop()
             self._abort()  # frees it here; destroying it would wait for the others
             self._host.close()
+
+
+class _Queued:
+    """A collective on the GPU: work that is queued later comes after it, so nobody on the host needs to wait."""
+
+    def __init__(self, done: Progress):
+        self._progress = done
+
+    def test(self) -> bool:
+        return self._progress.done
+
+    def wait(self) -> None:
+        pass
 
 
 class _Started:
@@ -138,6 +175,12 @@ def _place(index: int) -> Place:
     if problem is None and not cuda.is_device_available(index):
         problem = f"there is no cuda:{index}, only {cuda.get_device_count()} GPUs"
     return Place(node, index, cuda.get_device_uuid(index) if problem is None else "", problem)
+
+
+def _kinds(buffer, op: str) -> tuple[int, int]:
+    """NCCL's numbers for a dtype and an op."""
+    nccl = _nccl()
+    return getattr(nccl, _TYPES[buffer.dtype.type]), getattr(nccl, f"NCCL_{'SUM' if op == 'mean' else op.upper()}")
 
 
 def _nccl():

@@ -1,0 +1,87 @@
+"""What ``PYTAGI_DDP_DEBUG=1`` adds: ranks compare each collective before they run it, and look at what came out.
+
+Costs one small collective before each, and a pass over each reduced array after it; without it only a look at a flag.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+
+class CollectiveMismatchError(RuntimeError):
+    """Ranks have come to different collectives, or to the same one with other arguments."""
+
+
+class NonFiniteError(FloatingPointError):
+    """A reduced array holds NaN or infinity.
+
+    Attributes:
+        index: of the first such value in the flat array.
+    """
+
+    def __init__(self, message: str, index: int):
+        super().__init__(message)
+        self.index = index
+
+
+def is_asked_for() -> bool:
+    """Whether the environment variable ``PYTAGI_DDP_DEBUG`` asks for it (anything but nothing or 0)."""
+    return os.environ.get("PYTAGI_DDP_DEBUG", "") not in ("", "0")
+
+
+def fingerprint(name: str, arrays: Sequence, details: dict[str, Any]) -> dict[str, Any]:
+    """What has to be the same on every rank: name, then dtype, shape and bytes of each array, then op and root."""
+    parts: dict[str, Any] = {"collective": name}
+    for label, array in zip(("", " received"), arrays, strict=False):
+        parts[f"dtype{label}"] = str(array.dtype)
+        parts[f"shape{label}"] = tuple(array.shape)
+        parts[f"bytes{label}"] = array.nbytes
+    return parts | details
+
+
+def compare(number: int, everyone: Sequence[dict[str, Any]]) -> None:
+    """Raises, on every rank alike, if the fingerprints of the ranks differ.
+
+    Args:
+        number: of the collective, counted by its communicator.
+        everyone: fingerprint of each rank.
+
+    Raises:
+        CollectiveMismatchError: names the first difference, and both ranks.
+    """
+    first = everyone[0]
+    for rank, theirs in enumerate(everyone):
+        for part in [*first, *(part for part in theirs if part not in first)]:
+            a, b = first.get(part, "absent"), theirs.get(part, "absent")
+            if a != b:
+                raise CollectiveMismatchError(
+                    f"collective #{number} of this communicator differs between ranks 0 and {rank}: {part} is {a!r} on "
+                    f"rank 0 and {b!r} on rank {rank}. Rank 0: {_spell(first)}; rank {rank}: {_spell(theirs)}"
+                )
+
+
+def check_finite(name: str, buffer) -> None:
+    """Raises if a reduced array of floats holds NaN or infinity.
+
+    Raises:
+        NonFiniteError: names the first such value and its index.
+    """
+    if buffer.dtype.kind != "f":
+        return
+    finite = np.isfinite(buffer.reshape(-1))  # CuPy's, for its arrays
+    if not finite.all():
+        index = int(finite.argmin())
+        bad = buffer.size - int(finite.sum())
+        raise NonFiniteError(
+            f"after {name}: {bad} of {buffer.size} values are not finite, the first is {buffer.reshape(-1)[index]} at "
+            f"flat index {index}, in an array of shape {tuple(buffer.shape)}",
+            index,
+        )
+
+
+def _spell(parts: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {value!r}" for key, value in parts.items())

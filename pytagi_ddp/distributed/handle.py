@@ -1,0 +1,89 @@
+"""Collectives that go on while the program does something else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from pytagi_ddp.distributed import debug
+
+if TYPE_CHECKING:
+    from pytagi_ddp.distributed.interface import Communicator
+
+
+class Work(Protocol):
+    """A collective as an engine runs it."""
+
+    def test(self) -> bool:
+        """Whether it is done; never blocks."""
+
+    def wait(self) -> None:
+        """Returns when it is done."""
+
+
+class Finished:
+    """A collective that was done as soon as it was asked for."""
+
+    def test(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        pass
+
+
+class Handle:
+    """A collective under way, from `Communicator.start_all_reduce` or `Communicator.start_broadcast`.
+
+    It keeps the buffer alive, which must be neither read nor changed until the end. `wait` has to be called, or
+    `test` until it is True: a handle that is dropped before makes the next collective raise, and so does the end of
+    the program. Any number may be in flight; they run in the order in which they were started, so waiting for one
+    waits for those before it, and ranks may wait for theirs in different orders.
+
+    Attributes:
+        what: name and size, for messages.
+    """
+
+    def __init__(self, communicator: Communicator, what: str, buffer, work: Work, reduction: bool = False):
+        self.what = what
+        self._communicator = communicator
+        self._buffer = buffer
+        self._work = work
+        self._reduction = reduction
+        self._settled = False  # nobody has to ask again: done, or failed and said so
+
+    def test(self) -> bool:
+        """Drives the communication, without blocking, and says whether it is done.
+
+        Raises:
+            RankLeftError, CollectiveTimeoutError: as `wait`; time between two polls counts up to 1 s.
+        """
+        return self._drive(self._work.test)
+
+    def wait(self) -> None:
+        """Returns when it is done (arrays of a GPU: work queued there later comes after it); may be called again.
+
+        Raises:
+            RankLeftError, CollectiveTimeoutError: as the blocking form.
+        """
+        self._drive(self._work.wait)
+
+    def _drive(self, call: Callable[[], bool | None]) -> bool:
+        if self._settled and self._work.test():
+            return True
+        start = time.perf_counter()
+        try:
+            done = call() is not False
+        except BaseException:
+            self._settled = True
+            raise
+        if self._reduction:
+            self._communicator.reduce_seconds += time.perf_counter() - start
+        self._settled = done
+        if done and self._reduction and self._communicator.debug:
+            debug.check_finite(self.what, self._buffer)
+        return done
+
+    def __del__(self):
+        if not getattr(self, "_settled", True):
+            self._communicator.report_dropped(self.what)

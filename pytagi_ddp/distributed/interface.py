@@ -1,0 +1,229 @@
+"""What the ranks of a job can do together: the interface that every engine implements."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+
+from pytagi_ddp.distributed import debug
+from pytagi_ddp.distributed.arguments import check_buffer, check_exchange, check_reducible
+from pytagi_ddp.distributed.handle import Handle, Work
+
+
+class Communicator(ABC):
+    """The ranks of a job, and the collectives between them.
+
+    Every rank must call the same collectives in the same order, from one thread at a time.
+
+    Attributes:
+        backend: name of the engine, as given to `create_communicator`.
+        rank: index of this process in the job, 0 to ``world_size - 1``.
+        world_size: number of processes.
+        local_rank: index of this process among those of its node.
+        local_world_size: number of processes on this node.
+        debug: whether ranks compare each collective before they run it (`CollectiveMismatchError`), and look for values
+            that are not finite in each reduced array (`NonFiniteError`); from ``PYTAGI_DDP_DEBUG``. The same on every
+            rank.
+        reduce_calls: number of `all_reduce` and `start_all_reduce` calls so far.
+        reduce_bytes: size of the buffers they reduced, in bytes.
+        reduce_seconds: time spent in them and in handles, waiting for other ranks included (NCCL: until they are
+            queued).
+    """
+
+    backend: str
+
+    def __init__(self, rank: int, world_size: int, local_rank: int, local_world_size: int):
+        self.rank = rank
+        self.world_size = world_size
+        self.local_rank = local_rank
+        self.local_world_size = local_world_size
+        self.debug = debug.is_asked_for()
+        self.reduce_calls = 0
+        self.reduce_bytes = 0
+        self.reduce_seconds = 0.0
+        self._closed = False
+        self._dropped: str | None = None
+        self._compared = 0
+
+    def all_reduce(self, buffer: np.ndarray, op: str = "sum") -> None:
+        """Combines ``buffer`` over all ranks, in place; every rank gets the same bits.
+
+        Args:
+            buffer: writable, C-contiguous float32, float64 or int64 array of the same size on every rank, in host
+                memory or on a GPU.
+            op: "sum", "mean" (the sum, divided by `world_size` on every rank; floats only), "max", "min" or "prod".
+                NaN on any rank gives NaN (not so for "max" and "min" on a GPU).
+
+        Raises:
+            TypeError: not such an array.
+            ValueError: not contiguous, or read-only; an unknown op.
+            RankLeftError: a rank has left the job.
+            CollectiveTimeoutError: a rank did not come in time.
+        """
+        self.start_all_reduce(buffer, op, "all_reduce").wait()
+
+    def start_all_reduce(self, buffer: np.ndarray, op: str = "sum", name: str = "start_all_reduce") -> Handle:
+        """Starts `all_reduce`; the result is in ``buffer`` when the handle is done, and nobody may touch it before.
+
+        Args:
+            buffer, op: as `all_reduce`. Any number may be in flight, and other collectives be called in between.
+            name: what it is called in errors.
+
+        Returns:
+            A handle to `wait` for; one that is dropped is an error, see `Handle`.
+
+        Raises:
+            TypeError, ValueError: as `all_reduce`. RuntimeError: an earlier handle was dropped.
+        """
+        check_reducible(name, buffer, op)
+        self._prepare("all_reduce", buffer, op=op)
+        start = time.perf_counter()
+        work = self._all_reduce(buffer, op)
+        self.reduce_seconds += time.perf_counter() - start
+        self.reduce_calls += 1
+        self.reduce_bytes += buffer.nbytes
+        return Handle(self, f"{name} of {buffer.nbytes / 1e6:.3g} MB", buffer, work, reduction=True)
+
+    def reduce(self, buffer: np.ndarray, op: str = "sum", root: int = 0) -> None:
+        """Combines ``buffer`` over all ranks into that of rank ``root``; the others' buffers stay as they are.
+
+        Args:
+            buffer, op: as `all_reduce`.
+            root: rank that gets the result.
+
+        Raises:
+            TypeError, ValueError, RankLeftError, CollectiveTimeoutError: as `all_reduce`, or a root that is no rank.
+        """
+        check_reducible("reduce", buffer, op)
+        self._check_root("reduce", root)
+        self._prepare("reduce", buffer, op=op, root=root)
+        self._reduce(buffer, op, root)
+        if self.debug and self.rank == root:
+            debug.check_finite("reduce", buffer)
+
+    def broadcast(self, buffer: np.ndarray, root: int = 0) -> None:
+        """Replaces ``buffer`` on every rank by that of rank ``root``.
+
+        Args:
+            buffer: writable, C-contiguous array of any fixed-size dtype, of the same size on every rank.
+            root: rank that sends.
+
+        Raises:
+            TypeError, ValueError, RankLeftError, CollectiveTimeoutError: as `all_reduce`, or a root that is no rank.
+        """
+        self.start_broadcast(buffer, root, "broadcast").wait()
+
+    def start_broadcast(self, buffer: np.ndarray, root: int = 0, name: str = "start_broadcast") -> Handle:
+        """Starts `broadcast`, see `start_all_reduce`."""
+        check_buffer(name, buffer)
+        self._check_root(name, root)
+        self._prepare("broadcast", buffer, root=root)
+        return Handle(self, f"{name} of {buffer.nbytes / 1e6:.3g} MB", buffer, self._broadcast(buffer, root))
+
+    def all_gather(self, send: np.ndarray, receive: np.ndarray) -> None:
+        """Puts the ``send`` of every rank into ``receive``, in the order of the ranks, on every rank.
+
+        Args:
+            send: C-contiguous array of any fixed-size dtype, in host memory, of the same size on every rank.
+            receive: writable one of `world_size` times the size, of the same dtype.
+
+        Raises:
+            TypeError: other arrays; those of a GPU have to be copied to the host first.
+            ValueError: sizes that do not fit, or memory that the two share.
+            RankLeftError, CollectiveTimeoutError: as `all_reduce`.
+        """
+        check_exchange("all_gather", send, receive, 1, self.world_size)
+        self._prepare("all_gather", send, receive)
+        self._all_gather(send, receive)
+
+    def all_to_all(self, send: np.ndarray, receive: np.ndarray) -> None:
+        """Block r of ``send`` goes to rank r; block r of ``receive`` comes from rank r.
+
+        Args:
+            send: C-contiguous array of `world_size` equal blocks, of any fixed-size dtype, in host memory.
+            receive: writable one of the same size and dtype.
+
+        Raises:
+            TypeError, ValueError, RankLeftError, CollectiveTimeoutError: as `all_gather`.
+        """
+        check_exchange("all_to_all", send, receive, self.world_size, self.world_size)
+        self._prepare("all_to_all", send, receive)
+        self._all_to_all(send, receive)
+
+    def broadcast_object(self, obj: Any, root: int = 0) -> Any:
+        """Returns rank ``root``'s ``obj`` (anything that pickles) on every rank; the others' argument is ignored."""
+        self._check_root("broadcast_object", root)
+        self._prepare("broadcast_object", root=root)
+        return self._broadcast_object(obj, root)
+
+    def all_gather_object(self, obj: Any) -> list:
+        """Returns the ``obj`` (anything that pickles) of every rank, in the order of the ranks, on every rank."""
+        self._prepare("all_gather_object")
+        return self._all_gather_object(obj)
+
+    def barrier(self, timeout: float | None = None) -> None:
+        """Returns when every rank has called it.
+
+        Args:
+            timeout: seconds to wait; None: the communicator's.
+        """
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"barrier: timeout must be a number of seconds above 0, got {timeout}")
+        self._prepare("barrier")
+        self._barrier(timeout)
+
+    def close(self) -> None:
+        """Ends the use of this communicator; not collective, and may be called more than once."""
+        self._closed = True
+
+    def report_dropped(self, what: str) -> None:
+        """Makes the next collective raise: nobody has waited for `what`, and nobody can any more."""
+        self._dropped = self._dropped or what
+
+    def _prepare(self, name: str, *arrays: np.ndarray, **details: Any) -> None:
+        """Raises if this rank cannot run a collective, or (to debug) the others are about to run another one."""
+        self._check_open(name)
+        if self._dropped is not None:
+            raise RuntimeError(
+                f"{name} on rank {self.rank}: the handle of {self._dropped} was dropped before it was done; keep it, "
+                "and call its wait()"
+            )
+        if self.debug:
+            self._compared += 1
+            debug.compare(self._compared, self._all_gather_object(debug.fingerprint(name, arrays, details), "debug"))
+
+    def _check_open(self, name: str) -> None:
+        if self._closed:
+            raise RuntimeError(f"{name} on rank {self.rank}: this communicator is closed")
+
+    def _check_root(self, name: str, root: int) -> None:
+        self._check_open(name)
+        if not 0 <= root < self.world_size:
+            raise ValueError(f"{name}: root must be a rank from 0 to {self.world_size - 1}, got {root}")
+
+    @abstractmethod
+    def _all_reduce(self, buffer: np.ndarray, op: str) -> Work: ...
+
+    @abstractmethod
+    def _reduce(self, buffer: np.ndarray, op: str, root: int) -> None: ...
+
+    @abstractmethod
+    def _broadcast(self, buffer: np.ndarray, root: int) -> Work: ...
+
+    @abstractmethod
+    def _all_gather(self, send: np.ndarray, receive: np.ndarray) -> None: ...
+
+    @abstractmethod
+    def _all_to_all(self, send: np.ndarray, receive: np.ndarray) -> None: ...
+
+    @abstractmethod
+    def _broadcast_object(self, obj: Any, root: int) -> Any: ...
+
+    @abstractmethod
+    def _all_gather_object(self, obj: Any, channel: str = "gather") -> list: ...
+
+    @abstractmethod
+    def _barrier(self, timeout: float | None) -> None: ...

@@ -1,0 +1,183 @@
+"""The collectives that a rank has started, in order, and how it waits for them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+# A rank that waits first polls without pause, letting others have the core: for as long as a small collective takes,
+# or, once the first piece has shown that everyone is there, until a piece is late. Then it sleeps, longer each time.
+SPIN_SECONDS = 1e-3
+SPIN_SECONDS_UNDERWAY = 2e-2
+SLEEP_SECONDS = 50e-6
+SLEEP_LIMIT = 1e-3
+
+# A rank that polls now and then is not waiting between two polls, but working: of such a pause no more counts.
+POLL_GAP_SECONDS = 1.0
+
+
+class Operation:
+    """A collective that this rank has started.
+
+    Attributes:
+        what: name, number and size, for messages.
+        done: whether it has ended here.
+        timeout: seconds that one piece of it may take.
+    """
+
+    def __init__(self, queue: Operations, name: str, number: int, nbytes: int, requests: Iterator, timeout: float):
+        self.short = f"{name} #{number}"
+        self.what = f"{self.short} ({nbytes / 1e6:.3g} MB)"
+        self.done = False
+        self.timeout = timeout
+        self.requests = requests
+        self.request: Any = None  # the piece under way
+        self.pieces = 0  # started so far
+        self.number = number
+        self._queue = queue
+
+    def test(self) -> bool:
+        """Takes the collectives as far as they go without waiting, and says whether this one is done."""
+        return self._queue.test(self)
+
+    def wait(self) -> None:
+        """Returns when this one, and with it all that were started before it, is done."""
+        self._queue.wait(self)
+
+
+class Operations:
+    """Collectives run in the order in which they were started, one piece under way at a time.
+
+    So any number of them may be in flight, the ranks may ask for them in different orders and at different times, and
+    the k-th that ends is the k-th that was started, on every rank.
+
+    Args:
+        rank: for messages.
+        look: raises if another rank has left or given up; given what this rank waits in.
+        give_up: raises; given what this rank waited in and how long.
+
+    Attributes:
+        completed: collectives that have ended on this rank.
+        broken: what cut a collective short, after which no other can follow. broken_in: the collective.
+    """
+
+    def __init__(self, rank: int, look: Callable[[str], None], give_up: Callable[[str, float], None]):
+        self.completed = 0
+        self.broken: BaseException | None = None
+        self.broken_in = ""
+        self._rank, self._look, self._give_up = rank, look, give_up
+        self._started = 0
+        self._pending: deque[Operation] = deque()  # keeps the buffers that MPI may still write into
+        self._unclaimed: dict[int, Operation] = {}  # whose end nobody has asked for
+        self._progress = 0  # pieces that have ended
+        self._polled = (0, 0.0, 0.0)  # progress at the last poll, its time, and the seconds polled without any
+
+    @property
+    def unclaimed(self) -> Operation | None:
+        """The first that nobody has waited for."""
+        return next(iter(self._unclaimed.values()), None)
+
+    def start(self, name: str, nbytes: int, requests: Iterator, timeout: float) -> Operation:
+        """Starts a collective, or lets it follow those that are under way.
+
+        Args:
+            name: what it is called in messages.
+            nbytes: size of the data, for messages.
+            requests: posts one non-blocking piece each time it is advanced.
+            timeout: seconds that a piece may take.
+
+        Raises:
+            RuntimeError: an earlier collective was cut short.
+        """
+        self._check(name)
+        self._started += 1
+        operation = Operation(self, name, self._started, nbytes, requests, timeout)
+        self._pending.append(operation)
+        self._unclaimed[operation.number] = operation
+        with self._guard():
+            self._advance()
+        return operation
+
+    def test(self, operation: Operation) -> bool:
+        if not operation.done:
+            self._check(operation.what)
+            with self._guard():
+                self._advance()
+                if not operation.done:
+                    self._poll(operation)
+                    return False
+        self._unclaimed.pop(operation.number, None)
+        return True
+
+    def wait(self, operation: Operation) -> None:
+        self._unclaimed.pop(operation.number, None)
+        if operation.done:
+            return
+        self._check(operation.what)
+        with self._guard():
+            self._advance()
+            seen = -1
+            while not operation.done:
+                now = time.monotonic()
+                if seen != self._progress:
+                    seen, start, pause = self._progress, now, SLEEP_SECONDS
+                    spin = SPIN_SECONDS if self._pending[0].pieces == 1 else SPIN_SECONDS_UNDERWAY
+                waited = now - start
+                if waited < spin:
+                    _yield_core()
+                else:
+                    self._look(self._pending[0].what)
+                    if waited > operation.timeout:
+                        self._give_up(self._pending[0].what, waited)
+                    time.sleep(pause)  # Python runs the handlers of signals here, and between any two lines
+                    pause = min(1.5 * pause, SLEEP_LIMIT)
+                self._advance()
+
+    def _advance(self) -> None:
+        """Takes the collectives as far as they go without waiting."""
+        while self._pending:
+            first = self._pending[0]
+            while first.request is None or first.request.Test():
+                self._progress += 1
+                first.request = next(first.requests, None)
+                if first.request is None:
+                    self._pending.popleft()
+                    self.completed += 1
+                    first.done = True
+                    break
+                first.pieces += 1
+            else:
+                return
+
+    def _poll(self, operation: Operation) -> None:
+        what = self._pending[0].what
+        self._look(what)
+        progress, last, polled = self._polled
+        now = time.monotonic()
+        polled = polled + min(now - last, POLL_GAP_SECONDS) if progress == self._progress else 0.0
+        self._polled = (self._progress, now, polled)
+        if polled > operation.timeout:
+            self._give_up(what, polled)
+
+    def _check(self, name: str) -> None:
+        if self.broken is not None:
+            raise RuntimeError(
+                f"rank {self._rank} cannot go on with {name}: {self.broken_in} was cut short by {self.broken!r}, and "
+                "the ranks are out of step since; end the job and start it again"
+            ) from self.broken
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self.broken, self.broken_in = error, self._pending[0].short if self._pending else "a collective"
+            raise
+
+
+def _yield_core() -> None:
+    os.sched_yield() if hasattr(os, "sched_yield") else time.sleep(0)

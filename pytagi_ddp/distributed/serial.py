@@ -1,0 +1,43 @@
+"""The engine for one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pytagi_ddp.distributed.handle import Finished, Work
+from pytagi_ddp.distributed.interface import Communicator
+
+
+class SerialCommunicator(Communicator):
+    """One process on its own; needs no MPI."""
+
+    backend = "serial"
+
+    def __init__(self) -> None:
+        super().__init__(rank=0, world_size=1, local_rank=0, local_world_size=1)
+
+    def _all_reduce(self, buffer: np.ndarray, op: str) -> Work:
+        return Finished()
+
+    def _reduce(self, buffer: np.ndarray, op: str, root: int) -> None:
+        pass
+
+    def _broadcast(self, buffer: np.ndarray, root: int) -> Work:
+        return Finished()
+
+    def _all_gather(self, send: np.ndarray, receive: np.ndarray) -> None:
+        receive.reshape(-1)[:] = send.reshape(-1)
+
+    def _all_to_all(self, send: np.ndarray, receive: np.ndarray) -> None:
+        receive.reshape(-1)[:] = send.reshape(-1)
+
+    def _broadcast_object(self, obj: Any, root: int) -> Any:
+        return obj
+
+    def _all_gather_object(self, obj: Any, channel: str = "gather") -> list:
+        return [obj]
+
+    def _barrier(self, timeout: float | None) -> None:
+        pass
