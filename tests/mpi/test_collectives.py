@@ -65,6 +65,61 @@ comm.barrier()
 waited = comm.all_gather_object(time.monotonic() - start)
 checks["barrier holds the first for the last"] = size == 1 or waited[0] > 0.15 * (size - 1)
 
+COMBINE = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min, "prod": np.prod}
+for dtype in (np.float32, np.float64, np.int64):
+    for op, combine in COMBINE.items():
+        if op == "mean" and dtype is np.int64:
+            continue
+        for n in (0, 7, LEAD + PIECE + 3 if op == "max" else 1023):
+            parts = [share.integers(-9, 10, n).astype(dtype) for share in shares]
+            expected = combine(parts, axis=0).astype(dtype) if n else parts[0]
+            buffer = parts[rank].copy()
+            comm.all_reduce(buffer, op)
+            name = f"{op} {np.dtype(dtype).name} {n}"
+            checks[f"all_reduce {name}"] = bool(np.array_equal(buffer, expected))
+            digests = comm.all_gather_object(hashlib.sha256(buffer).hexdigest())
+            checks[f"all_reduce {name} same bits"] = len(set(digests)) == 1
+            for root in {0, size - 1}:
+                buffer = parts[rank].copy()
+                comm.reduce(buffer, op, root)
+                right = expected if rank == root else parts[rank]
+                checks[f"reduce {name} to {root}"] = bool(np.array_equal(buffer, right))
+
+for dtype in (np.float32, np.float64):
+    values = np.array([[np.nan, 0.0, -np.inf, 2.0], [1.0, -0.0, np.inf, -3.0], [5.0, 0.0, -0.0, -np.nan]], dtype)
+    for op, combine in (("max", np.max), ("min", np.min), ("sum", np.sum)):
+        buffer = values[rank].copy()
+        with np.errstate(invalid="ignore"):
+            expected = combine(values[:size], axis=0)
+        comm.all_reduce(buffer, op)
+        checks[f"{op} {np.dtype(dtype).name} NaN reaches all"] = bool(np.array_equal(buffer, expected, equal_nan=True))
+        bits = comm.all_gather_object(buffer.tobytes())
+        checks[f"{op} {np.dtype(dtype).name} NaN same bits"] = len(set(bits)) == 1
+        kept = values[rank].copy()
+        comm.reduce(kept, op, size - 1)
+        checks[f"{op} reduce keeps NaN elsewhere"] = rank == size - 1 or kept.tobytes() == values[rank].tobytes()
+scalar = np.array(1.0 + rank, np.float32)
+for op in ("max", "mean"):
+    value = scalar.copy()
+    comm.all_reduce(value, op)
+    checks[f"{op} 0-d"] = value == {"max": size, "mean": (1 + size) / 2}[op]
+
+kind = np.dtype([("a", "f2"), ("b", "i4")])
+for dtype, n in [("f2", 5), ("i8", 0), ("?", 3), (kind, 4), ("f2", 2 * LEAD + 2 * PIECE + 5)]:
+    blocks = np.empty((size, size, n), dtype)
+    blocks[:] = np.zeros(1, dtype) if isinstance(dtype, np.dtype) else np.ones(1).astype(dtype)
+    if dtype is kind:
+        blocks["b"] = np.arange(blocks.size).reshape(blocks.shape)
+    elif dtype in ("f2", "i8"):
+        blocks *= (np.arange(size * size).reshape(size, size, 1)).astype(dtype)
+        blocks[..., -1:] += np.ones(1, dtype) / 2 if dtype == "f2" else 1
+    receive = np.empty_like(blocks[0])
+    comm.all_to_all(blocks[rank], receive)
+    checks[f"all_to_all {dtype} {n}"] = receive.tobytes() == blocks[:, rank].tobytes()
+    receive = np.empty_like(blocks[0])
+    comm.all_gather(blocks[rank, 0], receive)
+    checks[f"all_gather {dtype} {n}"] = receive.tobytes() == blocks[:, 0].tobytes()
+
 before = comm.reduce_calls, comm.reduce_bytes, comm.reduce_seconds
 comm.all_reduce(np.zeros(1000, np.float32))
 checks["counts calls and bytes"] = (comm.reduce_calls - before[0], comm.reduce_bytes - before[1]) == (1, 4000)
@@ -77,6 +132,13 @@ for name, call in {
     "float16": lambda: comm.all_reduce(np.zeros(4, np.float16)),
     "list": lambda: comm.broadcast([1, 2]),
     "root": lambda: comm.broadcast(np.zeros(1), size),
+    "root of a reduce": lambda: comm.reduce(np.zeros(1), root=-1),
+    "mean of integers": lambda: comm.all_reduce(np.zeros(4, np.int64), "mean"),
+    "unknown op": lambda: comm.all_reduce(np.zeros(4), "median"),
+    "uneven blocks": lambda: comm.all_to_all(np.zeros(2 * size), np.zeros(size)),
+    "blocks of another size": lambda: comm.all_gather(np.zeros(2), np.zeros(2 * size + 1)),
+    "other dtype": lambda: comm.all_gather(np.zeros(2), np.zeros(2 * size, np.float32)),
+    "one memory": lambda: comm.all_to_all(scalars := np.zeros(size), scalars),
 }.items():
     try:
         call()
@@ -97,7 +159,7 @@ def test_collectives(np):
     assert (result.returncode, result.stderr) == (0, "")
     report = json.loads(result.stdout)
     assert report["failed"] == [[]] * np
-    assert report["count"] >= 44
+    assert report["count"] >= 160
 
 
 @pytest.mark.parametrize("np", [2, 3])
