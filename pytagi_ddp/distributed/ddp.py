@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator, create_communicator
+from pytagi_ddp.distributed.exchange import exchange_deltas, pool_statistics
 from pytagi_ddp.distributed.placement import choose_device
-from pytagi_ddp.nn.arena import HEADER
-from pytagi_ddp.nn.batch_norm import BatchNorm2d
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.persistence import StateDict
 from pytagi_ddp.nn.sequential import Sequential
@@ -87,10 +86,7 @@ class DDPSequential:
             model.to_device(f"cuda:{choose_device(self.communicator.local_rank, c.device_ids)}")
         self._pooled: Array | None = None  # the header of the last reduced buffer
         self._stop = False
-        self._norms = [leaf for _, leaf in model.named_leaves() if isinstance(leaf, BatchNorm2d)]
-        for norm in self._norms:
-            norm.pool_at_step = True
-        model.forget_graphs()
+        pool_statistics(model)
         self._compare_ranks()
         self.synchronize()
 
@@ -145,17 +141,8 @@ class DDPSequential:
             FloatingPointError: a delta that is not finite (on every rank alike); its parameter was not changed. On a
                 GPU it comes with the next step, see `Sequential.step`.
         """
-        arena, samples, array = self.model.arena, self.model._samples, self.model.kernels.array
-        if not samples:
-            array.clear(arena.buffer)
-        header = arena.tail[:HEADER]
-        array.copy(np.array([samples, samples > 0, self._stop], np.float32), header)
-        self.communicator.all_reduce(arena.buffer)
-        self._pooled = array.snapshot(header)
-        self.model._samples = 0
-        for norm in self._norms:
-            norm.update_running()
-        arena.step_pooled(self.average)
+        self._pooled = exchange_deltas(self.communicator, self.model, self._stop)
+        self.model.arena.step_pooled(self.average)
 
     @property
     def stop_requested(self) -> bool:
