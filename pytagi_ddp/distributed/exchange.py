@@ -1,0 +1,61 @@
+"""The deltas of all ranks, added into every replica."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.nn.arena import HEADER
+from pytagi_ddp.nn.batch_norm import BatchNorm2d
+from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.nn.state import Array
+
+
+def batch_norms(model: Sequential) -> list[BatchNorm2d]:
+    """The layers whose statistics ranks share, in forward order."""
+    return [leaf for leaf in model.arena.leaves if isinstance(leaf, BatchNorm2d)]
+
+
+def pool_statistics(model: Sequential) -> None:
+    """Lets the running statistics of `model` wait for the sums of all ranks, which come with `exchange_deltas`."""
+    for norm in batch_norms(model):
+        norm.pool_at_step = True
+    model.forget_graphs()
+
+
+def exchange_deltas(
+    communicator: Communicator,
+    model: Sequential,
+    average: bool,
+    stop: bool = False,
+    reduce: Callable[[], None] | None = None,
+) -> Array:
+    """Adds the deltas, samples and BatchNorm sums of all ranks; the next `Sequential.step` applies them. Collective.
+
+    A rank without samples since its last step contributes zeros.
+
+    Args:
+        communicator: of all ranks. model: this rank's replica.
+        average: what the step makes of the sum, see `DDPSequential`.
+        stop: whether this rank asks all to stop.
+        reduce: how the arena's buffer is added over ranks; None: one all-reduce.
+
+    Returns:
+        (samples, ranks that had any, ranks that ask to stop), of all ranks.
+    """
+    arena, array = model.arena, model.kernels.array
+    if not model._samples:
+        array.clear(arena.buffer)
+    header = arena.tail[:HEADER]
+    array.copy(np.array([model._samples, model._samples > 0, stop], np.float32), header)
+    if reduce is None:
+        communicator.all_reduce(arena.buffer)
+    else:
+        reduce()
+    model._samples, model._accumulate = 0, False
+    model._pooled_average = average
+    for norm in batch_norms(model):
+        norm.update_running()
+    return array.snapshot(header)
