@@ -24,7 +24,7 @@ def run(code: str, tmp_path) -> str:
 
 
 def test_the_blocks_are_found():
-    assert (len(blocks("python")), len(blocks("sh"))) == (2, 3)
+    assert (len(blocks("python")), len(blocks("sh"))) == (2, 5)
 
 
 @pytest.mark.parametrize("index", range(2))

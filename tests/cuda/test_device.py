@@ -102,6 +102,17 @@ def test_the_processor_is_always_there():
     assert net.arena is arena
 
 
+@needs_no_gpu
+def test_launches_of_a_step_are_counted_without_a_gpu():
+    root = Path(__file__).parents[2]
+    run = subprocess.run([sys.executable, "-m", "benchmarks.gpu"], cwd=root, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    first, second, *_ = lines = run.stdout.splitlines()
+    assert first == f"no GPU: no times ({cuda.why_not()})" and second.endswith("exit code 0")
+    counts = {name: int(launches) for name, launches, *_ in map(str.split, lines[3:])}
+    assert 8 <= counts["mlp-128-b32"] <= 16 and 250 <= counts["resnet18-b16"] <= 400
+
+
 THERE_AND_BACK = """
 import copy
 import numpy as np
