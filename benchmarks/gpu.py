@@ -11,6 +11,7 @@ import argparse
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -20,7 +21,7 @@ from shutil import which
 from pytagi_ddp import cuda
 from pytagi_ddp.data.cifar10 import find_cifar10
 
-SECTIONS = ("versions", "tests", "layers", "steps", "kernels", "torch", "cifar")
+SECTIONS = ("versions", "tests", "peak", "layers", "steps", "kernels", "torch", "cifar")
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = (
     "pytagi-ddp",
@@ -68,6 +69,46 @@ def run(say: Callable[[str], None], what: str, *module: str, **environment: str)
         say(f"  {line}")
 
 
+def report_peaks(peaks: dict[bool, float], say: Callable[[str], None]) -> None:
+    for tf32, peak in peaks.items():
+        say(f"matrix peak of cuBLAS, {'TF32' if tf32 else 'fp32'}: {peak / 1e12:.1f} TFLOP/s")
+
+
+def report_cifar(epochs: int, say: Callable[[str], None]) -> None:
+    if find_cifar10() is None:
+        say("CIFAR-10: not found (PYTAGI_DATA or ./data/cifar); no training")
+        return
+    options = ["--device", "cuda", "--data", "cifar10", "--epochs", str(epochs), "--progress", "lines"]
+    run(say, "CIFAR-10, ResNet18", "examples.ddp_cifar_resnet", *options)
+
+
+def sections(epochs: int, say: Callable[[str], None]) -> dict[str, Callable[[], object]]:
+    """What each of `SECTIONS` does."""
+    from benchmarks import gpu_timing, gpu_torch
+
+    peaks = gpu_timing.peaks
+    return {
+        "versions": lambda: report_versions(say),
+        "tests": lambda: run(say, "tests", "pytest", "-m", "gpu", "-q", "--no-header"),
+        "peak": lambda: report_peaks(peaks(), say),
+        "layers": lambda: gpu_timing.report_layers(peaks(), say),
+        "steps": lambda: gpu_timing.report_steps(peaks(), say),
+        "kernels": lambda: [gpu_timing.report_kernels(tf32, say) for tf32 in gpu_timing.types()],
+        "torch": lambda: gpu_torch.report_torch(say),
+        "cifar": lambda: report_cifar(epochs, say),
+    }
+
+
+def attempt(section: str, report: Callable[[], object], say: Callable[[str], None]) -> None:
+    """Runs a section; its failure goes into the report, and the next one has its turn."""
+    try:
+        report()
+    except Exception:
+        say(f"{section} failed:\n{traceback.format_exc()}")
+    finally:
+        cuda.allow_tf32 = cuda.use_graphs = False
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", action="append", choices=SECTIONS, help="may be repeated; default: all")
@@ -88,34 +129,9 @@ def main() -> None:
         with output.open("a") as file:
             file.write(line + "\n")
 
-    if "versions" in chosen:
-        report_versions(say)
-    if "tests" in chosen:
-        run(say, "tests", "pytest", "-m", "gpu", "-q", "--no-header")
-    if {"layers", "steps"} & set(chosen):
-        from benchmarks import gpu_timing
-
-        peak = gpu_timing.peaks()
-        say("matrix peak: " + ", ".join(f"{'TF32' if t else 'fp32'} {p / 1e12:.1f} TFLOP/s" for t, p in peak.items()))
-        if "layers" in chosen:
-            gpu_timing.report_layers(peak, say)
-        if "steps" in chosen:
-            gpu_timing.report_steps(peak, say)
-    if "kernels" in chosen:
-        from benchmarks import gpu_timing
-
-        for tf32 in gpu_timing.types():
-            gpu_timing.report_kernels(tf32, say)
-    if "torch" in chosen:
-        from benchmarks.gpu_torch import report_torch
-
-        report_torch(say)
-    if "cifar" in chosen:
-        if find_cifar10() is None:
-            say("CIFAR-10: not found (PYTAGI_DATA or ./data/cifar); no training")
-        else:
-            options = ["--device", "cuda", "--data", "cifar10", "--epochs", str(args.epochs), "--progress", "lines"]
-            run(say, "CIFAR-10, ResNet18", "examples.ddp_cifar_resnet", *options)
+    for section, report in sections(args.epochs, say).items():
+        if section in chosen:
+            attempt(section, report, say)
     print(f"report: {output}")
 
 
