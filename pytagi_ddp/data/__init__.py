@@ -11,12 +11,13 @@ from pytagi_ddp.data.dataset import ImageDataset
 from pytagi_ddp.data.folders import DatasetNotFoundError
 from pytagi_ddp.data.loader import BatchLoader
 from pytagi_ddp.data.mnist import download_mnist, find_mnist, load_mnist
-from pytagi_ddp.data.sampler import EvaluationSampler, IndexBatch, ShardedSampler
+from pytagi_ddp.data.sampler import DistributedSampler, EvaluationSampler, IndexBatch, ShardedSampler
 from pytagi_ddp.data.synthetic import synthetic_images
 
 __all__ = [
     "BatchLoader",
     "DatasetNotFoundError",
+    "DistributedSampler",
     "EvaluationSampler",
     "ImageDataset",
     "IndexBatch",

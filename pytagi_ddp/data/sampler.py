@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from typing import NamedTuple
 
 import numpy as np
@@ -164,3 +164,75 @@ class EvaluationSampler:
             begin = self.begin + batch * batch_size
             indices = np.arange(begin, min(begin + batch_size, self.end))
             yield IndexBatch(indices, batch, 0, len(indices))
+
+
+class DistributedSampler:
+    """Sample indices of one rank, one by one, for loops that cut batches themselves; as PyTorch's of this name.
+
+    Rank r takes items r, r + R, r + 2 R, ... of the epoch's order, which is `ShardedSampler`'s: R ranks with batches of
+    B see, batch by batch, the samples that it gives them. Where R does not divide the samples, every rank still gets
+    equally many, unless `pad` and `drop_last` are both off.
+
+    For training. Padding counts samples twice and dropping leaves some out, so evaluate with `EvaluationSampler`, which
+    is exact.
+
+    Args:
+        data: Data set (anything with a length), or its number of samples.
+        rank: This rank.
+        world_size: Number of ranks.
+        shuffle: Permute the samples anew in each epoch; otherwise keep the stored order.
+        seed: Shared by all ranks, >= 0.
+        drop_last: Leave the last few samples out, until all ranks have equally many.
+        pad: Repeat samples from the start of the order, until all ranks have equally many; None: unless drop_last.
+
+    Attributes:
+        num_samples: Samples in the data set.
+        epoch: See `set_epoch`.
+
+    Raises:
+        ValueError: Sizes, ranks or seeds out of range; both drop_last and pad; drop_last or neither with fewer samples
+            than ranks, which would leave a rank without any.
+    """
+
+    def __init__(
+        self,
+        data: Sized | int,
+        rank: int = 0,
+        world_size: int = 1,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        pad: bool | None = None,
+    ) -> None:
+        num_samples = len(data) if isinstance(data, Sized) else int(data)
+        self._sharded = ShardedSampler(num_samples, rank, world_size, shuffle, seed)
+        self._pad = not drop_last if pad is None else pad
+        if drop_last and self._pad:
+            raise ValueError("drop_last and pad exclude each other: leave samples out, or repeat some")
+        if num_samples < world_size and not self._pad:
+            raise ValueError(f"{num_samples} samples leave some of {world_size} ranks without any; use pad=True")
+        self.num_samples = num_samples
+        if self._pad:
+            self._total = -(-num_samples // world_size) * world_size
+        else:
+            self._total = num_samples // world_size * world_size if drop_last else num_samples
+
+    @property
+    def epoch(self) -> int:
+        return self._sharded.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the permutation; all ranks must name the same epoch.
+
+        Raises:
+            ValueError: epoch < 0.
+        """
+        self._sharded.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        """Samples of this rank in an epoch."""
+        return len(range(self._sharded.rank, self._total, self._sharded.world_size))
+
+    def __iter__(self) -> Iterator[int]:
+        order = np.resize(self._sharded._order(), self._total)  # repeats from the start where it gets longer
+        return iter(order[self._sharded.rank :: self._sharded.world_size].tolist())
