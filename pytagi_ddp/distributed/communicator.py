@@ -48,12 +48,8 @@ def create_communicator(
         LaunchError: the launcher does not fit the MPI library, mpi4py is missing, or /dev/shm is too small; for
             ``"nccl"``: a rank without NCCL or a GPU of its own.
     """
-    if backend not in ("auto", *ENGINES):
-        raise ValueError(f"unknown backend {backend!r}; known are {', '.join(map(repr, ('auto', *ENGINES)))}")
+    backend = resolve_backend(backend)
     limit = _time_limit(timeout)
-    if backend == "auto":
-        launch = detect_launcher()
-        backend = "serial" if launch is None or launch.world_size == 1 else "mpi"
     communicator = ENGINES[backend](limit, device_ids, cuda_aware_mpi)
     for name, asked in (("rank", rank), ("world_size", world_size)):
         actual = getattr(communicator, name)
@@ -64,6 +60,20 @@ def create_communicator(
                 f"of {communicator.world_size}); leave it out, or start that many ranks with mpirun -np"
             )
     return communicator
+
+
+def resolve_backend(backend: str) -> str:
+    """Returns the engine that a name stands for: itself, and what "auto" takes here.
+
+    Raises:
+        ValueError: unknown name.
+    """
+    if backend not in ("auto", *ENGINES):
+        raise ValueError(f"unknown backend {backend!r}; known are {', '.join(map(repr, ('auto', *ENGINES)))}")
+    if backend != "auto":
+        return backend
+    launch = detect_launcher()
+    return "serial" if launch is None or launch.world_size == 1 else "mpi"
 
 
 def _serial(timeout: float, device_ids: Sequence[int] | None, cuda_aware_mpi: bool) -> Communicator:

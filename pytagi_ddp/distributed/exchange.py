@@ -13,6 +13,10 @@ from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.state import Array
 
 
+class PooledSamples(int):
+    """Samples of deltas that hold those of all ranks: a rank that adds none to them has nothing to contribute."""
+
+
 def batch_norms(model: Sequential) -> list[BatchNorm2d]:
     """The layers whose statistics ranks share, in forward order."""
     return [leaf for leaf in model.arena.leaves if isinstance(leaf, BatchNorm2d)]
@@ -28,17 +32,15 @@ def pool_statistics(model: Sequential) -> None:
 def exchange_deltas(
     communicator: Communicator,
     model: Sequential,
-    average: bool,
     stop: bool = False,
     reduce: Callable[[], None] | None = None,
 ) -> Array:
-    """Adds the deltas, samples and BatchNorm sums of all ranks; the next `Sequential.step` applies them. Collective.
+    """Adds the deltas, samples and BatchNorm sums of all ranks; `arena.step_pooled` applies them. Collective.
 
     A rank without samples since its last step contributes zeros.
 
     Args:
         communicator: of all ranks. model: this rank's replica.
-        average: what the step makes of the sum, see `DDPSequential`.
         stop: whether this rank asks all to stop.
         reduce: how the arena's buffer is added over ranks; None: one all-reduce.
 
@@ -55,7 +57,6 @@ def exchange_deltas(
     else:
         reduce()
     model._samples, model._accumulate = 0, False
-    model._pooled_average = average
     for norm in batch_norms(model):
         norm.update_running()
     return array.snapshot(header)

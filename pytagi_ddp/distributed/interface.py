@@ -179,6 +179,11 @@ class Communicator(ABC):
         """Ends the use of this communicator; not collective, and may be called more than once."""
         self._closed = True
 
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has been called."""
+        return self._closed
+
     def report_dropped(self, what: str) -> None:
         """Makes the next collective raise: nobody has waited for `what`, and nobody can any more."""
         self._dropped = self._dropped or what

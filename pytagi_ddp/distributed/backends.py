@@ -1,0 +1,68 @@
+"""The communicators of this process, by name: made once by `initialize`, found by everyone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytagi_ddp.distributed.communicator import Communicator, create_communicator, resolve_backend
+
+Backend = str | Communicator
+
+_initialized: dict[str, Communicator] = {}
+
+
+def initialize(backend: str = "auto", **options: Any) -> Communicator:
+    """Connects this process to the others, once; later calls without options return the same communicator.
+
+    Args:
+        backend: "auto" (MPI when a launcher has started several ranks, else serial), "mpi", "nccl" or "serial".
+        options: those of `create_communicator`: timeout (seconds), rank, world_size (checked), device_ids,
+            cuda_aware_mpi=True (GPU arrays go to an MPI library that is built for them).
+
+    Raises:
+        RuntimeError: options for a backend that is initialised already; close its communicator first.
+        ValueError, LaunchError: as `create_communicator`.
+    """
+    name = resolve_backend(backend)
+    if not is_initialized(name):
+        _initialized[name] = create_communicator(name, **options)
+    elif options:
+        raise RuntimeError(
+            f"backend {name!r} is initialised already, so {', '.join(options)} would have no effect; close() the "
+            "communicator first, or leave the options out"
+        )
+    return _initialized[name]
+
+
+def is_initialized(backend: str | None = None) -> bool:
+    """Whether `initialize` has been called for a backend, or (None) for any, and its communicator is not closed."""
+    names = list(_initialized) if backend is None else [resolve_backend(backend)]
+    return any(name in _initialized and not _initialized[name].closed for name in names)
+
+
+def get_distributed_backend(backend: Backend = "auto") -> Communicator:
+    """Returns the communicator of an initialised backend; a communicator is returned as it is.
+
+    Raises:
+        RuntimeError: the backend is not initialised. ValueError: unknown name.
+    """
+    if isinstance(backend, Communicator):
+        return backend
+    if not is_initialized(backend):
+        raise RuntimeError(f"backend {backend!r} is not initialised: call initialize({backend!r}) first, on every rank")
+    return _initialized[resolve_backend(backend)]
+
+
+def rank(backend: Backend = "auto") -> int:
+    """Returns the index of this process among all ranks."""
+    return get_distributed_backend(backend).rank
+
+
+def local_rank(backend: Backend = "auto") -> int:
+    """Returns the index of this process among the ranks on its node: those that share its memory."""
+    return get_distributed_backend(backend).local_rank
+
+
+def total_workers(backend: Backend = "auto") -> int:
+    """Returns the number of ranks."""
+    return get_distributed_backend(backend).world_size

@@ -1,0 +1,62 @@
+"""One rank's share of a data set."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from pytagi_ddp.distributed.backends import Backend, get_distributed_backend
+
+
+class DistributedDataContainer:
+    """This rank's share of anything with a length and items: contiguous, and never empty.
+
+    Rank r of R has items floor(N r / R) to floor(N (r + 1) / R) of N: shares are disjoint, cover the data, and differ
+    by at most one item. So ranks may have different numbers of batches; `ShardedSampler` gives all the same number.
+
+    Indices count from the start of the share; negative ones from its end. A slice gives a list of items; the share of a
+    NumPy or CuPy array is a view of it and takes every index that arrays take.
+
+    Args:
+        backend: name given to `initialize`, or a communicator.
+        data: the same on every rank.
+
+    Attributes:
+        data: as given. indices: range of the share in it.
+
+    Raises:
+        ValueError: fewer items than ranks.
+        TypeError: no length or no items.
+    """
+
+    def __init__(self, backend: Backend, data: Any):
+        communicator = get_distributed_backend(backend)
+        rank, ranks = communicator.rank, communicator.world_size
+        if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+            raise TypeError(f"DistributedDataContainer needs data with len() and items, got {type(data).__name__}")
+        size = len(data)
+        if size < ranks:
+            raise ValueError(f"{size} items cannot be shared by {ranks} ranks: each needs at least one")
+        self.data = data
+        self.indices = range(size * rank // ranks, size * (rank + 1) // ranks)
+        is_array = isinstance(data, np.ndarray) or hasattr(data, "__cuda_array_interface__")
+        self._view = data[self.indices.start : self.indices.stop] if is_array else None
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: Any) -> Any:
+        if self._view is not None:
+            return self._view[index]
+        if isinstance(index, slice):
+            return [self.data[i] for i in self.indices[index]]
+        try:
+            return self.data[self.indices[operator.index(index)]]
+        except IndexError:
+            raise IndexError(f"index {index} is out of range for a share of {len(self)} items") from None
+
+    def __iter__(self) -> Iterator:
+        return (self[i] for i in range(len(self)))

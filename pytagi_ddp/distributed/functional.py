@@ -1,0 +1,50 @@
+"""Data-parallel training for loops of one's own: `DDPSequential.step` in two halves."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pytagi_ddp.distributed.backends import Backend, get_distributed_backend
+from pytagi_ddp.distributed.exchange import PooledSamples, batch_norms, exchange_deltas
+from pytagi_ddp.nn.sequential import Sequential
+
+
+def allreduce_deltas(backend: Backend, model: Sequential, average: bool = True) -> int:
+    """Replaces the deltas of `model` by those of all ranks; `model.step()` then is the step of `DDPSequential`.
+
+    With n_r samples on rank r since the last exchange, n their sum, and R_a the ranks that have any:
+
+        average=False:  sum over ranks, cap factor c(n).
+        average=True:   sum / R_a, cap factor c(ceil(n / R_a)).
+
+    Parameters come out with the same bits as `DDPSequential`'s, on every rank. One all-reduce; every rank must call it,
+    and `model.step()`, equally often, whether or not it had a batch. On a GPU it waits for the result.
+
+    Args:
+        backend: name given to `initialize`, or a communicator.
+        model: this rank's replica, made equal by `synchronize(backend, model)` before the first pass.
+        average: see `DDPSequential` for what the two mean.
+
+    Returns:
+        n, the samples of all ranks; 0 when no rank had any, and then the step changes nothing.
+
+    Raises:
+        TypeError: no `Sequential` (a `DDPSequential` does all this in its `step`).
+        RuntimeError: BatchNorm layers that still move their running statistics on their own; `synchronize` the model
+            first.
+    """
+    if not isinstance(model, Sequential):
+        raise TypeError(f"allreduce_deltas works on a Sequential, not on {type(model).__name__}")
+    if not all(norm.pool_at_step for norm in batch_norms(model)):
+        raise RuntimeError(
+            "the BatchNorm layers of this network take their running statistics from this rank alone; call "
+            "synchronize(backend, model) before the first forward pass"
+        )
+    pooled = exchange_deltas(get_distributed_backend(backend), model)
+    samples, ranks = (round(float(value)) for value in model.kernels.array.to_host(pooled)[:2])
+    parts = ranks if average and ranks else 1
+    if parts > 1:
+        delta = model.arena.delta
+        delta *= np.float32(1) / np.float32(parts)
+    model._samples = PooledSamples(-(-samples // parts))
+    return samples

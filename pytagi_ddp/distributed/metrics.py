@@ -1,0 +1,78 @@
+"""Numbers of all ranks as one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from numbers import Real
+
+from pytagi_ddp.distributed.backends import Backend, get_distributed_backend
+
+OPS = ("sum", "mean", "max", "min")
+
+
+def all_reduce_metrics(
+    backend: Backend, metrics: Mapping[str, Real | tuple[Real, Real]], op: str = "mean"
+) -> dict[str, float]:
+    """Combines metrics of all ranks, in float64 and one collective; every rank gets the same.
+
+    A pair is a sum and the number of samples in it, and becomes the mean over all samples, sum s_r / sum n_r, rounded
+    once: exact for ranks with different numbers of samples, unlike a mean of means. NaN where there are none.
+
+    Args:
+        backend: name given to `initialize`, or a communicator.
+        metrics: the same names on every rank: numbers, or pairs (sum, count).
+        op: what becomes of plain numbers: "sum", "mean" (over ranks), "max" or "min"; NaN on any rank gives NaN.
+
+    Raises:
+        ValueError: an unknown op; names, or pairs and numbers, that differ between ranks.
+        TypeError: a value that is neither a number nor a pair, on whatever rank.
+    """
+    if op not in OPS:
+        raise ValueError(f"all_reduce_metrics: unknown op {op!r}; known are {', '.join(map(repr, OPS))}")
+    everyone = get_distributed_backend(backend).all_gather_object({name: _plain(metrics[name]) for name in metrics})
+    for rank, theirs in enumerate(everyone):
+        for name in [*everyone[0], *(name for name in theirs if name not in everyone[0])]:
+            kinds = [_kind(values, name) for values in (everyone[0], theirs)]
+            if "nothing" in kinds or (kinds[0] != kinds[1] and None not in kinds):
+                raise ValueError(f"metric {name!r} is {kinds[0]} on rank 0 and {kinds[1]} on rank {rank}")
+        for name, value in theirs.items():
+            if isinstance(value, str):
+                raise TypeError(f"metric {name!r} on rank {rank} is {value}, not a number or a pair (sum, count)")
+    return {name: _combine([values[name] for values in everyone], op) for name in metrics}
+
+
+def _plain(value) -> float | tuple[float, float] | str:
+    """A number, a pair, or, to tell the other ranks, the name of another type."""
+    pair = isinstance(value, tuple | list) and len(value) == 2
+    try:
+        return (float(value[0]), float(value[1])) if pair else float(_number(value))
+    except (TypeError, ValueError):
+        return type(value).__name__
+
+
+def _number(value):
+    if isinstance(value, str | bytes):
+        raise TypeError(value)
+    return value
+
+
+def _kind(values: dict, name: str) -> str | None:
+    if name not in values:
+        return "nothing"
+    value = values[name]
+    return None if isinstance(value, str) else "a pair" if isinstance(value, tuple) else "a number"
+
+
+def _combine(values: list, op: str) -> float:
+    if isinstance(values[0], tuple):
+        total, count = (_sum(column) for column in zip(*values, strict=True))
+        return total / count if count else math.nan
+    if op in ("max", "min"):
+        return math.nan if any(map(math.isnan, values)) else {"max": max, "min": min}[op](values)
+    return _sum(values) / (len(values) if op == "mean" else 1)
+
+
+def _sum(values) -> float:
+    """Rounded once; infinities as usual."""
+    return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)
