@@ -48,10 +48,11 @@ def exchange_deltas(
         (samples, ranks that had any, ranks that ask to stop), of all ranks.
     """
     arena, array = model.arena, model.kernels.array
-    if not model._samples:
+    samples = 0 if isinstance(model._samples, PooledSamples) else model._samples
+    if not samples:
         array.clear(arena.buffer)
     header = arena.tail[:HEADER]
-    array.copy(np.array([model._samples, model._samples > 0, stop], np.float32), header)
+    array.copy(np.array([samples, samples > 0, stop], np.float32), header)
     if reduce is None:
         communicator.all_reduce(arena.buffer)
     else:
