@@ -1,14 +1,20 @@
 """Data-parallel training: every rank a replica, one all-reduce per step."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from pytagi_ddp.distributed.buckets import Buckets
 from pytagi_ddp.distributed.communicator import Communicator, create_communicator
 from pytagi_ddp.distributed.exchange import exchange_deltas, pool_statistics
+from pytagi_ddp.distributed.merge import PosteriorMerge
 from pytagi_ddp.distributed.placement import choose_device
+from pytagi_ddp.distributed.sync_batch_norm import SyncBatchNorm
+from pytagi_ddp.distributed.wire import WIRE_DTYPES, HalfPrecisionSum
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.persistence import StateDict
 from pytagi_ddp.nn.sequential import Sequential
@@ -26,6 +32,10 @@ class DDPConfig:
         timeout: seconds that a rank may wait for the others; None: $PYTAGI_DDP_TIMEOUT, or 300.
         cuda_aware_mpi: "mpi" hands GPU memory to the MPI library, which must be built for that (it crashes otherwise),
             instead of going through pinned host memory.
+        wire_dtype: "float32", or "float16" or "bfloat16" to send half the bytes (networks on the CPU), see
+            `pytagi_ddp.distributed.wire.HalfPrecisionSum`.
+        buckets: parts of the deltas whose reductions run while `backward` is at earlier layers; 1: one all-reduce in
+            `step`. More pay where a network is slow, between nodes; within one, they cost time.
     """
 
     device_ids: Sequence[int] | None = None
@@ -34,6 +44,8 @@ class DDPConfig:
     world_size: int | None = None
     timeout: float | None = None
     cuda_aware_mpi: bool = False
+    wire_dtype: str = "float32"
+    buckets: int = 1
 
 
 class DDPSequential:
@@ -58,26 +70,47 @@ class DDPSequential:
     `backend="nccl"`. There no step waits for the GPU; `stop_requested` does, when it is read.
 
     BatchNorm2d normalises by each rank's own batch; its running statistics come from all ranks, in the same
-    all-reduce, so that they are equal everywhere too.
+    all-reduce, so that they are equal everywhere too. With `sync_batch_norm`, it normalises by the batches of all
+    ranks: R ranks are then one process with the global batch for every network. That takes a small all-reduce for
+    every BatchNorm2d in each forward pass in training mode, which so becomes collective.
+
+    With `every=k`, ranks meet less often: each takes k steps with its own deltas (no averaging), then `merge` gives all
+    ranks one posterior, see `pytagi_ddp.distributed.merge.PosteriorMerge`. In between, replicas differ.
 
     Args:
         model: the network, of the same layers on every rank.
         config: how to communicate; None: `DDPConfig()`.
         average: aggregation of the deltas, see above.
+        sync_batch_norm: batch statistics over all ranks, see above.
+        every: steps between two exchanges.
+        merge: what `every` above 1 makes of the ranks' posteriors, "precision_weighted" or "mean".
 
     Attributes:
         model: the wrapped network. config, average: as given. communicator: rank, world_size, all_reduce, ...
-        stop_requested: whether a rank had called `request_stop` before the last step.
+        stop_requested: whether a rank had called `request_stop` before the last exchange.
+        steps_since_merge: steps that only this rank knows of; 0 unless `every` is above 1.
 
     Raises:
-        ValueError: another architecture on some rank; the message names the first difference.
+        ValueError: another architecture on some rank; the message names the first difference. Options that are out of
+            range, or exclude each other.
     """
 
-    def __init__(self, model: Sequential, config: DDPConfig | None = None, average: bool = True):
+    def __init__(
+        self,
+        model: Sequential,
+        config: DDPConfig | None = None,
+        average: bool = True,
+        *,
+        sync_batch_norm: bool = False,
+        every: int = 1,
+        merge: str = "precision_weighted",
+    ):
         self.model = model
         self.config = config or DDPConfig()
         self.average = average
+        self.every = every
         c = self.config
+        self._check_options(sync_batch_norm)
         self.communicator: Communicator = create_communicator(
             c.backend, c.rank, c.world_size, c.timeout, c.device_ids, c.cuda_aware_mpi
         )
@@ -86,9 +119,36 @@ class DDPSequential:
             model.to_device(f"cuda:{choose_device(self.communicator.local_rank, c.device_ids)}")
         self._pooled: Array | None = None  # the header of the last reduced buffer
         self._stop = False
-        pool_statistics(model)
+        self._in_no_sync = False
         self._compare_ranks()
         self.synchronize()
+        self._sync_norm = SyncBatchNorm(self.communicator, model) if sync_batch_norm else None
+        self._merge = PosteriorMerge(model, merge) if every > 1 else None
+        if self._merge is None and self._sync_norm is None:
+            pool_statistics(model)
+        self._reduce: Callable[[], None] | None = None
+        self._buckets = Buckets(self.communicator, model.arena, model.layers, c.buckets) if c.buckets > 1 else None
+        if self._buckets is not None:
+            self._reduce = self._buckets.finish
+        elif c.wire_dtype != "float32":
+            self._reduce = partial(HalfPrecisionSum(self.communicator, c.wire_dtype).reduce_deltas, model.arena)
+        model._meets_ranks = sync_batch_norm or c.buckets > 1
+
+    def _check_options(self, sync_batch_norm: bool) -> None:
+        c, every = self.config, self.every
+        if every < 1 or c.buckets < 1:
+            raise ValueError(f"every and buckets must be at least 1, got every={every}, buckets={c.buckets}")
+        if c.wire_dtype not in WIRE_DTYPES:
+            raise ValueError(f"wire_dtype must be one of {', '.join(map(repr, WIRE_DTYPES))}, got {c.wire_dtype!r}")
+        half = c.wire_dtype != "float32"
+        if half and (self.model.device != "cpu" or c.backend == "nccl"):
+            raise ValueError(f"wire_dtype={c.wire_dtype!r} is for networks on the CPU; on a GPU use 'float32'")
+        if (every > 1) + (c.buckets > 1) + half > 1 or (every > 1 and sync_batch_norm):
+            raise ValueError(
+                "of every > 1, buckets > 1 and wire_dtype other than 'float32' only one can be chosen, and every > 1 "
+                f"has no sync_batch_norm; got every={every}, buckets={c.buckets}, wire_dtype={c.wire_dtype!r}, "
+                f"sync_batch_norm={sync_batch_norm}"
+            )
 
     @property
     def rank(self) -> int:
@@ -124,25 +184,95 @@ class DDPSequential:
 
     def forward(self, mu_x, var_x=None) -> tuple[np.ndarray, np.ndarray]:
         """`Sequential.forward` on this rank's share of the batch."""
+        if self._merge is not None:
+            self._merge.begin()
         return self.model.forward(mu_x, var_x)
 
     __call__ = forward
 
     def backward(self) -> None:
-        """`Sequential.backward` on this rank; communicates nothing."""
+        """`Sequential.backward` on this rank; communicates nothing, unless there are `buckets`."""
+        overlap = self._buckets is not None and not self._in_no_sync
+        self.model._passed = self._buckets.passed if overlap else None
         self.model.backward()
 
     def step(self) -> None:
         """Adds the deltas of all ranks (one all-reduce) and applies them; collective.
 
-        A rank that saw no sample since the last step contributes zeros. No samples anywhere: no step.
+        A rank that saw no sample since the last step contributes zeros. No samples anywhere: no step. With `every=k`,
+        a step of this rank alone, and with each k-th one `merge`.
 
         Raises:
+            RuntimeError: inside `no_sync`.
             FloatingPointError: a delta that is not finite (on every rank alike); its parameter was not changed. On a
                 GPU it comes with the next step, see `Sequential.step`.
         """
-        self._pooled = exchange_deltas(self.communicator, self.model, self._stop)
+        if self._in_no_sync:
+            raise RuntimeError("step() inside no_sync(): leave it first; the step exchanges what was accumulated in it")
+        if self._merge is not None:
+            self._merge.local_step()
+            if self._merge.steps == self.every:
+                self.merge()
+            return
+        if self._sync_norm is not None:
+            self._sync_norm.catch_up()
+        self._pooled = exchange_deltas(self.communicator, self.model, self._stop, self._reduce)
         self.model.arena.step_pooled(self.average)
+
+    def merge(self) -> None:
+        """Merges the posteriors of all ranks now; collective. Call it before rank 0 saves or evaluates between merges.
+
+        Raises:
+            RuntimeError: `every` is 1, so that there is nothing to merge.
+        """
+        if self._merge is None:
+            raise RuntimeError("merge() is for DDPSequential(..., every=k) with k above 1; here step() exchanges all")
+        self._pooled = self._merge.merge(self.communicator, self._stop)
+
+    @property
+    def steps_since_merge(self) -> int:
+        return 0 if self._merge is None else self._merge.steps
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Accumulates: deltas of the `backward` calls inside, and of those up to the next `step`, add up.
+
+        They are sums over samples, and the parameters do not change in between: so the step is that of one large batch,
+        but for BatchNorm2d, which sees each micro-batch by itself.
+
+            with net.no_sync():
+                for x, y in micro_batches[:-1]:
+                    learn(x, y)  # forward, output update, backward
+            learn(*micro_batches[-1])
+            net.step()
+        """
+        before, self._in_no_sync = self._in_no_sync, True
+        self.model._accumulate = True
+        try:
+            yield
+        finally:
+            self._in_no_sync = before
+
+    @contextmanager
+    def join(self) -> Iterator[None]:
+        """For ranks with different numbers of batches: a rank that comes to the end steps along, with zeros.
+
+        It returns, on all ranks together, when none has seen a sample since the last exchange. So everything learnt is
+        that of all samples seen. All ranks have to use it, and each call of `step` inside needs at least one sample.
+
+            with net.join():
+                for x, y in batches:  # any number of them on each rank
+                    learn(x, y)
+                    net.step()
+        """
+        yield
+        while True:
+            if self._merge is None:
+                self.step()
+            else:
+                self.merge()
+            if not self._pooled[0] > 0:
+                return
 
     @property
     def stop_requested(self) -> bool:

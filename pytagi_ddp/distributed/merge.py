@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.exchange import batch_norms
 from pytagi_ddp.nn.arena import HEADER
-from pytagi_ddp.nn.batch_norm import BatchNorm2d
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.state import Array
 
@@ -40,32 +40,32 @@ class PosteriorMerge:
         self._samples = 0
         self._model = model
         self._weighted = rule == "precision_weighted"
-        self._norms = [leaf for leaf in model.arena.leaves if isinstance(leaf, BatchNorm2d)]
+        self._norms = batch_norms(model)
         empty = model.kernels.array.empty
         self._prior, self._prior_statistics = empty(model.arena.theta.shape), empty(model.arena.statistics.shape)
-        self._remember_prior()
+        self._begun = False
 
-    def _remember_prior(self) -> None:
-        copy, arena = self._model.kernels.array.copy, self._model.arena
-        copy(arena.theta, self._prior)
-        copy(arena.statistics, self._prior_statistics)
+    def begin(self) -> None:
+        """To be called before a forward pass: the first one since the last merge starts from the common prior."""
+        if not self._begun:
+            copy, arena = self._model.kernels.array.copy, self._model.arena
+            copy(arena.theta, self._prior)
+            copy(arena.statistics, self._prior_statistics)
+            self._begun = True
 
     def local_step(self) -> None:
         """`Sequential.step` with this rank's own deltas; without any, nothing."""
         model = self._model
-        if not self.steps:
-            self._remember_prior()  # parameters may have been loaded since the last merge
         self.steps += 1
         if model._samples:
             model.step()
         self._samples += model._samples
-        model._samples = 0
+        model._samples, model._accumulate = 0, False
 
     def merge(self, communicator: Communicator, stop: bool) -> Array:
         """Merges; collective. Returns the header: samples since the last merge, ranks that saw any, stop requests."""
         arena, array = self._model.arena, self._model.kernels.array
-        if not self.steps:
-            self._remember_prior()
+        self.begin()
         if self._samples:
             for moments, prior, sums, weighted in self._quantities():
                 self._model.kernels.merge.contribute(*moments, *prior, *sums, weighted)
@@ -79,6 +79,7 @@ class PosteriorMerge:
         pooled = array.snapshot(header)
         array.clear(arena.buffer)  # layers expect to find their sums at zero
         self.steps = self._samples = 0
+        self._begun = False
         return pooled
 
     def _quantities(self):

@@ -84,7 +84,7 @@ class BatchNorm2d(Norm):
         self._saved_statistics = None
         self.kernels.array.copy(saved, statistics)
         self.statistics, self.running_mean, self.running_var = statistics, statistics[:n], statistics[n:]
-        self._shared = sums
+        self.shared_sums = sums
         self.sums = (sums[:1], sums[1 : 1 + n], sums[1 + n :])
 
     def forward(self, state: State) -> State:
@@ -102,7 +102,7 @@ class BatchNorm2d(Norm):
             norm.pool_moments(mean, m2, rows, self.running_mean, *self.sums)
             self._m2_divisor = rows - 1
             if self.reduce_sums is not None:
-                self.reduce_sums(self._shared)
+                self.reduce_sums(self.shared_sums)
                 norm.pooled_statistics(self.running_mean, *self.sums, mean, m2)
                 self._m2_divisor = 1
             norm.rescale(m2, np.float32(self._m2_divisor), np.float32(self.eps), r)
@@ -122,10 +122,7 @@ class BatchNorm2d(Norm):
         )
 
     def batch_statistics(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of the last training batch, per feature (of this rank's share, unless they are synchronised).
-
-        Before any: zeros.
-        """
+        """Mean and variance of the last training batch, per feature (of this rank's, or synchronised); zeros before."""
         n = self.num_features
         if not self._m2_divisor:
             return np.zeros(n, np.float32), np.zeros(n, np.float32)
@@ -158,7 +155,7 @@ class BatchNorm2d(Norm):
         live = state.pop("statistics", None)
         if live is not None:
             state["_saved_statistics"] = self.kernels.array.to_host(live)
-        for name in ("running_mean", "running_var", "sums", "_shared"):
+        for name in ("running_mean", "running_var", "sums", "shared_sums"):
             state.pop(name, None)
         own = {"_m2_divisor": 0, "pool_at_step": False, "reduce_sums": None}  # a copy belongs to no DDPSequential
         return state | own

@@ -1,0 +1,107 @@
+"""Sums over ranks that cross the wire in half precision."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.nn.arena import ParameterArena
+
+WIRE_DTYPES = ("float32", "float16", "bfloat16")
+BLOCK = 1024  # numbers that share a scale in float16
+
+
+class HalfPrecisionSum:
+    """Adds float32 arrays of all ranks; every number is sent as 16 bits, and added in float32.
+
+    Each rank adds one part of the array: it receives that part from all ranks, and sends the sum to all. So a number
+    is rounded twice, whatever the number of ranks, and every rank ends with the same bits. A rank sends
+    2 (R - 1)/R times 2 bytes for each number.
+
+        "bfloat16":  8 significant bits, range of float32.
+        "float16":   11 significant bits; each block of `BLOCK` numbers is scaled by a power of two that brings its
+                     largest to 2^14..2^15, so that numbers down to 2^-29 of it keep all bits and none overflows.
+
+    Args:
+        communicator: of all ranks.
+        dtype: "float16" or "bfloat16".
+
+    Raises:
+        ValueError: another dtype.
+    """
+
+    def __init__(self, communicator: Communicator, dtype: str):
+        codecs = {"float16": _Float16, "bfloat16": _BFloat16}
+        if dtype not in codecs:
+            raise ValueError(f"wire_dtype must be one of {', '.join(map(repr, WIRE_DTYPES))}, got {dtype!r}")
+        self._communicator = communicator
+        self._codec = codecs[dtype]()
+        self._send = self._receive = self._part = np.empty(0, np.uint8)
+
+    def reduce_deltas(self, arena: ParameterArena) -> None:
+        """Adds the deltas of all ranks; the short tail of the buffer, with its counts, goes as float32."""
+        self._communicator.all_reduce(arena.tail)
+        for row in arena.delta:  # one by one: means and variances are of different size
+            self.all_reduce(row)
+
+    def all_reduce(self, values: np.ndarray) -> None:
+        """Replaces flat float32 `values` by their sum over all ranks; collective, of the same size on every rank."""
+        ranks, rank, codec = self._communicator.world_size, self._communicator.rank, self._codec
+        length = -(-values.size // (ranks * BLOCK)) * BLOCK
+        shape = (ranks, codec.nbytes(length))
+        if self._send.shape != shape:
+            self._send, self._receive = np.zeros(shape, np.uint8), np.empty(shape, np.uint8)
+            self._part = np.empty(length, np.float32)
+        parts = [values[r * length : (r + 1) * length] for r in range(ranks)]
+        for part, row in zip(parts, self._send, strict=True):
+            codec.encode(part, row)
+        self._communicator.all_to_all(self._send, self._receive)
+        total = np.zeros(parts[rank].size, np.float32)
+        for row in self._receive:
+            total += codec.decode(row, self._part[: total.size])
+        codec.encode(total, self._send[rank])
+        self._communicator.all_gather(self._send[rank], self._receive)
+        for part, row in zip(parts, self._receive, strict=True):
+            codec.decode(row, part)
+
+
+class _BFloat16:
+    def nbytes(self, length: int) -> int:
+        return 2 * length
+
+    def encode(self, values: np.ndarray, row: np.ndarray) -> None:
+        from pytagi_ddp.kernels.cpu import wire
+
+        wire.encode_bfloat16(values.view(np.uint32), row.view(np.uint16)[: values.size])
+
+    def decode(self, row: np.ndarray, out: np.ndarray) -> np.ndarray:
+        from pytagi_ddp.kernels.cpu import wire
+
+        wire.decode_bfloat16(row.view(np.uint16)[: out.size], out.view(np.uint32))
+        return out
+
+
+class _Float16:
+    """Numbers, then the exponent of each block's scale."""
+
+    def nbytes(self, length: int) -> int:
+        return 2 * length + 4 * (length // BLOCK)
+
+    def encode(self, values: np.ndarray, row: np.ndarray) -> None:
+        half, exponents = self._fields(row)
+        for k, start in enumerate(range(0, values.size, BLOCK)):
+            block = values[start : start + BLOCK]
+            largest = np.abs(block).max()
+            exponents[k] = 15 - np.frexp(largest)[1] if np.isfinite(largest) else 0
+            half[start : start + block.size] = np.ldexp(block, exponents[k])
+
+    def decode(self, row: np.ndarray, out: np.ndarray) -> np.ndarray:
+        half, exponents = self._fields(row)
+        for k, start in enumerate(range(0, out.size, BLOCK)):
+            block = out[start : start + BLOCK]
+            np.ldexp(half[start : start + block.size].astype(np.float32), -exponents[k], out=block)
+        return out
+
+    def _fields(self, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        blocks = row.size // (2 * BLOCK + 4)
+        return row[: 2 * BLOCK * blocks].view(np.float16), row[2 * BLOCK * blocks :].view(np.int32)
