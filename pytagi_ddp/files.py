@@ -27,7 +27,7 @@ def atomic_write(path: str | Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         if isinstance(error, OSError) and error.filename in (None, str(temporary)):
-            raise OSError(error.errno, error.strerror, str(path)) from error
+            raise OSError(error.errno, error.strerror, str(path)) from None
         raise
     _sync_folder(path.parent)
 
