@@ -1,8 +1,7 @@
 """Data-parallel training: every rank a replica, one all-reduce per step."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -10,42 +9,17 @@ import numpy as np
 
 from pytagi_ddp.distributed.buckets import Buckets
 from pytagi_ddp.distributed.communicator import Communicator, create_communicator
+from pytagi_ddp.distributed.compare import compare_networks, compare_parameters
+from pytagi_ddp.distributed.config import DDPConfig
 from pytagi_ddp.distributed.exchange import exchange_deltas, pool_statistics
 from pytagi_ddp.distributed.merge import PosteriorMerge
 from pytagi_ddp.distributed.placement import choose_device
 from pytagi_ddp.distributed.sync_batch_norm import SyncBatchNorm
-from pytagi_ddp.distributed.wire import WIRE_DTYPES, HalfPrecisionSum
+from pytagi_ddp.distributed.wire import HalfPrecisionSum
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.persistence import StateDict
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.state import Array
-
-
-@dataclass
-class DDPConfig:
-    """How ranks find and talk to each other.
-
-    Attributes:
-        device_ids: GPU of each rank of a node, by local rank; None: the GPUs of the node in turn. Unused on the CPU.
-        backend: "auto" (MPI if a launcher started several ranks, else serial), "mpi", "nccl" or "serial".
-        rank, world_size: checked against the launcher's; None takes them from it.
-        timeout: seconds that a rank may wait for the others; None: $PYTAGI_DDP_TIMEOUT, or 300.
-        cuda_aware_mpi: "mpi" hands GPU memory to the MPI library, which must be built for that (it crashes otherwise),
-            instead of going through pinned host memory.
-        wire_dtype: "float32", or "float16" or "bfloat16" to send half the bytes (networks on the CPU), see
-            `pytagi_ddp.distributed.wire.HalfPrecisionSum`.
-        buckets: parts of the deltas whose reductions run while `backward` is at earlier layers; 1: one all-reduce in
-            `step`. More pay where a network is slow, between nodes; within one, they cost time.
-    """
-
-    device_ids: Sequence[int] | None = None
-    backend: str = "auto"
-    rank: int | None = None
-    world_size: int | None = None
-    timeout: float | None = None
-    cuda_aware_mpi: bool = False
-    wire_dtype: str = "float32"
-    buckets: int = 1
 
 
 class DDPSequential:
@@ -64,7 +38,7 @@ class DDPSequential:
     The average throws evidence away: on a linear model (20 weights, 4 ranks x 4 samples) its posterior variance came
     out 4.6 times the exact one, with means within 0.3 standard deviations of the exact ones. The sum, like any large
     TAGI batch, can overshoot: half the exact variance there, and means far off. On MNIST (4 ranks x 16 samples, one
-    epoch) sum and average reached 5.2 and 4.4 % error with sigma_v = 0.1, and 4.1 and 6.2 % with sigma_v = 1.
+    epoch) sum and average reached 4.9 and 4.2 % error with sigma_v = 0.1, and 4.1 and 6.3 % with sigma_v = 1.
 
     A network on a GPU goes to the GPU of its rank (that of a single rank stays), and any network does with
     `backend="nccl"`. There no step waits for the GPU; `stop_requested` does, when it is read.
@@ -91,8 +65,8 @@ class DDPSequential:
         steps_since_merge: steps that only this rank knows of; 0 unless `every` is above 1.
 
     Raises:
-        ValueError: another architecture on some rank; the message names the first difference. Options that are out of
-            range, or exclude each other.
+        ValueError: another architecture or other options on some rank; the message names the first difference. Options
+            that are out of range, or exclude each other.
     """
 
     def __init__(
@@ -110,7 +84,7 @@ class DDPSequential:
         self.average = average
         self.every = every
         c = self.config
-        self._check_options(sync_batch_norm)
+        c.check(model.device, every, sync_batch_norm)
         self.communicator: Communicator = create_communicator(
             c.backend, c.rank, c.world_size, c.timeout, c.device_ids, c.cuda_aware_mpi
         )
@@ -120,7 +94,8 @@ class DDPSequential:
         self._pooled: Array | None = None  # the header of the last reduced buffer
         self._stop = False
         self._in_no_sync = False
-        self._compare_ranks()
+        options = {"average": average, "sync_batch_norm": sync_batch_norm, "every": every, "merge": merge}
+        compare_networks(self.communicator, model, options | {"wire_dtype": c.wire_dtype, "buckets": c.buckets})
         self.synchronize()
         self._sync_norm = SyncBatchNorm(self.communicator, model) if sync_batch_norm else None
         self._merge = PosteriorMerge(model, merge) if every > 1 else None
@@ -134,22 +109,6 @@ class DDPSequential:
             self._reduce = partial(HalfPrecisionSum(self.communicator, c.wire_dtype).reduce_deltas, model.arena)
         model._meets_ranks = sync_batch_norm or c.buckets > 1
 
-    def _check_options(self, sync_batch_norm: bool) -> None:
-        c, every = self.config, self.every
-        if every < 1 or c.buckets < 1:
-            raise ValueError(f"every and buckets must be at least 1, got every={every}, buckets={c.buckets}")
-        if c.wire_dtype not in WIRE_DTYPES:
-            raise ValueError(f"wire_dtype must be one of {', '.join(map(repr, WIRE_DTYPES))}, got {c.wire_dtype!r}")
-        half = c.wire_dtype != "float32"
-        if half and (self.model.device != "cpu" or c.backend == "nccl"):
-            raise ValueError(f"wire_dtype={c.wire_dtype!r} is for networks on the CPU; on a GPU use 'float32'")
-        if (every > 1) + (c.buckets > 1) + half > 1 or (every > 1 and sync_batch_norm):
-            raise ValueError(
-                "of every > 1, buckets > 1 and wire_dtype other than 'float32' only one can be chosen, and every > 1 "
-                f"has no sync_batch_norm; got every={every}, buckets={c.buckets}, wire_dtype={c.wire_dtype!r}, "
-                f"sync_batch_norm={sync_batch_norm}"
-            )
-
     @property
     def rank(self) -> int:
         return self.communicator.rank
@@ -157,22 +116,6 @@ class DDPSequential:
     @property
     def world_size(self) -> int:
         return self.communicator.world_size
-
-    def _compare_ranks(self) -> None:
-        """Raises on every rank if some rank has other layers than rank 0."""
-        mine = [
-            (key, leaf.get_layer_info(), leaf.num_weights, leaf.num_biases, str(self.model.arena.theta.dtype))
-            for key, leaf in self.model.named_leaves()
-        ]
-        for rank, theirs in enumerate(ranks := self.communicator.all_gather_object(mine)):
-            first = ranks[0]
-            for k in range(max(len(first), len(theirs))):
-                a, b = (layers[k] if k < len(layers) else "no layer" for layers in (first, theirs))
-                if a != b:
-                    raise ValueError(
-                        f"ranks 0 and {rank} have different networks: layer {k} is {a} on rank 0 and {b} on rank "
-                        f"{rank} (key, layer, weights, biases, dtype)"
-                    )
 
     def synchronize(self) -> None:
         """Gives every rank the parameters and running statistics of rank 0. Collective: all ranks must call it."""
@@ -206,6 +149,7 @@ class DDPSequential:
             RuntimeError: inside `no_sync`.
             FloatingPointError: a delta that is not finite (on every rank alike); its parameter was not changed. On a
                 GPU it comes with the next step, see `Sequential.step`.
+            ReplicaMismatchError: with ``PYTAGI_DDP_DEBUG=1``, parameters that differ between ranks.
         """
         if self._in_no_sync:
             raise RuntimeError("step() inside no_sync(): leave it first; the step exchanges what was accumulated in it")
@@ -218,6 +162,8 @@ class DDPSequential:
             self._sync_norm.catch_up()
         self._pooled = exchange_deltas(self.communicator, self.model, self._stop, self._reduce)
         self.model.arena.step_pooled(self.average)
+        if self.communicator.debug:
+            compare_parameters(self.communicator, self.model)
 
     def merge(self) -> None:
         """Merges the posteriors of all ranks now; collective. Call it before rank 0 saves or evaluates between merges.
@@ -228,6 +174,8 @@ class DDPSequential:
         if self._merge is None:
             raise RuntimeError("merge() is for DDPSequential(..., every=k) with k above 1; here step() exchanges all")
         self._pooled = self._merge.merge(self.communicator, self._stop)
+        if self.communicator.debug:
+            compare_parameters(self.communicator, self.model)
 
     @property
     def steps_since_merge(self) -> int:

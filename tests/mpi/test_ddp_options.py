@@ -235,3 +235,29 @@ for options, config in [
         results[str(error)] = 1
 """
     assert len(run(program, 1)) == 7
+
+
+DEBUG = """
+from pytagi_ddp.distributed.compare import ReplicaMismatchError
+for change in ("options", "parameters", "nothing"):
+    try:
+        net = with_batch_norm()
+        ddp = DDPSequential(net, DDPConfig(backend="mpi"), average=change != "options" or rank == 0)
+        if change == "parameters" and rank == size - 1:
+            net.layers[4].parameters.w.mu[3] += 1
+        x, y = batch(net, 4, rank)
+        backpropagate(ddp, x, y)
+        ddp.step()
+        results[change] = ""
+    except (ValueError, ReplicaMismatchError) as error:
+        results[change] = str(error)
+    results[change] = comm.all_gather_object(results[change])
+"""
+
+
+def test_replicas_are_compared(monkeypatch):
+    monkeypatch.setenv("PYTAGI_DDP_DEBUG", "1")
+    results = run(DEBUG, 2)
+    assert set(results["nothing"]) == {""}
+    assert all("average is True on rank 0 and False on rank 1" in text for text in results["options"])
+    assert all("ranks 0 and 1 have different parameters in Linear.4" in text for text in results["parameters"])

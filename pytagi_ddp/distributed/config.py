@@ -1,0 +1,53 @@
+"""How the ranks of a data-parallel job find and talk to each other."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytagi_ddp.distributed.wire import WIRE_DTYPES
+
+
+@dataclass
+class DDPConfig:
+    """How ranks find and talk to each other.
+
+    Attributes:
+        device_ids: GPU of each rank of a node, by local rank; None: the GPUs of the node in turn. Unused on the CPU.
+        backend: "auto" (MPI if a launcher started several ranks, else serial), "mpi", "nccl" or "serial".
+        rank, world_size: checked against the launcher's; None takes them from it.
+        timeout: seconds that a rank may wait for the others; None: $PYTAGI_DDP_TIMEOUT, or 300.
+        cuda_aware_mpi: "mpi" hands GPU memory to the MPI library, which must be built for that (it crashes otherwise),
+            instead of going through pinned host memory.
+        wire_dtype: "float32", or "float16" or "bfloat16" to send half the bytes (networks on the CPU), see
+            `pytagi_ddp.distributed.wire.HalfPrecisionSum`.
+        buckets: parts of the deltas whose reductions run while `backward` is at earlier layers; 1: one all-reduce in
+            `step`. More pay where a network is slow, between nodes; within one, they cost time.
+    """
+
+    device_ids: Sequence[int] | None = None
+    backend: str = "auto"
+    rank: int | None = None
+    world_size: int | None = None
+    timeout: float | None = None
+    cuda_aware_mpi: bool = False
+    wire_dtype: str = "float32"
+    buckets: int = 1
+
+    def check(self, device: str, every: int, sync_batch_norm: bool) -> None:
+        """Compares these options with each other and with those of a `DDPSequential`.
+
+        Raises:
+            ValueError: out of range, or they exclude each other.
+        """
+        if every < 1 or self.buckets < 1:
+            raise ValueError(f"every and buckets must be at least 1, got every={every}, buckets={self.buckets}")
+        if self.wire_dtype not in WIRE_DTYPES:
+            raise ValueError(f"wire_dtype must be one of {', '.join(map(repr, WIRE_DTYPES))}, got {self.wire_dtype!r}")
+        half = self.wire_dtype != "float32"
+        if half and (device != "cpu" or self.backend == "nccl"):
+            raise ValueError(f"wire_dtype={self.wire_dtype!r} is for networks on the CPU; on a GPU use 'float32'")
+        if (every > 1) + (self.buckets > 1) + half > 1 or (every > 1 and sync_batch_norm):
+            raise ValueError(
+                "of every > 1, buckets > 1 and wire_dtype other than 'float32' only one can be chosen, and every > 1 "
+                f"has no sync_batch_norm; got every={every}, buckets={self.buckets}, wire_dtype={self.wire_dtype!r}, "
+                f"sync_batch_norm={sync_batch_norm}"
+            )
