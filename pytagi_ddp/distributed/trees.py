@@ -23,8 +23,8 @@ def synchronize(backend: Backend, tree: Any, root: int = 0) -> Any:
     states change in place. Values are returned, and may be others (None, say) on the other ranks; containers come back
     as copies with the values in them. All else raises rather than pass unsynchronised.
 
-    Of a model, parameters and running statistics are taken, and from then on BatchNorm layers move the latter with
-    `allreduce_deltas` or `DDPSequential.step` only.
+    Of a model, parameters and running statistics are taken; those of a `Sequential` move with `allreduce_deltas` only,
+    from then on.
 
     Args:
         backend: name given to `initialize`, or a communicator.
@@ -64,6 +64,7 @@ class _Walk:
 
     def visit(self, node: Any, place: str, parents: tuple[int, ...]) -> None:
         from pytagi_ddp.distributed.ddp import DDPSequential
+        from pytagi_ddp.distributed.exchange import pool_statistics
         from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
         from pytagi_ddp.nn.sequential import Sequential
 
@@ -76,6 +77,7 @@ class _Walk:
             self.values.append(node)
         elif isinstance(node, Sequential):
             self._model(node, place)
+            self.after.append(lambda: pool_statistics(node))
         elif isinstance(node, DDPSequential):
             self._model(node.model, place)
         elif isinstance(node, BaseHiddenStates):
@@ -104,15 +106,12 @@ class _Walk:
         self.arrays.append(array)
 
     def _model(self, model: Any, place: str) -> None:
-        from pytagi_ddp.distributed.exchange import pool_statistics
-
         for key, leaf in model.named_leaves():
             self._find(
                 f"{place}.{key}", f"{leaf.get_layer_info()}, {leaf.num_weights} weights, {leaf.num_biases} biases"
             )
         self._array(model.arena.theta, f"{place}.theta")
         self._array(model.arena.statistics, f"{place}.statistics")
-        self.after.append(lambda: pool_statistics(model))
 
     def _states(self, place: str, arrays: dict[str, Any]) -> None:
         for name, array in arrays.items():
