@@ -6,7 +6,9 @@ import sys
 import numpy as np
 import pytest
 
+from pytagi_ddp.distributed import CollectiveMismatchError, NonFiniteError
 from pytagi_ddp.distributed.communicator import ENGINES, SerialCommunicator, create_communicator
+from pytagi_ddp.distributed.debug import compare, fingerprint
 
 
 @pytest.fixture(autouse=True)
@@ -14,6 +16,7 @@ def _no_launcher(monkeypatch):
     for name in ("PMI_SIZE", "PMI_RANK", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMIX_RANK"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv("PYTAGI_DDP_TIMEOUT", raising=False)
+    monkeypatch.delenv("PYTAGI_DDP_DEBUG", raising=False)
 
 
 @pytest.mark.parametrize("backend", ["auto", "serial"])
@@ -39,6 +42,54 @@ def test_collectives_of_one_process_change_nothing(dtype, shape):
     assert 0 <= comm.reduce_seconds < 1
 
 
+@pytest.mark.parametrize("op", ["sum", "mean", "max", "min", "prod"])
+def test_ops_and_exchanges_of_one_process(op):
+    comm = create_communicator("serial")
+    buffer = np.array([[1.5, -2.0]])
+    comm.all_reduce(buffer, op)
+    comm.reduce(buffer, op, 0)
+    for handle in (comm.start_all_reduce(buffer, op), comm.start_broadcast(buffer)):
+        assert handle.test()
+        handle.wait()
+    assert buffer.tolist() == [[1.5, -2.0]] and comm.reduce_calls == 2
+    for exchange in (comm.all_gather, comm.all_to_all):
+        received = np.zeros(2, np.float16)
+        exchange(buffer.astype(np.float16), received)
+        assert received.tolist() == [1.5, -2.0]
+
+
+def test_a_dropped_handle_makes_the_next_collective_raise():
+    comm = create_communicator("serial")
+    comm.start_all_reduce(np.ones(3))
+    with pytest.raises(
+        RuntimeError, match=r"barrier on rank 0: the handle of start_all_reduce of 2.4e-05 MB was dropped"
+    ):
+        comm.barrier()
+
+
+def test_debug_looks_for_values_that_are_not_finite(monkeypatch):
+    monkeypatch.setenv("PYTAGI_DDP_DEBUG", "1")
+    comm = create_communicator("serial")
+    comm.all_reduce(np.ones(3, np.int64))
+    with pytest.raises(NonFiniteError, match=r"after all_reduce of 1.6e-05 MB: 1 of 4 values are not finite") as error:
+        comm.all_reduce(np.array([1, 2, np.inf, 3], np.float32))
+    assert error.value.index == 2 and isinstance(error.value, FloatingPointError)
+    with pytest.raises(NonFiniteError, match="the first is nan at flat index 0"):
+        comm.reduce(np.array([np.nan]))
+
+
+def test_fingerprints_are_compared_part_by_part():
+    ours = fingerprint("all_reduce", [np.ones((2, 3), np.float32)], {"op": "sum"})
+    assert ours == {"collective": "all_reduce", "dtype": "float32", "shape": (2, 3), "bytes": 24, "op": "sum"}
+    compare(1, [ours, dict(ours)])
+    with pytest.raises(
+        CollectiveMismatchError, match=r"#7 .* between ranks 0 and 2: op is 'sum' on rank 0 and 'max' on"
+    ):
+        compare(7, [ours, ours, ours | {"op": "max"}])
+    with pytest.raises(CollectiveMismatchError, match="root is 'absent' on rank 0 and 3 on rank 1"):
+        compare(7, [ours, ours | {"root": 3}])
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -49,6 +100,21 @@ def test_collectives_of_one_process_change_nothing(dtype, shape):
         (lambda comm: comm.broadcast(np.array([None])), TypeError, "array of object"),
         (lambda comm: comm.broadcast(np.zeros(2), 1), ValueError, "rank from 0 to 0, got 1"),
         (lambda comm: comm.broadcast_object(2, -1), ValueError, "got -1"),
+        (
+            lambda comm: comm.all_reduce(np.zeros(2), "median"),
+            ValueError,
+            "unknown op 'median'; known are 'sum', 'mean'",
+        ),
+        (lambda comm: comm.all_reduce(np.zeros(2, int), "mean"), TypeError, "the mean of int64 is no int64"),
+        (lambda comm: comm.reduce(np.zeros(2), "sum", 1), ValueError, "rank from 0 to 0, got 1"),
+        (lambda comm: comm.all_gather(np.zeros(2), np.zeros(3)), ValueError, "2 values to send .* into 3 values"),
+        (lambda comm: comm.all_to_all(np.zeros(2), np.zeros(2, int)), TypeError, "sends float64 and receives int64"),
+        (
+            lambda comm: comm.all_to_all([1], np.zeros(1)),
+            TypeError,
+            "NumPy arrays, in host memory, of numbers, not list",
+        ),
+        (lambda comm: comm.barrier(timeout=-1), ValueError, "above 0, got -1"),
     ],
 )
 def test_bad_arguments(call, error, message):

@@ -63,7 +63,11 @@ class FakeArray:
         self.values = np.asarray(values, np.float32)
         self.dtype, self.size, self.nbytes = self.values.dtype, self.values.size, self.values.nbytes
         self.flags, self.data = self.values.flags, SimpleNamespace(ptr=self.values.ctypes.data)
-        self.__cuda_array_interface__ = self.values.__array_interface__
+        self.shape, self.__cuda_array_interface__ = self.values.shape, self.values.__array_interface__
+
+    def __itruediv__(self, divisor):
+        self.values /= divisor
+        return self
 
 
 class FakeStream:
@@ -97,6 +101,7 @@ def nccl(monkeypatch):
         get_unique_id=lambda: b"id",
         NcclCommunicator=Communicator,
         NCCL_SUM="sum",
+        NCCL_MAX="max",
         NCCL_CHAR="char",
         NCCL_FLOAT32="float32",
     )
@@ -131,6 +136,35 @@ def test_calls_of_one_rank(nccl):
     assert communicator.reduce_calls == 2
     with pytest.raises(RuntimeError, match="closed"):
         communicator.all_reduce(buffer)
+
+
+def test_other_ops_reductions_to_one_rank_and_handles(nccl):
+    communicator = engine.NCCLCommunicator(5)
+    communicator.world_size = 4
+    nccl.calls.clear()
+    buffer = FakeArray([4, 8])
+    pointer = buffer.data.ptr
+    communicator.all_reduce(buffer, "mean")
+    assert buffer.values.tolist() == [1, 2]
+    communicator.reduce(buffer, "max", 0)
+    communicator.reduce(buffer, "max", 3)
+    handle = communicator.start_all_reduce(buffer, "max")
+    assert handle.test()
+    handle.wait()
+    assert [call for call in nccl.calls if call[0] != "check_async_error"] == [
+        ("allReduce", pointer, pointer, 2, "float32", "sum", 99),
+        ("reduce", pointer, pointer, 2, "float32", "max", 0, 99),
+        ("reduce", pointer, 0, 2, "float32", "max", 3, 99),
+        ("allReduce", pointer, pointer, 2, "float32", "max", 99),
+    ]
+    for exchange in (communicator.all_gather, communicator.all_to_all):
+        with pytest.raises(TypeError, match="takes NumPy arrays, in host memory"):
+            exchange(buffer, buffer)
+    communicator.world_size = 1
+    received = np.empty(3)
+    communicator.all_to_all(np.arange(3.0), received)
+    assert received.tolist() == [0, 1, 2]
+    communicator.close()
 
 
 def test_a_status_that_is_not_success_reaches_the_caller(nccl):

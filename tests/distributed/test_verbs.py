@@ -1,0 +1,102 @@
+"""The verbs without MPI: one process, no launcher."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import distributed as dist
+from pytagi_ddp.distributed import backends
+
+
+@pytest.fixture(autouse=True)
+def _nothing_initialised(monkeypatch):
+    monkeypatch.setattr(backends, "_initialized", {})
+    for name in ("PMI_SIZE", "PMI_RANK", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMIX_RANK"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_backend_is_initialised_once():
+    assert not dist.is_initialized() and not dist.is_initialized("serial")
+    communicator = dist.initialize()
+    assert dist.initialize("serial") is communicator is dist.get_distributed_backend()
+    assert dist.is_initialized() and dist.is_initialized("auto") and not dist.is_initialized("mpi")
+    with pytest.raises(RuntimeError, match="'serial' is initialised already, so rank, timeout would have no effect"):
+        dist.initialize(rank=0, timeout=3)
+    communicator.close()
+    assert not dist.is_initialized()
+    assert dist.initialize(timeout=3) is not communicator
+
+
+@pytest.mark.parametrize("backend", ["auto", "serial", "mpi"])
+def test_verbs_name_initialize(backend):
+    verbs = [
+        dist.rank,
+        dist.local_rank,
+        dist.total_workers,
+        dist.barrier,
+        lambda backend: dist.allreduce(backend, np.ones(1)),
+        lambda backend: dist.bcast(backend, np.ones(1)),
+        lambda backend: dist.reduce(backend, np.ones(1)),
+        lambda backend: dist.iallreduce(backend, np.ones(1)),
+        lambda backend: dist.ibcast(backend, np.ones(1)),
+        lambda backend: dist.synchronize(backend, 1),
+        lambda backend: dist.all_reduce_metrics(backend, {"a": 1}),
+        lambda backend: dist.DistributedDataContainer(backend, [1]),
+        lambda backend: dist.allreduce_deltas(backend, nn_linear()),
+    ]
+    for verb in verbs:
+        with pytest.raises(
+            RuntimeError, match=rf"backend '{backend}' is not initialised: call initialize\('{backend}'\)"
+        ):
+            verb(backend)
+    with pytest.raises(ValueError, match="unknown backend 'gloo'"):
+        dist.barrier("gloo")
+
+
+def nn_linear():
+    from pytagi_ddp import nn
+
+    return nn.Sequential(nn.Linear(1, 1))
+
+
+def test_one_process():
+    dist.initialize()
+    assert (dist.rank(), dist.local_rank(), dist.total_workers()) == (0, 0, 1)
+    array = np.arange(3.0)
+    assert dist.allreduce("serial", array, "mean") is array and dist.bcast("auto", array) is array
+    assert dist.reduce("auto", array).tolist() == [0, 1, 2]
+    dist.iallreduce("auto", array).wait()
+    tree = dist.synchronize("auto", {"a": [1, array], "b": ("x", None)})
+    assert tree["a"][0] == 1 and tree["a"][1] is array and tree["b"] == ("x", None)
+    metrics = dist.all_reduce_metrics("auto", {"loss": (3, 2), "time": 5, "none": (0.0, 0)})
+    assert (metrics["loss"], metrics["time"]) == (1.5, 5.0) and np.isnan(metrics["none"])
+    with pytest.raises(ValueError, match="unknown op 'median'"):
+        dist.all_reduce_metrics("auto", {}, "median")
+    with pytest.raises(TypeError, match=r"on rank 0, tree\['a'\]\[1\] is a object, which"):
+        dist.synchronize("auto", {"a": [1, object()]})
+
+
+def test_rank_zero(capsys, monkeypatch):
+    assert dist.rank_zero_only(lambda: 7)() == 7  # before initialize
+    monkeypatch.setenv("PMI_RANK", "1")
+    monkeypatch.setenv("PMI_SIZE", "2")
+    assert dist.rank_zero_only(lambda: 7)() is None
+    dist.rank_zero_print("not this")
+    dist.rank_zero_print("this", end="!", backend=dist.SerialCommunicator())
+    assert capsys.readouterr().out == "this!"
+    with pytest.raises(OSError, match="no network"), dist.rank_zero_first(dist.SerialCommunicator()):
+        raise OSError("no network")
+
+
+def test_importing_the_verbs_touches_no_mpi_and_starts_no_thread():
+    code = (
+        "import sys, threading\n"
+        "from pytagi_ddp.distributed import *\n"
+        "initialize(); synchronize('auto', [1]); barrier()\n"
+        "print([name for name in ('mpi4py.MPI', 'cupy', 'matplotlib', 'numba.cuda') if name in sys.modules],\n"
+        "      threading.active_count())"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert result.stdout == "[] 1\n", result.stderr
