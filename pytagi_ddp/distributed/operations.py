@@ -6,7 +6,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 # A rank that waits first polls without pause, letting others have the core: for as long as a small collective takes,
@@ -24,21 +23,27 @@ class Operation:
     """A collective that this rank has started.
 
     Attributes:
-        what: name, number and size, for messages.
+        what: name, number and size, for messages. short: without the size.
         done: whether it has ended here.
         timeout: seconds that one piece of it may take.
     """
 
     def __init__(self, queue: Operations, name: str, number: int, nbytes: int, requests: Iterator, timeout: float):
-        self.short = f"{name} #{number}"
-        self.what = f"{self.short} ({nbytes / 1e6:.3g} MB)"
         self.done = False
         self.timeout = timeout
         self.requests = requests
         self.request: Any = None  # the piece under way
         self.pieces = 0  # started so far
         self.number = number
-        self._queue = queue
+        self._queue, self._name, self._nbytes = queue, name, nbytes
+
+    @property
+    def short(self) -> str:
+        return f"{self._name} #{self.number}"
+
+    @property
+    def what(self) -> str:
+        return f"{self.short} ({self._nbytes / 1e6:.3g} MB)"
 
     def test(self) -> bool:
         """Takes the collectives as far as they go without waiting, and says whether this one is done."""
@@ -98,18 +103,24 @@ class Operations:
         operation = Operation(self, name, self._started, nbytes, requests, timeout)
         self._pending.append(operation)
         self._unclaimed[operation.number] = operation
-        with self._guard():
+        try:
             self._advance()
+        except BaseException as error:
+            self._break(error)
+            raise
         return operation
 
     def test(self, operation: Operation) -> bool:
         if not operation.done:
             self._check(operation.what)
-            with self._guard():
+            try:
                 self._advance()
                 if not operation.done:
                     self._poll(operation)
                     return False
+            except BaseException as error:
+                self._break(error)
+                raise
         self._unclaimed.pop(operation.number, None)
         return True
 
@@ -118,24 +129,30 @@ class Operations:
         if operation.done:
             return
         self._check(operation.what)
-        with self._guard():
+        try:
+            self._finish(operation)
+        except BaseException as error:
+            self._break(error)
+            raise
+
+    def _finish(self, operation: Operation) -> None:
+        seen = -1
+        self._advance()
+        while not operation.done:
+            now = time.monotonic()
+            if seen != self._progress:
+                seen, start, pause = self._progress, now, SLEEP_SECONDS
+                spin = SPIN_SECONDS if self._pending[0].pieces == 1 else SPIN_SECONDS_UNDERWAY
+            waited = now - start
+            if waited < spin:
+                _yield_core()
+            else:
+                self._look(self._pending[0].what)
+                if waited > operation.timeout:
+                    self._give_up(self._pending[0].what, waited)
+                time.sleep(pause)  # Python runs the handlers of signals here, and between any two lines
+                pause = min(1.5 * pause, SLEEP_LIMIT)
             self._advance()
-            seen = -1
-            while not operation.done:
-                now = time.monotonic()
-                if seen != self._progress:
-                    seen, start, pause = self._progress, now, SLEEP_SECONDS
-                    spin = SPIN_SECONDS if self._pending[0].pieces == 1 else SPIN_SECONDS_UNDERWAY
-                waited = now - start
-                if waited < spin:
-                    _yield_core()
-                else:
-                    self._look(self._pending[0].what)
-                    if waited > operation.timeout:
-                        self._give_up(self._pending[0].what, waited)
-                    time.sleep(pause)  # Python runs the handlers of signals here, and between any two lines
-                    pause = min(1.5 * pause, SLEEP_LIMIT)
-                self._advance()
 
     def _advance(self) -> None:
         """Takes the collectives as far as they go without waiting."""
@@ -170,13 +187,8 @@ class Operations:
                 "the ranks are out of step since; end the job and start it again"
             ) from self.broken
 
-    @contextmanager
-    def _guard(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException as error:
-            self.broken, self.broken_in = error, self._pending[0].short if self._pending else "a collective"
-            raise
+    def _break(self, error: BaseException) -> None:
+        self.broken, self.broken_in = error, self._pending[0].short if self._pending else "a collective"
 
 
 def _yield_core() -> None:
