@@ -8,7 +8,7 @@ from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.nn.arena import ParameterArena
 
 WIRE_DTYPES = ("float32", "float16", "bfloat16")
-BLOCK = 1024  # numbers that share a scale in float16
+BLOCK = 1024  # numbers that share a scale in float16, as `kernels.cpu.wire` has it
 
 
 class HalfPrecisionSum:
@@ -66,42 +66,36 @@ class HalfPrecisionSum:
 
 
 class _BFloat16:
+    def __init__(self) -> None:
+        from pytagi_ddp.kernels.cpu import wire  # here, because `import pytagi_ddp` shall not wait for Numba
+
+        self._wire = wire
+
     def nbytes(self, length: int) -> int:
         return 2 * length
 
     def encode(self, values: np.ndarray, row: np.ndarray) -> None:
-        from pytagi_ddp.kernels.cpu import wire
-
-        wire.encode_bfloat16(values.view(np.uint32), row.view(np.uint16)[: values.size])
+        self._wire.encode_bfloat16(values, row.view(np.uint16)[: values.size])
 
     def decode(self, row: np.ndarray, out: np.ndarray) -> np.ndarray:
-        from pytagi_ddp.kernels.cpu import wire
-
-        wire.decode_bfloat16(row.view(np.uint16)[: out.size], out.view(np.uint32))
+        self._wire.decode_bfloat16(row.view(np.uint16)[: out.size], out)
         return out
 
 
-class _Float16:
+class _Float16(_BFloat16):
     """Numbers, then the exponent of each block's scale."""
 
     def nbytes(self, length: int) -> int:
         return 2 * length + 4 * (length // BLOCK)
 
     def encode(self, values: np.ndarray, row: np.ndarray) -> None:
-        half, exponents = self._fields(row)
-        for k, start in enumerate(range(0, values.size, BLOCK)):
-            block = values[start : start + BLOCK]
-            largest = np.abs(block).max()
-            exponents[k] = 15 - np.frexp(largest)[1] if np.isfinite(largest) else 0
-            half[start : start + block.size] = np.ldexp(block, exponents[k])
+        self._wire.encode_float16(values, *self._fields(row, values.size))
 
     def decode(self, row: np.ndarray, out: np.ndarray) -> np.ndarray:
-        half, exponents = self._fields(row)
-        for k, start in enumerate(range(0, out.size, BLOCK)):
-            block = out[start : start + BLOCK]
-            np.ldexp(half[start : start + block.size].astype(np.float32), -exponents[k], out=block)
+        self._wire.decode_float16(*self._fields(row, out.size), out)
         return out
 
-    def _fields(self, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _fields(self, row: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
         blocks = row.size // (2 * BLOCK + 4)
-        return row[: 2 * BLOCK * blocks].view(np.float16), row[2 * BLOCK * blocks :].view(np.int32)
+        half, exponents = row[: 2 * BLOCK * blocks].view(np.uint16), row[2 * BLOCK * blocks :].view(np.int32)
+        return half[:size], exponents[: -(-size // BLOCK)]
