@@ -36,7 +36,9 @@ def rank_zero_print(*values: Any, backend: Backend = "auto", **options: Any) -> 
 
 @contextmanager
 def rank_zero_first(backend: Backend = "auto", timeout: float | None = None) -> Iterator[None]:
-    """Rank 0 runs the body, then all other ranks at once: the first downloads, the others find the files. Collective.
+    """Rank 0 runs the body, then all other ranks at once: the first downloads, the others find the files.
+
+    Every rank has to come here, and nothing in the body may be collective.
 
     Args:
         backend: name given to `initialize`, or a communicator.

@@ -61,6 +61,51 @@ def test_several_in_flight(np):
     assert all(all(row) for rank in json.loads(result.stdout) for row in rank), result.stdout
 
 
+RANDOM = """
+from pytagi_ddp.distributed import mpi
+mpi.PIECE_BYTES, mpi.LEAD_BYTES, mpi.WHOLE_BYTES = 4096, 256, 1024  # many pieces
+shared, own = np.random.default_rng(5), np.random.default_rng(rank)
+flying = []
+def finish(index):
+    handle, buffer, expected = flying.pop(index)
+    if own.random() < 0.5:
+        while not handle.test():
+            pass
+    handle.wait()
+    assert (buffer == expected).all(), (rank, handle.what, buffer, expected)
+for _ in range(400):  # started alike on every rank; waited for, polled and left alone as each likes
+    n, kind, root = int(shared.integers(0, 3000)), shared.integers(5), int(shared.integers(size))
+    buffer = np.full(n, rank, np.int64)
+    if kind < 2:
+        flying.append((comm.start_all_reduce(buffer), buffer, size * (size - 1) // 2))
+    elif kind == 2:
+        flying.append((comm.start_broadcast(buffer, root), buffer, root))
+    elif kind == 3:
+        comm.all_reduce(buffer, "max")
+        assert (buffer == size - 1).all()
+    else:
+        assert comm.all_gather_object(rank) == list(range(size))
+    if flying and own.random() < 0.4:
+        finish(int(own.integers(len(flying))))
+    if flying and own.random() < 0.3:
+        flying[int(own.integers(len(flying)))][0].test()
+    while len(flying) > 12:
+        finish(-1)
+while flying:
+    finish(int(own.integers(len(flying))))
+counts = comm.all_gather_object(comm._job.operations.completed)
+if rank == 0:
+    print(len(set(counts)), counts[0] > 400)
+"""
+
+
+@pytest.mark.parametrize("np", [2, 3])
+def test_every_rank_waits_in_an_order_of_its_own(np):
+    result = mpirun(START + RANDOM, np=np)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == "1 True\n"
+
+
 def test_a_dropped_handle_makes_the_next_collective_raise():
     code = """
     try:
