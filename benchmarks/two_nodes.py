@@ -1,0 +1,171 @@
+"""Two "nodes" on one machine: `python -m benchmarks.two_nodes --mbit 1000 -np 2 -- python -m benchmarks.exchange`.
+
+Runs a command on ranks that are spread over two network namespaces with an address, a host name and a /dev/shm of their
+own, joined by a virtual cable. To MPI they are two machines: ranks on different ones talk through TCP. ``--mbit``
+limits the cable in each direction, ``--delay-ms`` delays each packet (so a round trip takes twice that); without them
+it is as fast as the kernel copies. Everything else, the cores above all, is shared: a run shows what the network costs,
+not what a second machine brings. Needs root, ``ip`` and ``unshare``; ``tc`` for a limit, and a kernel with netem for a
+delay; MPICH's mpirun.
+
+The exit code is mpirun's. The namespaces go with the last process in them; those that a killed run has left are removed
+by the next one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytagi_ddp.distributed.launcher import MPICH, find_mpirun
+
+PREFIX = "tagi-node-"
+ADDRESSES = ("10.213.77.1", "10.213.77.2")
+DEVICE = "cable"  # in each node
+ENTER = 'hostname "$0" && mount -t tmpfs none /dev/shm && exec "$@"'
+
+# What mpirun calls instead of ssh: options, the host, and a command line for its shell.
+REMOTE_SHELL = """#!/bin/sh
+while [ "${{1#-}}" != "$1" ]; do shift; done
+host=$1; shift
+exec {enter} sh -c "exec $*"
+"""
+
+
+class TwoNodes:
+    """Two namespaces and the cable between them; a context manager that removes them, and what still runs there.
+
+    Args:
+        mbit: limit in each direction, in 10^6 bits per second; None: none.
+        delay_ms: delay of each packet in milliseconds.
+
+    Attributes:
+        names: the host names, which are the names of the namespaces.
+
+    Raises:
+        PermissionError: this process may not make namespaces, or a tool is missing; gives the reason.
+        ValueError: the kernel cannot limit or delay like that.
+    """
+
+    def __init__(self, mbit: float | None = None, delay_ms: float = 0.0):
+        self.mbit, self.delay_ms = mbit, delay_ms
+        self.names = [f"{PREFIX}{os.getpid()}-{letter}" for letter in "ab"]
+        self._folder = tempfile.TemporaryDirectory(prefix=PREFIX)
+
+    def __enter__(self) -> TwoNodes:
+        try:
+            remove_leftovers()
+            for name in self.names:
+                _run("ip", "netns", "add", name)
+            a, b = self.names
+            _run("ip", "link", "add", DEVICE, "netns", a, "type", "veth", "peer", "name", DEVICE, "netns", b)
+            for name, address in zip(self.names, ADDRESSES, strict=True):
+                _run("ip", "-n", name, "address", "add", f"{address}/24", "dev", DEVICE)
+                for device in (DEVICE, "lo"):
+                    _run("ip", "-n", name, "link", "set", device, "up")
+            _run(*self._enter(a), "true")
+            self._limit()
+            self._shell = Path(self._folder.name, "remote-shell")
+            self._shell.write_text(REMOTE_SHELL.format(enter=" ".join(f"'{word}'" for word in self._enter(b))))
+            self._shell.chmod(0o700)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def mpirun(self, ranks: int) -> list[str]:
+        """Returns the command that starts a program (to be appended) on so many ranks, half of them on each node."""
+        hosts = ["-hosts", ",".join(ADDRESSES), "-ppn", str((ranks + 1) // 2), "-np", str(ranks)]
+        launcher = ["-launcher", "ssh", "-launcher-exec", str(self._shell), "-iface", DEVICE]
+        launcher += ["-genv", "UCX_NET_DEVICES", DEVICE]  # it would sometimes try the loopback device, and give up
+        return [*self._enter(self.names[0]), str(find_mpirun(MPICH)), *launcher, *hosts]
+
+    def cut(self) -> None:
+        """Pulls the cable: packets vanish, and neither node is told."""
+        for name in self.names:
+            _run("ip", "-n", name, "link", "set", DEVICE, "down")
+
+    def sent_bytes(self) -> int:
+        """Returns what the first node has sent to the second so far."""
+        show = _run("ip", "netns", "exec", self.names[0], "cat", f"/sys/class/net/{DEVICE}/statistics/tx_bytes")
+        return int(show)
+
+    def processes(self) -> list[int]:
+        """Returns the ids of the processes that run on the nodes."""
+        return [int(pid) for name in self.names for pid in _run("ip", "netns", "pids", name).split()]
+
+    def close(self) -> None:
+        """Kills what still runs on the nodes and removes them; does nothing when they are gone."""
+        for name in self.names:
+            _remove(name)
+        self._folder.cleanup()
+
+    def _enter(self, name: str) -> list[str]:
+        return ["ip", "netns", "exec", name, "unshare", "--uts", "--ipc", "--mount", "sh", "-c", ENTER, name]
+
+    def _limit(self) -> None:
+        delayed = ["netem", "limit", "100000", "delay", f"{self.delay_ms}ms"] if self.delay_ms else []
+        if delayed and self.mbit:
+            delayed += ["rate", f"{self.mbit}mbit"]
+        burst = max(131_072, int((self.mbit or 0) * 1e6 / 8 / 1000))  # 1 ms, and no less than the largest packet
+        limited = ["tbf", "rate", f"{self.mbit}mbit", "burst", str(burst), "limit", "64mb"] if self.mbit else []
+        if discipline := delayed or limited:
+            for name in self.names:
+                try:
+                    _run("tc", "-n", name, "qdisc", "add", "dev", DEVICE, "root", *discipline)
+                except PermissionError as error:
+                    raise ValueError(f"this kernel cannot do {' '.join(discipline)}: {error}") from None
+
+
+def remove_leftovers() -> None:
+    """Removes the nodes of processes that have ended."""
+    for line in _run("ip", "netns", "list").splitlines():
+        name = line.split()[0]
+        owner = name.removeprefix(PREFIX).partition("-")[0]
+        if name.startswith(PREFIX) and not Path("/proc", owner).exists():
+            _remove(name)
+
+
+def _remove(name: str) -> None:
+    with contextlib.suppress(PermissionError):  # there is no such node
+        for pid in _run("ip", "netns", "pids", name).split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        _run("ip", "netns", "delete", name)
+
+
+def _run(*command: str) -> str:
+    if shutil.which(command[0]) is None:
+        raise PermissionError(f"{command[0]} is not installed")
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode:
+        raise PermissionError(f"{' '.join(command)}: {result.stderr.strip()}")
+    return result.stdout
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.two_nodes", description=__doc__.partition("\n")[0])
+    parser.add_argument("--mbit", type=float, help="limit in each direction, 10^6 bits per second")
+    parser.add_argument("--delay-ms", type=float, default=0.0, help="delay of each packet")
+    parser.add_argument("-np", type=int, default=2, help="ranks, half of them on each node")
+    parser.add_argument("command", nargs="+", help="after --: the program and its arguments")
+    options = parser.parse_args(arguments)
+    try:
+        with TwoNodes(options.mbit, options.delay_ms) as nodes:
+            return subprocess.run([*nodes.mpirun(options.np), *options.command]).returncode
+    except (PermissionError, ValueError) as error:
+        return parser.exit(2, f"{error}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
