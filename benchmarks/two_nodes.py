@@ -21,6 +21,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from pytagi_ddp.distributed.launcher import MPICH, find_mpirun
 PREFIX = "tagi-node-"
 ADDRESSES = ("10.213.77.1", "10.213.77.2")
 DEVICE = "cable"  # in each node
+LINK_SECONDS = 10
 ENTER = 'hostname "$0" && mount -t tmpfs none /dev/shm && exec "$@"'
 
 # What mpirun calls instead of ssh: options, the host, and a command line for its shell.
@@ -70,8 +72,8 @@ class TwoNodes:
                 _run("ip", "-n", name, "address", "add", f"{address}/24", "dev", DEVICE)
                 for device in (DEVICE, "lo"):
                     _run("ip", "-n", name, "link", "set", device, "up")
-            _run(*self._enter(a), "true")
             self._limit()
+            self._wait_for_link()
             self._shell = Path(self._folder.name, "remote-shell")
             self._shell.write_text(REMOTE_SHELL.format(enter=" ".join(f"'{word}'" for word in self._enter(b))))
             self._shell.chmod(0o700)
@@ -87,7 +89,6 @@ class TwoNodes:
         """Returns the command that starts a program (to be appended) on so many ranks, half of them on each node."""
         hosts = ["-hosts", ",".join(ADDRESSES), "-ppn", str((ranks + 1) // 2), "-np", str(ranks)]
         launcher = ["-launcher", "ssh", "-launcher-exec", str(self._shell), "-iface", DEVICE]
-        launcher += ["-genv", "UCX_NET_DEVICES", DEVICE]  # it would sometimes try the loopback device, and give up
         return [*self._enter(self.names[0]), str(find_mpirun(MPICH)), *launcher, *hosts]
 
     def cut(self) -> None:
@@ -112,6 +113,15 @@ class TwoNodes:
 
     def _enter(self, name: str) -> list[str]:
         return ["ip", "netns", "exec", name, "unshare", "--uts", "--ipc", "--mount", "sh", "-c", ENTER, name]
+
+    def _wait_for_link(self) -> None:
+        """The kernel takes up to a second to call the link up; until then UCX sees no network."""
+        deadline = time.monotonic() + LINK_SECONDS
+        for name in self.names:
+            while "state UP" not in _run("ip", "-n", name, "link", "show", DEVICE):
+                if time.monotonic() > deadline:
+                    raise PermissionError(f"the link of {name} is not up after {LINK_SECONDS} s")
+                time.sleep(0.02)
 
     def _limit(self) -> None:
         delayed = ["netem", "limit", "100000", "delay", f"{self.delay_ms}ms"] if self.delay_ms else []
