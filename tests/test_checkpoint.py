@@ -282,12 +282,12 @@ def test_a_folder_without_permission(two):
 
 
 def test_ranks_that_trained_apart_must_merge_first(manager):
-    ddp = DDPSequential(network(), DDPConfig(backend="serial"))
-    ddp.steps_since_merge = 3
-    with pytest.raises(RuntimeError, match=r"3 steps apart, .* call merge\(\) on every rank"):
+    ddp = DDPSequential(network(), DDPConfig(backend="serial"), every=2)
+    ddp.step()
+    with pytest.raises(RuntimeError, match=r"1 steps apart, .* call merge\(\) on every rank"):
         manager.save(ddp, POSITION)
     assert not manager.folder.exists()
-    ddp.steps_since_merge = 0
+    ddp.step()
     assert manager.save(ddp, POSITION).exists()
 
 
