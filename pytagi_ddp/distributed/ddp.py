@@ -160,8 +160,8 @@ class DDPSequential:
             return
         if self._sync_norm is not None:
             self._sync_norm.catch_up()
-        self._pooled = exchange_deltas(self.communicator, self.model, self._stop, self._reduce)
-        self.model.arena.step_pooled(self.average)
+        self._pooled = exchange_deltas(self.communicator, self.model, self.average, self._stop, self._reduce)
+        self.model.step()
         if self.communicator.debug:
             compare_parameters(self.communicator, self.model)
 

@@ -13,10 +13,6 @@ from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.state import Array
 
 
-class PooledSamples(int):
-    """Samples of deltas that hold those of all ranks: a rank that adds none to them has nothing to contribute."""
-
-
 def batch_norms(model: Sequential) -> list[BatchNorm2d]:
     """The layers whose statistics ranks share, in forward order."""
     return [leaf for leaf in model.arena.leaves if isinstance(leaf, BatchNorm2d)]
@@ -32,23 +28,30 @@ def pool_statistics(model: Sequential) -> None:
 def exchange_deltas(
     communicator: Communicator,
     model: Sequential,
+    average: bool,
     stop: bool = False,
     reduce: Callable[[], None] | None = None,
 ) -> Array:
-    """Adds the deltas, samples and BatchNorm sums of all ranks; `arena.step_pooled` applies them. Collective.
+    """Adds the deltas, samples and BatchNorm sums of all ranks; the next `model.step()` applies them. Collective.
 
     A rank without samples since its last step contributes zeros.
 
     Args:
         communicator: of all ranks. model: this rank's replica.
+        average: what the step makes of the sums, see `DDPSequential`.
         stop: whether this rank asks all to stop.
         reduce: how the arena's buffer is added over ranks; None: one all-reduce.
 
     Returns:
         (samples, ranks that had any, ranks that ask to stop), of all ranks.
+
+    Raises:
+        RuntimeError: the deltas of all ranks are there already, and no step has applied them.
     """
+    if model._pooled_average is not None:
+        raise RuntimeError("the deltas of all ranks are there already: call model.step() before the next exchange")
     arena, array = model.arena, model.kernels.array
-    samples = 0 if isinstance(model._samples, PooledSamples) else model._samples
+    samples = model._samples
     if not samples:
         array.clear(arena.buffer)
     header = arena.tail[:HEADER]
@@ -57,7 +60,7 @@ def exchange_deltas(
         communicator.all_reduce(arena.buffer)
     else:
         reduce()
-    model._samples, model._accumulate = 0, False
+    model._samples, model._accumulate, model._pooled_average = 0, False, average
     for norm in batch_norms(model):
         norm.update_running()
     return array.snapshot(header)

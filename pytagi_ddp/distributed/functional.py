@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from pytagi_ddp.distributed.backends import Backend, get_distributed_backend
-from pytagi_ddp.distributed.exchange import PooledSamples, batch_norms, exchange_deltas
+from pytagi_ddp.distributed.exchange import batch_norms, exchange_deltas
 from pytagi_ddp.nn.sequential import Sequential
 
 
@@ -40,11 +38,5 @@ def allreduce_deltas(backend: Backend, model: Sequential, average: bool = True) 
             "the BatchNorm layers of this network take their running statistics from this rank alone; call "
             "synchronize(backend, model) before the first forward pass"
         )
-    pooled = exchange_deltas(get_distributed_backend(backend), model)
-    samples, ranks = (round(float(value)) for value in model.kernels.array.to_host(pooled)[:2])
-    parts = ranks if average and ranks else 1
-    if parts > 1:
-        delta = model.arena.delta
-        delta *= np.float32(1) / np.float32(parts)
-    model._samples = PooledSamples(-(-samples // parts))
-    return samples
+    pooled = exchange_deltas(get_distributed_backend(backend), model, average)
+    return round(float(model.kernels.array.to_host(pooled)[0]))

@@ -64,6 +64,7 @@ class Sequential(NetworkParameters):
         self.output_delta_z_buffer = BaseDeltaStates()
         self._samples = 0  # of the deltas that the next step applies
         self._accumulate = False  # whether backward adds to those deltas, if there are any
+        self._pooled_average: bool | None = None  # set while the deltas are those of all ranks; whether to average them
         self._trained_batch = 0  # samples of the forward pass that backward would continue
         self._passed: Callable[[BaseLayer], None] | None = None  # told of each layer whose deltas are there
         self._meets_ranks = False  # whether a pass waits for other ranks: a captured graph could not
@@ -208,7 +209,11 @@ class Sequential(NetworkParameters):
             FloatingPointError: a delta that is not finite; its parameter was not changed. On a GPU it comes with the
                 next `step`, `eval` or `state_dict`, so that no step waits for the one before.
         """
-        self.arena.step(cap_factor(self._samples))
+        if self._pooled_average is None:
+            self.arena.step(cap_factor(self._samples))
+        else:
+            average, self._pooled_average = self._pooled_average, None
+            self.arena.step_pooled(average)
 
     def train(self) -> None:
         """Training mode: batch statistics come from the batch, and `backward` may follow a forward pass."""
@@ -352,7 +357,8 @@ class Sequential(NetworkParameters):
         for name in ("kernels", "arena", "_pool", "_graphs", "_input", "_input_var"):
             del state[name]
         # a copy belongs to no DDPSequential
-        return state | {"_trained_batch": 0, "_accumulate": False, "_passed": None, "_meets_ranks": False}
+        own = {"_accumulate": False, "_pooled_average": None, "_passed": None, "_meets_ranks": False}
+        return state | own | {"_trained_batch": 0}
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
