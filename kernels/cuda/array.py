@@ -86,18 +86,22 @@ class SideStream:
             self._stream = cupy.cuda.Stream(non_blocking=True)
 
     def run(self, function: Callable[[int], None]):
-        """Lets `function` queue work, given the stream's handle, between what is queued so far and what follows.
+        """Lets `function` queue work, given the stream's handle, behind what is queued so far; returns an event after it.
 
-        Returns an event behind that work.
+        What is queued later runs beside it, unless it comes after `join`.
         """
         with on_device(self._index):
-            current, ready, done = cupy.cuda.get_current_stream(), *(_event() for _ in range(2))
-            ready.record(current)
+            ready, done = _event(), _event()
+            ready.record(cupy.cuda.get_current_stream())
             self._stream.wait_event(ready)
             function(self._stream.ptr)
             done.record(self._stream)
-            current.wait_event(done)
         return done
+
+    def join(self, done) -> None:
+        """Lets what is queued from now on wait for an event of `run`."""
+        with on_device(self._index):
+            cupy.cuda.get_current_stream().wait_event(done)
 
     def synchronize(self) -> None:
         self._stream.synchronize()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.debug import NonFiniteError
 from pytagi_ddp.nn.arena import HEADER
 from pytagi_ddp.nn.batch_norm import BatchNorm2d
 from pytagi_ddp.nn.sequential import Sequential
@@ -47,6 +48,7 @@ def exchange_deltas(
 
     Raises:
         RuntimeError: the deltas of all ranks are there already, and no step has applied them.
+        NonFiniteError: with ``PYTAGI_DDP_DEBUG=1``, sums that are not finite; names the layer.
     """
     if model._pooled_average is not None:
         raise RuntimeError("the deltas of all ranks are there already: call model.step() before the next exchange")
@@ -56,10 +58,13 @@ def exchange_deltas(
         array.clear(arena.buffer)
     header = arena.tail[:HEADER]
     array.copy(np.array([samples, samples > 0, stop], np.float32), header)
-    if reduce is None:
-        communicator.all_reduce(arena.buffer)
-    else:
-        reduce()
+    try:
+        communicator.all_reduce(arena.buffer) if reduce is None else reduce()
+    except NonFiniteError as error:
+        if reduce is None and error.index < 2 * arena.num_parameters:
+            layer = arena.leaf_at(error.index % arena.num_parameters)
+            raise NonFiniteError(f"{error}: a delta of {layer}", error.index) from error
+        raise
     model._samples, model._accumulate, model._pooled_average = 0, False, average
     for norm in batch_norms(model):
         norm.update_running()

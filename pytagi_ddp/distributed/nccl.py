@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,15 +14,19 @@ from pytagi_ddp.distributed.handle import Finished, Work
 from pytagi_ddp.distributed.placement import Place, check_places, choose_device
 from pytagi_ddp.distributed.watchdog import Progress, Watchdog
 
+if TYPE_CHECKING:
+    from pytagi_ddp.kernels.cuda.array import SideStream
+
 _TYPES = {np.float32: "NCCL_FLOAT32", np.float64: "NCCL_FLOAT64", np.int64: "NCCL_INT64"}
+_OPS = {"sum": "NCCL_SUM", "mean": "NCCL_AVG", "max": "NCCL_MAX", "min": "NCCL_MIN", "prod": "NCCL_PROD"}
 
 
 class NCCLCommunicator(Communicator):
     """All ranks of a job, one on each GPU, for arrays there.
 
-    A collective is one call of NCCL on a communication stream, which waits for the work that was queued before and is
-    waited for by the work queued after; the host goes on at once. A `Watchdog` polls for errors and lateness. Host
-    arrays and objects go by MPI, which also brings the ranks together; a single process needs none.
+    A collective is one call of NCCL on a communication stream, which waits for the work that was queued before; work
+    queued after it (or after its handle's `wait`) waits for it. The host goes on at once. A `Watchdog` polls for errors
+    and lateness. Host arrays and objects go by MPI, which also brings the ranks together; a single process needs none.
 
     Args:
         timeout: seconds that a collective may take, the work queued before it included.
@@ -79,14 +83,11 @@ class NCCLCommunicator(Communicator):
             return self._host._all_reduce(buffer, op)
         pointer = buffer.data.ptr
         kind, combine = _kinds(buffer, op)
-        work = self._queue(
+        return self._queue(
             "all_reduce",
             buffer,
             lambda stream: self._comm.allReduce(pointer, pointer, buffer.size, kind, combine, stream),
         )
-        if op == "mean":
-            buffer /= self.world_size
-        return work
 
     def _reduce(self, buffer, op: str, root: int) -> None:
         if isinstance(buffer, np.ndarray):
@@ -99,9 +100,7 @@ class NCCLCommunicator(Communicator):
             "reduce",
             buffer,
             lambda stream: self._comm.reduce(pointer, target, buffer.size, kind, combine, root, stream),
-        )
-        if op == "mean" and self.rank == root:
-            buffer /= self.world_size
+        ).wait()
 
     def _broadcast(self, buffer, root: int) -> Work:
         if isinstance(buffer, np.ndarray):
@@ -121,7 +120,7 @@ class NCCLCommunicator(Communicator):
         what = f"{name} #{self._calls} ({buffer.nbytes / 1e6:.3g} MB)"
         done = self._stream.run(call)
         self._watchdog.watch(what, done)
-        return _Queued(done)
+        return _Queued(self._stream, done)
 
     def _all_gather(self, send: np.ndarray, receive: np.ndarray) -> None:
         self._host._all_gather(send, receive)
@@ -149,16 +148,16 @@ class NCCLCommunicator(Communicator):
 
 
 class _Queued:
-    """A collective on the GPU: work that is queued later comes after it, so nobody on the host needs to wait."""
+    """A collective on the GPU, beside what is queued there until `wait`, which does not block the host."""
 
-    def __init__(self, done: Progress):
-        self._progress = done
+    def __init__(self, stream: SideStream, done: Progress):
+        self._stream, self._progress = stream, done
 
     def test(self) -> bool:
         return self._progress.done
 
     def wait(self) -> None:
-        pass
+        self._stream.join(self._progress)
 
 
 class _Started:
@@ -180,7 +179,7 @@ def _place(index: int) -> Place:
 def _kinds(buffer, op: str) -> tuple[int, int]:
     """NCCL's numbers for a dtype and an op."""
     nccl = _nccl()
-    return getattr(nccl, _TYPES[buffer.dtype.type]), getattr(nccl, f"NCCL_{'SUM' if op == 'mean' else op.upper()}")
+    return getattr(nccl, _TYPES[buffer.dtype.type]), getattr(nccl, _OPS[op])
 
 
 def _nccl():

@@ -135,10 +135,11 @@ class ParameterArena:
             first = self._first_of[int((counts > 0).argmax())]
             raise FloatingPointError(
                 f"{bad} of {self.num_parameters} parameters have a delta that is not finite, the first of them in "
-                f"{self._leaf_at(first)}; they were not changed. Check the observations and their variances."
+                f"{self.leaf_at(first)}; they were not changed. Check the observations and their variances."
             )
 
-    def _leaf_at(self, position: int) -> str:
+    def leaf_at(self, position: int) -> str:
+        """The layer that a position among the parameters belongs to, for messages."""
         end = 0
         for index, leaf in enumerate(self.leaves):
             end += leaf.num_weights + leaf.num_biases

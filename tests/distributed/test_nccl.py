@@ -65,18 +65,17 @@ class FakeArray:
         self.flags, self.data = self.values.flags, SimpleNamespace(ptr=self.values.ctypes.data)
         self.shape, self.__cuda_array_interface__ = self.values.shape, self.values.__array_interface__
 
-    def __itruediv__(self, divisor):
-        self.values /= divisor
-        return self
-
 
 class FakeStream:
     def __init__(self, index):
-        self.index = index
+        self.index, self.joined = index, []
 
     def run(self, function):
         function(99)
         return SimpleNamespace(done=True)
+
+    def join(self, done):
+        self.joined.append(done)
 
     def synchronize(self):
         pass
@@ -101,6 +100,7 @@ def nccl(monkeypatch):
         get_unique_id=lambda: b"id",
         NcclCommunicator=Communicator,
         NCCL_SUM="sum",
+        NCCL_AVG="average",
         NCCL_MAX="max",
         NCCL_CHAR="char",
         NCCL_FLOAT32="float32",
@@ -145,16 +145,19 @@ def test_other_ops_reductions_to_one_rank_and_handles(nccl):
     buffer = FakeArray([4, 8])
     pointer = buffer.data.ptr
     communicator.all_reduce(buffer, "mean")
-    assert buffer.values.tolist() == [1, 2]
     communicator.reduce(buffer, "max", 0)
     communicator.reduce(buffer, "max", 3)
     handle = communicator.start_all_reduce(buffer, "max")
     assert handle.test()
-    handle.wait()
+    joined = communicator._stream.joined
+    assert len(joined) == 3  # what is queued next does not wait for the handle
+    communicator.start_all_reduce(buffer, "max").wait()
+    assert len(joined) == 4
     assert [call for call in nccl.calls if call[0] != "check_async_error"] == [
-        ("allReduce", pointer, pointer, 2, "float32", "sum", 99),
+        ("allReduce", pointer, pointer, 2, "float32", "average", 99),
         ("reduce", pointer, pointer, 2, "float32", "max", 0, 99),
         ("reduce", pointer, 0, 2, "float32", "max", 3, 99),
+        ("allReduce", pointer, pointer, 2, "float32", "max", 99),
         ("allReduce", pointer, pointer, 2, "float32", "max", 99),
     ]
     for exchange in (communicator.all_gather, communicator.all_to_all):

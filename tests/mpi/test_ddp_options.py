@@ -239,7 +239,8 @@ for options, config in [
 
 DEBUG = """
 from pytagi_ddp.distributed.compare import ReplicaMismatchError
-for change in ("options", "parameters", "nothing"):
+from pytagi_ddp.distributed import NonFiniteError
+for change in ("options", "parameters", "delta", "nothing"):
     try:
         net = with_batch_norm()
         ddp = DDPSequential(net, DDPConfig(backend="mpi"), average=change != "options" or rank == 0)
@@ -247,9 +248,11 @@ for change in ("options", "parameters", "nothing"):
             net.layers[4].parameters.w.mu[3] += 1
         x, y = batch(net, 4, rank)
         backpropagate(ddp, x, y)
+        if change == "delta" and rank == 0:
+            net.layers[4].parameters.w.g[2] = np.inf
         ddp.step()
         results[change] = ""
-    except (ValueError, ReplicaMismatchError) as error:
+    except (ValueError, ReplicaMismatchError, NonFiniteError) as error:
         results[change] = str(error)
     results[change] = comm.all_gather_object(results[change])
 """
@@ -261,3 +264,6 @@ def test_replicas_are_compared(monkeypatch):
     assert set(results["nothing"]) == {""}
     assert all("average is True on rank 0 and False on rank 1" in text for text in results["options"])
     assert all("ranks 0 and 1 have different parameters in Linear.4" in text for text in results["parameters"])
+    assert all(
+        "not finite" in text and "a delta of layer" in text and "Linear(108,4)" in text for text in results["delta"]
+    )
