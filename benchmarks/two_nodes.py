@@ -33,11 +33,13 @@ DEVICE = "cable"  # in each node
 LINK_SECONDS = 10
 ENTER = 'hostname "$0" && mount -t tmpfs none /dev/shm && exec "$@"'
 
-# What mpirun calls instead of ssh: options, the host, and a command line for its shell.
+# What mpirun calls instead of ssh: options, the host, and a command line for its shell. As with ssh, that command goes
+# on when mpirun ends this script.
 REMOTE_SHELL = """#!/bin/sh
 while [ "${{1#-}}" != "$1" ]; do shift; done
 host=$1; shift
-exec {enter} sh -c "exec $*"
+setsid {enter} sh -c "exec $*" &
+wait $!
 """
 
 
@@ -92,9 +94,10 @@ class TwoNodes:
         return [*self._enter(self.names[0]), str(find_mpirun(MPICH)), *launcher, *hosts]
 
     def cut(self) -> None:
-        """Pulls the cable: packets vanish, and neither node is told."""
-        for name in self.names:
-            _run("ip", "-n", name, "link", "set", DEVICE, "down")
+        """Cuts the nodes off from each other: packets vanish, and neither node is told."""
+        for name, other in zip(self.names, reversed(ADDRESSES), strict=True):
+            nobody = ["lladdr", "02:00:00:00:00:99", "nud", "permanent"]
+            _run("ip", "-n", name, "neighbour", "replace", other, "dev", DEVICE, *nobody)
 
     def sent_bytes(self) -> int:
         """Returns what the first node has sent to the second so far."""

@@ -1,0 +1,98 @@
+"""Two nodes, each a network namespace: they train as one host does, and a node that is cut off ends the job."""
+
+import sys
+import time
+
+import pytest
+
+from benchmarks.two_nodes import TwoNodes
+from tests.mpi.run import MpiJob, mpirun
+
+pytestmark = [pytest.mark.mpi, pytest.mark.slow]
+
+SOON = 5.0
+
+TRAIN = """
+import hashlib, os, socket
+import numpy as np
+from pytagi_ddp import manual_seed
+from pytagi_ddp.nn import DDPConfig, DDPSequential
+from tests.mpi.ddp_networks import backpropagate, batch, with_batch_norm
+manual_seed(3)
+ddp = DDPSequential(with_batch_norm(), DDPConfig(backend="mpi", timeout=20), average=False, **OPTIONS)
+rank, size, comm = ddp.rank, ddp.world_size, ddp.communicator
+def train(steps):
+    for step in range(steps):
+        x, y = batch(ddp.model, 4 * size, step)
+        backpropagate(ddp, x[4 * rank : 4 * rank + 4], y[4 * rank : 4 * rank + 4])
+        ddp.step()
+"""
+REPORT = """
+train(4)
+theta = hashlib.sha256(ddp.model.arena.theta.tobytes()).hexdigest()
+words = rank, size, comm.local_rank, comm.local_world_size, socket.gethostname(), theta
+print(" ".join(map(str, words)) + chr(10), end="")  # in one piece: two ranks' words mix
+"""
+UNTIL_CUT = """
+sys.stderr = open(os.path.join(OUT, str(rank)), "w", buffering=1)  # mpirun cannot bring what the far node says
+train(1)
+comm.timeout = 1.0
+ready(rank)
+train(10**6)
+"""
+
+
+@pytest.fixture
+def nodes(hydra):
+    try:
+        with TwoNodes() as made:
+            yield made
+    except PermissionError as error:
+        pytest.skip(f"needs the right to make network namespaces: {error}")
+
+
+@pytest.mark.parametrize(("np", "options"), [(2, {}), (4, {"sync_batch_norm": True})])
+def test_two_nodes_train_as_one_host_does(nodes, np, options):
+    code = f"OPTIONS = {options}\n" + TRAIN + REPORT
+    before = nodes.sent_bytes()
+    apart = MpiJob(code, np, launcher=[*nodes.mpirun(np), sys.executable]).finish(60)
+    together = mpirun(code, np, timeout=60)
+    assert (apart.returncode, apart.stderr) == (together.returncode, together.stderr) == (0, "")
+    lines, one_host = (sorted(line.split() for line in job.stdout.splitlines()) for job in (apart, together))
+    assert len(lines) == len(one_host) == np
+    half = np // 2
+    for rank, line in enumerate(lines):
+        local_rank, node = rank % half, nodes.names[rank // half]
+        assert line[:5] == [str(rank), str(np), str(local_rank), str(half), node]
+    assert nodes.sent_bytes() - before > 20_000  # it went over the wire, not through memory
+    assert {line[5] for line in lines} == {one_host[0][5]}  # the same parameters, to the last bit
+
+
+@pytest.mark.parametrize("np", [2, 4])
+def test_a_node_that_is_cut_off_ends_the_job_on_both_sides(nodes, np, tmp_path):
+    code = f"OPTIONS, OUT = {{}}, {str(tmp_path)!r}\n" + TRAIN + UNTIL_CUT
+    job = MpiJob(code, np, launcher=[*nodes.mpirun(np), sys.executable])
+    try:
+        job.wait_ready(60)
+        nodes.cut()
+        start = time.monotonic()
+        result = job.finish(20)  # also fails if a process is left
+        assert time.monotonic() - start < 1.0 + SOON
+        assert result.returncode != 0
+        assert nodes.processes() == []
+        for first in (0, np // 2):  # one rank, at least, of either node
+            said = "".join((tmp_path / str(rank)).read_text() for rank in range(first, first + np // 2))
+            assert "has waited 1.0 s in all_reduce #" in said
+    finally:
+        job.close()
+
+
+def test_the_nodes_are_gone_afterwards(nodes):
+    names = list(nodes.names)
+    job = MpiJob("time.sleep(60)", launcher=[*nodes.mpirun(2), sys.executable])
+    nodes.close()
+    assert job.process.wait(10) != 0
+    job.close()
+    with TwoNodes() as again:  # the names are free
+        assert again.names == names
+        assert again.processes() == []
