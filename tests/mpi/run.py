@@ -31,6 +31,14 @@ def ready(rank):
 """
 
 
+class Hang(AssertionError):
+    """A job was still running when its time was up."""
+
+
+class Outlived(AssertionError):
+    """Processes of a job were still there when its mpirun had ended."""
+
+
 @dataclass
 class Result:
     """How a job ended: exit code of mpirun (minus the signal that killed it), its streams, and how long it took."""
@@ -49,6 +57,10 @@ class MpiJob:
         np: number of ranks.
         env: environment variables to add.
         launcher: replaces ``[mpirun, "-np", np, python]``.
+
+    Attributes:
+        process: mpirun.
+        folder: of this job alone, for files; its ranks find it in ``TEST_JOB_FOLDER``. Removed with the job.
     """
 
     def __init__(
@@ -59,15 +71,16 @@ class MpiJob:
         launcher: Sequence[str] | None = None,
     ):
         self._folder = tempfile.TemporaryDirectory(prefix="mpi-job-")
+        self.folder = Path(self._folder.name)
         self._mark = uuid.uuid4().hex
         self.np = np
         if isinstance(program, str):
-            script = Path(self._folder.name, "ranks.py")
+            script = self.folder / "ranks.py"
             script.write_text(PRELUDE + textwrap.dedent(program))
             program = [str(script)]
         command = [*(launcher or [*mpirun_command(), "-np", str(np), sys.executable]), *program]
         marks = {"TEST_JOB_FOLDER": self._folder.name, "TEST_JOB_MARK": self._mark, "PYTHONPATH": str(ROOT)}
-        self._stdout, self._stderr = (Path(self._folder.name, name) for name in ("stdout", "stderr"))
+        self._stdout, self._stderr = (self.folder / name for name in ("stdout", "stderr"))
         self._start = time.monotonic()
         with self._stdout.open("w") as stdout, self._stderr.open("w") as stderr:
             self.process = subprocess.Popen(
@@ -82,11 +95,11 @@ class MpiJob:
 
     def wait_ready(self, timeout: float = 30) -> list[int]:
         """Waits until every rank has called ``ready(rank)``; returns their process ids and restarts the clock."""
-        files = [Path(self._folder.name, str(rank)) for rank in range(self.np)]
+        files = [self.folder / str(rank) for rank in range(self.np)]
         deadline = time.monotonic() + timeout
         while not all(file.exists() for file in files):
             if time.monotonic() > deadline or self.process.poll() is not None:
-                raise AssertionError(f"the ranks never came to ready():\n{self._texts()}")
+                raise AssertionError(f"the ranks never came to ready():\n{self.texts()}")
             time.sleep(0.02)
         self._start = time.monotonic()
         return [int(file.read_text()) for file in files]
@@ -100,15 +113,17 @@ class MpiJob:
             while self._living() and time.monotonic() < deadline:
                 time.sleep(0.02)
             left = self._living()
-            stdout, stderr = self._texts()
+            stdout, stderr = self.texts()
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"the job was still running after {timeout} s:\n{self._texts()}") from None
+            raise Hang(f"the job was still running after {timeout} s:\n{self.texts()}") from None
         finally:
             self.close()
-        assert not left, f"processes {left} outlived mpirun (exit code {self.process.returncode}):\n{stdout}\n{stderr}"
+        if left:
+            raise Outlived(f"{left} outlived mpirun (exit code {self.process.returncode}):\n{stdout}\n{stderr}")
         return Result(self.process.returncode, stdout, stderr, seconds)
 
-    def _texts(self) -> tuple[str, str]:
+    def texts(self) -> tuple[str, str]:
+        """Returns what the job has written to its standard output and error so far."""
         return self._stdout.read_text(), self._stderr.read_text()
 
     def close(self) -> None:

@@ -1,0 +1,140 @@
+"""What the ranks of `tests.mpi.random_faults` run: training that would never end, and a fault in it.
+
+``python -m tests.mpi.faulty_training CASE``, with a `Case` in JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+FOLDER = Path(os.environ["TEST_JOB_FOLDER"])
+
+
+class Trouble:
+    """Makes the fault of a case when its rank comes to its point of the program."""
+
+    def __init__(self, case: dict):
+        self._case = case
+        self.mine = int(os.environ["PMI_RANK"]) == case["rank"]
+
+    def at(self, point: str, step: int = 0) -> bool:
+        """Returns whether the caller shall return early; most faults do not come back."""
+        case = self._case
+        if not self.mine or (point, step) != (case["point"], case["step"]):
+            return False
+        kind, delay = case["kind"], case["delay"]
+        if kind.startswith("SIG"):
+            signal_number = int(getattr(signal, kind))
+            # From outside: inside MPI_Init no thread of this process would come to it.
+            subprocess.Popen(
+                ["sh", "-c", f"sleep {delay}; date +%s.%N > {FOLDER}/fault; kill -{signal_number} {os.getpid()}"]
+            )
+            if not delay:
+                time.sleep(60)
+        elif kind == "exception in a thread":
+            threading.Timer(delay, self._fail).start()
+        elif kind == "exception":
+            self._fail()
+        else:
+            stamp()
+            if kind.startswith("exit"):
+                sys.exit(int(kind.split()[1]))
+            elif kind == "stall":
+                time.sleep(60)
+            return kind == "return"
+        return False
+
+    def is_other(self, kind: str) -> bool:
+        """Returns whether this rank is the one that differs from the others in this way."""
+        return self.mine and self._case["kind"] == kind
+
+    def _fail(self) -> None:
+        stamp()
+        raise ValueError("the fault of this case")
+
+
+def stamp() -> None:
+    """Notes the time of the fault."""
+    note("fault", time.time())
+
+
+def note(name: str, value: float) -> None:
+    """Writes a number to a file of the job, which appears with the number in it."""
+    (FOLDER / f"{name}.tmp").write_text(str(value))
+    (FOLDER / f"{name}.tmp").rename(FOLDER / name)
+
+
+def main(case: dict) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits "ignored"
+    trouble = Trouble(case)
+    if trouble.at("before MPI"):
+        return
+    import numpy as np
+
+    from pytagi_ddp import manual_seed, nn
+    from pytagi_ddp.nn import DDPConfig, DDPSequential
+    from tests.mpi.ddp_networks import batch, with_batch_norm
+
+    manual_seed(1)
+    options = dict(case["options"])
+    wire = {name: options.pop(name) for name in ("wire_dtype", "buckets") if name in options}
+    use_join, use_no_sync = options.pop("join", False), options.pop("no_sync", False)
+    width = 64
+    if trouble.is_other("other network"):
+        width = 63
+        stamp()
+    if trouble.is_other("other options"):
+        options["average"] = False
+        stamp()
+    if options.get("sync_batch_norm"):
+        net = with_batch_norm()
+    else:
+        net = nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, 4))
+    if trouble.at("before construction"):
+        return
+    ddp = DDPSequential(net, DDPConfig(backend="mpi", **wire), **options)
+    ddp.communicator.timeout = case["timeout"]
+    note(str(ddp.rank), os.getpid())  # as ready() of tests.mpi.run
+    updater = nn.OutputUpdater("cpu")
+
+    def learn(x, y, step: int) -> bool:
+        if trouble.at("before forward", step):
+            return False
+        ddp(x)
+        updater.update(ddp.output_z_buffer, y, np.ones(y.size, np.float32), ddp.input_delta_z_buffer)
+        if trouble.at("before backward", step):
+            return False
+        ddp.backward()
+        return True
+
+    def train() -> None:
+        x, y = batch(net, 4, ddp.rank)
+        for step in range(10**9):
+            if use_no_sync:
+                with ddp.no_sync():
+                    if not learn(x, y, step):
+                        return
+            if not learn(x, y, step) or trouble.at("before step", step):
+                return
+            if trouble.is_other("another collective") and step == case["step"]:
+                stamp()
+                ddp.barrier()
+            ddp.step()
+            if trouble.at("after step", step):
+                return
+
+    with ddp.join() if use_join else contextlib.nullcontext():
+        train()
+    print("left the loop", flush=True)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,205 @@
+"""Random faults in real jobs: ``python -m tests.mpi.random_faults --count 200 --seed 0``.
+
+Each case is a data-parallel training on 2 to 4 ranks with options, a fault, a rank and a moment that follow from its
+number: ``--seed 17 --count 1`` repeats case 17 by itself. A job has to end, soon after the fault, with an exit code
+other than 0, leave no process, and say what happened as often as it should. The exit code is the number of cases where
+it did not (up to 99).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from pytagi_ddp.distributed import shared_memory
+from tests.mpi.run import Hang, MpiJob, Outlived, Result
+
+AT_ONCE = 2
+SOON = 5.0  # seconds from the fault to the end of the job
+TIMEOUT = 1.0  # of the communicator, once training
+START_TIMEOUT = 15.0
+LIMIT = 60.0  # seconds after which a case counts as a hang
+
+EARLY_POINTS = ("before MPI", "before construction")  # as `tests.mpi.faulty_training` names them
+POINTS = ("before forward", "before backward", "before step", "after step")
+OPTIONS = (
+    {},
+    {"average": False},
+    {"sync_batch_norm": True},
+    {"every": 3},
+    {"every": 2, "merge": "mean"},
+    {"buckets": 3},
+    {"wire_dtype": "float16"},
+    {"wire_dtype": "bfloat16"},
+    {"no_sync": True},
+    {"join": True},
+    {"no_sync": True, "buckets": 2},
+    {"join": True, "sync_batch_norm": True},
+)
+RAISED = ("exception", "exception in a thread")
+LEFT = ("exit 0", "exit 3", "return")
+SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGSEGV")
+TO_MPIRUN = ("SIGKILL to mpirun", "SIGTERM to mpirun", "SIGINT to mpirun")
+STUCK = ("stall", "SIGSTOP", "another collective")
+DIFFERENT = ("other network", "other options")
+KINDS = (*RAISED, *LEFT, *SIGNALS, *TO_MPIRUN, *STUCK, *DIFFERENT)
+
+
+@dataclass
+class Case:
+    """A fault: of which kind, on which rank, and when.
+
+    Attributes:
+        seed: its number. ranks: in the job. options: of `DDPSequential`, `DDPConfig` and the loop.
+        kind: one of `KINDS`. rank: where, or None for mpirun. point, step: the place in the program.
+        delay: seconds from there to the fault, for signals and threads; from the start of mpirun for ``to mpirun``
+            with the point "before MPI", else from the first step.
+        timeout: of the communicator.
+    """
+
+    seed: int
+    ranks: int
+    options: dict
+    kind: str
+    rank: int | None
+    point: str
+    step: int
+    delay: float
+    timeout: float = field(default=TIMEOUT)
+
+
+def draw(seed: int) -> Case:
+    """Returns case number ``seed``."""
+    rng = random.Random(seed)
+    ranks = rng.choices((2, 3, 4), (5, 3, 2))[0]
+    kind, options = rng.choice(KINDS), dict(rng.choice(OPTIONS))
+    if kind == "other network":
+        options.pop("sync_batch_norm", None)
+    if kind == "other options":
+        options["average"] = True
+    # Before the library is there, a thread that fails only leaves its traceback.
+    early = kind not in ("another collective", "exception in a thread", *DIFFERENT) and rng.random() < 0.2
+    point = rng.choice(EARLY_POINTS) if early else rng.choice(POINTS)
+    step = 0 if early else rng.randrange(6)
+    later = kind in (*SIGNALS, *TO_MPIRUN, "SIGSTOP", "exception in a thread")
+    delay = round(rng.uniform(0, 1.0 if early else 0.3), 3) if later and rng.random() < 0.6 else 0.0
+    rank = None if kind in TO_MPIRUN else rng.randrange(ranks)
+    return Case(seed, ranks, options, kind, rank, point, step, delay)
+
+
+def run(case: Case) -> tuple[list[str], str]:
+    """Runs a case; returns what was wrong, and everything that is known about it."""
+    program = ["-m", "tests.mpi.faulty_training", json.dumps(asdict(case))]
+    job = MpiJob(program, case.ranks, env={"PYTAGI_DDP_TIMEOUT": str(START_TIMEOUT)})
+    stamp = job.folder / "fault"
+    try:
+        if case.kind in TO_MPIRUN:
+            if case.point != "before MPI":
+                job.wait_ready(LIMIT)
+            time.sleep(case.delay)
+            faulted = time.time()
+            os.kill(job.process.pid, getattr(signal, case.kind.split()[0]))
+        else:
+            faulted = _wait_for(stamp, job)
+        result = job.finish(LIMIT)
+    except (Hang, Outlived) as error:
+        return [type(error).__name__.upper()], str(error)
+    except AssertionError as error:
+        return ["no start"], str(error)
+    finally:
+        job.close()
+    took = time.time() - faulted
+    return judge(case, result, took), f"exit code {result.returncode}, {took:.1f} s\n{result.stdout}{result.stderr}"
+
+
+def _wait_for(stamp: Path, job: MpiJob) -> float:
+    deadline = time.monotonic() + LIMIT
+    while time.monotonic() < deadline:
+        ended = job.process.poll() is not None
+        if stamp.exists() and (text := stamp.read_text().strip()):
+            return float(text)
+        if ended:
+            raise AssertionError(f"the job ended without a fault:\n{job.texts()}")
+        time.sleep(0.01)
+    raise Hang("the fault never came")
+
+
+def judge(case: Case, result: Result, took: float) -> list[str]:
+    """Compares how a job ended with how it should have."""
+    wrong = []
+    if result.returncode == 0:
+        wrong.append("exit code 0")
+    stuck = case.kind in STUCK
+    starting = case.point in EARLY_POINTS
+    if took > SOON + (START_TIMEOUT if stuck and starting else TIMEOUT if stuck else 0):
+        wrong.append("late")
+    messages = result.stderr.count("[rank ")
+    if case.kind in RAISED:
+        expected = result.stderr.count("ValueError: the fault of this case") == 1
+        expected &= starting or result.stderr.count(f"[rank {case.rank}/{case.ranks}] Traceback") == messages == 1
+    elif case.kind in LEFT:
+        expected = result.stderr.count("RankLeftError: ") + result.stderr.count(" has left the job after") >= 1
+        expected &= messages == 1
+    elif case.kind in DIFFERENT:
+        expected = messages == 1 and "have different " in result.stderr
+    elif stuck:
+        expected = messages >= 1 and ("CollectiveTimeoutError" in result.stderr)
+    else:
+        expected = messages <= 1
+    if not expected:
+        wrong.append("other messages")
+    return wrong
+
+
+def table(outcomes: Sequence[tuple[Case, list[str]]]) -> str:
+    """Returns the number of cases by kind of fault and outcome."""
+    columns = ["ok", *sorted({word for _, wrong in outcomes for word in wrong})]
+    counts = Counter((case.kind, word) for case, wrong in outcomes for word in wrong or ["ok"])
+    lines = [f"{'fault':<24}" + "".join(f"{column:>16}" for column in columns)]
+    for kind in KINDS:
+        if any(case.kind == kind for case, _ in outcomes):
+            lines.append(f"{kind:<24}" + "".join(f"{counts[kind, column]:>16}" for column in columns))
+    return "\n".join(lines)
+
+
+def run_all(seeds: Sequence[int], verbose: bool = False) -> list[tuple[Case, list[str]]]:
+    """Runs cases, `AT_ONCE` at a time, and prints each that went wrong."""
+
+    def one(seed: int) -> tuple[Case, list[str]]:
+        case = draw(seed)
+        wrong, story = run(case)
+        if wrong or verbose:
+            print(f"{case}\n    {', '.join(wrong) or 'ok'}: {story}\n", flush=True)
+        return case, wrong
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(one, seeds))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mpi.random_faults", description=__doc__.partition("\n")[0])
+    parser.add_argument("--count", type=int, default=200, help="number of cases")
+    parser.add_argument("--seed", type=int, default=0, help="number of the first case")
+    parser.add_argument("--verbose", action="store_true", help="print what every job said")
+    options = parser.parse_args(arguments)
+    before, start = set(shared_memory.leftovers()), time.monotonic()
+    outcomes = run_all(range(options.seed, options.seed + options.count), options.verbose)
+    print(table(outcomes))
+    seconds, left = time.monotonic() - start, set(shared_memory.leftovers()) - before
+    failed = sum(bool(wrong) for _, wrong in outcomes)
+    print(f"{len(outcomes)} cases in {seconds:.0f} s, {failed} of them wrong; files left in /dev/shm: {len(left)}")
+    return min(failed, 99)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
