@@ -16,8 +16,6 @@ from importlib.util import find_spec
 from types import ModuleType
 from uuid import UUID
 
-import numba
-
 allow_tf32: bool = False
 use_graphs: bool = False
 
@@ -26,6 +24,8 @@ _NEEDED = {"cupy": "cupy-cuda13x[ctk]", "numba_cuda": "numba-cuda[cu13]"}
 
 def is_simulated() -> bool:
     """Whether NUMBA_ENABLE_CUDASIM=1 makes "cuda" a simulator on the CPU."""
+    import numba  # here, because `import pytagi_ddp` shall not wait for it
+
     return bool(numba.config.ENABLE_CUDASIM)
 
 

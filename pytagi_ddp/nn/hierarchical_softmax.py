@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import ndtr
 
 # The slope of the probit link; its inverse is the standard deviation of the noise on a binary decision.
 ALPHA = 3.0
@@ -98,6 +97,8 @@ def class_probabilities(mu: np.ndarray, var: np.ndarray, hrc: HRCSoftmax) -> np.
     Raises:
         ValueError: Sizes that differ or are no multiple of `hrc.len`, or an empty tree.
     """
+    from scipy.special import ndtr  # here, because `import pytagi_ddp` shall not wait for it
+
     if not hrc.len:
         raise ValueError("the tree is empty: build one with hierarchical_softmax(num_classes)")
     mu, var = np.asarray(mu, np.float64).ravel(), np.asarray(var, np.float64).ravel()

@@ -19,7 +19,6 @@ import operator
 from typing import Any
 
 import numpy as np
-from scipy.special import xlogy
 
 INIT_METHODS = ("He", "he", "Xavier", "xavier")
 
@@ -95,6 +94,8 @@ def normal(n: int, scale: float) -> np.ndarray:
 
 def _polar_pairs(n: int) -> np.ndarray:
     """Consume 2 n words of the stream and return the normals of the accepted pairs, shape (accepted, 2)."""
+    from scipy.special import xlogy  # here, because `import pytagi_ddp` shall not wait for it
+
     words = _generator.randint(0, 2**32, size=2 * n, dtype=np.uint32)
     # A word close to 2**32 rounds up to 1, which is outside [0, 1).
     uniform = np.minimum(words.astype(np.float32) * np.float32(2.0**-32), _BELOW_ONE)
