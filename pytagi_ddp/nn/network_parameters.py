@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,6 +11,9 @@ from pytagi_ddp.nn import persistence
 from pytagi_ddp.nn.arena import ParameterArena
 from pytagi_ddp.nn.batch_norm import BatchNorm2d
 from pytagi_ddp.nn.layer import BaseLayer
+
+if TYPE_CHECKING:
+    from pytagi_ddp.nn.profile import Profile
 
 
 class NetworkParameters:
@@ -120,3 +124,25 @@ class NetworkParameters:
         rows.append(("total", "", f"{self.num_parameters:,}"))
         width = [max(len(row[k]) for row in rows) for k in range(3)]
         return "\n".join(f"{a:<{width[0]}}  {b:>{width[1]}}  {c:>{width[2]}}" for a, b, c in rows)
+
+    def profile(self, x, y=None, repeat: int = 3) -> "Profile":
+        """Time and memory of a training step by layer: `print(net.profile(x))`.
+
+        The steps are those of a copy of the network, in training mode: parameters, statistics, deltas and outputs stay
+        as they are, and memory for a second network of this batch size is needed meanwhile. On a GPU every layer is
+        waited for, so that the sum is more than the time of a step in which layers overlap.
+
+        Args:
+            x: a batch of inputs, as for `forward`.
+            y: its observations; without them 0 is observed. Times hardly depend on it.
+            repeat: steps after one that warms up; times are medians over them.
+
+        Returns:
+            A `Profile`, whose `rows` hold key, layer, forward_ms, backward_ms, memory (bytes) and share.
+
+        Raises:
+            ValueError: sizes that do not fit, values that are not finite, or repeat < 1.
+        """
+        from pytagi_ddp.nn.profile import profile  # here, because that module knows networks
+
+        return profile(self, x, y, repeat)

@@ -1,0 +1,104 @@
+"""`Sequential.profile`: every layer has its time and memory, and the network stays as it was."""
+
+import copy
+import time
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import nn
+from tests.nn.networks import randomise
+
+BATCH = 4
+
+
+def network():
+    net = nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1, in_width=8, in_height=8),
+        nn.MixtureReLU(),
+        nn.BatchNorm2d(4),
+        nn.ResNetBlock(nn.LayerBlock(nn.Conv2d(4, 4, 3, padding=1), nn.MixtureReLU())),
+        nn.Linear(4 * 8 * 8, 3),
+    )
+    randomise(net)
+    return net
+
+
+def batch(seed=0):
+    return np.random.default_rng(seed).standard_normal((BATCH, 2 * 8 * 8), np.float32)
+
+
+def values(net):
+    arrays = [net.arena.theta, net.arena.buffer, net.arena.statistics, *net.get_outputs()]
+    deltas = net.input_delta_z_buffer
+    return [np.array(a) for a in (*arrays, deltas.delta_mu, deltas.delta_var)]
+
+
+def test_rows_are_the_layers_and_the_rest():
+    net = network()
+    table = net.profile(batch(), repeat=2)
+    assert [row.key for row in table.rows] == [*dict(net.named_leaves()), "", ""]
+    assert [row.layer for row in table.rows[-2:]] == ["between layers", "parameter step"]
+    assert (table.batch, table.device) == (BATCH, "cpu")
+    assert abs(sum(row.share for row in table.rows) - 1) < 1e-9
+    conv = table.rows[0]
+    assert conv.forward_ms > 0
+    assert conv.backward_ms > 0
+    assert conv.memory >= 2 * 4 * BATCH * 4 * 8 * 8  # means and variances, float32
+
+
+def test_printed_table():
+    table = network().profile(batch(), repeat=1)
+    first, *rows, last = str(table).splitlines()
+    assert first.split() == ["layer", "forward", "ms", "backward", "ms", "memory", "MB", "share"]
+    assert len(rows) == len(table.rows)
+    assert rows[0].split()[:2] == ["Conv2d.0", table.rows[0].layer]
+    assert last.split()[0] == "total"
+    assert abs(float(last.split()[-4]) + float(last.split()[-3]) - table.total_ms) < 0.01
+
+
+def test_the_network_stays_as_it_was():
+    net = network()
+    x = batch()
+    net(x)
+    net.set_delta_z(np.full(3 * BATCH, 0.1), np.full(3 * BATCH, -0.1))
+    before, twin = values(net), copy.deepcopy(net)
+    net.profile(batch(1), y=np.ones(3 * BATCH))
+    for old, new in zip(before, values(net), strict=True):
+        assert np.array_equal(old, new)
+    net.backward()  # still that of the forward pass before the profile
+    twin(x)
+    twin.set_delta_z(np.full(3 * BATCH, 0.1), np.full(3 * BATCH, -0.1))
+    twin.backward()
+    assert np.array_equal(net.arena.delta, twin.arena.delta)
+
+
+def test_time_goes_to_the_layer_that_spends_it(monkeypatch):
+    net = network()
+    forward = nn.BatchNorm2d.forward
+
+    def slow(self, state):
+        time.sleep(0.2)
+        return forward(self, state)
+
+    monkeypatch.setattr(nn.BatchNorm2d, "forward", slow)
+    rows = {row.key: row for row in net.profile(batch(), repeat=1).rows}
+    assert rows["BatchNorm2d.2"].forward_ms >= 200
+    assert max(row.forward_ms for key, row in rows.items() if key != "BatchNorm2d.2") < 200
+
+
+def test_profile_of_a_network_in_evaluation_mode():
+    net = network()
+    net.eval()
+    assert net.profile(batch()).rows[0].backward_ms > 0
+    assert not net.training
+
+
+def test_no_rounds():
+    with pytest.raises(ValueError, match="repeat=0"):
+        network().profile(batch(), repeat=0)
+
+
+def test_a_batch_of_another_size():
+    with pytest.raises(ValueError, match="128"):
+        network().profile(np.zeros(100))
