@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.handle import Handle
@@ -33,6 +34,7 @@ class Buckets:
             if stop - begin >= target or (begin == 0 and stop > 0):
                 self._parts.append((layer, slice(begin, stop)))
                 stop = begin
+        self._background = ExitStack()
         self._handles: list[Handle] = []
         self._started = 0
 
@@ -47,12 +49,12 @@ class Buckets:
         """
         if self._started and layer is self._last:
             raise RuntimeError("a second backward() before step(): its deltas are on their way; use no_sync()")
-        for handle in self._handles:
-            handle.test()  # MPI moves data only when it is called
         if self._started < len(self._parts) and self._parts[self._started][0] is layer:
             self._start()
 
     def _start(self) -> None:
+        if not self._started:
+            self._background.enter_context(self._communicator.in_background())
         part = self._parts[self._started][1]
         self._started += 1
         self._handles += [self._communicator.start_all_reduce(row[part]) for row in self._arena.delta]
@@ -61,6 +63,7 @@ class Buckets:
         """Reduces what is left, and waits for all of it; collective."""
         while self._started < len(self._parts):
             self._start()
+        self._background.close()
         handles, self._handles, self._started = self._handles, [], 0
         self._communicator.all_reduce(self._arena.tail)
         for handle in handles:

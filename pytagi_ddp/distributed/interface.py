@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -174,6 +175,10 @@ class Communicator(ABC):
             raise ValueError(f"barrier: timeout must be a number of seconds above 0, got {timeout}")
         self._prepare("barrier")
         self._barrier(timeout)
+
+    def in_background(self) -> AbstractContextManager:
+        """Lets handles make progress while the body computes, as far as the engine can; no collective in the body."""
+        return nullcontext()
 
     def close(self) -> None:
         """Ends the use of this communicator; not collective, and may be called more than once."""

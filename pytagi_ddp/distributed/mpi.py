@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,12 @@ class MPICommunicator(Communicator):
         with self._staging.for_mpi(buffer) as data:
             for piece in _pieces(_bytes_of(data)):
                 yield self._job.channels["broadcast"].Ibcast(piece, root)
+
+    def in_background(self) -> AbstractContextManager:
+        """Lets a thread drive handles while the body computes, if this MPI can be called from several threads."""
+        MPI = self._job.MPI
+        many = MPI.Query_thread() == MPI.THREAD_MULTIPLE and self.world_size > 1
+        return self._job.operations.in_background() if many else nullcontext()
 
     def _all_gather(self, send: np.ndarray, receive: np.ndarray) -> None:
         mine, all_of_them = _bytes_of(send), _bytes_of(receive)

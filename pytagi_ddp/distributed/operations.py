@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 # A rank that waits first polls without pause, letting others have the core: for as long as a small collective takes,
@@ -14,6 +16,8 @@ SPIN_SECONDS = 1e-3
 SPIN_SECONDS_UNDERWAY = 2e-2
 SLEEP_SECONDS = 50e-6
 SLEEP_LIMIT = 1e-3
+
+BACKGROUND_SECONDS = 5e-4  # at 1 Gbit/s 60 kB arrive in that time, which fits the buffers of a socket
 
 # A rank that polls now and then is not waiting between two polls, but working: of such a pause no more counts.
 POLL_GAP_SECONDS = 1.0
@@ -80,6 +84,7 @@ class Operations:
         self._unclaimed: dict[int, Operation] = {}  # whose end nobody has asked for
         self._progress = 0  # pieces that have ended
         self._polled = (0, 0.0, 0.0)  # progress at the last poll, its time, and the seconds polled without any
+        self._lock = threading.Lock()  # of what `_advance` changes
 
     @property
     def unclaimed(self) -> Operation | None:
@@ -154,8 +159,35 @@ class Operations:
                 pause = min(1.5 * pause, SLEEP_LIMIT)
             self._advance()
 
+    @contextmanager
+    def in_background(self) -> Iterator[None]:
+        """Lets a thread drive what is under way while the body computes; MPI must allow calls from several threads.
+
+        MPI moves data only when it is called. The thread does so once in `BACKGROUND_SECONDS` and sleeps in between: it
+        takes next to nothing from the body, and kernels do not hold Python's lock. What goes wrong in it shows in the
+        next wait.
+        """
+        stop = threading.Event()
+
+        def drive() -> None:
+            with suppress(Exception):  # the next call from the main thread meets the same error
+                while not stop.wait(BACKGROUND_SECONDS):
+                    self._advance()
+
+        thread = threading.Thread(target=drive, name="pytagi_ddp-progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
     def _advance(self) -> None:
         """Takes the collectives as far as they go without waiting."""
+        with self._lock:
+            self._advance_locked()
+
+    def _advance_locked(self) -> None:
         while self._pending:
             first = self._pending[0]
             while first.request is None or first.request.Test():
