@@ -125,7 +125,7 @@ class Job:
                 raise RankLeftError(
                     f"rank {rank} has left the job after {count} collectives, while rank {self.rank} waits in {what}. "
                     f"All ranks must make the same calls: look on rank {rank} for an early return, sys.exit or fewer "
-                    "batches"
+                    "batches (for those there is DDPSequential.join())"
                 )
         if self._gave_up is not None:
             raise CollectiveTimeoutError(f"rank {self._gave_up} gave up; rank {self.rank} was waiting in {what}")

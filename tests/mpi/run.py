@@ -20,14 +20,17 @@ from pytagi_ddp.distributed.launcher import OPEN_MPI, find_mpirun, load_mpi, mpi
 ROOT = Path(__file__).resolve().parents[2]
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")}
 
-# Runs before the code of every rank. ready() tells the test that this rank has come so far.
+# Runs before the code of every rank. ready() tells the test that this rank has come so far, fault() that its fault is
+# about to happen.
 PRELUDE = """
-import os, signal, sys
+import os, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits "ignored"
-def ready(rank):
-    with open(os.path.join(os.environ["TEST_JOB_FOLDER"], f"{rank}.tmp"), "w") as file:
-        file.write(str(os.getpid()))
-    os.rename(file.name, file.name[:-4])
+def note(name, value):
+    with open(os.path.join(os.environ["TEST_JOB_FOLDER"], f"{name}.{os.getpid()}"), "w") as file:
+        file.write(str(value))
+    os.rename(file.name, file.name[:file.name.rindex(".")])
+def ready(rank): note(rank, os.getpid())
+def fault(): note("fault", time.monotonic())
 """
 
 
@@ -41,7 +44,10 @@ class Outlived(AssertionError):
 
 @dataclass
 class Result:
-    """How a job ended: exit code of mpirun (minus the signal that killed it), its streams, and how long it took."""
+    """How a job ended: exit code of mpirun (minus the signal that killed it), its streams, and how long it took.
+
+    The seconds count from the last rank's ``fault()``, or else from `MpiJob.wait_ready`, or else from the start.
+    """
 
     returncode: int
     stdout: str
@@ -108,7 +114,7 @@ class MpiJob:
         """Waits for the job, and fails if it takes longer than ``timeout`` seconds or leaves a process behind."""
         try:
             self.process.wait(timeout)
-            seconds = time.monotonic() - self._start
+            seconds = time.monotonic() - self._clock_start()
             deadline = time.monotonic() + 2
             while self._living() and time.monotonic() < deadline:
                 time.sleep(0.02)
@@ -121,6 +127,12 @@ class MpiJob:
         if left:
             raise Outlived(f"{left} outlived mpirun (exit code {self.process.returncode}):\n{stdout}\n{stderr}")
         return Result(self.process.returncode, stdout, stderr, seconds)
+
+    def _clock_start(self) -> float:
+        try:
+            return float((self.folder / "fault").read_text())  # the monotonic clock is the same in all processes
+        except FileNotFoundError:
+            return self._start
 
     def texts(self) -> tuple[str, str]:
         """Returns what the job has written to its standard output and error so far."""

@@ -10,7 +10,8 @@ from tests.mpi.run import mpirun
 
 pytestmark = pytest.mark.mpi
 
-SOON = 10.0  # seconds: 5 to end the job, and as many to start it
+SOON = 5.0  # seconds from the fault to the end of the job
+STARTING = 5.0  # more of them for a fault in the start, which the other ranks have yet to come to
 
 START = """
 import os, signal, sys, threading, time
@@ -34,7 +35,7 @@ IDLE = "comm.barrier() if rank else time.sleep(60)"
 
 
 def program(fault, rest=THEN_REDUCE):
-    return START + textwrap.dedent(fault) + rest
+    return START + "fault()\n" + textwrap.dedent(fault) + rest
 
 
 @pytest.mark.parametrize("np", [1, 2, 3])
@@ -64,24 +65,87 @@ def test_a_rank_with_work_of_its_own_after_the_others_have_left():
     assert (result.returncode, result.stdout, result.stderr) == (0, "plotted\n", "")
 
 
-@pytest.mark.parametrize(("where", "np"), [("main", 2), ("main", 3), ("thread", 2), ("thread", 3), ("during", 2)])
-def test_exception(where, np):
-    fault = """
-        def fail():
-            raise ValueError("no batch 17")
+# One rank's fault next to a collective. The handler of a signal runs in the middle of the one that its rank waits in.
+MOMENTS = {
+    "before": "if last: fail()",
+    "during": """
         if last:
-            {}
-    """
-    raising = {
-        "main": "fail()",
-        "thread": "threading.Thread(target=fail).start()",
-        "during": "threading.Timer(0.2, fail).start(); time.sleep(0) or comm.barrier()",
-    }[where]
-    result = mpirun(program(fault.format(raising)), np=np, timeout=20)
+            signal.signal(signal.SIGALRM, lambda *_: fail())
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            comm.all_reduce(buffer)
+        time.sleep(60)
+    """,
+    "in flight": """
+        handle = comm.start_all_reduce(buffer)
+        if last: fail()
+        handle.wait()
+    """,
+    "after": """
+        comm.all_reduce(buffer)
+        if last: fail()
+    """,
+}
+RAISE = """
+def fail():
+    raise ValueError("no batch 17")
+"""
+IN_A_THREAD = """
+def fail():
+    def target():
+        raise ValueError("no batch 17")
+    thread = threading.Thread(target=target)
+    thread.start()
+    thread.join()
+"""
+
+
+def beside_a_collective(kind, moment, rest):
+    return START + kind + "fault()\n" + textwrap.dedent(MOMENTS[moment]) + rest
+
+
+@pytest.mark.parametrize("rest", ["", THEN_REDUCE], ids=["at the end", "with more to come"])
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("kind", [RAISE, IN_A_THREAD], ids=["exception", "in a thread"])
+def test_exception(kind, moment, rest):
+    np = 2 if rest else 3
+    result = mpirun(beside_a_collective(kind, moment, rest), np=np, timeout=20)
     assert result.returncode == 1
     assert result.seconds < SOON
     assert result.stderr.count(f"[rank {np - 1}/{np}] ") == result.stderr.count("[rank ") == 1
     assert result.stderr.count("Traceback") == result.stderr.count("ValueError: no batch 17") == 1
+
+
+@pytest.mark.parametrize(
+    ("moment", "message"),
+    [
+        ("before", "[rank 0/2] Traceback"),
+        ("during", "[rank 1/2] ends the job: all_reduce #5 was cut short by SystemExit(0)"),
+        ("in flight", "[rank 1/2] ends the job: all_reduce #5 (1.2 MB) was started, and nobody waited for it"),
+        ("after", "rank 1 has left the job after 5 collectives, while rank 0 waits in all_reduce #6"),
+    ],
+)
+def test_sys_exit_beside_a_collective_ends_the_job(moment, message):
+    rest = "" if moment == "during" else THEN_REDUCE
+    result = mpirun(beside_a_collective("def fail(): sys.exit(0)\n", moment, rest), timeout=20)
+    assert result.returncode == 1
+    assert result.seconds < SOON
+    assert message in result.stderr
+    assert result.stderr.count("[rank ") == 1
+
+
+def test_a_return_with_a_collective_in_flight_ends_the_job():
+    rest = """
+def main():
+    handle = comm.start_all_reduce(buffer)
+    if last: return
+    handle.wait()
+main()
+"""
+    result = mpirun(program("", rest))
+    assert result.returncode == 1
+    assert result.seconds < SOON
+    assert "[rank 1/2] ends the job: all_reduce #5 (1.2 MB) was started, and nobody waited for it" in result.stderr
+    assert result.stderr.count("[rank ") == 1
 
 
 def test_an_error_of_all_ranks_is_printed_once():
@@ -112,6 +176,54 @@ main()
     result = mpirun(program("", rest), np=np)
     assert result.returncode == 1
     assert f"rank {np - 1} has left the job after 8 collectives, while rank 0 waits in all_reduce #9" in result.stderr
+
+
+FEWER_BATCHES = """
+from pytagi_ddp.nn import DDPSequential
+from tests.mpi.ddp_networks import backpropagate, batch, dense, nn
+ddp = DDPSequential(dense(nn.ReLU()))
+x, y = batch(ddp.model, 4, rank)
+for step in range(3 - last):
+    backpropagate(ddp, x, y)
+    ddp.step()
+"""
+
+
+@pytest.mark.parametrize("np", [2, 3])
+def test_fewer_batches_without_join_end_the_job_and_name_join(np):
+    result = mpirun(program("", FEWER_BATCHES), np=np)
+    assert result.returncode == 1
+    assert result.seconds < SOON
+    assert result.stderr.count("RankLeftError: ") == result.stderr.count("[rank ") == 1
+    assert f"rank {np - 1} has left the job after " in result.stderr
+    assert "fewer batches (for those there is DDPSequential.join())" in result.stderr
+
+
+DIFFERENT = """
+from pytagi_ddp.nn import DDPConfig, DDPSequential
+from tests.mpi.ddp_networks import dense, nn
+net = dense(nn.Sigmoid() if last and KIND == "layer" else nn.ReLU())
+if last and KIND == "dtype":
+    net.arena.theta = net.arena.theta.astype(np.float64)
+DDPSequential(net, DDPConfig(wire_dtype="float16" if last and KIND == "wire" else "float32"))
+"""
+
+
+@pytest.mark.parametrize("np", [2, 3])
+@pytest.mark.parametrize(
+    ("kind", "difference"),
+    [
+        ("layer", "different networks: layer 1 is "),
+        ("dtype", "different networks: layer 0 is "),
+        ("wire", "different options: wire_dtype is 'float32' on rank 0 and 'float16' on rank "),
+    ],
+)
+def test_different_networks_dtypes_and_options_end_the_job(kind, difference, np):
+    result = mpirun(program(f"KIND = {kind!r}", DIFFERENT), np=np)
+    assert result.returncode == 1
+    assert result.seconds < SOON
+    assert result.stderr.count("ValueError: ") == result.stderr.count("[rank ") == 1
+    assert f"ValueError: ranks 0 and {np - 1} have {difference}" in result.stderr
 
 
 def test_a_rank_that_missed_a_broadcast_ends_the_job():
@@ -169,9 +281,9 @@ def test_an_error_that_the_script_swallows_still_ends_the_job():
 
 @pytest.mark.parametrize("ending", ["raise ImportError('on rank 1')", "sys.exit(0)", "os.kill(os.getpid(), 9)"])
 def test_a_rank_that_ends_before_mpi_starts(ending, hydra):
-    result = mpirun("import os\nif os.environ['PMI_RANK'] == '1':\n    " + ending + START, np=3)
+    result = mpirun("import os\nif os.environ['PMI_RANK'] == '1':\n    fault()\n    " + ending + START, np=3)
     assert result.returncode != 0
-    assert result.seconds < SOON
+    assert result.seconds < SOON + STARTING
     if "kill" not in ending:  # mpirun sees to that one
         assert result.stderr.count("RankLeftError: local rank 1 of 3 ended before MPI was started") == 1
         assert result.stderr.count("[rank ") == 1
