@@ -28,6 +28,9 @@ ABORT_LIMIT_SECONDS = 3
 class AbortHook:
     """Ends the MPI job from ``sys.excepthook`` and ``threading.excepthook``.
 
+    And from ``sys.unraisablehook`` on a Ctrl-C: where it comes into a callback from C, as into one of Numba's compiler,
+    Python drops the exception and goes on.
+
     Hooks that were installed before are called too, after the traceback is out and before the job ends; Python's own
     are replaced. `SystemExit` reaches no excepthook: a rank that leaves in an orderly way is the matter of
     `pytagi_ddp.distributed.job.Job.leave`.
@@ -46,12 +49,14 @@ class AbortHook:
         self._installed = False
         self._failing = threading.Lock()
         self._previous, self._previous_in_thread = sys.excepthook, threading.excepthook
+        self._previous_unraisable = sys.unraisablehook
 
     def install(self) -> None:
         """Puts the hooks in place; does nothing when they are."""
         if not self._installed:
             self._previous, sys.excepthook = sys.excepthook, self._on_exception
             self._previous_in_thread, threading.excepthook = threading.excepthook, self._on_thread_exception
+            self._previous_unraisable, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
             self._installed = True
 
     def remove(self) -> None:
@@ -60,6 +65,8 @@ class AbortHook:
             sys.excepthook = self._previous
         if self._installed and threading.excepthook == self._on_thread_exception:
             threading.excepthook = self._previous_in_thread
+        if self._installed and sys.unraisablehook == self._on_unraisable:
+            sys.unraisablehook = self._previous_unraisable
         self._installed = False
 
     def _on_exception(self, kind, error, trace) -> None:
@@ -76,6 +83,12 @@ class AbortHook:
         else:
             then = (lambda: self._previous_in_thread(args)) if custom else None
             self._fail(args.exc_type, args.exc_value, args.exc_traceback, then)
+
+    def _on_unraisable(self, args) -> None:
+        if self._is_mine() and issubclass(args.exc_type, KeyboardInterrupt):
+            self._fail(args.exc_type, args.exc_value, args.exc_traceback, None)
+        else:
+            self._previous_unraisable(args)
 
     def _is_mine(self) -> bool:
         return self._installed and os.getpid() == self._pid  # a forked worker must not end the job

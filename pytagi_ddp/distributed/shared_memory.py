@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from pathlib import Path
 
 from pytagi_ddp.distributed.errors import LaunchError
@@ -21,6 +22,9 @@ PREFIXES = (MPICH_PREFIX, "vader_segment.", "sm_segment.")  # the latter two are
 # UCX's); between 16 MB free and that need plus about 12 MB it starts, then dies of a segmentation fault.
 BYTES_PER_RANK = 5_500_000
 HEADROOM = 12_000_000
+
+# A younger file may belong to a job that is starting: made by one rank, and not yet mapped by any.
+LEFTOVER_SECONDS = 600
 
 
 def free_bytes(path: Path = SHM) -> int | None:
@@ -38,12 +42,15 @@ def required_bytes(ranks_on_node: int) -> int:
 
 
 def check_space(ranks_on_node: int) -> None:
-    """Refuses to start where MPICH would be killed for lack of room.
+    """Refuses to start where MPICH would be killed for lack of room, even without the remains of dead jobs.
 
     Raises:
         LaunchError: less than `required_bytes` is free; names both numbers, the leftovers and the remedies.
     """
     free, required = free_bytes(), required_bytes(ranks_on_node)
+    if free is not None and free < required:
+        remove_leftovers()
+        free = free_bytes()
     if free is None or free >= required:
         return
     dead = leftovers()
@@ -64,6 +71,14 @@ def leftovers() -> list[Path]:
         with contextlib.suppress(OSError):  # the process has ended, or belongs to someone else
             mapped |= _mapped_files(maps, PREFIXES)
     return [file for file in files if str(file) not in mapped and os.access(file, os.W_OK)]
+
+
+def remove_leftovers() -> None:
+    """Removes `leftovers` that are older than `LEFTOVER_SECONDS`."""
+    for file in leftovers():
+        with contextlib.suppress(OSError):  # another rank of this node does the same
+            if time.time() - file.stat().st_mtime > LEFTOVER_SECONDS:
+                file.unlink()
 
 
 def unlink_own_files() -> None:

@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+import types
 
 import pytest
 
@@ -22,6 +23,7 @@ def hook(monkeypatch):
     monkeypatch.setattr(abort.faulthandler, "dump_traceback_later", lambda *_, **__: None)
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
     monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
     hook = AbortHook(1, 4)
     hook.abort = end
     hook.install()
@@ -41,6 +43,24 @@ def test_prints_once_with_the_rank_and_ends_with_a_code(hook, capsys, error, cod
     assert capsys.readouterr().err.startswith(f"[rank 1/4] {type(error).__name__}")
     raise_into_hook(error)  # a second error, of another thread, neither prints nor ends anything
     assert capsys.readouterr().err == ""
+
+
+def test_an_interrupt_that_python_would_drop_ends_the_job(hook, monkeypatch, capsys):
+    hook.remove()
+    seen = []
+    monkeypatch.setattr(sys, "unraisablehook", mine := seen.append)
+    hook.install()
+    harmless, interrupt = (
+        types.SimpleNamespace(exc_type=type(error), exc_value=error, exc_traceback=None)
+        for error in (ValueError("in __del__"), KeyboardInterrupt())
+    )
+    sys.unraisablehook(harmless)
+    with pytest.raises(Ended, match="130"):
+        sys.unraisablehook(interrupt)
+    assert seen == [harmless]
+    assert capsys.readouterr().err == "[rank 1/4] KeyboardInterrupt\n"
+    hook.remove()
+    assert sys.unraisablehook is mine
 
 
 def test_an_earlier_hook_is_called_and_put_back(hook, monkeypatch):

@@ -1,6 +1,8 @@
 """Room and leftovers in /dev/shm."""
 
 import mmap
+import os
+import time
 
 import pytest
 
@@ -43,6 +45,27 @@ def test_too_little_room_names_the_numbers_and_the_leftovers(shm, monkeypatch):
         shared_memory.check_space(2)
     monkeypatch.setattr(shared_memory, "free_bytes", lambda: 23_000_000)
     shared_memory.check_space(2)
+
+
+def test_old_leftovers_are_removed_where_room_is_short(shm, monkeypatch):
+    old, young, alive = (shm / f"mpich_shm_{name}" for name in ("old", "young", "alive"))
+    for file in (old, young, alive):
+        file.write_bytes(b"x" * 4096)
+    for file in (old, alive):
+        os.utime(file, (time.time() - 3600,) * 2)
+    monkeypatch.setattr(shared_memory, "free_bytes", lambda: 22_999_000 if old.exists() else 23_000_000)
+    with alive.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
+        shared_memory.check_space(2)
+    assert sorted(shm.iterdir()) == [alive, young]
+
+
+def test_leftovers_stay_where_there_is_room(shm, monkeypatch):
+    monkeypatch.setattr(shared_memory, "free_bytes", lambda: 23_000_000)
+    old = shm / "mpich_shm_old"
+    old.write_bytes(b"x")
+    os.utime(old, (0, 0))
+    shared_memory.check_space(2)
+    assert old.exists()
 
 
 def test_no_shared_memory_file_system_is_no_error(monkeypatch, tmp_path):

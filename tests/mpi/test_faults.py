@@ -353,6 +353,18 @@ def test_signals_leave_no_process(to, doing, mpi_job, hydra):
         assert result.stderr.count("KeyboardInterrupt") == result.stderr.count("[rank ") == 1
 
 
+def test_an_interrupt_in_a_callback_from_c_ends_the_job():
+    fault = """
+        import ctypes
+        callback = ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))
+        if last: callback()
+    """
+    result = mpirun(program(fault, "\n" + BUSY))
+    assert result.returncode == 130
+    assert result.seconds < SOON
+    assert result.stderr.count("KeyboardInterrupt") == result.stderr.count("[rank 1/2] ") == 1
+
+
 def test_a_signal_handler_runs_while_its_rank_waits(mpi_job):
     fault = """
         stop = []

@@ -90,3 +90,31 @@ def test_a_killed_job_leaves_nothing_in_dev_shm(hydra):
     code = TRAIN + "comm.barrier()\nos.kill(os.getpid(), 9)"
     result = MpiJob(code, launcher=private_shm("64m", '"$@"; echo "left: $(ls /dev/shm | wc -l)"')).finish()
     assert "left: 0" in result.stdout
+
+
+KILLED_IN_ITS_START = """
+import mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+MPI.Init()  # makes the file; its name goes when all ranks have it
+MPI.COMM_WORLD.Barrier()
+proxy = open(f"/proc/{os.getppid()}/stat").read().rpartition(")")[2].split()
+if MPI.COMM_WORLD.rank == 0:
+    os.kill(int(proxy[1]) if VICTIM == "mpirun" else os.getpid(), 9)
+time.sleep(30)
+"""
+
+
+@pytest.mark.parametrize("victim", ["mpirun", "rank"])
+def test_what_a_job_killed_in_its_start_leaves_is_listed_and_removed(victim, hydra, tmp_path):
+    (tmp_path / "train.py").write_text(TRAIN)
+    mpirun = f"{mpirun_command()[0]} -np 2 {sys.executable}"
+    doctor = f"{sys.executable} -c 'from pytagi_ddp import doctor; print(list(doctor._shared_memory()))'"
+    old = "touch -d '1 hour ago' /dev/shm/mpich_shm_*"
+    then = f'"$@"; sleep 0.5; {doctor}; {old}; {mpirun} {tmp_path}/train.py; echo "left: $(ls /dev/shm | wc -l)"'
+    # So little room that the next job does not start unless it removes what this one has left.
+    result = MpiJob(f"VICTIM = {victim!r}" + KILLED_IN_ITS_START, launcher=private_shm("22500k", then)).finish(60)
+    assert "1 files of dead MPI jobs, 2 MB" in result.stdout
+    assert "rm /dev/shm/mpich_shm_" in result.stdout
+    assert result.stdout.count("training ") == 2
+    assert "left: 0" in result.stdout
