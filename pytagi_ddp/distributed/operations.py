@@ -147,14 +147,15 @@ class Operations:
             now = time.monotonic()
             if seen != self._progress:
                 seen, start, pause = self._progress, now, SLEEP_SECONDS
-                spin = SPIN_SECONDS if self._pending[0].pieces == 1 else SPIN_SECONDS_UNDERWAY
+                spin = SPIN_SECONDS if self._first(operation).pieces == 1 else SPIN_SECONDS_UNDERWAY
             waited = now - start
             if waited < spin:
                 _yield_core()
             else:
-                self._look(self._pending[0].what)
+                what = self._first(operation).what
+                self._look(what)
                 if waited > operation.timeout:
-                    self._give_up(self._pending[0].what, waited)
+                    self._give_up(what, waited)
                 time.sleep(pause)  # Python runs the handlers of signals here, and between any two lines
                 pause = min(1.5 * pause, SLEEP_LIMIT)
             self._advance()
@@ -164,13 +165,13 @@ class Operations:
         """Lets a thread drive what is under way while the body computes; MPI must allow calls from several threads.
 
         MPI moves data only when it is called. The thread does so once in `BACKGROUND_SECONDS` and sleeps in between: it
-        takes next to nothing from the body, and kernels do not hold Python's lock. What goes wrong in it shows in the
-        next wait.
+        takes next to nothing from the body, and kernels do not hold Python's lock. What goes wrong in it is raised by
+        the next call that waits, tests or starts.
         """
         stop = threading.Event()
 
         def drive() -> None:
-            with suppress(Exception):  # the next call from the main thread meets the same error
+            with suppress(Exception):  # `_advance` keeps it in `broken`
                 while not stop.wait(BACKGROUND_SECONDS):
                     self._advance()
 
@@ -185,7 +186,19 @@ class Operations:
     def _advance(self) -> None:
         """Takes the collectives as far as they go without waiting."""
         with self._lock:
-            self._advance_locked()
+            if self.broken is not None:  # in the other thread: what failed must not look as if it had ended
+                self._check(self.broken_in)
+            try:
+                self._advance_locked()
+            except BaseException as error:
+                self._break(error)
+                raise
+
+    def _first(self, operation: Operation) -> Operation:
+        """The one under way; `operation` if the other thread has just ended the last one."""
+        with suppress(IndexError):
+            return self._pending[0]
+        return operation
 
     def _advance_locked(self) -> None:
         while self._pending:
@@ -203,7 +216,7 @@ class Operations:
                 return
 
     def _poll(self, operation: Operation) -> None:
-        what = self._pending[0].what
+        what = self._first(operation).what
         self._look(what)
         progress, last, polled = self._polled
         now = time.monotonic()
@@ -220,7 +233,8 @@ class Operations:
             ) from self.broken
 
     def _break(self, error: BaseException) -> None:
-        self.broken, self.broken_in = error, self._pending[0].short if self._pending else "a collective"
+        if self.broken is None:
+            self.broken, self.broken_in = error, self._pending[0].short if self._pending else "a collective"
 
 
 def _yield_core() -> None:
