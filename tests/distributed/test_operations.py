@@ -54,10 +54,19 @@ def test_an_operation_that_cannot_be_posted_is_not_taken_for_done():
 
 
 def test_the_thread_may_end_what_the_program_waits_for(monkeypatch):
-    monkeypatch.setattr("pytagi_ddp.distributed.operations.BACKGROUND_SECONDS", 0)
-    monkeypatch.setattr("pytagi_ddp.distributed.operations.SPIN_SECONDS", 0)
+    class Clock:
+        sleep = staticmethod(time.sleep)
+
+        def monotonic(self):  # read while waiting: as if the thread had had its turn just then
+            while queue._pending:
+                queue._advance()
+            return time.monotonic()
+
     queue = operations()
-    with queue.in_background():
-        for k in range(500):
-            queue.start("all_reduce", 4, iter([Piece(3 + k % 7)]), 5).wait()
-    assert queue.completed == 500
+    monkeypatch.setattr("pytagi_ddp.distributed.operations.time", Clock())
+    queue.start("all_reduce", 4, iter([Piece(5)]), 5).wait()
+    assert queue.completed == 1
+    operation = queue.start("broadcast", 4, iter([Piece(5)]), 5)
+    assert not operation.test()
+    operation.wait()
+    assert queue.completed == 2
