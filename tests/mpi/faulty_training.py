@@ -18,6 +18,16 @@ from pathlib import Path
 FOLDER = Path(os.environ["TEST_JOB_FOLDER"])
 
 
+LATER = """
+import os, sys, time
+delay, pid, number = sys.argv[1:]
+time.sleep(float(delay))
+with open(os.path.join(os.environ["TEST_JOB_FOLDER"], "fault"), "w") as file:
+    file.write(str(time.monotonic()))
+os.kill(int(pid), int(number))
+"""
+
+
 class Trouble:
     """Makes the fault of a case when its rank comes to its point of the program."""
 
@@ -34,9 +44,7 @@ class Trouble:
         if kind.startswith("SIG"):
             signal_number = int(getattr(signal, kind))
             # From outside: inside MPI_Init no thread of this process would come to it.
-            subprocess.Popen(
-                ["sh", "-c", f"sleep {delay}; date +%s.%N > {FOLDER}/fault; kill -{signal_number} {os.getpid()}"]
-            )
+            subprocess.Popen([sys.executable, "-S", "-c", LATER, str(delay), str(os.getpid()), str(signal_number)])
             if not delay:
                 time.sleep(60)
         elif kind == "exception in a thread":
@@ -63,7 +71,7 @@ class Trouble:
 
 def stamp() -> None:
     """Notes the time of the fault."""
-    note("fault", time.time())
+    note("fault", time.monotonic())
 
 
 def note(name: str, value: float) -> None:

@@ -1,0 +1,57 @@
+"""A few of the random faults, and one in the middle of each way to exchange deltas."""
+
+from collections import Counter
+
+import pytest
+
+from tests.mpi.random_faults import EARLY_POINTS, KINDS, LONG_TIMEOUT, OPTIONS, Case, draw, judge, run, table
+from tests.mpi.run import Result
+
+SAMPLE = (1, 5, 7, 9, 13, 14, 21, 29)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("seed", SAMPLE)
+def test_a_random_fault_ends_the_job(seed, hydra):
+    wrong, story = run(draw(seed))
+    assert not wrong, story
+
+
+FAULTS = (("exception", "before step"), ("SIGKILL", "before backward"), ("exit 3", "after step"))
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("k", range(len(OPTIONS)), ids=lambda k: str(OPTIONS[k]))
+def test_a_fault_amid_each_way_to_exchange(k, hydra):
+    kind, point = FAULTS[k % 3]
+    case = Case(k, 2, OPTIONS[k], kind, rank=k % 2, point=point, step=4, delay=0.0, timeout=LONG_TIMEOUT)
+    wrong, story = run(case)
+    assert not wrong, story
+
+
+def test_cases_follow_from_their_number_and_cover_every_kind():
+    cases = [draw(seed) for seed in range(200)]
+    assert cases == [draw(seed) for seed in range(200)]
+    kinds = Counter(case.kind for case in cases)
+    assert set(kinds) == set(KINDS)
+    assert min(kinds.values()) >= 11
+    assert {case.ranks for case in cases} == {2, 3, 4}
+    assert 20 <= sum(case.point in EARLY_POINTS for case in cases) <= 60
+    assert len({draw(seed).kind for seed in SAMPLE}) == len(SAMPLE)
+
+
+@pytest.mark.parametrize(
+    ("result", "wrong"),
+    [
+        (Result(1, "", "[rank 1/2] Traceback\nValueError: the fault of this case", 0.5), []),
+        (Result(0, "", "[rank 1/2] Traceback\nValueError: the fault of this case", 0.5), ["exit code 0"]),
+        (Result(1, "", "[rank 1/2] Traceback\nValueError: the fault of this case", 5.5), ["late"]),
+        (Result(1, "", "ValueError: the fault of this case", 0.5), ["other messages"]),
+        (Result(1, "", 2 * "[rank 1/2] Traceback\nValueError: the fault of this case\n", 0.5), ["other messages"]),
+    ],
+)
+def test_the_judge(result, wrong):
+    case = Case(0, 2, {}, "exception", 1, "before step", 3, 0.0, LONG_TIMEOUT)
+    assert judge(case, result) == wrong
+    rows = table([(case, wrong)]).splitlines()
+    assert rows[1].split() == (["exception", "1"] if not wrong else ["exception", "0", "1"])
