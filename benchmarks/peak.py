@@ -1,4 +1,4 @@
-"""The float32 matrix peak of this machine, the yardstick of every other number."""
+"""What this machine can do: the float32 matrix peak, the yardstick of every other number, and the speed of copies."""
 
 import time
 from collections.abc import Callable
@@ -38,3 +38,23 @@ class SgemmPeak:
     def flops(self) -> float:
         """Operations per second (a multiply-add is two) of the best round."""
         return self._threads * 2 * SIZE**3 / self._best
+
+
+class CopyBandwidth:
+    """Every thread copies an array larger than the caches, all at once; the best time counts."""
+
+    SIZE = 1 << 24  # float32 numbers of one thread
+
+    def __init__(self, threads: int):
+        self._pairs = [np.ones((2, self.SIZE), np.float32) for _ in range(threads)]
+        self._best = float("inf")
+
+    def measure(self) -> None:
+        with ThreadPoolExecutor(len(self._pairs)) as pool:
+            copies = seconds(lambda: list(pool.map(lambda pair: np.copyto(pair[0], pair[1]), self._pairs)))
+        self._best = min(self._best, copies)
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Bytes read and written per second in the best round."""
+        return len(self._pairs) * 2 * 4 * self.SIZE / self._best

@@ -1,7 +1,7 @@
-"""How data-parallel training scales: `python -m benchmarks.scaling`.
+"""How data-parallel training scales: section "scaling", and with predictions `python -m benchmarks.scaling`.
 
-Starts itself by mpirun on 1 to 4 ranks of one thread, each with the same batch, and measures a step without exchange,
-and all-reduces of several sizes. From these it fits
+The latter measures, on 1 to 4 ranks of one thread, each with the same batch, a step without exchange, and all-reduces
+of several sizes. From these it fits
 
     time of an all-reduce of n bytes on R ranks = alpha ceil(log2 R) + beta n 2 (R - 1)/R
 
@@ -12,19 +12,18 @@ the step without exchange is slower than on a core of its own, and only the one 
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import statistics
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.training_step import WORKLOADS, Workload
-from pytagi_ddp.distributed.launcher import find_mpirun, load_mpi, mpi_family
-from pytagi_ddp.kernels.cpu.threads import set_threads, usable_cores
+from benchmarks.options import Options
+from benchmarks.peak import SgemmPeak
+from benchmarks.ranks import launch
+from benchmarks.report import duration, table
+from benchmarks.training_step import WORKLOADS
+from pytagi_ddp.kernels.cpu.threads import usable_cores
 
 SIZES = (4, 1 << 12, 1 << 16, 1 << 20, 1 << 24, 94_000_000)
 RANKS = (1, 2, 3, 4)
@@ -33,36 +32,22 @@ PREDICTED = (2, 8, 64, 512)
 NETWORKS = {"10 Gbit/s Ethernet": (30e-6, 8 / 10e9), "100 Gbit/s InfiniBand": (3e-6, 8 / 100e9)}
 
 
-def measure(workload: str, repeat: int) -> None:
-    """On every rank: times of a step and of all-reduces; rank 0 prints them as JSON."""
-    from pytagi_ddp.distributed.communicator import create_communicator
-
-    set_threads(1)
-    communicator = create_communicator()
-    job = Workload(workload)
-    job.step()
-    steps = []
-    for _ in range(repeat):
-        communicator.barrier()
-        start = time.perf_counter()
-        job.step()
-        steps.append(time.perf_counter() - start)
-    reductions = {}
-    for nbytes in SIZES:
-        buffer = np.ones(nbytes // 4, np.float32)
-        times = []
-        for _ in range(max(repeat, 3) * (20 if nbytes <= 1 << 16 else 1) + 2):
-            communicator.barrier()
-            buffer.fill(1)
-            start = time.perf_counter()
-            communicator.all_reduce(buffer)
-            times.append(time.perf_counter() - start)
-        reductions[nbytes] = statistics.median(times[2:])
-    everyone = communicator.all_gather_object((statistics.median(steps), reductions))
-    if communicator.rank == 0:
-        slowest = {nbytes: max(found[nbytes] for _, found in everyone) for nbytes in SIZES}
-        bytes_of_step = job.net.arena.buffer.nbytes
-        print(json.dumps([max(step for step, _ in everyone), list(slowest.items()), job.batch, bytes_of_step]))
+def run(options: Options, peak: SgemmPeak) -> dict:
+    """Samples per second of the first ways to use two cores, by workload."""
+    ways, rows, found = ((1, 1), (2, 1), (1, 2)), [], []
+    chosen = [name for name in options.workloads if "mlp-4096" not in name and "resnet18-b128" not in name]
+    for workload in chosen:
+        base = None
+        for ranks, threads in ways:
+            row = launch(ranks, threads, options.repeat, workload) | {"ranks": ranks, "threads": threads}
+            rate = ranks * row["batch"] / row["step"]
+            base = base or rate
+            found.append(row | {"workload": workload, "samples_per_second": rate, "speedup": rate / base})
+            name = f"{ranks} rank{'s' * (ranks > 1)} x {threads} thread{'s' * (threads > 1)}"
+            exchange = duration(row["step"] - row["alone"]) if ranks > 1 and row["step"] > row["alone"] else "-"
+            rows.append([workload, name, duration(row["step"]), exchange, f"{rate:.1f}", f"{rate / base:.2f}"])
+    print(table(("workload", "processes", "step", "exchange", "samples/s", "times the first"), rows), flush=True)
+    return {"rows": found}
 
 
 def fit(found: dict[int, dict[int, float]]) -> tuple[float, float]:
@@ -80,32 +65,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("scaling", description=__doc__.partition("\n")[0])
     parser.add_argument("--workload", choices=list(WORKLOADS), default="resnet18-b16")
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
-    if args.measure:
-        measure(args.workload, args.repeat)
-        return
-    mpirun = find_mpirun(mpi_family(load_mpi(None).Get_library_version()))
-    own = ["-m", "benchmarks.scaling", "--measure", "--workload", args.workload, "--repeat", str(args.repeat)]
     cores, found, compute, batch, nbytes = usable_cores(), {}, 0.0, 0, 0
     print(f"{args.workload}, one thread per rank, {cores} cores (*: more ranks than cores)")
     print(f"{'ranks':>6}{'step alone':>13}{'samples/s':>11}" + "".join(f"{size:>12,} B" for size in SIZES))
     for ranks in RANKS:
-        done = subprocess.run(
-            [mpirun, "-np", str(ranks), sys.executable, *own], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            sys.exit(f"{ranks} ranks ended with code {done.returncode}:\n{done.stderr}")
-        step, reductions, batch, nbytes = json.loads(done.stdout.splitlines()[-1])
-        reductions = dict(map(tuple, reductions))
-        full = step + (reductions[SIZES[-1]] * nbytes / SIZES[-1] if ranks > 1 else 0)
+        job = launch(ranks, 1, args.repeat, args.workload, SIZES)
+        reductions = {size: ours for size, ours, _ in job["reduce"]}
+        batch, nbytes = job["batch"], job["nbytes"]
+        full = job["alone"] + (reductions[SIZES[-1]] * nbytes / SIZES[-1] if ranks > 1 else 0)
         print(
-            f"{ranks:>5}{'*' if ranks > cores else ' '}{step * 1e3:>10.1f} ms{ranks * batch / full:>11.1f}"
+            f"{ranks:>5}{'*' if ranks > cores else ' '}{job['alone'] * 1e3:>10.1f} ms{ranks * batch / full:>11.1f}"
             + "".join(f"{seconds * 1e6:>11.0f} us" for seconds in reductions.values()),
             flush=True,
         )
         if ranks == 1:
-            compute = step
+            compute = job["alone"]
         elif ranks <= cores:
             found[ranks] = reductions
     if not found:

@@ -1,0 +1,33 @@
+"""What the user asked for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field
+
+from benchmarks.peers import OWN, PEERS
+from benchmarks.workloads import SPECS
+
+
+@dataclass(frozen=True)
+class Options:
+    """Attributes:
+    threads: of every library. repeat: rounds. seconds: of one round of one library.
+    limit: seconds that the first step of a peer may take. slow: a first step of more seconds gets one round only.
+    pythons: interpreter by package, for peers in environments of their own.
+    """
+
+    threads: int
+    repeat: int = 5
+    seconds: float = 0.3
+    limit: float = 60.0
+    slow: float = 5.0
+    workloads: tuple[str, ...] = tuple(SPECS)
+    peers: tuple[str, ...] = tuple(name for name in PEERS if name != OWN)
+    pythons: dict[str, str] = field(default_factory=dict)
+
+    def python(self, peer: str) -> str:
+        package = PEERS[peer].package
+        named = self.pythons.get(package) or os.environ.get(f"BENCHMARK_PYTHON_{package.upper()}")
+        return named if named and peer != OWN else sys.executable

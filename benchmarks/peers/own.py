@@ -1,0 +1,29 @@
+"""This library."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+import pytagi_ddp
+from benchmarks.training_step import Workload
+from pytagi_ddp.kernels.cpu.threads import set_threads
+
+
+def versions() -> dict[str, str]:
+    return {"pytagi_ddp": pytagi_ddp.__version__} | {name: version(name) for name in ("numpy", "scipy", "numba")}
+
+
+class Step:
+    def __init__(self, name: str, threads: int):
+        set_threads(threads)
+        self._workload = Workload(name)
+        self.step = self._workload.step
+        self.parameters = self._workload.net.num_parameters
+
+    def details(self) -> dict:
+        return {"floor_flops": self._workload.floor_flops, "traffic": self._workload.traffic}
+
+    def profile(self, repeat: int) -> dict:
+        """Rows of `Sequential.profile`."""
+        table = self._workload.net.profile(self._workload.x, repeat=repeat)
+        return {"rows": [vars(row) for row in table.rows], "text": str(table)}

@@ -1,0 +1,77 @@
+"""Section "startup": import, and the first training step of a process, with an empty and with a warm kernel cache."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from benchmarks.options import Options
+from benchmarks.peak import SgemmPeak
+from benchmarks.ranks import mpirun
+from benchmarks.report import duration, table
+from benchmarks.worker import ROOT
+
+WORKLOADS = ("mnist-cnn-b128", "resnet18-b16")
+FIRST_STEP = """
+import json, sys, time
+start = time.perf_counter()
+import pytagi_ddp
+imported = time.perf_counter()
+from benchmarks.training_step import Workload
+job = Workload(sys.argv[1])
+built = time.perf_counter()
+job.step()
+first = time.perf_counter()
+job.step()
+second = time.perf_counter() - first
+parts = {"import": imported - start, "build": built - imported, "first": first - built, "second": second}
+print(json.dumps(parts | {"total": time.time() - second - float(sys.argv[2])}))
+"""
+
+
+def run(options: Options, peak: SgemmPeak) -> dict:
+    """Times of processes started for it; totals go from the start of the process to the end of the first step."""
+    imports = {name: _import(name, 3 * options.repeat) for name in ("numpy", "pytagi_ddp")}
+    print(table(("import", "", "process"), [[f"import {name}", "", duration(s)] for name, s in imports.items()]))
+    found, rows = [], []
+    chosen = [name for name in options.workloads if name in WORKLOADS] or list(options.workloads[:1])
+    for workload in chosen:
+        for ranks in (1, 2):
+            with tempfile.TemporaryDirectory() as cache:
+                for state in ("empty", "warm"):
+                    row = _first_step(workload, ranks, options.threads if ranks == 1 else 1, cache)
+                    found.append({"workload": workload, "ranks": ranks, "cache": state} | row)
+                    times = [duration(row[name]) for name in ("import", "build", "first", "second", "total")]
+                    rows.append([workload, f"{ranks} process{'es' * (ranks > 1)}, {state}", *times])
+    header = ("workload", "processes, kernel cache", "import", "build", "first step", "second step", "total")
+    print("\n" + table(header, rows), flush=True)
+    return {"import": imports, "rows": found}
+
+
+def _import(name: str, repeat: int) -> float:
+    """Median seconds of a process that imports it, less those of one that imports nothing."""
+    medians = []
+    for code in ("pass", f"import {name}"):
+        times = []
+        for _ in range(repeat):
+            start = time.perf_counter()
+            subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+            times.append(time.perf_counter() - start)
+        medians.append(statistics.median(times))
+    return medians[1] - medians[0]
+
+
+def _first_step(workload: str, ranks: int, threads: int, cache: str) -> dict:
+    """Seconds by part, each of the slowest rank."""
+    environment = os.environ | {"NUMBA_CACHE_DIR": cache, "PYTAGI_DDP_NUM_THREADS": str(threads)}
+    command = [*(mpirun(ranks) if ranks > 1 else ()), sys.executable, "-c", FIRST_STEP, workload, str(time.time())]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
+    if done.returncode:
+        raise RuntimeError(f"{ranks} processes ended with code {done.returncode}:\n{done.stderr}")
+    parts = [json.loads(line) for line in done.stdout.splitlines()]
+    return {name: max(part[name] for part in parts) for name in parts[0]}

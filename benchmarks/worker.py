@@ -1,0 +1,154 @@
+"""A process that runs one library, and the handle of it.
+
+Libraries run in processes, and if need be in environments, of their own, so that their thread pools and their peak
+memories stay apart. A worker waits for lines of JSON on its standard input and uses no CPU while others are measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.peers import PEERS
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class WorkerError(RuntimeError):
+    """A library that is not there, or failed; says why."""
+
+
+class TooSlow(WorkerError):
+    """No answer in time."""
+
+
+class Worker:
+    """A process with one library; `ask` it, and `close` it.
+
+    Args:
+        peer: key of `PEERS`. python: the interpreter of the environment that has the library.
+        threads: of everything in it. env: more environment variables.
+    """
+
+    def __init__(self, peer: str, threads: int, python: str = sys.executable, env: dict[str, str] | None = None):
+        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PYTAGI_DDP_NUM_THREADS")
+        settings = dict.fromkeys(names, str(threads)) | {"PYTHONPATH": str(ROOT)} | (env or {})
+        self._text = b""
+        try:
+            self._process = subprocess.Popen(
+                [python, "-m", "benchmarks.worker", PEERS[peer].module, str(threads)],
+                cwd=ROOT,
+                env=os.environ | settings,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+            )
+        except OSError as error:
+            raise WorkerError(f"{python} does not start: {error}") from None
+
+    def ask(self, what: str, timeout: float | None = None, **arguments) -> dict:
+        """The worker's answer.
+
+        Raises:
+            TooSlow: none within `timeout` seconds; the worker was killed. WorkerError: it failed; says why.
+        """
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps({"do": what} | arguments).encode() + b"\n")
+        end = None if timeout is None else time.monotonic() + timeout
+        while b"\n" not in self._text:
+            left = None if end is None else max(0.0, end - time.monotonic())
+            if not select.select([self._process.stdout], [], [], left)[0]:
+                self.close()
+                raise TooSlow(f"no answer within {timeout:g} s")
+            found = os.read(self._process.stdout.fileno(), 1 << 16)
+            if not found:
+                raise WorkerError(f"its process ended with code {self._process.wait()}")
+            self._text += found
+        line, _, self._text = self._text.partition(b"\n")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise WorkerError(answer["error"])
+        return answer
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._process.stdin.close()
+        self._process.stdout.close()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+
+def peak_memory() -> int:
+    """Bytes of memory that this process had at most at a time (0 where the system does not tell)."""
+    # Not getrusage: its peak starts with that of the parent.
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+class Server:
+    """What a worker answers."""
+
+    def __init__(self, module: str, threads: int):
+        self._module, self._threads = module, threads
+
+    def versions(self) -> dict:
+        self._peer = importlib.import_module(f"benchmarks.peers.{self._module}")
+        return self._peer.versions()
+
+    def start(self, workload: str) -> dict:
+        """Builds the network and takes two steps; the first one is timed."""
+        begin = time.perf_counter()
+        self._step = self._peer.Step(workload, self._threads)
+        built = time.perf_counter()
+        self._step.step()
+        first = time.perf_counter() - built
+        if first < 5:
+            self._step.step()
+        return {"build": built - begin, "first": first, "parameters": self._step.parameters} | self._step.details()
+
+    def round(self, seconds: float) -> dict:
+        """Times of steps, for so many seconds and at least one."""
+        times, end = [], time.perf_counter() + seconds
+        while not times or time.perf_counter() < end:
+            start = time.perf_counter()
+            self._step.step()
+            times.append(time.perf_counter() - start)
+        return {"times": times}
+
+    def memory(self) -> dict:
+        return {"peak": peak_memory()}
+
+    def profile(self, repeat: int) -> dict:
+        return self._step.profile(repeat)
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what a library prints is no answer
+    server = Server(sys.argv[1], int(sys.argv[2]))
+    for line in sys.stdin:
+        arguments = json.loads(line)
+        try:
+            answer = getattr(server, arguments.pop("do"))(**arguments)
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), file=answers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""The networks that are measured, written once for every library that has these layers.
+
+A builder takes a namespace `nn` with pytagi's names and arguments: `pytagi_ddp.nn`, `pytagi.nn`, or one of
+`benchmarks.peers` that makes PyTorch modules of them. This module imports none of the libraries.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+
+def mlp(nn: Any, *sizes: int):
+    layers = []
+    for inputs, outputs in itertools.pairwise(sizes):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def mnist_cnn(nn: Any):
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 4, bias=False, padding=1, in_width=28, in_height=28),
+        nn.MixtureReLU(),
+        nn.BatchNorm2d(16),
+        nn.AvgPool2d(3, 2),
+        nn.Conv2d(16, 32, 5, bias=False),
+        nn.MixtureReLU(),
+        nn.BatchNorm2d(32),
+        nn.AvgPool2d(3, 2),
+        nn.Linear(32 * 4 * 4, 100),
+        nn.MixtureReLU(),
+        nn.Linear(100, 11),
+    )
+
+
+def conv(nn: Any, channels: int, pixels: int):
+    return nn.Sequential(
+        nn.Conv2d(channels, channels, 3, bias=False, padding=1, in_width=pixels, in_height=pixels),
+    )
+
+
+def resnet(nn: Any, widths: tuple[int, ...], depth: int):
+    """The networks of `pytagi_ddp.models`: (64, 128, 256, 512) with 2 blocks of each width is ResNet18."""
+    gains = {"gain_weight": 0.1, "gain_bias": 0.1}
+
+    def unit(c_in: int, c_out: int, kernel: int, **options) -> list:
+        return [nn.Conv2d(c_in, c_out, kernel, bias=False, **options, **gains), nn.MixtureReLU(), nn.BatchNorm2d(c_out)]
+
+    layers, channels = unit(3, widths[0], 3, padding=1, in_width=32, in_height=32), widths[0]
+    for width in widths:
+        for _ in range(depth):
+            if channels == width:
+                first, shortcut = unit(channels, width, 3, padding=1), None
+            else:
+                first = unit(channels, width, 3, stride=2, padding=1, padding_type=2)
+                shortcut = nn.LayerBlock(*unit(channels, width, 2, stride=2))
+            main = nn.LayerBlock(*first, *unit(width, width, 3, padding=1))
+            layers.append(nn.ResNetBlock(main) if shortcut is None else nn.ResNetBlock(main, shortcut))
+            channels = width
+    last = nn.AvgPool2d(32 // 2 ** (len(widths) - 1))
+    return nn.Sequential(*layers, last, nn.Linear(channels, 11, **gains))
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A network and its batch.
+
+    Attributes:
+        build: called with the namespace of a library. batch: samples of a step.
+        in_shape: (units,) or (channels, height, width). outputs: units of one sample.
+        inside: a layer as it is inside a network: variances come in, and deltas of the input are asked for.
+    """
+
+    build: Callable[[Any], Any]
+    batch: int
+    in_shape: tuple[int, ...]
+    outputs: int
+    inside: bool = False
+
+    def data(self) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+        """(x, variances of x or None, y): random numbers, each (batch, units) float32."""
+        rng = np.random.default_rng(0)
+        x = rng.standard_normal((self.batch, math.prod(self.in_shape)), np.float32)
+        y = rng.standard_normal((self.batch, self.outputs), np.float32)
+        return x, np.full_like(x, 0.1) if self.inside else None, y
+
+
+IMAGE = (3, 32, 32)
+RESNET18 = partial(resnet, widths=(64, 128, 256, 512), depth=2)
+SPECS = {
+    "mlp-128-b32": Spec(lambda nn: mlp(nn, 784, 128, 128, 11), 32, (784,), 11),
+    "mlp-128-b512": Spec(lambda nn: mlp(nn, 784, 128, 128, 11), 512, (784,), 11),
+    "mlp-4096-b256": Spec(lambda nn: mlp(nn, 784, 4096, 4096, 10), 256, (784,), 10),
+    "mnist-cnn-b128": Spec(mnist_cnn, 128, (1, 28, 28), 11),
+    "conv64-b32": Spec(lambda nn: conv(nn, 64, 32), 32, (64, 32, 32), 64 * 32 * 32, inside=True),
+    "resnet18-b16": Spec(RESNET18, 16, IMAGE, 11),
+    "resnet18-b128": Spec(RESNET18, 128, IMAGE, 11),
+}
+# Left out unless they are named: small enough for tests.
+SMALL = {
+    "mlp-16-b8": Spec(lambda nn: mlp(nn, 12, 16, 16, 3), 8, (12,), 3),
+    "conv4-b4": Spec(lambda nn: conv(nn, 4, 8), 4, (4, 8, 8), 4 * 8 * 8, inside=True),
+    "resnet8-b2": Spec(partial(resnet, widths=(16, 32, 64), depth=1), 2, IMAGE, 11),
+}
