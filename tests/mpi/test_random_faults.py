@@ -17,15 +17,21 @@ def test_a_random_fault_ends_the_job(seed, hydra):
     assert not wrong, story
 
 
-FAULTS = (("exception", "before step"), ("SIGKILL", "before backward"), ("exit 3", "after step"))
-
-
 @pytest.mark.mpi
-@pytest.mark.parametrize("k", range(len(OPTIONS)), ids=lambda k: str(OPTIONS[k]))
-def test_a_fault_amid_each_way_to_exchange(k, hydra):
-    kind, point = FAULTS[k % 3]
-    case = Case(k, 2, OPTIONS[k], kind, rank=k % 2, point=point, step=4, delay=0.0, timeout=LONG_TIMEOUT)
-    wrong, story = run(case)
+@pytest.mark.parametrize(
+    ("options", "kind", "point"),
+    [
+        ({"no_sync": True, "buckets": 2}, "exception", "before step"),  # reductions are under way
+        ({"buckets": 3}, "SIGKILL", "before step"),
+        ({"sync_batch_norm": True}, "exit 3", "before backward"),  # the others are on their way to the next BatchNorm
+        ({"join": True, "sync_batch_norm": True}, "exception", "before backward"),
+        ({"every": 3}, "return", "after step"),  # between two merges
+        ({"wire_dtype": "float16"}, "exception in a thread", "before step"),
+    ],
+)
+def test_a_fault_amid_each_way_to_exchange(options, kind, point, hydra):
+    assert options in OPTIONS
+    wrong, story = run(Case(0, 2, options, kind, rank=1, point=point, step=4, delay=0.0, timeout=LONG_TIMEOUT))
     assert not wrong, story
 
 
