@@ -14,7 +14,7 @@ from benchmarks.workloads import SPECS
 class Options:
     """Attributes:
     threads: of every library. repeat: rounds. seconds: of one round of one library.
-    limit: seconds that the first step of a peer may take. slow: a first step of more seconds gets one round only.
+    limit: seconds that the first step of a peer may take. slow: a first step of more seconds is the only one.
     pythons: interpreter by package, for peers in environments of their own.
     """
 
@@ -22,7 +22,7 @@ class Options:
     repeat: int = 5
     seconds: float = 0.3
     limit: float = 60.0
-    slow: float = 5.0
+    slow: float = 15.0
     workloads: tuple[str, ...] = tuple(SPECS)
     peers: tuple[str, ...] = tuple(name for name in PEERS if name != OWN)
     pythons: dict[str, str] = field(default_factory=dict)

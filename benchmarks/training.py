@@ -51,6 +51,8 @@ def measure(workload: str, libraries: list[str], options: Options, peak: SgemmPe
                 worker.ask("versions")
                 row |= worker.ask("start", None if name == OWN else options.limit, workload=workload)
                 workers[name] = worker
+                if row["first"] > options.slow:
+                    row["rounds"].append([row["first"]])
             except TooSlow:
                 row |= {"note": f"first step not done within {options.limit:g} s", "at_least": options.limit}
             except WorkerError as error:
@@ -61,8 +63,7 @@ def measure(workload: str, libraries: list[str], options: Options, peak: SgemmPe
         for _ in range(options.repeat):
             peak.measure()
             for row in rows:
-                slow = row.get("first", 0.0) > options.slow
-                if row["library"] in workers and not (slow and row["rounds"]):
+                if row["library"] in workers and row["first"] <= options.slow:
                     time.sleep(SETTLE)
                     row["rounds"].append(workers[row["library"]].ask("round", seconds=options.seconds)["times"])
         for row in rows:
