@@ -87,6 +87,29 @@ def test_a_node_that_is_cut_off_ends_the_job_on_both_sides(nodes, np, tmp_path):
         job.close()
 
 
+TIMED = """
+import time
+import numpy as np
+from pytagi_ddp.distributed.communicator import create_communicator
+comm = create_communicator("mpi", timeout=20)
+megabyte = np.ones(250_000, np.float32)
+comm.all_reduce(megabyte)
+start = time.perf_counter()
+comm.all_reduce(megabyte)
+if comm.rank == 0:
+    print(time.perf_counter() - start)
+"""
+
+
+def test_the_recipe_limits_the_cable_and_gives_the_exit_code(nodes):
+    nodes.close()
+    recipe = [sys.executable, "-m", "benchmarks.two_nodes", "--mbit", "80", "-np", "2", "--"]
+    limited = MpiJob(TIMED, launcher=[*recipe, sys.executable]).finish(60)
+    assert (limited.returncode, limited.stderr) == (0, "")
+    assert 0.08 < float(limited.stdout) < 1.0  # 1 MB in each direction at 80 Mbit/s: 0.1 s
+    assert MpiJob("sys.exit(3)", launcher=[*recipe, sys.executable]).finish(60).returncode == 3
+
+
 def test_the_nodes_are_gone_afterwards(nodes):
     names = list(nodes.names)
     job = MpiJob("time.sleep(60)", launcher=[*nodes.mpirun(2), sys.executable])
