@@ -32,7 +32,12 @@ from pytagi_ddp.distributed.trees import synchronize
 from pytagi_ddp.distributed.verbs import allreduce, barrier, bcast, iallreduce, ibcast, reduce
 
 # What needs networks is loaded when it is asked for.
-_LATER = {"DDPConfig": "ddp", "DDPSequential": "ddp", "allreduce_deltas": "functional"}
+_LATER = {
+    "DDPConfig": "config",
+    "DDPSequential": "ddp",
+    "ReplicaMismatchError": "compare",
+    "allreduce_deltas": "functional",
+}
 
 __all__ = [
     "CollectiveMismatchError",
@@ -45,6 +50,7 @@ __all__ = [
     "LaunchError",
     "NonFiniteError",
     "RankLeftError",
+    "ReplicaMismatchError",
     "SerialCommunicator",
     "all_reduce_metrics",
     "allreduce",

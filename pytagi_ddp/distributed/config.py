@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 from pytagi_ddp.distributed.wire import WIRE_DTYPES
 
@@ -20,7 +21,8 @@ class DDPConfig:
         wire_dtype: "float32", or "float16" or "bfloat16" to send half the bytes (networks on the CPU), see
             `pytagi_ddp.distributed.wire.HalfPrecisionSum`.
         buckets: parts of the deltas whose reductions run while `backward` is at earlier layers; 1: one all-reduce in
-            `step`. More pay where a network is slow, between nodes; within one, they cost time.
+            `step`. More pay where a network is slow, between nodes; within one, they cost time. `backward` then is
+            collective: other collectives have to wait until after `step`, in a program where a rank may have no batch.
     """
 
     device_ids: Sequence[int] | None = None
@@ -36,8 +38,10 @@ class DDPConfig:
         """Compares these options with each other and with those of a `DDPSequential`.
 
         Raises:
-            ValueError: out of range, or they exclude each other.
+            TypeError: no whole number. ValueError: out of range, or they exclude each other.
         """
+        if not isinstance(every, Integral) or not isinstance(self.buckets, Integral):
+            raise TypeError(f"every and buckets are whole numbers, got every={every!r}, buckets={self.buckets!r}")
         if every < 1 or self.buckets < 1:
             raise ValueError(f"every and buckets must be at least 1, got every={every}, buckets={self.buckets}")
         if self.wire_dtype not in WIRE_DTYPES:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,17 +11,16 @@ from pytagi_ddp.distributed.communicator import Communicator, create_communicato
 from pytagi_ddp.distributed.compare import compare_networks, compare_parameters
 from pytagi_ddp.distributed.config import DDPConfig
 from pytagi_ddp.distributed.exchange import exchange_deltas, pool_statistics
-from pytagi_ddp.distributed.merge import PosteriorMerge
+from pytagi_ddp.distributed.merge import MERGES, PosteriorMerge
 from pytagi_ddp.distributed.placement import choose_device
+from pytagi_ddp.distributed.replica import Replica
 from pytagi_ddp.distributed.sync_batch_norm import SyncBatchNorm
 from pytagi_ddp.distributed.wire import HalfPrecisionSum
-from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
-from pytagi_ddp.nn.persistence import StateDict
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.state import Array
 
 
-class DDPSequential:
+class DDPSequential(Replica):
     """A `Sequential` trained on R ranks, each with its own share of every batch.
 
     Construction broadcasts rank 0's parameters and running statistics. `step` adds the batch sums of all ranks with
@@ -46,10 +44,14 @@ class DDPSequential:
     BatchNorm2d normalises by each rank's own batch; its running statistics come from all ranks, in the same
     all-reduce, so that they are equal everywhere too. With `sync_batch_norm`, it normalises by the batches of all
     ranks: R ranks are then one process with the global batch for every network. That takes a small all-reduce for
-    every BatchNorm2d in each forward pass in training mode, which so becomes collective.
+    every BatchNorm2d in each forward pass in training mode, which so becomes collective, and one more in each step,
+    which waits for a GPU. Ranks may run different numbers of passes in a step.
 
     With `every=k`, ranks meet less often: each takes k steps with its own deltas (no averaging), then `merge` gives all
     ranks one posterior, see `pytagi_ddp.distributed.merge.PosteriorMerge`. In between, replicas differ.
+
+    A network belongs to the last DDPSequential that was made of it. Copy or pickle `model`: that gives a network of its
+    own, which meets no ranks.
 
     Args:
         model: the network, of the same layers on every rank.
@@ -66,7 +68,7 @@ class DDPSequential:
 
     Raises:
         ValueError: another architecture or other options on some rank; the message names the first difference. Options
-            that are out of range, or exclude each other.
+            that are out of range, or exclude each other. TypeError: no `Sequential`, or no `DDPConfig`.
     """
 
     def __init__(
@@ -79,12 +81,14 @@ class DDPSequential:
         every: int = 1,
         merge: str = "precision_weighted",
     ):
-        self.model = model
-        self.config = config or DDPConfig()
-        self.average = average
-        self.every = every
-        c = self.config
+        c = DDPConfig() if config is None else config
+        if not isinstance(model, Sequential) or not isinstance(c, DDPConfig):
+            given = f"{type(model).__name__} and {type(c).__name__}"
+            raise TypeError(f"DDPSequential takes a Sequential and a DDPConfig, got {given}")
+        if merge not in MERGES:
+            raise ValueError(f"merge must be one of {', '.join(map(repr, MERGES))}, got {merge!r}")
         c.check(model.device, every, sync_batch_norm)
+        self.model, self.config, self.average, self.every = model, c, average, every
         self.communicator: Communicator = create_communicator(
             c.backend, c.rank, c.world_size, c.timeout, c.device_ids, c.cuda_aware_mpi
         )
@@ -96,18 +100,18 @@ class DDPSequential:
         self._in_no_sync = False
         options = {"average": average, "sync_batch_norm": sync_batch_norm, "every": every, "merge": merge}
         compare_networks(self.communicator, model, options | {"wire_dtype": c.wire_dtype, "buckets": c.buckets})
-        self.synchronize()
+        pool_statistics(model, every == 1 and not sync_batch_norm)
         self._sync_norm = SyncBatchNorm(self.communicator, model) if sync_batch_norm else None
         self._merge = PosteriorMerge(model, merge) if every > 1 else None
-        if self._merge is None and self._sync_norm is None:
-            pool_statistics(model)
+        self._buckets = Buckets(self.communicator, model, c.buckets) if c.buckets > 1 else None
         self._reduce: Callable[[], None] | None = None
-        self._buckets = Buckets(self.communicator, model.arena, model.layers, c.buckets) if c.buckets > 1 else None
         if self._buckets is not None:
             self._reduce = self._buckets.finish
         elif c.wire_dtype != "float32":
-            self._reduce = partial(HalfPrecisionSum(self.communicator, c.wire_dtype).reduce_deltas, model.arena)
-        model._meets_ranks = sync_batch_norm or c.buckets > 1
+            half = HalfPrecisionSum(self.communicator, c.wire_dtype)
+            self._reduce = lambda: half.reduce_deltas(model.arena)  # looked up: to_device makes another arena
+        model._meets_ranks, model._wrapper = sync_batch_norm or c.buckets > 1, self
+        self.synchronize()
 
     @property
     def rank(self) -> int:
@@ -122,6 +126,12 @@ class DDPSequential:
         arena = self.model.arena
         self.communicator.broadcast(arena.theta)
         self.communicator.broadcast(arena.statistics)
+        self.parameters_changed()
+
+    def parameters_changed(self) -> None:
+        """To be called on every rank when all have been given other parameters, past the methods of this class."""
+        if self._merge is not None:
+            self._merge.restart()
 
     # -- training ---------------------------------------------------------------------------------------------
 
@@ -136,8 +146,15 @@ class DDPSequential:
     def backward(self) -> None:
         """`Sequential.backward` on this rank; communicates nothing, unless there are `buckets`."""
         overlap = self._buckets is not None and not self._in_no_sync
+        if self._buckets is not None:
+            self._buckets.check(backward=True)
+        if overlap and self._sync_norm is not None:  # before the first bucket, as on a rank without a batch
+            self._sync_norm.end_passes()
         self.model._passed = self._buckets.passed if overlap else None
-        self.model.backward()
+        try:
+            self.model.backward()
+        finally:
+            self.model._passed = None
 
     def step(self) -> None:
         """Adds the deltas of all ranks (one all-reduce) and applies them; collective.
@@ -146,36 +163,53 @@ class DDPSequential:
         a step of this rank alone, and with each k-th one `merge`.
 
         Raises:
-            RuntimeError: inside `no_sync`.
-            FloatingPointError: a delta that is not finite (on every rank alike); its parameter was not changed. On a
-                GPU it comes with the next step, see `Sequential.step`.
+            RuntimeError: inside `no_sync`, or another DDPSequential was made of the network.
+            FloatingPointError: a delta that is not finite (on every rank alike, but with `every=k`); its parameter was
+                not changed. On a GPU it comes with the next step, see `Sequential.step`.
             ReplicaMismatchError: with ``PYTAGI_DDP_DEBUG=1``, parameters that differ between ranks.
         """
-        if self._in_no_sync:
-            raise RuntimeError("step() inside no_sync(): leave it first; the step exchanges what was accumulated in it")
+        self._check("step")
         if self._merge is not None:
-            self._merge.local_step()
+            problem = self._merge.local_step()
             if self._merge.steps == self.every:
                 self.merge()
+            if problem is not None:
+                raise problem
             return
+        if self._buckets is not None:
+            self._buckets.check(backward=False)
         if self._sync_norm is not None:
-            self._sync_norm.catch_up()
+            self._sync_norm.end_passes()
         self._pooled = exchange_deltas(self.communicator, self.model, self.average, self._stop, self._reduce)
+        if self._sync_norm is not None:
+            self._sync_norm.begin_passes()
         self.model.step()
         if self.communicator.debug:
             compare_parameters(self.communicator, self.model)
 
+    def _check(self, name: str) -> None:
+        if self._in_no_sync:
+            raise RuntimeError(f"{name}() inside no_sync(): leave it first; a step exchanges what it has accumulated")
+        if self.model._wrapper is not self:
+            raise RuntimeError(f"{name}() of a DDPSequential whose network was given to another one since: use that")
+
     def merge(self) -> None:
         """Merges the posteriors of all ranks now; collective. Call it before rank 0 saves or evaluates between merges.
 
+        Deltas that no step has applied are applied first.
+
         Raises:
-            RuntimeError: `every` is 1, so that there is nothing to merge.
+            RuntimeError: `every` is 1, so that there is nothing to merge. Else as `step`.
         """
+        self._check("merge")
         if self._merge is None:
             raise RuntimeError("merge() is for DDPSequential(..., every=k) with k above 1; here step() exchanges all")
+        problem = self._merge.local_step() if self.model._samples else None
         self._pooled = self._merge.merge(self.communicator, self._stop)
         if self.communicator.debug:
             compare_parameters(self.communicator, self.model)
+        if problem is not None:
+            raise problem
 
     @property
     def steps_since_merge(self) -> int:
@@ -230,35 +264,11 @@ class DDPSequential:
         """Asks all ranks to stop: `stop_requested` becomes True on every rank with the same step."""
         self._stop = True
 
-    def train(self) -> None:
-        self.model.train()
-
-    def eval(self) -> None:
-        self.model.eval()
-
     def barrier(self) -> None:
         """Waits until every rank has come here."""
         self.communicator.barrier()
 
-    # -- results and files, all local -------------------------------------------------------------------------
-
-    def predict(self, x, batch_size: int = 256, var_x=None) -> tuple[np.ndarray, np.ndarray]:
-        """`Sequential.predict` on this rank."""
-        return self.model.predict(x, batch_size, var_x)
-
-    def get_outputs(self) -> tuple[np.ndarray, np.ndarray]:
-        return self.model.get_outputs()
-
-    def output_to_host(self) -> None:
-        self.model.output_to_host()
-
-    def get_device_with_index(self) -> str:
-        """The device of this rank's replica, such as "cpu"."""
-        return self.model.device
-
-    def state_dict(self) -> StateDict:
-        """Parameters and running statistics, equal on every rank after a step."""
-        return self.model.state_dict()
+    # -- files, both local ----------------------------------------------------------------------------------------
 
     def save(self, filename: str | Path) -> None:
         """`Sequential.save` on rank 0; the other ranks return at once."""
@@ -268,19 +278,12 @@ class DDPSequential:
     def load(self, filename: str | Path) -> None:
         """`Sequential.load`; every rank reads the file."""
         self.model.load(filename)
+        self.parameters_changed()
 
-    @property
-    def output_z_buffer(self) -> BaseHiddenStates:
-        return self.model.output_z_buffer
+    def load_state_dict(self, state_dict: dict) -> None:
+        """`Sequential.load_state_dict`, with the same values on every rank."""
+        self.model.load_state_dict(state_dict)
+        self.parameters_changed()
 
-    @output_z_buffer.setter
-    def output_z_buffer(self, states: BaseHiddenStates) -> None:
-        self.model.output_z_buffer = states
-
-    @property
-    def input_delta_z_buffer(self) -> BaseDeltaStates:
-        return self.model.input_delta_z_buffer
-
-    @input_delta_z_buffer.setter
-    def input_delta_z_buffer(self, deltas: BaseDeltaStates) -> None:
-        self.model.input_delta_z_buffer = deltas
+    def __reduce_ex__(self, protocol):
+        raise TypeError("a DDPSequential belongs to the ranks of its job: copy or pickle its `model` instead")

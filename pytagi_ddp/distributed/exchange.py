@@ -19,10 +19,13 @@ def batch_norms(model: Sequential) -> list[BatchNorm2d]:
     return [leaf for leaf in model.arena.leaves if isinstance(leaf, BatchNorm2d)]
 
 
-def pool_statistics(model: Sequential) -> None:
-    """Lets the running statistics of `model` wait for the sums of all ranks, which come with `exchange_deltas`."""
+def pool_statistics(model: Sequential, pool: bool = True) -> None:
+    """Lets the running statistics of `model` wait for the sums of all ranks, which come with `exchange_deltas`.
+
+    With `pool=False`, they move with each forward pass again, by this rank's batch.
+    """
     for norm in batch_norms(model):
-        norm.pool_at_step = True
+        norm.pool_at_step, norm.reduce_sums = pool, None
     model.forget_graphs()
 
 

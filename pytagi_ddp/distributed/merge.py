@@ -41,6 +41,7 @@ class PosteriorMerge:
         self._model = model
         self._weighted = rule == "precision_weighted"
         self._norms = batch_norms(model)
+        self._kernels = model.kernels
         empty = model.kernels.array.empty
         self._prior, self._prior_statistics = empty(model.arena.theta.shape), empty(model.arena.statistics.shape)
         self._begun = False
@@ -48,24 +49,46 @@ class PosteriorMerge:
     def begin(self) -> None:
         """To be called before a forward pass: the first one since the last merge starts from the common prior."""
         if not self._begun:
-            copy, arena = self._model.kernels.array.copy, self._model.arena
+            self._follow()
+            copy, arena = self._kernels.array.copy, self._model.arena
             copy(arena.theta, self._prior)
             copy(arena.statistics, self._prior_statistics)
             self._begun = True
 
-    def local_step(self) -> None:
-        """`Sequential.step` with this rank's own deltas; without any, nothing."""
-        model = self._model
+    def restart(self) -> None:
+        """Forgets local steps: all ranks have been given other parameters."""
+        self.steps = self._samples = 0
+        self._begun = False
+
+    def local_step(self) -> FloatingPointError | None:
+        """`Sequential.step` with this rank's own deltas; without any, nothing. Returns what it raises.
+
+        It is this rank's alone, which has to meet the others all the same before it is raised.
+
+        Raises:
+            RuntimeError: deltas of a forward pass that `begin` was not called for.
+        """
+        model, problem = self._model, None
+        if model._samples and not self._begun:
+            raise RuntimeError(
+                "the prior that these deltas start from is unknown: call forward() of the DDPSequential, not of the "
+                "network in it, and load no parameters between forward() and step()"
+            )
         self.steps += 1
         if model._samples:
-            model.step()
+            try:
+                model.step()
+            except FloatingPointError as error:
+                problem = error
         self._samples += model._samples
         model._samples, model._accumulate = 0, False
+        return problem
 
     def merge(self, communicator: Communicator, stop: bool) -> Array:
         """Merges; collective. Returns the header: samples since the last merge, ranks that saw any, stop requests."""
         arena, array = self._model.arena, self._model.kernels.array
         self.begin()
+        self._follow()
         if self._samples:
             for moments, prior, sums, weighted in self._quantities():
                 self._model.kernels.merge.contribute(*moments, *prior, *sums, weighted)
@@ -78,9 +101,15 @@ class PosteriorMerge:
             self._model.kernels.merge.merge_sums(*moments, *prior, *sums, header, weighted)
         pooled = array.snapshot(header)
         array.clear(arena.buffer)  # layers expect to find their sums at zero
-        self.steps = self._samples = 0
-        self._begun = False
+        self.restart()
         return pooled
+
+    def _follow(self) -> None:
+        """Takes the prior to the device of the network, if that has been moved."""
+        old, self._kernels = self._kernels.array, self._model.kernels
+        if old is not self._kernels.array:
+            priors = [old.to_host(prior) for prior in (self._prior, self._prior_statistics)]
+            self._prior, self._prior_statistics = (self._kernels.array.place(prior, None) for prior in priors)
 
     def _quantities(self):
         """(moments, their prior, their summands, by precision or not) of the parameters and of every BatchNorm2d."""

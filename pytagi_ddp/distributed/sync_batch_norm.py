@@ -11,7 +11,8 @@ from pytagi_ddp.nn.state import Array
 class SyncBatchNorm:
     """Lets every BatchNorm2d of a network add counts, sums and sums of squares over ranks in its forward pass.
 
-    Batches may be of different sizes. A rank that has none has to take part all the same: `catch_up`.
+    Batches may be of different sizes, and ranks may run different numbers of passes between two exchanges: the k-th
+    passes of all ranks belong together, and `end_passes` has a rank that runs fewer take part with empty batches.
 
     Args:
         communicator: of all ranks. model: this rank's replica.
@@ -20,18 +21,35 @@ class SyncBatchNorm:
     def __init__(self, communicator: Communicator, model: Sequential):
         self._communicator, self._model = communicator, model
         self._norms = batch_norms(model)
-        self._reductions = 0  # since the last step
+        self._ended = False
         for norm in self._norms:
             norm.reduce_sums = self._all_reduce
 
     def _all_reduce(self, sums: Array) -> None:
+        if self._ended:
+            raise RuntimeError(
+                "a forward pass in training mode between backward() and step(): with buckets and sync_batch_norm, the "
+                "other ranks no longer take part in it"
+            )
         self._communicator.all_reduce(sums)
-        self._reductions += 1
 
-    def catch_up(self) -> None:
-        """Before a step: takes part in the one forward pass of the others, if this rank ran none. Collective then."""
-        ran, self._reductions = self._reductions, 0
-        for norm in self._norms if not ran else ():
-            self._model.kernels.array.clear(norm.shared_sums)
-            self._communicator.all_reduce(norm.shared_sums)
-            norm.update_running()
+    def end_passes(self) -> None:
+        """Takes part in the forward passes of others until no rank runs one; collective, once before each exchange.
+
+        The sums of the first BatchNorm2d say whether some rank runs a pass: without one, they count no value.
+        """
+        ended, self._ended = self._ended, True
+        if ended or self._communicator.world_size == 1:
+            return
+        array = self._model.kernels.array
+        while self._norms:
+            for norm in self._norms:
+                array.clear(norm.shared_sums)
+                self._communicator.all_reduce(norm.shared_sums)
+                if norm is self._norms[0] and not array.to_host(norm.shared_sums)[0] > 0:
+                    return
+                norm.update_running()
+
+    def begin_passes(self) -> None:
+        """After an exchange: forward passes may follow."""
+        self._ended = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -77,9 +78,11 @@ class _Walk:
             self.values.append(node)
         elif isinstance(node, Sequential):
             self._model(node, place)
-            self.after.append(lambda: pool_statistics(node))
+            wrapper = node._wrapper
+            self.after.append(partial(pool_statistics, node) if wrapper is None else wrapper.parameters_changed)
         elif isinstance(node, DDPSequential):
             self._model(node.model, place)
+            self.after.append(node.parameters_changed)
         elif isinstance(node, BaseHiddenStates):
             self._states(place, dict(zip(("mu", "var", "jcb"), node.state, strict=True)))
         elif isinstance(node, BaseDeltaStates):

@@ -68,6 +68,7 @@ class Sequential(NetworkParameters):
         self._trained_batch = 0  # samples of the forward pass that backward would continue
         self._passed: Callable[[BaseLayer], None] | None = None  # told of each layer whose deltas are there
         self._meets_ranks = False  # whether a pass waits for other ranks: a captured graph could not
+        self._wrapper: Any = None  # the DDPSequential that trains this network
         self._attach()
 
     def _build(self) -> None:
@@ -357,7 +358,7 @@ class Sequential(NetworkParameters):
         for name in ("kernels", "arena", "_pool", "_graphs", "_input", "_input_var"):
             del state[name]
         # a copy belongs to no DDPSequential
-        own = {"_accumulate": False, "_pooled_average": None, "_passed": None, "_meets_ranks": False}
+        own = {"_accumulate": False, "_pooled_average": None, "_passed": None, "_meets_ranks": False, "_wrapper": None}
         return state | own | {"_trained_batch": 0}
 
     def __setstate__(self, state: dict) -> None:

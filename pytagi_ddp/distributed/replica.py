@@ -1,0 +1,55 @@
+"""What a rank does with its network alone."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
+from pytagi_ddp.nn.persistence import StateDict
+from pytagi_ddp.nn.sequential import Sequential
+
+
+class Replica:
+    """Modes and results of the network `model`; nothing here waits for another rank."""
+
+    model: Sequential
+
+    def train(self) -> None:
+        self.model.train()
+
+    def eval(self) -> None:
+        self.model.eval()
+
+    def predict(self, x, batch_size: int = 256, var_x=None) -> tuple[np.ndarray, np.ndarray]:
+        """`Sequential.predict` on this rank."""
+        return self.model.predict(x, batch_size, var_x)
+
+    def get_outputs(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.model.get_outputs()
+
+    def output_to_host(self) -> None:
+        self.model.output_to_host()
+
+    def get_device_with_index(self) -> str:
+        """The device of this rank's replica, such as "cpu"."""
+        return self.model.device
+
+    def state_dict(self) -> StateDict:
+        """Parameters and running statistics; equal on every rank, but between merges."""
+        return self.model.state_dict()
+
+    @property
+    def output_z_buffer(self) -> BaseHiddenStates:
+        return self.model.output_z_buffer
+
+    @output_z_buffer.setter
+    def output_z_buffer(self, states: BaseHiddenStates) -> None:
+        self.model.output_z_buffer = states
+
+    @property
+    def input_delta_z_buffer(self) -> BaseDeltaStates:
+        return self.model.input_delta_z_buffer
+
+    @input_delta_z_buffer.setter
+    def input_delta_z_buffer(self, deltas: BaseDeltaStates) -> None:
+        self.model.input_delta_z_buffer = deltas
