@@ -56,7 +56,7 @@ class Step:
         x, _, y = spec.data()
         self._x = torch.from_numpy(x).reshape(-1, *spec.in_shape).requires_grad_(spec.inside)
         self._y = torch.from_numpy(y)
-        if self._x.ndim == 4:  # the faster order on CPUs
+        if self._x.ndim == 4:  # as fast as channels first or a little faster, as measured
             self._net, self._x = (part.to(memory_format=torch.channels_last) for part in (self._net, self._x.detach()))
             self._x.requires_grad_(spec.inside)
         self.parameters = sum(p.numel() for p in self._net.parameters())

@@ -131,7 +131,7 @@ class MixtureReLU(Unlearned):
     def forward(self, m, s):
         sd = s.sqrt()
         alpha = m / sd
-        self.cdf = torch.special.ndtr(alpha)
+        self.cdf = torch.erf(alpha * math.sqrt(0.5)).add_(1).mul_(0.5)  # half the time of special.ndtr
         tail = sd * torch.exp(alpha.square().mul_(-0.5)).mul_(1 / math.sqrt(2 * math.pi))
         mean = torch.addcmul(tail, m, self.cdf)
         var = (s + m.square()) * self.cdf + m * tail - mean.square()
