@@ -25,7 +25,7 @@ def extension(source):
     return Extension(
         f"pytagi_ddp.kernels.cpu.{source.stem}",
         [str(source)],
-        depends=[str(KERNELS / "loops.h"), *map(str, KERNELS.glob("*.pxd"))],
+        depends=[*map(str, KERNELS.glob("*.h")), *map(str, KERNELS.glob("*.pxd"))],
         extra_compile_args=["-O3", *OPENMP],
         extra_link_args=list(OPENMP),
     )

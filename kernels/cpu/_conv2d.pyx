@@ -4,7 +4,8 @@
 A block of patches is built once, used by every product that needs it while it is in cache, and never materialised
 for the batch. Its rows run over the positions of all images, so small maps make products as large as large maps do;
 its columns are all taps of a chunk of channels. The thread that uses a chunk brings its weights into the order of
-the columns, and sums of weight deltas out of it.
+the columns, and sums of weight deltas out of it. Convolutions by 3 x 3 kernels with stride 1 have a faster form:
+see _winograd.pyx.
 """
 
 from cython.parallel cimport parallel, prange
@@ -12,8 +13,10 @@ from cython.parallel cimport parallel, prange
 from pytagi_ddp.kernels.cpu._blas cimport (Grid, best_grid, copy_rows, cut, fill_rows, lines, panel_width, square,
                                              square_plus, times_panels)
 from pytagi_ddp.kernels.cpu._conv2d_state cimport state_size, state_tile
-from pytagi_ddp.kernels.cpu._conv2d_weight cimport add_parts, sums_size, weight_slices, weight_tile
+from pytagi_ddp.kernels.cpu._conv2d_weight cimport add_parts, sums_size, weight_size, weight_slices, weight_tile
 from pytagi_ddp.kernels.cpu._patches cimport ROWS, Patches, chunk_of, gather, positions_of
+from pytagi_ddp.kernels.cpu._winograd cimport (MEAN, SQUARE_PLUS, Convolution, convolve, tiles_of, winograd,
+                                                 winograd_size)
 
 from pytagi_ddp.kernels.cpu.extension import size_error
 from pytagi_ddp.kernels.cpu.workspace import workspace
@@ -43,9 +46,14 @@ def forward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] var, const f
     cdef long positions = positions_of(&patches)
     if <double>positions * O * C * k * k < SERIAL:
         threads = 1
+    cdef bint fast = winograd(&patches, O)
+    if fast:
+        positions = tiles_of(&patches)
     cdef Grid grid = best_grid(positions, O, threads)
     cdef size_t columns = chunk_of(C, k * k) * k * k
     cdef size_t per_thread = columns * ROWS + 3 * lines(columns * (O // grid.column_parts + 16))
+    if fast:
+        per_thread = lines(winograd_size(C, O))
     cdef float[::1] scratch = workspace(threads * per_thread)
     cdef const float* variance = <const float*>NULL if var is None else &var[0, 0, 0, 0]
     cdef const float* bias_mu = <const float*>NULL if b_mu is None else &b_mu[0]
@@ -62,6 +70,9 @@ def forward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] var, const f
 cdef void forward_tile(Patches patches, const float* var, const float* w_mu, const float* w_var, const float* b_mu,
                        const float* b_var, float* out_mu, float* out_var, int O, long n0, long n1, int o0, int o1,
                        float* block) noexcept nogil:
+    if winograd(&patches, O):
+        winograd_forward(&patches, var, w_mu, w_var, b_mu, b_var, out_mu, out_var, O, n0, n1, o0, o1, block)
+        return
     cdef const float* mu = patches.x
     cdef int C = patches.channels, taps = patches.kernel_height * patches.kernel_width, width = o1 - o0
     cdef int chunk = chunk_of(C, taps), c, c1, columns, rows
@@ -89,6 +100,19 @@ cdef void forward_tile(Patches patches, const float* var, const float* w_mu, con
                 patches.x = <float*>var
                 gather(&patches, n, rows, c, c1, block)
                 times_panels(block, rows, columns, w2s, width, 1, out_var + n * O + o0, O)
+
+
+cdef void winograd_forward(const Patches* p, const float* var, const float* w_mu, const float* w_var,
+                           const float* b_mu, const float* b_var, float* out_mu, float* out_var, int O, int t0, int t1,
+                           int o0, int o1, float* scratch) noexcept nogil:
+    cdef Convolution mean = Convolution(p.x, False, w_mu, NULL, MEAN, False, False, b_mu, False, NULL, out_mu)
+    cdef Convolution from_mean = Convolution(p.x, True, w_var, NULL, MEAN, False, True, b_var, False, NULL, out_var)
+    cdef Convolution from_var = Convolution(var, False, w_mu, w_var, SQUARE_PLUS, False, True, NULL, True, NULL,
+                                             out_var)
+    convolve(&mean, p, O, t0, t1, o0, o1, scratch)
+    convolve(&from_mean, p, O, t0, t1, o0, o1, scratch)
+    if var:
+        convolve(&from_var, p, O, t0, t1, o0, o1, scratch)
 
 
 cdef void pack_outputs(const float* w, float* out, float* block, int C, int taps, int o0, int o1, int c0,
@@ -132,9 +156,8 @@ def backward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] jcb, const 
     if <double>positions_of(&patches) * O * C * k * k < SERIAL:
         threads = 1
     cdef int slices = weight_slices(threads, C, k * k)
-    cdef size_t sums = lines(sums_size(O, C, k * k, slices, threads))
-    cdef size_t per_thread = max(ROWS * <size_t>(chunk_of(C, k * k) * k * k + panel_width()),
-                                 lines(state_size(&patches, O, threads)))
+    cdef size_t sums = lines(sums_size(&patches, O, slices, threads))
+    cdef size_t per_thread = lines(max(weight_size(&patches, O), state_size(&patches, O, threads)))
     cdef float[::1] scratch = workspace(threads * (sums + per_thread))
     cdef float* totals = &scratch[0]
     cdef float* blocks = totals + threads * sums
@@ -153,5 +176,5 @@ def backward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] jcb, const 
                         blocks + t * per_thread)
         if slices < threads:
             for t in prange(threads, schedule="static"):
-                add_parts(totals, sums, threads, slices, &g_w[0, 0, 0, 0], &h_w[0, 0, 0, 0], bias_g, bias_h,
-                          accumulate, O, C, k * k, cut(O, t, threads), cut(O, t + 1, threads))
+                add_parts(&patches, totals, sums, threads, slices, &g_w[0, 0, 0, 0], &h_w[0, 0, 0, 0], bias_g,
+                          bias_h, accumulate, O, cut(O, t, threads), cut(O, t + 1, threads))

@@ -12,6 +12,7 @@ from libc.string cimport memcpy, memset
 from pytagi_ddp.kernels.cpu._blas cimport (Grid, best_grid, cut, fill_rows, panel_width, product, square,
                                              times_jacobian, times_panels)
 from pytagi_ddp.kernels.cpu._patches cimport COLUMNS, ROWS, Patches, chunk_of, gather, positions_of, scatter
+from pytagi_ddp.kernels.cpu._winograd cimport MEAN, SQUARE, Convolution, convolve, tiles_of, winograd, winograd_size
 
 
 cdef inline int phase_taps(int kernel, int stride, int pad, int phase) noexcept nogil:
@@ -30,6 +31,8 @@ cdef size_t state_size(const Patches* image, int O, int tiles) noexcept nogil:
     """Scratch of one thread for its deltas of the input."""
     cdef int s = image.stride, taps = image.kernel_height * image.kernel_width, C = image.channels
     cdef size_t columns = max(COLUMNS, 16 * taps)
+    if winograd(image, O):
+        return winograd_size(O, C)
     if scatters(image, O, tiles):
         return columns * <size_t>(ROWS + 2 * O)
     cdef long rows = <long>image.batch * ((image.height + s - 1) // s) * ((image.width + s - 1) // s)
@@ -43,6 +46,9 @@ cdef void state_tile(const Patches* image, const float* delta_mu, const float* d
                      float* scratch) noexcept nogil:
     cdef int s = image.stride, y, x
     cdef Patches p
+    if winograd(image, O):
+        state_winograd(image, delta_mu, delta_var, w_mu, jcb, in_mu, in_var, O, tile, tiles, scratch)
+        return
     if scatters(image, O, tiles):
         state_scattered(image, delta_mu, delta_var, w_mu, jcb, in_mu, in_var, O, <long>image.batch * tile // tiles,
                         <long>image.batch * (tile + 1) // tiles, scratch)
@@ -57,6 +63,21 @@ cdef void state_tile(const Patches* image, const float* delta_mu, const float* d
             p.left = p.kernel_width - 1 - (x + image.left) // s
             p.out_width = (image.width - x + s - 1) // s
             state_phase(p, image, delta_mu, delta_var, w_mu, jcb, in_mu, in_var, y, x, tile, tiles, scratch)
+
+
+cdef void state_winograd(const Patches* image, const float* delta_mu, const float* delta_var, const float* w_mu,
+                         const float* jcb, float* in_mu, float* in_var, int O, int tile, int tiles,
+                         float* scratch) noexcept nogil:
+    cdef int C = image.channels, n = tiles_of(image), i
+    cdef Grid grid = best_grid(n, C, tiles)
+    cdef Convolution jobs[2]
+    jobs[0] = Convolution(delta_mu, False, w_mu, NULL, MEAN, True, False, NULL, False, jcb, in_mu)
+    jobs[1] = Convolution(delta_var, False, w_mu, NULL, SQUARE, True, False, NULL, False, jcb, in_var)
+    for i in range(2):
+        convolve(&jobs[i], image, O, cut(n, tile // grid.column_parts, grid.row_parts),
+                 cut(n, tile // grid.column_parts + 1, grid.row_parts),
+                 cut(C, tile % grid.column_parts, grid.column_parts),
+                 cut(C, tile % grid.column_parts + 1, grid.column_parts), scratch)
 
 
 cdef void state_phase(Patches p, const Patches* image, const float* delta_mu, const float* delta_var,

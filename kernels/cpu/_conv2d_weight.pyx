@@ -5,6 +5,8 @@ from libc.string cimport memcpy, memset
 
 from pytagi_ddp.kernels.cpu._blas cimport add, cut, packed, panel_width, product, square, sum_rows
 from pytagi_ddp.kernels.cpu._patches cimport ROWS, Patches, chunk_of, gather, positions_of
+from pytagi_ddp.kernels.cpu._winograd cimport tiles_of, winograd
+from pytagi_ddp.kernels.cpu._winograd_weight cimport add_tiles, restore_sums, winograd_chunk, winograd_weight_size
 
 cdef enum:
     SLICE = 256  # patch elements that a thread should have of the sums, or threads share the positions out instead
@@ -21,50 +23,80 @@ cdef int weight_slices(int threads, int C, int taps) noexcept nogil:
     return slices
 
 
-cdef size_t sums_size(int O, int C, int taps, int slices, int threads) noexcept nogil:
+cdef inline int taps_of(const Patches* p, int O) noexcept nogil:
+    """Sums per weight matrix entry: the kernel's taps, or the planes that they are made from."""
+    return 16 if winograd(p, O) else p.kernel_height * p.kernel_width
+
+
+cdef inline int channels_of(const Patches* p, int O) noexcept nogil:
+    """Channels whose sums are made at a time."""
+    return winograd_chunk(p.channels, O) if winograd(p, O) else chunk_of(p.channels, taps_of(p, O))
+
+
+cdef size_t sums_size(const Patches* p, int O, int slices, int threads) noexcept nogil:
     """Sums that one thread holds: those of a chunk at a time, or of its whole slice if others add to it."""
-    cdef int channels = chunk_of(C, taps)
+    cdef int channels = channels_of(p, O)
     if slices < threads:
-        channels = C // slices + 16
-    return 2 * O * <size_t>(channels * taps + 1)
+        channels = p.channels // slices + 16
+    return 2 * O * <size_t>(channels * taps_of(p, O) + 1)
+
+
+cdef size_t weight_size(const Patches* p, int O) noexcept nogil:
+    """Scratch of one thread for `weight_tile`, beside its sums."""
+    if winograd(p, O):
+        return winograd_weight_size(p.channels, O)
+    return ROWS * <size_t>(channels_of(p, O) * taps_of(p, O) + panel_width())
 
 
 cdef void weight_tile(const Patches* patches, const float* delta_mu, const float* delta_var, float* g_w, float* h_w,
                       float* g_b, float* h_b, bint accumulate, int O, int tile, int tiles, int slices, float* totals,
                       float* block) noexcept nogil:
     """Sums for a slice of the channels over a share of the positions; with channel 0, those of the bias."""
-    cdef int C = patches.channels, taps = patches.kernel_height * patches.kernel_width, chunk = chunk_of(C, taps)
-    cdef int c0 = cut(C, tile % slices, slices), c1 = cut(C, tile % slices + 1, slices), c, end, columns, rows
-    cdef long n0 = cut(positions_of(patches), tile // slices, tiles // slices), n
-    cdef long n1 = cut(positions_of(patches), tile // slices + 1, tiles // slices)
+    cdef int C = patches.channels, chunk = channels_of(patches, O), c, end
+    cdef int c0 = cut(C, tile % slices, slices), c1 = cut(C, tile % slices + 1, slices)
+    cdef long n = positions_of(patches), n0, n1
     cdef bint alone = slices == tiles
     cdef float* g = totals + 2 * O
     cdef float* h
-    cdef float* panel = block + <long>ROWS * taps * chunk
     if c0 == 0:
+        n0, n1 = cut(n, tile // slices, tiles // slices), cut(n, tile // slices + 1, tiles // slices)
         memset(totals, 0, 2 * O * sizeof(float))
         sum_rows(delta_mu + n0 * O, O, totals, n1 - n0, O)
         sum_rows(delta_var + n0 * O, O, totals + O, n1 - n0, O)
         if alone and g_b:
             put(totals, g_b, O, accumulate)
             put(totals + O, h_b, O, accumulate)
+    if winograd(patches, O):
+        n = tiles_of(patches)
+    n0, n1 = cut(n, tile // slices, tiles // slices), cut(n, tile // slices + 1, tiles // slices)
     for c from c0 <= c < c1 by chunk:
         end = min(c + chunk, c1)
-        columns = (end - c) * taps
-        h = g + <long>O * columns
+        h = g + <long>O * taps_of(patches, O) * (end - c)
         if n0 == n1:
-            memset(g, 0, 2 * <size_t>O * columns * sizeof(float))
-        for n from n0 <= n < n1 by ROWS:
-            rows = min(ROWS, n1 - n)
-            gather(patches, n, rows, c, end, block)
-            add_outer(delta_mu + n * O, O, block, rows, columns, n > n0, g, panel)
-            square(block, block, <long>rows * columns)
-            add_outer(delta_var + n * O, O, block, rows, columns, n > n0, h, panel)
-        if alone:
-            unpack(g, g_w, C, taps, c, end, 0, O, accumulate)
-            unpack(h, h_w, C, taps, c, end, 0, O, accumulate)
+            memset(g, 0, 2 * (h - g) * sizeof(float))
+        elif winograd(patches, O):
+            add_tiles(patches, delta_mu, delta_var, O, c, end, n0, n1, g, h, block)
         else:
-            g = h + <long>O * columns
+            add_patches(patches, delta_mu, delta_var, O, c, end, n0, n1, g, h, block)
+        if alone:
+            unpack(patches, g, g_w, O, c, end, 0, O, accumulate)
+            unpack(patches, h, h_w, O, c, end, 0, O, accumulate)
+        else:
+            g = h + (h - g)
+
+
+cdef void add_patches(const Patches* p, const float* delta_mu, const float* delta_var, int O, int c0, int c1, long n0,
+                      long n1, float* g, float* h, float* block) noexcept nogil:
+    """g and h, each (O, taps, channels c0:c1) = the sums over positions n0:n1."""
+    cdef int columns = (c1 - c0) * p.kernel_height * p.kernel_width, rows
+    cdef float* panel = block + <long>ROWS * columns
+    cdef long n
+    for n from n0 <= n < n1 by ROWS:
+        rows = min(ROWS, n1 - n)
+        gather(p, n, rows, c0, c1, block)
+        add_outer(delta_mu + n * O, O, block, rows, columns, n > n0, g, panel)
+        square(block, block, <long>rows * columns)
+        add_outer(delta_var + n * O, O, block, rows, columns, n > n0, h, panel)
 
 
 cdef void add_outer(const float* delta, int O, const float* block, int rows, int columns, float beta, float* sums,
@@ -84,12 +116,15 @@ cdef inline void put(const float* x, float* out, int n, bint accumulate) noexcep
         memcpy(out, x, n * sizeof(float))
 
 
-cdef void unpack(const float* sums, float* out, int C, int taps, int c0, int c1, int o0, int o1,
+cdef void unpack(const Patches* p, const float* sums, float* out, int O, int c0, int c1, int o0, int o1,
                  bint accumulate) noexcept nogil:
-    """sums (O, taps, channels c0:c1) to out (O, C, taps), outputs o0:o1."""
-    cdef int o, c, tap, chunk = c1 - c0
+    """sums, for all outputs and channels c0:c1, to outputs o0:o1 of out (O, C, taps)."""
+    cdef int C = p.channels, taps = p.kernel_height * p.kernel_width, o, c, tap, chunk = c1 - c0
     cdef const float* source
     cdef float* target
+    if winograd(p, O):
+        restore_sums(sums, out, C, O, c0, c1, o0, o1, accumulate)
+        return
     for o in range(o0, o1):
         source = sums + <long>o * taps * chunk
         target = out + (<long>o * C + c0) * taps
@@ -99,11 +134,12 @@ cdef void unpack(const float* sums, float* out, int C, int taps, int c0, int c1,
             target += taps
 
 
-cdef void add_parts(const float* totals, size_t size, int tiles, int slices, float* g_w, float* h_w, float* g_b,
-                    float* h_b, bint accumulate, int O, int C, int taps, int o0, int o1) noexcept nogil:
+cdef void add_parts(const Patches* p, const float* totals, size_t size, int tiles, int slices, float* g_w, float* h_w,
+                    float* g_b, float* h_b, bint accumulate, int O, int o0, int o1) noexcept nogil:
     """Adds up what the threads hold for outputs o0:o1, in the order of the threads."""
-    cdef int tile, c, c1, end, chunk = chunk_of(C, taps)
+    cdef int C = p.channels, tile, c, c1, end, chunk = channels_of(p, O)
     cdef const float* g
+    cdef size_t one
     cdef bint more
     for tile in range(tiles):
         more = accumulate or tile >= slices
@@ -115,6 +151,7 @@ cdef void add_parts(const float* totals, size_t size, int tiles, int slices, flo
         c1 = cut(C, tile % slices + 1, slices)
         for c from cut(C, tile % slices, slices) <= c < c1 by chunk:
             end = min(c + chunk, c1)
-            unpack(g, g_w, C, taps, c, end, o0, o1, more)
-            unpack(g + <long>O * taps * (end - c), h_w, C, taps, c, end, o0, o1, more)
-            g += 2 * <long>O * taps * (end - c)
+            one = O * <size_t>taps_of(p, O) * (end - c)
+            unpack(p, g, g_w, O, c, end, o0, o1, more)
+            unpack(p, g + one, h_w, O, c, end, o0, o1, more)
+            g += 2 * one

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pytagi_ddp.kernels.cpu import _blas, conv2d
+from pytagi_ddp.kernels.cpu import _blas, _winograd, conv2d
 from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
 from pytagi_ddp.kernels.cpu.workspace import workspace
 
@@ -23,7 +23,11 @@ CASES = [  # batch, height, width, channels, outputs, kernel, stride, zeros at t
     (2, 2, 2, 3, 5, 5, 1, 2, 2),  # kernel larger than the image
     (5, 20, 21, 60, 20, 3, 1, 1, 1),  # more positions and patch elements than one block
     (20, 4, 4, 130, 70, 3, 1, 1, 1),
+    (2, 16, 18, 16, 32, 3, 1, 1, 1),  # in the Winograd form: more tiles than one block
+    (40, 2, 2, 16, 16, 3, 1, 1, 1),  # every tile at all four edges
+    (9, 4, 4, 272, 272, 3, 1, 1, 1),  # kernels made anew for each panel, sums in chunks
 ]
+WINOGRAD = CASES[-3:]
 
 
 @pytest.fixture(params=["1 thread", "2 threads", "3 threads", "2 threads, whole products"])
@@ -146,7 +150,63 @@ def test_first_layer_skips_input_deltas_and_bias():
     np.testing.assert_array_equal(weight, expected)
 
 
-@pytest.mark.parametrize("case", CASES[-2:])
+@pytest.fixture
+def plain_sums():
+    _winograd.set_enabled(False)
+    yield
+    _winograd.set_enabled(True)
+
+
+@pytest.mark.parametrize("case", WINOGRAD)
+def test_forward_by_plain_sums(case, plain_sums):
+    a = arrays(case)
+    out_mu, _ = run_forward(case, a)
+    close(out_mu, convolve(case, a["mu"], a["w"], out_mu.shape) + a["b"])
+
+
+@pytest.mark.parametrize("case", WINOGRAD)
+def test_winograd_form_is_taken_and_accurate(case, request):
+    a = arrays(case)
+    exact = convolve(case, a["var"], a["w"].astype(np.float64) ** 2 + a["s"], a["dm"].shape)
+    exact += convolve(case, a["mu"].astype(np.float64) ** 2, a["s"], a["dm"].shape)
+    fast = run_forward(case, a, bias=False)
+    np.testing.assert_allclose(fast[1], exact, rtol=5e-6)
+    request.getfixturevalue("plain_sums")
+    plain = run_forward(case, a, bias=False)
+    assert (fast != plain).any()
+    assert np.abs(fast - plain).max() < 5e-6 * np.abs(plain).max()
+
+
+@pytest.mark.parametrize("case", WINOGRAD)
+def test_variances_of_a_winograd_form_are_positive(case):
+    a, rng = arrays(case), np.random.default_rng(1)
+    spread = np.exp(3 * rng.standard_normal((*a["var"].shape[:3], 1), dtype=np.float32))  # 1e8 between pixels
+    a["mu"], a["var"] = a["mu"] * np.sqrt(spread), a["var"] * spread
+    a["s"] *= np.exp(rng.standard_normal(a["s"].shape, dtype=np.float32))
+    exact = convolve(case, a["var"], a["w"].astype(np.float64) ** 2 + a["s"], a["dm"].shape)
+    exact += convolve(case, a["mu"].astype(np.float64) ** 2, a["s"], a["dm"].shape)
+    np.testing.assert_allclose(run_forward(case, a, bias=False)[1], exact, rtol=1e-3)
+
+
+def test_a_variance_never_rounds_to_less_than_zero():
+    """One pixel in each window, and a tap a hundred-millionth of the others in all channels: the worst case."""
+    case = (2, 16, 16, 64, 64, 3, 1, 1, 1)
+    a = arrays(case)
+    lit = np.zeros((1, 16, 16, 1), np.float32)
+    lit[:, 1::4, 2::4] = 1
+    a["mu"], a["var"] = a["mu"] * lit, a["var"] * lit
+    small = np.ones((3, 3), np.float32)
+    small[0, 0] = small[2, 1] = 1e-8
+    a["w"], a["s"] = a["w"] * np.sqrt(small), a["s"] * small
+    out_var = run_forward(case, a, bias=False)[1]
+    exact = convolve(case, a["var"], a["w"].astype(np.float64) ** 2 + a["s"], a["dm"].shape)
+    exact += convolve(case, a["mu"].astype(np.float64) ** 2, a["s"], a["dm"].shape)
+    assert out_var.min() == 0
+    assert (out_var[exact == 0] == 0).all()
+    assert np.abs(out_var - exact).max() < 2e-6 * exact.max()
+
+
+@pytest.mark.parametrize("case", CASES[-5:])
 def test_same_bits_every_time(case, threads):
     a = arrays(case)
     first = [run_forward(case, a), *run_backward(case, a)]

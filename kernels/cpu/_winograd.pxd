@@ -1,0 +1,31 @@
+from pytagi_ddp.kernels.cpu._patches cimport Patches
+
+
+cdef extern from "winograd.h" nogil:
+    enum:
+        MEAN
+        SQUARE
+        SQUARE_PLUS
+
+
+cdef struct Convolution:  # out = x * kernels + start, or += x * kernels; times jcb if there is one
+    const float* x
+    bint squared  # x^2 in place of x
+    const float* w
+    const float* s
+    int kind  # kernels are w, w^2 (and jcb^2), or w^2 + s
+    bint adjoint  # from the layer's outputs to its inputs
+    bint positive  # x and the kernels have no negative elements
+    const float* start
+    bint more
+    const float* jcb
+    float* out
+
+
+cdef bint winograd(const Patches* p, int O) noexcept nogil
+cdef int tiles_of(const Patches* p) noexcept nogil
+cdef size_t winograd_size(int depth, int lanes) noexcept nogil
+cdef void transform_tiles(const float* x, bint squared, const Patches* p, int channels, int c0, int c1, int first,
+                          int tiles, float* out, size_t plane) noexcept nogil
+cdef void convolve(const Convolution* job, const Patches* p, int O, int t0, int t1, int l0, int l1,
+                   float* scratch) noexcept nogil

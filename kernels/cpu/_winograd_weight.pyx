@@ -1,0 +1,75 @@
+# cython: cdivision=True
+"""Sums for the weight deltas of a convolution by 3 x 3 kernels in the Winograd form. See _winograd.pyx.
+
+The gradient of an output tile's product with its deltas e with respect to the kernel, G^T [(A e A^T) (B^T d B)] G:
+the same transform of the pixels d, and 16 sums over all tiles of products with transformed deltas.
+"""
+
+from pytagi_ddp.kernels.cpu._blas cimport panel_width, product
+from pytagi_ddp.kernels.cpu._patches cimport Patches
+from pytagi_ddp.kernels.cpu._winograd cimport transform_tiles
+
+cdef extern from "winograd.h" nogil:
+    void transform_deltas(const float* x, size_t line, size_t pixel, int tiles, float* out, size_t stride,
+                          size_t plane, size_t channels)
+    void restore_kernels(const float* m, size_t plane, bint more, float* out)
+
+cdef enum:
+    PAD = 16
+    TILES = 128  # per block
+    SUMS = 524288  # transformed sums of a chunk of channels: 2 MB
+
+
+cdef int winograd_chunk(int C, int O) noexcept nogil:
+    """Channels whose sums are made at a time."""
+    return min(C, max(64, SUMS // (16 * O) // 16 * 16))
+
+
+cdef size_t winograd_weight_size(int C, int O) noexcept nogil:
+    """Scratch of `add_tiles`."""
+    return 16 * (TILES * <size_t>(winograd_chunk(C, O) + panel_width()) + 2 * PAD)
+
+
+cdef void add_tiles(const Patches* p, const float* delta_mu, const float* delta_var, int O, int c0, int c1, int t0,
+                    int t1, float* g, float* h, float* scratch) noexcept nogil:
+    """g and h, each (16, O, c1 - c0) = the transformed sums over tiles t0:t1."""
+    cdef int t, tiles, width = c1 - c0
+    cdef float* d = scratch + 16 * (TILES * <size_t>panel_width() + PAD)
+    cdef size_t plane
+    for t from t0 <= t < t1 by TILES:
+        tiles = min(TILES, t1 - t)
+        plane = <size_t>tiles * width + PAD
+        transform_tiles(p.x, False, p, p.channels, c0, c1, t, tiles, d, plane)
+        add_products(p, delta_mu, O, width, t, tiles, t > t0, d, plane, g, scratch)
+        transform_tiles(p.x, True, p, p.channels, c0, c1, t, tiles, d, plane)
+        add_products(p, delta_var, O, width, t, tiles, t > t0, d, plane, h, scratch)
+
+
+cdef void add_products(const Patches* p, const float* delta, int O, int width, int first, int tiles, bint more,
+                       const float* d, size_t plane, float* sums, float* e) noexcept nogil:
+    """sums (16, O, width) (+)= transformed deltas^T d."""
+    cdef int o, outputs, panel = panel_width(), across = p.width // 2, done, n, i
+    cdef size_t size, pixel
+    for o from 0 <= o < O by panel:
+        outputs = min(panel, O - o)
+        size = <size_t>tiles * outputs + PAD
+        done = 0
+        while done < tiles:
+            n = min(across - (first + done) % across, tiles - done)
+            pixel = <size_t>((first + done) // across) * 2 * p.width + (first + done) % across * 2
+            transform_deltas(delta + pixel * O + o, <size_t>p.width * O, O, n, e + <size_t>done * outputs, outputs,
+                             size, outputs)
+            done += n
+        for i in range(16):
+            product(True, False, outputs, width, tiles, e + i * size, outputs, d + i * plane, width, more,
+                    sums + (<size_t>i * O + o) * width, width)
+
+
+cdef void restore_sums(const float* sums, float* out, int C, int O, int c0, int c1, int o0, int o1,
+                       bint accumulate) noexcept nogil:
+    """(16, O, c1 - c0) to out (O, C, 3, 3), outputs o0:o1 and channels c0:c1."""
+    cdef int o, c, width = c1 - c0
+    for o in range(o0, o1):
+        for c from 0 <= c < width by 16:
+            restore_kernels(sums + <size_t>o * width + c, <size_t>O * width, accumulate,
+                            out + (<size_t>o * C + c0 + c) * 9)
