@@ -25,7 +25,7 @@ SECTIONS = {
     "loading": "images per second of the data loader alone",
     "layers": "time of a step by layer",
 }
-QUICK = {"repeat": 1, "seconds": 0.05, "limit": 10.0, "slow": 0.5}
+QUICK = {"repeat": 1, "seconds": 0.05, "limit": 10.0, "slow": 2.0}
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

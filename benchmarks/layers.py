@@ -14,7 +14,7 @@ def run(options: Options, peak: SgemmPeak) -> dict:
     for workload in options.workloads:
         with Worker(OWN, options.threads) as worker:
             worker.ask("versions")
-            worker.ask("start", workload=workload)
+            worker.ask("build", workload=workload)
             answer = worker.ask("profile", repeat=options.repeat)
         print(f"{workload}\n{answer['text']}\n", flush=True)
         found[workload] = answer["rows"]

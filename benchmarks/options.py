@@ -14,7 +14,7 @@ from benchmarks.workloads import SPECS
 class Options:
     """Attributes:
     threads: of every library. repeat: rounds. seconds: of one round of one library.
-    limit: seconds that the first step of a peer may take. slow: a first step of more seconds is the only one.
+    limit: seconds that the first step of a peer may take. slow: a peer's first step of more seconds is its only one.
     pythons: interpreter by package, for peers in environments of their own.
     """
 
