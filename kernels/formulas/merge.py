@@ -6,7 +6,7 @@ What each rank contributes is summed over the ranks (`contribution`), and the su
     precision-weighted    m = sum m_r/s_r / sum 1/s_r              1/s = 1/s0 + sum (1/s_r - 1/s0)
 
 In the second, every rank's evidence counts once, and the prior once. Where the ranks lost precision on the whole, their
-mean precision is taken, so that it stays positive.
+mean precision is taken, so that it stays positive. A prior of variance 0 has no precision: there the mean is taken.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ ZERO, ONE = np.float32(0), np.float32(1)
 @formula
 def contribution(m, s, m0, s0, weighted):
     """A rank's summands: changes of mean and variance; or precision times change of mean, and change of precision."""
-    if weighted:
+    if weighted and s0 > ZERO:
         precision = ONE / s
         return precision * (m - m0), precision - ONE / s0
     return m - m0, s - s0
@@ -28,7 +28,7 @@ def contribution(m, s, m0, s0, weighted):
 @formula
 def merged(m0, s0, first, second, ranks, weighted):
     """(m, s) from the prior and the sums of `contribution` over `ranks` ranks."""
-    if weighted:
+    if weighted and s0 > ZERO:
         prior = ONE / s0
         mean_precision = prior + second / ranks
         precision = prior + second if second > ZERO else mean_precision
