@@ -167,7 +167,7 @@ class CheckpointManager:
         if model.rank == 0:
             try:
                 checkpoint = self._load(model.model, model.world_size, path, settings, allow_changes, fall_back)
-            except (OSError, ValueError) as error:
+            except Exception as error:  # the other ranks wait for what became of it
                 problem = error
         checkpoint, problem = model.communicator.broadcast_object((checkpoint, problem))
         if problem is not None:
