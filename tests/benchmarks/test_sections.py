@@ -1,0 +1,58 @@
+"""The sections beside training, as small as they get."""
+
+import pytest
+
+from benchmarks import layers, loading
+from benchmarks.options import Options
+from benchmarks.peak import CopyBandwidth, SgemmPeak
+
+SMALLEST = Options(threads=1, repeat=1, workloads=("mlp-16-b8",))
+
+
+@pytest.fixture(scope="module")
+def peak():
+    return SgemmPeak(1)
+
+
+def test_loading(peak, monkeypatch, capsys):
+    monkeypatch.setattr(loading, "IMAGES", 300)
+    rows = loading.run(SMALLEST, peak)["rows"]
+    assert [(row["augment"], row["prefetch"]) for row in rows] == [(False, 0), (False, 2), (True, 0), (True, 2)]
+    assert all(row["median"] > 0 for row in rows)
+    assert "crop and flip" in capsys.readouterr().out
+
+
+def test_layers(peak, capsys):
+    rows = layers.run(SMALLEST, peak)["mlp-16-b8"]
+    assert [row["key"] for row in rows] == ["Linear.0", "ReLU.1", "Linear.2", "ReLU.3", "Linear.4", "", ""]
+    assert "Linear(12,16)" in capsys.readouterr().out
+
+
+@pytest.mark.mpi
+def test_ranks():
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    from benchmarks.ranks import launch
+
+    found = launch(2, 1, 1, "mlp-16-b8", sizes=(4, 1 << 20))
+    assert found["batch"] == 8
+    assert found["nbytes"] >= 2 * 4 * (12 * 16 + 16 * 16 + 16 * 3 + 35)
+    assert found["alone"] > 0
+    assert found["step"] > 0
+    assert [row[0] for row in found["reduce"]] == [4, 1 << 20]
+    assert all(ours > 0 < bare for _, ours, bare in found["reduce"])
+
+
+@pytest.mark.mpi
+def test_a_job_that_fails():
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    from benchmarks.ranks import launch
+
+    with pytest.raises(RuntimeError, match="no-such"):
+        launch(1, 1, 1, "no-such")
+
+
+def test_copies(monkeypatch):
+    monkeypatch.setattr(CopyBandwidth, "SIZE", 1 << 16)
+    copies = CopyBandwidth(1)
+    copies.measure()
+    assert 1e7 < copies.bytes_per_second < 1e13
