@@ -12,10 +12,13 @@ from benchmarks.workloads import SPECS
 
 @dataclass(frozen=True)
 class Options:
-    """Attributes:
-    threads: of every library. repeat: rounds. seconds: of one round of one library.
-    limit: seconds that the first step of a peer may take. slow: a peer's first step of more seconds is its only one.
-    pythons: interpreter by package, for peers in environments of their own.
+    """The options of a run.
+
+    Attributes:
+        threads: of every library. repeat: rounds. seconds: of one round of one library.
+        limit: seconds that a peer's first step may take. slow: a peer's first step of more seconds is its only one.
+        workloads, peers: names of what is measured.
+        pythons: interpreter by package, for peers in environments of their own.
     """
 
     threads: int

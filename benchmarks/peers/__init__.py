@@ -13,7 +13,12 @@ OWN = "pytagi_ddp"
 
 @dataclass(frozen=True)
 class Peer:
-    """Attributes: module: in this package. package: what must be installed. tagi: whether it computes the same."""
+    """A library that can be measured.
+
+    Attributes:
+        module: in this package. package: what must be installed. tagi: whether it computes what this library computes.
+        install: how to get it.
+    """
 
     module: str
     package: str
