@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Sequence
 
 from pytagi_ddp.distributed.interface import Communicator
 from pytagi_ddp.distributed.launcher import detect_launcher
+from pytagi_ddp.distributed.limits import TIMEOUT, time_limit
 from pytagi_ddp.distributed.serial import SerialCommunicator
 
 __all__ = ["Communicator", "SerialCommunicator", "create_communicator"]
-
-DEFAULT_TIMEOUT = 300.0
 
 
 def create_communicator(
@@ -49,7 +47,7 @@ def create_communicator(
             ``"nccl"``: a rank without NCCL or a GPU of its own.
     """
     backend = resolve_backend(backend)
-    limit = _time_limit(timeout)
+    limit = time_limit("PYTAGI_DDP_TIMEOUT", TIMEOUT, timeout)
     communicator = ENGINES[backend](limit, device_ids, cuda_aware_mpi)
     for name, asked in (("rank", rank), ("world_size", world_size)):
         actual = getattr(communicator, name)
@@ -90,15 +88,3 @@ def _nccl(timeout: float, device_ids: Sequence[int] | None, cuda_aware_mpi: bool
 
 # One entry per engine: how to make it, given the time-out in seconds and what concerns GPUs.
 ENGINES = {"serial": _serial, "mpi": _mpi, "nccl": _nccl}
-
-
-def _time_limit(timeout: float | None) -> float:
-    text = os.environ.get("PYTAGI_DDP_TIMEOUT", DEFAULT_TIMEOUT) if timeout is None else timeout
-    source = "PYTAGI_DDP_TIMEOUT" if timeout is None else "timeout"
-    try:
-        limit = float(text)
-    except ValueError:
-        limit = 0.0
-    if not limit > 0.0:
-        raise ValueError(f"{source} must be a number of seconds above 0, got {text!r}")
-    return limit

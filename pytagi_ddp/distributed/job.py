@@ -24,6 +24,7 @@ from pytagi_ddp.distributed.launcher import (
     load_mpi,
     mpi_family,
 )
+from pytagi_ddp.distributed.limits import EXIT_TIMEOUT, time_limit
 from pytagi_ddp.distributed.operations import SLEEP_LIMIT, SLEEP_SECONDS, Operations
 from pytagi_ddp.distributed.rendezvous import meeting
 from pytagi_ddp.distributed.shared_memory import check_space, unlink_own_files
@@ -89,6 +90,7 @@ class Job:
             self.hook.rank, self.hook.world_size, self.hook.abort = self.rank, self.world_size, world.Abort
             self.hook.install()
         self.operations = Operations(self.rank, self._look_at_others, self._give_up)
+        self._exit_timeout = time_limit("PYTAGI_DDP_EXIT_TIMEOUT", EXIT_TIMEOUT)
         self._pid = os.getpid()
         self._sent: list = []  # the last messages, which must outlive their sending
         self._departed: dict[int, int] = {}  # rank -> collectives it took part in
@@ -158,8 +160,9 @@ class Job:
     def leave(self) -> None:
         """Leaves the job at the end of the interpreter: tells the others, and waits until they leave too.
 
-        There is no time-out: a rank may still have work to do that needs no other rank. A rank that waits in a
-        collective which this one did not take part in ends the job (`RankLeftError`).
+        A rank may still have work to do that needs no other rank, so the limit is a long one:
+        ``PYTAGI_DDP_EXIT_TIMEOUT`` seconds, or an hour; then the job ends, as it must where a node was cut off. A rank
+        that waits in a collective which this one did not take part in ends the job (`RankLeftError`).
         """
         if self.world_size == 1 or os.getpid() != self._pid or self.MPI.Is_finalized():
             return
@@ -173,7 +176,7 @@ class Job:
                     f"ends the job: {operations.unclaimed.what} was started, and nobody waited for it; call wait() on "
                     "the handle that start_all_reduce or start_broadcast returned"
                 )
-            sent, pause = self._tell_others(LEAVING), SLEEP_SECONDS
+            sent, pause, start = self._tell_others(LEAVING), SLEEP_SECONDS, time.monotonic()
             while len(self._departed) < self.world_size - 1 or not self.MPI.Request.Testall(sent):
                 self._listen()
                 for rank, count in self._departed.items():
@@ -182,6 +185,13 @@ class Job:
                             f"rank {rank} has left the job after {count} collectives, rank {self.rank} after "
                             f"{operations.completed}: it ended early"
                         )
+                if time.monotonic() - start > self._exit_timeout:
+                    missing = sorted(set(range(self.world_size)) - {self.rank, *self._departed})
+                    names = ", ".join(map(str, missing))
+                    self.hook.end_with(
+                        f"came to its end {self._exit_timeout:g} s ago, and rank {names} has not: "
+                        "stalled or cut off. If it may take longer, set PYTAGI_DDP_EXIT_TIMEOUT to more seconds"
+                    )
                 time.sleep(pause)
                 pause = min(1.5 * pause, SLEEP_LIMIT)
         except KeyboardInterrupt:

@@ -76,7 +76,7 @@ def test_join_learns_the_union_of_what_was_seen(np, batch_norm):
     results = run(f"BATCH_NORM = {batch_norm}\n" + JOIN, np)
     assert results["difference"] < 1e-4
     assert results["equal"]
-    # A step each, and one to see that nobody has more; the layers with statistics, and a look for more passes each step.
+    # A step each, and one to see that nobody has more; statistics of two layers, and a look for more passes each step.
     assert results["calls"] == (4 + (3 * 2 + 4 * (np > 1) if batch_norm else 0))
 
 

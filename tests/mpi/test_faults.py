@@ -103,6 +103,12 @@ def beside_a_collective(kind, moment, rest):
     return START + kind + "fault()\n" + textwrap.dedent(MOMENTS[moment]) + rest
 
 
+def test_a_rank_that_never_comes_to_its_end_ends_the_job_within_the_exit_time_out():
+    result = mpirun(program("if last: time.sleep(60)", rest=""), np=3, env={"PYTAGI_DDP_EXIT_TIMEOUT": "1"})
+    assert result.returncode == 1
+    assert result.stderr.count("[rank 0/3] came to its end 1 s ago, and rank 2 has not") == 1
+
+
 @pytest.mark.parametrize("rest", ["", THEN_REDUCE], ids=["at the end", "with more to come"])
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("kind", [RAISE, IN_A_THREAD], ids=["exception", "in a thread"])
