@@ -1,11 +1,14 @@
 """Data-parallel training in the simulator: devices of ranks, and equality with one process."""
 
+import copy
+
 import numpy as np
 import pytest
 
-from pytagi_ddp import cuda, nn
+from pytagi_ddp import cuda, manual_seed, nn
 from pytagi_ddp.distributed.ddp import DDPConfig, DDPSequential
 from pytagi_ddp.kernels import get_kernels
+from tests.cuda.sim.test_networks import assert_equal_states
 from tests.mpi import run
 
 
@@ -33,6 +36,24 @@ def test_one_rank_stop_request_and_empty_steps():
     assert all(not np.array_equal(after[key][0], before[key][0]) for key in before)
     ddp.step()  # no samples since
     assert ddp.state_dict() == after
+
+
+@pytest.mark.parametrize(("options", "buckets"), [({"every": 3}, 1), ({"sync_batch_norm": True}, 1), ({}, 2)])
+def test_a_network_that_is_moved_between_steps(options, buckets):
+    manual_seed(5)
+    net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm2d(3), nn.Linear(3, 1))
+    reference = copy.deepcopy(net)
+    both = [DDPSequential(one, DDPConfig(backend="serial", buckets=buckets), **options) for one in (net, reference)]
+    for step in range(3):
+        for ddp in both:
+            ddp(np.random.default_rng(step).normal(size=(4, 2)))
+            ddp.model.set_delta_z(np.arange(4), -np.ones(4))
+            ddp.backward()
+            ddp.step()
+        if step == 0:
+            net.to_device("cuda")
+    assert both[0].steps_since_merge == 0
+    assert_equal_states(net, reference, 2e-5)
 
 
 RANKS = """
