@@ -9,45 +9,47 @@ typedef int bits __attribute__((vector_size(64)));
 #define AT(x) (*(vector *)(x))
 #define FROM(x) (*(const vector *)(x))
 
+static inline __attribute__((always_inline)) void transform_tile(const float *const *rows, ptrdiff_t at, int inside,
+                                                                 int left, int right, int squared, ptrdiff_t pixel,
+                                                                 float *out, size_t plane, size_t channels) {
+    for (size_t i = 0; i < channels; i += 16, out += 16) {
+        vector t[4][4];
+        for (int r = 0; r < 4; r++) {
+            vector d[4];
+            for (int q = 0; q < 4; q++) {
+                int seen = inside || (rows[r] && !(left && q == 0) && !(right && q == 3));
+                d[q] = seen ? FROM(rows[r] + at + (q - 1) * pixel + i) : (vector){0};
+                if (squared) d[q] *= d[q];
+            }
+            t[r][0] = d[0] - d[2];
+            t[r][1] = d[1] + d[2];
+            t[r][2] = d[2] - d[1];
+            t[r][3] = d[1] - d[3];
+        }
+        for (int q = 0; q < 4; q++) {
+            AT(out + q * plane) = t[0][q] - t[2][q];
+            AT(out + (4 + q) * plane) = t[1][q] + t[2][q];
+            AT(out + (8 + q) * plane) = t[2][q] - t[1][q];
+            AT(out + (12 + q) * plane) = t[1][q] - t[3][q];
+        }
+    }
+}
+
 /* B^T d B of `tiles` windows of 4 x 4 pixels, side by side and two pixels apart; out: 16 planes of (tile, channels).
  * rows: where the first window's second pixel lies in its four lines, or NULL off the image; first, last: whether the
  * run starts at the left and ends at the right edge, beyond which there are zeros. */
 VECTORISED void transform_pixels(const float *const *rows, int squared, int first, int last, size_t pixel, int tiles,
                                  float *out, size_t stride, size_t plane, size_t channels) {
-    for (size_t i = 0; i < channels; i += 16) {
-        vector columns[4][4] = {{{0}}};
-#define COLUMN(slot, x)                                                                \
-    do {                                                                               \
-        vector d[4];                                                                   \
-        for (int r = 0; r < 4; r++) {                                                  \
-            d[r] = rows[r] ? FROM(rows[r] + (x) * (ptrdiff_t)pixel + i) : (vector){0}; \
-            if (squared) d[r] *= d[r];                                                 \
-        }                                                                              \
-        columns[0][slot] = d[0] - d[2];                                                \
-        columns[1][slot] = d[1] + d[2];                                                \
-        columns[2][slot] = d[2] - d[1];                                                \
-        columns[3][slot] = d[1] - d[3];                                                \
-    } while (0)
-        if (!first) COLUMN(0, -1);
-        COLUMN(1, 0);
-        for (int tile = 0; tile < tiles; tile++) {
-            float *target = out + tile * stride + i;
-            COLUMN(2, 2 * tile + 1);
-            if (last && tile == tiles - 1)
-                for (int r = 0; r < 4; r++) columns[r][3] = (vector){0};
-            else
-                COLUMN(3, 2 * tile + 2);
-            for (int r = 0; r < 4; r++, target += 4 * plane) {
-                vector *d = columns[r];
-                AT(target) = d[0] - d[2];
-                AT(target + plane) = d[1] + d[2];
-                AT(target + 2 * plane) = d[2] - d[1];
-                AT(target + 3 * plane) = d[1] - d[3];
-                d[0] = d[2];
-                d[1] = d[3];
-            }
-        }
-#undef COLUMN
+    int lines = rows[0] && rows[3];
+    for (int tile = 0; tile < tiles; tile++, out += stride) {
+        int left = first && tile == 0, right = last && tile == tiles - 1;
+        ptrdiff_t at = 2 * tile * (ptrdiff_t)pixel;
+        if (!lines || left || right)
+            transform_tile(rows, at, 0, left, right, squared, pixel, out, plane, channels);
+        else if (squared)
+            transform_tile(rows, at, 1, 0, 0, 1, pixel, out, plane, channels);
+        else
+            transform_tile(rows, at, 1, 0, 0, 0, pixel, out, plane, channels);
     }
 }
 
