@@ -9,6 +9,8 @@ from typing import Any
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.nn.sequential import Sequential
 
+SETTINGS = ("window", "eps", "momentum")  # of a layer, that its sizes do not show
+
 
 class ReplicaMismatchError(RuntimeError):
     """The replicas of a network are no longer equal."""
@@ -24,7 +26,13 @@ def compare_networks(communicator: Communicator, model: Sequential, options: Map
         (key, leaf.get_layer_info(), leaf.num_weights, leaf.num_biases, str(model.arena.theta.dtype))
         for key, leaf in model.named_leaves()
     ]
-    everyone = communicator.all_gather_object((layers, dict(options)))
+    settings = {
+        f"{name} of {key}": str(getattr(leaf, name))
+        for key, leaf in model.named_leaves()
+        for name in SETTINGS
+        if hasattr(leaf, name)
+    }
+    everyone = communicator.all_gather_object((layers, {**options, **settings}))
     first, first_options = everyone[0]
     for rank, (theirs, their_options) in enumerate(everyone):
         for k in range(max(len(first), len(theirs))):

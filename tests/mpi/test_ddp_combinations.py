@@ -237,3 +237,26 @@ def test_a_stop_reaches_ranks_that_have_no_batches_left():
     results = run(STOP, 3)
     assert results["1"] == [[[5, True], [5, True], [2, True]], True]
     assert results["2"] == [[[6, True], [6, True], [2, True]], True]
+
+
+SETTINGS = """
+def network(k):
+    return nn.Sequential(
+        nn.Conv2d(2, 3, 3, **({"padding": 2, "padding_type": 2} if k == "window" else {"padding": 1}), **IMAGE),
+        nn.BatchNorm2d(3, eps=1e-5 if k != "eps" else 1e-4, momentum=0.9 if k != "momentum" else 0.5),
+    )
+for name in ("window", "eps", "momentum", "none"):
+    try:
+        DDPSequential(network(name if rank else "none"), DDPConfig(backend="mpi", timeout=20))
+        results[name] = ""
+    except ValueError as error:
+        results[name] = str(error)
+"""
+
+
+def test_settings_of_layers_are_compared():
+    results = run(SETTINGS, 2)
+    assert results.pop("none") == ""
+    assert "window of Conv2d.0 is" in results["window"]
+    assert "eps of BatchNorm2d.1 is '1e-05' on rank 0 and '0.0001' on rank 1" in results["eps"]
+    assert "momentum of BatchNorm2d.1 is '0.9' on rank 0 and '0.5' on rank 1" in results["momentum"]
