@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.training_step import Workload
 from benchmarks.worker import ROOT
 from pytagi_ddp.distributed.communicator import create_communicator
-from pytagi_ddp.distributed.launcher import OPEN_MPI, find_mpirun, load_mpi, mpi_family
+from pytagi_ddp.distributed.engine.launcher import OPEN_MPI, find_mpirun, load_mpi, mpi_family
 from pytagi_ddp.kernels.cpu.threads import set_threads
 
 

@@ -25,7 +25,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytagi_ddp.distributed.launcher import MPICH, find_mpirun
+from pytagi_ddp.distributed.engine.launcher import MPICH, find_mpirun
 
 PREFIX = "tagi-node-"
 ADDRESSES = ("10.213.77.1", "10.213.77.2")

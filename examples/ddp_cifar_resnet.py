@@ -28,7 +28,7 @@ from pytagi_ddp import exponential_scheduler
 from pytagi_ddp.checkpoint import StopOnSignal
 from pytagi_ddp.data import BatchLoader, random_crop_flip
 from pytagi_ddp.distributed.communicator import Communicator, create_communicator
-from pytagi_ddp.distributed.placement import choose_device
+from pytagi_ddp.distributed.engine.placement import choose_device
 from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
 from pytagi_ddp.models import resnet8_cifar10, resnet18_cifar10
 from pytagi_ddp.nn import DDPConfig, DDPSequential, Sequential

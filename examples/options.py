@@ -7,7 +7,7 @@ import contextlib
 import os
 from collections.abc import Sequence
 
-from pytagi_ddp.distributed.launcher import detect_launcher
+from pytagi_ddp.distributed.engine.launcher import detect_launcher
 
 DESCRIPTION = """\
 Train a Bayesian residual network on CIFAR-10 by TAGI, data-parallel over MPI.

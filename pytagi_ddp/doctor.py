@@ -16,9 +16,9 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from pytagi_ddp.distributed import shared_memory
-from pytagi_ddp.distributed.errors import LaunchError
-from pytagi_ddp.distributed.launcher import (
+from pytagi_ddp.distributed.engine import shared_memory
+from pytagi_ddp.distributed.engine.errors import LaunchError
+from pytagi_ddp.distributed.engine.launcher import (
     check_launcher,
     detect_launcher,
     find_mpirun,
@@ -105,7 +105,7 @@ def _mpi() -> Iterator[Finding]:
     except importlib.metadata.PackageNotFoundError:
         yield Finding("mpi4py", "not installed", advice)
         return
-    code = "from pytagi_ddp.distributed.launcher import load_mpi; print(load_mpi(None).Get_library_version())"
+    code = "from pytagi_ddp.distributed.engine.launcher import load_mpi; print(load_mpi(None).Get_library_version())"
     library, error = _ask([sys.executable, "-c", code])
     if not library:
         yield Finding("MPI library", f"does not load: {error}", advice)

@@ -11,8 +11,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pytagi_ddp.distributed.errors import LaunchError
-from pytagi_ddp.distributed.launcher import find_mpirun, load_mpi, mpi_family
+from pytagi_ddp.distributed.engine.errors import LaunchError
+from pytagi_ddp.distributed.engine.launcher import find_mpirun, load_mpi, mpi_family
 
 USAGE = "usage: python -m pytagi_ddp.launch -np RANKS [mpirun options] (script.py | -m module) [arguments]"
 

@@ -1,7 +1,7 @@
 """The libraries that are compared: each runs in a process, and if need be in an environment, of its own.
 
-A module here has `versions()`, and `Step(workload, threads)`: `step()` is one training step, `parameters` counts what it
-learns, `details()` tells what else is known of it.
+A module here has `versions()`, and `Step(workload, threads)`: `step()` is one training step, `parameters` counts what
+it learns, `details()` tells what else is known of it.
 """
 
 from __future__ import annotations

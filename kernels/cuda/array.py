@@ -86,9 +86,9 @@ class SideStream:
             self._stream = cupy.cuda.Stream(non_blocking=True)
 
     def run(self, function: Callable[[int], None]):
-        """Lets `function` queue work, given the stream's handle, behind what is queued so far; returns an event after it.
+        """Lets `function` queue work, given the stream's handle, behind what is queued so far.
 
-        What is queued later runs beside it, unless it comes after `join`.
+        Returns an event after that work. What is queued later runs beside it, unless it comes after `join`.
         """
         with on_device(self._index):
             ready, done = _event(), _event()

@@ -23,9 +23,9 @@ from pytagi_ddp.distributed.backends import (
 )
 from pytagi_ddp.distributed.communicator import Communicator, SerialCommunicator, create_communicator
 from pytagi_ddp.distributed.container import DistributedDataContainer
-from pytagi_ddp.distributed.debug import CollectiveMismatchError, NonFiniteError
-from pytagi_ddp.distributed.errors import CollectiveTimeoutError, LaunchError, RankLeftError
-from pytagi_ddp.distributed.handle import Handle
+from pytagi_ddp.distributed.engine.debug import CollectiveMismatchError, NonFiniteError
+from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError, LaunchError, RankLeftError
+from pytagi_ddp.distributed.engine.handle import Handle
 from pytagi_ddp.distributed.metrics import all_reduce_metrics
 from pytagi_ddp.distributed.rank_zero import rank_zero_first, rank_zero_only, rank_zero_print
 from pytagi_ddp.distributed.trees import synchronize

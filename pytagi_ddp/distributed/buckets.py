@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from pytagi_ddp.distributed.communicator import Communicator
-from pytagi_ddp.distributed.handle import Handle
+from pytagi_ddp.distributed.engine.handle import Handle
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.sequential import Sequential
 

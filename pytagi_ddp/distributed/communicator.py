@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 
-from pytagi_ddp.distributed.interface import Communicator
-from pytagi_ddp.distributed.launcher import detect_launcher
-from pytagi_ddp.distributed.limits import TIMEOUT, time_limit
-from pytagi_ddp.distributed.serial import SerialCommunicator
+from pytagi_ddp.distributed.engine.interface import Communicator
+from pytagi_ddp.distributed.engine.launcher import detect_launcher
+from pytagi_ddp.distributed.engine.limits import TIMEOUT, time_limit
+from pytagi_ddp.distributed.engine.serial import SerialCommunicator
 
 __all__ = ["Communicator", "SerialCommunicator", "create_communicator"]
 
@@ -79,11 +79,11 @@ def _serial(timeout: float, device_ids: Sequence[int] | None, cuda_aware_mpi: bo
 
 
 def _mpi(timeout: float, device_ids: Sequence[int] | None, cuda_aware_mpi: bool) -> Communicator:
-    return importlib.import_module("pytagi_ddp.distributed.mpi").MPICommunicator(timeout, cuda_aware_mpi)
+    return importlib.import_module("pytagi_ddp.distributed.engine.mpi").MPICommunicator(timeout, cuda_aware_mpi)
 
 
 def _nccl(timeout: float, device_ids: Sequence[int] | None, cuda_aware_mpi: bool) -> Communicator:
-    return importlib.import_module("pytagi_ddp.distributed.nccl").NCCLCommunicator(timeout, device_ids)
+    return importlib.import_module("pytagi_ddp.distributed.engine.nccl").NCCLCommunicator(timeout, device_ids)
 
 
 # One entry per engine: how to make it, given the time-out in seconds and what concerns GPUs.

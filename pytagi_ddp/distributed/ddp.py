@@ -10,9 +10,9 @@ from pytagi_ddp.distributed.buckets import Buckets
 from pytagi_ddp.distributed.communicator import Communicator, create_communicator
 from pytagi_ddp.distributed.compare import compare_networks, compare_parameters
 from pytagi_ddp.distributed.config import DDPConfig
+from pytagi_ddp.distributed.engine.placement import choose_device
 from pytagi_ddp.distributed.exchange import exchange_deltas, pool_statistics
 from pytagi_ddp.distributed.merge import MERGES, PosteriorMerge
-from pytagi_ddp.distributed.placement import choose_device
 from pytagi_ddp.distributed.replica import Replica
 from pytagi_ddp.distributed.sync_batch_norm import SyncBatchNorm
 from pytagi_ddp.distributed.wire import HalfPrecisionSum

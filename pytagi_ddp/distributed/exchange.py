@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
-from pytagi_ddp.distributed.debug import NonFiniteError
+from pytagi_ddp.distributed.engine.debug import NonFiniteError
 from pytagi_ddp.nn.arena import HEADER
 from pytagi_ddp.nn.batch_norm import BatchNorm2d
 from pytagi_ddp.nn.sequential import Sequential

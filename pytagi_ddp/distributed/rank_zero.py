@@ -9,7 +9,7 @@ from typing import Any
 
 from pytagi_ddp.distributed.backends import Backend, get_distributed_backend, is_initialized
 from pytagi_ddp.distributed.communicator import Communicator
-from pytagi_ddp.distributed.launcher import detect_launcher
+from pytagi_ddp.distributed.engine.launcher import detect_launcher
 
 
 def rank_zero_only(function: Callable | None = None, *, backend: Backend = "auto") -> Callable:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from pytagi_ddp.distributed.backends import Backend, get_distributed_backend
-from pytagi_ddp.distributed.handle import Handle
+from pytagi_ddp.distributed.engine.handle import Handle
 
 
 def barrier(backend: Backend = "auto", timeout: float | None = None) -> None:

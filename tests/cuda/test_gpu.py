@@ -7,7 +7,7 @@ import pytest
 
 from pytagi_ddp import cuda, nn
 from pytagi_ddp.distributed.ddp import DDPConfig, DDPSequential
-from pytagi_ddp.distributed.placement import SHARED_GPU_VARIABLE, SHARED_GPU_VERSION
+from pytagi_ddp.distributed.engine.placement import SHARED_GPU_VARIABLE, SHARED_GPU_VERSION
 from pytagi_ddp.models import resnet8_cifar10
 from tests.mpi import run
 from tests.nn import golden, test_golden

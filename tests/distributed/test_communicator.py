@@ -8,7 +8,7 @@ import pytest
 
 from pytagi_ddp.distributed import CollectiveMismatchError, NonFiniteError
 from pytagi_ddp.distributed.communicator import ENGINES, SerialCommunicator, create_communicator
-from pytagi_ddp.distributed.debug import compare, fingerprint
+from pytagi_ddp.distributed.engine.debug import compare, fingerprint
 
 
 @pytest.fixture(autouse=True)
@@ -168,7 +168,8 @@ def test_auto_follows_the_launcher(monkeypatch, size, engine):
 
 def test_importing_and_serial_use_touch_no_mpi_and_start_no_thread():
     code = (
-        "import sys, threading, pytagi_ddp.distributed.mpi, pytagi_ddp.distributed.job, pytagi_ddp.doctor\n"
+        "import sys, threading, pytagi_ddp.doctor\n"
+        "import pytagi_ddp.distributed.engine.mpi, pytagi_ddp.distributed.engine.job\n"
         "from pytagi_ddp.distributed.communicator import create_communicator\n"
         "create_communicator().barrier()\n"
         "print([name for name in ('mpi4py.MPI', 'cupy', 'matplotlib', 'numba.cuda') if name in sys.modules],\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from pytagi_ddp.distributed.launcher import mpirun_version
+from pytagi_ddp.distributed.engine.launcher import mpirun_version
 from tests.examples.jobs import SECONDS, start, train
 from tests.mpi.run import mpirun_command
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from pytagi_ddp.distributed.launcher import mpirun_version
+from pytagi_ddp.distributed.engine.launcher import mpirun_version
 from tests.mpi import run
 
 

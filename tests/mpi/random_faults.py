@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
-from pytagi_ddp.distributed import shared_memory
+from pytagi_ddp.distributed.engine import shared_memory
 from tests.mpi.run import Hang, MpiJob, Outlived, Result
 
 AT_ONCE = 2

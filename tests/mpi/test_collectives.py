@@ -11,7 +11,7 @@ pytestmark = pytest.mark.mpi
 RANKS = """
 import hashlib, json
 import numpy as np
-from pytagi_ddp.distributed import mpi
+from pytagi_ddp.distributed.engine import mpi
 from pytagi_ddp.distributed.communicator import create_communicator
 
 comm = create_communicator("mpi")

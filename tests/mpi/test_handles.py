@@ -11,7 +11,7 @@ pytestmark = pytest.mark.mpi
 START = """
 import json, sys, time
 import numpy as np
-from pytagi_ddp.distributed import mpi
+from pytagi_ddp.distributed.engine import mpi
 from pytagi_ddp.distributed.communicator import create_communicator
 comm = create_communicator("mpi")
 rank, size = comm.rank, comm.world_size
@@ -62,7 +62,7 @@ def test_several_in_flight(np):
 
 
 RANDOM = """
-from pytagi_ddp.distributed import mpi
+from pytagi_ddp.distributed.engine import mpi
 mpi.PIECE_BYTES, mpi.LEAD_BYTES, mpi.WHOLE_BYTES = 4096, 256, 1024  # many pieces
 shared, own = np.random.default_rng(5), np.random.default_rng(rank)
 flying = []

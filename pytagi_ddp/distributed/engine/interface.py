@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from pytagi_ddp.distributed import debug
-from pytagi_ddp.distributed.arguments import check_buffer, check_exchange, check_reducible
-from pytagi_ddp.distributed.handle import Handle, Work
+from pytagi_ddp.distributed.engine import debug
+from pytagi_ddp.distributed.engine.arguments import check_buffer, check_exchange, check_reducible
+from pytagi_ddp.distributed.engine.handle import Handle, Work
 
 
 class Communicator(ABC):

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from pytagi_ddp.distributed import shared_memory
-from pytagi_ddp.distributed.errors import LaunchError
+from pytagi_ddp.distributed.engine import shared_memory
+from pytagi_ddp.distributed.engine.errors import LaunchError
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytagi_ddp.distributed.errors import CollectiveTimeoutError, RankLeftError
+from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError, RankLeftError
 
 POLL_SECONDS = 0.01
 ARRIVAL_SECONDS = 1.0  # once a rank has ended, for those that are merely late, so that the message names the right one

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from pytagi_ddp.distributed.handle import Work
-from pytagi_ddp.distributed.interface import Communicator
-from pytagi_ddp.distributed.job import start_job
-from pytagi_ddp.distributed.order import comparable
-from pytagi_ddp.distributed.staging import Staging
+from pytagi_ddp.distributed.engine.handle import Work
+from pytagi_ddp.distributed.engine.interface import Communicator
+from pytagi_ddp.distributed.engine.job import start_job
+from pytagi_ddp.distributed.engine.order import comparable
+from pytagi_ddp.distributed.engine.staging import Staging
 
 # Measured with MPICH 5.0.2 on 2 and 3 ranks of one machine, for 94 MB: pieces of 2 to 16 MB, one after the other, take
 # a third of the time of one call. MPI works in a scratch buffer as large as the piece; that of a short piece is kept,
@@ -33,7 +33,7 @@ class MPICommunicator(Communicator):
     sleeps of 0.05 to 1 ms. So a waiting rank does not slow its neighbours down, runs its signal handlers, sees that
     another rank has left, and ends with an error after ``timeout`` seconds. The result has the same bits on every rank.
 
-    While it is open, an exception on any rank, in any thread, ends the whole job (`pytagi_ddp.distributed.abort`).
+    While it is open, an exception on any rank, in any thread, ends the whole job (see `abort.AbortHook`).
 
     Args:
         timeout: seconds that the ranks may wait for each other in one piece of a collective.

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytagi_ddp.distributed.errors import LaunchError
+from pytagi_ddp.distributed.engine.errors import LaunchError
 
 MPICH = "MPICH"
 OPEN_MPI = "Open MPI"

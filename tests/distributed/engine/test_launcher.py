@@ -2,9 +2,15 @@
 
 import pytest
 
-from pytagi_ddp.distributed import launcher
-from pytagi_ddp.distributed.errors import LaunchError
-from pytagi_ddp.distributed.launcher import check_launcher, detect_launcher, find_mpirun, mpi_family, short_version
+from pytagi_ddp.distributed.engine import launcher
+from pytagi_ddp.distributed.engine.errors import LaunchError
+from pytagi_ddp.distributed.engine.launcher import (
+    check_launcher,
+    detect_launcher,
+    find_mpirun,
+    mpi_family,
+    short_version,
+)
 
 HYDRA = {"PMI_RANK": "2", "PMI_SIZE": "3", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2", "HYDI_CONTROL_FD": "7"}
 OPEN_MPI = {

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from pytagi_ddp.distributed.handle import Finished, Work
-from pytagi_ddp.distributed.interface import Communicator
+from pytagi_ddp.distributed.engine.handle import Finished, Work
+from pytagi_ddp.distributed.engine.interface import Communicator
 
 
 class SerialCommunicator(Communicator):

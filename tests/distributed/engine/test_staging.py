@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp.distributed.communicator import SerialCommunicator
-from pytagi_ddp.distributed.staging import Staging
+from pytagi_ddp.distributed.engine.staging import Staging
 from pytagi_ddp.kernels import cuda as cuda_kernels
 from tests.mpi import run
 
@@ -96,7 +96,7 @@ import sys
 import numpy as np
 from pytagi_ddp.distributed.communicator import create_communicator
 from pytagi_ddp.kernels import cuda as cuda_kernels
-from tests.distributed.test_staging import GpuArray, GpuModule
+from tests.distributed.engine.test_staging import GpuArray, GpuModule
 
 cuda_kernels.array = gpu = GpuModule()
 for aware in (False, True):

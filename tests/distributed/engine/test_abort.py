@@ -7,8 +7,8 @@ import types
 
 import pytest
 
-from pytagi_ddp.distributed import abort
-from pytagi_ddp.distributed.abort import AbortHook
+from pytagi_ddp.distributed.engine import abort
+from pytagi_ddp.distributed.engine.abort import AbortHook
 
 
 class Ended(BaseException):

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from pytagi_ddp.distributed.errors import CollectiveTimeoutError
+from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError
 
 POLL_SECONDS = 0.01
 
@@ -24,7 +24,7 @@ class Watchdog(threading.Thread):
 
     Without it nobody would notice: the host queues a collective and goes on, or waits in a call of CUDA that no signal
     reaches. When an operation fails or is late, `abort` sets free whoever waits for it, and the error leaves this
-    thread as an exception, which ends the job (`pytagi_ddp.distributed.abort`); `error` keeps it.
+    thread as an exception, which ends the job (`pytagi_ddp.distributed.engine.abort`); `error` keeps it.
 
     Args:
         rank: for messages.

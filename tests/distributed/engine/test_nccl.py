@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import cuda
-from pytagi_ddp.distributed import nccl as engine
-from pytagi_ddp.distributed.errors import CollectiveTimeoutError, LaunchError
-from pytagi_ddp.distributed.placement import Place, check_places, choose_device
-from pytagi_ddp.distributed.watchdog import Watchdog
+from pytagi_ddp.distributed.engine import nccl as engine
+from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError, LaunchError
+from pytagi_ddp.distributed.engine.placement import Place, check_places, choose_device
+from pytagi_ddp.distributed.engine.watchdog import Watchdog
 from pytagi_ddp.kernels import cuda as cuda_kernels
 from tests.mpi import run
 
@@ -246,9 +246,9 @@ from types import SimpleNamespace
 import sys
 import threading
 from pytagi_ddp import cuda
-from pytagi_ddp.distributed import nccl as engine
+from pytagi_ddp.distributed.engine import nccl as engine
 from pytagi_ddp.kernels import cuda as cuda_kernels
-from tests.distributed.test_nccl import FakeStream
+from tests.distributed.engine.test_nccl import FakeStream
 
 made = []
 class Communicator:
@@ -256,7 +256,7 @@ class Communicator:
         made.append(arguments)
     def abort(self): pass
     def check_async_error(self): pass
-from pytagi_ddp.distributed.launcher import detect_launcher
+from pytagi_ddp.distributed.engine.launcher import detect_launcher
 launched = detect_launcher().rank
 library = SimpleNamespace(available=True, get_version=lambda: 23203, get_unique_id=lambda: b"id of %d" % launched,
                           NcclCommunicator=Communicator)

@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Callable
 
-from pytagi_ddp.distributed.errors import CollectiveTimeoutError
+from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError
 
 STAGGER_SECONDS = 0.5  # by rank: when all ranks fail alike, the first one speaks and ends the others
 STAGGER_LIMIT = 1.5
@@ -33,7 +33,7 @@ class AbortHook:
 
     Hooks that were installed before are called too, after the traceback is out and before the job ends; Python's own
     are replaced. `SystemExit` reaches no excepthook: a rank that leaves in an orderly way is the matter of
-    `pytagi_ddp.distributed.job.Job.leave`.
+    `pytagi_ddp.distributed.engine.job.Job.leave`.
 
     Args:
         rank: rank in the job.

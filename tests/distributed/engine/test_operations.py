@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from pytagi_ddp.distributed.operations import Operations
+from pytagi_ddp.distributed.engine.operations import Operations
 
 
 class Piece:
@@ -63,7 +63,7 @@ def test_the_thread_may_end_what_the_program_waits_for(monkeypatch):
             return time.monotonic()
 
     queue = operations()
-    monkeypatch.setattr("pytagi_ddp.distributed.operations.time", Clock())
+    monkeypatch.setattr("pytagi_ddp.distributed.engine.operations.time", Clock())
     queue.start("all_reduce", 4, iter([Piece(5)]), 5).wait()
     assert queue.completed == 1
     operation = queue.start("broadcast", 4, iter([Piece(5)]), 5)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pytagi_ddp import cuda
-from pytagi_ddp.distributed.errors import LaunchError
+from pytagi_ddp.distributed.engine.errors import LaunchError
 
 SHARED_GPU_VERSION = 23000  # NCCL 2.30: ranks may share a GPU, as an experiment
 SHARED_GPU_VARIABLE = "NCCL_MULTI_RANK_GPU_ENABLE"

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from pytagi_ddp.distributed.errors import LaunchError
+from pytagi_ddp.distributed.engine.errors import LaunchError
 
 SHM = Path("/dev/shm")
 MPICH_PREFIX = "mpich_shm_"

@@ -10,9 +10,9 @@ import numpy as np
 
 from pytagi_ddp import cuda
 from pytagi_ddp.distributed.communicator import Communicator, create_communicator
-from pytagi_ddp.distributed.handle import Finished, Work
-from pytagi_ddp.distributed.placement import Place, check_places, choose_device
-from pytagi_ddp.distributed.watchdog import Progress, Watchdog
+from pytagi_ddp.distributed.engine.handle import Finished, Work
+from pytagi_ddp.distributed.engine.placement import Place, check_places, choose_device
+from pytagi_ddp.distributed.engine.watchdog import Progress, Watchdog
 
 if TYPE_CHECKING:
     from pytagi_ddp.kernels.cuda.array import SideStream

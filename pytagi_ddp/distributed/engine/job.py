@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from pytagi_ddp.distributed.abort import AbortHook
-from pytagi_ddp.distributed.errors import CollectiveTimeoutError, LaunchError, RankLeftError
-from pytagi_ddp.distributed.launcher import (
+from pytagi_ddp.distributed.engine.abort import AbortHook
+from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError, LaunchError, RankLeftError
+from pytagi_ddp.distributed.engine.launcher import (
     MPICH_LIKE,
     Launch,
     check_launcher,
@@ -24,10 +24,10 @@ from pytagi_ddp.distributed.launcher import (
     load_mpi,
     mpi_family,
 )
-from pytagi_ddp.distributed.limits import EXIT_TIMEOUT, time_limit
-from pytagi_ddp.distributed.operations import SLEEP_LIMIT, SLEEP_SECONDS, Operations
-from pytagi_ddp.distributed.rendezvous import meeting
-from pytagi_ddp.distributed.shared_memory import check_space, unlink_own_files
+from pytagi_ddp.distributed.engine.limits import EXIT_TIMEOUT, time_limit
+from pytagi_ddp.distributed.engine.operations import SLEEP_LIMIT, SLEEP_SECONDS, Operations
+from pytagi_ddp.distributed.engine.rendezvous import meeting
+from pytagi_ddp.distributed.engine.shared_memory import check_space, unlink_own_files
 
 # Collectives of different kinds travel on communicators of their own, so that ranks that have lost step wait for each
 # other, and say where, instead of reading each other's data.

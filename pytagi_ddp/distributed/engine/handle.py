@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from pytagi_ddp.distributed import debug
+from pytagi_ddp.distributed.engine import debug
 
 if TYPE_CHECKING:
-    from pytagi_ddp.distributed.interface import Communicator
+    from pytagi_ddp.distributed.engine.interface import Communicator
 
 
 class Work(Protocol):

@@ -1,0 +1,1 @@
+"""How ranks find each other, talk, wait, and end together: communicators, and the MPI job behind them."""
