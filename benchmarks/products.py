@@ -2,7 +2,8 @@
 
 A layer's forward pass is 3 products (2 if its input is deterministic), its backward pass 4 (2 without deltas of the
 input). Rounds of all workloads are interleaved and the best time of each counts, so that a busy machine disturbs the
-ratios little. More than 100 % is possible: see kernels/cpu/_blas.pyx.
+ratios little. Multiply-adds are counted as in the plain sums: more than 100 % is possible, by BLAS kernels for small
+matrices (kernels/cpu/_blas.pyx) and by far in the Winograd form of a convolution (kernels/cpu/_winograd.pyx).
 """
 
 import argparse

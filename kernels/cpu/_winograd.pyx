@@ -55,6 +55,11 @@ cdef int block_of(int depth) noexcept nogil:
     return min(256, max(64, depth))
 
 
+cdef int panel_of() noexcept nogil:
+    """Lanes per panel of kernels: with as many as other BLAS would like, those of many channels leave the cache."""
+    return min(128, panel_width())
+
+
 cdef bint at_once(int depth, int lanes) noexcept nogil:
     """Whether all kernels are transformed at once."""
     return 16 * <long>depth * lanes < KERNELS
@@ -62,7 +67,7 @@ cdef bint at_once(int depth, int lanes) noexcept nogil:
 
 cdef size_t winograd_size(int depth, int lanes) noexcept nogil:
     """Scratch of `convolve`."""
-    cdef size_t panel = panel_width(), panels = lanes // panel + 1 if at_once(depth, lanes) else 1
+    cdef size_t panel = panel_of(), panels = lanes // panel + 1 if at_once(depth, lanes) else 1
     return 16 * (block_of(depth) * (depth + panel) + 2 * PAD + panels * (depth * panel + PAD))
 
 
@@ -116,7 +121,7 @@ cdef void convolve(const Convolution* job, const Patches* p, int O, int t0, int 
                    float* scratch) noexcept nogil:
     """Lanes (channels of the result) l0:l1 of tiles t0:t1."""
     cdef int C = p.channels, depth = O if job.adjoint else C, lanes = C if job.adjoint else O
-    cdef int block = block_of(depth), panel = panel_width(), t, tiles, l, width, i
+    cdef int block = block_of(depth), panel = panel_of(), t, tiles, l, width, i
     cdef bint once = at_once(depth, lanes)
     cdef float* d = scratch
     cdef float* m = d + 16 * (<size_t>block * depth + PAD)
