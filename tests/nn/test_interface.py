@@ -133,7 +133,9 @@ def test_defaults_of_methods():
 
 def test_ddp_names():
     assert list(arguments(nn.DDPConfig))[:4] == ["device_ids", "backend", "rank", "world_size"]
-    assert list(arguments(nn.DDPSequential)) == ["model", "config", "average"]
+    assert list(arguments(nn.DDPSequential))[:3] == ["model", "config", "average"]
+    added = list(inspect.signature(nn.DDPSequential).parameters.values())[3:]
+    assert all(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in added)
     assert arguments(nn.DDPSequential)["average"] is True
 
 
