@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -202,19 +203,21 @@ def test_leftovers_of_killed_runs_go_with_the_next_save(two):
     assert names(manager.folder) == sorted([*others, "manifest.json", two[2].name, path.name])
 
 
-@pytest.fixture
+@contextmanager
 def small_files():
-    """Writing past 2 kB fails as on a full disk, but with EFBIG."""
+    """Writing past 2 kB fails as on a full disk, but with EFBIG; the report of the tests may be such a file."""
     former, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, former[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, former)
-    signal.signal(signal.SIGXFSZ, handler)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, former)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_no_space(two, small_files):
+def test_no_space(two):
     manager, first, second = two
-    with pytest.raises(OSError, match=rf"\[Errno {errno.EFBIG}\] .*: '{manager.folder}/step-0000000003-\w+.safe"):
+    with small_files(), pytest.raises(OSError, match=rf"\[Errno {errno.EFBIG}\] .*: '{manager.folder}/step-0000000003-\w+.safe"):
         manager.save(network(hidden=400), at(3))
     assert manager.latest() == second
     assert names(manager.folder) == ["manifest.json", first.name, second.name]
