@@ -217,7 +217,8 @@ def small_files():
 
 def test_no_space(two):
     manager, first, second = two
-    with small_files(), pytest.raises(OSError, match=rf"\[Errno {errno.EFBIG}\] .*: '{manager.folder}/step-0000000003-\w+.safe"):
+    message = rf"\[Errno {errno.EFBIG}\] .*: '{manager.folder}/step-0000000003-\w+.safe"
+    with small_files(), pytest.raises(OSError, match=message):
         manager.save(network(hidden=400), at(3))
     assert manager.latest() == second
     assert names(manager.folder) == ["manifest.json", first.name, second.name]
