@@ -113,8 +113,8 @@ def test_what_a_job_killed_in_its_start_leaves_is_listed_and_removed(victim, hyd
     old = "touch -d '1 hour ago' /dev/shm/mpich_shm_*"
     then = f'"$@"; sleep 0.5; {doctor}; {old}; {mpirun} {tmp_path}/train.py; echo "left: $(ls /dev/shm | wc -l)"'
     # So little room that the next job does not start unless it removes what this one has left.
-    result = MpiJob(f"VICTIM = {victim!r}" + KILLED_IN_ITS_START, launcher=private_shm("22500k", then)).finish(60)
+    result = MpiJob(f"VICTIM = {victim!r}" + KILLED_IN_ITS_START, launcher=private_shm("23000k", then)).finish(60)
     assert "1 files of dead MPI jobs, 2 MB" in result.stdout
     assert "rm /dev/shm/mpich_shm_" in result.stdout
-    assert result.stdout.count("training ") == 2
+    assert result.stdout.count("training ") == 2, result.stderr
     assert "left: 0" in result.stdout

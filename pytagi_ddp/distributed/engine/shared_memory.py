@@ -25,6 +25,7 @@ HEADROOM = 12_000_000
 
 # A younger file may belong to a job that is starting: made by one rank, and not yet mapped by any.
 LEFTOVER_SECONDS = 600
+RELEASE_SECONDS = 1.0  # the memory of a process that is just ending comes back a moment later
 
 
 def free_bytes(path: Path = SHM) -> int | None:
@@ -48,9 +49,11 @@ def check_space(ranks_on_node: int) -> None:
         LaunchError: less than `required_bytes` is free; names both numbers, the leftovers and the remedies.
     """
     free, required = free_bytes(), required_bytes(ranks_on_node)
-    if free is not None and free < required:
+    deadline = time.monotonic() + RELEASE_SECONDS
+    while free is not None and free < required and time.monotonic() < deadline:
         remove_leftovers()
         free = free_bytes()
+        time.sleep(0.05)
     if free is None or free >= required:
         return
     dead = leftovers()
