@@ -116,6 +116,17 @@ def evaluate(net: Sequential, x: np.ndarray, labels: np.ndarray) -> tuple[float,
     return float(np.mean(predicted != labels)), float(nll)
 
 
+def load(folder: str | None, limit: int | None = None) -> tuple:
+    """(training set, (test images, labels), mean and std of the pixels); ends the program where there is no MNIST."""
+    try:
+        train_set, test_set = load_mnist(folder)
+    except (OSError, ValueError) as error:
+        sys.exit(f"error: {error}")
+    train_set = train_set.subset(limit or len(train_set))
+    statistics = {"mean": train_set.mean(), "std": train_set.std()}
+    return train_set, next(iter(BatchLoader(test_set, len(test_set), evaluation=True, **statistics))), statistics
+
+
 def run(data, ranks: int, rule: str, every: int, sigma_v: float, batch: int, seed: int) -> dict:
     """One epoch; a row of the table."""
     train_set, (x_test, labels_test), statistics = data
@@ -181,19 +192,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--sigma-v", type=float, nargs="+", default=[0.1, 0.3, 1.0])
     parser.add_argument("--batch-size", type=int, nargs="+", default=[16, 64])
     parser.add_argument("--every", type=int, nargs="+", default=[2, 10, 50, 200])
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--limit-train", type=int, metavar="N", help="use the first N training images")
     parser.add_argument("--output", type=Path, default=Path("merging.csv"), help="the plot goes beside it, as .png")
     args = parser.parse_args(argv)
-    try:
-        train_set, test_set = load_mnist(args.data_dir)
-    except (OSError, ValueError) as error:
-        sys.exit(f"error: {error}")
     set_threads(1)
-    train_set = train_set.subset(args.limit_train or len(train_set))
-    statistics = {"mean": train_set.mean(), "std": train_set.std()}
-    test = BatchLoader(test_set, len(test_set), evaluation=True, **statistics)
-    data = train_set, next(iter(test)), statistics
+    data = load(args.data_dir, args.limit_train)
     rules = [(rule, 1) for rule in AT_EVERY_STEP] + list(itertools.product(RULES, args.every))
     rows = []
     with open(args.output, "w", newline="") as file:

@@ -8,14 +8,13 @@ end from those of float32, in standard deviations and relatively (medians).
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 import numpy as np
 
 import pytagi_ddp
-from benchmarks.merging import CLASSES, evaluate, learn
-from pytagi_ddp.data import BatchLoader, load_mnist
+from benchmarks.merging import CLASSES, evaluate, learn, load
+from pytagi_ddp.data import BatchLoader
 from pytagi_ddp.distributed.wire import WIRE_DTYPES
 from pytagi_ddp.kernels.cpu.threads import set_threads
 from pytagi_ddp.nn import DDPConfig, DDPSequential, Linear, ReLU, Sequential
@@ -28,13 +27,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch-size", type=int, default=32, help="of a rank")
     parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args(argv)
-    try:
-        train_set, test_set = load_mnist(args.data_dir)
-    except (OSError, ValueError) as error:
-        sys.exit(f"error: {error}")
     set_threads(1)
-    statistics = {"mean": train_set.mean(), "std": train_set.std()}
-    x_test, labels_test = next(iter(BatchLoader(test_set, len(test_set), evaluation=True, **statistics)))
+    train_set, (x_test, labels_test), statistics = load(args.data_dir)
     for sigma_v in args.sigma_v:
         for seed in range(args.seeds):
             exact = None

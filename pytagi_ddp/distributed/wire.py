@@ -8,7 +8,6 @@ from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.nn.arena import ParameterArena
 
 WIRE_DTYPES = ("float32", "float16", "bfloat16")
-BLOCK = 1024  # numbers that share a scale in float16, as `kernels.cpu.wire` has it
 
 
 class HalfPrecisionSum:
@@ -19,7 +18,7 @@ class HalfPrecisionSum:
     2 (R - 1)/R times 2 bytes for each number.
 
         "bfloat16":  8 significant bits, range of float32.
-        "float16":   11 significant bits; each block of `BLOCK` numbers is scaled by a power of two that brings its
+        "float16":   11 significant bits; each block of 1024 numbers is scaled by a power of two that brings its
                      largest to 2^14..2^15, so that numbers down to 2^-29 of it keep all bits and none overflows.
 
     Args:
@@ -36,7 +35,7 @@ class HalfPrecisionSum:
             raise ValueError(f"wire_dtype must be one of {', '.join(map(repr, WIRE_DTYPES))}, got {dtype!r}")
         self._communicator = communicator
         self._codec = codecs[dtype]()
-        self._send = self._receive = self._part = np.empty(0, np.uint8)
+        self._send = self._receive = np.empty(0, np.uint8)
 
     def reduce_deltas(self, arena: ParameterArena) -> None:
         """Adds the deltas of all ranks; the short tail of the buffer, with its counts, goes as float32."""
@@ -47,18 +46,20 @@ class HalfPrecisionSum:
     def all_reduce(self, values: np.ndarray) -> None:
         """Replaces flat float32 `values` by their sum over all ranks; collective, of the same size on every rank."""
         ranks, rank, codec = self._communicator.world_size, self._communicator.rank, self._codec
-        length = -(-values.size // (ranks * BLOCK)) * BLOCK
+        length = -(-values.size // (ranks * codec.block)) * codec.block
         shape = (ranks, codec.nbytes(length))
         if self._send.shape != shape:
             self._send, self._receive = np.zeros(shape, np.uint8), np.empty(shape, np.uint8)
-            self._part = np.empty(length, np.float32)
+            self._total, self._part = np.empty((2, length), np.float32)
         parts = [values[r * length : (r + 1) * length] for r in range(ranks)]
         for part, row in zip(parts, self._send, strict=True):
             codec.encode(part, row)
         self._communicator.all_to_all(self._send, self._receive)
-        total = np.zeros(parts[rank].size, np.float32)
-        for row in self._receive:
-            total += codec.decode(row, self._part[: total.size])
+        total, part = self._total[: parts[rank].size], self._part[: parts[rank].size]
+        codec.decode(self._receive[0], total)
+        for row in self._receive[1:]:
+            codec.decode(row, part)
+            total += part
         codec.encode(total, self._send[rank])
         self._communicator.all_gather(self._send[rank], self._receive)
         for part, row in zip(parts, self._receive, strict=True):
@@ -69,7 +70,7 @@ class _BFloat16:
     def __init__(self) -> None:
         from pytagi_ddp.kernels.cpu import wire  # here, because `import pytagi_ddp` shall not wait for Numba
 
-        self._wire = wire
+        self._wire, self.block = wire, wire.BLOCK
 
     def nbytes(self, length: int) -> int:
         return 2 * length
@@ -77,25 +78,22 @@ class _BFloat16:
     def encode(self, values: np.ndarray, row: np.ndarray) -> None:
         self._wire.encode_bfloat16(values, row.view(np.uint16)[: values.size])
 
-    def decode(self, row: np.ndarray, out: np.ndarray) -> np.ndarray:
+    def decode(self, row: np.ndarray, out: np.ndarray) -> None:
         self._wire.decode_bfloat16(row.view(np.uint16)[: out.size], out)
-        return out
 
 
 class _Float16(_BFloat16):
     """Numbers, then the exponent of each block's scale."""
 
     def nbytes(self, length: int) -> int:
-        return 2 * length + 4 * (length // BLOCK)
+        return 2 * length + 4 * (length // self.block)
 
     def encode(self, values: np.ndarray, row: np.ndarray) -> None:
         self._wire.encode_float16(values, *self._fields(row, values.size))
 
-    def decode(self, row: np.ndarray, out: np.ndarray) -> np.ndarray:
+    def decode(self, row: np.ndarray, out: np.ndarray) -> None:
         self._wire.decode_float16(*self._fields(row, out.size), out)
-        return out
 
     def _fields(self, row: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-        blocks = row.size // (2 * BLOCK + 4)
-        half, exponents = row[: 2 * BLOCK * blocks].view(np.uint16), row[2 * BLOCK * blocks :].view(np.int32)
-        return half[:size], exponents[: -(-size // BLOCK)]
+        end = row.size // (2 * self.block + 4) * 2 * self.block
+        return row[:end].view(np.uint16)[:size], row[end:].view(np.int32)[: -(-size // self.block)]
