@@ -62,9 +62,7 @@ class Utils:
         """
         return hierarchical_softmax(num_classes)
 
-    def obs_to_label_prob(
-        self, ma: np.ndarray, Sa: np.ndarray, hr_softmax: HRCSoftmax, num_classes: int
-    ) -> np.ndarray:
+    def obs_to_label_prob(self, ma: np.ndarray, Sa: np.ndarray, hr_softmax: HRCSoftmax, num_classes: int) -> np.ndarray:
         """Probability of every class for one sample, a float64 array of K values.
 
         The formula is in `nn.hierarchical_softmax.class_probabilities`.
@@ -169,9 +167,7 @@ class Utils:
             raise ValueError(f"output_col {columns.tolist()} names a column outside 0..{num_features - 1}")
         window = input_seq_len + output_seq_len
         if len(series) < window:
-            raise ValueError(
-                f"{len(series)} rows are fewer than one window of {input_seq_len} + {output_seq_len} rows"
-            )
+            raise ValueError(f"{len(series)} rows are fewer than one window of {input_seq_len} + {output_seq_len} rows")
         starts = np.arange(0, len(series) - window + 1, stride)[:, None]
         inputs = series[starts + np.arange(input_seq_len)]
         outputs = series[starts + np.arange(input_seq_len, window)][:, :, columns]
@@ -207,9 +203,7 @@ class Utils:
         labels = _read_records(label_file, num_images, *_idx_sizes(label_file, dimensions=1))
         return _pixels(images), labels.ravel().astype(np.int32)
 
-    def load_cifar_images(
-        self, image_file: str | os.PathLike[str], num: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def load_cifar_images(self, image_file: str | os.PathLike[str], num: int) -> tuple[np.ndarray, np.ndarray]:
         """Read the first images of a CIFAR-10 binary batch (one byte of class, then 3 x 32 x 32 pixels).
 
         Returns:
@@ -301,9 +295,7 @@ def _check_labels(labels: Any, num_classes: int) -> np.ndarray:
 def _probabilities(ma: Any, Sa: Any, tree: HRCSoftmax, num_classes: int, batch_size: int) -> np.ndarray:
     """Class probabilities of a batch, shape (batch_size, num_classes), after checking the sizes."""
     if len(tree.obs) != num_classes * tree.num_obs:
-        raise ValueError(
-            f"the tree encodes {len(tree.obs) // max(tree.num_obs, 1)} classes, not {num_classes}"
-        )
+        raise ValueError(f"the tree encodes {len(tree.obs) // max(tree.num_obs, 1)} classes, not {num_classes}")
     if np.size(ma) != batch_size * tree.len:
         raise ValueError(f"{np.size(ma)} means do not fit {batch_size} samples of {tree.len} output units")
     return class_probabilities(ma, Sa, tree)

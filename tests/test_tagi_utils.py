@@ -15,9 +15,7 @@ def test_labels_become_the_observations_that_pytagi_gives():
     assert (obs.dtype, idx.dtype, num_obs) == (np.float64, np.int64, 4)
 
 
-@pytest.mark.parametrize(
-    "labels", [np.array([1, 0], np.uint8), np.array([[1], [0]]), [1, 0]], ids=["u8", "2d", "list"]
-)
+@pytest.mark.parametrize("labels", [np.array([1, 0], np.uint8), np.array([[1], [0]]), [1, 0]], ids=["u8", "2d", "list"])
 def test_labels_of_any_integer_type_and_shape(labels):
     np.testing.assert_array_equal(utils.label_to_obs(labels, 2)[0], [-1, 1])
     one_hot = utils.label_to_one_hot(labels, 3)
@@ -202,9 +200,7 @@ def test_max_min_norm_maps_to_0_and_1_and_comes_back():
 
 def test_a_constant_column_scales_to_zero():
     data = np.full((5, 1), 3.0)
-    np.testing.assert_array_equal(
-        Normalizer.standardize(data, *Normalizer.compute_mean_std(data)), np.zeros((5, 1))
-    )
+    np.testing.assert_array_equal(Normalizer.standardize(data, *Normalizer.compute_mean_std(data)), np.zeros((5, 1)))
 
 
 @pytest.mark.parametrize(("step", "value"), [(0, 1.0), (2, 0.25), (3, 0.125), (4, 0.1), (50, 0.1)])

@@ -35,9 +35,9 @@ class DDPSequential(Replica):
 
     The average throws evidence away: on a linear model (20 weights, 4 ranks x 4 samples, 100 steps) its posterior
     variances came out 4.8 times the exact ones. The sum, like any large TAGI batch, can overshoot: there its variances
-    were right, and its means 14 standard deviations off, those of the average 2.3 (`benchmarks.aggregation`). On MNIST (4
-    ranks x 16 samples, one epoch) sum and average reached 4.9 and 4.2 % error with sigma_v = 0.1, and 4.1 and 6.3 % with
-    sigma_v = 1 (`benchmarks.merging`).
+    were right, but its means 18 standard deviations off, and those of the average 2.5 (`benchmarks.aggregation`). On
+    MNIST (4 ranks x 16 samples, one epoch) sum and average reached 4.9 and 4.2 % error with sigma_v = 0.1, and 4.1 and
+    6.3 % with sigma_v = 1 (`benchmarks.merging`).
 
     A network on a GPU goes to the GPU of its rank (that of a single rank stays), and any network does with
     `backend="nccl"`. There no step waits for the GPU; `stop_requested` does, when it is read.

@@ -6,6 +6,7 @@ are picked). Then `forward` maps a State to a State and `backward` a Delta to a 
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -17,7 +18,7 @@ from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State
 EMPTY = np.zeros(0, np.float32)
 
 
-class BaseLayer:
+class BaseLayer(ABC):
     """Base of all layers: sizes, parameters and buffers.
 
     Attributes:
@@ -67,7 +68,7 @@ class BaseLayer:
     def _infer_output(self, shape: Shape) -> Shape:
         return shape
 
-    def draw_prior(self) -> None:
+    def draw_prior(self) -> None:  # noqa: B027 - nothing to draw without parameters
         """Draws the parameters, if the layer has any and they have not been drawn."""
 
     def _set_prior(self, prior: tuple, weight_shape: tuple[int, ...]) -> None:
@@ -106,7 +107,7 @@ class BaseLayer:
         """Takes a copy of the parameters to the host, on the way to another device (`attach` brings them there)."""
         self.parameters = self.parameters and self.parameters.detached()
 
-    def attach_statistics(self, statistics: Array, sums: Array) -> None:
+    def attach_statistics(self, statistics: Array, sums: Array) -> None:  # noqa: B027 - most layers have none
         """Hands over the layer's part of the running statistics and of the reduced sums."""
 
     def leaves(self) -> Iterator["BaseLayer"]:
@@ -119,9 +120,11 @@ class BaseLayer:
 
     # -- computing --------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def forward(self, state: State) -> State:
-        raise NotImplementedError
+        """Moments of the output, in buffers that the next call uses again; keeps what `backward` needs."""
 
+    @abstractmethod
     def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
         """Batch sums of the parameters, and the deltas of the layer's input if `need_input`.
 
@@ -131,7 +134,6 @@ class BaseLayer:
             need_input: whether an earlier layer or the user needs the deltas of the input.
             accumulate: add to the batch sums of the last pass instead of replacing them.
         """
-        raise NotImplementedError
 
     def _buffer(self, name: str, batch: int, size: int, dtype=np.float32) -> Array:
         """(batch, size) array that is kept between calls and grows to the largest batch seen."""

@@ -15,8 +15,7 @@ def draw_one_by_one(words, n: int, scale: float) -> list[np.float32]:
     values = []
     while len(values) < n:
         x, y = (
-            np.float32(2) * (np.float32(words.randint(0, 2**32, dtype=np.uint32)) / np.float32(2**32))
-            - np.float32(1)
+            np.float32(2) * (np.float32(words.randint(0, 2**32, dtype=np.uint32)) / np.float32(2**32)) - np.float32(1)
             for _ in range(2)
         )
         radius2 = x * x + y * y
