@@ -2,6 +2,7 @@
 
 Numba's own cache notices a change in the file of a kernel, but not in a formula that the kernel imports. So the
 cache folder is named after a hash of every source file under `kernels/`: an edit anywhere there starts afresh.
+Processes that start together share the work by way of it (see `shared_cache`).
 """
 
 import hashlib
@@ -14,6 +15,7 @@ from pathlib import Path
 import numba
 import platformdirs
 
+from pytagi_ddp.kernels.cpu.shared_cache import share
 from pytagi_ddp.kernels.cpu.threads import get_threads
 
 FASTMATH = {"contract", "arcp", "nsz"}  # never "nnan": NaN marks a missing observation
@@ -54,7 +56,9 @@ def _jit(function: Callable, parallel: bool) -> Callable:
     previous = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(folder / ("parallel" if parallel else "serial"))
     try:
-        return numba.njit(cache=True, **options)(function)
+        compiled = numba.njit(**options)(function)
+        share(compiled)
+        return compiled
     finally:
         numba.config.CACHE_DIR = previous
 

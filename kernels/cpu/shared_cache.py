@@ -1,0 +1,101 @@
+"""Compiled loops are made once and shared: one process compiles a loop, the others wait for it and load it.
+
+The ranks of a node come to a loop at the same moment, and with an empty cache each would compile it for itself. So
+whoever misses a loop in the cache takes the loop's lock first, looks again, and compiles only what is still missing.
+The lock is one of the operating system on an open file (`flock`): it goes with the process that held it, however that
+ends, and leaves nothing to tidy up. Where there are no such locks, every process compiles, as with Numba alone.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from numba.core.caching import FunctionCache
+from numba.core.compiler_lock import global_compiler_lock
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+POLL_SECONDS = 0.02  # a loop compiles in 0.1 to 0.6 s
+WAIT_SECONDS = 60.0  # then the other process is taken to be stopped, and this one compiles for itself
+
+
+class FileLock:
+    """A lock between processes that can only delay them: where it is not to be had, work goes on without it.
+
+    Args:
+        path: of the file that stands for the lock; made when needed, never written or removed.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._file: int | None = None
+
+    def acquire(self, timeout: float = WAIT_SECONDS) -> bool:
+        """Waits until this process has the lock, and returns whether it has; call `release` in either case.
+
+        Signals are handled while it waits. It gives up after `timeout` seconds, and at once where the file cannot be
+        opened or its file system has no locks.
+        """
+        if fcntl is None:
+            return False
+        deadline = time.monotonic() + timeout
+        try:
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            while True:
+                try:
+                    fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return True
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        return False
+                    time.sleep(POLL_SECONDS)
+        except OSError:
+            return False
+
+    def release(self) -> None:
+        """Lets the next process have the lock; does nothing without it."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._file, fcntl.LOCK_UN)  # closing would not do while a forked child has the file open
+            os.close(self._file)
+            self._file = None
+
+
+class SharedCache(FunctionCache):
+    """Numba's cache of one function, with a lock that is taken before anything is compiled for it."""
+
+    def __init__(self, function: Callable):
+        super().__init__(function)
+        self.lock = FileLock(Path(self.cache_path, f"{function.__module__}.{function.__qualname__}.lock"))
+
+    def load_overload(self, sig, target_context):
+        """The compiled code for a signature, or None if this process is to compile it."""
+        found = super().load_overload(sig, target_context)
+        if found is None and self.lock.acquire():
+            found = super().load_overload(sig, target_context)  # from the process that had the lock
+        return found
+
+    def save_overload(self, sig, data) -> None:
+        """Keeps what was compiled. On a full disk it does not, and the next process compiles again."""
+        with contextlib.suppress(OSError):
+            super().save_overload(sig, data)
+
+
+def share(dispatcher) -> None:
+    """Gives a Numba dispatcher a `SharedCache`, below ``numba.config.CACHE_DIR``."""
+    dispatcher._cache = cache = SharedCache(dispatcher.py_func)
+    compile_or_load = dispatcher.compile
+
+    def compile_once(sig):
+        with global_compiler_lock:  # of this process' threads, one at a time has the lock
+            try:
+                return compile_or_load(sig)
+            finally:
+                cache.lock.release()
+
+    dispatcher.compile = compile_once

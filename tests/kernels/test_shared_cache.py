@@ -1,0 +1,147 @@
+"""Processes that start together compile each loop once, and none of them waits for a process that has ended."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+fcntl = pytest.importorskip("fcntl", reason="this system has no flock: every process compiles")
+
+from pytagi_ddp.kernels.cpu.shared_cache import FileLock  # noqa: E402
+
+# Runs two loops and prints how many of them this process compiled. With an argument it stays in its first compilation.
+PROGRAM = """
+import sys, time
+from pathlib import Path
+import numba.core.event as event
+import numpy as np
+from pytagi_ddp.kernels.cpu import elementwise
+
+class Count(event.Listener):
+    compiled = 0
+    def on_start(self, started):
+        if started.data["dispatcher"].py_func.__module__ == elementwise.__name__:
+            self.compiled += 1
+            if sys.argv[1:]:
+                Path(sys.argv[1]).touch()
+                time.sleep(600)
+    def on_end(self, ended):
+        pass
+
+count = Count()
+event.register("numba:compile", count)
+a, b, c = (np.full(4, value, np.float32) for value in (1, 2, 3))
+elementwise.add(a, b, a)
+elementwise.apply_jacobian(a, b, c)
+assert (a[0], b[0]) == (9, 18), (a, b)
+print(count.compiled)
+"""
+LOOPS = 2
+
+
+def start(cache: Path, *arguments: str) -> subprocess.Popen:
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(cache), "PYTAGI_DDP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", PROGRAM, *arguments]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def compiled(*processes: subprocess.Popen) -> list[int]:
+    found = []
+    for process in processes:
+        out, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+        found.append(int(out))
+    return found
+
+
+def test_each_loop_is_compiled_once_by_three_processes(tmp_path):
+    assert sum(compiled(*(start(tmp_path) for _ in range(3)))) == LOOPS
+    assert compiled(start(tmp_path)) == [0]
+
+
+def test_a_process_that_is_killed_while_it_compiles_holds_nobody_up(tmp_path):
+    mark = tmp_path / "compiling"
+    first = start(tmp_path, str(mark))
+    deadline = time.monotonic() + 60
+    while not mark.exists():
+        assert first.poll() is None, first.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    others = [start(tmp_path) for _ in range(2)]
+    time.sleep(2)
+    assert [other.poll() for other in others] == [None, None], "they did not wait for the first process"
+    first.send_signal(signal.SIGKILL)
+    killed = time.monotonic()
+    assert sum(compiled(*others)) == LOOPS
+    assert time.monotonic() - killed < 30
+    first.communicate()
+
+
+def test_a_full_disk_costs_the_cache_and_nothing_else(tmp_path):
+    limited = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n" + PROGRAM
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTAGI_DDP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", limited], env=environment, capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == (f"{LOOPS}\n", 0), done.stderr
+
+
+def test_a_lock_that_another_has_is_waited_for_and_then_given_up(tmp_path):
+    mine, other = FileLock(tmp_path / "lock"), FileLock(tmp_path / "lock")
+    assert other.acquire()
+    begin = time.monotonic()
+    assert not mine.acquire(timeout=0.2)
+    assert 0.2 <= time.monotonic() - begin < 5
+    mine.release()
+    other.release()
+    assert mine.acquire(timeout=0)
+    mine.release()
+
+
+def test_a_signal_ends_the_wait(tmp_path):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    mine, other = FileLock(tmp_path / "lock"), FileLock(tmp_path / "lock")
+    assert other.acquire()
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            mine.acquire(timeout=20)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        mine.release()
+    other.release()
+
+
+def test_a_child_that_has_the_file_open_does_not_keep_the_lock(tmp_path):
+    mine, other = FileLock(tmp_path / "lock"), FileLock(tmp_path / "lock")
+    assert mine.acquire()
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], pass_fds=[mine._file])
+    try:
+        mine.release()
+        assert other.acquire(timeout=0)
+        other.release()
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_without_a_lock_work_goes_on_at_once(tmp_path, monkeypatch):
+    lock = FileLock(tmp_path / "no such folder" / "lock")
+    assert not lock.acquire()
+    lock.release()
+
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    lock = FileLock(tmp_path / "lock")
+    begin = time.monotonic()
+    assert not lock.acquire()
+    assert time.monotonic() - begin < 5
+    lock.release()
