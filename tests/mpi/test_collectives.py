@@ -20,7 +20,9 @@ shares = [np.random.default_rng(seed) for seed in range(size)]
 checks = {}
 
 LEAD, PIECE = mpi.LEAD_BYTES // 4, mpi.PIECE_BYTES // 4
-SIZES = [0, 1, 7, 1023, mpi.WHOLE_BYTES // 4, mpi.WHOLE_BYTES // 4 + 1, LEAD + PIECE - 1, LEAD + PIECE + 3]
+SHARED = comm._job.shared_sum.floats if size > 1 else 64
+WHOLE = mpi.WHOLE_BYTES // 4
+SIZES = [0, 1, 7, 1023, SHARED, SHARED + 1, WHOLE, WHOLE + 1, LEAD + PIECE - 1, LEAD + PIECE + 3]
 for dtype in (np.float32, np.float64, np.int64):
     for n in SIZES:
         parts = [share.integers(-1000, 1000, n).astype(dtype) for share in shares]
@@ -46,6 +48,19 @@ for dtype, n in [("f4", 0), ("f4", 1), ("u1", 13), ("i8", 1023), ("f8", 400_001)
         buffer = np.full(n, rank == root, dtype)
         comm.broadcast(buffer, root)
         checks[f"broadcast {dtype} {n} from {root}"] = bool((buffer == 1).all())
+
+copies = [np.full(n, 1 + rank, np.float32) for n in (3, SHARED + 1, 5, 4, SHARED)]
+for handle in [comm.start_all_reduce(copy) for copy in copies]:
+    handle.wait()
+checks["shared memory and MPI in flight together"] = all((copy == size * (size + 1) / 2).all() for copy in copies)
+job_shared, comm._job.shared_sum = comm._job.shared_sum, None
+parts = [share.normal(size=1000).astype(np.float32) for share in shares]
+without, with_it = parts[rank].copy(), parts[rank].copy()
+comm.all_reduce(without)
+comm._job.shared_sum = job_shared
+comm.all_reduce(with_it)
+checks["shared memory gives what MPI gives"] = bool(np.allclose(without, with_it, rtol=1e-6, atol=1e-6))
+checks["shared memory is used"] = (job_shared is not None) == (size > 1)
 
 scalar = np.array(2.0 + rank)
 comm.all_reduce(scalar)

@@ -79,3 +79,10 @@ assert names == ["all_reduce", *["debug of all_reduce"] * 2, "all_reduce"], name
 """
     result = mpirun(START + code, np=np, env={"PYTAGI_DDP_DEBUG": "0"})
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_short_arrays_of_different_sizes_raise_without_it_too():
+    code = "comm.all_reduce(np.ones(3 + last, np.float32))"
+    result = mpirun(START + code, np=2, env={"PYTAGI_DDP_DEBUG": "0"})
+    assert result.returncode != 0
+    assert "rank 1 adds 4 numbers, rank 0 3" in result.stderr or "rank 0 adds 3 numbers, rank 1 4" in result.stderr

@@ -10,11 +10,12 @@ OPS = ("sum", "mean", "max", "min", "prod")
 
 def check_buffer(name: str, buffer) -> None:
     """Raises unless a collective can work in place on `buffer`."""
-    on_device = hasattr(buffer, "__cuda_array_interface__")
-    if not (on_device or isinstance(buffer, np.ndarray)) or buffer.dtype.hasobject:
+    on_device = not isinstance(buffer, np.ndarray)
+    if (on_device and not hasattr(buffer, "__cuda_array_interface__")) or buffer.dtype.hasobject:
         raise TypeError(f"{name} works in place on a NumPy or CuPy array of numbers, not on {_kind(buffer)}")
-    if not (buffer.flags.c_contiguous and (on_device or buffer.flags.writeable)):
-        problem = "read-only" if buffer.flags.c_contiguous else f"not contiguous (strides {buffer.strides})"
+    flags = buffer.flags
+    if not (flags.c_contiguous and (on_device or flags.writeable)):
+        problem = "read-only" if flags.c_contiguous else f"not contiguous (strides {buffer.strides})"
         raise ValueError(f"{name} works in place on a contiguous, writable array; this one {buffer.shape} is {problem}")
 
 

@@ -10,7 +10,7 @@ import atexit
 import faulthandler
 import os
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,7 +27,10 @@ from pytagi_ddp.distributed.engine.launcher import (
 from pytagi_ddp.distributed.engine.limits import EXIT_TIMEOUT, time_limit
 from pytagi_ddp.distributed.engine.operations import SLEEP_LIMIT, SLEEP_SECONDS, Operations
 from pytagi_ddp.distributed.engine.rendezvous import meeting
-from pytagi_ddp.distributed.engine.shared_memory import check_space, unlink_own_files
+from pytagi_ddp.distributed.engine.shared_memory import check_space, join_shared_sum, unlink_own_files
+
+if TYPE_CHECKING:
+    from pytagi_ddp.kernels.cpu._shared_sum import SharedSum
 
 # Collectives of different kinds travel on communicators of their own, so that ranks that have lost step wait for each
 # other, and say where, instead of reading each other's data.
@@ -65,6 +68,7 @@ class Job:
         local_rank, local_world_size: place among the ranks that share this node's memory.
         operations: the collectives of this rank; run one with `operations.start(...)`.
         channels: a private duplicate of ``COMM_WORLD`` for each of `KINDS`.
+        shared_sum: adds up short float32 arrays, where all ranks are on one node and share memory; else None.
         hook: the abort hook; installed while a communicator is open.
     """
 
@@ -99,6 +103,7 @@ class Job:
         channels = self._duplicates(world, ("control", *KINDS), timeout)
         self._control = channels[0]
         self.channels = dict(zip(KINDS, channels[1:], strict=True))
+        self.shared_sum: SharedSum | None = None
         self.operations.start("start of MPI", 0, iter([self.channels["barrier"].Ibarrier()]), timeout).wait()
         self.local_rank, self.local_world_size = self._place_on_node(world)
 
@@ -114,6 +119,8 @@ class Job:
     def _place_on_node(self, world) -> tuple[int, int]:
         node = world.Split_type(self.MPI.COMM_TYPE_SHARED)
         place = node.rank, node.size
+        if node.size == self.world_size > 1:
+            self.shared_sum = join_shared_sum(node)
         node.Barrier()
         if node.rank == 0:
             unlink_own_files()

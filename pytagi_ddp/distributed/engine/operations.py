@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-# A rank that waits first polls without pause, letting others have the core: for as long as a small collective takes,
-# or, once the first piece has shown that everyone is there, until a piece is late. Then it sleeps, longer each time.
+# A rank that waits first polls without pause: a few times in a row, in which a small collective ends if all ranks are
+# there; then letting others have the core, for as long as it takes if they are nearly there, or, once the first piece
+# has shown that everyone is, until a piece is late. Then it sleeps, longer each time.
+LOOKS = 64
 SPIN_SECONDS = 1e-3
 SPIN_SECONDS_UNDERWAY = 2e-2
 SLEEP_SECONDS = 50e-6
@@ -31,6 +33,8 @@ class Operation:
         done: whether it has ended here.
         timeout: seconds that one piece of it may take.
     """
+
+    __slots__ = ("_name", "_nbytes", "_queue", "done", "number", "pieces", "request", "requests", "timeout")
 
     def __init__(self, queue: Operations, name: str, number: int, nbytes: int, requests: Iterator, timeout: float):
         self.done = False
@@ -103,7 +107,8 @@ class Operations:
         Raises:
             RuntimeError: an earlier collective was cut short.
         """
-        self._check(name)
+        if self.broken is not None:
+            self._check(name)
         self._started += 1
         operation = Operation(self, name, self._started, nbytes, requests, timeout)
         self._pending.append(operation)
@@ -141,8 +146,8 @@ class Operations:
             raise
 
     def _finish(self, operation: Operation) -> None:
+        self._advance(LOOKS)
         seen = -1
-        self._advance()
         while not operation.done:
             now = time.monotonic()
             if seen != self._progress:
@@ -183,13 +188,13 @@ class Operations:
             stop.set()
             thread.join()
 
-    def _advance(self) -> None:
-        """Takes the collectives as far as they go without waiting."""
+    def _advance(self, looks: int = 1) -> None:
+        """Takes the collectives as far as they go without waiting, looking so many times at each piece."""
         with self._lock:
             if self.broken is not None:  # in the other thread: what failed must not look as if it had ended
                 self._check(self.broken_in)
             try:
-                self._advance_locked()
+                self._advance_locked(looks)
             except BaseException as error:
                 self._break(error)
                 raise
@@ -200,10 +205,10 @@ class Operations:
             return self._pending[0]
         return operation
 
-    def _advance_locked(self) -> None:
+    def _advance_locked(self, looks: int) -> None:
         while self._pending:
             first = self._pending[0]
-            while first.request is None or first.request.Test():
+            while first.request is None or first.request.Test() or (looks > 1 and _ends(first.request, looks)):
                 self._progress += 1
                 first.request = next(first.requests, None)
                 if first.request is None:
@@ -235,6 +240,14 @@ class Operations:
     def _break(self, error: BaseException) -> None:
         if self.broken is None:
             self.broken, self.broken_in = error, self._pending[0].short if self._pending else "a collective"
+
+
+def _ends(request: Any, looks: int) -> bool:
+    test = request.Test
+    for _ in range(looks):  # noqa: SIM110 - `any` of a generator takes twice as long
+        if test():
+            return True
+    return False
 
 
 def _yield_core() -> None:

@@ -7,16 +7,25 @@ job that ends badly leaves its file behind, so a container's 64 MB fill up after
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
+import secrets
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytagi_ddp.distributed.engine.errors import LaunchError
 
+if TYPE_CHECKING:
+    from pytagi_ddp.kernels.cpu._shared_sum import SharedSum
+
 SHM = Path("/dev/shm")
 MPICH_PREFIX = "mpich_shm_"
-PREFIXES = (MPICH_PREFIX, "vader_segment.", "sm_segment.")  # the latter two are Open MPI's
+OWN_PREFIX = "pytagi_ddp_"
+PREFIXES = (MPICH_PREFIX, "vader_segment.", "sm_segment.", OWN_PREFIX)  # the middle two are Open MPI's
+
+SUM_BYTES = 1 << 20  # of memory for sums; measured with 2 ranks, they beat MPI's up to twice the size that this allows
 
 # Measured with MPICH 5.0.2 on file systems of 1 to 64 MB: each rank takes 5.3 MB (1 MB of MPICH's own, 4.2 MB of
 # UCX's); between 16 MB free and that need plus about 12 MB it starts, then dies of a segmentation fault.
@@ -95,6 +104,39 @@ def unlink_own_files() -> None:
     for name in _mapped_files(Path("/proc/self/maps"), (MPICH_PREFIX,)):
         with contextlib.suppress(OSError):
             os.unlink(name)
+
+
+def join_shared_sum(node) -> SharedSum | None:
+    """The memory in which the ranks of `node` (an mpi4py communicator) add short arrays; collective.
+
+    None on every rank if one of them cannot have it. No file stays behind: its name goes as soon as all have it mapped.
+    """
+    from pytagi_ddp.kernels.cpu._shared_sum import SharedSum, shared_bytes
+
+    floats = SUM_BYTES // (shared_bytes(node.size, 1) - shared_bytes(node.size, 0)) // 16 * 16
+    file = node.bcast(_shared_file(shared_bytes(node.size, floats)) if node.rank == 0 else None)
+    memory = None
+    if file is not None:
+        with contextlib.suppress(OSError), open(file, "r+b") as opened:
+            memory = mmap.mmap(opened.fileno(), 0)
+    everyone = all(node.allgather(memory is not None))
+    if node.rank == 0 and file is not None:
+        os.unlink(file)
+    return SharedSum(memory, node.rank, node.size, floats) if everyone else None
+
+
+def _shared_file(nbytes: int) -> Path | None:
+    """A new file of zeros that has its memory, or None where there is no room for it, or no such place."""
+    if sys.platform != "linux":
+        return None
+    path = SHM / f"{OWN_PREFIX}{secrets.token_hex(8)}"
+    try:
+        with open(path, "xb") as file:
+            os.posix_fallocate(file.fileno(), 0, nbytes)
+        return path
+    except OSError:
+        path.unlink(missing_ok=True)
+        return None
 
 
 def _mapped_files(maps: Path, prefixes: tuple[str, ...]) -> set[str]:

@@ -72,3 +72,37 @@ def test_no_shared_memory_file_system_is_no_error(monkeypatch, tmp_path):
     assert shared_memory.free_bytes(tmp_path / "missing") is None
     monkeypatch.setattr(shared_memory, "free_bytes", lambda: None)
     shared_memory.check_space(1000)
+
+
+class OneRank:
+    """What `join_shared_sum` needs of an mpi4py communicator, for two ranks of which only one is here."""
+
+    rank, size = 0, 2
+
+    def __init__(self, other_has_it: bool):
+        self.other_has_it = other_has_it
+
+    def bcast(self, value):
+        return value
+
+    def allgather(self, value):
+        return [value, self.other_has_it]
+
+
+def test_memory_for_sums_leaves_no_file(shm):
+    shared = shared_memory.join_shared_sum(OneRank(True))
+    assert shared.floats == shared_memory.SUM_BYTES // 16 and list(shm.iterdir()) == []
+
+
+def test_memory_that_one_rank_cannot_have_is_used_by_none(shm):
+    assert shared_memory.join_shared_sum(OneRank(False)) is None and list(shm.iterdir()) == []
+
+
+def test_no_room_and_no_place_for_sums(shm, monkeypatch):
+    def full(fd, offset, size):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    assert shared_memory.join_shared_sum(OneRank(True)) is None and list(shm.iterdir()) == []
+    monkeypatch.setattr(shared_memory, "SHM", shm / "absent")
+    assert shared_memory.join_shared_sum(OneRank(True)) is None

@@ -1,0 +1,111 @@
+# cython: cdivision=True
+"""Sums of short float32 arrays over the ranks of one node, through memory that they share.
+
+Each rank copies its numbers to its place, says that it has come, and when all have, adds up what lies there, in the
+order of the ranks: so the result has the same bits on every rank. There are two turns of places, used alternately: a
+rank that comes to a sum has finished the one before, so when all have come to a sum, nobody reads the places of the
+sum before it any more, and the next one may use them.
+"""
+
+from cpython.buffer cimport (PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_WRITABLE, PyBuffer_Release,
+                             PyObject_GetBuffer)
+from libc.stdint cimport uint64_t
+from libc.string cimport memcpy
+
+cdef extern from "shared_sum.h" nogil:
+    ctypedef struct seat:
+        uint64_t count
+        uint64_t size
+    void come(seat* s, uint64_t count, uint64_t size)
+    bint has_come(const seat* s, uint64_t count, int looks)
+
+cdef extern from "loops.h" nogil:
+    void add(const float* x, float* sum, size_t n)
+
+cdef enum:
+    TURNS = 2
+    LOOKS = 100  # at one rank, before it is somebody else's turn to say how long to wait
+
+
+def shared_bytes(int ranks, size_t floats) -> int:
+    """The memory that `ranks` ranks need for sums of at most `floats` numbers, a multiple of 16."""
+    return TURNS * ranks * (sizeof(seat) + floats * sizeof(float))
+
+
+cdef class SharedSum:
+    """One rank's access to the shared memory; one sum at a time.
+
+    Args:
+        memory: writable, zeros, of `shared_bytes(ranks, floats)`, the same on every rank.
+        rank, ranks: place of this rank among all. floats: most numbers that a sum can have.
+
+    Attributes:
+        floats: the same.
+    """
+
+    cdef readonly Py_ssize_t floats
+    cdef int rank, ranks, arrived
+    cdef uint64_t count
+    cdef seat* seats
+    cdef float* places
+    cdef Py_buffer memory, values
+
+    def __cinit__(self, memory, int rank, int ranks, Py_ssize_t floats):
+        PyObject_GetBuffer(memory, &self.memory, PyBUF_WRITABLE)
+        if not (0 <= rank < ranks and floats % 16 == 0 and self.memory.len >= shared_bytes(ranks, floats)):
+            raise ValueError(f"SharedSum: rank {rank} of {ranks}, {floats} numbers, {self.memory.len} bytes")
+        self.seats = <seat*>self.memory.buf
+        self.places = <float*>(self.seats + TURNS * ranks)
+        self.rank, self.ranks, self.floats = rank, ranks, floats
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.values)
+        PyBuffer_Release(&self.memory)
+
+    def start(self, values):
+        """Brings this rank's numbers, which the sum of all ranks replaces once `Test` says True; returns itself.
+
+        Args:
+            values: C-contiguous, writable float32 array of 1 to `floats` numbers.
+        """
+        PyObject_GetBuffer(values, &self.values, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | PyBUF_WRITABLE)
+        if self.values.format != b"f" or not 0 < self.values.len <= self.floats * <Py_ssize_t>sizeof(float):
+            PyBuffer_Release(&self.values)
+            raise ValueError(f"SharedSum takes 1 to {self.floats} float32 numbers")
+        self.count += 1
+        self.arrived = 0
+        memcpy(self.place(self.rank), self.values.buf, self.values.len)
+        come(self.seat_of(self.rank), self.count, self.values.len // sizeof(float))
+        return self
+
+    def Test(self) -> bool:
+        """Whether all ranks have come, and the sum is there; looks for a microsecond or two, if it is not.
+
+        Raises:
+            ValueError: ranks have brought different numbers of numbers; on every rank.
+        """
+        cdef size_t size = self.values.len // sizeof(float)
+        cdef float* out = <float*>self.values.buf
+        cdef int rank
+        with nogil:
+            while self.arrived < self.ranks and has_come(self.seat_of(self.arrived), self.count, LOOKS):
+                self.arrived += 1
+        if self.arrived < self.ranks:
+            return False
+        try:
+            for rank in range(self.ranks):
+                if self.seat_of(rank).size != size:
+                    raise ValueError(f"rank {rank} adds {self.seat_of(rank).size} numbers, rank {self.rank} {size}")
+            with nogil:
+                memcpy(out, self.place(0), size * sizeof(float))
+                for rank in range(1, self.ranks):
+                    add(self.place(rank), out, size)
+        finally:
+            PyBuffer_Release(&self.values)
+        return True
+
+    cdef seat* seat_of(self, int rank) noexcept nogil:
+        return self.seats + self.count % TURNS * self.ranks + rank
+
+    cdef float* place(self, int rank) noexcept nogil:
+        return self.places + (self.count % TURNS * self.ranks + rank) * self.floats

@@ -1,0 +1,93 @@
+"""Sums through shared memory, between threads (the kernel lets go of Python's lock while it looks)."""
+
+import mmap
+import threading
+import time
+
+import numpy as np
+import pytest
+from pytagi_ddp.kernels.cpu._shared_sum import SharedSum, shared_bytes
+
+FLOATS = 64
+
+
+def ranks(count: int) -> list[SharedSum]:
+    memory = mmap.mmap(-1, shared_bytes(count, FLOATS))
+    return [SharedSum(memory, rank, count, FLOATS) for rank in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_many_sums_in_a_row_are_those_of_all_ranks_in_their_order(count):
+    shares = np.random.default_rng(0).normal(size=(200, count, FLOATS)).astype(np.float32)
+    sizes = np.random.default_rng(1).integers(1, FLOATS + 1, 200)
+    found = shares.copy()
+
+    def take_part(rank, shared):
+        for k, n in enumerate(sizes):
+            request = shared.start(found[k, rank, :n])
+            while not request.Test():
+                time.sleep(0)
+
+    threads = [threading.Thread(target=take_part, args=pair) for pair in enumerate(ranks(count))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    for k, n in enumerate(sizes):
+        expected = shares[k, 0].copy()
+        for share in shares[k, 1:]:
+            expected[:n] += share[:n]
+        for rank in range(count):
+            assert np.array_equal(found[k, rank, :n], expected[:n]), (k, rank)
+            assert np.array_equal(found[k, rank, n:], shares[k, rank, n:]), (k, rank)
+
+
+def test_nothing_changes_before_the_last_rank_has_come():
+    first, second = ranks(2)
+    mine, other = np.ones(3, np.float32), np.full(3, 2, np.float32)
+    first.start(mine)
+    assert not first.Test() and not first.Test() and (mine == 1).all()
+    assert second.start(other).Test() and (other == 3).all()
+    assert first.Test() and (mine == 3).all()
+
+
+def test_a_rank_may_be_one_sum_ahead():
+    first, second = ranks(2)
+    mine, other = np.ones(2, np.float32), np.ones(2, np.float32)
+    first.start(mine)
+    assert second.start(other).Test()
+    assert not second.start(other).Test()  # in the other turn: what it brought to the first sum still lies there
+    assert first.Test() and (mine == 2).all()
+    assert first.start(mine).Test() and second.Test()
+    assert (mine == 4).all() and (other == 4).all()
+
+
+def test_different_sizes_are_refused_on_every_rank():
+    first, second = ranks(2)
+    mine, other = np.ones(5, np.float32), np.ones(6, np.float32)
+    first.start(mine)
+    second.start(other)
+    for shared in (first, second):
+        with pytest.raises(ValueError, match=r"rank . adds . numbers, rank . \d"):
+            shared.Test()
+    assert (mine == 1).all() and (other == 1).all()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [np.ones(3), np.ones(3, ">f4"), np.ones(0, np.float32), np.ones(FLOATS + 1, np.float32), np.ones(3, np.int32)],
+)
+def test_other_arrays_are_refused_and_keep_no_place(values):
+    first, second = ranks(2)
+    with pytest.raises(ValueError, match=f"1 to {FLOATS} float32 numbers"):
+        first.start(values)
+    mine, other = np.ones(1, np.float32), np.ones(1, np.float32)
+    first.start(mine)
+    assert second.start(other).Test() and first.Test() and mine[0] == other[0] == 2
+
+
+def test_memory_that_is_too_small_is_refused():
+    with pytest.raises(ValueError, match="rank 0 of 2"):
+        SharedSum(mmap.mmap(-1, shared_bytes(2, FLOATS) - 1), 0, 2, FLOATS)
+    with pytest.raises(ValueError, match="rank 2 of 2"):
+        SharedSum(mmap.mmap(-1, shared_bytes(2, FLOATS)), 2, 2, FLOATS)
