@@ -9,7 +9,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable
-from functools import cache, update_wrapper
+from functools import cache, partial, update_wrapper
 from pathlib import Path
 
 import numba
@@ -47,20 +47,18 @@ def cache_folder() -> Path | None:
         return None
 
 
-def _jit(function: Callable, parallel: bool) -> Callable:
+def _jit(function: Callable, parallel: bool = False, fastmath: bool | set[str] = FASTMATH) -> Callable:
     folder = cache_folder()
-    options = {"error_model": "numpy", "fastmath": FASTMATH, "nogil": True, "parallel": parallel}
-    if folder is None:
-        return numba.njit(**options)(function)
-    # Serial and parallel code of one function would share a cache entry, hence a folder each.
-    previous = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(folder / ("parallel" if parallel else "serial"))
-    try:
-        compiled = numba.njit(**options)(function)
-        share(compiled)
-        return compiled
-    finally:
-        numba.config.CACHE_DIR = previous
+    compiled = numba.njit(error_model="numpy", fastmath=fastmath, nogil=True, parallel=parallel)(function)
+    if folder is not None:
+        # Serial and parallel code of one function would share a cache entry, hence a folder each.
+        previous = numba.config.CACHE_DIR
+        numba.config.CACHE_DIR = str(folder / ("parallel" if parallel else "serial"))
+        try:
+            share(compiled)
+        finally:
+            numba.config.CACHE_DIR = previous
+    return compiled
 
 
 def loop(function: Callable) -> Callable:
@@ -68,10 +66,19 @@ def loop(function: Callable) -> Callable:
 
     Each form is compiled (or loaded) when it is first needed: a process of one thread never pays for the other.
     """
-    serial, parallel = _jit(function, False), _jit(function, True)
+    form = cache(partial(_jit, function))
 
     def run(first, *rest):
-        threaded = first.size >= PARALLEL_MIN and get_threads() > 1
-        return (parallel if threaded else serial)(first, *rest)
+        return form(first.size >= PARALLEL_MIN and get_threads() > 1)(first, *rest)
+
+    return update_wrapper(run, function)
+
+
+def exact_loop(function: Callable) -> Callable:
+    """Compiles a loop for one thread, each operation rounded as it is written: the same bits on every machine."""
+    form = cache(partial(_jit, function, fastmath=False))
+
+    def run(*arguments):
+        return form()(*arguments)
 
     return update_wrapper(run, function)

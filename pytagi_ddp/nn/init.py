@@ -22,9 +22,8 @@ import numpy as np
 
 INIT_METHODS = ("He", "he", "Xavier", "xavier")
 
-# Pairs of uniforms handled at once: few enough to stay in cache, enough to hide NumPy's call overhead.
+# Pairs of uniforms handled at once: few enough to stay in cache, enough to hide the overhead of a call.
 _BLOCK_PAIRS = 1 << 14
-_BELOW_ONE = np.nextafter(np.float32(1), np.float32(0))
 
 # The legacy class is the one whose integer seeding is that of the C++ standard's mt19937.
 _generator = np.random.RandomState()
@@ -79,33 +78,16 @@ def normal(n: int, scale: float) -> np.ndarray:
     """
     if n < 0:
         raise ValueError(f"cannot draw {n} values")
+    from pytagi_ddp.kernels.cpu.prior import polar_pairs  # here, because `import pytagi_ddp` shall not wait for it
+
     pairs = np.empty(((n + 1) // 2, 2), np.float32)
     filled = 0
     while filled < len(pairs):
         # A pair of uniforms yields at most one pair of normals, so asking for no more pairs than are missing
         # never takes words from the stream that a one-by-one draw would have left there.
-        accepted = _polar_pairs(min(len(pairs) - filled, _BLOCK_PAIRS))
-        pairs[filled : filled + len(accepted)] = accepted
-        filled += len(accepted)
-    values = pairs.reshape(-1)[:n]
-    values *= np.float32(scale)
-    return values
-
-
-def _polar_pairs(n: int) -> np.ndarray:
-    """Consume 2 n words of the stream and return the normals of the accepted pairs, shape (accepted, 2)."""
-    from scipy.special import xlogy  # here, because `import pytagi_ddp` shall not wait for it
-
-    words = _generator.randint(0, 2**32, size=2 * n, dtype=np.uint32)
-    # A word close to 2**32 rounds up to 1, which is outside [0, 1).
-    uniform = np.minimum(words.astype(np.float32) * np.float32(2.0**-32), _BELOW_ONE)
-    points = (uniform * np.float32(2) - np.float32(1)).reshape(n, 2)
-    radius2 = points[:, 0] * points[:, 0] + points[:, 1] * points[:, 1]
-    inside = (radius2 <= 1) & (radius2 > 0)
-    points, radius2 = points[inside], radius2[inside]
-    # xlogy takes the C library's logf, as pytagi does; np.log differs by an ulp or two between vector units.
-    factor = np.sqrt(np.float32(-2) * xlogy(np.float32(1), radius2) / radius2)
-    return points[:, ::-1] * factor[:, None]
+        words = _generator.randint(0, 2**32, size=2 * min(len(pairs) - filled, _BLOCK_PAIRS), dtype=np.uint32)
+        filled += polar_pairs(words, np.float32(scale), pairs[filled:])
+    return pairs.reshape(-1)[:n]
 
 
 def fan_scale(fan_in: int, fan_out: int, method: str) -> np.float32:

@@ -1,5 +1,6 @@
 """The parameters of one layer: named views into flat rows of means, variances and batch sums."""
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -44,8 +45,9 @@ class Parameters:
     ) -> "Parameters":
         """Host arrays of their own from (mu_w, var_w, mu_b, var_b); deltas are zero."""
         mu_w, var_w, mu_b, var_b = prior
-        mu, var = np.concatenate([mu_w, mu_b]), np.concatenate([var_w, var_b])
-        return cls((mu, var, np.zeros_like(mu), np.zeros_like(mu)), weight_shape)
+        mu, var = (np.concatenate([w, b]) if b.size else w for w, b in ((mu_w, mu_b), (var_w, var_b)))
+        zeros = partial(np.zeros, mu.size, np.float32)  # memory that no page is fetched for before it is written to
+        return cls((mu, var, zeros(), zeros()), weight_shape)
 
     def __len__(self) -> int:
         return self.rows[0].size
