@@ -9,6 +9,8 @@ import os
 import threading
 from pathlib import Path
 
+from pytagi_ddp.kernels.cpu.extension import load
+
 _RANKS_ON_NODE = (  # MPICH and Intel MPI, Open MPI, MVAPICH, Cray, Slurm
     "MPI_LOCALNRANKS",
     "OMPI_COMM_WORLD_LOCAL_SIZE",
@@ -95,8 +97,8 @@ def _limit_numba(n: int) -> None:
 
 
 def _limit_blas(n: int) -> None:
-    import scipy.linalg.cython_blas  # noqa: F401  (loads the library that is to be limited)
     from threadpoolctl import ThreadpoolController
 
+    load("_blas")  # and with it the library that is to be limited
     for library in ThreadpoolController().select(user_api="blas").lib_controllers:
         library.set_num_threads(n if "numpy.libs" in library.filepath else 1)
