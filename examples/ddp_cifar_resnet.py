@@ -165,7 +165,8 @@ def make_model(args: argparse.Namespace) -> Sequential:
     """
     set_threads(args.threads)
     pytagi_ddp.manual_seed(args.seed)
-    model = MODELS[args.model](args.gain_w, args.gain_b, is_remax=args.head == "remax")
+    remax, recompute = args.head == "remax", args.checkpoint_blocks
+    model = MODELS[args.model](args.gain_w, args.gain_b, is_remax=remax, checkpoint_blocks=recompute)
     model.to_device(args.device)
     return model
 

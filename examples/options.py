@@ -81,6 +81,9 @@ def _parser() -> argparse.ArgumentParser:
     machine.add_argument(
         "--backend", choices=("auto", "mpi", "nccl", "serial"), default="auto", help="how ranks communicate"
     )
+    machine.add_argument(
+        "--checkpoint-blocks", action="store_true", help="run residual blocks again in the backward pass: less memory"
+    )
     machine.add_argument("--threads", type=_positive_int, help="per rank (usable cores / ranks on this node)")
 
     output = parser.add_argument_group("output")

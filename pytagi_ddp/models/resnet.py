@@ -14,7 +14,9 @@ from pytagi_ddp.nn import (
 from pytagi_ddp.nn.layer import BaseLayer
 
 
-def resnet18_cifar10(gain_w: float = 1.0, gain_b: float = 1.0, is_remax: bool = False) -> Sequential:
+def resnet18_cifar10(
+    gain_w: float = 1.0, gain_b: float = 1.0, is_remax: bool = False, *, checkpoint_blocks: bool = False
+) -> Sequential:
     """ResNet18 for CIFAR-10, as in cuTAGI's examples: 11,690,571 parameter means with the hierarchical head.
 
     Stem Conv(3 -> 64, k3)-MixtureReLU-BatchNorm; residual blocks of width 64, 64 | 128, 128 | 256, 256 | 512, 512,
@@ -23,18 +25,23 @@ def resnet18_cifar10(gain_w: float = 1.0, gain_b: float = 1.0, is_remax: bool = 
     Args:
         gain_w, gain_b: factors on the prior standard deviations of weights and biases.
         is_remax: end in Linear(512, 10) and Remax (one-hot observations) instead of 11 hierarchical outputs.
+        checkpoint_blocks: less memory for more time, see `Sequential`.
 
     Source: He et al. (2016), "Deep residual learning for image recognition"; cuTAGI.
     """
-    return _resnet((64, 128, 256, 512), 2, gain_w, gain_b, is_remax)
+    return _resnet((64, 128, 256, 512), 2, gain_w, gain_b, is_remax, checkpoint_blocks)
 
 
-def resnet8_cifar10(gain_w: float = 1.0, gain_b: float = 1.0, is_remax: bool = False) -> Sequential:
+def resnet8_cifar10(
+    gain_w: float = 1.0, gain_b: float = 1.0, is_remax: bool = False, *, checkpoint_blocks: bool = False
+) -> Sequential:
     """The small sibling: one block each of width 16, 32 and 64, then AvgPool(8); for tests and quick trials."""
-    return _resnet((16, 32, 64), 1, gain_w, gain_b, is_remax)
+    return _resnet((16, 32, 64), 1, gain_w, gain_b, is_remax, checkpoint_blocks)
 
 
-def _resnet(widths: tuple[int, ...], depth: int, gain_w: float, gain_b: float, is_remax: bool) -> Sequential:
+def _resnet(
+    widths: tuple[int, ...], depth: int, gain_w: float, gain_b: float, is_remax: bool, checkpoint_blocks: bool
+) -> Sequential:
     gains = {"gain_weight": gain_w, "gain_bias": gain_b}
     layers: list[BaseLayer] = _unit(3, widths[0], gains, kernel_size=3, padding=1, in_width=32, in_height=32)
     channels = widths[0]
@@ -44,7 +51,7 @@ def _resnet(widths: tuple[int, ...], depth: int, gain_w: float, gain_b: float, i
             channels = width
     layers.append(AvgPool2d(32 // 2 ** (len(widths) - 1)))
     layers += [Linear(channels, 10, **gains), Remax()] if is_remax else [Linear(channels, 11, **gains)]
-    return Sequential(*layers)
+    return Sequential(*layers, checkpoint_blocks=checkpoint_blocks)
 
 
 def _unit(c_in: int, c_out: int, gains: dict, **conv) -> list[BaseLayer]:

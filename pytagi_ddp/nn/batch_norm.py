@@ -94,7 +94,9 @@ class BatchNorm2d(Norm):
         out = self._output(state.batch)
         self._input = state
         r = self._scratch("r", (n,))
-        if self.training:
+        if self.training and self.again:
+            mean = self._scratch("mean", (n,))
+        elif self.training:
             if rows < 2 and self.reduce_sums is None:
                 raise ValueError("BatchNorm2d needs more than one value per feature to train: use a larger batch")
             mean, m2 = self._scratch("mean", (n,)), self._scratch("m2", (n,))

@@ -5,6 +5,7 @@ from types import ModuleType
 
 from pytagi_ddp.nn.activation import Activation
 from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.recompute import BlockMemory, Recomputed, is_block
 from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State
 
 
@@ -45,7 +46,7 @@ class Chain:
 
     Attributes:
         layers: the layers, as the user gave them.
-        operations: what really runs: the layers and the changes of order.
+        operations: what really runs: the layers (blocks wrapped, if they are recomputed) and the changes of order.
     """
 
     def __init__(self, layers: Sequence[BaseLayer], owner: str):
@@ -103,8 +104,29 @@ class Chain:
         return target
 
     def attach(self, kernels: ModuleType) -> None:
+        memory = BlockMemory(kernels)
         for operation in self.operations:
             operation.attach(kernels)
+            if isinstance(operation, Recomputed):
+                operation.block.lend(memory)
+                operation.memory = memory
+
+    def recompute_blocks(self, value: bool) -> None:
+        """Wraps the blocks in `Recomputed`, or unwraps them; `attach` has to follow.
+
+        Raises:
+            ValueError: there is no block.
+        """
+        plain = [op.block if isinstance(op, Recomputed) else op for op in self.operations]
+        if value and not any(map(is_block, plain)):
+            raise ValueError("checkpoint_blocks recomputes what is in a LayerBlock or ResNetBlock: here is none")
+        for operation in plain:
+            operation.lend(None)
+        self.operations = [Recomputed(op) if value and is_block(op) else op for op in plain]
+
+    @property
+    def recomputes(self) -> bool:
+        return any(isinstance(op, Recomputed) for op in self.operations)
 
     def leaves(self) -> Iterator[BaseLayer]:
         for layer in self.layers:
@@ -125,7 +147,7 @@ class Chain:
     ) -> Delta | None:
         """Backward through all operations, as far as a layer with parameters (or the caller) needs deltas.
 
-        `passed` is called with each operation whose parameters have their deltas.
+        `passed` is called with each layer (or change of order) whose parameters have their deltas.
         """
         if self._first_learned is None:
             learned = (any(leaf.parameters is not None for leaf in op.leaves()) for op in self.operations)
@@ -134,9 +156,10 @@ class Chain:
             if not need_input and position < self._first_learned:
                 break
             needed = need_input or position > self._first_learned
-            delta = self.operations[position].backward(delta, pool, needed, accumulate)
+            operation = self.operations[position]
+            delta = operation.backward(delta, pool, needed, accumulate)
             if passed is not None:
-                passed(self.operations[position])
+                passed(operation.block if isinstance(operation, Recomputed) else operation)
         if need_input:
             return delta
         if delta is not None:

@@ -5,15 +5,21 @@ A layer goes through three stages: *constructed* (hyper-parameters; priors drawn
 are picked). Then `forward` maps a State to a State and `backward` a Delta to a Delta.
 """
 
+from __future__ import annotations
+
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pytagi_ddp.nn.parameters import Parameters
 from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State
+
+if TYPE_CHECKING:
+    from pytagi_ddp.nn.recompute import BlockMemory
 
 EMPTY = np.zeros(0, np.float32)
 
@@ -34,6 +40,7 @@ class BaseLayer(ABC):
     bias = False
     num_statistics = 0  # running statistics, kept with the parameters but not learned
     num_sums = 0  # sums over the batch that are added over ranks, in the tail of the reduced buffer
+    again = False  # while a forward pass is repeated, which must change nothing that outlasts it
 
     def __init__(self) -> None:
         self.training = True
@@ -42,6 +49,7 @@ class BaseLayer(ABC):
         self.parameters: Parameters | None = None
         self.kernels: ModuleType | None = None
         self._buffers: dict[str, Array] = {}
+        self._memory: BlockMemory | None = None  # where activations lie instead, see `lend`
         self._input: State | None = None  # what the backward pass needs of the last forward pass
         self._owner: object | None = None
 
@@ -103,6 +111,10 @@ class BaseLayer(ABC):
         self._buffers.clear()
         self._input = None
 
+    def lend(self, memory: BlockMemory | None) -> None:
+        """Lets activations lie in `memory` from now on, or (None) in buffers of the layer's own."""
+        self._memory = memory
+
     def detach(self) -> None:
         """Takes a copy of the parameters to the host, on the way to another device (`attach` brings them there)."""
         self.parameters = self.parameters and self.parameters.detached()
@@ -110,11 +122,11 @@ class BaseLayer(ABC):
     def attach_statistics(self, statistics: Array, sums: Array) -> None:  # noqa: B027 - most layers have none
         """Hands over the layer's part of the running statistics and of the reduced sums."""
 
-    def leaves(self) -> Iterator["BaseLayer"]:
+    def leaves(self) -> Iterator[BaseLayer]:
         """The layers that compute: this one, or those inside a block, in forward order."""
         yield self
 
-    def named_leaves(self, path: str) -> Iterator[tuple[str, "BaseLayer"]]:
+    def named_leaves(self, path: str) -> Iterator[tuple[str, BaseLayer]]:
         """(state-dict key, leaf) pairs, `path` being the place of this layer."""
         yield f"{self.name}.{path}", self
 
@@ -136,7 +148,9 @@ class BaseLayer(ABC):
         """
 
     def _buffer(self, name: str, batch: int, size: int, dtype=np.float32) -> Array:
-        """(batch, size) array that is kept between calls and grows to the largest batch seen."""
+        """(batch, size) array for activations, from memory that is kept and grows to the largest batch seen."""
+        if self._memory is not None:
+            return self._memory.take(batch, size, dtype)
         array = self._buffers.get(name)
         if array is None or array.shape[0] < batch or array.shape[1] != size:
             array = self._buffers[name] = self.kernels.array.empty((batch, size), dtype)
@@ -179,7 +193,7 @@ class BaseLayer(ABC):
         """What a copy or a pickle holds: parameters and deltas, no buffers, no tie to a network or device."""
         state = self.__dict__.copy()
         state["parameters"] = self.parameters and self.parameters.detached()
-        state.update(kernels=None, _buffers={}, _input=None, _owner=None)
+        state.update(kernels=None, _buffers={}, _memory=None, _input=None, _owner=None)
         return state
 
     @property

@@ -5,6 +5,7 @@ from types import ModuleType
 
 from pytagi_ddp.nn.chain import Chain
 from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.recompute import BlockMemory
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State
 
 
@@ -54,6 +55,10 @@ class LayerBlock(BaseLayer):
     def attach(self, kernels: ModuleType) -> None:
         super().attach(kernels)
         self.chain.attach(kernels)
+
+    def lend(self, memory: BlockMemory | None) -> None:
+        for operation in self.chain.operations:
+            operation.lend(memory)
 
     def leaves(self) -> Iterator[BaseLayer]:
         return self.chain.leaves()

@@ -5,6 +5,7 @@ from types import ModuleType
 
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.layer_block import LayerBlock
+from pytagi_ddp.nn.recompute import BlockMemory
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, apply_jacobian
 
 
@@ -69,6 +70,10 @@ class ResNetBlock(BaseLayer):
         super().attach(kernels)
         for branch in self._branches:
             branch.attach(kernels)
+
+    def lend(self, memory: BlockMemory | None) -> None:
+        for branch in self._branches:
+            branch.lend(memory)
 
     def leaves(self) -> Iterator[BaseLayer]:
         for branch in self._branches:

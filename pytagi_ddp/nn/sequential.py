@@ -24,6 +24,8 @@ class Sequential(NetworkParameters):
     Args:
         layers: at least one; the first one that is no activation must know the size of its input. A layer belongs
             to one network.
+        checkpoint_blocks: keep only the outputs of blocks (`LayerBlock`, `ResNetBlock`) for the backward pass, and run
+            each block again when it comes to it: less memory, more time, the same bits.
 
     Attributes:
         layers: the layers as given.
@@ -32,9 +34,11 @@ class Sequential(NetworkParameters):
         output_delta_z_buffer: deltas at the input, where `backward` ends (with `input_state_update`).
         input_state_update: whether `backward` computes the deltas of the network's input.
         device: "cpu" or "cuda:<index>"; see `to_device`.
+        checkpoint_blocks: as above; may be set at any time, and a pass back then needs a new forward pass first.
 
     Raises:
-        ValueError: layers that do not fit together, or belong to another network; the message names the sizes.
+        ValueError: layers that do not fit together, or belong to another network; the message names the sizes. Or
+            `checkpoint_blocks` without a block.
         TypeError: something that is no layer.
 
     Example:
@@ -49,10 +53,11 @@ class Sequential(NetworkParameters):
     JMLR 22. Interface: pytagi.
     """
 
-    def __init__(self, *layers: BaseLayer):
+    def __init__(self, *layers: BaseLayer, checkpoint_blocks: bool = False):
         self._chain = Chain(layers, "Sequential")
         try:
             self._build()
+            self._chain.recompute_blocks(checkpoint_blocks)
         except Exception:
             for layer in self.layers:
                 layer.release(self)
@@ -95,6 +100,18 @@ class Sequential(NetworkParameters):
     @property
     def layers(self) -> list[BaseLayer]:
         return self._chain.layers
+
+    @property
+    def checkpoint_blocks(self) -> bool:
+        return self._chain.recomputes
+
+    @checkpoint_blocks.setter
+    def checkpoint_blocks(self, value: bool) -> None:
+        if value != self.checkpoint_blocks:
+            self._chain.recompute_blocks(value)
+            self._trained_batch = 0
+            self._chain.attach(self.kernels)
+            self.forget_graphs()
 
     # -- training ---------------------------------------------------------------------------------------------
 

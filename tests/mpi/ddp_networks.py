@@ -56,12 +56,15 @@ WITHOUT_BATCH_NORM = {
 }
 
 
-def with_batch_norm():
+def with_batch_norm(blocks: int = 1):
     return nn.Sequential(
         nn.Conv2d(2, 3, 3, padding=1, **IMAGE),
         nn.MixtureReLU(),
         nn.BatchNorm2d(3),
-        nn.ResNetBlock(nn.LayerBlock(nn.Conv2d(3, 3, 3, padding=1), nn.MixtureReLU(), nn.BatchNorm2d(3))),
+        *(
+            nn.ResNetBlock(nn.LayerBlock(nn.Conv2d(3, 3, 3, padding=1), nn.MixtureReLU(), nn.BatchNorm2d(3)))
+            for _ in range(blocks)
+        ),
         nn.Linear(108, 4),
     )
 

@@ -117,8 +117,9 @@ def test_activations_take_nothing(name):
 
 @pytest.mark.parametrize("name", ["LayerBlock", "Sequential"])
 def test_layers_are_given_one_by_one(name):
-    (parameter,) = inspect.signature(getattr(nn, name)).parameters.values()
+    parameter, *own = inspect.signature(getattr(nn, name)).parameters.values()
     assert (parameter.name, parameter.kind) == ("layers", inspect.Parameter.VAR_POSITIONAL)
+    assert all(p.kind is inspect.Parameter.KEYWORD_ONLY and p.default is not p.empty for p in own)  # beyond pytagi
 
 
 @pytest.mark.parametrize(("owner", "method"), [(o, m) for o, methods in METHODS.items() for m in methods])

@@ -65,6 +65,16 @@ def test_pass_and_steps(make):
     np.testing.assert_allclose(device.predict(x, 2), host.predict(x, 2), 2e-4, 2e-5)
 
 
+def test_blocks_that_are_run_again():
+    host = randomise(residual())
+    device = copy.deepcopy(host)
+    device.checkpoint_blocks = True
+    device.to_device("cuda")
+    train(host, 2)
+    train(device, 2)
+    assert_equal_states(device, host, 5e-5)
+
+
 def test_there_and_back():
     """Everything comes along, before and after training: the networks stay equal to the last bit where they rest."""
     host = randomise(image())

@@ -1,0 +1,94 @@
+"""Blocks whose activations are computed again in the backward pass instead of being kept."""
+
+from collections.abc import Iterator
+from types import ModuleType
+
+from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.state import Array, Delta, DeltaPool, State
+
+
+class BlockMemory:
+    """Room for the activations of one block, which all blocks of a network use in turn.
+
+    The k-th array that a pass through a block asks for is the k-th here, whatever the block, grown to the largest.
+
+    Attributes:
+        holder: the block whose activations lie here.
+    """
+
+    def __init__(self, kernels: ModuleType):
+        self.holder: BaseLayer | None = None
+        self._empty = kernels.array.empty
+        self._arrays: dict[tuple, Array] = {}
+        self._taken = 0
+
+    def hand_to(self, block: BaseLayer) -> None:
+        """Begins a pass through `block`."""
+        self.holder, self._taken = block, 0
+
+    def take(self, batch: int, size: int, dtype: type) -> Array:
+        key = (self._taken, dtype)
+        self._taken += 1
+        array = self._arrays.get(key)
+        if array is None or array.size < batch * size:
+            self._arrays[key] = None  # before the larger one is there
+            array = self._arrays[key] = self._empty(batch * size, dtype)
+        return array[: batch * size].reshape(batch, size)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self._arrays.values())
+
+
+class Recomputed(BaseLayer):
+    """Runs a block and keeps its output only. Not a layer of the user's: chains put it around their blocks.
+
+    The backward pass runs the block again first: the same kernels over the same input, so the same bits. Batch
+    statistics are not taken again. The block that ran last is not run again: its activations still lie there.
+    """
+
+    name = "Recomputed"
+
+    def __init__(self, block: BaseLayer):
+        super().__init__()
+        self.block = block
+        self.in_shape, self.out_shape = block.in_shape, block.out_shape
+        self.memory: BlockMemory | None = None  # of the block; what this layer keeps lies in buffers of its own
+
+    def leaves(self) -> Iterator[BaseLayer]:
+        return self.block.leaves()
+
+    def attach(self, kernels: ModuleType) -> None:
+        super().attach(kernels)
+        self.block.attach(kernels)
+
+    def forward(self, state: State) -> State:
+        self._input = state
+        self.memory.hand_to(self)
+        out = self.block.forward(state)
+        kept = (None if a is None else self._buffer(name, *a.shape) for name, a in zip(State._fields, out, strict=True))
+        result = State(*kept)
+        for source, target in zip(out, result, strict=True):
+            if source is not None:
+                self.kernels.array.copy(source, target)
+        return result
+
+    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
+        if self.memory.holder is not self:
+            self.memory.hand_to(self)
+            for leaf in self.block.leaves():
+                leaf.again = True
+            try:
+                self.block.forward(self._input)
+            finally:
+                for leaf in self.block.leaves():
+                    leaf.again = False
+        return self.block.backward(delta, pool, need_input, accumulate)
+
+    def __getstate__(self) -> dict:
+        return super().__getstate__() | {"memory": None}
+
+
+def is_block(layer: BaseLayer) -> bool:
+    """Whether `layer` is made of others."""
+    return next(layer.leaves()) is not layer

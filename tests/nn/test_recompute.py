@@ -1,0 +1,187 @@
+"""Blocks that are run again in the backward pass: the same bits, for less memory."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import nn
+from pytagi_ddp.models import resnet8_cifar10
+from tests.nn.networks import randomise
+from tests.nn.test_memory import Trainer, large_allocations
+
+
+def unit(c_in, c_out, **options):
+    return [nn.Conv2d(c_in, c_out, bias=False, **options), nn.MixtureReLU(), nn.BatchNorm2d(c_out)]
+
+
+def residual():
+    """Both kinds of residual block; a strided one; what is in place after a block."""
+    return [
+        *unit(3, 8, kernel_size=3, padding=1, in_width=8, in_height=8),
+        nn.ResNetBlock(nn.LayerBlock(*unit(8, 8, kernel_size=3, padding=1), *unit(8, 8, kernel_size=3, padding=1))),
+        nn.ReLU(),
+        nn.ResNetBlock(
+            nn.LayerBlock(*unit(8, 16, kernel_size=3, stride=2, padding=1, padding_type=2)),
+            nn.LayerBlock(*unit(8, 16, kernel_size=2, stride=2)),
+        ),
+        nn.ResNetBlock(nn.LayerBlock(*unit(16, 16, kernel_size=3, padding=1), nn.Tanh())),
+        nn.Linear(256, 10),
+    ]
+
+
+def mixed():
+    """Pooling, other norms, changes of image order and a block in a block."""
+    return [
+        nn.LayerBlock(
+            nn.Conv2d(3, 4, 3, padding=1, in_width=8, in_height=8), nn.LayerNorm([4, 8, 8]), nn.MaxPool2d(2, 2)
+        ),
+        nn.LayerBlock(nn.Linear(64, 64), nn.MixtureSigmoid()),
+        nn.ResNetBlock(nn.LayerBlock(nn.Linear(64, 64), nn.LayerBlock(nn.ReLU(), nn.Linear(64, 64)))),
+        nn.BatchNorm2d(64),
+        nn.Linear(64, 10),
+    ]
+
+
+def deep():
+    def block():
+        return nn.ResNetBlock(
+            nn.LayerBlock(*unit(8, 8, kernel_size=3, padding=1), *unit(8, 8, kernel_size=3, padding=1))
+        )
+
+    return [nn.Conv2d(3, 8, 3, padding=1, in_width=8, in_height=8), *(block() for _ in range(6)), nn.Linear(512, 10)]
+
+
+def twins(layers, input_state_update=False) -> tuple[Trainer, Trainer]:
+    """Two trainers of equal networks; the second one recomputes its blocks."""
+    kept = Trainer(layers(), input_state_update)
+    recomputed = copy.deepcopy(kept)
+    recomputed.net.checkpoint_blocks = True
+    return kept, recomputed
+
+
+def same(a: nn.Sequential, b: nn.Sequential) -> bool:
+    pairs = [(a.arena.theta, b.arena.theta), (a.arena.statistics, b.arena.statistics), (a.arena.tail, b.arena.tail)]
+    return all(np.array_equal(x, y) for x, y in pairs)
+
+
+@pytest.mark.parametrize("input_state_update", [False, True])
+@pytest.mark.parametrize("layers", [residual, mixed])
+def test_training_gives_the_same_bits(layers, input_state_update):
+    kept, recomputed = twins(layers, input_state_update)
+    for batch in (8, 32, 5, 32):
+        for trainer in (kept, recomputed):
+            trainer.step(batch)
+        assert np.array_equal(kept.net.output_z_buffer.mu_a, recomputed.net.output_z_buffer.mu_a)
+        assert same(kept.net, recomputed.net), batch
+        if input_state_update:
+            assert np.array_equal(kept.net.get_input_states(), recomputed.net.get_input_states())
+    assert np.array_equal(kept.net.predict(kept.x, 7), recomputed.net.predict(kept.x, 7))
+
+
+def test_deltas_accumulate_over_passes():
+    kept, recomputed = twins(residual)
+    for trainer in (kept, recomputed):
+        trainer.net._accumulate = True
+        for rows in (slice(0, 9), slice(9, 32)):
+            trainer.net(trainer.x[rows])
+            buffers = (trainer.net.output_z_buffer, trainer.y[rows], trainer.noise[rows])
+            trainer.updater.update(*buffers, trainer.net.input_delta_z_buffer)
+            trainer.net.backward()
+        trainer.net.step()
+    assert same(kept.net, recomputed.net)
+
+
+def test_statistics_of_all_ranks_are_not_asked_for_again():
+    kept, recomputed = twins(residual)
+    calls = []
+    for trainer in (kept, recomputed):
+        for leaf in trainer.net.arena.leaves:
+            if isinstance(leaf, nn.BatchNorm2d):
+                leaf.reduce_sums = lambda sums, net=trainer.net: calls.append(net)
+        trainer.step()
+    assert calls.count(recomputed.net) == calls.count(kept.net) == 6
+    assert same(kept.net, recomputed.net)
+
+
+def test_it_takes_less_memory():
+    def kept_bytes(net):
+        operations = [*net._chain.operations, *net._chain.leaves()]
+        own = sum(a.nbytes for op in operations for a in op._buffers.values())
+        return own + sum(memory.nbytes for memory in {op.memory for op in operations if hasattr(op, "memory")})
+
+    kept, recomputed = twins(deep)
+    for trainer in (kept, recomputed):
+        for _ in range(2):
+            trainer.step()
+    assert kept_bytes(recomputed.net) < 0.45 * kept_bytes(kept.net)
+
+
+@pytest.mark.parametrize("batch", [32, 9])
+def test_a_steady_step_allocates_nothing(batch):
+    trainer = twins(residual)[1]
+    for _ in range(2):
+        trainer.step()
+    assert large_allocations(lambda: trainer.step(batch)) == []
+
+
+def test_the_last_block_is_not_run_again():
+    trainer = twins(residual)[1]
+    ran = []
+    for layer in trainer.net.layers:
+        if isinstance(layer, nn.ResNetBlock):
+            forward = layer.forward
+            layer.forward = lambda state, layer=layer, forward=forward: ran.append(layer) or forward(state)
+    trainer.step()
+    blocks = [layer for layer in trainer.net.layers if isinstance(layer, nn.ResNetBlock)]
+    assert ran == [*blocks, blocks[1], blocks[0]]
+
+
+def test_switched_on_and_off():
+    kept, other = twins(residual)
+    for value in (True, False, True):
+        other.net.checkpoint_blocks = value
+        assert other.net.checkpoint_blocks is value
+        for trainer in (kept, other):
+            trainer.step()
+        assert same(kept.net, other.net)
+    other.net(other.x)
+    other.net.checkpoint_blocks = False
+    with pytest.raises(RuntimeError, match="needs a forward pass"):
+        other.net.backward()
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))])
+def test_copies_recompute_too(duplicate):
+    kept, recomputed = twins(residual)
+    for trainer in (kept, recomputed):
+        trainer.step()
+    recomputed.net = duplicate(recomputed.net)
+    assert recomputed.net.checkpoint_blocks
+    for trainer in (kept, recomputed):
+        trainer.step()
+    assert same(kept.net, recomputed.net)
+
+
+def test_names_and_profile_do_not_change():
+    kept, recomputed = twins(residual)
+    assert list(recomputed.net.state_dict()) == list(kept.net.state_dict())
+    rows = recomputed.net.profile(recomputed.x, recomputed.y, repeat=1).rows
+    assert [row.key for row in rows] == [row.key for row in kept.net.profile(kept.x, kept.y, repeat=1).rows]
+
+
+def test_as_an_argument():
+    assert not nn.Sequential(*residual()).checkpoint_blocks
+    assert nn.Sequential(*residual(), checkpoint_blocks=True).checkpoint_blocks
+    assert resnet8_cifar10(checkpoint_blocks=True).checkpoint_blocks
+
+
+def test_without_a_block_it_is_refused():
+    layers = [nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)]
+    with pytest.raises(ValueError, match="here is none"):
+        nn.Sequential(*layers, checkpoint_blocks=True)
+    net = randomise(nn.Sequential(*layers))  # the layers are free again
+    with pytest.raises(ValueError, match="here is none"):
+        net.checkpoint_blocks = True
+    assert not net.checkpoint_blocks and len(net(np.zeros(3))) == 2
