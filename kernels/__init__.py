@@ -4,27 +4,43 @@ A layer asks for its kernels once, by device, and then calls `kernels.linear.for
 it runs. This is the only place that looks at the device.
 """
 
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
 
 from pytagi_ddp import cuda as devices
 
+PRECISIONS = ("float32", "mixed")
 
-def get_kernels(device: str) -> ModuleType | SimpleNamespace:
+
+def get_kernels(device: str, precision: str = "float32") -> ModuleType | SimpleNamespace:
     """The kernel modules for `device`: "cpu", "cuda:<index>", or "cuda" for the current GPU. Equal names, same object.
 
+    Args:
+        device: where they run.
+        precision: "float32", or "mixed" for bfloat16 factors in the products that make variances, on CPUs that have
+            the instructions.
+
     Raises:
-        ValueError: unknown device name.
-        RuntimeError: a device that is not there, or that this installation cannot use; the message says why.
+        ValueError: unknown device name or precision.
+        RuntimeError: a device that is not there, or that this installation cannot use, or a precision that the device
+            does not have; the message says why.
     """
-    return _kernels(device if device == "cpu" else devices.device_name(device))
+    if precision not in PRECISIONS:
+        raise ValueError(f'unknown precision {precision!r}: expected "float32" or "mixed"')
+    return _kernels(device if device == "cpu" else devices.device_name(device), precision)
 
 
 @cache
-def _kernels(device: str) -> ModuleType | SimpleNamespace:
+def _kernels(device: str, precision: str) -> ModuleType | SimpleNamespace:
     if device == "cpu":
-        return import_module("pytagi_ddp.kernels.cpu")
+        package = import_module("pytagi_ddp.kernels.cpu")
+        return package if precision == "float32" else _mixed(package)
+    if precision == "mixed":
+        raise RuntimeError(
+            f'precision "mixed" is one of CPUs, not of {device!r}: keep "float32", and set '
+            "pytagi_ddp.cuda.allow_tf32 = True for faster products on a GPU"
+        )
     index = int(device.removeprefix("cuda:"))
     if not (devices.is_simulated() or devices.is_device_available(index)):
         reason = devices.why_not() or f"there are {devices.get_device_count()} GPUs"
@@ -32,3 +48,15 @@ def _kernels(device: str) -> ModuleType | SimpleNamespace:
     package = import_module("pytagi_ddp.kernels.cuda")
     modules = {name: getattr(package, name) for name in package.__all__}
     return SimpleNamespace(**modules | {"array": package.array.arrays(index)})
+
+
+def _mixed(package: ModuleType) -> SimpleNamespace:
+    """The kernels of `package` with bfloat16 products in dense layers and convolutions."""
+    reason = package.linear.why_not_mixed()
+    if reason:
+        raise RuntimeError(f'precision "mixed" cannot be used: {reason}; keep "float32"')
+    modules = {name: getattr(package, name) for name in package.__all__}
+    for name in ("linear", "conv2d"):
+        forward, backward = (partial(getattr(modules[name], way), mixed=True) for way in ("forward", "backward"))
+        modules[name] = SimpleNamespace(forward=forward, backward=backward)
+    return SimpleNamespace(**modules)

@@ -7,6 +7,10 @@ cdef extern from "loops.h" nogil:
     void sum_rows(const float* x, size_t stride, float* total, size_t rows, size_t width)
 
 
+ctypedef void (*Product)(bint ta, bint tb, int m, int n, int k, const float* a, long lda, const float* b, long ldb,
+                         float beta, float* c, long ldc) noexcept nogil
+
+
 cdef struct Grid:  # rows x columns of an output, cut into row_parts x column_parts tiles: one per thread
     int row_parts
     int column_parts
@@ -21,6 +25,7 @@ cdef void product(bint ta, bint tb, int m, int n, int k, const float* a, long ld
                   float beta, float* c, long ldc) noexcept nogil
 cdef void copy_rows(const float* x, long stride, float* out, int rows, int width) noexcept nogil
 cdef void fill_rows(float* out, long stride, const float* row, int rows, int width) noexcept nogil
-cdef void times_panels(const float* a, int m, int k, const float* b, int n, float beta, float* c,
+cdef Product variance_product(bint mixed) except NULL
+cdef void times_panels(Product multiply, const float* a, int m, int k, const float* b, int n, float beta, float* c,
                        long ldc) noexcept nogil
 cdef const float* packed(const float* x, long stride, int rows, int width, float* out) noexcept nogil

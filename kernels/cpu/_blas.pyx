@@ -6,12 +6,19 @@ OpenBLAS for AVX-512 also has kernels that read operands in place, and takes the
 (C = A B and A^T B; A B^T while C has at most 1200 elements). In tiles of that size, with operands that lie closely
 together, they reach 115 % of what the same library does on large square matrices, and 2.3 times its speed when one
 edge is 16. So that is how `product` calls it; any other library gets whole products.
+
+Products of variances may be made in bfloat16 instead: see bfloat16.h.
 """
 
 from libc.string cimport memcpy, memset
 from scipy.linalg.cython_blas cimport sgemm
 
 from threadpoolctl import ThreadpoolController
+
+cdef extern from "bfloat16.h" nogil:
+    bint has_bfloat16()
+    void bfloat16_product(bint ta, bint tb, int m, int n, int k, const float* a, long lda, const float* b, long ldb,
+                          float beta, float* c, long ldc)
 
 cdef enum:
     SMALL = 1000000
@@ -32,6 +39,20 @@ def set_small_kernels(bint value):
     """For tests: both ways must give the same results on any machine."""
     global small_kernels
     small_kernels = value
+
+
+def why_not_mixed() -> str | None:
+    """What keeps products of variances from being made in bfloat16; None if nothing does."""
+    return None if has_bfloat16() else "this CPU has no avx512_bf16 instructions, or the compiler did not know them"
+
+
+cdef Product variance_product(bint mixed) except NULL:
+    """What multiplies variances: `product`, or, mixed, the same of factors that are rounded to bfloat16."""
+    if not mixed:
+        return product
+    if not has_bfloat16():
+        raise RuntimeError(f"mixed: {why_not_mixed()}")
+    return bfloat16_product
 
 
 cdef int panel_width() noexcept nogil:
@@ -72,13 +93,13 @@ cdef inline void tile(bint ta, bint tb, int m, int n, int k, const float* a, int
     sgemm(flags + tb, flags + ta, &n, &m, &k, &one, <float*>b, &ldb, <float*>a, &lda, &beta, c, &ldc)
 
 
-cdef void times_panels(const float* a, int m, int k, const float* b, int n, float beta, float* c,
+cdef void times_panels(Product multiply, const float* a, int m, int k, const float* b, int n, float beta, float* c,
                        long ldc) noexcept nogil:
     """c (m x n) = a b + beta c, with b in panels of `panel_width` columns."""
     cdef int first, width, panel = panel_width()
     for first from 0 <= first < n by panel:
         width = min(panel, n - first)
-        product(False, False, m, width, k, a, k, b + <long>first * k, width, beta, c + first, ldc)
+        multiply(False, False, m, width, k, a, k, b + <long>first * k, width, beta, c + first, ldc)
 
 
 cdef Grid best_grid(long rows, long columns, int tiles) noexcept nogil:

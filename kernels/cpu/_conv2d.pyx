@@ -10,8 +10,8 @@ see _winograd.pyx.
 
 from cython.parallel cimport parallel, prange
 
-from pytagi_ddp.kernels.cpu._blas cimport (Grid, best_grid, copy_rows, cut, fill_rows, lines, panel_width, square,
-                                             square_plus, times_panels)
+from pytagi_ddp.kernels.cpu._blas cimport (Grid, Product, best_grid, copy_rows, cut, fill_rows, lines, panel_width,
+                                           product, square, square_plus, times_panels, variance_product)
 from pytagi_ddp.kernels.cpu._conv2d_state cimport state_size, state_tile
 from pytagi_ddp.kernels.cpu._conv2d_weight cimport add_parts, sums_size, weight_size, weight_slices, weight_tile
 from pytagi_ddp.kernels.cpu._patches cimport ROWS, Patches, chunk_of, gather, positions_of
@@ -31,7 +31,7 @@ cdef bint shaped(const Py_ssize_t* shape, Py_ssize_t n0, Py_ssize_t n1, Py_ssize
 
 def forward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] var, const float[:, :, :, ::1] w_mu,
             const float[:, :, :, ::1] w_var, const float[::1] b_mu, const float[::1] b_var,
-            float[:, :, :, ::1] out_mu, float[:, :, :, ::1] out_var, int stride, int pad, int threads):
+            float[:, :, :, ::1] out_mu, float[:, :, :, ::1] out_var, int stride, int pad, int threads, bint mixed):
     cdef int B = mu.shape[0], H = mu.shape[1], W = mu.shape[2], C = mu.shape[3], O = w_mu.shape[0], k = w_mu.shape[2]
     cdef int Ho = out_mu.shape[1], Wo = out_mu.shape[2], t
     if stride < 1 or pad < 0:
@@ -44,6 +44,7 @@ def forward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] var, const f
                          out_mu=out_mu, out_var=out_var)
     cdef Patches patches = Patches(<float*>&mu[0, 0, 0, 0], B, H, W, C, k, k, stride, pad, pad, Ho, Wo)
     cdef long positions = positions_of(&patches)
+    cdef Product multiply_var = variance_product(mixed)
     if <double>positions * O * C * k * k < SERIAL:
         threads = 1
     cdef bint fast = winograd(&patches, O)
@@ -59,7 +60,7 @@ def forward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] var, const f
     cdef const float* bias_mu = <const float*>NULL if b_mu is None else &b_mu[0]
     cdef const float* bias_var = <const float*>NULL if b_var is None else &b_var[0]
     for t in prange(threads, schedule="static", num_threads=threads, nogil=True):
-        forward_tile(patches, variance, &w_mu[0, 0, 0, 0], &w_var[0, 0, 0, 0], bias_mu, bias_var,
+        forward_tile(multiply_var, patches, variance, &w_mu[0, 0, 0, 0], &w_var[0, 0, 0, 0], bias_mu, bias_var,
                      &out_mu[0, 0, 0, 0], &out_var[0, 0, 0, 0], O,
                      cut(positions, t // grid.column_parts, grid.row_parts),
                      cut(positions, t // grid.column_parts + 1, grid.row_parts),
@@ -67,11 +68,12 @@ def forward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] var, const f
                      cut(O, t % grid.column_parts + 1, grid.column_parts), &scratch[t * per_thread])
 
 
-cdef void forward_tile(Patches patches, const float* var, const float* w_mu, const float* w_var, const float* b_mu,
-                       const float* b_var, float* out_mu, float* out_var, int O, long n0, long n1, int o0, int o1,
-                       float* block) noexcept nogil:
+cdef void forward_tile(Product multiply_var, Patches patches, const float* var, const float* w_mu, const float* w_var,
+                       const float* b_mu, const float* b_var, float* out_mu, float* out_var, int O, long n0, long n1,
+                       int o0, int o1, float* block) noexcept nogil:
     if winograd(&patches, O):
-        winograd_forward(&patches, var, w_mu, w_var, b_mu, b_var, out_mu, out_var, O, n0, n1, o0, o1, block)
+        winograd_forward(multiply_var, &patches, var, w_mu, w_var, b_mu, b_var, out_mu, out_var, O, n0, n1, o0, o1,
+                         block)
         return
     cdef const float* mu = patches.x
     cdef int C = patches.channels, taps = patches.kernel_height * patches.kernel_width, width = o1 - o0
@@ -93,22 +95,23 @@ cdef void forward_tile(Patches patches, const float* var, const float* w_mu, con
                 fill_rows(out_var + n * O + o0, O, b_var + o0 if b_var else NULL, rows, width)
             patches.x = <float*>mu
             gather(&patches, n, rows, c, c1, block)
-            times_panels(block, rows, columns, w, width, 1, out_mu + n * O + o0, O)
+            times_panels(product, block, rows, columns, w, width, 1, out_mu + n * O + o0, O)
             square(block, block, <long>rows * columns)
-            times_panels(block, rows, columns, s, width, 1, out_var + n * O + o0, O)
+            times_panels(multiply_var, block, rows, columns, s, width, 1, out_var + n * O + o0, O)
             if var:
                 patches.x = <float*>var
                 gather(&patches, n, rows, c, c1, block)
-                times_panels(block, rows, columns, w2s, width, 1, out_var + n * O + o0, O)
+                times_panels(multiply_var, block, rows, columns, w2s, width, 1, out_var + n * O + o0, O)
 
 
-cdef void winograd_forward(const Patches* p, const float* var, const float* w_mu, const float* w_var,
-                           const float* b_mu, const float* b_var, float* out_mu, float* out_var, int O, int t0, int t1,
-                           int o0, int o1, float* scratch) noexcept nogil:
-    cdef Convolution mean = Convolution(p.x, False, w_mu, NULL, MEAN, False, False, b_mu, False, NULL, out_mu)
-    cdef Convolution from_mean = Convolution(p.x, True, w_var, NULL, MEAN, False, True, b_var, False, NULL, out_var)
-    cdef Convolution from_var = Convolution(var, False, w_mu, w_var, SQUARE_PLUS, False, True, NULL, True, NULL,
-                                             out_var)
+cdef void winograd_forward(Product multiply_var, const Patches* p, const float* var, const float* w_mu,
+                           const float* w_var, const float* b_mu, const float* b_var, float* out_mu, float* out_var,
+                           int O, int t0, int t1, int o0, int o1, float* scratch) noexcept nogil:
+    cdef Convolution mean = Convolution(product, p.x, False, w_mu, NULL, MEAN, False, False, b_mu, False, NULL, out_mu)
+    cdef Convolution from_mean = Convolution(multiply_var, p.x, True, w_var, NULL, MEAN, False, True, b_var, False,
+                                             NULL, out_var)
+    cdef Convolution from_var = Convolution(multiply_var, var, False, w_mu, w_var, SQUARE_PLUS, False, True, NULL, True,
+                                            NULL, out_var)
     convolve(&mean, p, O, t0, t1, o0, o1, scratch)
     convolve(&from_mean, p, O, t0, t1, o0, o1, scratch)
     if var:
@@ -139,7 +142,7 @@ cdef void pack_outputs(const float* w, float* out, float* block, int C, int taps
 def backward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] jcb, const float[:, :, :, ::1] delta_mu,
              const float[:, :, :, ::1] delta_var, const float[:, :, :, ::1] w_mu, float[:, :, :, ::1] in_delta_mu,
              float[:, :, :, ::1] in_delta_var, float[:, :, :, ::1] g_w, float[:, :, :, ::1] h_w, float[::1] g_b,
-             float[::1] h_b, int stride, int pad, bint accumulate, int threads):
+             float[::1] h_b, int stride, int pad, bint accumulate, int threads, bint mixed):
     cdef int B = mu.shape[0], H = mu.shape[1], W = mu.shape[2], C = mu.shape[3], O = w_mu.shape[0], k = w_mu.shape[2]
     cdef int Ho = delta_mu.shape[1], Wo = delta_mu.shape[2], t
     if stride < 1 or pad < 0:
@@ -153,6 +156,7 @@ def backward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] jcb, const 
         raise size_error("conv2d.backward", mu=mu, jcb=jcb, delta_mu=delta_mu, delta_var=delta_var, w_mu=w_mu,
                          in_delta_mu=in_delta_mu, in_delta_var=in_delta_var, g_w=g_w, h_w=h_w, g_b=g_b, h_b=h_b)
     cdef Patches patches = Patches(<float*>&mu[0, 0, 0, 0], B, H, W, C, k, k, stride, pad, pad, Ho, Wo)
+    cdef Product multiply_var = variance_product(mixed)
     if <double>positions_of(&patches) * O * C * k * k < SERIAL:
         threads = 1
     cdef int slices = weight_slices(threads, C, k * k)
@@ -169,10 +173,10 @@ def backward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] jcb, const 
     with nogil, parallel(num_threads=threads):
         for t in prange(threads, schedule="static"):
             if in_mu:
-                state_tile(&patches, &delta_mu[0, 0, 0, 0], &delta_var[0, 0, 0, 0], &w_mu[0, 0, 0, 0], jacobian,
-                           in_mu, in_var, O, t, threads, blocks + t * per_thread)
-            weight_tile(&patches, &delta_mu[0, 0, 0, 0], &delta_var[0, 0, 0, 0], &g_w[0, 0, 0, 0], &h_w[0, 0, 0, 0],
-                        bias_g, bias_h, accumulate, O, t, threads, slices, totals + t * sums,
+                state_tile(multiply_var, &patches, &delta_mu[0, 0, 0, 0], &delta_var[0, 0, 0, 0], &w_mu[0, 0, 0, 0],
+                           jacobian, in_mu, in_var, O, t, threads, blocks + t * per_thread)
+            weight_tile(multiply_var, &patches, &delta_mu[0, 0, 0, 0], &delta_var[0, 0, 0, 0], &g_w[0, 0, 0, 0],
+                        &h_w[0, 0, 0, 0], bias_g, bias_h, accumulate, O, t, threads, slices, totals + t * sums,
                         blocks + t * per_thread)
         if slices < threads:
             for t in prange(threads, schedule="static"):

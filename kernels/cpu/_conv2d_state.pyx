@@ -9,7 +9,7 @@ position, and each of them twice; it wins where the map shrinks or the channels 
 
 from libc.string cimport memcpy, memset
 
-from pytagi_ddp.kernels.cpu._blas cimport (Grid, best_grid, cut, fill_rows, panel_width, product, square,
+from pytagi_ddp.kernels.cpu._blas cimport (Grid, Product, best_grid, cut, fill_rows, panel_width, product, square,
                                              times_jacobian, times_panels)
 from pytagi_ddp.kernels.cpu._patches cimport COLUMNS, ROWS, Patches, chunk_of, gather, positions_of, scatter
 from pytagi_ddp.kernels.cpu._winograd cimport MEAN, SQUARE, Convolution, convolve, tiles_of, winograd, winograd_size
@@ -41,17 +41,17 @@ cdef size_t state_size(const Patches* image, int O, int tiles) noexcept nogil:
     return columns * <size_t>(ROWS + 2 * (C // grid.column_parts + 16)) + results
 
 
-cdef void state_tile(const Patches* image, const float* delta_mu, const float* delta_var, const float* w_mu,
-                     const float* jcb, float* in_mu, float* in_var, int O, int tile, int tiles,
+cdef void state_tile(Product multiply_var, const Patches* image, const float* delta_mu, const float* delta_var,
+                     const float* w_mu, const float* jcb, float* in_mu, float* in_var, int O, int tile, int tiles,
                      float* scratch) noexcept nogil:
     cdef int s = image.stride, y, x
     cdef Patches p
     if winograd(image, O):
-        state_winograd(image, delta_mu, delta_var, w_mu, jcb, in_mu, in_var, O, tile, tiles, scratch)
+        state_winograd(multiply_var, image, delta_mu, delta_var, w_mu, jcb, in_mu, in_var, O, tile, tiles, scratch)
         return
     if scatters(image, O, tiles):
-        state_scattered(image, delta_mu, delta_var, w_mu, jcb, in_mu, in_var, O, <long>image.batch * tile // tiles,
-                        <long>image.batch * (tile + 1) // tiles, scratch)
+        state_scattered(multiply_var, image, delta_mu, delta_var, w_mu, jcb, in_mu, in_var, O,
+                        <long>image.batch * tile // tiles, <long>image.batch * (tile + 1) // tiles, scratch)
         return
     p.batch, p.height, p.width, p.channels, p.stride = image.batch, image.out_height, image.out_width, O, 1
     for y in range(min(s, image.height)):
@@ -62,17 +62,18 @@ cdef void state_tile(const Patches* image, const float* delta_mu, const float* d
             p.kernel_width = phase_taps(image.kernel_width, s, image.left, x)
             p.left = p.kernel_width - 1 - (x + image.left) // s
             p.out_width = (image.width - x + s - 1) // s
-            state_phase(p, image, delta_mu, delta_var, w_mu, jcb, in_mu, in_var, y, x, tile, tiles, scratch)
+            state_phase(multiply_var, p, image, delta_mu, delta_var, w_mu, jcb, in_mu, in_var, y, x, tile, tiles,
+                        scratch)
 
 
-cdef void state_winograd(const Patches* image, const float* delta_mu, const float* delta_var, const float* w_mu,
-                         const float* jcb, float* in_mu, float* in_var, int O, int tile, int tiles,
+cdef void state_winograd(Product multiply_var, const Patches* image, const float* delta_mu, const float* delta_var,
+                         const float* w_mu, const float* jcb, float* in_mu, float* in_var, int O, int tile, int tiles,
                          float* scratch) noexcept nogil:
     cdef int C = image.channels, n = tiles_of(image), i
     cdef Grid grid = best_grid(n, C, tiles)
     cdef Convolution jobs[2]
-    jobs[0] = Convolution(delta_mu, False, w_mu, NULL, MEAN, True, False, NULL, False, jcb, in_mu)
-    jobs[1] = Convolution(delta_var, False, w_mu, NULL, SQUARE, True, False, NULL, False, jcb, in_var)
+    jobs[0] = Convolution(product, delta_mu, False, w_mu, NULL, MEAN, True, False, NULL, False, jcb, in_mu)
+    jobs[1] = Convolution(multiply_var, delta_var, False, w_mu, NULL, SQUARE, True, False, NULL, False, jcb, in_var)
     for i in range(2):
         convolve(&jobs[i], image, O, cut(n, tile // grid.column_parts, grid.row_parts),
                  cut(n, tile // grid.column_parts + 1, grid.row_parts),
@@ -80,9 +81,9 @@ cdef void state_winograd(const Patches* image, const float* delta_mu, const floa
                  cut(C, tile % grid.column_parts + 1, grid.column_parts), scratch)
 
 
-cdef void state_phase(Patches p, const Patches* image, const float* delta_mu, const float* delta_var,
-                      const float* w_mu, const float* jcb, float* in_mu, float* in_var, int y, int x, int tile,
-                      int tiles, float* block) noexcept nogil:
+cdef void state_phase(Product multiply_var, Patches p, const Patches* image, const float* delta_mu,
+                      const float* delta_var, const float* w_mu, const float* jcb, float* in_mu, float* in_var, int y,
+                      int x, int tile, int tiles, float* block) noexcept nogil:
     """Deltas of the pixels (y, x) modulo the stride."""
     cdef int O = p.channels, C = image.channels, taps = p.kernel_height * p.kernel_width, chunk = chunk_of(O, taps)
     cdef Grid grid = best_grid(positions_of(&p), C, tiles)
@@ -112,10 +113,10 @@ cdef void state_phase(Patches p, const Patches* image, const float* delta_mu, co
             else:
                 p.x = <float*>delta_mu
                 gather(&p, n, rows, o, o1, block)
-                times_panels(block, rows, columns, w, width, o > 0, mean + (n - n0) * stride, stride)
+                times_panels(product, block, rows, columns, w, width, o > 0, mean + (n - n0) * stride, stride)
                 p.x = <float*>delta_var
                 gather(&p, n, rows, o, o1, block)
-                times_panels(block, rows, columns, w2, width, o > 0, var + (n - n0) * stride, stride)
+                times_panels(multiply_var, block, rows, columns, w2, width, o > 0, var + (n - n0) * stride, stride)
             if o1 == O:
                 place(&p, image, mean + (n - n0) * stride, var + (n - n0) * stride, stride, jcb, in_mu, in_var, n,
                       rows, y, x, c0, c1)
@@ -157,8 +158,8 @@ cdef void place(const Patches* p, const Patches* image, const float* mean, const
             times_jacobian(in_mu + pixel, in_var + pixel, jcb + pixel, c1 - c0)
 
 
-cdef void state_scattered(const Patches* image, const float* delta_mu, const float* delta_var, const float* w_mu,
-                          const float* jcb, float* in_mu, float* in_var, int O, int b0, int b1,
+cdef void state_scattered(Product multiply_var, const Patches* image, const float* delta_mu, const float* delta_var,
+                          const float* w_mu, const float* jcb, float* in_mu, float* in_var, int O, int b0, int b1,
                           float* block) noexcept nogil:
     """Deltas of images b0:b1, by adding up what each output position sends to its taps."""
     cdef Patches p = image[0]
@@ -182,7 +183,7 @@ cdef void state_scattered(const Patches* image, const float* delta_mu, const flo
             product(False, False, rows, columns, O, delta_mu + n * O, O, w, columns, 0, block, columns)
             p.x = in_mu
             scatter(&p, n, rows, c, c1, block)
-            product(False, False, rows, columns, O, delta_var + n * O, O, w2, columns, 0, block, columns)
+            multiply_var(False, False, rows, columns, O, delta_var + n * O, O, w2, columns, 0, block, columns)
             p.x = in_var
             scatter(&p, n, rows, c, c1, block)
     if jcb:

@@ -3,7 +3,7 @@
 
 from libc.string cimport memcpy, memset
 
-from pytagi_ddp.kernels.cpu._blas cimport add, cut, packed, panel_width, product, square, sum_rows
+from pytagi_ddp.kernels.cpu._blas cimport Product, add, cut, packed, panel_width, product, square, sum_rows
 from pytagi_ddp.kernels.cpu._patches cimport ROWS, Patches, chunk_of, gather, positions_of
 from pytagi_ddp.kernels.cpu._winograd cimport tiles_of, winograd
 from pytagi_ddp.kernels.cpu._winograd_weight cimport add_tiles, restore_sums, winograd_chunk, winograd_weight_size
@@ -48,9 +48,9 @@ cdef size_t weight_size(const Patches* p, int O) noexcept nogil:
     return ROWS * <size_t>(channels_of(p, O) * taps_of(p, O) + panel_width())
 
 
-cdef void weight_tile(const Patches* patches, const float* delta_mu, const float* delta_var, float* g_w, float* h_w,
-                      float* g_b, float* h_b, bint accumulate, int O, int tile, int tiles, int slices, float* totals,
-                      float* block) noexcept nogil:
+cdef void weight_tile(Product multiply_var, const Patches* patches, const float* delta_mu, const float* delta_var,
+                      float* g_w, float* h_w, float* g_b, float* h_b, bint accumulate, int O, int tile, int tiles,
+                      int slices, float* totals, float* block) noexcept nogil:
     """Sums for a slice of the channels over a share of the positions; with channel 0, those of the bias."""
     cdef int C = patches.channels, chunk = channels_of(patches, O), c, end
     cdef int c0 = cut(C, tile % slices, slices), c1 = cut(C, tile % slices + 1, slices)
@@ -75,9 +75,9 @@ cdef void weight_tile(const Patches* patches, const float* delta_mu, const float
         if n0 == n1:
             memset(g, 0, 2 * (h - g) * sizeof(float))
         elif winograd(patches, O):
-            add_tiles(patches, delta_mu, delta_var, O, c, end, n0, n1, g, h, block)
+            add_tiles(multiply_var, patches, delta_mu, delta_var, O, c, end, n0, n1, g, h, block)
         else:
-            add_patches(patches, delta_mu, delta_var, O, c, end, n0, n1, g, h, block)
+            add_patches(multiply_var, patches, delta_mu, delta_var, O, c, end, n0, n1, g, h, block)
         if alone:
             unpack(patches, g, g_w, O, c, end, 0, O, accumulate)
             unpack(patches, h, h_w, O, c, end, 0, O, accumulate)
@@ -85,8 +85,8 @@ cdef void weight_tile(const Patches* patches, const float* delta_mu, const float
             g = h + (h - g)
 
 
-cdef void add_patches(const Patches* p, const float* delta_mu, const float* delta_var, int O, int c0, int c1, long n0,
-                      long n1, float* g, float* h, float* block) noexcept nogil:
+cdef void add_patches(Product multiply_var, const Patches* p, const float* delta_mu, const float* delta_var, int O,
+                      int c0, int c1, long n0, long n1, float* g, float* h, float* block) noexcept nogil:
     """g and h, each (O, taps, channels c0:c1) = the sums over positions n0:n1."""
     cdef int columns = (c1 - c0) * p.kernel_height * p.kernel_width, rows
     cdef float* panel = block + <long>ROWS * columns
@@ -94,18 +94,18 @@ cdef void add_patches(const Patches* p, const float* delta_mu, const float* delt
     for n from n0 <= n < n1 by ROWS:
         rows = min(ROWS, n1 - n)
         gather(p, n, rows, c0, c1, block)
-        add_outer(delta_mu + n * O, O, block, rows, columns, n > n0, g, panel)
+        add_outer(product, delta_mu + n * O, O, block, rows, columns, n > n0, g, panel)
         square(block, block, <long>rows * columns)
-        add_outer(delta_var + n * O, O, block, rows, columns, n > n0, h, panel)
+        add_outer(multiply_var, delta_var + n * O, O, block, rows, columns, n > n0, h, panel)
 
 
-cdef void add_outer(const float* delta, int O, const float* block, int rows, int columns, float beta, float* sums,
-                    float* panel) noexcept nogil:
+cdef void add_outer(Product multiply, const float* delta, int O, const float* block, int rows, int columns, float beta,
+                    float* sums, float* panel) noexcept nogil:
     """sums (O, columns) = delta^T block + beta sums."""
     cdef int o, width, limit = panel_width()
     for o from 0 <= o < O by limit:
         width = min(limit, O - o)
-        product(True, False, width, columns, rows, packed(delta + o, O, rows, width, panel), width, block, columns,
+        multiply(True, False, width, columns, rows, packed(delta + o, O, rows, width, panel), width, block, columns,
                 beta, sums + <long>o * columns, columns)
 
 

@@ -8,8 +8,9 @@ inputs) share a few cache sets, which halves the speed of a product. Squares are
 from cython.parallel cimport prange
 from libc.string cimport memset
 
-from pytagi_ddp.kernels.cpu._blas cimport (Grid, best_grid, copy_rows, cut, even, fill_rows, lines, packed,
-                                             panel_width, product, square, square_plus, sum_rows, times_jacobian)
+from pytagi_ddp.kernels.cpu._blas cimport (Grid, Product, best_grid, copy_rows, cut, even, fill_rows, lines, packed,
+                                             panel_width, product, square, square_plus, sum_rows, times_jacobian,
+                                             variance_product)
 
 from pytagi_ddp.kernels.cpu.extension import size_error
 from pytagi_ddp.kernels.cpu.workspace import workspace
@@ -27,7 +28,7 @@ cdef bint shaped(const Py_ssize_t* shape, Py_ssize_t rows, Py_ssize_t columns):
 
 
 def forward(const float[:, ::1] mu, const float[:, ::1] var, const float[:, ::1] w_mu, const float[:, ::1] w_var,
-            const float[::1] b_mu, const float[::1] b_var, float[:, ::1] out_mu, float[:, ::1] out_var, int threads):
+            const float[::1] b_mu, const float[::1] b_var, float[:, ::1] out_mu, float[:, ::1] out_var, int threads, bint mixed):
     cdef int B = mu.shape[0], I = mu.shape[1], O = w_mu.shape[0], t
     if not (B > 0 and shaped(w_mu.shape, O, I) and shaped(w_var.shape, O, I)
             and (var is None or shaped(var.shape, B, I))
@@ -35,6 +36,7 @@ def forward(const float[:, ::1] mu, const float[:, ::1] var, const float[:, ::1]
             and shaped(out_mu.shape, B, O) and shaped(out_var.shape, B, O)):
         raise size_error("linear.forward", mu=mu, var=var, w_mu=w_mu, w_var=w_var, b_mu=b_mu, b_var=b_var,
                          out_mu=out_mu, out_var=out_var)
+    cdef Product multiply_var = variance_product(mixed)
     if <double>B * I * O < SERIAL:
         threads = 1
     cdef Grid grid = best_grid(B, O, threads)
@@ -44,16 +46,16 @@ def forward(const float[:, ::1] mu, const float[:, ::1] var, const float[:, ::1]
     cdef const float* bias_var = <const float*>NULL if b_var is None else &b_var[0]
     cdef const float* variance = <const float*>NULL if var is None else &var[0, 0]
     for t in prange(threads, schedule="static", num_threads=threads, nogil=True):
-        forward_tile(&mu[0, 0], variance, &w_mu[0, 0], &w_var[0, 0], bias_mu, bias_var, &out_mu[0, 0], &out_var[0, 0],
-                     I, O, cut(B, t // grid.column_parts, grid.row_parts),
+        forward_tile(multiply_var, &mu[0, 0], variance, &w_mu[0, 0], &w_var[0, 0], bias_mu, bias_var, &out_mu[0, 0],
+                     &out_var[0, 0], I, O, cut(B, t // grid.column_parts, grid.row_parts),
                      cut(B, t // grid.column_parts + 1, grid.row_parts),
                      cut(O, t % grid.column_parts, grid.column_parts),
                      cut(O, t % grid.column_parts + 1, grid.column_parts), &scratch[t * per_thread])
 
 
-cdef void forward_tile(const float* mu, const float* var, const float* w, const float* s, const float* b_mu,
-                       const float* b_var, float* out_mu, float* out_var, long I, long O, int b0, int b1, int o0,
-                       int o1, float* scratch) noexcept nogil:
+cdef void forward_tile(Product multiply_var, const float* mu, const float* var, const float* w, const float* s,
+                       const float* b_mu, const float* b_var, float* out_mu, float* out_var, long I, long O, int b0,
+                       int b1, int o0, int o1, float* scratch) noexcept nogil:
     cdef int b, i, o, n, k, m, step = even(I, INPUTS)
     cdef float* mu2 = scratch
     cdef float* mu_copy = mu2 + lines(<long>step * min(BATCH, b1 - b0))
@@ -80,16 +82,16 @@ cdef void forward_tile(const float* mu, const float* var, const float* w, const 
                 w_block = packed(w + o * I + i, I, m, k, w_copy)
                 s_block = packed(s + o * I + i, I, m, k, s_copy)
                 product(False, True, n, m, k, mu_block, k, w_block, k, 1, out_mu + b * O + o, O)
-                product(False, True, n, m, k, mu2, k, s_block, k, 1, out_var + b * O + o, O)
+                multiply_var(False, True, n, m, k, mu2, k, s_block, k, 1, out_var + b * O + o, O)
                 if var:
                     square_plus(w_block, s_block, w2s, <long>m * k)
-                    product(False, True, n, m, k, var_block, k, w2s, k, 1, out_var + b * O + o, O)
+                    multiply_var(False, True, n, m, k, var_block, k, w2s, k, 1, out_var + b * O + o, O)
 
 
 def backward(const float[:, ::1] mu, const float[:, ::1] jcb, const float[:, ::1] delta_mu,
              const float[:, ::1] delta_var, const float[:, ::1] w_mu, float[:, ::1] in_delta_mu,
              float[:, ::1] in_delta_var, float[:, ::1] g_w, float[:, ::1] h_w, float[::1] g_b, float[::1] h_b,
-             bint accumulate, int threads):
+             bint accumulate, int threads, bint mixed):
     cdef int B = mu.shape[0], I = mu.shape[1], O = w_mu.shape[0], t
     if not (B > 0 and shaped(w_mu.shape, O, I) and shaped(g_w.shape, O, I) and shaped(h_w.shape, O, I)
             and (jcb is None or shaped(jcb.shape, B, I))
@@ -99,6 +101,7 @@ def backward(const float[:, ::1] mu, const float[:, ::1] jcb, const float[:, ::1
             and (g_b is None) == (h_b is None) and (g_b is None or g_b.shape[0] == h_b.shape[0] == O)):
         raise size_error("linear.backward", mu=mu, jcb=jcb, delta_mu=delta_mu, delta_var=delta_var, w_mu=w_mu,
                          in_delta_mu=in_delta_mu, in_delta_var=in_delta_var, g_w=g_w, h_w=h_w, g_b=g_b, h_b=h_b)
+    cdef Product multiply_var = variance_product(mixed)
     if <double>B * I * O < SERIAL:
         threads = 1
     cdef Grid state = best_grid(B, I, threads), weight = best_grid(O, I, threads)
@@ -113,20 +116,21 @@ def backward(const float[:, ::1] mu, const float[:, ::1] jcb, const float[:, ::1
     cdef float* bias_h = NULL if h_b is None else &h_b[0]
     for t in prange(threads, schedule="static", num_threads=threads, nogil=True):
         if in_mu:
-            state_tile(&delta_mu[0, 0], &delta_var[0, 0], &w_mu[0, 0], jacobian, in_mu, in_var, I, O,
+            state_tile(multiply_var, &delta_mu[0, 0], &delta_var[0, 0], &w_mu[0, 0], jacobian, in_mu, in_var, I, O,
                        cut(B, t // state.column_parts, state.row_parts),
                        cut(B, t // state.column_parts + 1, state.row_parts),
                        cut(I, t % state.column_parts, state.column_parts),
                        cut(I, t % state.column_parts + 1, state.column_parts), &scratch[t * per_thread])
-        weight_tile(&mu[0, 0], &delta_mu[0, 0], &delta_var[0, 0], &g_w[0, 0], &h_w[0, 0], bias_g, bias_h, accumulate,
-                    B, I, O, cut(O, t // weight.column_parts, weight.row_parts),
+        weight_tile(multiply_var, &mu[0, 0], &delta_mu[0, 0], &delta_var[0, 0], &g_w[0, 0], &h_w[0, 0], bias_g, bias_h,
+                    accumulate, B, I, O, cut(O, t // weight.column_parts, weight.row_parts),
                     cut(O, t // weight.column_parts + 1, weight.row_parts),
                     cut(I, t % weight.column_parts, weight.column_parts),
                     cut(I, t % weight.column_parts + 1, weight.column_parts), &scratch[t * per_thread])
 
 
-cdef void state_tile(const float* delta_mu, const float* delta_var, const float* w, const float* jcb, float* in_mu,
-                     float* in_var, long I, long O, int b0, int b1, int i0, int i1, float* scratch) noexcept nogil:
+cdef void state_tile(Product multiply_var, const float* delta_mu, const float* delta_var, const float* w,
+                     const float* jcb, float* in_mu, float* in_var, long I, long O, int b0, int b1, int i0, int i1,
+                     float* scratch) noexcept nogil:
     """Deltas of inputs i0:i1 for samples b0:b1: products of deltas and panels of weights."""
     cdef int b, o, i, n, k, m, row, step = even(O, INNER), panel = panel_width()
     cdef float* w_panel = scratch
@@ -146,15 +150,15 @@ cdef void state_tile(const float* delta_mu, const float* delta_var, const float*
                 copy_rows(w + o * I + i, I, w_panel, k, m)
                 square(w_panel, w2, <long>k * m)
                 product(False, False, n, m, k, mu_block, k, w_panel, m, o > 0, in_mu + b * I + i, I)
-                product(False, False, n, m, k, var_block, k, w2, m, o > 0, in_var + b * I + i, I)
+                multiply_var(False, False, n, m, k, var_block, k, w2, m, o > 0, in_var + b * I + i, I)
                 if jcb and o + k == O:
                     for row in range(b, b + n):
                         times_jacobian(in_mu + row * I + i, in_var + row * I + i, jcb + row * I + i, m)
 
 
-cdef void weight_tile(const float* mu, const float* delta_mu, const float* delta_var, float* g, float* h, float* g_b,
-                      float* h_b, bint accumulate, int B, long I, long O, int o0, int o1, int i0, int i1,
-                      float* scratch) noexcept nogil:
+cdef void weight_tile(Product multiply_var, const float* mu, const float* delta_mu, const float* delta_var, float* g,
+                      float* h, float* g_b, float* h_b, bint accumulate, int B, long I, long O, int o0, int o1, int i0,
+                      int i1, float* scratch) noexcept nogil:
     """Batch sums for weights o0:o1, i0:i1; with input 0, those of the bias."""
     cdef int b, i, k, n, step = even(i1 - i0, INNER)
     cdef float beta
@@ -172,15 +176,16 @@ cdef void weight_tile(const float* mu, const float* delta_mu, const float* delta
             k = min(BATCH, B - b)
             beta = accumulate or b > 0
             copy_rows(mu + b * I + i, I, columns, k, n)
-            add_outer(delta_mu + b * O, O, o0, o1, columns, k, n, beta, g + i, I, panel)
+            add_outer(product, delta_mu + b * O, O, o0, o1, columns, k, n, beta, g + i, I, panel)
             square(columns, columns, <long>k * n)
-            add_outer(delta_var + b * O, O, o0, o1, columns, k, n, beta, h + i, I, panel)
+            add_outer(multiply_var, delta_var + b * O, O, o0, o1, columns, k, n, beta, h + i, I, panel)
 
 
-cdef void add_outer(const float* delta, long O, int o0, int o1, const float* columns, int k, int n, float beta,
-                    float* sums, long stride, float* panel) noexcept nogil:
+cdef void add_outer(Product multiply, const float* delta, long O, int o0, int o1, const float* columns, int k, int n,
+                    float beta, float* sums, long stride, float* panel) noexcept nogil:
     """sums[o0:o1] = delta[:, o0:o1]^T columns + beta sums."""
     cdef int o, m, limit = panel_width()
     for o from o0 <= o < o1 by limit:
         m = min(limit, o1 - o)
-        product(True, False, m, n, k, packed(delta + o, O, k, m, panel), m, columns, n, beta, sums + o * stride, stride)
+        multiply(True, False, m, n, k, packed(delta + o, O, k, m, panel), m, columns, n, beta, sums + o * stride,
+                 stride)

@@ -1,3 +1,4 @@
+from pytagi_ddp.kernels.cpu._blas cimport Product
 from pytagi_ddp.kernels.cpu._patches cimport Patches
 
 
@@ -9,6 +10,7 @@ cdef extern from "winograd.h" nogil:
 
 
 cdef struct Convolution:  # out = x * kernels + start, or += x * kernels; times jcb if there is one
+    Product multiply
     const float* x
     bint squared  # x^2 in place of x
     const float* w

@@ -13,7 +13,7 @@ A plane (one of the 16 matrices) ends with a cache line of padding: planes that 
 few cache sets.
 """
 
-from pytagi_ddp.kernels.cpu._blas cimport panel_width, product
+from pytagi_ddp.kernels.cpu._blas cimport panel_width
 from pytagi_ddp.kernels.cpu._patches cimport Patches
 
 cdef extern from "winograd.h" nogil:
@@ -144,7 +144,7 @@ cdef void convolve(const Convolution* job, const Patches* p, int O, int t0, int 
                 kernel = kernels
                 transform_panel(job, C, O, l, width, kernels)
             for i in range(16):
-                product(False, False, tiles, width, depth, d + i * plane, depth, kernel, width, 0, m + i * results,
-                        width)
+                job.multiply(False, False, tiles, width, depth, d + i * plane, depth, kernel, width, 0,
+                             m + i * results, width)
                 kernel += <size_t>depth * width + PAD
             restore_tiles(m, results, job, p, lanes, l, width, t, tiles)

@@ -5,7 +5,7 @@ The gradient of an output tile's product with its deltas e with respect to the k
 the same transform of the pixels d, and 16 sums over all tiles of products with transformed deltas.
 """
 
-from pytagi_ddp.kernels.cpu._blas cimport panel_width, product
+from pytagi_ddp.kernels.cpu._blas cimport Product, panel_width, product
 from pytagi_ddp.kernels.cpu._patches cimport Patches
 from pytagi_ddp.kernels.cpu._winograd cimport transform_tiles
 
@@ -30,8 +30,8 @@ cdef size_t winograd_weight_size(int C, int O) noexcept nogil:
     return 16 * (TILES * <size_t>(winograd_chunk(C, O) + panel_width()) + 2 * PAD)
 
 
-cdef void add_tiles(const Patches* p, const float* delta_mu, const float* delta_var, int O, int c0, int c1, int t0,
-                    int t1, float* g, float* h, float* scratch) noexcept nogil:
+cdef void add_tiles(Product multiply_var, const Patches* p, const float* delta_mu, const float* delta_var, int O,
+                    int c0, int c1, int t0, int t1, float* g, float* h, float* scratch) noexcept nogil:
     """g and h, each (16, O, c1 - c0) = the transformed sums over tiles t0:t1."""
     cdef int t, tiles, width = c1 - c0
     cdef float* d = scratch + 16 * (TILES * <size_t>panel_width() + PAD)
@@ -40,13 +40,13 @@ cdef void add_tiles(const Patches* p, const float* delta_mu, const float* delta_
         tiles = min(TILES, t1 - t)
         plane = <size_t>tiles * width + PAD
         transform_tiles(p.x, False, p, p.channels, c0, c1, t, tiles, d, plane)
-        add_products(p, delta_mu, O, width, t, tiles, t > t0, d, plane, g, scratch)
+        add_products(product, p, delta_mu, O, width, t, tiles, t > t0, d, plane, g, scratch)
         transform_tiles(p.x, True, p, p.channels, c0, c1, t, tiles, d, plane)
-        add_products(p, delta_var, O, width, t, tiles, t > t0, d, plane, h, scratch)
+        add_products(multiply_var, p, delta_var, O, width, t, tiles, t > t0, d, plane, h, scratch)
 
 
-cdef void add_products(const Patches* p, const float* delta, int O, int width, int first, int tiles, bint more,
-                       const float* d, size_t plane, float* sums, float* e) noexcept nogil:
+cdef void add_products(Product multiply, const Patches* p, const float* delta, int O, int width, int first, int tiles,
+                       bint more, const float* d, size_t plane, float* sums, float* e) noexcept nogil:
     """sums (16, O, width) (+)= transformed deltas^T d."""
     cdef int o, outputs, panel = panel_width(), across = p.width // 2, done, n, i
     cdef size_t size, pixel
@@ -61,8 +61,8 @@ cdef void add_products(const Patches* p, const float* delta, int O, int width, i
                              size, outputs)
             done += n
         for i in range(16):
-            product(True, False, outputs, width, tiles, e + i * size, outputs, d + i * plane, width, more,
-                    sums + (<size_t>i * O + o) * width, width)
+            multiply(True, False, outputs, width, tiles, e + i * size, outputs, d + i * plane, width, more,
+                     sums + (<size_t>i * O + o) * width, width)
 
 
 cdef void restore_sums(const float* sums, float* out, int C, int O, int c0, int c1, int o0, int o1,

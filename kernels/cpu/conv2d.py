@@ -7,6 +7,8 @@ taps outside the image contribute 0, so padding at the right and bottom follows 
 of 16 channels, are multiplied in the Winograd form (see _winograd.pyx) unless the batch is tiny: results then differ
 from the plain sums by rounding errors, about 1e-6 of the largest. Source: Goulet, Nguyen & Amiri 2021, "Tractable
 approximate Gaussian inference for Bayesian neural networks", JMLR 22.
+
+`mixed` is that of a dense layer: see linear.py.
 """
 
 import numpy as np
@@ -28,6 +30,8 @@ def forward(
     out_var: np.ndarray,
     stride: int,
     pad: int,
+    *,
+    mixed: bool = False,
 ) -> None:
     """out_mu = mu * W + b and out_var = var * (W^2 + S) + mu^2 * S + s_b, with W = w_mu, S = w_var, * a convolution.
 
@@ -37,7 +41,7 @@ def forward(
     Raises:
         ValueError: an array is not C-contiguous float32, or shapes do not fit together.
     """
-    _conv2d.forward(mu, var, w_mu, w_var, b_mu, b_var, out_mu, out_var, stride, pad, get_threads())
+    _conv2d.forward(mu, var, w_mu, w_var, b_mu, b_var, out_mu, out_var, stride, pad, get_threads(), mixed)
 
 
 def backward(
@@ -55,6 +59,8 @@ def backward(
     stride: int,
     pad: int,
     accumulate: bool,
+    *,
+    mixed: bool = False,
 ) -> None:
     """Deltas of the input, and the sums over batch and positions of which the parameter deltas are made.
 
@@ -86,4 +92,5 @@ def backward(
         pad,
         accumulate,
         get_threads(),
+        mixed,
     )

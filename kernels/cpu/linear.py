@@ -3,6 +3,9 @@
 All arrays are C-contiguous float32: activations (batch, inputs), outputs (batch, outputs), weights
 (outputs, inputs), biases (outputs). `var` and every `*_var` are variances. Source: Goulet, Nguyen & Amiri 2021,
 "Tractable approximate Gaussian inference for Bayesian neural networks", JMLR 22.
+
+`mixed` rounds the factors of the products that make variances to bfloat16 (8 bits of mantissa: 0.4 %), and adds up in
+float32; what makes means stays float32. It needs a CPU with avx512_bf16 instructions, or RuntimeError says so.
 """
 
 import numpy as np
@@ -11,6 +14,7 @@ from pytagi_ddp.kernels.cpu.extension import load
 from pytagi_ddp.kernels.cpu.threads import get_threads
 
 _linear = load("_linear")
+why_not_mixed = load("_blas").why_not_mixed  # () -> what is missing for `mixed`, or None
 
 
 def forward(
@@ -22,6 +26,8 @@ def forward(
     b_var: np.ndarray | None,
     out_mu: np.ndarray,
     out_var: np.ndarray,
+    *,
+    mixed: bool = False,
 ) -> None:
     """out_mu = mu W^T + b and out_var = var (W^2 + S)^T + mu^2 S^T + s_b, with W = w_mu, S = w_var.
 
@@ -30,7 +36,7 @@ def forward(
     Raises:
         ValueError: an array is not C-contiguous float32, or shapes do not fit together.
     """
-    _linear.forward(mu, var, w_mu, w_var, b_mu, b_var, out_mu, out_var, get_threads())
+    _linear.forward(mu, var, w_mu, w_var, b_mu, b_var, out_mu, out_var, get_threads(), mixed)
 
 
 def backward(
@@ -46,6 +52,8 @@ def backward(
     g_b: np.ndarray | None,
     h_b: np.ndarray | None,
     accumulate: bool,
+    *,
+    mixed: bool = False,
 ) -> None:
     """Deltas of the input, and the batch sums of which the parameter deltas are made.
 
@@ -59,6 +67,6 @@ def backward(
     Raises:
         ValueError: an array is not C-contiguous float32, or shapes do not fit together.
     """
-    _linear.backward(
-        mu, jcb, delta_mu, delta_var, w_mu, in_delta_mu, in_delta_var, g_w, h_w, g_b, h_b, accumulate, get_threads()
-    )
+    inputs = mu, jcb, delta_mu, delta_var, w_mu
+    outputs = in_delta_mu, in_delta_var, g_w, h_w, g_b, h_b
+    _linear.backward(*inputs, *outputs, accumulate, get_threads(), mixed)

@@ -1,0 +1,172 @@
+/* Products of float32 matrices that are rounded to bfloat16 (8 bits of mantissa) on the way, with float32 sums.
+ *
+ * The instruction multiplies pairs: of 32 bfloat16 each, it adds the products of two neighbours to one of 16 sums. So
+ * operands are copied, rounded, to pairs of two consecutive steps of the sum: 12 rows of a and 32 columns of b side by
+ * side. That costs a tenth of the product. Numbers below 1e-38 count as 0. */
+#ifndef PYTAGI_DDP_BFLOAT16_H
+#define PYTAGI_DDP_BFLOAT16_H
+
+#if defined(__x86_64__) && (defined(__clang__) ? __clang_major__ >= 11 : defined(__GNUC__) && __GNUC__ >= 11)
+
+#include <immintrin.h>
+
+#define BFLOAT16 __attribute__((target("avx512f,avx512bw,avx512bf16")))
+#define BFLOAT16_INLINE BFLOAT16 static inline __attribute__((always_inline))
+
+enum { BF_ROWS = 12, BF_LANES = 32, BF_COLUMNS = 128, BF_DEPTH = 512 };
+
+/* This thread's packed operands: columns of b, and 12 rows of a, where the last store of a whole vector ends later. */
+static _Thread_local struct {
+    int columns[BF_COLUMNS * BF_DEPTH / 2], rows[BF_ROWS * BF_DEPTH / 2 + 16];
+} bf_memory __attribute__((aligned(64)));
+
+static inline int has_bfloat16(void) {
+    return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw");
+}
+
+/* A mask of the first n of 16 lanes. */
+static inline unsigned bf_first(int n) { return n <= 0 ? 0 : n >= 16 ? 0xffff : (1u << n) - 1; }
+
+/* out (pairs of k, width) = lanes that lie side by side in x, k rows of it; zeros beyond. */
+BFLOAT16_INLINE void bf_pack_lines(const float *x, long stride, int lanes, int k, int width, int *out) {
+    short order[32];
+    for (int i = 0; i < 32; i++) order[i] = i / 2 + i % 2 * 16;
+    __m512i zip = _mm512_loadu_si512(order);
+    for (int l = 0; l < k; l += 2, x += 2 * stride, out += width)
+        for (int i = 0; i < width; i += 16) {
+            __mmask16 seen = bf_first(lanes - i);
+            __m512 even = _mm512_maskz_loadu_ps(seen, x + i);
+            __m512 odd = _mm512_maskz_loadu_ps(l + 1 < k ? seen : 0, x + stride + i);
+            _mm512_storeu_si512(out + i, _mm512_permutexvar_epi16(zip, (__m512i)_mm512_cvtne2ps_pbh(odd, even)));
+        }
+}
+
+/* r = its transpose, 16 x 16 */
+BFLOAT16_INLINE void bf_transpose(__m512i *r) {
+    __m512i t[16];
+#pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4)
+        for (int q = 0; q < 2; q++) {
+            r[i + 2 * q] = _mm512_unpacklo_epi64(t[i + q], t[i + q + 2]);
+            r[i + 2 * q + 1] = _mm512_unpackhi_epi64(t[i + q], t[i + q + 2]);
+        }
+#pragma GCC unroll 2
+    for (int i = 0; i < 16; i += 8)
+        for (int q = 0; q < 4; q++) {
+            t[i + q] = _mm512_shuffle_i32x4(r[i + q], r[i + q + 4], 0x88);
+            t[i + q + 4] = _mm512_shuffle_i32x4(r[i + q], r[i + q + 4], 0xdd);
+        }
+#pragma GCC unroll 8
+    for (int q = 0; q < 8; q++) {
+        r[q] = _mm512_shuffle_i32x4(t[q], t[q + 8], 0x88);
+        r[q + 8] = _mm512_shuffle_i32x4(t[q], t[q + 8], 0xdd);
+    }
+}
+
+/* out (pairs of k, width) = lanes that are rows of x, k numbers of each; zeros beyond. */
+BFLOAT16_INLINE void bf_pack_rows(const float *x, long stride, int lanes, int k, int width, int *out) {
+    for (int l = 0; l < k; l += 32)
+        for (int i = 0; i < width; i += 16) {
+            __m512i pairs[16];
+#pragma GCC unroll 16
+            for (int q = 0; q < 16; q++) {
+                const float *row = x + (i + q) * stride + l;
+                int left = i + q < lanes ? k - l : 0;
+                pairs[q] = (__m512i)_mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps(bf_first(left - 16), row + 16),
+                                                        _mm512_maskz_loadu_ps(bf_first(left), row));
+            }
+            bf_transpose(pairs);
+#pragma GCC unroll 16
+            for (int q = 0; q < 16; q++)
+                if (l + 2 * q < k) _mm512_storeu_si512(out + (long)(l / 2 + q) * width + i, pairs[q]);
+        }
+}
+
+/* c (stored x 16 vectors, but for the last lanes) = a b + beta c, from packed operands */
+BFLOAT16_INLINE void bf_tile(int rows, int vectors, const int *a, const int *b, int pairs, float beta, float *c,
+                             long stride, int stored, __mmask16 last) {
+    __m512 sum[BF_ROWS][2];
+#pragma GCC unroll 12
+    for (int r = 0; r < rows; r++) {
+        sum[r][0] = sum[r][1] = _mm512_setzero_ps();
+        for (int v = 0; v < vectors; v++) __builtin_prefetch(c + r * stride + 16 * v, 1);
+    }
+    for (int p = 0; p < pairs; p++, a += BF_ROWS, b += BF_LANES) {
+        __m512bh left = (__m512bh)_mm512_load_si512(b), right = (__m512bh)_mm512_load_si512(b + 16);
+#pragma GCC unroll 12
+        for (int r = 0; r < rows; r++) {
+            __m512bh pair = (__m512bh)_mm512_set1_epi32(a[r]);
+            sum[r][0] = _mm512_dpbf16_ps(sum[r][0], pair, left);
+            if (vectors == 2) sum[r][1] = _mm512_dpbf16_ps(sum[r][1], pair, right);
+        }
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < rows; r++) {
+        if (r == stored) return;
+        for (int v = 0; v < vectors; v++) {
+            float *to = c + r * stride + 16 * v;
+            __mmask16 seen = v == vectors - 1 ? last : 0xffff;
+            __m512 start = _mm512_maskz_loadu_ps(beta == 0 ? 0 : seen, to);
+            _mm512_mask_storeu_ps(to, seen, _mm512_fmadd_ps(_mm512_set1_ps(beta), start, sum[r][v]));
+        }
+    }
+}
+
+/* c (rows x columns) = a b + beta c for 12 packed rows of a at most, and all packed columns of b */
+BFLOAT16 static void bf_rows_times_columns(const int *a, const int *b, int rows, int columns, int pairs, float beta,
+                                           float *c, long stride) {
+    for (int j = 0; j < columns; j += BF_LANES)
+        for (int i = 0; i < rows;) {
+            const int *left = a + i, *right = b + (long)j * pairs;
+            float *to = c + i * stride + j;
+            int wide = columns - j > 16, many = rows - i > 8;
+            __mmask16 last = bf_first(columns - j - 16 * wide);
+            if (many && wide) bf_tile(BF_ROWS, 2, left, right, pairs, beta, to, stride, rows - i, last);
+            if (many && !wide) bf_tile(BF_ROWS, 1, left, right, pairs, beta, to, stride, rows - i, last);
+            if (!many && wide) bf_tile(4, 2, left, right, pairs, beta, to, stride, rows - i, last);
+            if (!many && !wide) bf_tile(4, 1, left, right, pairs, beta, to, stride, rows - i, last);
+            i += many ? BF_ROWS : 4;
+        }
+}
+
+/* c (m x n) = op(a) op(b) + beta c, row-major; for CPUs that `has_bfloat16`. */
+BFLOAT16 static void bfloat16_product(int ta, int tb, int m, int n, int k, const float *a, long lda, const float *b,
+                                      long ldb, float beta, float *c, long ldc) {
+    int *packed_rows = bf_memory.rows, *packed_columns = bf_memory.columns;
+    for (int l = 0; l < k; l += BF_DEPTH) {
+        int depth = k - l < BF_DEPTH ? k - l : BF_DEPTH, pairs = (depth + 1) / 2;
+        for (int j = 0; j < n; j += BF_COLUMNS) {
+            int columns = n - j < BF_COLUMNS ? n - j : BF_COLUMNS;
+            for (int i = 0; i < columns; i += BF_LANES) {
+                int *out = packed_columns + (long)i * pairs;
+                if (tb)
+                    bf_pack_rows(b + (j + i) * ldb + l, ldb, columns - i, depth, BF_LANES, out);
+                else
+                    bf_pack_lines(b + l * ldb + j + i, ldb, columns - i, depth, BF_LANES, out);
+            }
+            for (int i = 0; i < m; i += BF_ROWS) {
+                int rows = m - i < BF_ROWS ? m - i : BF_ROWS;
+                if (ta)
+                    bf_pack_lines(a + l * lda + i, lda, rows, depth, BF_ROWS, packed_rows);
+                else
+                    bf_pack_rows(a + i * lda + l, lda, rows, depth, BF_ROWS, packed_rows);
+                bf_rows_times_columns(packed_rows, packed_columns, rows, columns, pairs, l ? 1 : beta, c + i * ldc + j,
+                                      ldc);
+            }
+        }
+    }
+}
+
+#else
+
+static inline int has_bfloat16(void) { return 0; }
+static void bfloat16_product(int ta, int tb, int m, int n, int k, const float *a, long lda, const float *b, long ldb,
+                             float beta, float *c, long ldc) {}
+
+#endif
+#endif

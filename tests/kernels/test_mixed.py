@@ -1,0 +1,170 @@
+"""Products of variances in bfloat16: exact where nothing is rounded, otherwise within what 8 bits of mantissa give."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import kernels
+from pytagi_ddp.kernels.cpu import conv2d, linear
+from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
+from tests.kernels import test_conv2d, test_linear
+
+REASON = linear.why_not_mixed()
+needs_bfloat16 = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+ROUNDING = 1.01 * 2**-7  # of a product of two factors, each rounded by at most 2^-8; the rest is float32's
+DENSE = [(test_linear, shape) for shape in test_linear.SHAPES]
+PLAIN = [(test_conv2d, case) for case in test_conv2d.CASES if case not in test_conv2d.WINOGRAD]
+WINOGRAD = [(test_conv2d, case) for case in test_conv2d.WINOGRAD]
+MEANS = ("out_mu", "in_delta_mu", "g_w", "g_b", "h_b")
+VARIANCES = ("out_var", "in_delta_var", "h_w")
+
+
+@pytest.fixture(params=[1, 3])
+def threads(request):
+    before = get_threads()
+    set_threads(request.param)
+    yield
+    set_threads(before)
+
+
+def run(layer, case, a, precision) -> dict[str, np.ndarray]:
+    """Every result of a forward and a backward call."""
+    cpu = kernels.get_kernels("cpu", precision)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(test_linear, "linear", cpu.linear)
+        patch.setattr(test_conv2d, "conv2d", cpu.conv2d)
+        arguments = (a,) if layer is test_linear else (case, a)
+        out, (state, weight, bias) = layer.run_forward(*arguments), layer.run_backward(*arguments)
+    names = ("out_mu", "out_var", "in_delta_mu", "in_delta_var", "g_w", "h_w", "g_b", "h_b")
+    return dict(zip(names, (*out, *state, *weight, *bias), strict=True))
+
+
+def integers(layer, case) -> dict[str, np.ndarray]:
+    """Operands that bfloat16 holds exactly, also after the transforms of the Winograd form, and small sums."""
+    rng = np.random.default_rng(0)
+    top = {"mu": 4, "var": 9, "jcb": 3, "w": 2, "s": 3, "b": 9, "sb": 9, "dm": 9, "ds": 9}
+    draw = {name: rng.integers(0, top[name], x.shape, endpoint=True) for name, x in layer.arrays(case).items()}
+    return {name: x.astype(np.float32) for name, x in draw.items()}
+
+
+@needs_bfloat16
+@pytest.mark.parametrize(("layer", "case"), DENSE + PLAIN + WINOGRAD)
+def test_what_needs_no_rounding_is_exact(layer, case, threads):
+    a = integers(layer, case)
+    expected, actual = run(layer, case, a, "float32"), run(layer, case, a, "mixed")
+    for name, want in expected.items():
+        np.testing.assert_array_equal(actual[name], want, err_msg=name)
+
+
+@needs_bfloat16
+@pytest.mark.parametrize(("layer", "case"), DENSE + PLAIN)
+def test_variances_are_within_two_roundings(layer, case):
+    """Sums of terms of one sign: relative errors do not grow, and they average out."""
+    a = layer.arrays(case)
+    expected, actual = run(layer, case, a, "float32"), run(layer, case, a, "mixed")
+    for name in VARIANCES:
+        np.testing.assert_allclose(actual[name], expected[name], rtol=ROUNDING, err_msg=name)
+        assert (actual[name] != expected[name]).any()
+
+
+@needs_bfloat16
+@pytest.mark.parametrize(("layer", "case"), WINOGRAD)
+def test_variances_of_the_winograd_form(layer, case):
+    a = layer.arrays(case)
+    expected, actual = run(layer, case, a, "float32"), run(layer, case, a, "mixed")
+    for name in VARIANCES:
+        error, scale = np.abs(actual[name] - expected[name]), np.abs(expected[name])
+        assert 0 < error.max() < 0.01 * scale.max(), name
+        assert np.sqrt(np.mean(error**2) / np.mean(scale**2)) < 2**-8, name
+
+
+@needs_bfloat16
+@pytest.mark.parametrize(("layer", "case"), DENSE + PLAIN + WINOGRAD)
+def test_means_keep_every_bit(layer, case, threads):
+    a = layer.arrays(case)
+    expected, actual = run(layer, case, a, "float32"), run(layer, case, a, "mixed")
+    for name in MEANS:
+        np.testing.assert_array_equal(actual[name], expected[name], err_msg=name)
+
+
+@needs_bfloat16
+def test_errors_average_out():
+    """Rounding to nearest: a truncation would lose 0.5 % of every sum."""
+    case = (256, 512, 64)
+    a = test_linear.arrays(case)
+    expected, actual = run(test_linear, case, a, "float32"), run(test_linear, case, a, "mixed")
+    for name in VARIANCES:
+        ratio = actual[name] / expected[name].astype(np.float64) - 1
+        assert abs(ratio.mean()) < 2e-5, name
+        assert ratio.std() < 1e-3, name
+
+
+@needs_bfloat16
+@pytest.mark.parametrize(("layer", "case"), [DENSE[4], PLAIN[1], WINOGRAD[0]])
+def test_zeros_stay_zeros(layer, case):
+    a = layer.arrays(case)
+    for name in ("mu", "var", "ds", "sb"):
+        a[name][...] = 0
+    results = run(layer, case, a, "mixed")
+    for name in VARIANCES:
+        assert not results[name].any(), name
+
+
+@needs_bfloat16
+def test_a_variance_never_rounds_to_less_than_zero():
+    """One pixel in each window, and taps far below the others: where transformed values cancel most."""
+    case = (2, 16, 16, 64, 64, 3, 1, 1, 1)
+    a = test_conv2d.arrays(case)
+    lit = np.zeros((1, 16, 16, 1), np.float32)
+    lit[:, 1::4, 2::4] = 1
+    small = np.ones((3, 3), np.float32)
+    small[0, 0] = small[2, 1] = 1e-8
+    a |= {"mu": a["mu"] * lit, "var": a["var"] * lit, "w": a["w"] * np.sqrt(small), "s": a["s"] * small}
+    a["sb"][...] = 0
+    expected, actual = run(test_conv2d, case, a, "float32"), run(test_conv2d, case, a, "mixed")
+    assert actual["out_var"].min() == 0
+    assert np.abs(actual["out_var"] - expected["out_var"]).max() < 0.01 * expected["out_var"].max()
+
+
+@needs_bfloat16
+@pytest.mark.parametrize(("layer", "case"), [(test_linear, (65, 520, 130)), PLAIN[-1], WINOGRAD[-1]])
+def test_same_bits_every_time(layer, case, threads):
+    a = layer.arrays(case)
+    first = run(layer, case, a, "mixed")
+    for _ in range(2):
+        for name, again in run(layer, case, a, "mixed").items():
+            np.testing.assert_array_equal(again, first[name], err_msg=name)
+
+
+@needs_bfloat16
+def test_kernels_of_a_precision_are_the_same_object():
+    mixed = kernels.get_kernels("cpu", "mixed")
+    assert mixed is kernels.get_kernels("cpu", "mixed") is not kernels.get_kernels("cpu")
+    assert mixed.array is kernels.get_kernels("cpu").array
+
+
+def test_refuses_an_unknown_precision():
+    with pytest.raises(ValueError, match='\'bfloat16\': expected "float32" or "mixed"'):
+        kernels.get_kernels("cpu", "bfloat16")
+
+
+def test_refuses_a_gpu():
+    with pytest.raises(RuntimeError, match=r"cuda:0.*allow_tf32"):
+        kernels.get_kernels("cuda:0", "mixed")
+
+
+def test_refuses_a_cpu_without_the_instructions():
+    package = SimpleNamespace(linear=SimpleNamespace(why_not_mixed=lambda: "no such instructions"))
+    with pytest.raises(RuntimeError, match='no such instructions; keep "float32"'):
+        kernels._mixed(package)
+
+
+@pytest.mark.skipif(REASON is None, reason="this CPU has the instructions")
+@pytest.mark.parametrize(("module", "layer", "case"), [(linear, *DENSE[1]), (conv2d, *PLAIN[1])])
+def test_kernels_refuse_too(module, layer, case):
+    a = layer.arrays(case)
+    out = np.empty((2, *a["dm"].shape), np.float32)
+    geometry = () if module is linear else (1, 1)
+    with pytest.raises(RuntimeError, match="avx512_bf16"):
+        module.forward(a["mu"], a["var"], a["w"], a["s"], None, None, *out, *geometry, mixed=True)
