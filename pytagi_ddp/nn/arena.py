@@ -38,10 +38,7 @@ class ParameterArena:
     def __init__(self, leaves: list[BaseLayer], kernels: ModuleType):
         self.leaves = leaves
         self._kernels = kernels
-        for leaf in leaves:
-            leaf.draw_prior()
-        owners = [leaf for leaf in leaves if leaf.parameters is not None]
-        self.num_parameters = P = sum(len(leaf.parameters) for leaf in owners)
+        self.num_parameters = P = sum(leaf.num_weights + leaf.num_biases for leaf in leaves)
         tail = HEADER + sum(leaf.num_sums for leaf in leaves)
         zeros = kernels.array.zeros
         self.theta = kernels.array.empty((2, P))
@@ -49,19 +46,23 @@ class ParameterArena:
         self.delta = self.buffer[: 2 * P].reshape(2, P)
         self.tail = self.buffer[2 * P :]
         self.statistics = zeros(sum(leaf.num_statistics for leaf in leaves))
-        self._attach(owners)
+        self._attach()
         self._attach_statistics()
-        self._segments(owners)
+        self._segments()
 
-    def _attach(self, owners: list[BaseLayer]) -> None:
+    def _attach(self) -> None:
         rows = (*self.theta, *self.delta)
         start = 0
-        for leaf in owners:
+        for leaf in self.leaves:
+            leaf.draw_prior()  # only now: the memory that one layer draws in is free for the next
             old = leaf.parameters
+            if old is None:
+                continue
             stop = start + len(old)
             views = tuple(row[start:stop] for row in rows)
             leaf.parameters = Parameters(views, old.weight_shape, self._kernels.array)
-            for source, target in zip(old.rows, leaf.parameters.rows, strict=True):
+            used = 2 if old.no_deltas else 4
+            for source, target in zip(old.rows[:used], leaf.parameters.rows[:used], strict=True):
                 self._kernels.array.copy(source, target)
             start = stop
         if start != self.num_parameters:  # a leaf that the walk misses would be left out of every exchange
@@ -76,12 +77,14 @@ class ParameterArena:
             first += leaf.num_statistics
             sums += leaf.num_sums
 
-    def _segments(self, owners: list[BaseLayer]) -> None:
+    def _segments(self) -> None:
         """Cuts the parameters into parts for threads; a part lies within one tensor."""
         starts, stops, layers = [], [], []
         begin = 0
-        for leaf in owners:
+        for leaf in self.leaves:
             p = leaf.parameters
+            if p is None:
+                continue
             for size, layer in ((p.num_weights, leaf), (p.num_biases, None)):
                 cuts = [*range(begin, begin + size, SEGMENT), begin + size]
                 starts += cuts[:-1]

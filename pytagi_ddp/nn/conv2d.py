@@ -71,6 +71,16 @@ class Conv2d(BaseLayer):
     def _infer_output(self, shape: Shape) -> Shape:
         return self.window.slide(shape.image, self._channels[1])
 
+    @property
+    def num_weights(self) -> int:
+        """Known before the prior is drawn, once the layer is part of a network."""
+        c, o = self._channels
+        return o * c * self.window.kernel_size**2 if self.in_shape or self.parameters else 0
+
+    @property
+    def num_biases(self) -> int:
+        return self._channels[1] if self.bias and self.num_weights else 0
+
     def init_weight_bias(self) -> None:
         """Draws the prior anew."""
         k = self.window.kernel_size

@@ -25,7 +25,12 @@ class Parameters:
         rows: (mu, var, g, h), flat arrays of one length: weights, then biases.
         weight_shape: shape of the weights; biases are flat.
         array: the array functions of the device that holds the rows; None: of the host.
+
+    Attributes:
+        no_deltas: g and h are zeros that nothing has been written to.
     """
+
+    no_deltas = False
 
     def __init__(self, rows: tuple[Array, Array, Array, Array], weight_shape: tuple[int, ...], array=None):
         self.rows = rows
@@ -47,7 +52,9 @@ class Parameters:
         mu_w, var_w, mu_b, var_b = prior
         mu, var = (np.concatenate([w, b]) if b.size else w for w, b in ((mu_w, mu_b), (var_w, var_b)))
         zeros = partial(np.zeros, mu.size, np.float32)  # memory that no page is fetched for before it is written to
-        return cls((mu, var, zeros(), zeros()), weight_shape)
+        drawn = cls((mu, var, zeros(), zeros()), weight_shape)
+        drawn.no_deltas = True
+        return drawn
 
     def __len__(self) -> int:
         return self.rows[0].size
@@ -97,6 +104,7 @@ class Parameters:
         if field.startswith("var") and values.size and values.min() < 0:
             raise ValueError(f"{field}: variances must not be negative, the smallest is {values.min()}")
         if field.startswith("delta"):
+            self.no_deltas = False
             s = self._array.visible(var[part])
             known = s > 0  # a parameter without variance cannot change
             sums, factor = (g, s) if field.startswith("delta_mu") else (h, s * s)
