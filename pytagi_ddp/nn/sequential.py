@@ -26,6 +26,9 @@ class Sequential(NetworkParameters):
             to one network.
         checkpoint_blocks: keep only the outputs of blocks (`LayerBlock`, `ResNetBlock`) for the backward pass, and run
             each block again when it comes to it: less memory, more time, the same bits.
+        precision: "float32", or "mixed" for less time on CPUs with avx512_bf16 instructions: where dense layers and
+            convolutions make variances and their deltas, products round their factors to bfloat16 (by up to 0.4 %).
+            Products that make means, and all sums, stay float32.
 
     Attributes:
         layers: the layers as given.
@@ -35,11 +38,13 @@ class Sequential(NetworkParameters):
         input_state_update: whether `backward` computes the deltas of the network's input.
         device: "cpu" or "cuda:<index>"; see `to_device`.
         checkpoint_blocks: as above; may be set at any time, and a pass back then needs a new forward pass first.
+        precision: likewise.
 
     Raises:
         ValueError: layers that do not fit together, or belong to another network; the message names the sizes. Or
             `checkpoint_blocks` without a block.
         TypeError: something that is no layer.
+        RuntimeError: a precision that the device does not have; says why.
 
     Example:
         >>> net = Sequential(Linear(1, 16), ReLU(), Linear(16, 1))
@@ -53,7 +58,9 @@ class Sequential(NetworkParameters):
     JMLR 22. Interface: pytagi.
     """
 
-    def __init__(self, *layers: BaseLayer, checkpoint_blocks: bool = False):
+    def __init__(self, *layers: BaseLayer, checkpoint_blocks: bool = False, precision: str = "float32"):
+        get_kernels("cpu", precision)  # refuses what cannot be, before layers are claimed
+        self._precision = precision
         self._chain = Chain(layers, "Sequential")
         try:
             self._build()
@@ -86,7 +93,7 @@ class Sequential(NetworkParameters):
         self.out_shape = self._chain.build(shape, channels_last=False, first_in_place=False)
 
     def _attach(self) -> None:
-        self.kernels = get_kernels(self.device)
+        self.kernels = get_kernels(self.device, self._precision)
         self._chain.attach(self.kernels)
         self.arena = ParameterArena(list(self._chain.leaves()), self.kernels)
         self._pool = DeltaPool(self.kernels)
@@ -112,6 +119,18 @@ class Sequential(NetworkParameters):
             self._trained_batch = 0
             self._chain.attach(self.kernels)
             self.forget_graphs()
+
+    @property
+    def precision(self) -> str:
+        return self._precision
+
+    @precision.setter
+    def precision(self, value: str) -> None:
+        kernels = get_kernels(self.device, value)
+        if value != self._precision:
+            self.kernels, self._precision = kernels, value
+            self._trained_batch = 0
+            self._chain.attach(kernels)
 
     # -- training ---------------------------------------------------------------------------------------------
 
@@ -344,7 +363,7 @@ class Sequential(NetworkParameters):
         Raises:
             ValueError: unknown device. RuntimeError: a device that this installation cannot use; says why.
         """
-        kernels = get_kernels(device)
+        kernels = get_kernels(device, self._precision)
         if kernels is self.kernels:
             return
         tail = self.kernels.array.to_host(self.arena.tail)
