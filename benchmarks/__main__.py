@@ -39,7 +39,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one short round, without the slowest workload")
     parser.add_argument("--limit", type=float, help="seconds that a peer's first step may take (60)")
     others = [name for name in PEERS if name != OWN]
-    parser.add_argument("--peer", action="append", choices=[*others, "none"], help="may be repeated; default: all")
+    parser.add_argument(
+        "--peer", action="append", choices=[*others, "none"], help="may be repeated; default: other libraries"
+    )
     parser.add_argument(
         "--peer-python",
         action="append",

@@ -17,7 +17,7 @@ class Options:
     Attributes:
         threads: of every library. repeat: rounds. seconds: of one round of one library.
         limit: seconds that a peer's first step may take. slow: a peer's first step of more seconds is its only one.
-        workloads, peers: names of what is measured.
+        workloads, peers: names of what is measured; by default not the variants of this library.
         pythons: interpreter by package, for peers in environments of their own.
     """
 
@@ -27,7 +27,7 @@ class Options:
     limit: float = 60.0
     slow: float = 15.0
     workloads: tuple[str, ...] = tuple(SPECS)
-    peers: tuple[str, ...] = tuple(name for name in PEERS if name != OWN)
+    peers: tuple[str, ...] = tuple(name for name, peer in PEERS.items() if peer.package != OWN)
     pythons: dict[str, str] = field(default_factory=dict)
 
     def python(self, peer: str) -> str:

@@ -50,9 +50,9 @@ def measure(workload: str, libraries: list[str], options: Options, peak: SgemmPe
             try:
                 worker.ask("versions")
                 row |= worker.ask("build", workload=workload)
-                row |= worker.ask("start", None if name == OWN else options.limit, slow=options.slow)
+                row |= worker.ask("start", None if _is_own(name) else options.limit, slow=options.slow)
                 workers[name] = worker
-                if name != OWN and row["first"] > options.slow:  # ours compiles in its first step
+                if not _is_own(name) and row["first"] > options.slow:  # ours compiles in its first step
                     row["rounds"].append([row["first"]])
             except TooSlow:
                 row |= {"note": f"first step not done within {options.limit:g} s", "at_least": options.limit}
@@ -64,13 +64,18 @@ def measure(workload: str, libraries: list[str], options: Options, peak: SgemmPe
         for _ in range(options.repeat):
             peak.measure()
             for row in rows:
-                if row["library"] == OWN or (row["library"] in workers and row["first"] <= options.slow):
+                name = row["library"]
+                if name in workers and (_is_own(name) or row["first"] <= options.slow):
                     time.sleep(SETTLE)
-                    row["rounds"].append(workers[row["library"]].ask("round", seconds=options.seconds)["times"])
+                    row["rounds"].append(workers[name].ask("round", seconds=options.seconds)["times"])
         for row in rows:
             if row["library"] in workers:
                 row["memory"] = workers[row["library"]].ask("memory")["peak"]
     return rows
+
+
+def _is_own(name: str) -> bool:
+    return PEERS[name].package == OWN
 
 
 def derive(rows: list[dict], peak: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import version
+from typing import ClassVar
 
 import pytagi_ddp
 from benchmarks.training_step import Workload
@@ -14,9 +15,13 @@ def versions() -> dict[str, str]:
 
 
 class Step:
+    settings: ClassVar[dict] = {}  # attributes of the network that are not its default
+
     def __init__(self, name: str, threads: int):
         set_threads(threads)
         self._workload = Workload(name)
+        for attribute, value in self.settings.items():
+            setattr(self._workload.net, attribute, value)
         self.step = self._workload.step
         self.parameters = self._workload.net.num_parameters
 
