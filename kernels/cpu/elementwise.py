@@ -1,8 +1,13 @@
 """Whole-array operations between layers: sums of states and deltas, and the change of image layout."""
 
+import numpy as np
 from numba import prange
 
-from pytagi_ddp.kernels.cpu.compile import loop
+from pytagi_ddp.kernels.cpu.compile import PARALLEL_MIN, loop
+from pytagi_ddp.kernels.cpu.extension import load
+from pytagi_ddp.kernels.cpu.threads import get_threads
+
+_transpose = load("_transpose")
 
 
 @loop
@@ -12,14 +17,13 @@ def add(a, b, out):
         out[i] = a[i] + b[i]
 
 
-@loop
-def transpose(source, out):
-    """out[b, j, i] = source[b, i, j]: channels-first to channels-last images and back."""
-    batch, rows, columns = source.shape
-    for b in prange(batch):
-        for j in range(columns):
-            for i in range(rows):
-                out[b, j, i] = source[b, i, j]
+def transpose(source: np.ndarray, out: np.ndarray) -> None:
+    """out[b, j, i] = source[b, i, j]: channels-first to channels-last images and back.
+
+    Raises:
+        ValueError: an array is not C-contiguous float32, or shapes do not fit together.
+    """
+    _transpose.transpose(source, out, get_threads() if source.size >= PARALLEL_MIN else 1)
 
 
 @loop
