@@ -50,7 +50,7 @@ def cache_folder() -> Path | None:
 def _jit(function: Callable, parallel: bool = False, fastmath: bool | set[str] = FASTMATH) -> Callable:
     folder = cache_folder()
     compiled = numba.njit(error_model="numpy", fastmath=fastmath, nogil=True, parallel=parallel)(function)
-    if folder is not None:
+    if folder is not None and not numba.config.DISABLE_JIT:
         # Serial and parallel code of one function would share a cache entry, hence a folder each.
         previous = numba.config.CACHE_DIR
         numba.config.CACHE_DIR = str(folder / ("parallel" if parallel else "serial"))

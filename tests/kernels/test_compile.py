@@ -66,3 +66,9 @@ def test_an_edited_formula_never_meets_a_stale_cache(tree):
 def test_without_a_place_for_a_cache_it_computes_all_the_same(tree):
     (tree / "cache").write_text("a file where the folder should be")
     assert run(tree) == pytest.approx(-0.8)
+
+
+def test_loops_run_uncompiled_where_numba_is_told_not_to_compile(tree, monkeypatch):
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    assert run(tree) == pytest.approx(-0.8)
+    assert not files(tree)
