@@ -1,8 +1,8 @@
 /* Products of float32 matrices that are rounded to bfloat16 (8 bits of mantissa) on the way, with float32 sums.
  *
- * The instruction multiplies pairs: of 32 bfloat16 each, it adds the products of two neighbours to one of 16 sums. So
- * operands are copied, rounded, to pairs of two consecutive steps of the sum: 12 rows of a and 32 columns of b side by
- * side. That costs a tenth of the product. Numbers below 1e-38 count as 0. */
+ * The instruction takes 16 pairs of bfloat16 twice, multiplies them, and adds both products of a pair to one of 16
+ * sums. So operands are copied, rounded, to pairs of two consecutive steps of the sum: 32 columns of b side by side,
+ * and 12 rows of a, as they are or side by side. That costs a tenth of the product. Numbers below 1e-38 count as 0. */
 #ifndef PYTAGI_DDP_BFLOAT16_H
 #define PYTAGI_DDP_BFLOAT16_H
 
@@ -13,11 +13,12 @@
 #define BFLOAT16 __attribute__((target("avx512f,avx512bw,avx512bf16")))
 #define BFLOAT16_INLINE BFLOAT16 static inline __attribute__((always_inline))
 
-enum { BF_ROWS = 12, BF_LANES = 32, BF_COLUMNS = 128, BF_DEPTH = 512 };
+enum { BF_ROWS = 12, BF_LANES = 32, BF_COLUMNS = 128, BF_DEPTH = 512, BF_STRIDE = BF_DEPTH / 2 + 16 };
 
-/* This thread's packed operands: columns of b, and 12 rows of a, where the last store of a whole vector ends later. */
+/* This thread's packed operands: columns of b, and rows of a, which lie off a power of two so that they do not share a
+ * few cache sets. */
 static _Thread_local struct {
-    int columns[BF_COLUMNS * BF_DEPTH / 2], rows[BF_ROWS * BF_DEPTH / 2 + 16];
+    int columns[BF_COLUMNS * BF_DEPTH / 2], rows[BF_ROWS * BF_STRIDE];
 } bf_memory __attribute__((aligned(64)));
 
 static inline int has_bfloat16(void) {
@@ -26,6 +27,12 @@ static inline int has_bfloat16(void) {
 
 /* A mask of the first n of 16 lanes. */
 static inline unsigned bf_first(int n) { return n <= 0 ? 0 : n >= 16 ? 0xffff : (1u << n) - 1; }
+
+/* The first n of 32 numbers, rounded; zeros beyond. */
+BFLOAT16_INLINE __m512i bf_pairs(const float *x, int n) {
+    __m512 low = _mm512_maskz_loadu_ps(bf_first(n), x), high = _mm512_maskz_loadu_ps(bf_first(n - 16), x + 16);
+    return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+}
 
 /* out (pairs of k, width) = lanes that lie side by side in x, k rows of it; zeros beyond. */
 BFLOAT16_INLINE void bf_pack_lines(const float *x, long stride, int lanes, int k, int width, int *out) {
@@ -74,12 +81,7 @@ BFLOAT16_INLINE void bf_pack_rows(const float *x, long stride, int lanes, int k,
         for (int i = 0; i < width; i += 16) {
             __m512i pairs[16];
 #pragma GCC unroll 16
-            for (int q = 0; q < 16; q++) {
-                const float *row = x + (i + q) * stride + l;
-                int left = i + q < lanes ? k - l : 0;
-                pairs[q] = (__m512i)_mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps(bf_first(left - 16), row + 16),
-                                                        _mm512_maskz_loadu_ps(bf_first(left), row));
-            }
+            for (int q = 0; q < 16; q++) pairs[q] = bf_pairs(x + (i + q) * stride + l, i + q < lanes ? k - l : 0);
             bf_transpose(pairs);
 #pragma GCC unroll 16
             for (int q = 0; q < 16; q++)
@@ -87,20 +89,27 @@ BFLOAT16_INLINE void bf_pack_rows(const float *x, long stride, int lanes, int k,
         }
 }
 
-/* c (stored x 16 vectors, but for the last lanes) = a b + beta c, from packed operands */
-BFLOAT16_INLINE void bf_tile(int rows, int vectors, const int *a, const int *b, int pairs, float beta, float *c,
-                             long stride, int stored, __mmask16 last) {
+/* out (rows BF_STRIDE apart) = k numbers of each row of x */
+BFLOAT16_INLINE void bf_round_rows(const float *x, long stride, int rows, int k, int *out) {
+    for (int i = 0; i < rows; i++, x += stride, out += BF_STRIDE)
+        for (int l = 0; l < k; l += 32)
+            _mm512_storeu_si512(out + l / 2, bf_pairs(x + l, k - l));
+}
+
+/* c (stored x 16 vectors, but for the last lanes) = a b + beta c, from packed operands; by_rows: a has whole rows */
+BFLOAT16_INLINE void bf_tile(int rows, int vectors, int by_rows, const int *a, const int *b, int pairs, float beta,
+                             float *c, long stride, int stored, __mmask16 last) {
     __m512 sum[BF_ROWS][2];
 #pragma GCC unroll 12
     for (int r = 0; r < rows; r++) {
         sum[r][0] = sum[r][1] = _mm512_setzero_ps();
         for (int v = 0; v < vectors; v++) __builtin_prefetch(c + r * stride + 16 * v, 1);
     }
-    for (int p = 0; p < pairs; p++, a += BF_ROWS, b += BF_LANES) {
+    for (int p = 0; p < pairs; p++, a += by_rows ? 1 : BF_ROWS, b += BF_LANES) {
         __m512bh left = (__m512bh)_mm512_load_si512(b), right = (__m512bh)_mm512_load_si512(b + 16);
 #pragma GCC unroll 12
         for (int r = 0; r < rows; r++) {
-            __m512bh pair = (__m512bh)_mm512_set1_epi32(a[r]);
+            __m512bh pair = (__m512bh)_mm512_set1_epi32(a[by_rows ? r * BF_STRIDE : r]);
             sum[r][0] = _mm512_dpbf16_ps(sum[r][0], pair, left);
             if (vectors == 2) sum[r][1] = _mm512_dpbf16_ps(sum[r][1], pair, right);
         }
@@ -118,18 +127,18 @@ BFLOAT16_INLINE void bf_tile(int rows, int vectors, const int *a, const int *b, 
 }
 
 /* c (rows x columns) = a b + beta c for 12 packed rows of a at most, and all packed columns of b */
-BFLOAT16 static void bf_rows_times_columns(const int *a, const int *b, int rows, int columns, int pairs, float beta,
-                                           float *c, long stride) {
-    for (int j = 0; j < columns; j += BF_LANES)
+BFLOAT16_INLINE void bf_rows_times_columns(int by_rows, const int *a, const int *b, int rows, int columns, int pairs,
+                                           float beta, float *c, long stride) {
+    for (int j = 0; j < columns; j += BF_LANES, b += BF_LANES * pairs)
         for (int i = 0; i < rows;) {
-            const int *left = a + i, *right = b + (long)j * pairs;
+            const int *first = a + i * (by_rows ? BF_STRIDE : 1);
             float *to = c + i * stride + j;
             int wide = columns - j > 16, many = rows - i > 8;
             __mmask16 last = bf_first(columns - j - 16 * wide);
-            if (many && wide) bf_tile(BF_ROWS, 2, left, right, pairs, beta, to, stride, rows - i, last);
-            if (many && !wide) bf_tile(BF_ROWS, 1, left, right, pairs, beta, to, stride, rows - i, last);
-            if (!many && wide) bf_tile(4, 2, left, right, pairs, beta, to, stride, rows - i, last);
-            if (!many && !wide) bf_tile(4, 1, left, right, pairs, beta, to, stride, rows - i, last);
+            if (many && wide) bf_tile(BF_ROWS, 2, by_rows, first, b, pairs, beta, to, stride, rows - i, last);
+            if (many && !wide) bf_tile(BF_ROWS, 1, by_rows, first, b, pairs, beta, to, stride, rows - i, last);
+            if (!many && wide) bf_tile(4, 2, by_rows, first, b, pairs, beta, to, stride, rows - i, last);
+            if (!many && !wide) bf_tile(4, 1, by_rows, first, b, pairs, beta, to, stride, rows - i, last);
             i += many ? BF_ROWS : 4;
         }
 }
@@ -151,12 +160,14 @@ BFLOAT16 static void bfloat16_product(int ta, int tb, int m, int n, int k, const
             }
             for (int i = 0; i < m; i += BF_ROWS) {
                 int rows = m - i < BF_ROWS ? m - i : BF_ROWS;
-                if (ta)
+                float more = l ? 1 : beta, *to = c + i * ldc + j;
+                if (ta) {
                     bf_pack_lines(a + l * lda + i, lda, rows, depth, BF_ROWS, packed_rows);
-                else
-                    bf_pack_rows(a + i * lda + l, lda, rows, depth, BF_ROWS, packed_rows);
-                bf_rows_times_columns(packed_rows, packed_columns, rows, columns, pairs, l ? 1 : beta, c + i * ldc + j,
-                                      ldc);
+                    bf_rows_times_columns(0, packed_rows, packed_columns, rows, columns, pairs, more, to, ldc);
+                } else {
+                    bf_round_rows(a + i * lda + l, lda, rows, depth, packed_rows);
+                    bf_rows_times_columns(1, packed_rows, packed_columns, rows, columns, pairs, more, to, ldc);
+                }
             }
         }
     }
