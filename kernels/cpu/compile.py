@@ -52,12 +52,7 @@ def _jit(function: Callable, parallel: bool = False, fastmath: bool | set[str] =
     compiled = numba.njit(error_model="numpy", fastmath=fastmath, nogil=True, parallel=parallel)(function)
     if folder is not None and not numba.config.DISABLE_JIT:
         # Serial and parallel code of one function would share a cache entry, hence a folder each.
-        previous = numba.config.CACHE_DIR
-        numba.config.CACHE_DIR = str(folder / ("parallel" if parallel else "serial"))
-        try:
-            share(compiled)
-        finally:
-            numba.config.CACHE_DIR = previous
+        share(compiled, folder / ("parallel" if parallel else "serial"))
     return compiled
 
 

@@ -97,9 +97,15 @@ class SharedCache(FunctionCache):
             super().save_overload(sig, data)
 
 
-def share(dispatcher) -> None:
-    """Gives a Numba dispatcher a `SharedCache`, below ``numba.config.CACHE_DIR``."""
-    dispatcher._cache = cache = SharedCache(dispatcher.py_func)
+def share(dispatcher, folder: Path) -> None:
+    """Gives a Numba dispatcher a `SharedCache` in `folder`."""
+    with global_compiler_lock:  # the setting is one for all threads
+        previous = numba.config.CACHE_DIR
+        numba.config.CACHE_DIR = str(folder)
+        try:
+            dispatcher._cache = cache = SharedCache(dispatcher.py_func)
+        finally:
+            numba.config.CACHE_DIR = previous
     compile_or_load = dispatcher.compile
 
     def compile_once(sig):
