@@ -26,7 +26,6 @@ from pytagi_ddp.models import resnet8_cifar10, resnet18_cifar10
 
 WORKLOADS = ("mlp-4096-b256", "mnist-cnn-b128", "conv64-b32", "resnet18-b16")
 CLASSES = 10
-SIGMA_V = 0.3  # standard deviation of a label
 NETWORKS: dict[str, dict[str, Callable[[], nn.Sequential]]] = {
     "mnist": {"MLP 784-128-128": lambda: mlp(nn, 784, 128, 128, 11), "CNN": lambda: mnist_cnn(nn)},
     "cifar": {"ResNet8": lambda: resnet8_cifar10(0.1, 0.1), "ResNet18": lambda: resnet18_cifar10(0.1, 0.1)},
@@ -60,7 +59,8 @@ def compare_times(names: list[str], repeat: int) -> None:
     print(table(("workload", "medians", "best", "ratio by round"), rows), flush=True)
 
 
-def train(net: nn.Sequential, data: ImageDataset, batch: int, epochs: int, seed: int) -> nn.Sequential:
+def train(net: nn.Sequential, data: ImageDataset, batch: int, epochs: int, seed: int, sigma_v: float) -> nn.Sequential:
+    """Trains `net` on labels with the standard deviation `sigma_v`; returns it."""
     updater, utils = nn.OutputUpdater(net.device), Utils()
     loader = BatchLoader(data, batch, seed=seed, mean=data.mean(), std=data.std())
     for epoch in range(epochs):
@@ -68,7 +68,7 @@ def train(net: nn.Sequential, data: ImageDataset, batch: int, epochs: int, seed:
         for x, labels in loader:
             net(x)
             obs, index, _ = utils.label_to_obs(labels, CLASSES)
-            var_obs = np.full_like(obs, SIGMA_V**2)
+            var_obs = np.full_like(obs, sigma_v**2)
             updater.update_using_indices(net.output_z_buffer, obs, var_obs, index, net.input_delta_z_buffer)
             net.backward()
             net.step()
@@ -100,12 +100,12 @@ def compare_accuracy(kind: str, sets: tuple[ImageDataset, ImageDataset], args: a
                 pytagi_ddp.manual_seed(seed)
                 net = make()
                 net.precision = precision
-                train(net, train_set, args.batch, args.epochs, seed)
+                train(net, train_set, args.batch, args.epochs, seed, args.sigma_v)
                 results.append(evaluate(net, test_set, train_set))
             (error, nll), (mixed_error, mixed_nll) = results
             rows.append([name, f"seed {seed}", f"{error:.2%}", f"{mixed_error:.2%}", f"{nll:.4f}", f"{mixed_nll:.4f}"])
             print(" ".join(rows[-1]), flush=True)
-    images = f"{len(train_set)} training images, {args.epochs} epochs, batch {args.batch}"
+    images = f"{len(train_set)} training images, {args.epochs} epochs, batch {args.batch}, sigma_v {args.sigma_v}"
     print(f"{kind}: {images}, tested on {len(test_set)}; NLL in nats")
     print(table(("network", "run", "error float32", "error mixed", "NLL float32", "NLL mixed"), rows), flush=True)
 
@@ -122,6 +122,7 @@ def main() -> None:
     parser.add_argument("--limit-test", type=int, metavar="N", help="only the first N test images")
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--sigma-v", type=float, default=0.3, help="standard deviation of a label (0.3)")
     parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args()
     if args.threads:

@@ -26,7 +26,7 @@ def test_networks_learn_alike():
         pytagi_ddp.manual_seed(0)
         net = mlp(nn, 3 * 32 * 32, 32, 11)
         net.precision = precision
-        results.append(evaluate(train(net, train_set, 16, 2, seed=0), test_set, train_set))
+        results.append(evaluate(train(net, train_set, 16, 2, seed=0, sigma_v=0.3), test_set, train_set))
     (error, nll), (mixed_error, mixed_nll) = results
     assert 0 < error < 0.8  # chance is 0.9
     assert abs(mixed_error - error) < 0.1
