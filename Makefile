@@ -19,10 +19,11 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-$(INSTALLED): pyproject.toml setup.py $(wildcard kernels/cpu/*.pyx kernels/cpu/*.pxd kernels/cpu/*.h)
+ENGINE := pytagi_ddp/distributed/engine
+$(INSTALLED): pyproject.toml setup.py $(wildcard kernels/cpu/*.pyx kernels/cpu/*.pxd kernels/cpu/*.h $(ENGINE)/*.pyx $(ENGINE)/*.h)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable ".[mpi,plot,test]"
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info kernels/cpu/*.so kernels/cpu/*.c
+	rm -rf $(VENV) build dist *.egg-info kernels/cpu/*.so kernels/cpu/*.c $(ENGINE)/*.so $(ENGINE)/*.c

@@ -1,4 +1,4 @@
-"""Builds the Cython kernels. Everything else is declared in pyproject.toml."""
+"""Builds the Cython modules. Everything else is declared in pyproject.toml."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 OPENMP = [] if sys.platform == "darwin" else ["-fopenmp"]  # Apple's clang has none: loops run on one thread
-KERNELS = Path("pytagi_ddp/kernels/cpu")
+KERNELS, ENGINE = Path("pytagi_ddp/kernels/cpu"), Path("pytagi_ddp/distributed/engine")
 
 
 class BuildKernels(build_ext):
@@ -23,15 +23,16 @@ class BuildKernels(build_ext):
 
 def extension(source):
     return Extension(
-        f"pytagi_ddp.kernels.cpu.{source.stem}",
+        ".".join(source.with_suffix("").parts),
         [str(source)],
-        depends=[*map(str, KERNELS.glob("*.h")), *map(str, KERNELS.glob("*.pxd"))],
+        depends=[str(path) for pattern in ("*.h", "*.pxd") for path in source.parent.glob(pattern)],
         extra_compile_args=["-O3", *OPENMP],
         extra_link_args=list(OPENMP),
     )
 
 
+SOURCES = sorted([*KERNELS.glob("*.pyx"), *ENGINE.glob("*.pyx")])
 setup(
-    ext_modules=cythonize([extension(source) for source in sorted(KERNELS.glob("*.pyx"))], language_level=3),
+    ext_modules=cythonize([extension(source) for source in SOURCES], language_level=3),
     cmdclass={"build_ext": BuildKernels},
 )

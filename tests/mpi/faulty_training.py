@@ -76,8 +76,9 @@ def stamp() -> None:
 
 def note(name: str, value: float) -> None:
     """Writes a number to a file of the job, which appears with the number in it."""
-    (FOLDER / f"{name}.tmp").write_text(str(value))
-    (FOLDER / f"{name}.tmp").rename(FOLDER / name)
+    own = FOLDER / f"{name}.{threading.get_ident()}.tmp"  # another thread may note the same
+    own.write_text(str(value))
+    own.rename(FOLDER / name)
 
 
 def main(case: dict) -> None:

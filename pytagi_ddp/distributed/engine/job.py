@@ -30,7 +30,7 @@ from pytagi_ddp.distributed.engine.rendezvous import meeting
 from pytagi_ddp.distributed.engine.shared_memory import check_space, join_shared_sum, unlink_own_files
 
 if TYPE_CHECKING:
-    from pytagi_ddp.kernels.cpu._shared_sum import SharedSum
+    from pytagi_ddp.distributed.engine._shared_sum import SharedSum
 
 # Collectives of different kinds travel on communicators of their own, so that ranks that have lost step wait for each
 # other, and say where, instead of reading each other's data.
@@ -119,11 +119,11 @@ class Job:
     def _place_on_node(self, world) -> tuple[int, int]:
         node = world.Split_type(self.MPI.COMM_TYPE_SHARED)
         place = node.rank, node.size
-        if node.size == self.world_size > 1:
-            self.shared_sum = join_shared_sum(node)
         node.Barrier()
         if node.rank == 0:
             unlink_own_files()
+        if node.size == self.world_size > 1:
+            self.shared_sum = join_shared_sum(node)
         node.Free()
         return place
 

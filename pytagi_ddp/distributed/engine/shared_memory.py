@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pytagi_ddp.distributed.engine.errors import LaunchError
 
 if TYPE_CHECKING:
-    from pytagi_ddp.kernels.cpu._shared_sum import SharedSum
+    from pytagi_ddp.distributed.engine._shared_sum import SharedSum
 
 SHM = Path("/dev/shm")
 MPICH_PREFIX = "mpich_shm_"
@@ -111,7 +111,7 @@ def join_shared_sum(node) -> SharedSum | None:
 
     None on every rank if one of them cannot have it. No file stays behind: its name goes as soon as all have it mapped.
     """
-    from pytagi_ddp.kernels.cpu._shared_sum import SharedSum, shared_bytes
+    from pytagi_ddp.distributed.engine._shared_sum import SharedSum, shared_bytes
 
     floats = SUM_BYTES // (shared_bytes(node.size, 1) - shared_bytes(node.size, 0)) // 16 * 16
     file = node.bcast(_shared_file(shared_bytes(node.size, floats)) if node.rank == 0 else None)

@@ -1,4 +1,4 @@
-"""Sums through shared memory, between threads (the kernel lets go of Python's lock while it looks)."""
+"""Sums through shared memory, between threads (Python's lock is let go of while a rank looks)."""
 
 import mmap
 import threading
@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from pytagi_ddp.kernels.cpu._shared_sum import SharedSum, shared_bytes
+from pytagi_ddp.distributed.engine._shared_sum import SharedSum, shared_bytes
 
 FLOATS = 64
 

@@ -18,8 +18,6 @@ cdef extern from "shared_sum.h" nogil:
         uint64_t size
     void come(seat* s, uint64_t count, uint64_t size)
     bint has_come(const seat* s, uint64_t count, int looks)
-
-cdef extern from "loops.h" nogil:
     void add(const float* x, float* sum, size_t n)
 
 cdef enum:

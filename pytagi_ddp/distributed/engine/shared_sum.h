@@ -2,6 +2,7 @@
 #ifndef PYTAGI_DDP_SHARED_SUM_H
 #define PYTAGI_DDP_SHARED_SUM_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #if defined(__x86_64__) || defined(__i386__)
@@ -31,6 +32,11 @@ static inline int has_come(const seat *s, uint64_t count, int looks) {
         PAUSE();
     }
     return 1;
+}
+
+/* sum += x */
+static inline void add(const float *restrict x, float *restrict sum, size_t n) {
+    for (size_t i = 0; i < n; i++) sum[i] += x[i];
 }
 
 #endif
