@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from pytagi_ddp import nn
+from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.kernels.cpu.linear import why_not_mixed
 from tests.nn.networks import FIELDS, learned, pass_through, random_batch, randomise
 
@@ -16,6 +16,7 @@ needs_bfloat16 = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 
 def network(**options) -> nn.Sequential:
     """Dense, plain and Winograd products, blocks, and layers without products between them."""
+    manual_seed(0)
     return randomise(
         nn.Sequential(
             nn.Conv2d(3, 16, 3, padding=1, in_width=8, in_height=8),
