@@ -115,6 +115,7 @@ def test_a_peer_may_live_elsewhere(monkeypatch):
     found = {name: options.python(name) for name in PEERS}
     assert found == {
         OWN: sys.executable,
+        "pytagi_ddp mixed": sys.executable,
         "pytagi_ddp recomputed": sys.executable,
         "pytagi": "/here/python",
         "torch TAGI": "/there/python",
