@@ -28,7 +28,8 @@ cdef bint shaped(const Py_ssize_t* shape, Py_ssize_t rows, Py_ssize_t columns):
 
 
 def forward(const float[:, ::1] mu, const float[:, ::1] var, const float[:, ::1] w_mu, const float[:, ::1] w_var,
-            const float[::1] b_mu, const float[::1] b_var, float[:, ::1] out_mu, float[:, ::1] out_var, int threads, bint mixed):
+            const float[::1] b_mu, const float[::1] b_var, float[:, ::1] out_mu, float[:, ::1] out_var, int threads,
+            bint mixed):
     cdef int B = mu.shape[0], I = mu.shape[1], O = w_mu.shape[0], t
     if not (B > 0 and shaped(w_mu.shape, O, I) and shaped(w_var.shape, O, I)
             and (var is None or shaped(var.shape, B, I))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytagi_ddp import cuda, manual_seed
+from pytagi_ddp import cuda
 
 collect_ignore_glob = [] if cuda.is_simulated() or cuda.is_available() else ["test_*.py"]
 
@@ -16,9 +16,3 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if Path(__file__).parent in item.path.parents and not cuda.is_simulated():
             item.add_marker(pytest.mark.gpu)
-
-
-@pytest.fixture(autouse=True)
-def same_parameters():
-    """Networks begin with the same parameters on every run."""
-    manual_seed(0)
