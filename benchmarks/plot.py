@@ -48,7 +48,7 @@ def _bars(axes, rows: list[dict]) -> None:
     for k, name in enumerate(others):
         found = [(workloads.index(r["workload"]), r["ratio"]) for r in rows if r["library"] == name and "ratio" in r]
         bars = axes.barh([y + (k - (len(others) - 1) / 2) * height for y, _ in found], [x for _, x in found], height)
-        axes.bar_label(bars, [f"{x:.2g}" for _, x in found], fontsize="small", padding=2)
+        axes.bar_label(bars, [f"{x:.2g}" if x < 10 else f"{x:.0f}" for _, x in found], fontsize="small", padding=2)
         bars.set_label(name)
     axes.axvline(1, color="black", linestyle="--", label=OWN)
     axes.set_xscale("log")

@@ -22,7 +22,7 @@ cdef extern from "shared_sum.h" nogil:
 
 cdef enum:
     TURNS = 2
-    LOOKS = 100  # at one rank, before it is somebody else's turn to say how long to wait
+    LOOKS = 20  # at one rank, a third of a microsecond, before it is somebody else's turn to say how long to wait
 
 
 def shared_bytes(int ranks, size_t floats) -> int:
