@@ -1,8 +1,8 @@
 # cython: cdivision=True
 """Sums of short float32 arrays over the ranks of one node, through memory that they share.
 
-Each rank copies its numbers to its place, says that it has come, and when all have, adds up what lies there, in the
-order of the ranks: so the result has the same bits on every rank. There are two turns of places, used alternately: a
+Each rank copies its numbers to its place, says that it has come, and when all have, adds up what lies there. All do it
+in the same order, so the result has the same bits on every rank. There are two turns of places, used alternately: a
 rank that comes to a sum has finished the one before, so when all have come to a sum, nobody reads the places of the
 sum before it any more, and the next one may use them.
 """
@@ -18,7 +18,7 @@ cdef extern from "shared_sum.h" nogil:
         uint64_t size
     void come(seat* s, uint64_t count, uint64_t size)
     bint has_come(const seat* s, uint64_t count, int looks)
-    void add(const float* x, float* sum, size_t n)
+    void add_places(const float* places, size_t stride, int ranks, float* out, size_t n)
 
 cdef enum:
     TURNS = 2
@@ -95,9 +95,7 @@ cdef class SharedSum:
                 if self.seat_of(rank).size != size:
                     raise ValueError(f"rank {rank} adds {self.seat_of(rank).size} numbers, rank {self.rank} {size}")
             with nogil:
-                memcpy(out, self.place(0), size * sizeof(float))
-                for rank in range(1, self.ranks):
-                    add(self.place(rank), out, size)
+                add_places(self.place(0), self.floats, self.ranks, out, size)
         finally:
             PyBuffer_Release(&self.values)
         return True

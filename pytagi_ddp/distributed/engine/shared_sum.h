@@ -34,9 +34,29 @@ static inline int has_come(const seat *s, uint64_t count, int looks) {
     return 1;
 }
 
-/* sum += x */
-static inline void add(const float *restrict x, float *restrict sum, size_t n) {
-    for (size_t i = 0; i < n; i++) sum[i] += x[i];
+enum { BLOCK = 512 };
+
+/* out = the sum over the leaves first to first + leaves of a tree, for n numbers of each place, at most BLOCK. */
+static void add_leaves(const float *places, size_t stride, int pairs, int first, int leaves, float *out, size_t n) {
+    if (leaves == 1) { /* the first leaves are two ranks each */
+        const float *x = places + (size_t)(first < pairs ? 2 * first : first + pairs) * stride;
+        const float *y = first < pairs ? x + stride : 0;
+        for (size_t i = 0; i < n; i++) out[i] = y ? x[i] + y[i] : x[i];
+        return;
+    }
+    float other[BLOCK];
+    add_leaves(places, stride, pairs, first, leaves / 2, out, n);
+    add_leaves(places, stride, pairs, first + leaves / 2, leaves / 2, other, n);
+    for (size_t i = 0; i < n; i++) out[i] += other[i];
+}
+
+/* out = the sum of the places of all ranks: neighbours first, as MPI adds them, so that where ranks run does not matter.
+ * A tree has a power of two leaves; where there are more ranks, the first ones are pairs. */
+static inline void add_places(const float *places, size_t stride, int ranks, float *out, size_t n) {
+    int leaves = 1;
+    while (2 * leaves <= ranks) leaves *= 2;
+    for (size_t i = 0; i < n; i += BLOCK)
+        add_leaves(places + i, stride, ranks - leaves, 0, leaves, out + i, n - i < BLOCK ? n - i : BLOCK);
 }
 
 #endif

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pytagi_ddp.distributed.engine._shared_sum import SharedSum, shared_bytes
 
-FLOATS = 64
+FLOATS = 1040  # more than are added at a time
 
 
 def ranks(count: int) -> list[SharedSum]:
@@ -16,8 +16,17 @@ def ranks(count: int) -> list[SharedSum]:
     return [SharedSum(memory, rank, count, FLOATS) for rank in range(count)]
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_many_sums_in_a_row_are_those_of_all_ranks_in_their_order(count):
+def in_a_tree(parts: list) -> np.ndarray:
+    """Neighbours first; the first ones already if there are more than a power of two."""
+    extra = len(parts) - 2 ** (len(parts).bit_length() - 1)
+    parts = [parts[2 * k] + parts[2 * k + 1] for k in range(extra)] + parts[2 * extra :]
+    while len(parts) > 1:
+        parts = [a + b for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 8])
+def test_many_sums_in_a_row_are_those_of_all_ranks(count):
     shares = np.random.default_rng(0).normal(size=(200, count, FLOATS)).astype(np.float32)
     sizes = np.random.default_rng(1).integers(1, FLOATS + 1, 200)
     found = shares.copy()
@@ -34,9 +43,7 @@ def test_many_sums_in_a_row_are_those_of_all_ranks_in_their_order(count):
     for thread in threads:
         thread.join(20)
     for k, n in enumerate(sizes):
-        expected = shares[k, 0].copy()
-        for share in shares[k, 1:]:
-            expected[:n] += share[:n]
+        expected = in_a_tree(list(shares[k]))
         for rank in range(count):
             assert np.array_equal(found[k, rank, :n], expected[:n]), (k, rank)
             assert np.array_equal(found[k, rank, n:], shares[k, rank, n:]), (k, rank)
