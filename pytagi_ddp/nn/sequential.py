@@ -11,6 +11,7 @@ from pytagi_ddp.nn.arena import ParameterArena, cap_factor
 from pytagi_ddp.nn.chain import Chain
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates, flat_float32
 from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.network_input import NetworkInput
 from pytagi_ddp.nn.network_parameters import NetworkParameters
 from pytagi_ddp.nn.state import Array, DeltaPool, State
 
@@ -98,8 +99,7 @@ class Sequential(NetworkParameters):
         self.arena = ParameterArena(list(self._chain.leaves()), self.kernels)
         self._pool = DeltaPool(self.kernels)
         self._graphs = self.kernels.graph.Graphs(self.kernels.array)
-        self._input = self.kernels.array.empty((0, self.in_shape.size))
-        self._input_var = None
+        self._input = NetworkInput(self.in_shape.size, self.kernels.array, self.device)
         self.output_z_buffer.hold(self.output_z_buffer.on(self.device), self.device)
         self.input_delta_z_buffer.move(self.device)
         self.output_delta_z_buffer.move(self.device)
@@ -157,7 +157,7 @@ class Sequential(NetworkParameters):
 
     def _run(self, mu_x, var_x=None) -> State:
         """`forward`, without the copies of the result."""
-        state = self._input_state(mu_x, var_x)
+        state = self._input.state(mu_x, var_x)
         self._trained_batch = 0  # if a layer raises, buffers hold parts of two batches: no way back
         key = (state.batch, self.training)
         out = self._run_part("forward", key, state, lambda: self._chain.forward(state))
@@ -170,31 +170,6 @@ class Sequential(NetworkParameters):
 
     def _run_part(self, name: str, key: tuple, memory: tuple, function: Callable[[], Any]) -> Any:
         return function() if self._meets_ranks else self._graphs.run(name, key, memory, function)
-
-    def _input_state(self, mu_x, var_x) -> State:
-        inputs = self.in_shape.size
-        if isinstance(mu_x, BaseHiddenStates):
-            if mu_x.actual_size != inputs:
-                raise ValueError(f"the network takes {inputs} inputs, the other network gives {mu_x.actual_size}")
-            return mu_x.on(self.device)
-        mu = flat_float32(mu_x, "mu_x")
-        if mu.size == 0 or mu.size % inputs:
-            raise ValueError(f"mu_x holds {mu.size} values, not a whole number of samples of {inputs} inputs")
-        var = None if var_x is None else flat_float32(var_x, "var_x", mu.size)
-        _check_finite(mu, "mu_x")
-        if var is not None:
-            _check_finite(var, "var_x")
-            if var.min() < 0:
-                raise ValueError(f"var_x holds variances and must not be negative, the smallest is {var.min()}")
-        shape = (mu.size // inputs, inputs)
-        # A copy: the first layer reads its input again in the backward pass, when the caller's may have changed.
-        if len(self._input) < shape[0]:
-            self._input = self.kernels.array.empty(shape)
-        kept = self._input[: shape[0]]
-        self.kernels.array.copy(mu.reshape(shape), kept)
-        if var is not None:
-            var = self._input_var = self.kernels.array.place(var.reshape(shape), self._input_var)
-        return State(kept, var)
 
     def backward(self) -> None:
         """Propagates `input_delta_z_buffer` back and computes the deltas of all parameters.
@@ -391,7 +366,7 @@ class Sequential(NetworkParameters):
 
     def __getstate__(self) -> dict:
         state = self.__dict__.copy()
-        for name in ("kernels", "arena", "_pool", "_graphs", "_input", "_input_var"):
+        for name in ("kernels", "arena", "_pool", "_graphs", "_input"):
             del state[name]
         # a copy belongs to no DDPSequential
         own = {"_accumulate": False, "_pooled_average": None, "_passed": None, "_meets_ranks": False, "_wrapper": None}
@@ -402,9 +377,3 @@ class Sequential(NetworkParameters):
         for layer in self.layers:
             layer.claim(self)
         self._attach()
-
-
-def _check_finite(array: np.ndarray, what: str) -> None:
-    bad = array.size - np.count_nonzero(np.isfinite(array))
-    if bad:
-        raise ValueError(f"{what}: {bad} of {array.size} values are NaN or infinite")

@@ -77,7 +77,7 @@ cdef class SharedSum:
         return self
 
     def Test(self) -> bool:
-        """Whether all ranks have come, and the sum is there; looks for a microsecond or two, if it is not.
+        """Whether all ranks have come, and the sum is there; looks for a moment, if it is not.
 
         Raises:
             ValueError: ranks have brought different numbers of numbers; on every rank.

@@ -202,8 +202,7 @@ class Communicator(ABC):
 
     def _prepare(self, name: str, *arrays: np.ndarray, **details: Any) -> None:
         """Raises if this rank cannot run a collective, or (to debug) the others are about to run another one."""
-        if self._closed:
-            self._check_open(name)
+        self._check_open(name)
         if self._dropped is not None:
             raise RuntimeError(
                 f"{name} on rank {self.rank}: the handle of {self._dropped} was dropped before it was done; keep it, "

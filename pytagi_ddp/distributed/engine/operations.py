@@ -107,8 +107,7 @@ class Operations:
         Raises:
             RuntimeError: an earlier collective was cut short.
         """
-        if self.broken is not None:
-            self._check(name)
+        self._check(name)
         self._started += 1
         operation = Operation(self, name, self._started, nbytes, requests, timeout)
         self._pending.append(operation)
