@@ -106,7 +106,7 @@ def learn(net: Sequential, x: np.ndarray, labels: np.ndarray, sigma_v: float) ->
 def evaluate(net: Sequential, x: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
     """(error, negative log-likelihood per image); probabilities are those of the classes, normalised."""
     utils = Utils()
-    mu, var = net.predict(x, batch_size=500)
+    mu, var = net.predict(x)
     predicted, p = utils.get_labels(
         mu.ravel(), var.ravel(), utils.get_hierarchical_softmax(CLASSES), CLASSES, len(labels)
     )

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from pytagi_ddp.kernels.cpu import _blas, _winograd, conv2d
-from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
+from pytagi_ddp.kernels.cpu import _winograd, conv2d
 from pytagi_ddp.kernels.cpu.workspace import workspace
 
 CASES = [  # batch, height, width, channels, outputs, kernel, stride, zeros at top/left, zeros at bottom/right
@@ -28,17 +27,6 @@ CASES = [  # batch, height, width, channels, outputs, kernel, stride, zeros at t
     (9, 4, 4, 272, 272, 3, 1, 1, 1),  # kernels made anew for each panel, sums in chunks
 ]
 WINOGRAD = CASES[-3:]
-
-
-@pytest.fixture(params=["1 thread", "2 threads", "3 threads", "2 threads, whole products"])
-def threads(request):
-    """A number of threads, and the way in which this machine's BLAS may not be called."""
-    before = get_threads()
-    set_threads(int(request.param[0]))
-    _blas.set_small_kernels("whole" not in request.param)
-    yield
-    _blas.set_small_kernels(_blas.has_small_kernels())
-    set_threads(before)
 
 
 def arrays(case, seed=0):

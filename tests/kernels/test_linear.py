@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from pytagi_ddp.kernels.cpu import _blas, linear
-from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
+from pytagi_ddp.kernels.cpu import linear
 from pytagi_ddp.kernels.cpu.workspace import workspace
 
 SHAPES = [  # batch, inputs, outputs
@@ -17,17 +16,6 @@ SHAPES = [  # batch, inputs, outputs
     (1100, 40, 50),  # more rows than one block
     (9, 820, 600),  # more inputs and outputs than one block
 ]
-
-
-@pytest.fixture(params=["1 thread", "2 threads", "3 threads", "2 threads, whole products"])
-def threads(request):
-    """A number of threads, and the way in which this machine's BLAS may not be called."""
-    before = get_threads()
-    set_threads(int(request.param[0]))
-    _blas.set_small_kernels("whole" not in request.param)
-    yield
-    _blas.set_small_kernels(_blas.has_small_kernels())
-    set_threads(before)
 
 
 def arrays(shape, seed=0):

@@ -7,7 +7,6 @@ import pytest
 
 from pytagi_ddp import kernels
 from pytagi_ddp.kernels.cpu import conv2d, linear
-from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
 from tests.kernels import test_conv2d, test_linear
 
 REASON = linear.why_not_mixed()
@@ -18,14 +17,6 @@ PLAIN = [(test_conv2d, case) for case in test_conv2d.CASES if case not in test_c
 WINOGRAD = [(test_conv2d, case) for case in test_conv2d.WINOGRAD]
 MEANS = ("out_mu", "in_delta_mu", "g_w", "g_b", "h_b")
 VARIANCES = ("out_var", "in_delta_var", "h_w")
-
-
-@pytest.fixture(params=[1, 3])
-def threads(request):
-    before = get_threads()
-    set_threads(request.param)
-    yield
-    set_threads(before)
 
 
 def run(layer, case, a, precision) -> dict[str, np.ndarray]:

@@ -4,15 +4,6 @@ import numpy as np
 import pytest
 
 from pytagi_ddp.kernels.cpu import elementwise
-from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
-
-
-@pytest.fixture(params=[1, 2])
-def threads(request):
-    before = get_threads()
-    set_threads(request.param)
-    yield
-    set_threads(before)
 
 
 @pytest.mark.parametrize(
