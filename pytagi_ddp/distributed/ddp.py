@@ -1,8 +1,9 @@
 """Data-parallel training: every rank a replica, one all-reduce per step."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from pytagi_ddp.distributed.sync_batch_norm import SyncBatchNorm
 from pytagi_ddp.distributed.wire import HalfPrecisionSum
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.state import Array
+from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics
 
 
 class DDPSequential(Replica):
@@ -26,7 +28,8 @@ class DDPSequential(Replica):
     Construction broadcasts rank 0's parameters and running statistics. `step` adds the batch sums of all ranks with
     one all-reduce over one contiguous buffer, then every rank takes the same capped step: parameters stay equal to
     the last bit. `forward`, `backward`, `predict`, `state_dict`, `save` and `load` are local: no rank waits for
-    another there.
+    another there. `update_bn` is collective; a deep network with BatchNorm2d needs it before it is evaluated or saved,
+    as its running statistics lag behind the steps (see there).
 
     With n_r samples on rank r since the last step, n their sum, and R_a the ranks that have any:
 
@@ -256,6 +259,37 @@ class DDPSequential(Replica):
                 self.merge()
             if not self._pooled[0] > 0:
                 return
+
+    def update_bn(self, loader: Iterable[Any], num_batches: int | None = None) -> list[StatisticsChange]:
+        """Sets the running statistics of every BatchNorm2d to the exact ones of the batches of all ranks; collective.
+
+        Call it on every rank before evaluation, or before rank 0 saves: see `nn.update_bn`. It takes one all-reduce,
+        and with `sync_batch_norm` those of the forward passes.
+
+        Args:
+            loader: this rank's batches of training data, inputs or (inputs, ...); ranks may have different numbers.
+            num_batches: how many of them to use; None: all.
+
+        Raises:
+            RuntimeError: replicas differ, as no `merge` came since the last step.
+        """
+        if self._merge is not None and (self.steps_since_merge or self.model._samples):
+            raise RuntimeError("update_bn() between two merges: replicas differ; call merge() on every rank first")
+        self._end_passes()  # ranks may have run different numbers of passes since the last step
+
+        def add_over_ranks(sums: np.ndarray) -> None:
+            self._end_passes()
+            self.communicator.all_reduce(sums)
+
+        changes = take_statistics(self.model, loader, num_batches, add_over_ranks)
+        self.parameters_changed()
+        return changes
+
+    def _end_passes(self) -> None:
+        """With `sync_batch_norm`: takes part in the forward passes that other ranks run and this one does not."""
+        if self._sync_norm is not None:
+            self._sync_norm.end_passes()
+            self._sync_norm.begin_passes()
 
     @property
     def stop_requested(self) -> bool:

@@ -26,6 +26,7 @@ from pytagi_ddp.nn.output_updater import OutputUpdater
 from pytagi_ddp.nn.pooling import AvgPool2d, MaxPool2d
 from pytagi_ddp.nn.resnet_block import ResNetBlock
 from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.nn.update_bn import update_bn
 
 __all__ = [
     "AvgPool2d",
@@ -56,6 +57,7 @@ __all__ = [
     "Softmax",
     "Softplus",
     "Tanh",
+    "update_bn",
 ]
 
 

@@ -56,6 +56,7 @@ class BatchNorm2d(Norm):
         self.num_statistics, self.num_sums = 2 * num_features, 1 + 2 * num_features
         self.pool_at_step = False  # True: running statistics wait for the sums of all ranks (DDPSequential)
         self.reduce_sums: Callable[[Array], None] | None = None  # adds the sums of all ranks' batches, in place
+        self.on_moments: Callable[[int, Array, Array], None] | None = None  # told of this rank's: rows, mean, m2
         self._saved_statistics: np.ndarray | None = None
         self._m2_divisor = 0  # what makes m2 of the last training batch its variance; 0 before the first
         self.init_weight_bias()
@@ -101,6 +102,8 @@ class BatchNorm2d(Norm):
                 raise ValueError("BatchNorm2d needs more than one value per feature to train: use a larger batch")
             mean, m2 = self._scratch("mean", (n,)), self._scratch("m2", (n,))
             norm.moments(mu, var, self._scratch("partial", norm.partial_shape(rows, n)), mean, m2)
+            if self.on_moments is not None:
+                self.on_moments(rows, mean, m2)
             norm.pool_moments(mean, m2, rows, self.running_mean, *self.sums)
             self._m2_divisor = rows - 1
             if self.reduce_sums is not None:
@@ -159,5 +162,5 @@ class BatchNorm2d(Norm):
             state["_saved_statistics"] = self.kernels.array.to_host(live)
         for name in ("running_mean", "running_var", "sums", "shared_sums"):
             state.pop(name, None)
-        own = {"_m2_divisor": 0, "pool_at_step": False, "reduce_sums": None}  # a copy belongs to no DDPSequential
-        return state | own
+        own = {"pool_at_step": False, "reduce_sums": None, "on_moments": None}  # a copy belongs to no DDPSequential
+        return state | own | {"_m2_divisor": 0}

@@ -1,6 +1,6 @@
 """A network of layers in order."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.network_input import NetworkInput
 from pytagi_ddp.nn.network_parameters import NetworkParameters
 from pytagi_ddp.nn.state import Array, DeltaPool, State
+from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics
 
 
 class Sequential(NetworkParameters):
@@ -167,6 +168,25 @@ class Sequential(NetworkParameters):
         if self.training:
             self._trained_batch = batch
         return out
+
+    def pass_forward(self, mu_x) -> State:
+        """A forward pass for its own sake: no output is kept, and no backward pass can follow."""
+        state = self._input.state(mu_x)
+        self._trained_batch = 0
+        return self._chain.forward(state)
+
+    def update_bn(self, loader: Iterable[Any], num_batches: int | None = None) -> list[StatisticsChange]:
+        """Sets the running statistics of every BatchNorm2d to the exact ones of the given batches: see `nn.update_bn`.
+
+        Args:
+            loader: batches of training data, inputs or (inputs, ...). num_batches: how many to use; None: all.
+
+        Raises:
+            RuntimeError: the network belongs to a `DDPSequential`, whose method serves all ranks. Else see there.
+        """
+        if self._wrapper is not None:
+            raise RuntimeError("update_bn() of a network in a DDPSequential: call that one's, on every rank")
+        return take_statistics(self, loader, num_batches)
 
     def _run_part(self, name: str, key: tuple, memory: tuple, function: Callable[[], Any]) -> Any:
         return function() if self._meets_ranks else self._graphs.run(name, key, memory, function)
