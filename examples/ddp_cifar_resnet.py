@@ -39,6 +39,8 @@ REPORT = (
     "train error {train_error:.2%}, test error {test_error:.2%}, {images_per_second:.1f} images/s, "
     "{communication_share:.1%} of the time in communication"
 )
+FRESH = "; BatchNorm statistics of {batches} batches per rank in {bn_seconds:.1f} s"
+LAGGING = "test error with the running statistics of the last steps, as pytagi evaluates: {test_error_running:.2%}"
 T = TypeVar("T")
 
 
@@ -94,6 +96,7 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
     transform = random_crop_flip if args.augment else None
     train = BatchLoader(train_set, args.batch_size, rank, ranks, seed=args.seed, transform=transform, **statistics)
     test = BatchLoader(test_set, args.batch_size, rank, ranks, evaluation=True, **statistics)
+    again = BatchLoader(train_set, args.batch_size, rank, ranks, seed=args.seed, transform=transform, **statistics)
     if log:
         log.write("start", ranks=ranks, parameters=model.num_parameters, **vars(args))
         print(
@@ -104,7 +107,7 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
         )
     checkpoints = Checkpoints(args, net, train, settings, position.step)
     batch = min(position.batch, len(train))
-    with train, test, StopOnSignal(net) if args.checkpoint_on_signal else nullcontext():
+    with train, test, again, StopOnSignal(net) if args.checkpoint_on_signal else nullcontext():
         for epoch in range(position.epoch, args.epochs):
             title = f"epoch {epoch + 1}/{args.epochs}"
             images = max(0, len(train_set) - batch * args.batch_size * ranks)
@@ -113,7 +116,7 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
             sigma_v = float(exponential_scheduler(args.sigma_v, sigma_v_min, args.sigma_v_decay, epoch))
             train.set_epoch(epoch, batch)
             batch = 0
-            result = run_epoch(net, head, train, test, sigma_v, progress, checkpoints.after_step)
+            result = run_epoch(net, head, train, sigma_v, progress, checkpoints.after_step)
             if result is None:
                 if log:
                     done = train.state_dict()["batch"]
@@ -124,8 +127,10 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
                         flush=True,
                     )
                 break
+            again.set_epoch(epoch)
+            result |= evaluate(net, head, test, again, args.bn_batches, both=epoch + 1 == args.epochs)
             if log:
-                print(title + ": " + REPORT.format(**result), flush=True)
+                print(title + ": " + report(result, args.bn_batches), flush=True)
                 log.write("epoch", epoch=epoch + 1, sigma_v=sigma_v, **result)
                 log.plot()
             checkpoints.after_epoch()
@@ -171,25 +176,31 @@ def make_model(args: argparse.Namespace) -> Sequential:
     return model
 
 
+def report(result: dict[str, float], bn_batches: int) -> str:
+    """What is printed of an epoch."""
+    fresh = FRESH.format(batches=bn_batches, **result) if "bn_seconds" in result else ""
+    lagging = "\n" + LAGGING.format(**result) if "test_error_running" in result else ""
+    return REPORT.format(**result) + fresh + lagging
+
+
 def run_epoch(
     net: DDPSequential,
     head: Head,
     train: BatchLoader,
-    test: BatchLoader,
     sigma_v: float,
     progress: Progress,
     after_step: Callable[[], bool],
 ) -> dict[str, float] | None:
-    """One pass over the training set and one over the test set; the results are those of all ranks.
+    """One pass over the training set; the results are those of all ranks.
 
     Args:
-        net: the replica. head: its output layer. train, test: this rank's batches.
+        net: the replica. head: its output layer. train: this rank's batches.
         sigma_v: standard deviation of an observed label.
         progress: where to show how far it is.
         after_step: called after each step; returns whether to stop there, the same on all ranks.
 
     Returns:
-        Errors and times; those of training belong to the images since the start or resumption. None if stopped.
+        Error and times, those of the images since the start or resumption. None if stopped.
     """
     start, reduced = time.perf_counter(), net.communicator.reduce_seconds
     counts = train_epoch(net, head, train, sigma_v, progress, after_step)
@@ -197,16 +208,48 @@ def run_epoch(
     progress.close()
     if counts is None:
         return None
-    sums = np.array([*counts, count_errors(net, head, test), reduced / seconds], np.float64)
-    net.communicator.all_reduce(sums)  # the only exchange beside the steps
-    wrong, seen, test_wrong, share = sums.tolist()
+    wrong, seen, share = add_over_ranks(net, *counts, reduced / seconds)
     return {
         "train_error": wrong / seen if seen else float("nan"),  # resumed behind the last batch
-        "test_error": test_wrong / len(test.dataset),
         "images_per_second": seen / seconds,
         "communication_share": share / net.world_size,
         "train_seconds": seconds,
     }
+
+
+def evaluate(
+    net: DDPSequential, head: Head, test: BatchLoader, again: BatchLoader, bn_batches: int, both: bool
+) -> dict[str, float]:
+    """The test error of all ranks, with statistics of BatchNorm2d that are those of the network as it is now.
+
+    Args:
+        net: the replica. head: its output layer. test: this rank's share of the test set.
+        again: training batches for the statistics, and `bn_batches` how many of them; 0: the running ones are kept.
+        both: whether to count the errors with the running statistics too.
+
+    Returns:
+        test_error; with fresh statistics also bn_seconds, which they took, and how far the running ones were off
+        (medians over layers, see `pytagi_ddp.nn.update_bn`); with `both`, test_error_running.
+    """
+    result, images = {}, len(test.dataset)
+    if bn_batches:
+        if both:
+            result["test_error_running"] = add_over_ranks(net, count_errors(net, head, test))[0] / images
+        start = time.perf_counter()
+        changes = net.update_bn(again, bn_batches)
+        again.close()
+        if changes:
+            result["bn_seconds"] = time.perf_counter() - start
+            result["bn_mean_shift"] = float(np.median([change.mean_shift for change in changes]))
+            result["bn_var_ratio"] = float(np.median([change.var_ratio for change in changes]))
+    return result | {"test_error": add_over_ranks(net, count_errors(net, head, test))[0] / images}
+
+
+def add_over_ranks(net: DDPSequential, *values: float) -> list[float]:
+    """The sums of `values` over all ranks."""
+    sums = np.array(values, np.float64)
+    net.communicator.all_reduce(sums)
+    return sums.tolist()
 
 
 def train_epoch(

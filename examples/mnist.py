@@ -28,7 +28,10 @@ from pytagi_ddp.nn import (
     OutputUpdater,
     ReLU,
     Sequential,
+    update_bn,
 )
+
+BN_BATCHES = 40  # that the statistics of BatchNorm2d are taken from, before each evaluation
 
 
 def make_mlp() -> Sequential:
@@ -90,6 +93,7 @@ def main(argv: Sequence[str] | None = None) -> float:
             net.step()
         seconds = time.perf_counter() - start
 
+        update_bn(train, net, BN_BATCHES)  # an MLP has no statistics and is left alone
         net.eval()
         test_wrong = sum(np.count_nonzero(metric.get_predicted_labels(*net(x)) != labels) for x, labels in test)
         error = test_wrong / len(test_set)

@@ -58,6 +58,14 @@ def _parser() -> argparse.ArgumentParser:
     training.add_argument("--sigma-v-decay", type=_positive_float, default=0.9, help="its factor per epoch (0.9)")
     training.add_argument("--gain-w", type=_positive_float, default=0.1, help="factor on the weights' prior (0.1)")
     training.add_argument("--gain-b", type=_positive_float, default=0.1, help="factor on the biases' prior (0.1)")
+    training.add_argument(
+        "--bn-batches",
+        type=_natural,
+        default=40,
+        metavar="N",
+        help="forward passes per rank that give BatchNorm its statistics before each evaluation (40); 0: keep the "
+        "running ones, as pytagi does",
+    )
     training.add_argument("--seed", type=_natural, default=0, help="of the prior, the order and the augmentation (0)")
     deltas = training.add_mutually_exclusive_group()
     deltas.add_argument("--average", action="store_true", default=True, help="average the ranks' deltas (default)")

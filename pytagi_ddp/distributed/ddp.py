@@ -271,10 +271,16 @@ class DDPSequential(Replica):
             num_batches: how many of them to use; None: all.
 
         Raises:
-            RuntimeError: replicas differ, as no `merge` came since the last step.
+            RuntimeError: replicas differ, as no `merge` came since the last step; or, with `buckets`, deltas wait for a
+                step that has begun to exchange them. Else as `nn.update_bn`.
         """
+        self._check("update_bn")
         if self._merge is not None and (self.steps_since_merge or self.model._samples):
             raise RuntimeError("update_bn() between two merges: replicas differ; call merge() on every rank first")
+        if self._buckets is not None and self.model._samples:
+            raise RuntimeError(
+                "update_bn() between backward() and step(), with buckets: call step() on every rank first"
+            )
         self._end_passes()  # ranks may have run different numbers of passes since the last step
 
         def add_over_ranks(sums: np.ndarray) -> None:

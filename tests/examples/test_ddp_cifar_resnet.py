@@ -13,7 +13,7 @@ from tests.examples.jobs import SECONDS, start, train
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the ranks through /proc")
 mpi = pytest.mark.mpi
 on_ranks = pytest.mark.parametrize("np", [1, pytest.param(2, marks=mpi), pytest.param(3, marks=mpi)])
-OPTIONS = {1: ["--head", "remax"], 2: ["--sum"], 3: ["--augment"]}
+OPTIONS = {1: ["--head", "remax"], 2: ["--sum", "--bn-batches", 2], 3: ["--augment", "--bn-batches", 0]}
 
 
 @on_ranks
@@ -32,12 +32,21 @@ def test_trains_and_reports(tmp_path, np):
             assert 0 < wrong <= images
         assert record["images_per_second"] == pytest.approx(61 / record["train_seconds"])
         assert 0 <= record["communication_share"] < 1
+        assert ("bn_seconds" in record) == ("bn_mean_shift" in record) == (np < 3)
+    assert ["test_error_running" in record for record in epochs] == [False, np < 3]
     lines = [line for line in stdout.splitlines() if " left, " not in line]  # progress, if it took over 10 s
     parameters = "85,722" if np == 1 else "85,787"
     assert lines[0] == f"resnet8: {parameters} parameters, each with a mean and a variance"
     assert lines[1] == f"ranks: {np}, threads per rank: 1, images per rank and step: 20"
-    assert [line.partition(":")[0] for line in lines[2:]] == ["images", "epoch 1/2", "epoch 2/2", "log and curves"]
     assert f"test error {epochs[1]['test_error']:.2%}" in lines[4]
+    batches = {1: 40, 2: 2}
+    assert [f"; BatchNorm statistics of {batches.get(np)} batches per rank in" in line for line in lines[3:5]] == [
+        np < 3
+    ] * 2
+    if np < 3:
+        lagging = lines.pop(5)
+        assert lagging.endswith(f"as pytagi evaluates: {epochs[1]['test_error_running']:.2%}")
+    assert [line.partition(":")[0] for line in lines[2:]] == ["images", "epoch 1/2", "epoch 2/2", "log and curves"]
     assert (tmp_path / "curves.png").exists() == bool(importlib.util.find_spec("matplotlib"))
 
 

@@ -49,6 +49,16 @@ def assert_equal_states(net: nn.Sequential, other: nn.Sequential, tolerance: flo
     assert_same(*flat, tolerance)
 
 
+def test_fresh_statistics():
+    host = randomise(residual())
+    train(host, 2)
+    device = copy.deepcopy(host)
+    device.to_device("cuda")
+    for net in (host, device):
+        nn.update_bn(np.random.default_rng(1).normal(1, 2, (3, 4, 16)), net)
+    assert_equal_states(device, host, 2e-5)
+
+
 @pytest.mark.parametrize("make", [dense, image, residual])
 def test_pass_and_steps(make):
     """Outputs, deltas of input and parameters of one pass, then parameters and statistics after two steps."""
