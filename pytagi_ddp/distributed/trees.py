@@ -78,8 +78,8 @@ class _Walk:
             self.values.append(node)
         elif isinstance(node, Sequential):
             self._model(node, place)
-            wrapper = node._wrapper
-            self.after.append(partial(pool_statistics, node) if wrapper is None else wrapper.parameters_changed)
+            trainer = node.trainer
+            self.after.append(partial(pool_statistics, node) if trainer is None else trainer.parameters_changed)
         elif isinstance(node, DDPSequential):
             self._model(node.model, place)
             self.after.append(node.parameters_changed)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from types import ModuleType
 
 from pytagi_ddp.nn.chain import Chain
+from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.recompute import BlockMemory
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State
@@ -22,6 +23,7 @@ class LayerBlock(BaseLayer):
     """
 
     name = "LayerBlock"
+    is_leaf = False
 
     def __init__(self, *layers: BaseLayer):
         super().__init__()
@@ -59,6 +61,9 @@ class LayerBlock(BaseLayer):
     def lend(self, memory: BlockMemory | None) -> None:
         for operation in self.chain.operations:
             operation.lend(memory)
+
+    def set_hooks(self, hooks: LeafHooks | None) -> None:
+        self.chain.set_hooks(hooks)
 
     def leaves(self) -> Iterator[BaseLayer]:
         return self.chain.leaves()

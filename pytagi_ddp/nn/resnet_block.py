@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from types import ModuleType
 
+from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.layer_block import LayerBlock
 from pytagi_ddp.nn.recompute import BlockMemory
@@ -26,6 +27,7 @@ class ResNetBlock(BaseLayer):
     """
 
     name = "ResNetBlock"
+    is_leaf = False
 
     def __init__(self, main_block: BaseLayer, shortcut: BaseLayer | None = None):
         super().__init__()
@@ -74,6 +76,10 @@ class ResNetBlock(BaseLayer):
     def lend(self, memory: BlockMemory | None) -> None:
         for branch in self._branches:
             branch.lend(memory)
+
+    def set_hooks(self, hooks: LeafHooks | None) -> None:
+        for branch in self._branches:
+            branch.set_hooks(hooks)
 
     def leaves(self) -> Iterator[BaseLayer]:
         for branch in self._branches:

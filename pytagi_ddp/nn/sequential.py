@@ -1,18 +1,21 @@
 """A network of layers in order."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from pytagi_ddp import cuda
 from pytagi_ddp.kernels import get_kernels
-from pytagi_ddp.nn.arena import ParameterArena, cap_factor
+from pytagi_ddp.nn.arena import ParameterArena
 from pytagi_ddp.nn.chain import Chain
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates, flat_float32
+from pytagi_ddp.nn.hooks import Hook, HookHandle, LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.network_input import NetworkInput
 from pytagi_ddp.nn.network_parameters import NetworkParameters
+from pytagi_ddp.nn.pending import PendingDeltas
 from pytagi_ddp.nn.state import Array, DeltaPool, State
 from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics
 
@@ -37,6 +40,8 @@ class Sequential(NetworkParameters):
         output_z_buffer: moments of the last output (`BaseHiddenStates`); another network's `forward` takes it too.
         input_delta_z_buffer: deltas at the output, where `backward` starts.
         output_delta_z_buffer: deltas at the input, where `backward` ends (with `input_state_update`).
+        pending: what waits for a step, a `PendingDeltas`.
+        trainer: the `DDPSequential` that trains this network, or None.
         input_state_update: whether `backward` computes the deltas of the network's input.
         device: "cpu" or "cuda:<index>"; see `to_device`.
         checkpoint_blocks: as above; may be set at any time, and a pass back then needs a new forward pass first.
@@ -76,13 +81,10 @@ class Sequential(NetworkParameters):
         self.output_z_buffer = BaseHiddenStates()
         self.input_delta_z_buffer = BaseDeltaStates()
         self.output_delta_z_buffer = BaseDeltaStates()
-        self._samples = 0  # of the deltas that the next step applies
-        self._accumulate = False  # whether backward adds to those deltas, if there are any
-        self._pooled_average: bool | None = None  # set while the deltas are those of all ranks; whether to average them
+        self.pending = PendingDeltas()
+        self.trainer: Any = None
         self._trained_batch = 0  # samples of the forward pass that backward would continue
-        self._passed: Callable[[BaseLayer], None] | None = None  # told of each layer whose deltas are there
-        self._meets_ranks = False  # whether a pass waits for other ranks: a captured graph could not
-        self._wrapper: Any = None  # the DDPSequential that trains this network
+        self._hooks = LeafHooks()
         self._attach()
 
     def _build(self) -> None:
@@ -184,12 +186,51 @@ class Sequential(NetworkParameters):
         Raises:
             RuntimeError: the network belongs to a `DDPSequential`, whose method serves all ranks. Else see there.
         """
-        if self._wrapper is not None:
+        if self.trainer is not None:
             raise RuntimeError("update_bn() of a network in a DDPSequential: call that one's, on every rank")
         return take_statistics(self, loader, num_batches)
 
     def _run_part(self, name: str, key: tuple, memory: tuple, function: Callable[[], Any]) -> Any:
-        return function() if self._meets_ranks else self._graphs.run(name, key, memory, function)
+        """`function()`, or a replay of it; where hooks or other ranks have a say within it, it runs as it is."""
+        meets_others = self._hooks or any(leaf.reduce_sums is not None for leaf in self.arena.running)
+        return function() if meets_others else self._graphs.run(name, key, memory, function)
+
+    def add_hook(self, before: Hook | None = None, after: Hook | None = None) -> HookHandle:
+        """Has functions called around every leaf (a layer that computes, in blocks too) of every pass from now on.
+
+            def after(leaf, direction):  # "forward" or "backward"
+                ...
+            with net.add_hook(after=after):
+                ...
+
+        Args:
+            before, after: called with the leaf and "forward" or "backward". After a leaf's "backward", the batch sums
+                of its parameters are complete, but for micro-batches still to come.
+
+        Returns:
+            A handle with `remove`, which a `with` block calls at its end. A copy of the network has no hooks.
+
+        Source: `LeafHooks` says which leaves a pass visits.
+        """
+        handle = HookHandle(self._hooks, before, after)
+        self._chain.set_hooks(self._hooks)
+        return handle
+
+    @contextmanager
+    def accumulate(self) -> Iterator[None]:
+        """Deltas of the `backward` calls inside, and of those up to the next `step`, add up instead of being replaced.
+
+        They are sums over samples at parameters that do not change in between: so the step is that of one large batch,
+        but for BatchNorm2d, which sees each micro-batch by itself.
+
+            with net.accumulate():
+                for x, y in micro_batches[:-1]:
+                    learn(x, y)  # forward, output update, backward
+            learn(*micro_batches[-1])
+            net.step()
+        """
+        self.pending.accumulating = True
+        yield
 
     def backward(self) -> None:
         """Propagates `input_delta_z_buffer` back and computes the deltas of all parameters.
@@ -210,10 +251,10 @@ class Sequential(NetworkParameters):
         if self.input_state_update:
             self.output_delta_z_buffer.set_size(batch * self.in_shape.size, batch)
             end = self.output_delta_z_buffer.arrays
-        accumulate = self._accumulate and self._samples > 0
+        accumulate = self.pending.adds
         key = (batch, self.input_state_update, accumulate)
         self._run_part("backward", key, (*start, *end), lambda: self._backward(start, end, accumulate))
-        self._samples = batch + (self._samples if accumulate else 0)
+        self.pending.passed(batch)
 
     def _backward(self, start: tuple[Array, Array], end: tuple[Array, ...], accumulate: bool) -> None:
         """From the deltas `start` at the output to the deltas `end` at the input, if these are asked for."""
@@ -221,7 +262,7 @@ class Sequential(NetworkParameters):
         delta = self._pool.take(*start[0].shape)
         copy(start[0], delta.mu)
         copy(start[1], delta.var)
-        into = self._chain.backward(delta, self._pool, bool(end), accumulate, self._passed)
+        into = self._chain.backward(delta, self._pool, bool(end), accumulate)
         if into is not None:
             copy(into.mu, end[0])
             copy(into.var, end[1])
@@ -241,10 +282,11 @@ class Sequential(NetworkParameters):
             FloatingPointError: a delta that is not finite; its parameter was not changed. On a GPU it comes with the
                 next `step`, `eval` or `state_dict`, so that no step waits for the one before.
         """
-        if self._pooled_average is None:
-            self.arena.step(cap_factor(self._samples))
+        cap, average = self.pending.cap, self.pending.average
+        self.pending.stepped()
+        if average is None:
+            self.arena.step(cap)
         else:
-            average, self._pooled_average = self._pooled_average, None
             self.arena.step_pooled(average)
 
     def train(self) -> None:
@@ -293,7 +335,7 @@ class Sequential(NetworkParameters):
         var_x = None if var_x is None else flat_float32(var_x, "var_x", mu_x.size).reshape(-1, inputs)
         n = len(mu_x)
         mu, var = np.empty((2, n, self.out_shape.size), np.float32)
-        training = self.training
+        training, carried = self.training, self.kernels.array.snapshot(self.arena.carried)
         self.eval()
         try:
             for i in range(0, n, batch_size):
@@ -303,6 +345,7 @@ class Sequential(NetworkParameters):
                 self.kernels.array.copy(out.var, var[rows])
         finally:
             self._set_training(training)
+            self.kernels.array.copy(carried, self.arena.carried)
         shape = (n, *(self.out_shape.image or (self.out_shape.size,)))
         return mu.reshape(shape), var.reshape(shape)
 
@@ -388,9 +431,9 @@ class Sequential(NetworkParameters):
         state = self.__dict__.copy()
         for name in ("kernels", "arena", "_pool", "_graphs", "_input"):
             del state[name]
+        pending = PendingDeltas(self.pending.samples, self.pending.applied)
         # a copy belongs to no DDPSequential
-        own = {"_accumulate": False, "_pooled_average": None, "_passed": None, "_meets_ranks": False, "_wrapper": None}
-        return state | own | {"_trained_batch": 0}
+        return state | {"pending": pending, "trainer": None, "_hooks": LeafHooks(), "_trained_batch": 0}
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)

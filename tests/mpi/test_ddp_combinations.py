@@ -33,11 +33,11 @@ for buckets, blocks in (1, 1), (3, 1), (3, 2):
                 last = part[rank, len(passes[rank]) - 1]
                 backpropagate(ddp, x[last], y[last])
             ddp.step()
-        reference._accumulate = False
+        reference.pending.accumulating = False
         for k in range(2):  # the k-th passes of all ranks are one
             rows = np.concatenate([np.arange(9)[part[r, k]] for r in range(size) if k < len(passes[r])])
             backpropagate(reference, x[rows], y[rows])
-            reference._accumulate = True
+            reference.pending.accumulating = True
         reference.step()
     name = f"{buckets} buckets, {blocks} blocks"
     results[name] = [difference(reference.state_dict(), ddp.state_dict()), same_everywhere(ddp)]
@@ -200,7 +200,7 @@ try:
 except RuntimeError as error:
     results["failed"] = str(error)
 net.layers[0].__dict__.pop("backward")
-net._samples = 1
+net.pending.passed(1)
 ddp.step()
 """
 
