@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,10 @@ from pytagi_ddp.nn.network_parameters import NetworkParameters
 from pytagi_ddp.nn.pending import PendingDeltas
 from pytagi_ddp.nn.state import Array, DeltaPool, State
 from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics
+
+
+def _nothing() -> None:
+    """What most parts of a step need done before they run."""
 
 
 class Sequential(NetworkParameters):
@@ -85,6 +90,8 @@ class Sequential(NetworkParameters):
         self.trainer: Any = None
         self._trained_batch = 0  # samples of the forward pass that backward would continue
         self._hooks = LeafHooks()
+        self._last_pass: Any = None  # batch size, mode and input of the last forward pass
+        self._remembered: Any = None  # those of the pass that the layers remember for a backward pass
         self._attach()
 
     def _build(self) -> None:
@@ -97,6 +104,7 @@ class Sequential(NetworkParameters):
         self.out_shape = self._chain.build(shape, channels_last=False, first_in_place=False)
 
     def _attach(self) -> None:
+        self._last_pass = self._remembered = None
         self.kernels = get_kernels(self.device, self._precision)
         self._chain.attach(self.kernels)
         self.arena = ParameterArena(list(self._chain.leaves()), self.kernels)
@@ -134,6 +142,7 @@ class Sequential(NetworkParameters):
             self.kernels, self._precision = kernels, value
             self._trained_batch = 0
             self._chain.attach(kernels)
+            self.forget_graphs()
 
     # -- training ---------------------------------------------------------------------------------------------
 
@@ -162,8 +171,8 @@ class Sequential(NetworkParameters):
         """`forward`, without the copies of the result."""
         state = self._input.state(mu_x, var_x)
         self._trained_batch = 0  # if a layer raises, buffers hold parts of two batches: no way back
-        key = (state.batch, self.training)
-        out = self._run_part("forward", key, state, lambda: self._chain.forward(state))
+        self._last_pass = key = (state.batch, self.training, state)
+        out = self._run_part("forward", key[:2], state, lambda: self._walk_forward(key))
         self.output_z_buffer.hold(out, self.device)
         batch = out.batch
         self.input_delta_z_buffer.set_size(batch * self.out_shape.size, batch)
@@ -171,10 +180,30 @@ class Sequential(NetworkParameters):
             self._trained_batch = batch
         return out
 
+    def _walk_forward(self, key: tuple[int, bool, State]) -> State:
+        self._remembered = key
+        return self._chain.forward(key[2])
+
+    def _remember_last_pass(self) -> None:
+        """Has the layers remember the last forward pass, if that was replayed after another one was walked through."""
+        batch, training, state = self._last_pass
+        if self._remembered is not None:
+            old_batch, old_training, old_state = self._remembered
+            if (old_batch, old_training) == (batch, training) and old_state is state:
+                return
+        for leaf in self.arena.leaves:
+            leaf.again = True
+        try:
+            self._walk_forward(self._last_pass)
+        finally:
+            for leaf in self.arena.leaves:
+                leaf.again = False
+
     def pass_forward(self, mu_x) -> State:
         """A forward pass for its own sake: no output is kept, and no backward pass can follow."""
         state = self._input.state(mu_x)
         self._trained_batch = 0
+        self._remembered = None
         return self._chain.forward(state)
 
     def update_bn(self, loader: Iterable[Any], num_batches: int | None = None) -> list[StatisticsChange]:
@@ -190,10 +219,15 @@ class Sequential(NetworkParameters):
             raise RuntimeError("update_bn() of a network in a DDPSequential: call that one's, on every rank")
         return take_statistics(self, loader, num_batches)
 
-    def _run_part(self, name: str, key: tuple, memory: tuple, function: Callable[[], Any]) -> Any:
+    def _run_part(
+        self, name: str, key: tuple, memory: tuple, function: Callable[[], Any], prepare: Callable[[], None] = _nothing
+    ) -> Any:
         """`function()`, or a replay of it; where hooks or other ranks have a say within it, it runs as it is."""
         meets_others = self._hooks or any(leaf.reduce_sums is not None for leaf in self.arena.running)
-        return function() if meets_others else self._graphs.run(name, key, memory, function)
+        if meets_others:
+            prepare()
+            return function()
+        return self._graphs.run(name, key, memory, function, prepare)
 
     def add_hook(self, before: Hook | None = None, after: Hook | None = None) -> HookHandle:
         """Has functions called around every leaf (a layer that computes, in blocks too) of every pass from now on.
@@ -253,7 +287,8 @@ class Sequential(NetworkParameters):
             end = self.output_delta_z_buffer.arrays
         accumulate = self.pending.adds
         key = (batch, self.input_state_update, accumulate)
-        self._run_part("backward", key, (*start, *end), lambda: self._backward(start, end, accumulate))
+        walk = partial(self._backward, start, end, accumulate)
+        self._run_part("backward", key, (*start, *end), walk, self._remember_last_pass)
         self.pending.passed(batch)
 
     def _backward(self, start: tuple[Array, Array], end: tuple[Array, ...], accumulate: bool) -> None:
@@ -420,7 +455,7 @@ class Sequential(NetworkParameters):
         """Does nothing: what is read comes to the host. For programs written for pytagi."""
 
     def forget_graphs(self) -> None:
-        """Drops captured CUDA graphs; call after changing what a layer launches (`pytagi_ddp.cuda.use_graphs`)."""
+        """Drops recorded passes (on a GPU, CUDA graphs); call after changing a number that a layer works with."""
         self._graphs.clear()
 
     def set_threads(self, num_threads: int) -> None:
@@ -433,7 +468,8 @@ class Sequential(NetworkParameters):
             del state[name]
         pending = PendingDeltas(self.pending.samples, self.pending.applied)
         # a copy belongs to no DDPSequential
-        return state | {"pending": pending, "trainer": None, "_hooks": LeafHooks(), "_trained_batch": 0}
+        own = {"pending": pending, "trainer": None, "_hooks": LeafHooks()}
+        return state | own | {"_trained_batch": 0, "_last_pass": None, "_remembered": None}
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
