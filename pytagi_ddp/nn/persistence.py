@@ -13,7 +13,7 @@ from safetensors.numpy import save as save_safetensors
 
 from pytagi_ddp.files import atomic_write
 from pytagi_ddp.nn import pytagi_format
-from pytagi_ddp.nn.data_struct import flat_float32
+from pytagi_ddp.nn.validate import check_finite, check_variances, flat_float32
 
 if TYPE_CHECKING:
     from pytagi_ddp.nn.sequential import Sequential
@@ -87,11 +87,9 @@ def _entry(key: str, value, sizes: list[int]) -> list[np.ndarray]:
         raise ValueError(f"{key}: expected 4 arrays (mu_w, var_w, mu_b, var_b), got {len(value)}")
     arrays = [flat_float32(a, f"{key} {field}", n) for a, field, n in zip(value, FIELDS, sizes, strict=True)]
     for array, field in zip(arrays, FIELDS, strict=True):
-        if not np.isfinite(array).all():
-            raise ValueError(f"{key} {field}: {np.count_nonzero(~np.isfinite(array))} values are not finite")
-    variances = arrays[1:2] if key.endswith(RUNNING) else arrays[1::2]
-    if any((array < 0).any() for array in variances):
-        raise ValueError(f"{key}: negative variances")
+        check_finite(array, f"{key} {field}")
+        if field.startswith("var"):
+            check_variances(array, f"{key} {field}")
     return arrays
 
 

@@ -9,12 +9,13 @@ from pytagi_ddp import cuda
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.nn.arena import ParameterArena, cap_factor
 from pytagi_ddp.nn.chain import Chain
-from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates, flat_float32
+from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.network_input import NetworkInput
 from pytagi_ddp.nn.network_parameters import NetworkParameters
 from pytagi_ddp.nn.state import Array, DeltaPool, State
 from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics
+from pytagi_ddp.nn.validate import flat_float32
 
 
 class Sequential(NetworkParameters):
