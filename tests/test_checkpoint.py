@@ -125,8 +125,17 @@ def test_other_settings(two):
 
 
 def test_another_architecture(two):
-    with pytest.raises(ValueError, match=r"another architecture: layer 0 is .*Linear\(2,3\).* there and .*\(2,4\)"):
+    with pytest.raises(ValueError, match=r"another architecture: output_size of Linear\.0 is 3 there and 4 here"):
         two[0].load(network(hidden=4))
+
+
+def test_other_settings_of_a_layer(manager):
+    manager.save(network(), POSITION)
+    other = Sequential(Linear(2, 3), ReLU(), BatchNorm2d(3, eps=1e-3), Linear(3, 1))
+    before = other.state_dict()
+    with pytest.raises(ValueError, match=r"another architecture: eps of BatchNorm2d\.2 is 1e-05 there and 0\.001 here"):
+        manager.load(other)
+    assert other.state_dict() == before
 
 
 def cut(path):

@@ -1,6 +1,7 @@
 """Batch normalisation."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -154,6 +155,9 @@ class BatchNorm2d(Norm):
         )
         apply_jacobian(self.kernels, delta, x)
         return delta
+
+    def settings(self) -> dict[str, Any]:
+        return {"num_features": self.num_features, "eps": self.eps, "momentum": self.momentum, "bias": self.bias}
 
     def __getstate__(self) -> dict:
         state = super().__getstate__()

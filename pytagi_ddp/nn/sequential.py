@@ -345,8 +345,7 @@ class Sequential(NetworkParameters):
         return self.output_z_buffer.block_size if self.output_z_buffer.size else 0
 
     def __repr__(self) -> str:
-        inside = "".join(f"  ({i}): {layer!r}\n" for i, layer in enumerate(self.layers))
-        return f"Sequential(\n{inside})"
+        return self._chain.listing("Sequential")
 
     # -- device and threads -----------------------------------------------------------------------------------
 
