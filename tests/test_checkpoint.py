@@ -138,6 +138,24 @@ def test_other_settings_of_a_layer(manager):
     assert other.state_dict() == before
 
 
+def test_a_file_is_opened_once(two, monkeypatch):
+    """What was verified is what is taken, whatever happens to the file meanwhile."""
+    manager, _, path = two
+    read_bytes, data = Path.read_bytes, path.read_bytes()
+
+    def read_and_delete(file):
+        content = read_bytes(file)
+        if file == path:
+            file.unlink()
+        return content
+
+    monkeypatch.setattr(Path, "read_bytes", read_and_delete)
+    for place in (None, path):
+        path.write_bytes(data)
+        assert manager.load(network(), place).position == at(2)
+        assert not path.exists()
+
+
 def cut(path):
     path.write_bytes(path.read_bytes()[:-1])
 
