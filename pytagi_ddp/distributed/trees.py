@@ -110,9 +110,7 @@ class _Walk:
 
     def _model(self, model: Any, place: str) -> None:
         for key, leaf in model.named_leaves():
-            self._find(
-                f"{place}.{key}", f"{leaf.get_layer_info()}, {leaf.num_weights} weights, {leaf.num_biases} biases"
-            )
+            self._find(f"{place}.{key}", f"{leaf!r}, {leaf.num_weights} weights, {leaf.num_biases} biases")
         self._array(model.arena.theta, f"{place}.theta")
         self._array(model.arena.statistics, f"{place}.statistics")
 

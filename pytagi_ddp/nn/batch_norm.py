@@ -1,5 +1,7 @@
 """Batch normalisation."""
 
+from typing import Any
+
 import numpy as np
 
 from pytagi_ddp.nn.norm import Norm
@@ -158,6 +160,9 @@ class BatchNorm2d(Norm):
         )
         apply_jacobian(self.kernels, delta, x)
         return delta
+
+    def settings(self) -> dict[str, Any]:
+        return {"num_features": self.num_features, "eps": self.eps, "momentum": self.momentum, "bias": self.bias}
 
     def __getstate__(self) -> dict:
         state = super().__getstate__()

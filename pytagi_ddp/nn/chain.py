@@ -1,13 +1,21 @@
 """A list of layers run one after the other: what `Sequential` and the blocks share."""
 
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
+from typing import Any
 
 from pytagi_ddp.nn.activation import Activation
 from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.recompute import BlockMemory, Recomputed, is_block
 from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State
+
+
+def listing(owner: str, parts: Mapping[Any, Any]) -> str:
+    """What `owner` is made of as text, a line each."""
+    inside = "".join(f"({name}): {part!r}\n" for name, part in parts.items())
+    return f"{owner}(\n{textwrap.indent(inside, '  ')})"
 
 
 class Reorder(BaseLayer):
@@ -130,6 +138,10 @@ class Chain:
     @property
     def recomputes(self) -> bool:
         return any(isinstance(op, Recomputed) for op in self.operations)
+
+    def listing(self, owner: str) -> str:
+        """The layers of `owner` as text, a line each."""
+        return listing(owner, dict(enumerate(self.layers)))
 
     def leaves(self) -> Iterator[BaseLayer]:
         for layer in self.layers:

@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -158,9 +158,23 @@ class BaseLayer(ABC):
         """The layers that compute: this one, or those inside a block, in forward order."""
         yield self
 
-    def named_leaves(self, path: str) -> Iterator[tuple[str, BaseLayer]]:
-        """(state-dict key, leaf) pairs, `path` being the place of this layer."""
+    def named_layers(self, path: str) -> Iterator[tuple[str, BaseLayer]]:
+        """This layer, at the place `path`, and then those inside it in forward order, with their state-dict keys."""
         yield f"{self.name}.{path}", self
+
+    # -- description ------------------------------------------------------------------------------------------
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments of the constructor that results depend on, by name: numbers, words, and lists of them.
+
+        The description of the layer in `repr`, in files and in the comparison between ranks; a layer with arguments
+        overrides it. Left out are arguments of the prior (gains, `init_method`): once the parameters are drawn, or come
+        from a file or from rank 0, they say all of it.
+        """
+        return {}
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(f'{name}={value!r}' for name, value in self.settings().items())})"
 
     # -- computing --------------------------------------------------------------------------------------------
 
@@ -222,9 +236,6 @@ class BaseLayer(ABC):
     def get_layer_info(self) -> str:
         """Name and sizes, as pytagi writes them into its files."""
         return f"{self.name}()"
-
-    def __repr__(self) -> str:
-        return self.get_layer_info()
 
     def __getstate__(self) -> dict:
         """What a copy or a pickle holds: parameters and deltas, no buffers, no tie to a network or device."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 from pytagi_ddp.nn.chain import Chain
 from pytagi_ddp.nn.hooks import LeafHooks
@@ -68,9 +69,17 @@ class LayerBlock(BaseLayer):
     def leaves(self) -> Iterator[BaseLayer]:
         return self.chain.leaves()
 
-    def named_leaves(self, path: str) -> Iterator[tuple[str, BaseLayer]]:
+    def named_layers(self, path: str) -> Iterator[tuple[str, BaseLayer]]:
+        yield from super().named_layers(path)
         for k, layer in enumerate(self.layers):
-            yield from layer.named_leaves(f"{path}.{k}")
+            yield from layer.named_layers(f"{path}.{k}")
+
+    def settings(self) -> dict[str, Any]:
+        """[name, settings] of each layer."""
+        return {"layers": [[layer.name, layer.settings()] for layer in self.layers]}
+
+    def __repr__(self) -> str:
+        return self.chain.listing(self.name)
 
     def forward(self, state: State) -> State:
         return self.chain.forward(state)

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import numpy as np
-
-from pytagi_ddp.nn.data_struct import BaseHiddenStates, flat_float32
+from pytagi_ddp.nn.data_struct import BaseHiddenStates
 from pytagi_ddp.nn.state import Array, State
+from pytagi_ddp.nn.validate import check_finite, check_variances, flat_float32
 
 
 class NetworkInput:
@@ -31,11 +30,10 @@ class NetworkInput:
         if mu.size == 0 or mu.size % self._size:
             raise ValueError(f"mu_x holds {mu.size} values, not a whole number of samples of {self._size} inputs")
         var = None if var_x is None else flat_float32(var_x, "var_x", mu.size)
-        _check_finite(mu, "mu_x")
+        check_finite(mu, "mu_x")
         if var is not None:
-            _check_finite(var, "var_x")
-            if var.min() < 0:
-                raise ValueError(f"var_x holds variances and must not be negative, the smallest is {var.min()}")
+            check_finite(var, "var_x")
+            check_variances(var, "var_x")
         shape = (mu.size // self._size, self._size)
         state = self._kept(shape[0], var is not None)
         self._array.copy(mu.reshape(shape), state.mu)
@@ -62,9 +60,3 @@ class NetworkInput:
     @property
     def nbytes(self) -> int:
         return self._mu.nbytes + (0 if self._var is None else self._var.nbytes)
-
-
-def _check_finite(values: np.ndarray, what: str) -> None:
-    bad = values.size - np.count_nonzero(np.isfinite(values))
-    if bad:
-        raise ValueError(f"{what}: {bad} of {values.size} values are NaN or infinite")

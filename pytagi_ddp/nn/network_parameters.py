@@ -10,6 +10,7 @@ import numpy as np
 from pytagi_ddp.nn import persistence
 from pytagi_ddp.nn.arena import ParameterArena
 from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.recompute import is_block
 
 if TYPE_CHECKING:
     from pytagi_ddp.nn.profile import Profile
@@ -26,10 +27,14 @@ class NetworkParameters:
     arena: ParameterArena
     kernels: ModuleType
 
-    def named_leaves(self) -> Iterator[tuple[str, BaseLayer]]:
-        """(state-dict key, layer) for every computing layer, blocks included, in forward order."""
+    def named_layers(self) -> Iterator[tuple[str, BaseLayer]]:
+        """(state-dict key, layer) for every layer in forward order, a block before what is in it."""
         for index, layer in enumerate(self.layers):
-            yield from layer.named_leaves(str(index))
+            yield from layer.named_layers(str(index))
+
+    def named_leaves(self) -> Iterator[tuple[str, BaseLayer]]:
+        """Those of `named_layers` that compute, in blocks too."""
+        return ((key, layer) for key, layer in self.named_layers() if not is_block(layer))
 
     @property
     def num_parameters(self) -> int:

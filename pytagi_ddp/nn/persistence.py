@@ -5,7 +5,7 @@ import re
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError
@@ -14,7 +14,8 @@ from safetensors.numpy import save as save_safetensors
 
 from pytagi_ddp.files import atomic_write
 from pytagi_ddp.nn import pytagi_format
-from pytagi_ddp.nn.data_struct import flat_float32
+from pytagi_ddp.nn.architecture import architecture, first_difference, first_other_size, sizes
+from pytagi_ddp.nn.validate import check_finite, check_variances, flat_float32
 
 if TYPE_CHECKING:
     from pytagi_ddp.nn.layer import BaseLayer
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 FIELDS = ("mu_w", "var_w", "mu_b", "var_b")
 KINDS = ("running", "carried")  # suffixes of the entries of what a layer keeps and does not learn
-FORMAT = "pytagi_ddp 1"
+FORMAT = "pytagi_ddp 2"
+FORMAT_OF_SIZES = "pytagi_ddp 1"  # whose architecture has sizes, and no settings
 CSV_SUFFIXES = ("_1_mw.csv", "_2_Sw.csv", "_3_mb.csv", "_4_Sb.csv")
 
 
@@ -99,27 +101,12 @@ def _entry(key: str, value, sizes: dict[str, int], variances: Sequence[str]) -> 
         raise ValueError(f"{key}: expected {expected} arrays ({', '.join(sizes)}), got {len(value)}")
     arrays = {name: flat_float32(a, f"{key} {name}", n) for a, (name, n) in zip(value, sizes.items(), strict=False)}
     for name, array in arrays.items():
-        if not np.isfinite(array).all():
-            raise ValueError(f"{key} {name}: {np.count_nonzero(~np.isfinite(array))} values are not finite")
+        check_finite(array, f"{key} {name}")
+        if name in variances:
+            check_variances(array, f"{key} {name}")
     for rest in value[len(sizes) :]:
         flat_float32(rest, f"{key}, behind {', '.join(sizes)}", 0)
-    if any((arrays[name] < 0).any() for name in variances):
-        raise ValueError(f"{key}: negative variances")
     return arrays
-
-
-def architecture(model: "Sequential") -> str:
-    """Every computing layer with its key and sizes, a line each."""
-    return "".join(f"{key}: {leaf.get_layer_info()}\n" for key, leaf in model.named_leaves())
-
-
-def compare_architecture(ours: str, theirs: str, what: str) -> None:
-    """Raises ValueError naming the first layer in which `theirs` (of `what`) differs from `ours`."""
-    a, b = ours.splitlines(), theirs.splitlines()
-    for k in range(max(len(a), len(b))):
-        mine, other = (lines[k] if k < len(lines) else "no layer" for lines in (a, b))
-        if mine != other:
-            raise ValueError(f"{what} has another architecture: layer {k} is {other!r} there and {mine!r} here")
 
 
 def to_bytes(model: "Sequential", extra: dict[str, str] | None = None, carried: bool = False) -> bytes:
@@ -156,19 +143,46 @@ def _checksum(values: memoryview) -> str:
     return f"{zlib.crc32(values):08x}"
 
 
-def from_bytes(model: "Sequential", data: bytes, what: str) -> dict[str, str]:
-    """Takes the values of `to_bytes` and returns the metadata; `what` names the source in errors."""
+class Contents(NamedTuple):
+    """A file of `to_bytes` in parts. what: its name in errors; checksum: that of the values it holds."""
+
+    what: str
+    metadata: dict[str, str]
+    tensors: dict[str, np.ndarray]
+    checksum: str
+
+
+def read(data: bytes, what: str) -> Contents:
+    """The parts of a file of `to_bytes`; `what` names the source in errors.
+
+    Raises:
+        ValueError: truncated, or no such file.
+    """
     try:
         tensors = load_safetensors(data)
         header, values = _split(data)
     except (SafetensorError, ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{what} is truncated or no file of this library: {error}") from error
-    meta = header.get("__metadata__", {})
-    if meta.get("format") != FORMAT:
-        raise ValueError(f"{what} has format {meta.get('format')!r}, this version reads {FORMAT!r}")
-    compare_architecture(architecture(model), meta.get("architecture", ""), what)
-    if meta.get("crc32") != _checksum(values):
-        raise ValueError(f"{what} is corrupt: its values have checksum {_checksum(values)}, not {meta.get('crc32')}")
+    return Contents(what, header.get("__metadata__", {}), tensors, _checksum(values))
+
+
+def from_bytes(model: "Sequential", data: bytes, what: str) -> dict[str, str]:
+    """Takes the values of `to_bytes` and returns the metadata; `what` names the source in errors."""
+    contents = read(data, what)
+    take(model, contents)
+    return contents.metadata
+
+
+def take(model: "Sequential", contents: Contents) -> None:
+    """Takes the values of a file.
+
+    Raises:
+        ValueError: another architecture, or a corrupt file. The network is as it was.
+    """
+    what, meta, tensors, checksum = contents
+    _check_architecture(model, meta, what)
+    if meta.get("crc32") != checksum:
+        raise ValueError(f"{what} is corrupt: its values have checksum {checksum}, not {meta.get('crc32')}")
     entries: dict[str, dict[str, np.ndarray]] = {}
     for name, array in tensors.items():
         if array.dtype != np.float32:
@@ -185,7 +199,22 @@ def from_bytes(model: "Sequential", data: bytes, what: str) -> dict[str, str]:
         padded = [*expected, *[""] * (len(FIELDS) - len(expected))]
         given[key] = tuple(entry.get(name, empty) for name in padded)
     _load_checked(model, given, what)
-    return meta
+
+
+def _check_architecture(model: "Sequential", meta: dict[str, str], what: str) -> None:
+    """Raises ValueError naming the first layer, and its setting, in which a file differs from the network."""
+    if meta.get("format") == FORMAT:
+        try:
+            difference = first_difference(architecture(model), meta.get("architecture", "{}"))
+        except ValueError as error:
+            raise ValueError(f"{what} is corrupt: its architecture cannot be read: {error}") from error
+    elif meta.get("format") == FORMAT_OF_SIZES:
+        difference = first_other_size(sizes(model), meta.get("architecture", ""))
+    else:
+        raise ValueError(f"{what} has format {meta.get('format')!r}, this version reads up to {FORMAT!r}")
+    if difference:
+        setting, ours, theirs = difference
+        raise ValueError(f"{what} has another architecture: {setting} is {theirs} there and {ours} here")
 
 
 def _load_checked(model: "Sequential", values: dict, what: str) -> None:

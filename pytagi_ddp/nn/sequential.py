@@ -11,7 +11,7 @@ from pytagi_ddp import cuda
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.nn.arena import ParameterArena
 from pytagi_ddp.nn.chain import Chain
-from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates, flat_float32
+from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.hooks import Hook, HookHandle, LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.network_input import NetworkInput
@@ -19,6 +19,7 @@ from pytagi_ddp.nn.network_parameters import NetworkParameters
 from pytagi_ddp.nn.pending import PendingDeltas
 from pytagi_ddp.nn.state import Array, DeltaPool, State
 from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics
+from pytagi_ddp.nn.validate import flat_float32
 
 
 def _nothing() -> None:
@@ -422,8 +423,7 @@ class Sequential(NetworkParameters):
         return self.output_z_buffer.block_size if self.output_z_buffer.size else 0
 
     def __repr__(self) -> str:
-        inside = "".join(f"  ({i}): {layer!r}\n" for i, layer in enumerate(self.layers))
-        return f"Sequential(\n{inside})"
+        return self._chain.listing("Sequential")
 
     # -- device and threads -----------------------------------------------------------------------------------
 

@@ -259,6 +259,6 @@ for name in ("window", "eps", "momentum", "none"):
 def test_settings_of_layers_are_compared():
     results = run(SETTINGS, 2)
     assert results.pop("none") == ""
-    assert "window of Conv2d.0 is" in results["window"]
-    assert "eps of BatchNorm2d.1 is '1e-05' on rank 0 and '0.0001' on rank 1" in results["eps"]
-    assert "momentum of BatchNorm2d.1 is '0.9' on rank 0 and '0.5' on rank 1" in results["momentum"]
+    assert "padding of Conv2d.0 is 1 on rank 0 and 2 on rank 1" in results["window"]
+    assert "eps of BatchNorm2d.1 is 1e-05 on rank 0 and 0.0001 on rank 1" in results["eps"]
+    assert "momentum of BatchNorm2d.1 is 0.9 on rank 0 and 0.5 on rank 1" in results["momentum"]

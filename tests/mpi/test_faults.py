@@ -220,7 +220,7 @@ DDPSequential(net, DDPConfig(wire_dtype="float16" if last and KIND == "wire" els
     ("kind", "difference"),
     [
         ("layer", "different networks: layer 1 is "),
-        ("dtype", "different networks: layer 0 is "),
+        ("dtype", "different options: parameters is '160 of float32' on rank 0 and '160 of float64' on rank "),
         ("wire", "different options: wire_dtype is 'float32' on rank 0 and 'float16' on rank "),
     ],
 )

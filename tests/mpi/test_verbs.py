@@ -188,7 +188,7 @@ if size > 1:
         ("kind", 1, [1], "tree['x'] is a value on rank 0, and tree['x'] is a list of [0] on rank"),
         ("keys", {"a": 1}, {"b": 1}, "tree['x'] is a dict of ['a'] on rank 0, and tree['x'] is a dict of ['b'] on"),
         ("length", [1], [1, 2], "tree['x'] is a list of [0] on rank 0, and tree['x'] is a list of [0], [1] on rank"),
-        ("layers", nn.Sequential(nn.Linear(2, 3)), nn.Sequential(nn.Linear(2, 4)), ".Linear.0 is Linear(2,3), 6 w"),
+        ("layers", *(nn.Sequential(nn.Linear(2, n)) for n in (3, 4)), ".0 is Linear(input_size=2, output_size=3,"),
     ]:
         text = refused(lambda: synchronize(backend, {"x": b if last else a}))
         checks[name] = text.startswith(f"ValueError: ranks 0 and {size - 1} hold different trees") and message in text

@@ -167,7 +167,7 @@ def test_state_is_laid_out_saved_and_reset_by_kind(tmp_path):
     net.load_state_dict(with_memory)
     assert np.array_equal(net.arena.carried, carried)
     with_memory["Counter.1.0.running"] = (np.float32([-1]), *with_memory["Counter.1.0.running"][1:])
-    with pytest.raises(ValueError, match="negative variances"):
+    with pytest.raises(ValueError, match="must not be negative"):
         net.load_state_dict(with_memory)
 
 
