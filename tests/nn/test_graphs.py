@@ -148,7 +148,7 @@ def test_whatever_comes_in_between(checkpoint_blocks):
     both.train(4, steps=2)
     both.forward(9)  # larger buffers: nothing recorded may be used
     both.train(4)
-    copies = Both(both.nets[0])
+    copies = Both(copy.deepcopy(both.nets[0]))
     copies.train(4)
     both.nets[0].set_threads(2)
     both.train(4)
