@@ -25,15 +25,25 @@ class Graphs:
 
     def __init__(self, array: Arrays | SimulatedArrays):
         self._index = array.index
+        self.express = Express()
+        self.plan = None
         self._parts: dict[str, _Part] = {}
 
-    def run(self, name: str, key: Hashable, memory: tuple, function: Callable[[], Any]) -> Any:
+    def run(
+        self,
+        name: str,
+        key: Hashable,
+        memory: tuple,
+        function: Callable[[], Any],
+        prepare: Callable[[], None] | None = None,
+    ) -> Any:
         """`function()`, or a replay of what it did for the same key; the result is that of the captured call.
 
         Args:
             name: of the part.
             key: what decides on the launches.
             memory: arrays that come from outside the network's own buffers; None stands for one that is not there.
+            prepare: not called, as parts are dropped before layers could remember another pass than the last.
             function: queues work on the GPU and does nothing else that a replay would miss.
         """
         if not options.use_graphs:
@@ -57,6 +67,28 @@ class Graphs:
     def clear(self) -> None:
         """Forgets all graphs; call when layers change what they launch."""
         self._parts.clear()
+
+
+class Express:
+    """What `kernels.cpu.graph` has for the public calls of small networks; on a GPU the general way serves."""
+
+    def offer_forward(self, plan, key, state, out):
+        pass
+
+    def forward(self, net, mu_x, var_x, training):
+        return None
+
+    def offer_backward(self, plan, key, start, end):
+        pass
+
+    def backward(self, net):
+        return False
+
+    def offer_step(self, plan, factors, non_finite):
+        pass
+
+    def step(self, cap):
+        return None
 
 
 class _Part:
