@@ -173,6 +173,7 @@ class Sequential(NetworkParameters):
         """A forward pass for its own sake: no output is kept, and no backward pass can follow."""
         state = self._input.state(mu_x)
         self._trained_batch = 0
+        self.forget_graphs()
         return self._chain.forward(state)
 
     def update_bn(self, loader: Iterable[Any], num_batches: int | None = None) -> list[StatisticsChange]:
@@ -189,7 +190,10 @@ class Sequential(NetworkParameters):
         return take_statistics(self, loader, num_batches)
 
     def _run_part(self, name: str, key: tuple, memory: tuple, function: Callable[[], Any]) -> Any:
-        return function() if self._meets_ranks else self._graphs.run(name, key, memory, function)
+        if self._meets_ranks:
+            self.forget_graphs()  # what layers remember of their last pass is no longer what was recorded
+            return function()
+        return self._graphs.run(name, key, memory, function)
 
     def backward(self) -> None:
         """Propagates `input_delta_z_buffer` back and computes the deltas of all parameters.
@@ -211,8 +215,8 @@ class Sequential(NetworkParameters):
             self.output_delta_z_buffer.set_size(batch * self.in_shape.size, batch)
             end = self.output_delta_z_buffer.arrays
         accumulate = self._accumulate and self._samples > 0
-        key = (batch, self.input_state_update, accumulate)
-        self._run_part("backward", key, (*start, *end), lambda: self._backward(start, end, accumulate))
+        key, name = (batch, self.input_state_update), "backward, adding" if accumulate else "backward"
+        self._run_part(name, key, (*start, *end), lambda: self._backward(start, end, accumulate))
         self._samples = batch + (self._samples if accumulate else 0)
 
     def _backward(self, start: tuple[Array, Array], end: tuple[Array, ...], accumulate: bool) -> None:
@@ -377,7 +381,7 @@ class Sequential(NetworkParameters):
         """Does nothing: what is read comes to the host. For programs written for pytagi."""
 
     def forget_graphs(self) -> None:
-        """Drops captured CUDA graphs; call after changing what a layer launches (`pytagi_ddp.cuda.use_graphs`)."""
+        """Drops recorded launches (see `pytagi_ddp.cuda`); call after changing what a layer launches."""
         self._graphs.clear()
 
     def set_threads(self, num_threads: int) -> None:
