@@ -210,6 +210,7 @@ class Sequential(NetworkParameters):
         state = self._input.state(mu_x)
         self._trained_batch = 0
         self._remembered = None
+        self.forget_graphs()
         return self._chain.forward(state)
 
     def update_bn(self, loader: Iterable[Any], num_batches: int | None = None) -> list[StatisticsChange]:
@@ -298,7 +299,8 @@ class Sequential(NetworkParameters):
         accumulate = self.pending.adds
         key = (batch, self.input_state_update, accumulate)
         walk = partial(self._backward, start, end, accumulate)
-        self._run_part("backward", key, (*start, *end), walk, self._remember_last_pass)
+        name = "backward, adding" if accumulate else "backward"
+        self._run_part(name, key, (*start, *end), walk, self._remember_last_pass)
         end_memory = self.output_delta_z_buffer.memory if end else None
         self._express.offer_backward(self._graphs.plan, key[1:], source.memory, end_memory)
         self.pending.passed(batch)
@@ -476,7 +478,7 @@ class Sequential(NetworkParameters):
         """Does nothing: what is read comes to the host. For programs written for pytagi."""
 
     def forget_graphs(self) -> None:
-        """Drops recorded passes (on a GPU, CUDA graphs); call after changing a number that a layer works with."""
+        """Drops recorded passes (see `pytagi_ddp.cuda` for a GPU's); call after changing what a layer calls."""
         self._graphs.clear()
 
     def set_threads(self, num_threads: int) -> None:
