@@ -42,6 +42,7 @@ WITHOUT_BATCH_NORM = {
     for kind in (
         "ReLU",
         "LeakyReLU",
+        "ELU",
         "Sigmoid",
         "Tanh",
         "Softplus",
