@@ -42,7 +42,6 @@ WITHOUT_BATCH_NORM = {
     for kind in (
         "ReLU",
         "LeakyReLU",
-        "ELU",
         "Sigmoid",
         "Tanh",
         "Softplus",
