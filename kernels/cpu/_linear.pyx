@@ -17,7 +17,17 @@ from pytagi_ddp.kernels.cpu._replay cimport issue
 
 from pytagi_ddp.kernels.cpu.extension import size_error
 
+cdef extern from "few_rows.h" nogil:
+    void forward_few(const float* mu, const float* var, const float* w, const float* s, const float* b_mu,
+                     const float* b_var, float* out_mu, float* out_var, long rows, long inputs, long outputs)
+    void state_few(const float* delta_mu, const float* delta_var, const float* w, const float* jcb, float* in_mu,
+                   float* in_var, long rows, long inputs, long outputs)
+    void weight_few(const float* mu, const float* delta_mu, const float* delta_var, float* g, float* h, float* g_b,
+                    float* h_b, int accumulate, long rows, long inputs, long outputs)
+
 cdef enum:
+    FEW = 2  # rows that are multiplied without a BLAS, as long as the weights stay in the first caches
+    LIGHT = 65536  # weights
     INPUTS = 800  # per block of activations and weights, forward
     OUTPUTS = 128  # per block of weights, forward
     INNER = 576  # outputs (state) or inputs (weights) per block, backward
@@ -52,6 +62,10 @@ def forward(const float[:, ::1] mu, const float[:, ::1] var, const float[:, ::1]
           (mu, var, w_mu, w_var, b_mu, b_var, out_mu, out_var))
 
 
+cdef bint few(long B, long I, long O, Product multiply_var) noexcept nogil:
+    return B <= FEW and I * O <= LIGHT and multiply_var == product
+
+
 cdef size_t forward_scratch(int B, int I) noexcept nogil:
     """Numbers of scratch memory for each thread."""
     cdef size_t step = even(I, INPUTS)
@@ -62,6 +76,10 @@ cdef void forward_entry(const intptr_t* words, float* scratch) noexcept nogil:
     cdef int B = words[0], I = words[1], O = words[2], threads = words[3], t
     cdef Grid grid = best_grid(B, O, threads)
     cdef size_t per_thread = forward_scratch(B, I)
+    if few(B, I, O, <Product>words[4]):
+        forward_few(<float*>words[5], <float*>words[6], <float*>words[7], <float*>words[8], <float*>words[9],
+                    <float*>words[10], <float*>words[11], <float*>words[12], B, I, O)
+        return
     for t in prange(threads, schedule="static", num_threads=threads):
         forward_tile(<Product>words[4], <float*>words[5], <float*>words[6], <float*>words[7], <float*>words[8],
                      <float*>words[9], <float*>words[10], <float*>words[11], <float*>words[12], I, O,
@@ -146,6 +164,13 @@ cdef void backward_entry(const intptr_t* words, float* scratch) noexcept nogil:
     cdef Product multiply_var = <Product>words[4]
     cdef Grid state = best_grid(B, I, threads), weight = best_grid(O, I, threads)
     cdef size_t per_thread = backward_scratch(B, I, O)
+    if few(B, I, O, multiply_var):
+        if words[11]:
+            state_few(<float*>words[8], <float*>words[9], <float*>words[10], <float*>words[7], <float*>words[11],
+                      <float*>words[12], B, I, O)
+        weight_few(<float*>words[6], <float*>words[8], <float*>words[9], <float*>words[13], <float*>words[14],
+                   <float*>words[15], <float*>words[16], words[5], B, I, O)
+        return
     for t in prange(threads, schedule="static", num_threads=threads):
         if words[11]:
             state_tile(multiply_var, <float*>words[8], <float*>words[9], <float*>words[10], <float*>words[7],

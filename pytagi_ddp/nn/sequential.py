@@ -381,19 +381,15 @@ class Sequential(NetworkParameters):
         """
         if batch_size < 1:
             raise ValueError(f"predict needs a batch_size of at least 1, got {batch_size}")
-        inputs = self.in_shape.size
+        inputs, one = self.in_shape.size, self.out_shape.image or (self.out_shape.size,)
+        if not self.arena.carried.size and (moments := self._express.forward(self, x, var_x, False)) is not None:
+            return moments[0].reshape(-1, *one), moments[1].reshape(-1, *one)
         mu_x = flat_float32(x, "x")
         if mu_x.size % inputs:
             raise ValueError(f"x holds {mu_x.size} values, not a whole number of samples of {inputs} inputs")
         mu_x = mu_x.reshape(-1, inputs)
         var_x = None if var_x is None else flat_float32(var_x, "var_x", mu_x.size).reshape(-1, inputs)
         n = len(mu_x)
-        shape = (n, *(self.out_shape.image or (self.out_shape.size,)))
-        if n <= batch_size and not self.arena.carried.size:
-            moments = self._express.forward(self, mu_x, var_x, False)
-            if moments is not None:
-                mu, var = moments
-                return mu.reshape(shape), var.reshape(shape)
         mu, var = np.empty((2, n, self.out_shape.size), np.float32)
         training, carried = self.training, self.kernels.array.snapshot(self.arena.carried)
         self.eval()
@@ -406,7 +402,7 @@ class Sequential(NetworkParameters):
         finally:
             self._set_training(training)
             self.kernels.array.copy(carried, self.arena.carried)
-        return mu.reshape(shape), var.reshape(shape)
+        return mu.reshape(n, *one), var.reshape(n, *one)
 
     def get_outputs(self) -> tuple[np.ndarray, np.ndarray]:
         """(mu, var) of the last forward pass, flat copies."""

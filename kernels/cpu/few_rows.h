@@ -1,0 +1,76 @@
+/* Products of a dense layer for a few samples: no operand is copied, squares are made on the way. */
+#ifndef PYTAGI_DDP_FEW_ROWS_H
+#define PYTAGI_DDP_FEW_ROWS_H
+
+#include "loops.h"
+
+/* out_mu = mu W^T + b, out_var = var (W^2 + S)^T + mu^2 S^T + s_b; var, b_mu and b_var may be NULL */
+VECTORISED void forward_few(const float *mu, const float *var, const float *w, const float *s, const float *b_mu,
+                            const float *b_var, float *out_mu, float *out_var, long rows, long inputs, long outputs) {
+    for (long b = 0; b < rows; b++, mu += inputs, var = var ? var + inputs : var)
+        for (long o = 0; o < outputs; o++) {
+            const float *wo = w + o * inputs, *so = s + o * inputs;
+            float mean = 0, variance = 0;
+            if (var) {
+#pragma omp simd reduction(+ : mean, variance)
+                for (long i = 0; i < inputs; i++) {
+                    mean += wo[i] * mu[i];
+                    variance += var[i] * (wo[i] * wo[i] + so[i]) + so[i] * mu[i] * mu[i];
+                }
+            } else {
+#pragma omp simd reduction(+ : mean, variance)
+                for (long i = 0; i < inputs; i++) {
+                    mean += wo[i] * mu[i];
+                    variance += so[i] * mu[i] * mu[i];
+                }
+            }
+            out_mu[b * outputs + o] = mean + (b_mu ? b_mu[o] : 0);
+            out_var[b * outputs + o] = variance + (b_var ? b_var[o] : 0);
+        }
+}
+
+/* in_mu = jcb (delta_mu W), in_var = jcb^2 (delta_var W^2); jcb may be NULL */
+VECTORISED void state_few(const float *delta_mu, const float *delta_var, const float *w, const float *jcb,
+                          float *restrict in_mu, float *restrict in_var, long rows, long inputs, long outputs) {
+    memset(in_mu, 0, rows * inputs * sizeof(float));
+    memset(in_var, 0, rows * inputs * sizeof(float));
+    for (long b = 0; b < rows; b++) {
+        float *restrict mean = in_mu + b * inputs, *restrict variance = in_var + b * inputs;
+        for (long o = 0; o < outputs; o++) {
+            const float *wo = w + o * inputs;
+            float m = delta_mu[b * outputs + o], v = delta_var[b * outputs + o];
+            for (long i = 0; i < inputs; i++) {
+                mean[i] += m * wo[i];
+                variance[i] += v * wo[i] * wo[i];
+            }
+        }
+        if (jcb) times_jacobian(mean, variance, jcb + b * inputs, inputs);
+    }
+}
+
+/* g (+)= delta_mu^T mu, h (+)= delta_var^T mu^2; g_b (+)= sum of delta_mu, h_b (+)= sum of delta_var, or NULL */
+VECTORISED void weight_few(const float *mu, const float *delta_mu, const float *delta_var, float *restrict g,
+                           float *restrict h, float *restrict g_b, float *restrict h_b, int accumulate, long rows,
+                           long inputs, long outputs) {
+    if (!accumulate) {
+        memset(g, 0, outputs * inputs * sizeof(float));
+        memset(h, 0, outputs * inputs * sizeof(float));
+        if (g_b) memset(g_b, 0, outputs * sizeof(float));
+        if (g_b) memset(h_b, 0, outputs * sizeof(float));
+    }
+    for (long o = 0; o < outputs; o++) {
+        float *restrict go = g + o * inputs, *restrict ho = h + o * inputs;
+        for (long b = 0; b < rows; b++) {
+            const float *x = mu + b * inputs;
+            float m = delta_mu[b * outputs + o], v = delta_var[b * outputs + o];
+            for (long i = 0; i < inputs; i++) {
+                go[i] += m * x[i];
+                ho[i] += v * x[i] * x[i];
+            }
+            if (g_b) g_b[o] += m;
+            if (g_b) h_b[o] += v;
+        }
+    }
+}
+
+#endif
