@@ -20,6 +20,7 @@ from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
 
 SECTIONS = {
     "training": "steps of every workload, and peers beside them",
+    "latency": "steps of small networks on one thread, beside pytagi",
     "scaling": "1 and 2 ranks of one thread, and 1 rank of 2 threads",
     "allreduce": "the all-reduce of 2 ranks beside a bare MPI_Allreduce",
     "startup": "import, and the first step of a process with and without cached kernels",

@@ -24,10 +24,14 @@ class Workload:
         self.net.input_state_update = spec.inside
         self._y, self._noise = y.reshape(-1), y.reshape(-1) * 0 + 1
         self._updater = nn.OutputUpdater(self.net.device)
+        self.step = self._predict if spec.predict else self._train
 
-    def step(self) -> None:
+    def _train(self) -> None:
         self.pass_through(self.net)
         self.net.step()
+
+    def _predict(self) -> None:
+        self.net.predict(self.x)
 
     def pass_through(self, net) -> None:
         """Forward, output update and backward of `net`: the network, or what wraps it."""

@@ -60,6 +60,7 @@ class Spec:
         build: called with the namespace of a library. batch: samples of a step.
         in_shape: (units,) or (channels, height, width). outputs: units of one sample.
         inside: a layer as it is inside a network: variances come in, and deltas of the input are asked for.
+        predict: a prediction is measured instead of a training step.
     """
 
     build: Callable[[Any], Any]
@@ -67,6 +68,7 @@ class Spec:
     in_shape: tuple[int, ...]
     outputs: int
     inside: bool = False
+    predict: bool = False
 
     def data(self) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
         """(x, variances of x or None, y): random numbers, each (batch, units) float32."""
@@ -87,8 +89,13 @@ SPECS = {
     "resnet18-b16": Spec(RESNET18, 16, IMAGE, 11),
     "resnet18-b128": Spec(RESNET18, 128, IMAGE, 11),
 }
-# Left out unless they are named: small enough for tests.
+# Left out unless they are named: networks of the section "latency", and some that are small enough for tests.
 SMALL = {
+    "1-50-1-b1": Spec(lambda nn: mlp(nn, 1, 50, 1), 1, (1,), 1),
+    "1-50-1-b16": Spec(lambda nn: mlp(nn, 1, 50, 1), 16, (1,), 1),
+    "8-64-64-1-b1": Spec(lambda nn: mlp(nn, 8, 64, 64, 1), 1, (8,), 1),
+    "8-64-64-1-b16": Spec(lambda nn: mlp(nn, 8, 64, 64, 1), 16, (8,), 1),
+    "1-50-1-predict": Spec(lambda nn: mlp(nn, 1, 50, 1), 1, (1,), 1, predict=True),
     "mlp-16-b8": Spec(lambda nn: mlp(nn, 12, 16, 16, 3), 8, (12,), 3),
     "conv4-b4": Spec(lambda nn: conv(nn, 4, 8), 4, (4, 8, 8), 4 * 8 * 8, inside=True),
     "resnet8-b2": Spec(partial(resnet, which="RESNET8"), 2, IMAGE, 11),

@@ -30,6 +30,7 @@ PEERS = {
     OWN: Peer("own", "pytagi_ddp", True),
     "pytagi_ddp mixed": Peer("own_mixed", "pytagi_ddp", True),
     "pytagi_ddp recomputed": Peer("own_recomputed", "pytagi_ddp", True),
+    "pytagi_ddp walked": Peer("own_walked", "pytagi_ddp", True),
     "pytagi": Peer("cutagi", "pytagi", True, "pip install pytagi; see benchmarks/README.md for the libraries it needs"),
     "torch TAGI": Peer("torch_tagi", "torch", True, "pip install torch"),
     "torch SGD": Peer("torch_sgd", "torch", False, "pip install torch"),

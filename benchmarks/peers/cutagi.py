@@ -24,8 +24,14 @@ class Step:
         self._var = None if var is None else var.reshape(-1)
         self._noise = np.ones_like(self._y)
         self._updater = nn.OutputUpdater(self._net.device)
+        self.step = self._predict if spec.predict else self._train
 
-    def step(self) -> None:
+    def _predict(self) -> None:
+        self._net.eval()
+        self._net(self._x, self._var)
+        self._net.train()
+
+    def _train(self) -> None:
         net = self._net
         net(self._x, self._var)
         self._updater.update(net.output_z_buffer, self._y, self._noise, net.input_delta_z_buffer)
