@@ -34,7 +34,7 @@ class Worker:
 
     Args:
         peer: key of `PEERS`. python: the interpreter of the environment that has the library.
-        threads: of everything in it. env: more environment variables.
+        threads: of everything in it. env: more environment variables; an empty one is taken away.
     """
 
     def __init__(self, peer: str, threads: int, python: str = sys.executable, env: dict[str, str] | None = None):
@@ -45,7 +45,7 @@ class Worker:
             self._process = subprocess.Popen(
                 [python, "-m", "benchmarks.worker", PEERS[peer].module, str(threads)],
                 cwd=ROOT,
-                env=os.environ | settings,
+                env={name: value for name, value in (os.environ | settings).items() if value != ""},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 bufsize=0,

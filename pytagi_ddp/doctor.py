@@ -6,6 +6,7 @@ could crash or hang (MPI, CuPy) is asked in a process of its own.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import os
@@ -14,6 +15,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import NamedTuple
 
 from pytagi_ddp.blas import blas_in_use
@@ -41,6 +43,8 @@ class Finding(NamedTuple):
 def examine() -> list[Finding]:
     """Looks at everything, in the order of the report. A check that fails becomes a finding."""
     findings: list[Finding] = []
+    with contextlib.suppress(ImportError):  # first, as in a program: how threads wait is settled by who comes first
+        import_module("pytagi_ddp.kernels.cpu.threads")
     for check in (_python, _numerics, _products, _kernels, _threads, _mpi, _shared_memory, _gpus):
         try:
             findings += check()
@@ -96,12 +100,13 @@ def _kernels() -> Iterator[Finding]:
 
 
 def _threads() -> Iterator[Finding]:
-    from pytagi_ddp.kernels.cpu import threads
+    from pytagi_ddp.kernels.cpu import threads, waiting
 
     names = ("PYTAGI_DDP_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     settings = ", ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ) or "no variable set"
     yield Finding("Cores", f"{threads.usable_cores()} usable of {os.cpu_count()}")
     yield Finding("Threads", f"{threads.default_threads()} per rank here ({settings})")
+    yield Finding("Threads wait", waiting.describe())
 
 
 def _mpi() -> Iterator[Finding]:

@@ -9,6 +9,8 @@ from importlib.util import module_from_spec
 from pathlib import Path
 from types import ModuleType
 
+from pytagi_ddp.kernels.cpu.waiting import bounded
+
 
 def load(name: str) -> ModuleType:
     """The extension module `pytagi_ddp.kernels.cpu.<name>`.
@@ -18,7 +20,7 @@ def load(name: str) -> ModuleType:
     """
     full_name = f"{__package__}.{name}"
     try:
-        with _blas_alone():
+        with _blas_alone(), bounded():
             return import_module(full_name)
     except ModuleNotFoundError as error:
         if error.name != full_name:

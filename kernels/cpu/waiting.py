@@ -1,0 +1,54 @@
+"""How long threads of GNU OpenMP spin at the end of a parallel loop before they sleep.
+
+Left to itself, the library spins for some milliseconds. That pays only where every thread has a core to itself all the
+time: beside one other busy process, it made two threads 26 times slower than one, as each core that spins is one that
+the thread which is waited for does not have. `python -m benchmarks.waiting` measures it.
+
+The library reads its setting once, when it is loaded. So it is set around the first load of a module that needs it,
+unless the user has set one, and taken back, as processes that are started later make up their own minds.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+SPINS = "100"
+VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+_state = "not loaded yet"
+
+
+def describe() -> str:
+    """What is in force, and who has set it."""
+    return _state
+
+
+@contextlib.contextmanager
+def bounded() -> Iterator[None]:
+    """Loads of GNU OpenMP within the block get a short wait."""
+    global _state
+    if _state != "not loaded yet":
+        yield
+        return
+    given = [f"{name}={os.environ[name]}" for name in VARIABLES if os.environ.get(name)]
+    if given:
+        _state = f"as {' and '.join(given)} say" + "s" * (len(given) == 1)
+        yield
+    elif _is_loaded():
+        _state = "as another library has set it, which loaded GNU OpenMP first; set GOMP_SPINCOUNT=100 before the start"
+        yield
+    else:
+        _state = f"short, {SPINS} spins (GOMP_SPINCOUNT)"
+        os.environ["GOMP_SPINCOUNT"] = SPINS
+        try:
+            yield
+        finally:
+            del os.environ["GOMP_SPINCOUNT"]
+
+
+def _is_loaded() -> bool:
+    """Whether the system's libgomp is there already; copies that wheels bring along have threads of their own."""
+    try:
+        return "/libgomp.so.1" in Path("/proc/self/maps").read_text()
+    except OSError:
+        return False
