@@ -21,8 +21,10 @@ cdef extern from "take.h" nogil:
     enum: INFINITE
     enum: NOT_A_NUMBER
     enum: NEGATIVE
-    int take_float(const float* x, float* out, size_t n)
-    int take_double(const double* x, float* out, size_t n)
+    int look_float(const float* x, size_t n)
+    int look_double(const double* x, size_t n)
+    void take_float(const float* x, float* out, size_t n)
+    void take_double(const double* x, float* out, size_t n)
 
 cnp.import_array()
 
@@ -85,12 +87,13 @@ cdef class Express:
             found = self.passes.get((size, var_x is not None, training))
             if found is None:
                 return None
-        if var_x is not None and (type(var_x) is not cnp.ndarray or take(var_x, cnp.PyArray_DATA(found.var), size)):
-            return None
-        if take(mu_x, cnp.PyArray_DATA(found.mu), size) & ~NEGATIVE:
+        if look(mu_x, size) & ~NEGATIVE or (var_x is not None and look(var_x, size)):
             return None
         self.last = found
         net._trained_batch = 0
+        take(mu_x, cnp.PyArray_DATA(found.mu))
+        if var_x is not None:
+            take(var_x, cnp.PyArray_DATA(found.var))
         net._last_pass = found.key
         found.plan.run()
         states, deltas = net.output_z_buffer, net.input_delta_z_buffer
@@ -153,14 +156,22 @@ cdef class Express:
         return True
 
 
-cdef int take(cnp.ndarray source, void* out, cnp.npy_intp size):
-    """out = source in float32; returns what was met (INFINITE, ...), or all of it for an array that does not fit."""
-    if cnp.PyArray_SIZE(source) == size and cnp.PyArray_ISCARRAY_RO(source):
-        if cnp.PyArray_TYPE(source) == cnp.NPY_FLOAT32:
-            return take_float(<float*>cnp.PyArray_DATA(source), <float*>out, size)
-        if cnp.PyArray_TYPE(source) == cnp.NPY_FLOAT64:
-            return take_double(<double*>cnp.PyArray_DATA(source), <float*>out, size)
+cdef int look(array, cnp.npy_intp size):
+    """What there is in an array, as float32 (INFINITE, ...); all of it if `take` cannot serve."""
+    if type(array) is cnp.ndarray and cnp.PyArray_SIZE(array) == size and cnp.PyArray_ISCARRAY_RO(array):
+        if cnp.PyArray_TYPE(array) == cnp.NPY_FLOAT32:
+            return look_float(<float*>cnp.PyArray_DATA(array), size)
+        if cnp.PyArray_TYPE(array) == cnp.NPY_FLOAT64:
+            return look_double(<double*>cnp.PyArray_DATA(array), size)
     return INFINITE | NOT_A_NUMBER | NEGATIVE
+
+
+cdef void take(cnp.ndarray source, void* out):
+    """out = source in float32, for an array that `look` has seen."""
+    if cnp.PyArray_TYPE(source) == cnp.NPY_FLOAT32:
+        take_float(<float*>cnp.PyArray_DATA(source), <float*>out, cnp.PyArray_SIZE(source))
+    else:
+        take_double(<double*>cnp.PyArray_DATA(source), <float*>out, cnp.PyArray_SIZE(source))
 
 
 cdef object copied(cnp.ndarray source):
@@ -203,7 +214,7 @@ def update(states, mu_obs, var_obs, deltas):
     cdef float* memory
     cdef intptr_t[7] addresses
     cdef float* given = <float*>cnp.PyArray_DATA(observed)
-    if update_entry is NULL or type(mu_obs) is not cnp.ndarray or type(var_obs) is not cnp.ndarray:
+    if update_entry is NULL:
         return False
     mu, var, jcb = states.state
     block = deltas.memory
@@ -218,8 +229,10 @@ def update(states, mu_obs, var_obs, deltas):
         return False
     if deltas.block_size != states.block_size or deltas.size != size:
         return False
-    if take(mu_obs, given, size) & INFINITE or take(var_obs, given + OBSERVATIONS, size) & (NEGATIVE | NOT_A_NUMBER):
+    if look(mu_obs, size) & INFINITE or look(var_obs, size) & (NEGATIVE | NOT_A_NUMBER):
         return False
+    take(mu_obs, given)
+    take(var_obs, given + OBSERVATIONS)
     memory = <float*>cnp.PyArray_DATA(block)
     addresses = [<intptr_t>cnp.PyArray_DATA(mu), <intptr_t>cnp.PyArray_DATA(var), <intptr_t>cnp.PyArray_DATA(jcb),
                  <intptr_t>given, <intptr_t>(given + OBSERVATIONS), <intptr_t>memory,

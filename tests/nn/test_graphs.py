@@ -146,6 +146,52 @@ def test_whatever_comes_in_between(checkpoint_blocks):
     both.train(4)
 
 
+def test_hooks_are_called_where_passes_were_replayed():
+    net = randomise(with_batch_norm())
+    rng, seen = np.random.default_rng(0), []
+
+    def step() -> int:
+        net(rng.normal(size=(4, 72)))
+        net.set_delta_z(np.ones((4, 4)), -np.ones((4, 4)))
+        net.backward()
+        net.step()
+        return len(seen)
+
+    for _ in range(4):
+        step()
+    with net.add_hook(after=lambda leaf, direction: seen.append((leaf, direction))):
+        counts = [step() for _ in range(4)]
+    leaves = len(list(net.named_leaves()))
+    assert counts == [2 * leaves * k for k in range(1, 5)]
+    assert step() == counts[-1]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_refused_changes_nothing(bad):
+    both = Both(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
+    both.train(5)
+    both.train(5, with_var=True)
+    both.forward(5)
+    x = np.ones((5, 3))
+    x[2, 1] = bad
+    for net in both.nets:
+        with pytest.raises(ValueError, match="mu_x: 1 of 15 values are NaN or infinite"):
+            net(x)
+        with pytest.raises(ValueError, match="var_x"):
+            net(np.ones((5, 3)), x)
+        with pytest.raises(ValueError, match="var_x holds variances and must not be negative"):
+            net(np.ones((5, 3)), -np.ones((5, 3)))
+        with pytest.raises(ValueError, match="var_obs"):
+            noise = -np.ones(10)
+            both.updater.update(net.output_z_buffer, np.ones(10), noise, net.input_delta_z_buffer)
+        if np.isinf(bad):
+            with pytest.raises(ValueError, match="observations are infinite"):
+                both.updater.update(net.output_z_buffer, np.full(10, bad), np.ones(10), net.input_delta_z_buffer)
+    both.backward()  # of the pass before
+    both.do(nn.Sequential.step)
+    both.train(5)
+
+
 def test_chained_networks():
     manual_seed(3)
     first, second = (Both(nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 3))) for _ in range(2))
