@@ -44,6 +44,7 @@ def trained(
         for x, labels in loader:
             learn(net, x, labels, sigma_v)
             net.step()
+    nn.update_bn(loader, net, 40)
     return net
 
 
