@@ -36,8 +36,8 @@ class Outlived(AssertionError):
 class Result:
     """How a job ended: exit code of mpirun (minus the signal that killed it), its streams, and how long it took.
 
-    The seconds count from the last rank's `tests.mpi.rank.fault`, or else from `MpiJob.wait_ready`, or else from the start.
-    ``results`` is what `tests.mpi.rank.several` noted, in JSON.
+    The seconds count from the last rank's fault, or else from `MpiJob.wait_ready`, or else from the start. ``results``
+    is what `tests.mpi.rank.several` noted, in JSON.
     """
 
     returncode: int
@@ -90,7 +90,7 @@ class MpiJob:
             )
 
     def wait_ready(self, timeout: float = 30) -> list[int]:
-        """Waits until every rank has called `tests.mpi.rank.ready`; returns their process ids and restarts the clock."""
+        """Waits until every rank has called ``ready(rank)``; returns their process ids and restarts the clock."""
         files = [self.folder / str(rank) for rank in range(self.np)]
         deadline = time.monotonic() + timeout
         while not all(file.exists() for file in files):

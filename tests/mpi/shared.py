@@ -1,13 +1,13 @@
 """Rank programs that share a job: the tests of a module that run on so many ranks wait for one mpirun.
 
-    def total(communicator, op):
-        array = np.full(3, communicator.rank)
-        communicator.all_reduce(array, op)
-        return array.tolist()
+def total(communicator, op):
+    array = np.full(3, communicator.rank)
+    communicator.all_reduce(array, op)
+    return array.tolist()
 
-    @on_ranks(total, "serial", 1, 2, 3)
-    @pytest.mark.parametrize("op", ["sum", "max"])
-    def test_total(results, op): ...
+@on_ranks(total, "serial", 1, 2, 3)
+@pytest.mark.parametrize("op", ["sum", "max"])
+def test_total(results, op): ...
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def on_ranks(program: Callable, *numbers: int | str):
 
 @dataclass(frozen=True)
 class Call:
-    """A program with its arguments (in JSON), and the job that it is a part of: its test's module, and how many ranks."""
+    """A program, its arguments in JSON, and the job that it is a part of: its test's module and the number of ranks."""
 
     program: str
     arguments: str

@@ -1,6 +1,7 @@
 """DDPSequential on 1, 2 and 3 real ranks: one all-reduce, equal replicas, and the step of one process."""
 
 import copy
+from functools import partial
 
 import numpy as np
 
@@ -69,13 +70,13 @@ def average_step(comm):
     results["broadcast"] = ddp.state_dict() == reference.state_dict()
 
     calls = []
+
+    def counted(name, original, *args):
+        calls.append(name)
+        return original(*args)
+
     for name in ("_all_reduce", "_broadcast", "_all_gather_object", "_broadcast_object", "_barrier"):
-
-        def counted(*args, name=name, original=getattr(ddp.communicator, name)):
-            calls.append(name)
-            return original(*args)
-
-        setattr(ddp.communicator, name, counted)
+        setattr(ddp.communicator, name, partial(counted, name, getattr(ddp.communicator, name)))
 
     sizes = [4, 2, 3][:size]
     mine = shard(sizes, rank)
