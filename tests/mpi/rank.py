@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import runpy
 import signal
 import sys
 import time
@@ -45,6 +46,12 @@ def find(program: str):
     """Returns the function ``module:name``."""
     module, _, name = program.partition(":")
     return getattr(importlib.import_module(module), name)
+
+
+def run_module(module: str, arguments: list[str]) -> None:
+    """Runs a module as ``python -m`` does; unlike there, Ctrl-C always works."""
+    sys.argv[1:] = arguments
+    runpy.run_module(module, run_name="__main__")
 
 
 def in_json(results: list) -> str:
