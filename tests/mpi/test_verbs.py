@@ -7,13 +7,21 @@ import functools
 import io
 import time
 from collections import OrderedDict, namedtuple
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from pytagi_ddp import distributed as dist
 from pytagi_ddp import manual_seed, nn
-from pytagi_ddp.distributed import all_reduce_metrics, allreduce_deltas, rank_zero_first, rank_zero_only, synchronize
+from pytagi_ddp.distributed import (
+    all_reduce_metrics,
+    allreduce_deltas,
+    backends,
+    rank_zero_first,
+    rank_zero_only,
+    synchronize,
+)
 from tests.mpi.ddp_networks import WITHOUT_BATCH_NORM, backpropagate, batch, error_of, with_batch_norm
 from tests.mpi.run import mpirun
 from tests.mpi.shared import on_ranks
@@ -24,11 +32,12 @@ def on_initialized(program):
 
     @functools.wraps(program)
     def run(comm, **arguments):
-        communicator = dist.initialize("auto" if comm.world_size > 1 else comm.backend, timeout=60)
-        try:
-            return program(communicator, **arguments)
-        finally:
-            communicator.close()
+        with patch.object(backends, "_initialized", {}):  # whatever this process has initialised before
+            communicator = dist.initialize("auto" if comm.world_size > 1 else comm.backend, timeout=60)
+            try:
+                return program(communicator, **arguments)
+            finally:
+                communicator.close()
 
     return run
 
