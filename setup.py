@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -26,6 +27,8 @@ def extension(source):
         ".".join(source.with_suffix("").parts),
         [str(source)],
         depends=[str(path) for pattern in ("*.h", "*.pxd") for path in source.parent.glob(pattern)],
+        include_dirs=[numpy.get_include()],
+        define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
         extra_compile_args=["-O3", *OPENMP],
         extra_link_args=list(OPENMP),
     )

@@ -15,6 +15,7 @@ from benchmarks.options import Options
 from benchmarks.peak import CopyBandwidth, SgemmPeak
 from benchmarks.peers import OWN, PEERS
 from benchmarks.workloads import SMALL, SPECS
+from pytagi_ddp.blas import Blas
 from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
 
 SECTIONS = {
@@ -80,6 +81,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         yardstick.measure()
     here = machine.describe()
     print(f"{here['cpu']}, {here['cores']} cores; load {here['load'][0]:.1f} at the start; {options.threads} threads")
+    blas = Blas(**here["blas"])
+    print(f"Products: {blas}{blas.advice and f'; {blas.advice}'}")
     results = {"schema": 1, "date": datetime.now(timezone.utc).isoformat(timespec="seconds"), "machine": here}
     results["options"] = {name: value for name, value in vars(options).items() if name != "pythons"}
     for name in args.section or SECTIONS:

@@ -1,4 +1,4 @@
-"""On what the numbers were taken: processor, cores, memory, load, versions."""
+"""On what the numbers were taken: processor, BLAS, cores, memory, load, versions."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from pathlib import Path
 
 
 def describe() -> dict:
-    """CPU model and vector units, usable cores, memory in bytes, load average, versions of Python and the kernel.
+    """CPU model, vector units, BLAS and its kernels, cores, memory in bytes, load, versions of Python and system.
 
     No name of the host, no paths.
     """
+    from pytagi_ddp.blas import blas_in_use
     from pytagi_ddp.kernels.cpu.threads import usable_cores
 
     info = _read("/proc/cpuinfo")
@@ -23,6 +24,7 @@ def describe() -> dict:
     return {
         "cpu": model[1] if model else platform.processor() or platform.machine(),
         "vectors": vectors,
+        "blas": blas_in_use()._asdict(),
         "cores": usable_cores(),
         "memory": int(memory[1]) * 1024 if memory else 0,
         "load": list(os.getloadavg()) if hasattr(os, "getloadavg") else [],

@@ -53,7 +53,7 @@ class Workload:
     @property
     def traffic(self) -> int:
         """Bytes that a step moves at least: everything kept for it is written once and read once."""
-        kept = sum(buffer.nbytes for _, leaf in self.net.named_leaves() for buffer in leaf._buffers.values())
+        kept = sum(leaf.buffer_bytes for _, leaf in self.net.named_leaves())
         return 2 * (kept + self.net.arena.nbytes)
 
 

@@ -1,7 +1,7 @@
 """The networks that are measured, written once for every library that has these layers.
 
 A builder takes a namespace `nn` with pytagi's names and arguments: `pytagi_ddp.nn`, `pytagi.nn`, or one of
-`benchmarks.peers` that makes PyTorch modules of them. This module imports none of the libraries.
+`benchmarks.peers` that makes PyTorch modules of them. Importing this module imports none of the libraries.
 """
 
 from __future__ import annotations
@@ -45,26 +45,11 @@ def conv(nn: Any, channels: int, pixels: int):
     )
 
 
-def resnet(nn: Any, widths: tuple[int, ...], depth: int):
-    """The networks of `pytagi_ddp.models`: (64, 128, 256, 512) with 2 blocks of each width is ResNet18."""
-    gains = {"gain_weight": 0.1, "gain_bias": 0.1}
+def resnet(nn: Any, which: str):
+    """A network of `pytagi_ddp.models`, by the name of its widths there."""
+    from pytagi_ddp.models import resnet as models  # here, because other workloads of a peer do without this library
 
-    def unit(c_in: int, c_out: int, kernel: int, **options) -> list:
-        return [nn.Conv2d(c_in, c_out, kernel, bias=False, **options, **gains), nn.MixtureReLU(), nn.BatchNorm2d(c_out)]
-
-    layers, channels = unit(3, widths[0], 3, padding=1, in_width=32, in_height=32), widths[0]
-    for width in widths:
-        for _ in range(depth):
-            if channels == width:
-                first, shortcut = unit(channels, width, 3, padding=1), None
-            else:
-                first = unit(channels, width, 3, stride=2, padding=1, padding_type=2)
-                shortcut = nn.LayerBlock(*unit(channels, width, 2, stride=2))
-            main = nn.LayerBlock(*first, *unit(width, width, 3, padding=1))
-            layers.append(nn.ResNetBlock(main) if shortcut is None else nn.ResNetBlock(main, shortcut))
-            channels = width
-    last = nn.AvgPool2d(32 // 2 ** (len(widths) - 1))
-    return nn.Sequential(*layers, last, nn.Linear(channels, 11, **gains))
+    return nn.Sequential(*models.resnet_layers(nn, getattr(models, which), 0.1, 0.1))
 
 
 @dataclass(frozen=True)
@@ -92,7 +77,7 @@ class Spec:
 
 
 IMAGE = (3, 32, 32)
-RESNET18 = partial(resnet, widths=(64, 128, 256, 512), depth=2)
+RESNET18 = partial(resnet, which="RESNET18")
 SPECS = {
     "mlp-128-b32": Spec(lambda nn: mlp(nn, 784, 128, 128, 11), 32, (784,), 11),
     "mlp-128-b512": Spec(lambda nn: mlp(nn, 784, 128, 128, 11), 512, (784,), 11),
@@ -106,5 +91,5 @@ SPECS = {
 SMALL = {
     "mlp-16-b8": Spec(lambda nn: mlp(nn, 12, 16, 16, 3), 8, (12,), 3),
     "conv4-b4": Spec(lambda nn: conv(nn, 4, 8), 4, (4, 8, 8), 4 * 8 * 8, inside=True),
-    "resnet8-b2": Spec(partial(resnet, widths=(16, 32, 64), depth=1), 2, IMAGE, 11),
+    "resnet8-b2": Spec(partial(resnet, which="RESNET8"), 2, IMAGE, 11),
 }

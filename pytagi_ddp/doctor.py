@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from pytagi_ddp.blas import blas_in_use
 from pytagi_ddp.distributed.engine import shared_memory
 from pytagi_ddp.distributed.engine.errors import LaunchError
 from pytagi_ddp.distributed.engine.launcher import (
@@ -40,7 +41,7 @@ class Finding(NamedTuple):
 def examine() -> list[Finding]:
     """Looks at everything, in the order of the report. A check that fails becomes a finding."""
     findings: list[Finding] = []
-    for check in (_python, _numerics, _kernels, _threads, _mpi, _shared_memory, _gpus):
+    for check in (_python, _numerics, _products, _kernels, _threads, _mpi, _shared_memory, _gpus):
         try:
             findings += check()
         except Exception as error:
@@ -69,6 +70,11 @@ def _numerics() -> Iterator[Finding]:
             layers = [layer for layer, pool in _NUMBA_POOLS.items() if _imports(f"numba.np.ufunc.{pool}")]
             text += f", threading layers {', '.join(layers)}"
         yield Finding(name, text)
+
+
+def _products() -> Iterator[Finding]:
+    blas = blas_in_use()
+    yield Finding("Products", str(blas), blas.advice)
 
 
 _NUMBA_POOLS = {"omp": "omppool", "tbb": "tbbpool", "workqueue": "workqueue"}

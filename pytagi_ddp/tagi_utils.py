@@ -7,6 +7,7 @@ several output columns) the intended result is given.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -190,18 +191,20 @@ class Utils:
     def load_mnist_images(
         self, image_file: str | os.PathLike[str], label_file: str | os.PathLike[str], num_images: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Read the first images of an MNIST set from its uncompressed IDX files.
+        """Read the first images of an MNIST set from its IDX files (gzipped ones end in .gz).
 
         Returns:
             (images, labels): flat float32 array of num_images * rows * columns pixels in [0, 1] and int32
             array of num_images labels.
 
         Raises:
-            ValueError: A file that is no IDX file of its kind, or that holds fewer than num_images entries.
+            ValueError: A file that is no IDX file of its kind, or truncated, or that holds fewer than num_images
+                entries.
         """
-        images = _read_records(image_file, num_images, *_idx_sizes(image_file, dimensions=3))
-        labels = _read_records(label_file, num_images, *_idx_sizes(label_file, dimensions=1))
-        return _pixels(images), labels.ravel().astype(np.int32)
+        from pytagi_ddp.data.idx import read_idx  # here, because `import pytagi_ddp` shall not wait for it
+
+        images, labels = read_idx(Path(image_file), 3), read_idx(Path(label_file), 1)
+        return _pixels(_first(images, num_images, image_file)), _first(labels, num_images, label_file).astype(np.int32)
 
     def load_cifar_images(self, image_file: str | os.PathLike[str], num: int) -> tuple[np.ndarray, np.ndarray]:
         """Read the first images of a CIFAR-10 binary batch (one byte of class, then 3 x 32 x 32 pixels).
@@ -212,7 +215,9 @@ class Utils:
         Raises:
             ValueError: The file holds fewer than `num` images.
         """
-        records = _read_records(image_file, num, 0, 1 + 3 * 32 * 32)
+        size = 1 + 3 * 32 * 32
+        data = np.fromfile(image_file, np.uint8, max(num, 0) * size)
+        records = _first(data[: data.size // size * size].reshape(-1, size), num, image_file)
         return _pixels(records[:, 1:]), records[:, 0].astype(np.int32)
 
 
@@ -301,23 +306,13 @@ def _probabilities(ma: Any, Sa: Any, tree: HRCSoftmax, num_classes: int, batch_s
     return class_probabilities(ma, Sa, tree)
 
 
-def _idx_sizes(path: str | os.PathLike[str], dimensions: int) -> tuple[int, int]:
-    """Return the sizes in bytes of an IDX file's header and of one of its entries."""
-    header = np.fromfile(path, ">u4", 1 + dimensions)
-    # 8 is the format's code for unsigned bytes.
-    if header.size <= dimensions or header[0] != 0x800 + dimensions:
-        raise ValueError(f"{os.fspath(path)} is no IDX file of unsigned bytes in {dimensions} dimension(s)")
-    return header.nbytes, int(header[2:].prod())
-
-
-def _read_records(path: str | os.PathLike[str], num: int, offset: int, size: int) -> np.ndarray:
-    """Read `num` records of `size` bytes that begin at `offset`."""
+def _first(entries: np.ndarray, num: int, path: str | os.PathLike[str]) -> np.ndarray:
+    """The first `num` entries of a file, or ValueError."""
     if num < 1:
         raise ValueError(f"at least 1 entry of {os.fspath(path)} must be asked for, got {num}")
-    data = np.fromfile(path, np.uint8, num * size, offset=offset)
-    if data.size < num * size:
-        raise ValueError(f"{os.fspath(path)} holds {data.size // size} entries, {num} were asked for")
-    return data.reshape(num, size)
+    if len(entries) < num:
+        raise ValueError(f"{os.fspath(path)} holds {len(entries)} entries, {num} were asked for")
+    return entries[:num]
 
 
 def _pixels(values: np.ndarray) -> np.ndarray:

@@ -125,8 +125,35 @@ def test_other_settings(two):
 
 
 def test_another_architecture(two):
-    with pytest.raises(ValueError, match=r"another architecture: layer 0 is .*Linear\(2,3\).* there and .*\(2,4\)"):
+    with pytest.raises(ValueError, match=r"another architecture: output_size of Linear\.0 is 3 there and 4 here"):
         two[0].load(network(hidden=4))
+
+
+def test_other_settings_of_a_layer(manager):
+    manager.save(network(), POSITION)
+    other = Sequential(Linear(2, 3), ReLU(), BatchNorm2d(3, eps=1e-3), Linear(3, 1))
+    before = other.state_dict()
+    with pytest.raises(ValueError, match=r"another architecture: eps of BatchNorm2d\.2 is 1e-05 there and 0\.001 here"):
+        manager.load(other)
+    assert other.state_dict() == before
+
+
+def test_a_file_is_opened_once(two, monkeypatch):
+    """What was verified is what is taken, whatever happens to the file meanwhile."""
+    manager, _, path = two
+    read_bytes, data = Path.read_bytes, path.read_bytes()
+
+    def read_and_delete(file):
+        content = read_bytes(file)
+        if file == path:
+            file.unlink()
+        return content
+
+    monkeypatch.setattr(Path, "read_bytes", read_and_delete)
+    for place in (None, path):
+        path.write_bytes(data)
+        assert manager.load(network(), place).position == at(2)
+        assert not path.exists()
 
 
 def cut(path):

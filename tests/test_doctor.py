@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 from pytagi_ddp import doctor
+from pytagi_ddp.blas import Blas
 
 
 def test_a_report_of_this_machine():
@@ -11,7 +12,8 @@ def test_a_report_of_this_machine():
     assert result.returncode == 0, result.stdout
     assert result.stderr == ""
     topics = [line.partition("  ")[0].strip() for line in result.stdout.partition("\n\n")[0].splitlines()]
-    expected = ["Python", "numpy", "scipy", "numba", "CPU kernels", "Cores", "Threads", "mpi4py", "GPUs", "CuPy, NCCL"]
+    expected = ["Python", "numpy", "scipy", "numba", "Products", "CPU kernels", "Cores", "Threads", "mpi4py"]
+    expected += ["GPUs", "CuPy, NCCL"]
     assert [topic for topic in topics if topic in expected] == expected
     assert "cannot tell" not in result.stdout
 
@@ -42,3 +44,15 @@ def test_a_missing_mpi4py_is_said_with_the_remedy(monkeypatch):
     (finding,) = doctor._mpi()
     assert (finding.text, finding.needed) == ("not installed", False)
     assert "pytagi-ddp[mpi]" in finding.advice
+
+
+def test_pinned_kernels_are_said_with_the_remedy(monkeypatch):
+    pinned = Blas("openblas 1", "Haswell", "Haswell", "SkylakeX")
+    monkeypatch.setattr(doctor, "blas_in_use", lambda: pinned)
+    (finding,) = doctor._products()
+    assert (
+        finding.text
+        == "openblas 1 with kernels for Haswell, pinned by OPENBLAS_CORETYPE=Haswell (without it: SkylakeX)"
+    )
+    assert "unset OPENBLAS_CORETYPE" in finding.advice
+    assert not finding.needed

@@ -158,8 +158,11 @@ def test_mnist_files(tmp_path):
         utils.load_mnist_images(images, labels, 4)
     with pytest.raises(ValueError, match="at least 1 entry"):
         utils.load_mnist_images(images, labels, 0)
-    with pytest.raises(ValueError, match="labels is no IDX file of unsigned bytes in 3 dimension"):
+    with pytest.raises(ValueError, match=r"labels: begins with 00000801 \(11 bytes\), expected 00000803"):
         utils.load_mnist_images(labels, images, 2)
+    images.write_bytes(images.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=r"images: expected 28 bytes for shape \(3, 2, 2\), found 27"):
+        utils.load_mnist_images(images, labels, 2)
 
 
 def test_cifar_files(tmp_path):

@@ -6,14 +6,16 @@ inputs) share a few cache sets, which halves the speed of a product. Squares are
 """
 
 from cython.parallel cimport prange
+from libc.stdint cimport intptr_t
 from libc.string cimport memset
 
 from pytagi_ddp.kernels.cpu._blas cimport (Grid, Product, best_grid, copy_rows, cut, even, fill_rows, lines, packed,
                                              panel_width, product, square, square_plus, sum_rows, times_jacobian,
                                              variance_product)
 
+from pytagi_ddp.kernels.cpu._replay cimport issue
+
 from pytagi_ddp.kernels.cpu.extension import size_error
-from pytagi_ddp.kernels.cpu.workspace import workspace
 
 cdef enum:
     INPUTS = 800  # per block of activations and weights, forward
@@ -30,7 +32,7 @@ cdef bint shaped(const Py_ssize_t* shape, Py_ssize_t rows, Py_ssize_t columns):
 def forward(const float[:, ::1] mu, const float[:, ::1] var, const float[:, ::1] w_mu, const float[:, ::1] w_var,
             const float[::1] b_mu, const float[::1] b_var, float[:, ::1] out_mu, float[:, ::1] out_var, int threads,
             bint mixed):
-    cdef int B = mu.shape[0], I = mu.shape[1], O = w_mu.shape[0], t
+    cdef int B = mu.shape[0], I = mu.shape[1], O = w_mu.shape[0]
     if not (B > 0 and shaped(w_mu.shape, O, I) and shaped(w_var.shape, O, I)
             and (var is None or shaped(var.shape, B, I))
             and (b_mu is None) == (b_var is None) and (b_mu is None or b_mu.shape[0] == b_var.shape[0] == O)
@@ -40,18 +42,32 @@ def forward(const float[:, ::1] mu, const float[:, ::1] var, const float[:, ::1]
     cdef Product multiply_var = variance_product(mixed)
     if <double>B * I * O < SERIAL:
         threads = 1
-    cdef Grid grid = best_grid(B, O, threads)
-    cdef size_t step = even(I, INPUTS), per_thread = 3 * (lines(step * min(B, BATCH)) + lines(step * OUTPUTS))
-    cdef float[::1] scratch = workspace(threads * per_thread)
     cdef const float* bias_mu = <const float*>NULL if b_mu is None else &b_mu[0]
     cdef const float* bias_var = <const float*>NULL if b_var is None else &b_var[0]
     cdef const float* variance = <const float*>NULL if var is None else &var[0, 0]
-    for t in prange(threads, schedule="static", num_threads=threads, nogil=True):
-        forward_tile(multiply_var, &mu[0, 0], variance, &w_mu[0, 0], &w_var[0, 0], bias_mu, bias_var, &out_mu[0, 0],
-                     &out_var[0, 0], I, O, cut(B, t // grid.column_parts, grid.row_parts),
-                     cut(B, t // grid.column_parts + 1, grid.row_parts),
+    cdef intptr_t[13] words = [B, I, O, threads, <intptr_t>multiply_var, <intptr_t>&mu[0, 0], <intptr_t>variance,
+                               <intptr_t>&w_mu[0, 0], <intptr_t>&w_var[0, 0], <intptr_t>bias_mu, <intptr_t>bias_var,
+                               <intptr_t>&out_mu[0, 0], <intptr_t>&out_var[0, 0]]
+    issue(forward_entry, words, 13, threads * forward_scratch(B, I),
+          (mu, var, w_mu, w_var, b_mu, b_var, out_mu, out_var))
+
+
+cdef size_t forward_scratch(int B, int I) noexcept nogil:
+    """Numbers of scratch memory for each thread."""
+    cdef size_t step = even(I, INPUTS)
+    return 3 * (lines(step * min(B, BATCH)) + lines(step * OUTPUTS))
+
+
+cdef void forward_entry(const intptr_t* words, float* scratch) noexcept nogil:
+    cdef int B = words[0], I = words[1], O = words[2], threads = words[3], t
+    cdef Grid grid = best_grid(B, O, threads)
+    cdef size_t per_thread = forward_scratch(B, I)
+    for t in prange(threads, schedule="static", num_threads=threads):
+        forward_tile(<Product>words[4], <float*>words[5], <float*>words[6], <float*>words[7], <float*>words[8],
+                     <float*>words[9], <float*>words[10], <float*>words[11], <float*>words[12], I, O,
+                     cut(B, t // grid.column_parts, grid.row_parts), cut(B, t // grid.column_parts + 1, grid.row_parts),
                      cut(O, t % grid.column_parts, grid.column_parts),
-                     cut(O, t % grid.column_parts + 1, grid.column_parts), &scratch[t * per_thread])
+                     cut(O, t % grid.column_parts + 1, grid.column_parts), scratch + t * per_thread)
 
 
 cdef void forward_tile(Product multiply_var, const float* mu, const float* var, const float* w, const float* s,
@@ -93,7 +109,7 @@ def backward(const float[:, ::1] mu, const float[:, ::1] jcb, const float[:, ::1
              const float[:, ::1] delta_var, const float[:, ::1] w_mu, float[:, ::1] in_delta_mu,
              float[:, ::1] in_delta_var, float[:, ::1] g_w, float[:, ::1] h_w, float[::1] g_b, float[::1] h_b,
              bint accumulate, int threads, bint mixed):
-    cdef int B = mu.shape[0], I = mu.shape[1], O = w_mu.shape[0], t
+    cdef int B = mu.shape[0], I = mu.shape[1], O = w_mu.shape[0]
     if not (B > 0 and shaped(w_mu.shape, O, I) and shaped(g_w.shape, O, I) and shaped(h_w.shape, O, I)
             and (jcb is None or shaped(jcb.shape, B, I))
             and shaped(delta_mu.shape, B, O) and shaped(delta_var.shape, B, O)
@@ -105,28 +121,44 @@ def backward(const float[:, ::1] mu, const float[:, ::1] jcb, const float[:, ::1
     cdef Product multiply_var = variance_product(mixed)
     if <double>B * I * O < SERIAL:
         threads = 1
-    cdef Grid state = best_grid(B, I, threads), weight = best_grid(O, I, threads)
-    cdef size_t rows = min(B, BATCH), outputs = even(O, INNER), inputs = even(I, INNER)
-    cdef size_t per_thread = max(2 * (lines(outputs * rows) + lines(outputs * panel_width())),
-                                 lines(rows * inputs) + lines(rows * panel_width()))
-    cdef float[::1] scratch = workspace(threads * per_thread)
     cdef const float* jacobian = <const float*>NULL if jcb is None else &jcb[0, 0]
     cdef float* in_mu = NULL if in_delta_mu is None else &in_delta_mu[0, 0]
     cdef float* in_var = NULL if in_delta_var is None else &in_delta_var[0, 0]
     cdef float* bias_g = NULL if g_b is None else &g_b[0]
     cdef float* bias_h = NULL if h_b is None else &h_b[0]
-    for t in prange(threads, schedule="static", num_threads=threads, nogil=True):
-        if in_mu:
-            state_tile(multiply_var, &delta_mu[0, 0], &delta_var[0, 0], &w_mu[0, 0], jacobian, in_mu, in_var, I, O,
-                       cut(B, t // state.column_parts, state.row_parts),
+    cdef intptr_t[17] words = [B, I, O, threads, <intptr_t>multiply_var, accumulate, <intptr_t>&mu[0, 0],
+                               <intptr_t>jacobian, <intptr_t>&delta_mu[0, 0], <intptr_t>&delta_var[0, 0],
+                               <intptr_t>&w_mu[0, 0], <intptr_t>in_mu, <intptr_t>in_var, <intptr_t>&g_w[0, 0],
+                               <intptr_t>&h_w[0, 0], <intptr_t>bias_g, <intptr_t>bias_h]
+    issue(backward_entry, words, 17, threads * backward_scratch(B, I, O),
+          (mu, jcb, delta_mu, delta_var, w_mu, in_delta_mu, in_delta_var, g_w, h_w, g_b, h_b))
+
+
+cdef size_t backward_scratch(int B, int I, int O) noexcept nogil:
+    """Numbers of scratch memory for each thread."""
+    cdef size_t rows = min(B, BATCH), outputs = even(O, INNER), inputs = even(I, INNER)
+    return max(2 * (lines(outputs * rows) + lines(outputs * panel_width())),
+               lines(rows * inputs) + lines(rows * panel_width()))
+
+
+cdef void backward_entry(const intptr_t* words, float* scratch) noexcept nogil:
+    cdef int B = words[0], I = words[1], O = words[2], threads = words[3], t
+    cdef Product multiply_var = <Product>words[4]
+    cdef Grid state = best_grid(B, I, threads), weight = best_grid(O, I, threads)
+    cdef size_t per_thread = backward_scratch(B, I, O)
+    for t in prange(threads, schedule="static", num_threads=threads):
+        if words[11]:
+            state_tile(multiply_var, <float*>words[8], <float*>words[9], <float*>words[10], <float*>words[7],
+                       <float*>words[11], <float*>words[12], I, O, cut(B, t // state.column_parts, state.row_parts),
                        cut(B, t // state.column_parts + 1, state.row_parts),
                        cut(I, t % state.column_parts, state.column_parts),
-                       cut(I, t % state.column_parts + 1, state.column_parts), &scratch[t * per_thread])
-        weight_tile(multiply_var, &mu[0, 0], &delta_mu[0, 0], &delta_var[0, 0], &g_w[0, 0], &h_w[0, 0], bias_g, bias_h,
-                    accumulate, B, I, O, cut(O, t // weight.column_parts, weight.row_parts),
+                       cut(I, t % state.column_parts + 1, state.column_parts), scratch + t * per_thread)
+        weight_tile(multiply_var, <float*>words[6], <float*>words[8], <float*>words[9], <float*>words[13],
+                    <float*>words[14], <float*>words[15], <float*>words[16], words[5], B, I, O,
+                    cut(O, t // weight.column_parts, weight.row_parts),
                     cut(O, t // weight.column_parts + 1, weight.row_parts),
                     cut(I, t % weight.column_parts, weight.column_parts),
-                    cut(I, t % weight.column_parts + 1, weight.column_parts), &scratch[t * per_thread])
+                    cut(I, t % weight.column_parts + 1, weight.column_parts), scratch + t * per_thread)
 
 
 cdef void state_tile(Product multiply_var, const float* delta_mu, const float* delta_var, const float* w,

@@ -10,6 +10,7 @@ from functools import update_wrapper
 import numpy as np
 from numba import prange
 
+from pytagi_ddp.kernels.cpu.array import copy
 from pytagi_ddp.kernels.cpu.compile import loop
 from pytagi_ddp.kernels.formulas.activation import (
     exp_moments,
@@ -30,8 +31,8 @@ def activation(function: Callable) -> Callable:
 
     def run(mu, var, out_mu, out_var, out_jcb):
         if not np.may_share_memory(mu, out_mu):
-            np.copyto(out_mu, mu)
-            np.copyto(out_var, var)
+            copy(mu, out_mu)
+            copy(var, out_var)
         in_place(out_mu, out_var, out_jcb)
 
     return update_wrapper(run, function)

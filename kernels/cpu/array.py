@@ -2,14 +2,20 @@
 
 import numpy as np
 
+from pytagi_ddp.kernels.cpu.extension import load
+
+_replay = load("_replay")
+
 asynchronous = False  # kernels are done when they return
 
 
 def empty(shape, dtype=np.float32):
+    _replay.count_allocation()
     return np.empty(shape, dtype)
 
 
 def zeros(shape, dtype=np.float32):
+    _replay.count_allocation()
     return np.zeros(shape, dtype)
 
 
@@ -20,12 +26,12 @@ def to_host(array):
 
 def copy(source, out):
     """out[...] = source, from host or device memory."""
-    np.copyto(out, source)
+    _replay.copy(source, out)
 
 
 def clear(array):
     """array[...] = 0"""
-    array.fill(0)
+    _replay.clear(array)
 
 
 def visible(array):

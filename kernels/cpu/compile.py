@@ -11,13 +11,16 @@ import tempfile
 from collections.abc import Callable
 from functools import cache, partial, update_wrapper
 from pathlib import Path
+from typing import Any
 
 import numba
 import platformdirs
 
+from pytagi_ddp.kernels.cpu.extension import load
 from pytagi_ddp.kernels.cpu.shared_cache import share
 from pytagi_ddp.kernels.cpu.threads import get_threads
 
+current = load("_replay").current
 FASTMATH = {"contract", "arcp", "nsz"}  # never "nnan": NaN marks a missing observation
 PARALLEL_MIN = 32_768  # elements; below that, waking the threads costs more than the loop
 
@@ -64,9 +67,23 @@ def loop(function: Callable) -> Callable:
     form = cache(partial(_jit, function))
 
     def run(first, *rest):
-        return form(first.size >= PARALLEL_MIN and get_threads() > 1)(first, *rest)
+        compiled = form(first.size >= PARALLEL_MIN and get_threads() > 1)
+        result = compiled(first, *rest)
+        if (plan := current()) is not None:
+            _write_down(plan, compiled, (first, *rest))
+        return result
 
     return update_wrapper(run, function)
+
+
+def _write_down(plan: Any, compiled: Callable, arguments: tuple) -> None:
+    from pytagi_ddp.kernels.cpu.entries import entry_of  # here, because few processes get to it in their first second
+
+    found = entry_of(compiled, arguments)
+    if found is None:
+        plan.add_call(compiled, arguments)
+    else:
+        plan.add_entry(*found, arguments)
 
 
 def exact_loop(function: Callable) -> Callable:

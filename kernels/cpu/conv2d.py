@@ -17,6 +17,7 @@ from pytagi_ddp.kernels.cpu.extension import load
 from pytagi_ddp.kernels.cpu.threads import get_threads
 
 _conv2d = load("_conv2d")
+call = load("_replay").call
 
 
 def forward(
@@ -41,7 +42,7 @@ def forward(
     Raises:
         ValueError: an array is not C-contiguous float32, or shapes do not fit together.
     """
-    _conv2d.forward(mu, var, w_mu, w_var, b_mu, b_var, out_mu, out_var, stride, pad, get_threads(), mixed)
+    call(_conv2d.forward, mu, var, w_mu, w_var, b_mu, b_var, out_mu, out_var, stride, pad, get_threads(), mixed)
 
 
 def backward(
@@ -76,7 +77,8 @@ def backward(
     Raises:
         ValueError: an array is not C-contiguous float32, or shapes do not fit together.
     """
-    _conv2d.backward(
+    call(
+        _conv2d.backward,
         mu,
         jcb,
         delta_mu,

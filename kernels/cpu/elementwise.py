@@ -8,6 +8,7 @@ from pytagi_ddp.kernels.cpu.extension import load
 from pytagi_ddp.kernels.cpu.threads import get_threads
 
 _transpose = load("_transpose")
+call = load("_replay").call
 
 
 @loop
@@ -23,7 +24,7 @@ def transpose(source: np.ndarray, out: np.ndarray) -> None:
     Raises:
         ValueError: an array is not C-contiguous float32, or shapes do not fit together.
     """
-    _transpose.transpose(source, out, get_threads() if source.size >= PARALLEL_MIN else 1)
+    call(_transpose.transpose, source, out, get_threads() if source.size >= PARALLEL_MIN else 1)
 
 
 @loop

@@ -1,17 +1,78 @@
-"""What `kernels.cuda.graph` is for a GPU: on the CPU, calling a kernel costs next to nothing, so parts just run."""
+"""What `kernels.cuda.graph` is for a GPU: kernel calls of a part of a training step, recorded and made again from C.
+
+A step of a small network spends most of its time in Python: walking through the layers, checking shapes, calling
+kernels one by one. But for one batch size and mode they are always the same calls on the same memory.
+"""
 
 from collections.abc import Callable, Hashable
 from typing import Any
 
+from pytagi_ddp.kernels.cpu.extension import load
+from pytagi_ddp.kernels.cpu.threads import get_threads
+
+_replay = load("_replay")
+
+use_graphs = True  # False: every step walks through the layers
+
 
 class Graphs:
-    """Runs the parts of a training step."""
+    """The recorded parts of one network's training step.
+
+    A part runs as Python the first time (buffers are made, loops compiled), is recorded while it runs the second time,
+    and replayed from then on. Parts with several keys are kept side by side: training with one batch size and
+    predicting with another, say. When a run makes new buffers, all recordings are dropped, as they may name old ones.
+    """
 
     def __init__(self, array: Any):
-        pass
+        self._parts: dict[Hashable, _Part] = {}
 
-    def run(self, name: str, key: Hashable, memory: tuple, function: Callable[[], Any]) -> Any:
-        return function()
+    def run(
+        self,
+        name: str,
+        key: Hashable,
+        memory: tuple,
+        function: Callable[[], Any],
+        prepare: Callable[[], None] | None = None,
+    ) -> Any:
+        """`function()`, or a replay of what it did for the same key; the result is that of the recorded call.
+
+        Args:
+            name: of the part.
+            key: what decides on the calls.
+            memory: arrays that come from outside the network's own buffers; None stands for one that is not there.
+            function: calls kernels, and does nothing else that a replay would miss.
+            prepare: called before `function` is, and not recorded: what layers have to remember for it.
+        """
+        if not use_graphs:
+            self._parts.clear()
+            if prepare is not None:
+                prepare()
+            return function()
+        key = (name, key, get_threads(), *(None if a is None else _replay.address(a) for a in memory))
+        part = self._parts.get(key)
+        if part is not None and part.plan is not None:
+            part.plan.run()
+            return part.result
+        if prepare is not None:
+            prepare()
+        before = _replay.allocations()
+        if part is None:
+            result = function()
+        else:
+            with _replay.recording() as plan:
+                result = function()
+        if _replay.allocations() != before:
+            self._parts.clear()
+        self._parts[key] = _Part(plan if part is not None and _replay.allocations() == before else None, result)
+        return result
 
     def clear(self) -> None:
-        pass
+        """Forgets all parts; call when layers change what they call."""
+        self._parts.clear()
+
+
+class _Part:
+    """One part: its calls, None until they are recorded, and its result."""
+
+    def __init__(self, plan: Any, result: Any):
+        self.plan, self.result = plan, result

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 import pytagi_ddp
-from pytagi_ddp.checkpoint.manifest import DamagedCheckpointError
 from pytagi_ddp.checkpoint.position import TrainingPosition
 
 
@@ -49,18 +47,12 @@ def metadata(position: TrainingPosition, world_size: int, settings: dict[str, An
     return {key: json.dumps(value) for key, value in values.items()}
 
 
-def describe(path: Path) -> Checkpoint:
-    """Reads the header of a checkpoint.
+def describe(path: Path, meta: Mapping[str, str]) -> Checkpoint:
+    """What the metadata `meta` of the file `path` say.
 
     Raises:
-        DamagedCheckpointError: no file of this library, or not all of it.
         ValueError: a network that was saved without a position.
     """
-    try:
-        with safe_open(path, "numpy") as file:
-            meta = file.metadata() or {}
-    except SafetensorError as error:
-        raise DamagedCheckpointError(f"{path} is truncated or no file of this library: {error}") from error
     keys = ("position", "world_size", "settings", "version")
     if not meta.keys() >= set(keys):
         raise ValueError(f"{path} is no checkpoint: it says nothing of a place in a training run")

@@ -20,7 +20,7 @@ from pytagi_ddp.checkpoint.manifest import (
 from pytagi_ddp.checkpoint.position import TrainingPosition
 from pytagi_ddp.distributed.ddp import DDPSequential
 from pytagi_ddp.files import atomic_write, remove_temporary_files
-from pytagi_ddp.nn.persistence import from_bytes, to_bytes
+from pytagi_ddp.nn.persistence import read, take, to_bytes
 from pytagi_ddp.nn.sequential import Sequential
 
 NAME = "step-{:010d}-{}.safetensors"  # step, and the beginning of the checksum: no other content has this name
@@ -196,7 +196,11 @@ class CheckpointManager:
             path = Path(path)
             listed = {entry.file: entry for entry in read_manifest(path.parent)} if path.exists() else {}
             data = read_checked(path, listed[path.name]) if path.name in listed else path.read_bytes()
-        checkpoint = describe(path)
+        try:
+            contents = read(data, str(path))
+        except ValueError as error:
+            raise DamagedCheckpointError(str(error)) from error
+        checkpoint = describe(path, contents.metadata)
         compare(checkpoint, world_size, settings, allow_changes)
-        from_bytes(model, data, str(path))
+        take(model, contents)
         return checkpoint

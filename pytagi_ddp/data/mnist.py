@@ -1,14 +1,12 @@
 """MNIST: 60,000 training and 10,000 test images of 28 x 28 grey pixels, digits 0 to 9.
 
 Source: LeCun, Bottou, Bengio & Haffner (1998), "Gradient-based learning applied to document recognition".
-Files are in IDX format, gzipped or plain: a magic number, the sizes as big-endian 32-bit integers, the bytes.
+Files are in IDX format, gzipped or plain: see `idx`.
 """
 
 from __future__ import annotations
 
-import math
 import os
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +14,7 @@ import numpy as np
 from pytagi_ddp.data.dataset import ImageDataset
 from pytagi_ddp.data.download import download_file
 from pytagi_ddp.data.folders import Layout, download_folder, find_layout, not_found, search_folders
+from pytagi_ddp.data.idx import read_idx
 
 URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 MD5 = {
@@ -90,8 +89,8 @@ def load_mnist(
 
 
 def _load(folder: Path, prefix: str, title: str) -> ImageDataset:
-    images = _read_idx(folder / f"{prefix}-images-idx3-ubyte", 3)
-    labels = _read_idx(folder / f"{prefix}-labels-idx1-ubyte", 1)
+    images = read_idx(_file(folder, f"{prefix}-images-idx3-ubyte"), 3)
+    labels = read_idx(_file(folder, f"{prefix}-labels-idx1-ubyte"), 1)
     if images.shape[1:] != (28, 28):
         raise ValueError(f"{folder}: {prefix} images are {images.shape[1]} x {images.shape[2]}, expected 28 x 28")
     if len(images) != len(labels):
@@ -99,27 +98,7 @@ def _load(folder: Path, prefix: str, title: str) -> ImageDataset:
     return ImageDataset(images[:, np.newaxis], labels, CLASSES, title)
 
 
-def _read_idx(path: Path, axes: int) -> np.ndarray:
-    """The uint8 array in an IDX file, from `path` or `path`.gz."""
-    if not path.is_file():
-        path = path.with_name(f"{path.name}.gz")
-    data = path.read_bytes()
-    if path.suffix == ".gz":
-        data = _gunzip(data, path)
-    header = 4 * (1 + axes)
-    magic = bytes((0, 0, 8, axes))  # 8: unsigned bytes
-    if len(data) < header or data[:4] != magic:
-        raise ValueError(f"{path}: begins with {data[:4].hex()} ({len(data)} bytes), expected {magic.hex()}")
-    shape = tuple(int(size) for size in np.frombuffer(data, ">u4", axes, offset=4))
-    expected = header + math.prod(shape)
-    if len(data) != expected:
-        raise ValueError(f"{path}: expected {expected} bytes for shape {shape}, found {len(data)}; fetch it again")
-    return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
-
-
-def _gunzip(data: bytes, path: Path) -> bytes:
-    """Unpack as much as there is: the sizes in the header then tell what is missing."""
-    try:
-        return zlib.decompressobj(wbits=31).decompress(data)
-    except zlib.error as error:
-        raise ValueError(f"{path}: corrupt gzip file of {len(data)} bytes: {error}; fetch it again") from error
+def _file(folder: Path, name: str) -> Path:
+    """The file `name`, or else gzipped."""
+    plain = folder / name
+    return plain if plain.is_file() else folder / f"{name}.gz"

@@ -6,71 +6,99 @@ from contextlib import ExitStack
 
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.engine.handle import Handle
+from pytagi_ddp.distributed.exchange import EveryStep
+from pytagi_ddp.distributed.sync_batch_norm import SyncBatchNorm
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.sequential import Sequential
 
 
-class Buckets:
-    """The delta buffer in parts of about equal size, cut between layers of the network, from the last layer on.
+class Buckets(EveryStep):
+    """Deltas are added in parts of about equal size, cut between layers of the network, from the last layer on.
 
-    `passed` starts the reduction of every part whose deltas are complete; `finish` that of the others and of the tail,
-    and waits for all. The order is the same on every rank, whether or not it ran a backward pass.
+    `backward` starts the reduction of every part as soon as its deltas are complete; `step` that of the others and of
+    the tail, and waits for all. The order is the same on every rank, whether or not it ran a backward pass.
 
     Args:
-        communicator: of all ranks.
-        model: this rank's replica.
+        communicator, model, average, sync: as in `EveryStep`.
         count: parts; there may be fewer, since a layer is not cut.
     """
 
-    def __init__(self, communicator: Communicator, model: Sequential, count: int):
-        self._communicator, self._model = communicator, model
-        self._parts: list[tuple[BaseLayer, slice]] = []  # last layer first: where a part begins, and its parameters
+    def __init__(
+        self,
+        communicator: Communicator,
+        model: Sequential,
+        average: bool,
+        sync: SyncBatchNorm | None,
+        count: int,
+    ):
+        super().__init__(communicator, model, average, self._finish, sync)
+        self._parts: list[tuple[set[BaseLayer], slice]] = []  # last first: leaves with parameters, and those parameters
         stop = begin = model.num_parameters
         target = begin / count
+        leaves: set[BaseLayer] = set()
         for layer in reversed(model.layers):
-            begin -= sum(leaf.num_weights + leaf.num_biases for leaf in layer.leaves())
+            learned = {leaf for leaf in layer.leaves() if leaf.num_weights}
+            leaves |= learned
+            begin -= sum(leaf.num_weights + leaf.num_biases for leaf in learned)
             if stop - begin >= target or (begin == 0 and stop > 0):
-                self._parts.append((layer, slice(begin, stop)))
-                stop = begin
+                self._parts.append((leaves, slice(begin, stop)))
+                stop, leaves = begin, set()
         self._background = ExitStack()
         self._handles: list[Handle] = []
         self._started = 0
+        self._done: set[BaseLayer] = set()  # leaves whose deltas are there
 
     def __len__(self) -> int:
         return len(self._parts)
 
-    def check(self, backward: bool) -> None:
-        """Raises where a call would meet deltas that are on their way; before each `backward`, and before a step.
-
-        Raises:
-            RuntimeError: a second backward pass before the step, or a step after a pass that failed.
-        """
-        if self._started and backward:
+    def backward(self, last: bool) -> None:
+        """Raises RuntimeError: a second pass before the step, while the deltas of the first are on their way."""
+        if self._started:
             raise RuntimeError(
                 "a second backward() before step(), while the deltas of the first are on their way: put all but the "
                 "last one of a step into no_sync()"
             )
-        if self._started and not self._model._samples:
-            raise RuntimeError("backward() failed with a part of its deltas on their way: the ranks cannot go on")
+        if not last:
+            self.model.backward()
+            return
+        if self._sync is not None:  # before the first bucket, as on a rank without a batch
+            self._sync.end_passes()
+        self._done = set()
+        with self.model.add_hook(after=self._after):
+            self.model.backward()
 
-    def passed(self, layer: BaseLayer) -> None:
-        """Tells that `layer` and all after it have their deltas."""
-        if self._started < len(self._parts) and self._parts[self._started][0] is layer:
+    def _after(self, leaf: BaseLayer, direction: str) -> None:
+        self._done.add(leaf)
+        while direction == "backward" and self._started < len(self._parts):
+            if not self._parts[self._started][0] <= self._done:
+                return
             self._start()
+
+    def step(self, stop: bool) -> None:
+        if self._started and not self.model.pending.waiting:
+            raise RuntimeError("backward() failed with a part of its deltas on their way: the ranks cannot go on")
+        super().step(stop)
+
+    def before_statistics(self) -> None:
+        if self.model.pending.waiting:
+            raise RuntimeError(
+                "update_bn() between backward() and step(), with buckets: call step() on every rank first"
+            )
+        super().before_statistics()
 
     def _start(self) -> None:
         if not self._started:
-            self._background.enter_context(self._communicator.in_background())
+            self._background.enter_context(self.communicator.in_background())
         part = self._parts[self._started][1]
         self._started += 1
-        self._handles += [self._communicator.start_all_reduce(row[part]) for row in self._model.arena.delta]
+        self._handles += [self.communicator.start_all_reduce(row[part]) for row in self.model.arena.delta]
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """Reduces what is left, and waits for all of it; collective."""
         while self._started < len(self._parts):
             self._start()
         self._background.close()
         handles, self._handles, self._started = self._handles, [], 0
-        self._communicator.all_reduce(self._model.arena.tail)
+        self.communicator.all_reduce(self.model.arena.tail)
         for handle in handles:
             handle.wait()

@@ -83,7 +83,8 @@ def _mpi(timeout: float, device_ids: Sequence[int] | None, cuda_aware_mpi: bool)
 
 
 def _nccl(timeout: float, device_ids: Sequence[int] | None, cuda_aware_mpi: bool) -> Communicator:
-    return importlib.import_module("pytagi_ddp.distributed.engine.nccl").NCCLCommunicator(timeout, device_ids)
+    host = create_communicator("auto", timeout=timeout)
+    return importlib.import_module("pytagi_ddp.distributed.engine.nccl").NCCLCommunicator(host, timeout, device_ids)
 
 
 # One entry per engine: how to make it, given the time-out in seconds and what concerns GPUs.

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.nn.architecture import architecture, first_difference
 from pytagi_ddp.nn.sequential import Sequential
-
-SETTINGS = ("window", "eps", "momentum")  # of a layer, that its sizes do not show
 
 
 class ReplicaMismatchError(RuntimeError):
@@ -17,31 +16,20 @@ class ReplicaMismatchError(RuntimeError):
 
 
 def compare_networks(communicator: Communicator, model: Sequential, options: Mapping[str, Any]) -> None:
-    """Raises on every rank if some rank has other layers than rank 0, or other options. Collective.
+    """Raises on every rank if some rank has other layers or settings than rank 0, or other options. Collective.
 
     Raises:
-        ValueError: names the first difference, and both ranks.
+        ValueError: names the first difference (layer and setting), and both ranks.
     """
-    layers = [
-        (key, leaf.get_layer_info(), leaf.num_weights, leaf.num_biases, str(model.arena.theta.dtype))
-        for key, leaf in model.named_leaves()
-    ]
-    settings = {
-        f"{name} of {key}": str(getattr(leaf, name))
-        for key, leaf in model.named_leaves()
-        for name in SETTINGS
-        if hasattr(leaf, name)
-    }
-    everyone = communicator.all_gather_object((layers, {**options, **settings}))
+    parameters = f"{model.num_parameters} of {model.arena.theta.dtype}"
+    everyone = communicator.all_gather_object((architecture(model), {"parameters": parameters, **options}))
     first, first_options = everyone[0]
     for rank, (theirs, their_options) in enumerate(everyone):
-        for k in range(max(len(first), len(theirs))):
-            a, b = (network[k] if k < len(network) else "no layer" for network in (first, theirs))
-            if a != b:
-                raise ValueError(
-                    f"ranks 0 and {rank} have different networks: layer {k} is {a} on rank 0 and {b} on rank "
-                    f"{rank} (key, layer, weights, biases, dtype)"
-                )
+        if difference := first_difference(first, theirs):
+            what, a, b = difference
+            raise ValueError(
+                f"ranks 0 and {rank} have different networks: {what} is {a} on rank 0 and {b} on rank {rank}"
+            )
         for name, value in first_options.items():
             if their_options[name] != value:
                 raise ValueError(

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
 
+from pytagi_ddp.distributed.backends import get_distributed_backend, is_initialized
+from pytagi_ddp.distributed.communicator import Communicator, create_communicator
 from pytagi_ddp.distributed.wire import WIRE_DTYPES
 
 
@@ -33,6 +35,35 @@ class DDPConfig:
     cuda_aware_mpi: bool = False
     wire_dtype: str = "float32"
     buckets: int = 1
+
+    def connect(self) -> Communicator:
+        """The communicator of `initialize`, if that has been called and serves these options; else a new one.
+
+        Raises:
+            ValueError, LaunchError: as `create_communicator`.
+        """
+        if is_initialized(self.backend):
+            known = get_distributed_backend(self.backend)
+            limit = self.timeout is None or self.timeout == known.timeout
+            if limit and not self.cuda_aware_mpi and self.device_ids is None:
+                return self.accept(known)
+        return create_communicator(
+            self.backend, self.rank, self.world_size, self.timeout, self.device_ids, self.cuda_aware_mpi
+        )
+
+    def accept(self, communicator: Communicator) -> Communicator:
+        """`communicator`, if it is what these options ask for.
+
+        Raises:
+            ValueError: it has another rank or world size, or another backend.
+        """
+        asked = {"rank": self.rank, "world_size": self.world_size, "backend": self.backend}
+        asked["backend"] = None if self.backend == "auto" else self.backend
+        for name, value in asked.items():
+            actual = getattr(communicator, name)
+            if value is not None and value != actual:
+                raise ValueError(f"DDPConfig asks for {name}={value!r}, the communicator has {actual!r}")
+        return communicator
 
     def check(self, device: str, every: int, sync_batch_norm: bool) -> None:
         """Compares these options with each other and with those of a `DDPSequential`.

@@ -1,6 +1,6 @@
 """Data-parallel training: every rank a replica, one all-reduce per step."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -8,17 +8,16 @@ from typing import Any
 import numpy as np
 
 from pytagi_ddp.distributed.buckets import Buckets
-from pytagi_ddp.distributed.communicator import Communicator, create_communicator
-from pytagi_ddp.distributed.compare import compare_networks, compare_parameters
+from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.compare import compare_networks
 from pytagi_ddp.distributed.config import DDPConfig
 from pytagi_ddp.distributed.engine.placement import choose_device
-from pytagi_ddp.distributed.exchange import exchange_deltas, pool_statistics
+from pytagi_ddp.distributed.exchange import EveryStep, Exchange, pool_statistics
 from pytagi_ddp.distributed.merge import MERGES, PosteriorMerge
 from pytagi_ddp.distributed.replica import Replica
 from pytagi_ddp.distributed.sync_batch_norm import SyncBatchNorm
 from pytagi_ddp.distributed.wire import HalfPrecisionSum
 from pytagi_ddp.nn.sequential import Sequential
-from pytagi_ddp.nn.state import Array
 from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics
 
 
@@ -64,6 +63,8 @@ class DDPSequential(Replica):
         sync_batch_norm: batch statistics over all ranks, see above.
         every: steps between two exchanges.
         merge: what `every` above 1 makes of the ranks' posteriors, "precision_weighted" or "mean".
+        communicator: of the ranks that train the network; None: that of `pytagi_ddp.distributed.initialize`, if it has
+            been called for this backend and `config` asks for nothing else, or a new one.
 
     Attributes:
         model: the wrapped network. config, average: as given. communicator: rank, world_size, all_reduce, ...
@@ -84,6 +85,7 @@ class DDPSequential(Replica):
         sync_batch_norm: bool = False,
         every: int = 1,
         merge: str = "precision_weighted",
+        communicator: Communicator | None = None,
     ):
         c = DDPConfig() if config is None else config
         if not isinstance(model, Sequential) or not isinstance(c, DDPConfig):
@@ -93,29 +95,30 @@ class DDPSequential(Replica):
             raise ValueError(f"merge must be one of {', '.join(map(repr, MERGES))}, got {merge!r}")
         c.check(model.device, every, sync_batch_norm)
         self.model, self.config, self.average, self.every = model, c, average, every
-        self.communicator: Communicator = create_communicator(
-            c.backend, c.rank, c.world_size, c.timeout, c.device_ids, c.cuda_aware_mpi
-        )
+        self.communicator = c.connect() if communicator is None else c.accept(communicator)
         ours_to_choose = c.device_ids is not None or self.communicator.local_world_size > 1
         if self.communicator.backend == "nccl" or (model.device != "cpu" and ours_to_choose):
             model.to_device(f"cuda:{choose_device(self.communicator.local_rank, c.device_ids)}")
-        self._pooled: Array | None = None  # the header of the last reduced buffer
         self._stop = False
         self._in_no_sync = False
         options = {"average": average, "sync_batch_norm": sync_batch_norm, "every": every, "merge": merge}
         compare_networks(self.communicator, model, options | {"wire_dtype": c.wire_dtype, "buckets": c.buckets})
-        pool_statistics(model, every == 1 and not sync_batch_norm)
-        self._sync_norm = SyncBatchNorm(self.communicator, model) if sync_batch_norm else None
-        self._merge = PosteriorMerge(model, merge) if every > 1 else None
-        self._buckets = Buckets(self.communicator, model, c.buckets) if c.buckets > 1 else None
-        self._reduce: Callable[[], None] | None = None
-        if self._buckets is not None:
-            self._reduce = self._buckets.finish
-        elif c.wire_dtype != "float32":
-            half = HalfPrecisionSum(self.communicator, c.wire_dtype)
-            self._reduce = lambda: half.reduce_deltas(model.arena)  # looked up: to_device makes another arena
-        model._meets_ranks, model._wrapper = sync_batch_norm or c.buckets > 1, self
+        self._exchange = self._make_exchange(sync_batch_norm, merge)
+        model.trainer = self
         self.synchronize()
+
+    def _make_exchange(self, sync_batch_norm: bool, merge: str) -> Exchange:
+        model, communicator, c = self.model, self.communicator, self.config
+        pool_statistics(model, self.every == 1 and not sync_batch_norm)
+        if self.every > 1:
+            return PosteriorMerge(communicator, model, merge, self.every)
+        sync = SyncBatchNorm(communicator, model) if sync_batch_norm else None
+        if c.buckets > 1:
+            return Buckets(communicator, model, self.average, sync, c.buckets)
+        if c.wire_dtype == "float32":
+            return EveryStep(communicator, model, self.average, sync=sync)
+        half = HalfPrecisionSum(communicator, c.wire_dtype)
+        return EveryStep(communicator, model, self.average, lambda: half.reduce_deltas(model.arena), sync)
 
     @property
     def rank(self) -> int:
@@ -134,31 +137,20 @@ class DDPSequential(Replica):
 
     def parameters_changed(self) -> None:
         """To be called on every rank when all have been given other parameters, past the methods of this class."""
-        if self._merge is not None:
-            self._merge.restart()
+        self._exchange.parameters_changed()
 
     # -- training ---------------------------------------------------------------------------------------------
 
     def forward(self, mu_x, var_x=None) -> tuple[np.ndarray, np.ndarray]:
         """`Sequential.forward` on this rank's share of the batch."""
-        if self._merge is not None:
-            self._merge.begin()
+        self._exchange.before_forward()
         return self.model.forward(mu_x, var_x)
 
     __call__ = forward
 
     def backward(self) -> None:
         """`Sequential.backward` on this rank; communicates nothing, unless there are `buckets`."""
-        overlap = self._buckets is not None and not self._in_no_sync
-        if self._buckets is not None:
-            self._buckets.check(backward=True)
-        if overlap and self._sync_norm is not None:  # before the first bucket, as on a rank without a batch
-            self._sync_norm.end_passes()
-        self.model._passed = self._buckets.passed if overlap else None
-        try:
-            self.model.backward()
-        finally:
-            self.model._passed = None
+        self._exchange.backward(last=not self._in_no_sync)
 
     def step(self) -> None:
         """Adds the deltas of all ranks (one all-reduce) and applies them; collective.
@@ -173,28 +165,12 @@ class DDPSequential(Replica):
             ReplicaMismatchError: with ``PYTAGI_DDP_DEBUG=1``, parameters that differ between ranks.
         """
         self._check("step")
-        if self._merge is not None:
-            problem = self._merge.local_step()
-            if self._merge.steps == self.every:
-                self.merge()
-            if problem is not None:
-                raise problem
-            return
-        if self._buckets is not None:
-            self._buckets.check(backward=False)
-        if self._sync_norm is not None:
-            self._sync_norm.end_passes()
-        self._pooled = exchange_deltas(self.communicator, self.model, self.average, self._stop, self._reduce)
-        if self._sync_norm is not None:
-            self._sync_norm.begin_passes()
-        self.model.step()
-        if self.communicator.debug:
-            compare_parameters(self.communicator, self.model)
+        self._exchange.step(self._stop)
 
     def _check(self, name: str) -> None:
         if self._in_no_sync:
             raise RuntimeError(f"{name}() inside no_sync(): leave it first; a step exchanges what it has accumulated")
-        if self.model._wrapper is not self:
+        if self.model.trainer is not self:
             raise RuntimeError(f"{name}() of a DDPSequential whose network was given to another one since: use that")
 
     def merge(self) -> None:
@@ -206,36 +182,26 @@ class DDPSequential(Replica):
             RuntimeError: `every` is 1, so that there is nothing to merge. Else as `step`.
         """
         self._check("merge")
-        if self._merge is None:
-            raise RuntimeError("merge() is for DDPSequential(..., every=k) with k above 1; here step() exchanges all")
-        problem = self._merge.local_step() if self.model._samples else None
-        self._pooled = self._merge.merge(self.communicator, self._stop)
-        if self.communicator.debug:
-            compare_parameters(self.communicator, self.model)
-        if problem is not None:
-            raise problem
+        self._exchange.merge(self._stop)
 
     @property
     def steps_since_merge(self) -> int:
-        return 0 if self._merge is None else self._merge.steps
+        return self._exchange.steps
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Accumulates: deltas of the `backward` calls inside, and of those up to the next `step`, add up.
+        """`Sequential.accumulate`, after whose micro-batches one step exchanges the deltas of all of them.
 
-        They are sums over samples, and the parameters do not change in between: so the step is that of one large batch,
-        but for BatchNorm2d, which sees each micro-batch by itself.
-
-            with net.no_sync():
-                for x, y in micro_batches[:-1]:
-                    learn(x, y)  # forward, output update, backward
-            learn(*micro_batches[-1])
-            net.step()
+        with net.no_sync():
+            for x, y in micro_batches[:-1]:
+                learn(x, y)  # forward, output update, backward
+        learn(*micro_batches[-1])
+        net.step()
         """
         before, self._in_no_sync = self._in_no_sync, True
-        self.model._accumulate = True
         try:
-            yield
+            with self.model.accumulate():
+                yield
         finally:
             self._in_no_sync = before
 
@@ -253,11 +219,9 @@ class DDPSequential(Replica):
         """
         yield
         while True:
-            if self._merge is None:
-                self.step()
-            else:
-                self.merge()
-            if not self._pooled[0] > 0:
+            self._check("join")
+            self._exchange.meet(self._stop)
+            if not self._exchange.pooled[0] > 0:
                 return
 
     def update_bn(self, loader: Iterable[Any], num_batches: int | None = None) -> list[StatisticsChange]:
@@ -275,31 +239,20 @@ class DDPSequential(Replica):
                 step that has begun to exchange them. Else as `nn.update_bn`.
         """
         self._check("update_bn")
-        if self._merge is not None and (self.steps_since_merge or self.model._samples):
-            raise RuntimeError("update_bn() between two merges: replicas differ; call merge() on every rank first")
-        if self._buckets is not None and self.model._samples:
-            raise RuntimeError(
-                "update_bn() between backward() and step(), with buckets: call step() on every rank first"
-            )
-        self._end_passes()  # ranks may have run different numbers of passes since the last step
+        self._exchange.before_statistics()
 
         def add_over_ranks(sums: np.ndarray) -> None:
-            self._end_passes()
+            self._exchange.after_statistics()
             self.communicator.all_reduce(sums)
 
         changes = take_statistics(self.model, loader, num_batches, add_over_ranks)
         self.parameters_changed()
         return changes
 
-    def _end_passes(self) -> None:
-        """With `sync_batch_norm`: takes part in the forward passes that other ranks run and this one does not."""
-        if self._sync_norm is not None:
-            self._sync_norm.end_passes()
-            self._sync_norm.begin_passes()
-
     @property
     def stop_requested(self) -> bool:
-        return self._pooled is not None and bool(self._pooled[2] > 0)
+        pooled = self._exchange.pooled
+        return pooled is not None and bool(pooled[2] > 0)
 
     def request_stop(self) -> None:
         """Asks all ranks to stop: `stop_requested` becomes True on every rank with the same step."""

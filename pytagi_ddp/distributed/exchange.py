@@ -1,22 +1,19 @@
-"""The deltas of all ranks, added into every replica."""
+"""How the deltas of all ranks come together: one object for each way, with the same verbs."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.compare import compare_parameters
 from pytagi_ddp.distributed.engine.debug import NonFiniteError
+from pytagi_ddp.distributed.sync_batch_norm import SyncBatchNorm
 from pytagi_ddp.nn.arena import HEADER
-from pytagi_ddp.nn.batch_norm import BatchNorm2d
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.state import Array
-
-
-def batch_norms(model: Sequential) -> list[BatchNorm2d]:
-    """The layers whose statistics ranks share, in forward order."""
-    return [leaf for leaf in model.arena.leaves if isinstance(leaf, BatchNorm2d)]
 
 
 def pool_statistics(model: Sequential, pool: bool = True) -> None:
@@ -24,8 +21,8 @@ def pool_statistics(model: Sequential, pool: bool = True) -> None:
 
     With `pool=False`, they move with each forward pass again, by this rank's batch.
     """
-    for norm in batch_norms(model):
-        norm.pool_at_step, norm.reduce_sums = pool, None
+    for leaf in model.arena.running:
+        leaf.pool_at_step, leaf.reduce_sums = pool, None
     model.forget_graphs()
 
 
@@ -36,7 +33,7 @@ def exchange_deltas(
     stop: bool = False,
     reduce: Callable[[], None] | None = None,
 ) -> Array:
-    """Adds the deltas, samples and BatchNorm sums of all ranks; the next `model.step()` applies them. Collective.
+    """Adds the deltas, samples and sums of statistics of all ranks; the next `model.step()` applies them. Collective.
 
     A rank without samples since its last step contributes zeros.
 
@@ -53,10 +50,10 @@ def exchange_deltas(
         RuntimeError: the deltas of all ranks are there already, and no step has applied them.
         NonFiniteError: with ``PYTAGI_DDP_DEBUG=1``, sums that are not finite; names the layer.
     """
-    if model._pooled_average is not None:
+    if model.pending.average is not None:
         raise RuntimeError("the deltas of all ranks are there already: call model.step() before the next exchange")
     arena, array = model.arena, model.kernels.array
-    samples = model._samples
+    samples = model.pending.waiting
     if not samples:
         array.clear(arena.buffer)
     header = arena.tail[:HEADER]
@@ -68,7 +65,102 @@ def exchange_deltas(
             layer = arena.leaf_at(error.index % arena.num_parameters)
             raise NonFiniteError(f"{error}: a delta of {layer}", error.index) from error
         raise
-    model._samples, model._accumulate, model._pooled_average = 0, False, average
-    for norm in batch_norms(model):
-        norm.update_running()
+    model.pending.exchanged(average)
+    for leaf in arena.running:
+        leaf.update_running()
     return array.snapshot(header)
+
+
+class Exchange(ABC):
+    """A way of training on many ranks: what happens around the passes of a `DDPSequential`, and in its `step`.
+
+    Attributes:
+        pooled: (samples, ranks that had any, ranks that ask to stop) of the last exchange; None before the first.
+        steps: steps that only this rank knows of.
+    """
+
+    def __init__(self, communicator: Communicator, model: Sequential):
+        self.communicator, self.model = communicator, model
+        self.pooled: Array | None = None
+        self.steps = 0
+
+    def before_forward(self) -> None:  # noqa: B027 - nothing to do in most ways
+        """To be called before each forward pass."""
+
+    def backward(self, last: bool) -> None:
+        """The backward pass; `last`: no other comes before the step."""
+        self.model.backward()
+
+    @abstractmethod
+    def step(self, stop: bool) -> None:
+        """Applies what waits, with that of all ranks where it is time; collective.
+
+        Args:
+            stop: whether this rank asks all to stop.
+        """
+
+    def meet(self, stop: bool) -> None:
+        """`step` that exchanges in any case."""
+        self.step(stop)
+
+    def merge(self, stop: bool) -> None:
+        """Makes one posterior of those of all ranks.
+
+        Raises:
+            RuntimeError: replicas never differ, so that there is nothing to merge.
+        """
+        raise RuntimeError("merge() is for DDPSequential(..., every=k) with k above 1; here step() exchanges all")
+
+    @abstractmethod
+    def before_statistics(self) -> None:
+        """To be called before passes that only take statistics.
+
+        Raises:
+            RuntimeError: they cannot be taken now; says what to do first.
+        """
+
+    def after_statistics(self) -> None:  # noqa: B027 - nothing to do in most ways
+        """To be called after them, on every rank, before their sums are added."""
+
+    def parameters_changed(self) -> None:  # noqa: B027 - nothing to do in most ways
+        """To be called when all ranks have been given other parameters."""
+
+
+class EveryStep(Exchange):
+    """Deltas are added in every step.
+
+    Args:
+        communicator: of all ranks. model: this rank's replica.
+        average: what the step makes of the sums, see `DDPSequential`.
+        reduce: how the buffer is added; None: one all-reduce. Looked up in each step: `to_device` makes another arena.
+        sync: batch statistics over all ranks, or None.
+    """
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        model: Sequential,
+        average: bool,
+        reduce: Callable[[], None] | None = None,
+        sync: SyncBatchNorm | None = None,
+    ):
+        super().__init__(communicator, model)
+        self._average, self._reduce, self._sync = average, reduce, sync
+
+    def step(self, stop: bool) -> None:
+        if self._sync is not None:
+            self._sync.end_passes()
+        self.pooled = exchange_deltas(self.communicator, self.model, self._average, stop, self._reduce)
+        if self._sync is not None:
+            self._sync.begin_passes()
+        self.model.step()
+        if self.communicator.debug:
+            compare_parameters(self.communicator, self.model)
+
+    def before_statistics(self) -> None:
+        self.after_statistics()  # ranks may have run different numbers of passes since the last step
+
+    def after_statistics(self) -> None:
+        if self._sync is not None:
+            self._sync.end_passes()
+            self._sync.begin_passes()

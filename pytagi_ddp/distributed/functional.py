@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytagi_ddp.distributed.backends import Backend, get_distributed_backend
-from pytagi_ddp.distributed.exchange import batch_norms, exchange_deltas
+from pytagi_ddp.distributed.exchange import exchange_deltas
 from pytagi_ddp.nn.sequential import Sequential
 
 
@@ -33,7 +33,7 @@ def allreduce_deltas(backend: Backend, model: Sequential, average: bool = True) 
     """
     if not isinstance(model, Sequential):
         raise TypeError(f"allreduce_deltas works on a Sequential, not on {type(model).__name__}")
-    if not all(norm.pool_at_step for norm in batch_norms(model)):
+    if not all(leaf.pool_at_step for leaf in model.arena.running):
         raise RuntimeError(
             "the BatchNorm layers of this network take their running statistics from this rank alone; call "
             "synchronize(backend, model) before the first forward pass"

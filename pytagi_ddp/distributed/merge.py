@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
-from pytagi_ddp.distributed.exchange import batch_norms
+from pytagi_ddp.distributed.compare import compare_parameters
+from pytagi_ddp.distributed.exchange import Exchange
 from pytagi_ddp.nn.arena import HEADER
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.state import Array
 
+Rows = tuple[Array, Array]
 MERGES = ("mean", "precision_weighted")
 
 
-class PosteriorMerge:
-    """Gives all ranks one posterior, from theirs and the prior N(m0, s0) that they started from together.
+class PosteriorMerge(Exchange):
+    """Every rank steps on its own; each k-th step gives all ranks one posterior.
+
+    It is made of theirs and of the prior N(m0, s0) that they started from together:
 
         "mean":                m = mean of m_r                     s = mean of s_r
         "precision_weighted":  m = sum m_r/s_r / sum 1/s_r         1/s = 1/s0 + sum (1/s_r - 1/s0)
@@ -23,8 +29,9 @@ class PosteriorMerge:
     all-reduce over the buffer of the deltas, which local steps have used up.
 
     Args:
-        model: this rank's replica.
+        communicator: of all ranks. model: this rank's replica.
         rule: one of `MERGES`.
+        every: steps between two merges.
 
     Attributes:
         steps: local steps since the last merge.
@@ -33,89 +40,109 @@ class PosteriorMerge:
         ValueError: another rule.
     """
 
-    def __init__(self, model: Sequential, rule: str):
+    def __init__(self, communicator: Communicator, model: Sequential, rule: str, every: int):
         if rule not in MERGES:
             raise ValueError(f"merge must be one of {', '.join(map(repr, MERGES))}, got {rule!r}")
-        self.steps = 0
+        super().__init__(communicator, model)
+        self._every = every
         self._samples = 0
-        self._model = model
         self._weighted = rule == "precision_weighted"
-        self._norms = batch_norms(model)
         self._kernels = model.kernels
         empty = model.kernels.array.empty
         self._prior, self._prior_statistics = empty(model.arena.theta.shape), empty(model.arena.statistics.shape)
         self._begun = False
 
-    def begin(self) -> None:
-        """To be called before a forward pass: the first one since the last merge starts from the common prior."""
+    def before_forward(self) -> None:
+        """The first pass since the last merge starts from the common prior."""
         if not self._begun:
             self._follow()
-            copy, arena = self._kernels.array.copy, self._model.arena
+            copy, arena = self._kernels.array.copy, self.model.arena
             copy(arena.theta, self._prior)
             copy(arena.statistics, self._prior_statistics)
             self._begun = True
 
-    def restart(self) -> None:
-        """Forgets local steps: all ranks have been given other parameters."""
+    def parameters_changed(self) -> None:
+        """Forgets local steps."""
         self.steps = self._samples = 0
         self._begun = False
 
-    def local_step(self) -> FloatingPointError | None:
+    def before_statistics(self) -> None:
+        if self.steps or self.model.pending.waiting:
+            raise RuntimeError("update_bn() between two merges: replicas differ; call merge() on every rank first")
+
+    def step(self, stop: bool) -> None:
+        problem = self._local_step()
+        if self.steps == self._every:
+            self.merge(stop)
+        if problem is not None:
+            raise problem
+
+    def meet(self, stop: bool) -> None:
+        self.merge(stop)
+
+    def _local_step(self) -> FloatingPointError | None:
         """`Sequential.step` with this rank's own deltas; without any, nothing. Returns what it raises.
 
         It is this rank's alone, which has to meet the others all the same before it is raised.
 
         Raises:
-            RuntimeError: deltas of a forward pass that `begin` was not called for.
+            RuntimeError: deltas of a forward pass that `before_forward` was not called for.
         """
-        model, problem = self._model, None
-        if model._samples and not self._begun:
+        samples, problem = self.model.pending.waiting, None
+        if samples and not self._begun:
             raise RuntimeError(
                 "the prior that these deltas start from is unknown: call forward() of the DDPSequential, not of the "
                 "network in it, and load no parameters between forward() and step()"
             )
         self.steps += 1
-        if model._samples:
+        if samples:
             try:
-                model.step()
+                self.model.step()
             except FloatingPointError as error:
                 problem = error
-        self._samples += model._samples
-        model._samples, model._accumulate = 0, False
+        self._samples += samples
         return problem
 
-    def merge(self, communicator: Communicator, stop: bool) -> Array:
-        """Merges; collective. Returns the header: samples since the last merge, ranks that saw any, stop requests."""
-        arena, array = self._model.arena, self._model.kernels.array
-        self.begin()
+    def merge(self, stop: bool) -> None:
+        """Gives all ranks one posterior, with the deltas that no step has applied; collective."""
+        problem = self._local_step() if self.model.pending.waiting else None
+        arena, array = self.model.arena, self.model.kernels.array
+        self.before_forward()
         self._follow()
         if self._samples:
             for moments, prior, sums, weighted in self._quantities():
-                self._model.kernels.merge.contribute(*moments, *prior, *sums, weighted)
+                self.model.kernels.merge.contribute(*moments, *prior, *sums, weighted)
         else:
             array.clear(arena.buffer)
         header = arena.tail[:HEADER]
         array.copy(np.array([self._samples, self._samples > 0, stop], np.float32), header)
-        communicator.all_reduce(arena.buffer)
+        self.communicator.all_reduce(arena.buffer)
         for moments, prior, sums, weighted in self._quantities():
-            self._model.kernels.merge.merge_sums(*moments, *prior, *sums, header, weighted)
-        pooled = array.snapshot(header)
+            self.model.kernels.merge.merge_sums(*moments, *prior, *sums, header, weighted)
+        self.pooled = array.snapshot(header)
         array.clear(arena.buffer)  # layers expect to find their sums at zero
-        self.restart()
-        return pooled
+        self.parameters_changed()
+        if self.communicator.debug:
+            compare_parameters(self.communicator, self.model)
+        if problem is not None:
+            raise problem
 
     def _follow(self) -> None:
         """Takes the prior to the device of the network, if that has been moved."""
-        old, self._kernels = self._kernels.array, self._model.kernels
+        old, self._kernels = self._kernels.array, self.model.kernels
         if old is not self._kernels.array:
             priors = [old.to_host(prior) for prior in (self._prior, self._prior_statistics)]
             self._prior, self._prior_statistics = (self._kernels.array.place(prior, None) for prior in priors)
 
-    def _quantities(self):
-        """(moments, their prior, their summands, by precision or not) of the parameters and of every BatchNorm2d."""
-        arena, first = self._model.arena, 0
-        yield arena.theta, self._prior, arena.delta, self._weighted
-        for norm in self._norms:
-            prior = self._prior_statistics[first : first + norm.num_statistics].reshape(2, -1)
-            yield norm.statistics.reshape(2, -1), prior, norm.sums[1:], False
-            first += norm.num_statistics
+    def _quantities(self) -> Iterator[tuple[Rows, Rows, Rows, bool]]:
+        """(moments, their prior, their summands, by precision or not) of the parameters and of the running state.
+
+        Of the latter only means are taken, of every number by itself: the kernel's two rows are halves of it.
+        """
+        arena = self.model.arena
+        yield tuple(arena.theta), tuple(self._prior), tuple(arena.delta), self._weighted
+        half, odd = divmod(arena.statistics.size, 2)
+        halves = [(slice(0, half), slice(half, 2 * half))] + [(slice(2 * half, 2 * half + 1),) * 2] * odd
+        for parts in halves:
+            running = (arena.statistics, self._prior_statistics, arena.tail[HEADER:])
+            yield *(tuple(values[part] for part in parts) for values in running), False

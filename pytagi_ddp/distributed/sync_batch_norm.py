@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pytagi_ddp.distributed.communicator import Communicator
-from pytagi_ddp.distributed.exchange import batch_norms
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.state import Array
 
@@ -20,7 +19,7 @@ class SyncBatchNorm:
 
     def __init__(self, communicator: Communicator, model: Sequential):
         self._communicator, self._model = communicator, model
-        self._norms = batch_norms(model)
+        self._norms = model.arena.running
         self._ended = False
         for norm in self._norms:
             norm.reduce_sums = self._all_reduce

@@ -78,8 +78,8 @@ class _Walk:
             self.values.append(node)
         elif isinstance(node, Sequential):
             self._model(node, place)
-            wrapper = node._wrapper
-            self.after.append(partial(pool_statistics, node) if wrapper is None else wrapper.parameters_changed)
+            trainer = node.trainer
+            self.after.append(partial(pool_statistics, node) if trainer is None else trainer.parameters_changed)
         elif isinstance(node, DDPSequential):
             self._model(node.model, place)
             self.after.append(node.parameters_changed)
@@ -110,9 +110,7 @@ class _Walk:
 
     def _model(self, model: Any, place: str) -> None:
         for key, leaf in model.named_leaves():
-            self._find(
-                f"{place}.{key}", f"{leaf.get_layer_info()}, {leaf.num_weights} weights, {leaf.num_biases} biases"
-            )
+            self._find(f"{place}.{key}", f"{leaf!r}, {leaf.num_weights} weights, {leaf.num_biases} biases")
         self._array(model.arena.theta, f"{place}.theta")
         self._array(model.arena.statistics, f"{place}.statistics")
 

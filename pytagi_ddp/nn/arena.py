@@ -31,7 +31,8 @@ class ParameterArena:
         theta: (2, P) means and variances.
         delta: (2, P) batch sums g = sum A dm and h = sum A^2 ds, a view of `buffer`.
         tail: the rest of `buffer`: samples, active ranks, stop requests, then the sums that layers share.
-        statistics: running means and variances of the normalisation layers, flat.
+        statistics: state of kind "running" of all leaves, flat. carried: that of kind "carried" (see `StateTensor`).
+        running: the leaves that have running state.
         num_parameters: P.
     """
 
@@ -45,9 +46,8 @@ class ParameterArena:
         self.buffer = zeros(2 * P + tail)
         self.delta = self.buffer[: 2 * P].reshape(2, P)
         self.tail = self.buffer[2 * P :]
-        self.statistics = zeros(sum(leaf.num_statistics for leaf in leaves))
         self._attach()
-        self._attach_statistics()
+        self._attach_state()
         self._segments()
 
     def _attach(self) -> None:
@@ -68,13 +68,22 @@ class ParameterArena:
         if start != self.num_parameters:  # a leaf that the walk misses would be left out of every exchange
             raise RuntimeError(f"leaves hold {start} parameters, the arena {self.num_parameters}")
 
-    def _attach_statistics(self) -> None:
-        first, sums = 0, HEADER
+    def _attach_state(self) -> None:
+        tensors = [tensor for leaf in self.leaves for tensor in leaf.state_tensors()]
+        memory = {
+            kind: self._kernels.array.zeros(sum(tensor.size for tensor in tensors if tensor.kind == kind))
+            for kind in ("running", "carried")
+        }
+        self.statistics, self.carried = memory["running"], memory["carried"]
+        self.running = [leaf for leaf in self.leaves if any(t.kind == "running" for t in leaf.state_tensors())]
+        used, sums = {"running": 0, "carried": 0}, HEADER
         for leaf in self.leaves:
-            leaf.attach_statistics(
-                self.statistics[first : first + leaf.num_statistics], self.tail[sums : sums + leaf.num_sums]
-            )
-            first += leaf.num_statistics
+            views = {}
+            for tensor in leaf.state_tensors():
+                first = used[tensor.kind]
+                used[tensor.kind] = first + tensor.size
+                views[tensor.name] = memory[tensor.kind][first : first + tensor.size]
+            leaf.attach_state(views, self.tail[sums : sums + leaf.num_sums])
             sums += leaf.num_sums
 
     def _segments(self) -> None:
@@ -160,4 +169,5 @@ class ParameterArena:
 
     @property
     def nbytes(self) -> int:
-        return math.prod(self.theta.shape) * 4 + self.buffer.size * 4 + self.statistics.size * 4
+        state = self.statistics.size + self.carried.size
+        return 4 * (math.prod(self.theta.shape) + self.buffer.size + state)

@@ -1,11 +1,11 @@
 """Batch normalisation."""
 
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from pytagi_ddp.nn.norm import Norm
-from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State, apply_jacobian
+from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State, StateTensor, apply_jacobian
 
 
 class BatchNorm2d(Norm):
@@ -53,11 +53,7 @@ class BatchNorm2d(Norm):
             )
         self.num_features, self.eps, self.momentum, self.bias = num_features, eps, momentum, bias
         self.gain_weight, self.gain_bias = gain_weight, gain_bias
-        self.num_statistics, self.num_sums = 2 * num_features, 1 + 2 * num_features
-        self.pool_at_step = False  # True: running statistics wait for the sums of all ranks (DDPSequential)
-        self.reduce_sums: Callable[[Array], None] | None = None  # adds the sums of all ranks' batches, in place
-        self.on_moments: Callable[[int, Array, Array], None] | None = None  # told of this rank's: rows, mean, m2
-        self._saved_statistics: np.ndarray | None = None
+        self.num_sums = 1 + 2 * num_features
         self._m2_divisor = 0  # what makes m2 of the last training batch its variance; 0 before the first
         self.init_weight_bias()
 
@@ -76,17 +72,25 @@ class BatchNorm2d(Norm):
 
     def detach(self) -> None:
         super().detach()
-        self._saved_statistics = self.kernels.array.to_host(self.statistics)
         self._m2_divisor = 0
 
-    def attach_statistics(self, statistics: Array, sums: Array) -> None:
+    def state_tensors(self) -> tuple[StateTensor, StateTensor]:
         n = self.num_features
-        saved = np.repeat(np.float32([0, 1]), n) if self._saved_statistics is None else self._saved_statistics
-        self._saved_statistics = None
-        self.kernels.array.copy(saved, statistics)
-        self.statistics, self.running_mean, self.running_var = statistics, statistics[:n], statistics[n:]
+        return StateTensor("mean", n, "running"), StateTensor("var", n, "running", initial=1, variance=True)
+
+    def attach_state(self, state: dict[str, Array], sums: Array) -> None:
+        super().attach_state(state, sums)
+        n = self.num_features
         self.shared_sums = sums
         self.sums = (sums[:1], sums[1 : 1 + n], sums[1 + n :])
+
+    @property
+    def running_mean(self) -> Array:
+        return self.state["mean"]
+
+    @property
+    def running_var(self) -> Array:
+        return self.state["var"]
 
     def forward(self, state: State) -> State:
         n, norm = self.num_features, self.kernels.batch_norm
@@ -121,10 +125,12 @@ class BatchNorm2d(Norm):
         return out
 
     def update_running(self) -> None:
-        """Moves the running statistics by the pooled batch sums, and clears the sums."""
         self.kernels.batch_norm.update_running(
             self.running_mean, self.running_var, np.float32(self.momentum), *self.sums
         )
+
+    def normalisation_moments(self) -> tuple[Array, Array, Array, Array]:
+        return self.running_mean, self.running_var, *self.batch_statistics()
 
     def batch_statistics(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the last training batch, per feature (of this rank's, or synchronised); zeros before."""
@@ -155,12 +161,11 @@ class BatchNorm2d(Norm):
         apply_jacobian(self.kernels, delta, x)
         return delta
 
+    def settings(self) -> dict[str, Any]:
+        return {"num_features": self.num_features, "eps": self.eps, "momentum": self.momentum, "bias": self.bias}
+
     def __getstate__(self) -> dict:
         state = super().__getstate__()
-        live = state.pop("statistics", None)
-        if live is not None:
-            state["_saved_statistics"] = self.kernels.array.to_host(live)
-        for name in ("running_mean", "running_var", "sums", "shared_sums"):
+        for name in ("sums", "shared_sums"):
             state.pop(name, None)
-        own = {"pool_at_step": False, "reduce_sums": None, "on_moments": None}  # a copy belongs to no DDPSequential
-        return state | own | {"_m2_divisor": 0}
+        return state | {"_m2_divisor": 0}

@@ -1,18 +1,28 @@
 """A list of layers run one after the other: what `Sequential` and the blocks share."""
 
-from collections.abc import Callable, Iterator, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
+from typing import Any
 
 from pytagi_ddp.nn.activation import Activation
+from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.recompute import BlockMemory, Recomputed, is_block
 from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State
+
+
+def listing(owner: str, parts: Mapping[Any, Any]) -> str:
+    """What `owner` is made of as text, a line each."""
+    inside = "".join(f"({name}): {part!r}\n" for name, part in parts.items())
+    return f"{owner}(\n{textwrap.indent(inside, '  ')})"
 
 
 class Reorder(BaseLayer):
     """Changes the order of an image in memory. Not a layer of the user's: chains put it where it is needed."""
 
     name = "Reorder"
+    is_leaf = False  # no layer of the network's: without parameters, state or a key
 
     def _infer_output(self, shape: Shape) -> Shape:
         return shape.ordered(not shape.channels_last)
@@ -58,6 +68,7 @@ class Chain:
         self.layers = list(layers)
         self.operations: list[BaseLayer] = []
         self._first_learned: int | None = None  # position of the first operation with parameters
+        self._hooks: LeafHooks | None = None  # of the network, while it has any
 
     def first_input(self) -> Shape | None:
         """What the first layer that states its input needs; only layers that keep the shape may stand before it."""
@@ -128,27 +139,35 @@ class Chain:
     def recomputes(self) -> bool:
         return any(isinstance(op, Recomputed) for op in self.operations)
 
+    def listing(self, owner: str) -> str:
+        """The layers of `owner` as text, a line each."""
+        return listing(owner, dict(enumerate(self.layers)))
+
     def leaves(self) -> Iterator[BaseLayer]:
         for layer in self.layers:
             yield from layer.leaves()
 
+    def __getstate__(self) -> dict:
+        return self.__dict__ | {"_hooks": None}  # hooks are the network's, not its copies'
+
+    def set_hooks(self, hooks: LeafHooks | None) -> None:
+        """Calls `hooks` around every leaf from now on, in blocks too; None: no longer."""
+        self._hooks = hooks
+        for operation in self.operations:
+            operation.set_hooks(hooks)
+
     def forward(self, state: State) -> State:
         for operation in self.operations:
-            state = operation.forward(state)
+            if self._hooks is None or not operation.is_leaf:
+                state = operation.forward(state)
+            else:
+                self._hooks.before(operation, "forward")
+                state = operation.forward(state)
+                self._hooks.after(operation, "forward")
         return state
 
-    def backward(
-        self,
-        delta: Delta,
-        pool: DeltaPool,
-        need_input: bool,
-        accumulate: bool,
-        passed: Callable[[BaseLayer], None] | None = None,
-    ) -> Delta | None:
-        """Backward through all operations, as far as a layer with parameters (or the caller) needs deltas.
-
-        `passed` is called with each layer (or change of order) whose parameters have their deltas.
-        """
+    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
+        """Backward through all operations, as far as a layer with parameters (or the caller) needs deltas."""
         if self._first_learned is None:
             learned = (any(leaf.parameters is not None for leaf in op.leaves()) for op in self.operations)
             self._first_learned = next((k for k, yes in enumerate(learned) if yes), len(self.operations))
@@ -157,9 +176,12 @@ class Chain:
                 break
             needed = need_input or position > self._first_learned
             operation = self.operations[position]
-            delta = operation.backward(delta, pool, needed, accumulate)
-            if passed is not None:
-                passed(operation.block if isinstance(operation, Recomputed) else operation)
+            if self._hooks is None or not operation.is_leaf:
+                delta = operation.backward(delta, pool, needed, accumulate)
+            else:
+                self._hooks.before(operation, "backward")
+                delta = operation.backward(delta, pool, needed, accumulate)
+                self._hooks.after(operation, "backward")
         if need_input:
             return delta
         if delta is not None:

@@ -1,5 +1,7 @@
 """Two-dimensional convolution."""
 
+from typing import Any
+
 from pytagi_ddp.nn.init import check_gains, fan_scale, gaussian_prior
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State
@@ -139,6 +141,18 @@ class Conv2d(BaseLayer):
         )
         pool.give(delta)
         return into
+
+    def settings(self) -> dict[str, Any]:
+        """Of the image, the size that it has in the network, wherever that is stated."""
+        in_width, in_height = (self.in_width, self.in_height) if self.in_shape else self._side
+        return {
+            "in_channels": self._channels[0],
+            "out_channels": self._channels[1],
+            **self.window.settings(),
+            "bias": self.bias,
+            "in_width": in_width,
+            "in_height": in_height,
+        }
 
     def get_layer_info(self) -> str:
         c, o = self._channels

@@ -4,22 +4,7 @@ import numpy as np
 
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.nn.state import Array, State
-
-
-def flat_float32(values, what: str, size: int | None = None) -> np.ndarray:
-    """`values` of any real dtype, shape and strides as a flat float32 array.
-
-    Raises:
-        TypeError: values that are not real numbers. ValueError: not `size` of them.
-    """
-    array = np.asarray(values)
-    if array.dtype.kind not in "fiub":
-        raise TypeError(f"{what} must hold real numbers, got dtype {array.dtype}")
-    with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and callers look for that
-        array = np.ascontiguousarray(array, np.float32).reshape(-1)
-    if size is not None and array.size != size:
-        raise ValueError(f"{what} must hold {size} values, got {array.size}")
-    return array
+from pytagi_ddp.nn.validate import flat_float32
 
 
 class OnDevice:

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pytagi_ddp.nn.parameters import Parameters
-from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State
+from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State, StateTensor
 
 if TYPE_CHECKING:
+    from pytagi_ddp.nn.hooks import LeafHooks
     from pytagi_ddp.nn.recompute import BlockMemory
 
 EMPTY = np.zeros(0, np.float32)
@@ -38,8 +39,8 @@ class BaseLayer(ABC):
 
     name = "BaseLayer"
     bias = False
-    num_statistics = 0  # running statistics, kept with the parameters but not learned
     num_sums = 0  # sums over the batch that are added over ranks, in the tail of the reduced buffer
+    is_leaf = True  # a layer that computes; False: a block of layers, or a change of order between them
     again = False  # while a forward pass is repeated, which must change nothing that outlasts it
 
     def __init__(self) -> None:
@@ -52,6 +53,12 @@ class BaseLayer(ABC):
         self._memory: BlockMemory | None = None  # where activations lie instead, see `lend`
         self._input: State | None = None  # what the backward pass needs of the last forward pass
         self._owner: object | None = None
+        # State that is not learned, see `state_tensors`.
+        self.state: dict[str, Array] = {}
+        self._saved_state: dict[str, np.ndarray] | None = None  # on the way to another device, or in a copy
+        self.pool_at_step = False  # True: running state waits for the sums of all ranks, until `update_running`
+        self.reduce_sums: Callable[[Array], None] | None = None  # adds the sums of all ranks' batches, in place
+        self.on_moments: Callable[[int, Array, Array], None] | None = None  # told of this rank's: rows, mean, m2
 
     # -- stages -----------------------------------------------------------------------------------------------
 
@@ -116,19 +123,58 @@ class BaseLayer(ABC):
         self._memory = memory
 
     def detach(self) -> None:
-        """Takes a copy of the parameters to the host, on the way to another device (`attach` brings them there)."""
+        """Takes copies of parameters and state to the host, on the way to another device."""
         self.parameters = self.parameters and self.parameters.detached()
+        self._saved_state = self._state_on_host()
 
-    def attach_statistics(self, statistics: Array, sums: Array) -> None:  # noqa: B027 - most layers have none
-        """Hands over the layer's part of the running statistics and of the reduced sums."""
+    def state_tensors(self) -> tuple[StateTensor, ...]:
+        """What the layer keeps between passes and does not learn; the arena gives it memory (`state`, by name)."""
+        return ()
+
+    def attach_state(self, state: dict[str, Array], sums: Array) -> None:
+        """Hands over the memory of `state_tensors`, and the layer's part of the reduced sums."""
+        for tensor in self.state_tensors():
+            saved = None if self._saved_state is None else self._saved_state[tensor.name]
+            source = np.full(tensor.size, tensor.initial, np.float32) if saved is None else saved
+            self.kernels.array.copy(source, state[tensor.name])
+        self.state, self._saved_state = state, None
+
+    def _state_on_host(self) -> dict[str, np.ndarray] | None:
+        if not self.state:
+            return self._saved_state
+        return {name: self.kernels.array.to_host(values) for name, values in self.state.items()}
+
+    def update_running(self) -> None:  # noqa: B027 - for layers with sums
+        """Moves the running state by the batch sums, which may be those of all ranks, and clears them."""
+
+    def normalisation_moments(self) -> tuple[Array, Array, Array, Array] | None:
+        """Running means and variances, and those of the last training batch, of a layer that normalises by them."""
+        return None
+
+    def set_hooks(self, hooks: LeafHooks | None) -> None:  # noqa: B027 - a leaf's are called by who calls the leaf
+        """Hands the network's hooks to the layers inside."""
 
     def leaves(self) -> Iterator[BaseLayer]:
         """The layers that compute: this one, or those inside a block, in forward order."""
         yield self
 
-    def named_leaves(self, path: str) -> Iterator[tuple[str, BaseLayer]]:
-        """(state-dict key, leaf) pairs, `path` being the place of this layer."""
+    def named_layers(self, path: str) -> Iterator[tuple[str, BaseLayer]]:
+        """This layer, at the place `path`, and then those inside it in forward order, with their state-dict keys."""
         yield f"{self.name}.{path}", self
+
+    # -- description ------------------------------------------------------------------------------------------
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments of the constructor that results depend on, by name: numbers, words, and lists of them.
+
+        The description of the layer in `repr`, in files and in the comparison between ranks; a layer with arguments
+        overrides it. Left out are arguments of the prior (gains, `init_method`): once the parameters are drawn, or come
+        from a file or from rank 0, they say all of it.
+        """
+        return {}
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(f'{name}={value!r}' for name, value in self.settings().items())})"
 
     # -- computing --------------------------------------------------------------------------------------------
 
@@ -164,6 +210,11 @@ class BaseLayer(ABC):
             memory = self._buffers[name] = self.kernels.array.empty(size)
         return memory[:size].reshape(shape)
 
+    @property
+    def buffer_bytes(self) -> int:
+        """Size of what is kept for a batch: outputs, Jacobians, scratch; not the parameters."""
+        return sum(buffer.nbytes for buffer in self._buffers.values())
+
     def _output(self, batch: int) -> State:
         size = self.out_shape.size
         return State(self._buffer("mu", batch, size), self._buffer("var", batch, size))
@@ -186,14 +237,13 @@ class BaseLayer(ABC):
         """Name and sizes, as pytagi writes them into its files."""
         return f"{self.name}()"
 
-    def __repr__(self) -> str:
-        return self.get_layer_info()
-
     def __getstate__(self) -> dict:
         """What a copy or a pickle holds: parameters and deltas, no buffers, no tie to a network or device."""
         state = self.__dict__.copy()
         state["parameters"] = self.parameters and self.parameters.detached()
-        state.update(kernels=None, _buffers={}, _memory=None, _input=None, _owner=None)
+        state["_saved_state"] = self._state_on_host()
+        state.update(kernels=None, _buffers={}, _memory=None, _input=None, _owner=None, state={})
+        state.update(pool_at_step=False, reduce_sums=None, on_moments=None)  # a copy belongs to no DDPSequential
         return state
 
     @property

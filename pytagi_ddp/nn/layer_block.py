@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 from pytagi_ddp.nn.chain import Chain
+from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.recompute import BlockMemory
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State
@@ -22,6 +24,7 @@ class LayerBlock(BaseLayer):
     """
 
     name = "LayerBlock"
+    is_leaf = False
 
     def __init__(self, *layers: BaseLayer):
         super().__init__()
@@ -60,12 +63,23 @@ class LayerBlock(BaseLayer):
         for operation in self.chain.operations:
             operation.lend(memory)
 
+    def set_hooks(self, hooks: LeafHooks | None) -> None:
+        self.chain.set_hooks(hooks)
+
     def leaves(self) -> Iterator[BaseLayer]:
         return self.chain.leaves()
 
-    def named_leaves(self, path: str) -> Iterator[tuple[str, BaseLayer]]:
+    def named_layers(self, path: str) -> Iterator[tuple[str, BaseLayer]]:
+        yield from super().named_layers(path)
         for k, layer in enumerate(self.layers):
-            yield from layer.named_leaves(f"{path}.{k}")
+            yield from layer.named_layers(f"{path}.{k}")
+
+    def settings(self) -> dict[str, Any]:
+        """[name, settings] of each layer."""
+        return {"layers": [[layer.name, layer.settings()] for layer in self.layers]}
+
+    def __repr__(self) -> str:
+        return self.chain.listing(self.name)
 
     def forward(self, state: State) -> State:
         return self.chain.forward(state)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -59,6 +60,9 @@ class LayerNorm(Norm):
 
     def _units(self, array: Array) -> Array:
         return array.reshape(array.shape[0], -1, self.num_features)
+
+    def settings(self) -> dict[str, Any]:
+        return {"normalized_shape": list(self.normalized_shape), "eps": self.eps, "bias": self.bias}
 
     def forward(self, state: State) -> State:
         mu, var = self._units(state.mu), self._units(self._variance(state))

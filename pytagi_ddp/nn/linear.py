@@ -1,5 +1,7 @@
 """Fully connected layer."""
 
+from typing import Any
+
 from pytagi_ddp.nn.init import gaussian_prior
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State
@@ -96,6 +98,9 @@ class Linear(BaseLayer):
         )
         pool.give(delta)
         return into
+
+    def settings(self) -> dict[str, Any]:
+        return {"input_size": self.input_size, "output_size": self.output_size, "bias": self.bias}
 
     def get_layer_info(self) -> str:
         return f"Linear({self.input_size},{self.output_size})"

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import numpy as np
-
-from pytagi_ddp.nn.data_struct import BaseHiddenStates, flat_float32
+from pytagi_ddp.nn.data_struct import BaseHiddenStates
 from pytagi_ddp.nn.state import Array, State
+from pytagi_ddp.nn.validate import check_finite, check_variances, flat_float32
 
 
 class NetworkInput:
@@ -19,6 +18,7 @@ class NetworkInput:
         self._size, self._array, self._device = size, array, device
         self._mu: Array = array.empty((0, size))
         self._var: Array | None = None
+        self._states: dict[tuple[int, bool], State] = {}
 
     def state(self, mu_x, var_x=None) -> State:
         """The input as a batch; arguments and errors are those of `Sequential.forward`."""
@@ -30,26 +30,33 @@ class NetworkInput:
         if mu.size == 0 or mu.size % self._size:
             raise ValueError(f"mu_x holds {mu.size} values, not a whole number of samples of {self._size} inputs")
         var = None if var_x is None else flat_float32(var_x, "var_x", mu.size)
-        _check_finite(mu, "mu_x")
+        check_finite(mu, "mu_x")
         if var is not None:
-            _check_finite(var, "var_x")
-            if var.min() < 0:
-                raise ValueError(f"var_x holds variances and must not be negative, the smallest is {var.min()}")
+            check_finite(var, "var_x")
+            check_variances(var, "var_x")
         shape = (mu.size // self._size, self._size)
-        if len(self._mu) < shape[0]:
-            self._mu = self._array.empty(shape)
-        kept = self._mu[: shape[0]]
-        self._array.copy(mu.reshape(shape), kept)
+        state = self._kept(shape[0], var is not None)
+        self._array.copy(mu.reshape(shape), state.mu)
         if var is not None:
-            var = self._var = self._array.place(var.reshape(shape), self._var)
-        return State(kept, var)
+            self._array.copy(var.reshape(shape), state.var)
+        return state
+
+    def _kept(self, batch: int, with_var: bool) -> State:
+        """Where a batch is kept: the same object for the same size, until the memory grows."""
+        if len(self._mu) < batch:
+            self._mu = self._array.empty((batch, self._size))
+            self._states.clear()
+        if with_var and (self._var is None or len(self._var) < batch):
+            self._var = self._array.empty((batch, self._size))
+            self._states.clear()
+        state = self._states.get((batch, with_var))
+        if state is None:
+            if len(self._states) > 100:  # a program with ever other batch sizes
+                self._states.clear()
+            state = State(self._mu[:batch], self._var[:batch] if with_var else None)
+            self._states[batch, with_var] = state
+        return state
 
     @property
     def nbytes(self) -> int:
         return self._mu.nbytes + (0 if self._var is None else self._var.nbytes)
-
-
-def _check_finite(values: np.ndarray, what: str) -> None:
-    bad = values.size - np.count_nonzero(np.isfinite(values))
-    if bad:
-        raise ValueError(f"{what}: {bad} of {values.size} values are NaN or infinite")

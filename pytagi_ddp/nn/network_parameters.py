@@ -9,8 +9,8 @@ import numpy as np
 
 from pytagi_ddp.nn import persistence
 from pytagi_ddp.nn.arena import ParameterArena
-from pytagi_ddp.nn.batch_norm import BatchNorm2d
 from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.recompute import is_block
 
 if TYPE_CHECKING:
     from pytagi_ddp.nn.profile import Profile
@@ -27,10 +27,14 @@ class NetworkParameters:
     arena: ParameterArena
     kernels: ModuleType
 
-    def named_leaves(self) -> Iterator[tuple[str, BaseLayer]]:
-        """(state-dict key, layer) for every computing layer, blocks included, in forward order."""
+    def named_layers(self) -> Iterator[tuple[str, BaseLayer]]:
+        """(state-dict key, layer) for every layer in forward order, a block before what is in it."""
         for index, layer in enumerate(self.layers):
-            yield from layer.named_leaves(str(index))
+            yield from layer.named_layers(str(index))
+
+    def named_leaves(self) -> Iterator[tuple[str, BaseLayer]]:
+        """Those of `named_layers` that compute, in blocks too."""
+        return ((key, layer) for key, layer in self.named_layers() if not is_block(layer))
 
     @property
     def num_parameters(self) -> int:
@@ -42,14 +46,25 @@ class NetworkParameters:
         host, learned = self.kernels.array.to_host, (leaf for leaf in self.arena.leaves if leaf.num_weights)
         return [tuple(host(getattr(leaf, field)) for field in persistence.FIELDS) for leaf in learned]
 
-    def state_dict(self) -> "persistence.StateDict":
+    def state_dict(self, carried: bool = False) -> "persistence.StateDict":
         """Parameters and running statistics by layer, see `persistence.StateDict`; copies on the host.
+
+        Args:
+            carried: with the memory of layers that carry some from call to call.
 
         Raises:
             FloatingPointError: on a GPU, what the last `step` met (see there).
         """
         self.arena.check()
-        return persistence.state_dict(self)
+        return persistence.state_dict(self, carried)
+
+    def reset_state(self) -> None:
+        """Sets what layers carry from call to call (the memory of recurrent layers) to the values of a new network."""
+        for leaf in self.arena.leaves:
+            for tensor in leaf.state_tensors():
+                if tensor.kind == "carried":
+                    initial = np.full(tensor.size, tensor.initial, np.float32)
+                    self.kernels.array.copy(initial, leaf.state[tensor.name])
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Takes the values of `state_dict`, this library's or pytagi's (CPU or CUDA).
@@ -63,9 +78,13 @@ class NetworkParameters:
         """Takes parameters and running statistics of a network with the same layers."""
         self.load_state_dict(other.state_dict())
 
-    def save(self, filename: str | Path) -> None:
-        """Writes parameters, running statistics and architecture as safetensors; never leaves half a file."""
-        persistence.save(self, filename)
+    def save(self, filename: str | Path, carried: bool = False) -> None:
+        """Writes parameters, running statistics and architecture as safetensors; never leaves half a file.
+
+        Args:
+            carried: with the memory of layers that carry some from call to call; `load` then takes it.
+        """
+        persistence.save(self, filename, carried)
 
     def load(self, filename: str | Path) -> None:
         """Reads a file of `save`, or a binary file of pytagi's `save`.
@@ -103,9 +122,9 @@ class NetworkParameters:
         """
         result = {}
         for index, layer in enumerate(self.layers):
-            norms = [leaf for leaf in layer.leaves() if isinstance(leaf, BatchNorm2d)]
-            if norms:
-                rows = [(norm.running_mean, norm.running_var, *norm.batch_statistics()) for norm in norms]
+            found = (leaf.normalisation_moments() for leaf in layer.leaves())
+            rows = [moments for moments in found if moments is not None]
+            if rows:
                 columns = zip(*rows, strict=True)
                 lists = ([self.kernels.array.to_host(moments) for moments in column] for column in columns)
                 result[f"{layer.get_layer_info()}_{index}"] = tuple(lists)

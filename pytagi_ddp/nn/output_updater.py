@@ -3,7 +3,8 @@
 import numpy as np
 
 from pytagi_ddp.kernels import get_kernels
-from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates, flat_float32
+from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
+from pytagi_ddp.nn.validate import flat_float32
 
 
 class OutputUpdater:

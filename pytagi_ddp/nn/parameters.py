@@ -7,6 +7,7 @@ import numpy as np
 
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.nn.state import Array
+from pytagi_ddp.nn.validate import check_finite, check_variances
 
 
 class Tensor(NamedTuple):
@@ -99,10 +100,10 @@ class Parameters:
         values = np.asarray(values, np.float32).reshape(-1)
         if values.size != mu[part].size:
             raise ValueError(f"{field} has {mu[part].size} values, got {values.size}")
-        if not field.startswith("delta") and not np.isfinite(values).all():
-            raise ValueError(f"{field}: {np.count_nonzero(~np.isfinite(values))} values are NaN or infinite")
-        if field.startswith("var") and values.size and values.min() < 0:
-            raise ValueError(f"{field}: variances must not be negative, the smallest is {values.min()}")
+        if not field.startswith("delta"):
+            check_finite(values, field)
+        if field.startswith("var"):
+            check_variances(values, field)
         if field.startswith("delta"):
             self.no_deltas = False
             s = self._array.visible(var[part])

@@ -3,8 +3,9 @@
 import json
 import re
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError
@@ -13,14 +14,17 @@ from safetensors.numpy import save as save_safetensors
 
 from pytagi_ddp.files import atomic_write
 from pytagi_ddp.nn import pytagi_format
-from pytagi_ddp.nn.data_struct import flat_float32
+from pytagi_ddp.nn.architecture import architecture, first_difference, first_other_size, sizes
+from pytagi_ddp.nn.validate import check_finite, check_variances, flat_float32
 
 if TYPE_CHECKING:
+    from pytagi_ddp.nn.layer import BaseLayer
     from pytagi_ddp.nn.sequential import Sequential
 
 FIELDS = ("mu_w", "var_w", "mu_b", "var_b")
-RUNNING = ".running"  # suffix of the entry of a layer's running statistics
-FORMAT = "pytagi_ddp 1"
+KINDS = ("running", "carried")  # suffixes of the entries of what a layer keeps and does not learn
+FORMAT = "pytagi_ddp 2"
+FORMAT_OF_SIZES = "pytagi_ddp 1"  # whose architecture has sizes, and no settings
 CSV_SUFFIXES = ("_1_mw.csv", "_2_Sw.csv", "_3_mb.csv", "_4_Sb.csv")
 
 
@@ -28,8 +32,8 @@ class StateDict(dict):
     """Key of a layer -> (mu_w, var_w, mu_b, var_b), flat float32 arrays, empty where there are none.
 
     A key is `<layer name>.<place>`, as in pytagi: `Linear.2`, `Conv2d.main.3.0` (child 0 of the main block of layer
-    3), `BatchNorm2d.shortcut.4.2`. Running statistics stand under `<key>.running` as (mean, var, empty, empty).
-    `==` compares all arrays.
+    3), `BatchNorm2d.shortcut.4.2`. Running statistics stand under `<key>.running` as (mean, var, empty, empty), what a
+    layer carries from call to call under `<key>.carried`. `==` compares all arrays.
     """
 
     def __eq__(self, other) -> bool:
@@ -45,20 +49,25 @@ class StateDict(dict):
     __hash__ = None
 
 
-def state_dict(model: "Sequential") -> StateDict:
+def state_names(leaf: "BaseLayer", kind: str) -> list[str]:
+    return [tensor.name for tensor in leaf.state_tensors() if tensor.kind == kind]
+
+
+def state_dict(model: "Sequential", carried: bool = False) -> StateDict:
     host = model.kernels.array.to_host
     result = StateDict()
     for key, leaf in model.named_leaves():
         if leaf.parameters is not None:
             result[key] = tuple(host(getattr(leaf, field)) for field in FIELDS)
-        if leaf.num_statistics:
-            empty = np.zeros(0, np.float32)
-            result[key + RUNNING] = (host(leaf.running_mean), host(leaf.running_var), empty, empty)
+        for kind in KINDS if carried else KINDS[:1]:
+            if names := state_names(leaf, kind):
+                empty = [np.zeros(0, np.float32)] * (len(FIELDS) - len(names))
+                result[f"{key}.{kind}"] = (*(host(leaf.state[name]) for name in names), *empty)
     return result
 
 
 def load_state_dict(model: "Sequential", values: dict) -> None:
-    """Checks everything before it changes anything; entries of running statistics may be missing (pytagi)."""
+    """Checks everything before it changes anything; entries of what is not learned may be missing (pytagi)."""
     given = {re.sub(r"^(\w+?)Cuda(?=\.)", r"\1", key): value for key, value in values.items()}
     checked: list[tuple] = []
     known = set()
@@ -67,60 +76,61 @@ def load_state_dict(model: "Sequential", values: dict) -> None:
             known.add(key)
             if key not in given:
                 raise KeyError(f"the state dict has no {key!r}; it has {sorted(given)}")
-            checked.append((leaf, FIELDS, _entry(key, given[key], [getattr(leaf, f).size for f in FIELDS])))
-        if leaf.num_statistics and key + RUNNING in given:
-            known.add(key + RUNNING)
-            n = leaf.running_mean.size
-            moments = _entry(key + RUNNING, given[key + RUNNING], [n, n, 0, 0])
-            checked.append((leaf, ("running_mean", "running_var"), moments[:2]))
+            sizes = {field: getattr(leaf, field).size for field in FIELDS}
+            arrays = _entry(key, given[key], sizes, variances=FIELDS[1::2])
+            checked += [(leaf.parameters.view(field), arrays[field]) for field in FIELDS]
+        for kind in KINDS:
+            tensors = [tensor for tensor in leaf.state_tensors() if tensor.kind == kind]
+            entry = f"{key}.{kind}"
+            if tensors and entry in given:
+                known.add(entry)
+                variances = [tensor.name for tensor in tensors if tensor.variance]
+                arrays = _entry(entry, given[entry], {tensor.name: tensor.size for tensor in tensors}, variances)
+                checked += [(leaf.state[tensor.name], arrays[tensor.name]) for tensor in tensors]
     unknown = sorted(given.keys() - known)
     if unknown:
         raise KeyError(f"the network has no layer for {unknown[0]!r} (and {len(unknown) - 1} more entries)")
-    for leaf, fields, arrays in checked:
-        for field, array in zip(fields, arrays, strict=True):
-            target = leaf.parameters.view(field) if fields is FIELDS else getattr(leaf, field)
-            model.kernels.array.copy(array, target)
+    for target, array in checked:
+        model.kernels.array.copy(array, target)
 
 
-def _entry(key: str, value, sizes: list[int]) -> list[np.ndarray]:
-    if len(value) != 4:
-        raise ValueError(f"{key}: expected 4 arrays (mu_w, var_w, mu_b, var_b), got {len(value)}")
-    arrays = [flat_float32(a, f"{key} {field}", n) for a, field, n in zip(value, FIELDS, sizes, strict=True)]
-    for array, field in zip(arrays, FIELDS, strict=True):
-        if not np.isfinite(array).all():
-            raise ValueError(f"{key} {field}: {np.count_nonzero(~np.isfinite(array))} values are not finite")
-    variances = arrays[1:2] if key.endswith(RUNNING) else arrays[1::2]
-    if any((array < 0).any() for array in variances):
-        raise ValueError(f"{key}: negative variances")
+def _entry(key: str, value, sizes: dict[str, int], variances: Sequence[str]) -> dict[str, np.ndarray]:
+    """The arrays of one entry by name; behind those with a name, empty ones may stand."""
+    expected = max(len(FIELDS), len(sizes))
+    if len(value) != expected:
+        raise ValueError(f"{key}: expected {expected} arrays ({', '.join(sizes)}), got {len(value)}")
+    arrays = {name: flat_float32(a, f"{key} {name}", n) for a, (name, n) in zip(value, sizes.items(), strict=False)}
+    for name, array in arrays.items():
+        check_finite(array, f"{key} {name}")
+        if name in variances:
+            check_variances(array, f"{key} {name}")
+    for rest in value[len(sizes) :]:
+        flat_float32(rest, f"{key}, behind {', '.join(sizes)}", 0)
     return arrays
 
 
-def architecture(model: "Sequential") -> str:
-    """Every computing layer with its key and sizes, a line each."""
-    return "".join(f"{key}: {leaf.get_layer_info()}\n" for key, leaf in model.named_leaves())
-
-
-def compare_architecture(ours: str, theirs: str, what: str) -> None:
-    """Raises ValueError naming the first layer in which `theirs` (of `what`) differs from `ours`."""
-    a, b = ours.splitlines(), theirs.splitlines()
-    for k in range(max(len(a), len(b))):
-        mine, other = (lines[k] if k < len(lines) else "no layer" for lines in (a, b))
-        if mine != other:
-            raise ValueError(f"{what} has another architecture: layer {k} is {other!r} there and {mine!r} here")
-
-
-def to_bytes(model: "Sequential", extra: dict[str, str] | None = None) -> bytes:
+def to_bytes(model: "Sequential", extra: dict[str, str] | None = None, carried: bool = False) -> bytes:
     """The network as one safetensors file in memory; `extra` joins its metadata. Equal networks give equal bytes."""
     tensors = {}
-    for key, arrays in state_dict(model).items():
-        names = ("mean", "var") if key.endswith(RUNNING) else FIELDS
-        tensors.update({f"{key}/{name}": a for name, a in zip(names, arrays, strict=False) if a.size})
+    names = entry_names(model)
+    for key, arrays in state_dict(model, carried).items():
+        tensors.update({f"{key}/{name}": a for name, a in zip(names[key], arrays, strict=False) if a.size})
     header, values = _split(save_safetensors(tensors))
     # Put in here, because the writer gives metadata in the order of a hash that differs from run to run.
     meta = {"format": FORMAT, "architecture": architecture(model), "crc32": _checksum(values), **(extra or {})}
     text = json.dumps({"__metadata__": meta, **header}, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return b"".join((len(text).to_bytes(8, "little"), text, values))
+
+
+def entry_names(model: "Sequential") -> dict[str, Sequence[str]]:
+    """Names of the arrays of every entry that a state dict of the network may have."""
+    names: dict[str, Sequence[str]] = {}
+    for key, leaf in model.named_leaves():
+        names[key] = FIELDS
+        for kind in KINDS:
+            names[f"{key}.{kind}"] = state_names(leaf, kind)
+    return names
 
 
 def _split(data: bytes) -> tuple[dict, memoryview]:
@@ -133,35 +143,78 @@ def _checksum(values: memoryview) -> str:
     return f"{zlib.crc32(values):08x}"
 
 
-def from_bytes(model: "Sequential", data: bytes, what: str) -> dict[str, str]:
-    """Takes the values of `to_bytes` and returns the metadata; `what` names the source in errors."""
+class Contents(NamedTuple):
+    """A file of `to_bytes` in parts. what: its name in errors; checksum: that of the values it holds."""
+
+    what: str
+    metadata: dict[str, str]
+    tensors: dict[str, np.ndarray]
+    checksum: str
+
+
+def read(data: bytes, what: str) -> Contents:
+    """The parts of a file of `to_bytes`; `what` names the source in errors.
+
+    Raises:
+        ValueError: truncated, or no such file.
+    """
     try:
         tensors = load_safetensors(data)
         header, values = _split(data)
     except (SafetensorError, ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{what} is truncated or no file of this library: {error}") from error
-    meta = header.get("__metadata__", {})
-    if meta.get("format") != FORMAT:
-        raise ValueError(f"{what} has format {meta.get('format')!r}, this version reads {FORMAT!r}")
-    compare_architecture(architecture(model), meta.get("architecture", ""), what)
-    if meta.get("crc32") != _checksum(values):
-        raise ValueError(f"{what} is corrupt: its values have checksum {_checksum(values)}, not {meta.get('crc32')}")
+    return Contents(what, header.get("__metadata__", {}), tensors, _checksum(values))
+
+
+def from_bytes(model: "Sequential", data: bytes, what: str) -> dict[str, str]:
+    """Takes the values of `to_bytes` and returns the metadata; `what` names the source in errors."""
+    contents = read(data, what)
+    take(model, contents)
+    return contents.metadata
+
+
+def take(model: "Sequential", contents: Contents) -> None:
+    """Takes the values of a file.
+
+    Raises:
+        ValueError: another architecture, or a corrupt file. The network is as it was.
+    """
+    what, meta, tensors, checksum = contents
+    _check_architecture(model, meta, what)
+    if meta.get("crc32") != checksum:
+        raise ValueError(f"{what} is corrupt: its values have checksum {checksum}, not {meta.get('crc32')}")
     entries: dict[str, dict[str, np.ndarray]] = {}
     for name, array in tensors.items():
         if array.dtype != np.float32:
             raise ValueError(f"{what}: {name} holds {array.dtype}, not float32")
         key, _, field = name.rpartition("/")
         entries.setdefault(key, {})[field] = array
-    empty = np.zeros(0, np.float32)
-    _load_checked(
-        model,
-        {
-            key: tuple(entry.get(f, empty) for f in (("mean", "var", "", "") if key.endswith(RUNNING) else FIELDS))
-            for key, entry in entries.items()
-        },
-        what,
-    )
-    return meta
+    empty, names = np.zeros(0, np.float32), entry_names(model)
+    given = {}
+    for key, entry in entries.items():
+        expected = names.get(key, ())
+        unknown = sorted(entry.keys() - set(expected))
+        if unknown:
+            raise ValueError(f"{what}: the network has no place for {key}/{unknown[0]}")
+        padded = [*expected, *[""] * (len(FIELDS) - len(expected))]
+        given[key] = tuple(entry.get(name, empty) for name in padded)
+    _load_checked(model, given, what)
+
+
+def _check_architecture(model: "Sequential", meta: dict[str, str], what: str) -> None:
+    """Raises ValueError naming the first layer, and its setting, in which a file differs from the network."""
+    if meta.get("format") == FORMAT:
+        try:
+            difference = first_difference(architecture(model), meta.get("architecture", "{}"))
+        except ValueError as error:
+            raise ValueError(f"{what} is corrupt: its architecture cannot be read: {error}") from error
+    elif meta.get("format") == FORMAT_OF_SIZES:
+        difference = first_other_size(sizes(model), meta.get("architecture", ""))
+    else:
+        raise ValueError(f"{what} has format {meta.get('format')!r}, this version reads up to {FORMAT!r}")
+    if difference:
+        setting, ours, theirs = difference
+        raise ValueError(f"{what} has another architecture: {setting} is {theirs} there and {ours} here")
 
 
 def _load_checked(model: "Sequential", values: dict, what: str) -> None:
@@ -172,8 +225,8 @@ def _load_checked(model: "Sequential", values: dict, what: str) -> None:
         raise ValueError(f"{what}: {error.args[0]}") from error
 
 
-def save(model: "Sequential", filename: str | Path) -> None:
-    atomic_write(filename, to_bytes(model))
+def save(model: "Sequential", filename: str | Path, carried: bool = False) -> None:
+    atomic_write(filename, to_bytes(model, carried=carried))
 
 
 def load(model: "Sequential", filename: str | Path) -> None:

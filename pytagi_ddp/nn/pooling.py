@@ -1,5 +1,7 @@
 """Average and max pooling."""
 
+from typing import Any
+
 import numpy as np
 
 from pytagi_ddp.nn.layer import BaseLayer
@@ -22,6 +24,9 @@ class _Pool2d(BaseLayer):
 
     def _infer_output(self, shape: Shape) -> Shape:
         return self.window.slide(shape.image, shape.image[0])
+
+    def settings(self) -> dict[str, Any]:
+        return self.window.settings()
 
     def get_layer_info(self) -> str:
         c, o = self.in_channels, self.out_channels

@@ -76,28 +76,31 @@ class Profile:
 
 
 class _Watch:
-    """Times calls by name, one after the other or one inside the other; what is inside counts only there."""
+    """Times calls by name, and the leaves of a network as its hooks tell; what leaves take counts only there."""
 
-    def __init__(self, synchronize: Callable[[], None]):
-        self._synchronize = synchronize
-        self._inside = 0.0  # seconds of calls that were watched within the current one
+    def __init__(self, synchronize: Callable[[], None], keys: dict[BaseLayer, str]):
+        self._synchronize, self._keys = synchronize, keys
+        self._inside = 0.0  # seconds of leaves within the current call
+        self._start = 0.0
         self.seconds: defaultdict[Any, float] = defaultdict(float)
 
     def __call__(self, name: Any, function: Callable, *args) -> Any:
-        before, self._inside = self._inside, 0.0
-        self._synchronize()
-        start = time.perf_counter()
+        self._inside, start = 0.0, self._now()
         result = function(*args)
-        self._synchronize()
-        spent = time.perf_counter() - start
-        self.seconds[name] += spent - self._inside
-        self._inside = before + spent
+        self.seconds[name] += self._now() - start - self._inside
         return result
 
-    def put_on(self, layer: Any, name: str) -> None:
-        for direction in ("forward", "backward"):
-            method = getattr(layer, direction)
-            setattr(layer, direction, lambda *args, d=direction, m=method: self((name, d), m, *args))
+    def before(self, leaf: BaseLayer, direction: str) -> None:
+        self._start = self._now()
+
+    def after(self, leaf: BaseLayer, direction: str) -> None:
+        spent = self._now() - self._start
+        self.seconds[self._keys[leaf], direction] += spent
+        self._inside += spent
+
+    def _now(self) -> float:
+        self._synchronize()
+        return time.perf_counter()
 
 
 def profile(net: Sequential, x, y=None, repeat: int = 3) -> Profile:
@@ -106,17 +109,16 @@ def profile(net: Sequential, x, y=None, repeat: int = 3) -> Profile:
         raise ValueError(f"profile needs at least one round, got repeat={repeat}")
     net = copy.deepcopy(net)
     net.train()
-    net._meets_ranks = True  # pass by pass: a captured CUDA graph would be replayed without the watches
     array = net.kernels.array
-    watch = _Watch(array.synchronize if array.asynchronous else lambda: None)
     leaves = dict(net.named_leaves())
-    for key, leaf in leaves.items():
-        watch.put_on(leaf, key)
+    keys = {leaf: key for key, leaf in leaves.items()}
+    watch = _Watch(array.synchronize if array.asynchronous else lambda: None, keys)
+    net.add_hook(watch.before, watch.after)
     updater = OutputUpdater(net.device)
 
     def round_() -> dict[Any, float]:
         watch.seconds.clear()
-        watch((BETWEEN, "forward"), net._run, x)
+        watch((BETWEEN, "forward"), net.forward, x)
         batch_y = np.zeros(net.output_z_buffer.size, np.float32) if y is None else y
         noise = np.ones(net.output_z_buffer.size, np.float32)
         buffers = (net.output_z_buffer, batch_y, noise, net.input_delta_z_buffer)
@@ -134,8 +136,8 @@ def _table(net: Sequential, leaves: dict, rounds: list[dict[Any, float]]) -> Pro
     def ms(name: str, direction: str) -> float:
         return 1e3 * statistics.median(seconds.get((name, direction), 0.0) for seconds in rounds)
 
-    names = [(key, leaf.get_layer_info(), _bytes(leaf)) for key, leaf in leaves.items()]
-    orders = sum(_bytes(operation) for operation in net._chain.operations if isinstance(operation, Reorder))
+    names = [(key, leaf.get_layer_info(), leaf.buffer_bytes) for key, leaf in leaves.items()]
+    orders = sum(operation.buffer_bytes for operation in net._chain.operations if isinstance(operation, Reorder))
     deltas = sum(block.nbytes for block in net._pool._free)
     names += [("", BETWEEN, net._input.nbytes + orders + deltas), ("", STEP, 0)]
     times = [(ms(key or layer, "forward"), ms(key or layer, "backward")) for key, layer, _ in names]
@@ -145,7 +147,3 @@ def _table(net: Sequential, leaves: dict, rounds: list[dict[Any, float]]) -> Pro
         for (key, layer, memory), pair in zip(names, times, strict=True)
     )
     return Profile(tuple(rows), net.output_z_buffer.block_size, net.device)
-
-
-def _bytes(layer: BaseLayer) -> int:
-    return sum(buffer.nbytes for buffer in layer._buffers.values())

@@ -48,10 +48,10 @@ def parse(model: "Sequential", data: bytes, what: str) -> dict:
             continue
         n_w, n_b = leaf.num_weights, leaf.num_biases
         result[key] = tuple(take(n, key) for n in (n_w, n_w, n_b, n_b))
-        if leaf.num_statistics:
-            n = leaf.num_statistics // 2
-            empty = np.zeros(0, np.float32)
-            result[f"{key}.running"] = (take(n, key), take(n, key), empty, empty)
+        running = [tensor for tensor in leaf.state_tensors() if tensor.kind == "running"]
+        if running:
+            empty = [np.zeros(0, np.float32)] * (4 - len(running))
+            result[f"{key}.running"] = (*(take(tensor.size, key) for tensor in running), *empty)
         if isinstance(leaf, LayerNorm):  # skip the batch statistics, up to the next layer
             following = layers[index + 1 :]
             end = data.find(_header(following[0][1]), position) if following else len(data)

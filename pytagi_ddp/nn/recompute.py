@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from types import ModuleType
 
+from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.state import Array, Delta, DeltaPool, State
 
@@ -48,12 +49,17 @@ class Recomputed(BaseLayer):
     """
 
     name = "Recomputed"
+    is_leaf = False
 
     def __init__(self, block: BaseLayer):
         super().__init__()
         self.block = block
         self.in_shape, self.out_shape = block.in_shape, block.out_shape
         self.memory: BlockMemory | None = None  # of the block; what this layer keeps lies in buffers of its own
+        self._before: list[Array] = []  # what its layers carried into the last forward pass
+
+    def set_hooks(self, hooks: LeafHooks | None) -> None:
+        self.block.set_hooks(hooks)
 
     def leaves(self) -> Iterator[BaseLayer]:
         return self.block.leaves()
@@ -65,6 +71,7 @@ class Recomputed(BaseLayer):
     def forward(self, state: State) -> State:
         self._input = state
         self.memory.hand_to(self)
+        self._before = self._copies_of_carried()
         out = self.block.forward(state)
         kept = (None if a is None else self._buffer(name, *a.shape) for name, a in zip(State._fields, out, strict=True))
         result = State(*kept)
@@ -76,6 +83,8 @@ class Recomputed(BaseLayer):
     def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
         if self.memory.holder is not self:
             self.memory.hand_to(self)
+            after = self._copies_of_carried()
+            self._set_carried(self._before)  # the block has to begin where it began the first time
             for leaf in self.block.leaves():
                 leaf.again = True
             try:
@@ -83,10 +92,26 @@ class Recomputed(BaseLayer):
             finally:
                 for leaf in self.block.leaves():
                     leaf.again = False
+                self._set_carried(after)
         return self.block.backward(delta, pool, need_input, accumulate)
 
+    def _carried(self) -> list[Array]:
+        return [
+            leaf.state[tensor.name]
+            for leaf in self.block.leaves()
+            for tensor in leaf.state_tensors()
+            if tensor.kind == "carried"
+        ]
+
+    def _copies_of_carried(self) -> list[Array]:
+        return [self.kernels.array.snapshot(values) for values in self._carried()]
+
+    def _set_carried(self, copies: list[Array]) -> None:
+        for source, target in zip(copies, self._carried(), strict=True):
+            self.kernels.array.copy(source, target)
+
     def __getstate__(self) -> dict:
-        return super().__getstate__() | {"memory": None}
+        return super().__getstate__() | {"memory": None, "_before": []}
 
 
 def is_block(layer: BaseLayer) -> bool:

@@ -2,7 +2,10 @@
 
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
+from pytagi_ddp.nn.chain import listing
+from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.layer_block import LayerBlock
 from pytagi_ddp.nn.recompute import BlockMemory
@@ -26,6 +29,7 @@ class ResNetBlock(BaseLayer):
     """
 
     name = "ResNetBlock"
+    is_leaf = False
 
     def __init__(self, main_block: BaseLayer, shortcut: BaseLayer | None = None):
         super().__init__()
@@ -75,14 +79,27 @@ class ResNetBlock(BaseLayer):
         for branch in self._branches:
             branch.lend(memory)
 
+    def set_hooks(self, hooks: LeafHooks | None) -> None:
+        for branch in self._branches:
+            branch.set_hooks(hooks)
+
     def leaves(self) -> Iterator[BaseLayer]:
         for branch in self._branches:
             yield from branch.leaves()
 
-    def named_leaves(self, path: str) -> Iterator[tuple[str, BaseLayer]]:
-        yield from self.main_block.named_leaves(f"main.{path}")
+    def named_layers(self, path: str) -> Iterator[tuple[str, BaseLayer]]:
+        yield from super().named_layers(path)
+        yield from self.main_block.named_layers(f"main.{path}")
         if self.shortcut is not None:
-            yield from self.shortcut.named_leaves(f"shortcut.{path}")
+            yield from self.shortcut.named_layers(f"shortcut.{path}")
+
+    def settings(self) -> dict[str, Any]:
+        """[name, settings] of both branches; None for the identity."""
+        short = self.shortcut and [self.shortcut.name, self.shortcut.settings()]
+        return {"main_block": [self.main_block.name, self.main_block.settings()], "shortcut": short}
+
+    def __repr__(self) -> str:
+        return listing(self.name, {"main_block": self.main_block, "shortcut": self.shortcut})
 
     def forward(self, state: State) -> State:
         self._input = state

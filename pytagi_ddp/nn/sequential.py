@@ -1,20 +1,29 @@
 """A network of layers in order."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from pytagi_ddp import cuda
 from pytagi_ddp.kernels import get_kernels
-from pytagi_ddp.nn.arena import ParameterArena, cap_factor
+from pytagi_ddp.nn.arena import ParameterArena
 from pytagi_ddp.nn.chain import Chain
-from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates, flat_float32
+from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
+from pytagi_ddp.nn.hooks import Hook, HookHandle, LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.network_input import NetworkInput
 from pytagi_ddp.nn.network_parameters import NetworkParameters
+from pytagi_ddp.nn.pending import PendingDeltas
 from pytagi_ddp.nn.state import Array, DeltaPool, State
 from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics
+from pytagi_ddp.nn.validate import flat_float32
+
+
+def _nothing() -> None:
+    """What most parts of a step need done before they run."""
 
 
 class Sequential(NetworkParameters):
@@ -37,6 +46,8 @@ class Sequential(NetworkParameters):
         output_z_buffer: moments of the last output (`BaseHiddenStates`); another network's `forward` takes it too.
         input_delta_z_buffer: deltas at the output, where `backward` starts.
         output_delta_z_buffer: deltas at the input, where `backward` ends (with `input_state_update`).
+        pending: what waits for a step, a `PendingDeltas`.
+        trainer: the `DDPSequential` that trains this network, or None.
         input_state_update: whether `backward` computes the deltas of the network's input.
         device: "cpu" or "cuda:<index>"; see `to_device`.
         checkpoint_blocks: as above; may be set at any time, and a pass back then needs a new forward pass first.
@@ -76,13 +87,12 @@ class Sequential(NetworkParameters):
         self.output_z_buffer = BaseHiddenStates()
         self.input_delta_z_buffer = BaseDeltaStates()
         self.output_delta_z_buffer = BaseDeltaStates()
-        self._samples = 0  # of the deltas that the next step applies
-        self._accumulate = False  # whether backward adds to those deltas, if there are any
-        self._pooled_average: bool | None = None  # set while the deltas are those of all ranks; whether to average them
+        self.pending = PendingDeltas()
+        self.trainer: Any = None
         self._trained_batch = 0  # samples of the forward pass that backward would continue
-        self._passed: Callable[[BaseLayer], None] | None = None  # told of each layer whose deltas are there
-        self._meets_ranks = False  # whether a pass waits for other ranks: a captured graph could not
-        self._wrapper: Any = None  # the DDPSequential that trains this network
+        self._hooks = LeafHooks()
+        self._last_pass: Any = None  # batch size, mode and input of the last forward pass
+        self._remembered: Any = None  # those of the pass that the layers remember for a backward pass
         self._attach()
 
     def _build(self) -> None:
@@ -95,6 +105,7 @@ class Sequential(NetworkParameters):
         self.out_shape = self._chain.build(shape, channels_last=False, first_in_place=False)
 
     def _attach(self) -> None:
+        self._last_pass = self._remembered = None
         self.kernels = get_kernels(self.device, self._precision)
         self._chain.attach(self.kernels)
         self.arena = ParameterArena(list(self._chain.leaves()), self.kernels)
@@ -132,6 +143,7 @@ class Sequential(NetworkParameters):
             self.kernels, self._precision = kernels, value
             self._trained_batch = 0
             self._chain.attach(kernels)
+            self.forget_graphs()
 
     # -- training ---------------------------------------------------------------------------------------------
 
@@ -160,8 +172,8 @@ class Sequential(NetworkParameters):
         """`forward`, without the copies of the result."""
         state = self._input.state(mu_x, var_x)
         self._trained_batch = 0  # if a layer raises, buffers hold parts of two batches: no way back
-        key = (state.batch, self.training)
-        out = self._run_part("forward", key, state, lambda: self._chain.forward(state))
+        self._last_pass = key = (state.batch, self.training, state)
+        out = self._run_part("forward", key[:2], state, lambda: self._walk_forward(key))
         self.output_z_buffer.hold(out, self.device)
         batch = out.batch
         self.input_delta_z_buffer.set_size(batch * self.out_shape.size, batch)
@@ -169,10 +181,30 @@ class Sequential(NetworkParameters):
             self._trained_batch = batch
         return out
 
+    def _walk_forward(self, key: tuple[int, bool, State]) -> State:
+        self._remembered = key
+        return self._chain.forward(key[2])
+
+    def _remember_last_pass(self) -> None:
+        """Has the layers remember the last forward pass, if that was replayed after another one was walked through."""
+        batch, training, state = self._last_pass
+        if self._remembered is not None:
+            old_batch, old_training, old_state = self._remembered
+            if (old_batch, old_training) == (batch, training) and old_state is state:
+                return
+        for leaf in self.arena.leaves:
+            leaf.again = True
+        try:
+            self._walk_forward(self._last_pass)
+        finally:
+            for leaf in self.arena.leaves:
+                leaf.again = False
+
     def pass_forward(self, mu_x) -> State:
         """A forward pass for its own sake: no output is kept, and no backward pass can follow."""
         state = self._input.state(mu_x)
         self._trained_batch = 0
+        self._remembered = None
         return self._chain.forward(state)
 
     def update_bn(self, loader: Iterable[Any], num_batches: int | None = None) -> list[StatisticsChange]:
@@ -184,12 +216,56 @@ class Sequential(NetworkParameters):
         Raises:
             RuntimeError: the network belongs to a `DDPSequential`, whose method serves all ranks. Else see there.
         """
-        if self._wrapper is not None:
+        if self.trainer is not None:
             raise RuntimeError("update_bn() of a network in a DDPSequential: call that one's, on every rank")
         return take_statistics(self, loader, num_batches)
 
-    def _run_part(self, name: str, key: tuple, memory: tuple, function: Callable[[], Any]) -> Any:
-        return function() if self._meets_ranks else self._graphs.run(name, key, memory, function)
+    def _run_part(
+        self, name: str, key: tuple, memory: tuple, function: Callable[[], Any], prepare: Callable[[], None] = _nothing
+    ) -> Any:
+        """`function()`, or a replay of it; where hooks or other ranks have a say within it, it runs as it is."""
+        meets_others = self._hooks or any(leaf.reduce_sums is not None for leaf in self.arena.running)
+        if meets_others:
+            prepare()
+            return function()
+        return self._graphs.run(name, key, memory, function, prepare)
+
+    def add_hook(self, before: Hook | None = None, after: Hook | None = None) -> HookHandle:
+        """Has functions called around every leaf (a layer that computes, in blocks too) of every pass from now on.
+
+            def after(leaf, direction):  # "forward" or "backward"
+                ...
+            with net.add_hook(after=after):
+                ...
+
+        Args:
+            before, after: called with the leaf and "forward" or "backward". After a leaf's "backward", the batch sums
+                of its parameters are complete, but for micro-batches still to come.
+
+        Returns:
+            A handle with `remove`, which a `with` block calls at its end. A copy of the network has no hooks.
+
+        Source: `LeafHooks` says which leaves a pass visits.
+        """
+        handle = HookHandle(self._hooks, before, after)
+        self._chain.set_hooks(self._hooks)
+        return handle
+
+    @contextmanager
+    def accumulate(self) -> Iterator[None]:
+        """Deltas of the `backward` calls inside, and of those up to the next `step`, add up instead of being replaced.
+
+        They are sums over samples at parameters that do not change in between: so the step is that of one large batch,
+        but for BatchNorm2d, which sees each micro-batch by itself.
+
+            with net.accumulate():
+                for x, y in micro_batches[:-1]:
+                    learn(x, y)  # forward, output update, backward
+            learn(*micro_batches[-1])
+            net.step()
+        """
+        self.pending.accumulating = True
+        yield
 
     def backward(self) -> None:
         """Propagates `input_delta_z_buffer` back and computes the deltas of all parameters.
@@ -210,10 +286,11 @@ class Sequential(NetworkParameters):
         if self.input_state_update:
             self.output_delta_z_buffer.set_size(batch * self.in_shape.size, batch)
             end = self.output_delta_z_buffer.arrays
-        accumulate = self._accumulate and self._samples > 0
+        accumulate = self.pending.adds
         key = (batch, self.input_state_update, accumulate)
-        self._run_part("backward", key, (*start, *end), lambda: self._backward(start, end, accumulate))
-        self._samples = batch + (self._samples if accumulate else 0)
+        walk = partial(self._backward, start, end, accumulate)
+        self._run_part("backward", key, (*start, *end), walk, self._remember_last_pass)
+        self.pending.passed(batch)
 
     def _backward(self, start: tuple[Array, Array], end: tuple[Array, ...], accumulate: bool) -> None:
         """From the deltas `start` at the output to the deltas `end` at the input, if these are asked for."""
@@ -221,7 +298,7 @@ class Sequential(NetworkParameters):
         delta = self._pool.take(*start[0].shape)
         copy(start[0], delta.mu)
         copy(start[1], delta.var)
-        into = self._chain.backward(delta, self._pool, bool(end), accumulate, self._passed)
+        into = self._chain.backward(delta, self._pool, bool(end), accumulate)
         if into is not None:
             copy(into.mu, end[0])
             copy(into.var, end[1])
@@ -241,10 +318,11 @@ class Sequential(NetworkParameters):
             FloatingPointError: a delta that is not finite; its parameter was not changed. On a GPU it comes with the
                 next `step`, `eval` or `state_dict`, so that no step waits for the one before.
         """
-        if self._pooled_average is None:
-            self.arena.step(cap_factor(self._samples))
+        cap, average = self.pending.cap, self.pending.average
+        self.pending.stepped()
+        if average is None:
+            self.arena.step(cap)
         else:
-            average, self._pooled_average = self._pooled_average, None
             self.arena.step_pooled(average)
 
     def train(self) -> None:
@@ -293,7 +371,7 @@ class Sequential(NetworkParameters):
         var_x = None if var_x is None else flat_float32(var_x, "var_x", mu_x.size).reshape(-1, inputs)
         n = len(mu_x)
         mu, var = np.empty((2, n, self.out_shape.size), np.float32)
-        training = self.training
+        training, carried = self.training, self.kernels.array.snapshot(self.arena.carried)
         self.eval()
         try:
             for i in range(0, n, batch_size):
@@ -303,6 +381,7 @@ class Sequential(NetworkParameters):
                 self.kernels.array.copy(out.var, var[rows])
         finally:
             self._set_training(training)
+            self.kernels.array.copy(carried, self.arena.carried)
         shape = (n, *(self.out_shape.image or (self.out_shape.size,)))
         return mu.reshape(shape), var.reshape(shape)
 
@@ -344,8 +423,7 @@ class Sequential(NetworkParameters):
         return self.output_z_buffer.block_size if self.output_z_buffer.size else 0
 
     def __repr__(self) -> str:
-        inside = "".join(f"  ({i}): {layer!r}\n" for i, layer in enumerate(self.layers))
-        return f"Sequential(\n{inside})"
+        return self._chain.listing("Sequential")
 
     # -- device and threads -----------------------------------------------------------------------------------
 
@@ -377,7 +455,7 @@ class Sequential(NetworkParameters):
         """Does nothing: what is read comes to the host. For programs written for pytagi."""
 
     def forget_graphs(self) -> None:
-        """Drops captured CUDA graphs; call after changing what a layer launches (`pytagi_ddp.cuda.use_graphs`)."""
+        """Drops recorded passes (on a GPU, CUDA graphs); call after changing a number that a layer works with."""
         self._graphs.clear()
 
     def set_threads(self, num_threads: int) -> None:
@@ -388,9 +466,10 @@ class Sequential(NetworkParameters):
         state = self.__dict__.copy()
         for name in ("kernels", "arena", "_pool", "_graphs", "_input"):
             del state[name]
+        pending = PendingDeltas(self.pending.samples, self.pending.applied)
         # a copy belongs to no DDPSequential
-        own = {"_accumulate": False, "_pooled_average": None, "_passed": None, "_meets_ranks": False, "_wrapper": None}
-        return state | own | {"_trained_batch": 0}
+        own = {"pending": pending, "trainer": None, "_hooks": LeafHooks()}
+        return state | own | {"_trained_batch": 0, "_last_pass": None, "_remembered": None}
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)

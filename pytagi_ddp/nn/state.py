@@ -1,7 +1,7 @@
 """What flows through a network: shapes, hidden states (forward) and deltas (backward)."""
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 Array = Any  # a NumPy array on the CPU, the array of another device elsewhere
 
@@ -53,6 +53,27 @@ class State(NamedTuple):
     @property
     def batch(self) -> int:
         return self.mu.shape[0]
+
+
+@dataclass(frozen=True)
+class StateTensor:
+    """Values that a layer keeps between passes and does not learn.
+
+    Attributes:
+        name: unique in the layer.
+        size: numbers.
+        kind: "running": statistics of the data, equal on every rank, moved in training, saved with the parameters.
+            "carried": memory from one call to the next, such as that of a recurrent layer; each rank's own, saved when
+            asked for, and reset by the user (`Sequential.reset_state`).
+        initial: value of a new network.
+        variance: whether the values are variances, which must not be negative.
+    """
+
+    name: str
+    size: int
+    kind: Literal["running", "carried"]
+    initial: float = 0.0
+    variance: bool = False
 
 
 class Delta(NamedTuple):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from pytagi_ddp.nn.batch_norm import BatchNorm2d
+from pytagi_ddp.nn.layer import BaseLayer
 
 if TYPE_CHECKING:
     from pytagi_ddp.nn.sequential import Sequential
@@ -82,11 +82,11 @@ def take_statistics(
     """`update_bn` for a network on this rank; `add_over_ranks` adds the float64 sums of all ranks, in place."""
     if num_batches is not None and num_batches < 1:
         raise ValueError(f"update_bn needs num_batches of at least 1, or None for all batches, got {num_batches}")
-    norms = {key: leaf for key, leaf in model.named_leaves() if isinstance(leaf, BatchNorm2d)}
+    norms = {key: leaf for key, leaf in model.named_leaves() if leaf in model.arena.running}
     if not norms:
         return []
     arena, array = model.arena, model.kernels.array
-    tail, statistics = array.to_host(arena.tail), array.to_host(arena.statistics)  # what the passes write over
+    tail, statistics, carried = map(array.to_host, (arena.tail, arena.statistics, arena.carried))  # changed by passes
     try:
         sums = sum_moments(model, norms, _inputs(loader, num_batches))
         if add_over_ranks is not None:
@@ -97,11 +97,12 @@ def take_statistics(
         raise
     finally:
         array.copy(tail, arena.tail)
+        array.copy(carried, arena.carried)
     array.copy(fresh, arena.statistics)
     return _changes(norms, statistics, fresh)
 
 
-def sum_moments(model: Sequential, norms: Mapping[str, BatchNorm2d], inputs: Iterable[Any]) -> np.ndarray:
+def sum_moments(model: Sequential, norms: Mapping[str, BaseLayer], inputs: Iterable[Any]) -> np.ndarray:
     """(count, sums, sums of squares) of every norm's input, one behind the other in float64, over all batches."""
     sums = np.zeros(sum(norm.num_sums for norm in norms.values()))
     to_host = model.kernels.array.to_host
@@ -139,7 +140,7 @@ def _inputs(loader: Iterable[Any], num_batches: int | None) -> Iterator[Any]:
             yield x
 
 
-def _parts(norms: Mapping[str, BatchNorm2d], sums: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+def _parts(norms: Mapping[str, BaseLayer], sums: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """(key, its part of `sums`) of each norm."""
     first = 0
     for key, norm in norms.items():
@@ -159,13 +160,13 @@ def _moments(sums: np.ndarray, key: str) -> np.ndarray:
     return moments
 
 
-def _changes(norms: Mapping[str, BatchNorm2d], before: np.ndarray, after: np.ndarray) -> list[StatisticsChange]:
+def _changes(norms: Mapping[str, BaseLayer], before: np.ndarray, after: np.ndarray) -> list[StatisticsChange]:
     changes, first = [], 0
     for key, norm in norms.items():
-        n = norm.num_features
-        (mean, var), (new_mean, new_var) = (a[first : first + 2 * n].reshape(2, n) for a in (before, after))
-        new_var = new_var + np.float32(norm.eps)
+        stop = first + norm.num_sums - 1
+        (mean, var), (new_mean, new_var) = (a[first:stop].reshape(2, -1).astype(np.float64) for a in (before, after))
+        new_var = np.maximum(new_var, np.finfo(np.float32).tiny)
         shift = np.abs(mean - new_mean) / np.sqrt(new_var)
-        changes.append(StatisticsChange(key, float(np.median(shift)), float(np.median((var + norm.eps) / new_var))))
-        first += 2 * n
+        changes.append(StatisticsChange(key, float(np.median(shift)), float(np.median(var / new_var))))
+        first = stop
     return changes

@@ -1,6 +1,6 @@
 """Geometry of layers that slide a square window over an image."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pytagi_ddp.nn.state import Array, Shape
 
@@ -27,6 +27,15 @@ class Window(NamedTuple):
         if self.padding and self.padding_type not in (1, 2):
             raise ValueError(f"{self.layer} with padding needs padding_type 1 or 2, got {self.padding_type}")
         return self
+
+    def settings(self) -> dict[str, Any]:
+        """Without padding its type changes nothing, and is 0."""
+        return {
+            "kernel_size": self.kernel_size,
+            "stride": self.stride,
+            "padding": self.padding,
+            "padding_type": self.padding_type if self.padding else 0,
+        }
 
     @property
     def before(self) -> int:

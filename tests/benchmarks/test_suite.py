@@ -12,7 +12,9 @@ from benchmarks.peers import OWN, PEERS
 from benchmarks.training import derive
 
 TEXT, NUMBER = str, (int, float)
-MACHINE = {"cpu": TEXT, "vectors": list, "cores": int, "memory": int, "load": list, "system": TEXT, "python": TEXT}
+MACHINE = {"cpu": TEXT, "vectors": list, "blas": dict, "cores": int, "memory": int, "load": list}
+MACHINE |= {"system": TEXT, "python": TEXT}
+BLAS = {"library": TEXT, "kernels": TEXT, "pin": (TEXT, type(None)), "unpinned": TEXT}
 ROW = {
     "workload": TEXT,
     "library": TEXT,
@@ -57,6 +59,7 @@ def test_schema(run):
     assert results.keys() == {"schema", "date", "machine", "options", "training", "peak"}
     assert results["schema"] == 1
     check(results["machine"], MACHINE)
+    check(results["machine"]["blas"], BLAS)
     check(results["peak"], {"flops": NUMBER, "copy_bytes_per_second": NUMBER})
     (row,) = results["training"]["rows"]
     check(row, ROW)
@@ -77,7 +80,8 @@ def test_numbers(run):
 
 
 def test_what_is_printed(run):
-    text, _, folder = run
+    text, results, folder = run
+    assert f"Products: {results['machine']['blas']['library']} with kernels for " in text
     assert f"pytagi: not measured ({folder / 'no-python'} does not start" in text
     assert PEERS["pytagi"].install in text
     assert "| mlp-16-b8 | pytagi_ddp |" in text

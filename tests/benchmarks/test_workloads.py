@@ -1,5 +1,8 @@
 """The workloads are the networks they claim to be, and the peers' networks are the same ones."""
 
+from collections import Counter
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -7,13 +10,26 @@ from benchmarks.training_step import Workload
 from benchmarks.workloads import RESNET18, SMALL
 from pytagi_ddp import nn
 from pytagi_ddp.models import resnet8_cifar10, resnet18_cifar10
+from pytagi_ddp.nn.architecture import architecture
 
 
 @pytest.mark.parametrize(
     ("build", "model"), [(RESNET18, resnet18_cifar10), (SMALL["resnet8-b2"].build, resnet8_cifar10)]
 )
 def test_residual_networks_are_those_of_the_library(build, model):
-    assert build(nn).summary() == model(0.1, 0.1).summary()
+    assert architecture(build(nn)) == architecture(model(0.1, 0.1))
+
+
+def test_residual_networks_can_be_made_of_the_layers_of_another_library():
+    """Sizes come by position, as not every library has the same names for them."""
+    calls: list[tuple] = []
+    names = ("Conv2d", "MixtureReLU", "BatchNorm2d", "AvgPool2d", "Linear", "LayerBlock", "ResNetBlock", "Sequential")
+    record = {name: lambda *sizes, name=name, **_: calls.append((name, *sizes)) for name in names}
+    RESNET18(SimpleNamespace(**record))
+    counts = Counter(name for name, *_ in calls)
+    assert [counts[name] for name in names] == [20, 20, 20, 1, 1, 11, 8, 1]
+    assert calls[0] == ("Conv2d", 3, 64, 3)
+    assert calls[-2] == ("Linear", 512, 11)
 
 
 def test_floor_of_a_layer_inside_a_network():

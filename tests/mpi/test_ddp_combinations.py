@@ -53,11 +53,11 @@ def uneven_passes(comm, buckets, blocks):
                 last = part[rank, len(passes[rank]) - 1]
                 backpropagate(ddp, x[last], y[last])
             ddp.step()
-        reference._accumulate = False
+        reference.pending.accumulating = False
         for k in range(2):  # the k-th passes of all ranks are one
             rows = np.concatenate([np.arange(9)[part[r, k]] for r in range(size) if k < len(passes[r])])
             backpropagate(reference, x[rows], y[rows])
-            reference._accumulate = True
+            reference.pending.accumulating = True
         reference.step()
     return [difference(reference.state_dict(), ddp.state_dict()), same_everywhere(ddp)]
 
@@ -213,7 +213,7 @@ def in_flight(comm, debug):
         backpropagate(ddp, x, y)
     results["failed"] = error_of(ddp.step, RuntimeError)
     net.layers[0].__dict__.pop("backward")
-    net._samples = 1
+    net.pending.passed(1)
     ddp.step()
     return results
 
@@ -267,9 +267,9 @@ def settings(comm, name):
     ("name", "words"),
     [
         ("none", ""),
-        ("window", "window of Conv2d.0 is"),
-        ("eps", "eps of BatchNorm2d.1 is '1e-05' on rank 0 and '0.0001' on rank 1"),
-        ("momentum", "momentum of BatchNorm2d.1 is '0.9' on rank 0 and '0.5' on rank 1"),
+        ("window", "padding of Conv2d.0 is 1 on rank 0 and 2 on rank 1"),
+        ("eps", "eps of BatchNorm2d.1 is 1e-05 on rank 0 and 0.0001 on rank 1"),
+        ("momentum", "momentum of BatchNorm2d.1 is 0.9 on rank 0 and 0.5 on rank 1"),
     ],
 )
 def test_settings_of_layers_are_compared(results, name, words):

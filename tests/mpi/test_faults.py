@@ -121,7 +121,7 @@ def test_fewer_batches_without_join_end_the_job_and_name_join(np):
     ("kind", "difference"),
     [
         ("layer", "different networks: layer 1 is "),
-        ("dtype", "different networks: layer 0 is "),
+        ("dtype", "different options: parameters is '160 of float32' on rank 0 and '160 of float64' on rank "),
         ("wire", "different options: wire_dtype is 'float32' on rank 0 and 'float16' on rank "),
     ],
 )

@@ -253,7 +253,7 @@ def synchronize_refuses(comm):
         ("kind", 1, [1], "tree['x'] is a value on rank 0, and tree['x'] is a list of [0] on rank"),
         ("keys", {"a": 1}, {"b": 1}, "tree['x'] is a dict of ['a'] on rank 0, and tree['x'] is a dict of ['b'] on"),
         ("length", [1], [1, 2], "tree['x'] is a list of [0] on rank 0, and tree['x'] is a list of [0], [1] on rank"),
-        ("layers", nn.Sequential(nn.Linear(2, 3)), nn.Sequential(nn.Linear(2, 4)), ".Linear.0 is Linear(2,3), 6 w"),
+        ("layers", *(nn.Sequential(nn.Linear(2, n)) for n in (3, 4)), ".0 is Linear(input_size=2, output_size=3,"),
     ] * (size > 1):
         mine = others if last else ours
         text = refused(lambda mine=mine: synchronize(backend, {"x": mine}))

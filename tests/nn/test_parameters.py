@@ -164,10 +164,10 @@ def test_bad_values_are_named(net, field):
     with pytest.raises(ValueError, match=f"{field} has {size} values, got {size + 1}"):
         setattr(linear, field, np.ones(size + 1))
     if not field.startswith("delta"):
-        with pytest.raises(ValueError, match=f"{field}: 1 values are NaN or infinite"):
+        with pytest.raises(ValueError, match=rf"{field}: 1 of \d+ values are NaN or infinite"):
             setattr(linear, field, [np.nan] + [1] * (size - 1))
     if field.startswith("var"):
-        with pytest.raises(ValueError, match=f"{field}: variances must not be negative, the smallest is -2"):
+        with pytest.raises(ValueError, match=f"{field} holds variances and must not be negative, the smallest is -2"):
             setattr(linear, field, [-2] + [1] * (size - 1))
 
 

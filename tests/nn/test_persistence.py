@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from pytagi_ddp import nn
 from pytagi_ddp.nn import persistence
 from tests.nn.networks import learned, pass_through, random_batch, randomise
+
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def make() -> nn.Sequential:
@@ -70,7 +73,9 @@ def test_any_safetensors_reader_understands_the_file(trained, tmp_path):
     with safe_open(tmp_path / "net", "numpy") as file:
         np.testing.assert_array_equal(file.get_tensor("Linear.4/mu_w"), trained.layers[4].mu_w)
         np.testing.assert_array_equal(file.get_tensor("BatchNorm2d.2.running/var"), trained.layers[2].running_var)
-        assert "Conv2d.main.3.0: Conv2d(2,2,4,4,3)" in file.metadata()["architecture"]
+        layers = json.loads(file.metadata()["architecture"])
+    assert list(layers) == [key for key, _ in trained.named_layers()]
+    assert layers["Conv2d.main.3.0"] == trained.layers[3].main_block.layers[0].settings()
 
 
 def test_extra_metadata():
@@ -141,15 +146,19 @@ DAMAGES = {
     "foreign safetensors": (lambda data: damaged(data, lambda h: h.pop("__metadata__")), "format None"),
     "later version": (
         lambda data: damaged(data, lambda h: h["__metadata__"].update(format="pytagi_ddp 9")),
-        "format 'pytagi_ddp 9', this version reads 'pytagi_ddp 1'",
+        "format 'pytagi_ddp 9', this version reads up to 'pytagi_ddp 2'",
     ),
     "no architecture": (
         lambda data: damaged(data, lambda h: h["__metadata__"].pop("architecture")),
-        "layer 0 is 'no layer' there",
+        r"layer 0 is no layer there and Conv2d\.0 here",
+    ),
+    "other architecture text": (
+        lambda data: damaged(data, lambda h: h["__metadata__"].update(architecture="[]")),
+        "its architecture cannot be read: no layers by key",
     ),
     "renamed tensor": (
         lambda data: damaged(data, lambda h: h.update({"Linear.9/mu_w": h.pop("Linear.4/mu_w")})),
-        r"Linear\.4 mu_w must hold 96 values, got 0",
+        r"the network has no place for Linear\.9/mu_w",
     ),
     "other type": (
         lambda data: damaged(data, lambda h: h["Linear.4/mu_w"].update(dtype="I32")),
@@ -190,7 +199,89 @@ def test_every_damaged_byte_is_noticed(trained):
 def test_another_architecture(trained, tmp_path):
     trained.save(tmp_path / "net")
     other = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, in_width=4, in_height=4), nn.ReLU(), nn.Linear(32, 3))
-    with pytest.raises(ValueError, match=r"layer 1 is 'MixtureReLU\.1: .* there and 'ReLU\.1: ReLU\(\)' here"):
+    with pytest.raises(
+        ValueError, match=r"net has another architecture: bias of Conv2d\.0 is False there and True here"
+    ):
         other.load(tmp_path / "net")
     with pytest.raises(FileNotFoundError, match="missing"):
         other.load(tmp_path / "missing")
+
+
+# -- architecture -----------------------------------------------------------------------------------------------------
+
+
+def images(*middle, momentum=0.9, **conv) -> nn.Sequential:
+    """Every choice has the same sizes, so that all parameters fit."""
+    conv = {"kernel_size": 3, "padding": 1} | conv
+    return nn.Sequential(
+        nn.Conv2d(1, 2, **conv, in_width=4, in_height=4),
+        *middle,
+        nn.BatchNorm2d(2, momentum=momentum),
+        nn.Linear(32, 3),
+    )
+
+
+OTHER_SETTINGS = [
+    (images(), images(padding=2, padding_type=2), r"padding of Conv2d\.0 is 1 there and 2 here"),
+    (images(), images(momentum=0.5), r"momentum of BatchNorm2d\.1 is 0\.9 there and 0\.5 here"),
+    (images(nn.ReLU()), images(nn.Tanh()), r"layer 1 is ReLU\.1 there and Tanh\.1 here"),
+    (
+        images(nn.ResNetBlock(nn.LayerBlock(nn.ReLU(), nn.MaxPool2d(3, 1, 1, 1)))),
+        images(nn.ResNetBlock(nn.LayerBlock(nn.ReLU(), nn.MaxPool2d(3, 1, 2, 2)))),
+        r"padding of MaxPool2d\.main\.1\.1 is 1 there and 2 here",
+    ),
+    (  # the same keys of layers that compute: f(x) + x, and then g of it; g(f(x)) + x
+        images(nn.LayerBlock(*(nn.ResNetBlock(nn.LayerBlock(f())) for f in (nn.Sigmoid, nn.Tanh)))),
+        images(nn.ResNetBlock(nn.LayerBlock(*(nn.LayerBlock(f()) for f in (nn.Sigmoid, nn.Tanh))))),
+        r"layer 1 is LayerBlock\.1 there and ResNetBlock\.1 here",
+    ),
+]
+
+
+@pytest.mark.parametrize(("written", "read", "message"), OTHER_SETTINGS)
+def test_a_file_of_other_settings_is_refused(written, read, message, tmp_path):
+    """It would load silently: all sizes are equal."""
+    read.load_state_dict(written.state_dict())
+    written.save(tmp_path / "net")
+    before = read.state_dict()
+    with pytest.raises(ValueError, match=f"net has another architecture: {message}"):
+        read.load(tmp_path / "net")
+    assert read.state_dict() == before
+
+
+def test_gains_and_given_image_sizes_do_not_matter(tmp_path):
+    """Those of the prior are in the parameters already, and an image that comes has the size that could be given."""
+    written, read = (
+        nn.Sequential(
+            nn.Conv2d(1, 2, 3, in_width=6, in_height=6, gain_weight=gain, gain_bias=gain),
+            nn.Conv2d(2, 2, 3, **given),
+            nn.BatchNorm2d(2, gain_weight=gain),
+            nn.Linear(8, 1, gain_weight=gain, init_method=method),
+        )
+        for gain, method, given in ((1, "He", {}), (0.5, "Xavier", {"in_width": 4, "in_height": 4}))
+    )
+    written.save(tmp_path / "net")
+    read.load(tmp_path / "net")
+    assert read.state_dict() == written.state_dict()
+
+
+OLD_FILE = GOLDEN / "pytagi_ddp_files" / "format_1.safetensors"
+
+
+def test_a_file_whose_architecture_has_no_settings_loads():
+    """Means are k/64, variances (k + 1)/256, statistics 1, 2, ... in the order of the arena."""
+    net = make()
+    net.load(OLD_FILE)
+    k = np.arange(net.num_parameters)
+    np.testing.assert_array_equal(net.arena.theta, np.float32([k / 64, (k + 1) / 256]))
+    np.testing.assert_array_equal(net.arena.statistics, 1 + np.arange(net.arena.statistics.size))
+
+
+def test_a_file_without_settings_is_compared_by_its_sizes():
+    other = nn.Sequential(
+        nn.Conv2d(1, 2, 3, padding=1, bias=False, in_width=4, in_height=4), nn.ReLU(), nn.Linear(32, 3)
+    )
+    with pytest.raises(
+        ValueError, match=r"layer 1 is MixtureReLU\.1: MixtureReLU\(\) there and ReLU\.1: ReLU\(\) here"
+    ):
+        other.load(OLD_FILE)

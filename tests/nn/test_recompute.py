@@ -83,7 +83,7 @@ def test_training_gives_the_same_bits(layers, input_state_update):
 def test_deltas_accumulate_over_passes():
     kept, recomputed = twins(residual)
     for trainer in (kept, recomputed):
-        trainer.net._accumulate = True
+        trainer.net.pending.accumulating = True
         for rows in (slice(0, 9), slice(9, 32)):
             trainer.net(trainer.x[rows])
             buffers = (trainer.net.output_z_buffer, trainer.y[rows], trainer.noise[rows])

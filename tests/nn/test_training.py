@@ -123,4 +123,7 @@ def test_summary_and_repr(net):
     assert lines[0].split() == ["layer", "output", "parameters"]
     assert lines[1].split() == ["Linear.0", "5", "25"]
     assert lines[-1].split() == ["total", "37"]
-    assert repr(net) == "Sequential(\n  (0): Linear(4,5)\n  (1): ReLU()\n  (2): Linear(5,2)\n)"
+    assert repr(net) == (
+        "Sequential(\n  (0): Linear(input_size=4, output_size=5, bias=True)\n  (1): ReLU()\n"
+        "  (2): Linear(input_size=5, output_size=2, bias=True)\n)"
+    )

@@ -35,6 +35,7 @@ class Communicator(ABC):
     """
 
     backend: str
+    timeout: float | None = None  # seconds that ranks may wait for each other; None: without end
 
     def __init__(self, rank: int, world_size: int, local_rank: int, local_world_size: int):
         self.rank = rank

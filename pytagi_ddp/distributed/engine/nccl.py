@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytagi_ddp import cuda
-from pytagi_ddp.distributed.communicator import Communicator, create_communicator
 from pytagi_ddp.distributed.engine.handle import Finished, Work
+from pytagi_ddp.distributed.engine.interface import Communicator
 from pytagi_ddp.distributed.engine.placement import Place, check_places, choose_device
 from pytagi_ddp.distributed.engine.watchdog import Progress, Watchdog
 
@@ -29,6 +29,7 @@ class NCCLCommunicator(Communicator):
     and lateness. Host arrays and objects go by MPI, which also brings the ranks together; a single process needs none.
 
     Args:
+        host: the same ranks, for host arrays and objects; closed with this communicator.
         timeout: seconds that a collective may take, the work queued before it included.
         device_ids: GPU of each rank of a node; None: the GPUs of the node in turn.
 
@@ -42,8 +43,8 @@ class NCCLCommunicator(Communicator):
 
     backend = "nccl"
 
-    def __init__(self, timeout: float, device_ids: Sequence[int] | None = None):
-        self._host = host = create_communicator("auto", timeout=timeout)
+    def __init__(self, host: Communicator, timeout: float, device_ids: Sequence[int] | None = None):
+        self._host, self.timeout = host, timeout
         super().__init__(host.rank, host.world_size, host.local_rank, host.local_world_size)
         self.device_index = choose_device(host.local_rank, device_ids)
         place = _place(self.device_index)

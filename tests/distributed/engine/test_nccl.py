@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import cuda
+from pytagi_ddp.distributed.communicator import create_communicator
 from pytagi_ddp.distributed.engine import nccl as engine
 from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError, LaunchError
 from pytagi_ddp.distributed.engine.launcher import detect_launcher
@@ -55,7 +56,7 @@ def test_without_a_gpu_the_reason_is_given():
     if reason is None:
         pytest.skip("this machine has a GPU")
     with pytest.raises(LaunchError, match="cannot be used on rank 0") as error:
-        engine.NCCLCommunicator(5)
+        engine.NCCLCommunicator(create_communicator(), 5)
     assert reason in str(error.value)
 
 
@@ -119,7 +120,7 @@ def nccl(monkeypatch):
 
 def test_calls_of_one_rank(nccl):
     """One allReduce for the whole buffer, in place, on the communication stream; host arrays and objects go by MPI."""
-    communicator = engine.NCCLCommunicator(5)
+    communicator = engine.NCCLCommunicator(create_communicator(), 5)
     assert (communicator.world_size, communicator.device_index) == (1, 0)
     buffer = FakeArray([1, 2, 3])
     communicator.all_reduce(buffer)
@@ -142,7 +143,7 @@ def test_calls_of_one_rank(nccl):
 
 
 def test_other_ops_reductions_to_one_rank_and_handles(nccl):
-    communicator = engine.NCCLCommunicator(5)
+    communicator = engine.NCCLCommunicator(create_communicator(), 5)
     communicator.world_size = 4
     nccl.calls.clear()
     buffer = FakeArray([4, 8])
@@ -174,7 +175,7 @@ def test_other_ops_reductions_to_one_rank_and_handles(nccl):
 
 
 def test_a_status_that_is_not_success_reaches_the_caller(nccl):
-    communicator = engine.NCCLCommunicator(5)
+    communicator = engine.NCCLCommunicator(create_communicator(), 5)
 
     def fail(*arguments):
         raise RuntimeError("NCCL_ERROR_INVALID_ARGUMENT")
@@ -191,7 +192,7 @@ def test_a_communicator_that_cannot_be_made_is_watched_no_longer(nccl, monkeypat
 
     monkeypatch.setattr(nccl, "NcclCommunicator", fail)
     with pytest.raises(RuntimeError, match="NCCL_ERROR_SYSTEM_ERROR"):
-        engine.NCCLCommunicator(5)
+        engine.NCCLCommunicator(create_communicator(), 5)
     assert not any(isinstance(thread, Watchdog) for thread in threading.enumerate())
 
 
@@ -271,7 +272,7 @@ def meet(gpus):
     cuda.is_nccl_available = lambda: True
     cuda.get_device_count = lambda: gpus
     cuda.get_device_uuid = lambda index: f"gpu {index}"
-    communicator = engine.NCCLCommunicator(10)
+    communicator = engine.NCCLCommunicator(create_communicator(), 10)
     say(made, communicator.device_index, communicator.all_gather_object(launched))
     communicator.close()
 

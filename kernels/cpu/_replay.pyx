@@ -1,0 +1,205 @@
+# cython: boundscheck=False, initializedcheck=False
+"""Kernel calls as lists: written down while they are made, and made again from C in one go.
+
+A call is the address of a C function, and the block of machine words that it reads its arguments from. The function
+of a loop that Numba has compiled is made in entries.py; those of the Cython kernels stand beside them. What has no such
+function is written down as a Python call, and the list goes through Python there.
+"""
+
+import threading
+
+cimport numpy as cnp
+from libc.stdint cimport intptr_t
+from libc.string cimport memcpy, memset
+
+import numpy as np
+
+from pytagi_ddp.kernels.cpu.workspace import workspace
+
+cnp.import_array()
+
+cdef int recorders = 0  # of all threads: while there is none, nobody looks for one
+_local = threading.local()
+
+
+cdef class Plan:
+    """A list of calls, which `run` makes in order.
+
+    Attributes:
+        calls: how many there are.
+    """
+    cdef list steps  # _Segment, or (function, arguments)
+    cdef readonly int calls
+
+    def __init__(self):
+        self.steps = []
+        self.calls = 0
+
+    cdef void add(self, Entry entry, const intptr_t* words, int count, Py_ssize_t scratch, object arrays):
+        if not self.steps or type(self.steps[-1]) is not _Segment:
+            self.steps.append(_Segment())
+        (<_Segment>self.steps[-1]).add(entry, words, count, scratch, arrays)
+        self.calls += 1
+
+    def add_entry(self, intptr_t entry, words, arrays):
+        """Adds the C function at an address; `words` are integers, `arrays` what has to live as long as they are used."""
+        cdef intptr_t[::1] block = np.array(words, np.intp)
+        self.add(<Entry>entry, &block[0], block.shape[0], 0, arrays)
+
+    def add_call(self, function, tuple arguments):
+        """Adds a Python call."""
+        self.steps.append((function, arguments))
+        self.calls += 1
+
+    cpdef int run(self) except -1:
+        for step in self.steps:
+            if type(step) is _Segment:
+                (<_Segment>step).run()
+            else:
+                (<object>(<tuple>step)[0])(*<tuple>(<tuple>step)[1])
+        return 0
+
+
+cdef intptr_t[::1] grown(intptr_t[::1] words):
+    """A copy with room for as many again."""
+    return np.concatenate([words, np.zeros_like(words)])
+
+
+cdef class _Segment:
+    """Calls of C functions, one behind the other."""
+    cdef intptr_t[::1] entries, firsts, words
+    cdef int count, used
+    cdef Py_ssize_t scratch
+    cdef list arrays
+
+    def __init__(self):
+        self.entries, self.firsts = np.zeros((2, 16), np.intp)
+        self.words = np.zeros(256, np.intp)
+        self.count = self.used = 0
+        self.scratch = 0
+        self.arrays = []
+
+    cdef void add(self, Entry entry, const intptr_t* words, int count, Py_ssize_t scratch, object arrays):
+        if self.count == self.entries.shape[0]:
+            self.entries, self.firsts = grown(self.entries), grown(self.firsts)
+        while self.used + count > self.words.shape[0]:
+            self.words = grown(self.words)
+        self.entries[self.count] = <intptr_t>entry
+        self.firsts[self.count] = self.used
+        memcpy(&self.words[self.used], words, count * sizeof(intptr_t))
+        self.count += 1
+        self.used += count
+        self.scratch = max(self.scratch, scratch)
+        self.arrays.append(arrays)
+
+    cdef int run(self) except -1:
+        cdef int k
+        cdef float[::1] memory
+        cdef float* scratch = NULL
+        if self.scratch:
+            memory = workspace(self.scratch)  # of the thread that runs this, which may not be the one that recorded
+            scratch = &memory[0]
+        with nogil:
+            for k in range(self.count):
+                (<Entry>self.entries[k])(&self.words[self.firsts[k]], scratch)
+        return 0
+
+
+class recording:
+    """While the block runs, the kernel calls of this thread are written down: `with recording() as plan`."""
+
+    def __enter__(self):
+        global recorders
+        self._outer = getattr(_local, "plan", None)
+        _local.plan = plan = Plan()
+        recorders += 1
+        return plan
+
+    def __exit__(self, *exc_info):
+        global recorders
+        recorders -= 1
+        _local.plan = self._outer
+
+
+cpdef Plan current():
+    """The plan that calls of this thread are written into; None if there is none."""
+    return getattr(_local, "plan", None) if recorders else None
+
+
+def call(function, *arguments):
+    """`function(*arguments)`, written down as a Python call. What it calls is not written down a second time."""
+    cdef Plan plan = current()
+    if plan is None:
+        return function(*arguments)
+    _local.plan = None
+    try:
+        result = function(*arguments)
+    finally:
+        _local.plan = plan
+    plan.add_call(function, arguments)
+    return result
+
+
+cdef int issue(Entry entry, const intptr_t* words, int count, Py_ssize_t scratch, tuple arrays) except -1:
+    """Calls `entry` with its words and (if scratch > 0) so many float32 of scratch memory, and writes the call down."""
+    cdef float[::1] memory
+    cdef float* start = NULL
+    if scratch:
+        memory = workspace(scratch)
+        start = &memory[0]
+    with nogil:
+        entry(words, start)
+    cdef Plan plan
+    if recorders:
+        plan = current()
+        if plan is not None:
+            plan.add(entry, words, count, scratch, arrays)
+    return 0
+
+
+def count_allocation():
+    """To be called when buffers that kernels work on are made: what this thread has recorded may name old ones."""
+    _local.allocations = getattr(_local, "allocations", 0) + 1
+
+
+def allocations():
+    """How many buffers this thread has made."""
+    return getattr(_local, "allocations", 0)
+
+
+def address(cnp.ndarray array):
+    """Where the numbers of an array are."""
+    return <intptr_t>cnp.PyArray_DATA(array)
+
+
+cdef void copy_entry(const intptr_t* words, float* scratch) noexcept nogil:
+    memcpy(<void*>words[0], <const void*>words[1], words[2])
+
+
+cdef void clear_entry(const intptr_t* words, float* scratch) noexcept nogil:
+    memset(<void*>words[0], 0, words[1])
+
+
+cdef bint is_plain(cnp.ndarray array):
+    return cnp.PyArray_IS_C_CONTIGUOUS(array) and cnp.PyArray_TYPE(array) == cnp.NPY_FLOAT32
+
+
+def copy(source, out):
+    """out[...] = source, for host arrays of any type and shape."""
+    cdef intptr_t words[3]
+    if type(source) is cnp.ndarray and type(out) is cnp.ndarray and is_plain(source) and is_plain(out) \
+            and (<cnp.ndarray>source).size == (<cnp.ndarray>out).size and out.flags.writeable:
+        words = [<intptr_t>cnp.PyArray_DATA(out), <intptr_t>cnp.PyArray_DATA(source), cnp.PyArray_NBYTES(out)]
+        issue(copy_entry, words, 3, 0, (source, out))
+    else:
+        call(np.copyto, out, source)
+
+
+def clear(cnp.ndarray array):
+    """array[...] = 0, for a contiguous array of float32."""
+    cdef intptr_t words[2]
+    if is_plain(array):
+        words = [<intptr_t>cnp.PyArray_DATA(array), cnp.PyArray_NBYTES(array)]
+        issue(clear_entry, words, 2, 0, (array,))
+    else:
+        call(array.fill, 0)

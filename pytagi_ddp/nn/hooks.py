@@ -1,0 +1,66 @@
+"""Calls before and after each layer that computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from pytagi_ddp.nn.layer import BaseLayer
+
+Direction = Literal["forward", "backward"]
+Hook = Callable[["BaseLayer", Direction], None]
+
+
+class LeafHooks:
+    """The hooks of a network: functions of a leaf and "forward" or "backward", called around its part of a pass.
+
+    A leaf is a layer that computes, in blocks too. In the backward pass, a leaf after whose call its parameters have
+    their batch sums; leaves in front of the first one with parameters are not visited, unless the deltas of the input
+    are asked for. A block that is run again (`checkpoint_blocks`) calls its leaves' hooks again, with "forward".
+    """
+
+    def __init__(self) -> None:
+        self._pairs: list[HookHandle] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._pairs)
+
+    def add(self, handle: HookHandle) -> None:
+        self._pairs.append(handle)
+
+    def remove(self, handle: HookHandle) -> None:
+        if handle in self._pairs:
+            self._pairs.remove(handle)
+
+    def before(self, leaf: BaseLayer, direction: Direction) -> None:
+        for handle in self._pairs:
+            if handle.before is not None:
+                handle.before(leaf, direction)
+
+    def after(self, leaf: BaseLayer, direction: Direction) -> None:
+        for handle in reversed(self._pairs):
+            if handle.after is not None:
+                handle.after(leaf, direction)
+
+
+class HookHandle:
+    """A pair of hooks that can be taken off again: by `remove`, or at the end of a `with` block.
+
+    Attributes:
+        before, after: the functions, or None.
+    """
+
+    def __init__(self, hooks: LeafHooks, before: Hook | None, after: Hook | None):
+        self._hooks, self.before, self.after = hooks, before, after
+        hooks.add(self)
+
+    def remove(self) -> None:
+        """Takes the hooks off; does nothing the second time."""
+        self._hooks.remove(self)
+
+    def __enter__(self) -> HookHandle:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.remove()

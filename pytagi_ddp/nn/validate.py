@@ -1,0 +1,32 @@
+"""Checks of arrays that come from outside."""
+
+import numpy as np
+
+
+def flat_float32(values, what: str, size: int | None = None) -> np.ndarray:
+    """`values` of any real dtype, shape and strides as a flat float32 array.
+
+    Raises:
+        TypeError: values that are not real numbers. ValueError: not `size` of them.
+    """
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"{what} must hold real numbers, got dtype {array.dtype}")
+    with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and callers look for that
+        array = np.ascontiguousarray(array, np.float32).reshape(-1)
+    if size is not None and array.size != size:
+        raise ValueError(f"{what} must hold {size} values, got {array.size}")
+    return array
+
+
+def check_finite(values: np.ndarray, what: str) -> None:
+    """Raises ValueError if some of `values` are NaN or infinite."""
+    bad = values.size - np.count_nonzero(np.isfinite(values))
+    if bad:
+        raise ValueError(f"{what}: {bad} of {values.size} values are NaN or infinite")
+
+
+def check_variances(values: np.ndarray, what: str) -> None:
+    """Raises ValueError if some of the (finite) `values` are negative."""
+    if values.size and values.min() < 0:
+        raise ValueError(f"{what} holds variances and must not be negative, the smallest is {values.min()}")

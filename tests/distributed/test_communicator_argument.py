@@ -1,0 +1,40 @@
+"""Where a DDPSequential gets its communicator from."""
+
+import pytest
+
+from pytagi_ddp.distributed import initialize
+from pytagi_ddp.distributed.communicator import SerialCommunicator
+from pytagi_ddp.nn import DDPConfig, DDPSequential, Linear, Sequential
+
+
+def network() -> Sequential:
+    return Sequential(Linear(2, 3))
+
+
+def test_it_is_passed_in():
+    communicator = SerialCommunicator()
+    assert DDPSequential(network(), communicator=communicator).communicator is communicator
+
+
+def test_that_of_initialize_is_used():
+    communicator = initialize("serial")
+    try:
+        assert DDPSequential(network(), DDPConfig(backend="serial")).communicator is communicator
+        other = DDPSequential(network(), DDPConfig(backend="serial", device_ids=[0])).communicator
+        assert other is not communicator  # it was not made for what this one asks for
+    finally:
+        communicator.close()
+    assert DDPSequential(network(), DDPConfig(backend="serial")).communicator is not communicator
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rank": 1}, "DDPConfig asks for rank=1, the communicator has 0"),
+        ({"world_size": 2}, "DDPConfig asks for world_size=2, the communicator has 1"),
+        ({"backend": "mpi"}, "DDPConfig asks for backend='mpi', the communicator has 'serial'"),
+    ],
+)
+def test_one_that_does_not_fit_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        DDPSequential(network(), DDPConfig(**options), communicator=SerialCommunicator())

@@ -1,0 +1,204 @@
+"""What surrounds a network may build on: pending deltas, hooks around leaves, and state by kind."""
+
+import copy
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import nn
+from pytagi_ddp.nn.state import StateTensor
+from tests.nn.networks import random_batch, randomise
+
+ROOT = Path(__file__).parents[2]
+
+
+def network(**options) -> nn.Sequential:
+    main = nn.LayerBlock(nn.Conv2d(2, 2, 3, padding=1, bias=False), nn.MixtureReLU(), nn.BatchNorm2d(2))
+    block = nn.ResNetBlock(main, nn.LayerBlock(nn.Conv2d(2, 2, 1)))
+    stem = nn.Conv2d(1, 2, 3, padding=1, in_width=4, in_height=4)
+    return randomise(nn.Sequential(stem, nn.ReLU(), block, nn.Linear(32, 3), **options))
+
+
+def backpropagate(net, seed: int = 0, batch: int = 6) -> None:
+    x, _, delta_mu, delta_var = random_batch(net, batch, seed)
+    net(x)
+    net.set_delta_z(delta_mu, delta_var)
+    net.backward()
+
+
+def test_pending_deltas_follow_a_step():
+    net = network()
+    assert (net.pending.samples, net.pending.waiting, net.pending.adds) == (0, 0, False)
+    backpropagate(net)
+    assert (net.pending.samples, net.pending.waiting, net.pending.cap) == (6, 6, 2.0)
+    backpropagate(net)
+    assert net.pending.waiting == 6  # replaced, not added
+    net.step()
+    assert (net.pending.samples, net.pending.waiting) == (6, 0)
+
+
+def test_accumulated_passes_are_one_batch():
+    net = randomise(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
+    whole = copy.deepcopy(net)
+    backpropagate(net, seed=8)
+    net.step()  # what is applied is not added to
+    backpropagate(whole, seed=8)
+    whole.step()
+    x, _, delta_mu, delta_var = random_batch(net, 9)
+    parts = (slice(0, 4), slice(4, 5), slice(5, 9))
+    with net.accumulate():
+        for part in parts[:2]:
+            net(x[part])
+            net.set_delta_z(delta_mu[part], delta_var[part])
+            net.backward()
+    net(x[parts[2]])
+    net.set_delta_z(delta_mu[parts[2]], delta_var[parts[2]])
+    net.backward()
+    assert net.pending.waiting == 9
+    whole(x)
+    whole.set_delta_z(delta_mu, delta_var)
+    whole.backward()
+    for a, b in zip(net.arena.delta, whole.arena.delta, strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-5 * np.abs(b).max())
+    net.step()
+    backpropagate(net)
+    assert net.pending.waiting == 6  # the step has ended the accumulation
+
+
+@pytest.mark.parametrize("checkpoint_blocks", [False, True])
+def test_hooks_around_every_leaf(checkpoint_blocks):
+    net = network(checkpoint_blocks=checkpoint_blocks)
+    twin = copy.deepcopy(net)
+    keys = {leaf: key for key, leaf in net.named_leaves()}
+    calls = []
+
+    def record(when):
+        return lambda leaf, direction: calls.append((when, direction, keys[leaf]))
+
+    with net.add_hook(record("before"), record("after")):
+        backpropagate(net)
+        inside = copy.deepcopy(net)
+    forward = list(keys.values())
+    expected = [(when, "forward", key) for key in forward for when in ("before", "after")]
+    assert calls[: len(expected)] == expected
+    backward = calls[len(expected) :]
+    learned = [key for key in forward if not key.startswith("ReLU")]
+    order = ["Linear.3", "Conv2d.shortcut.2.0", "BatchNorm2d.main.2.2", "MixtureReLU.main.2.1", "Conv2d.main.2.0"]
+    order += ["ReLU.1", "Conv2d.0"]
+    assert backward == [(when, "backward", key) for key in order for when in ("before", "after")]
+    assert set(learned) <= set(order)
+    calls.clear()
+    backpropagate(net)
+    backpropagate(inside)
+    assert calls == []  # taken off; and a copy has none
+    backpropagate(twin)
+    assert np.array_equal(net.arena.theta, twin.arena.theta)
+
+
+def test_a_hook_sees_complete_sums():
+    net = network()
+    backpropagate(net)
+    expected = {key: np.array(leaf.delta_mu_w) for key, leaf in net.named_leaves()}
+    seen = {}
+    keys = {leaf: key for key, leaf in net.named_leaves()}
+
+    def after(leaf, direction):
+        if direction == "backward":
+            seen[keys[leaf]] = np.array(leaf.delta_mu_w)
+
+    net.arena.delta[...] = 7
+    handle = net.add_hook(after=after)
+    backpropagate(net)
+    handle.remove()
+    handle.remove()
+    assert len(seen) == 7
+    assert all(np.array_equal(seen[key], expected[key]) for key in seen)
+
+
+class Counter(nn.BaseLayer):
+    """Adds what it carries to its input, and counts its training passes."""
+
+    name = "Counter"
+
+    def state_tensors(self):
+        size = self.in_shape.size
+        return StateTensor("memory", size, "carried", initial=1), StateTensor("passes", 1, "running", variance=True)
+
+    def forward(self, state):
+        mu = state.mu + self.state["memory"]
+        self.state["memory"][...] = mu[-1]
+        if self.training and not self.again:
+            self.state["passes"] += 1
+        return state._replace(mu=mu)
+
+    def backward(self, delta, pool, need_input, accumulate):
+        return delta
+
+
+def carrying(**options) -> nn.Sequential:
+    block = nn.LayerBlock(Counter(), nn.Linear(2, 2))
+    block.layers[0].num_sums = 1
+    return nn.Sequential(nn.Linear(2, 2), block, nn.Linear(2, 1), **options)
+
+
+def test_state_is_laid_out_saved_and_reset_by_kind(tmp_path):
+    net = carrying()
+    assert (net.arena.statistics.size, net.arena.carried.size) == (1, 2)
+    x = np.ones((1, 2))
+    net(x)
+    carried = net.arena.carried.copy()
+    assert not np.array_equal(carried, [1, 1])
+    assert "Counter.1.0.running" in net.state_dict() and "Counter.1.0.carried" not in net.state_dict()
+    with_memory = net.state_dict(carried=True)
+    assert np.array_equal(with_memory["Counter.1.0.carried"][0], carried)
+    twin = copy.deepcopy(net)
+    assert np.array_equal(twin.arena.carried, carried)
+    net.save(tmp_path / "plain")
+    net.save(tmp_path / "carried", carried=True)
+    net.reset_state()
+    assert np.array_equal(net.arena.carried, [1, 1])
+    net.load(tmp_path / "plain")
+    assert np.array_equal(net.arena.carried, [1, 1]) and net.arena.statistics == [1]
+    net.load(tmp_path / "carried")
+    assert np.array_equal(net.arena.carried, carried)
+    net.reset_state()
+    net.load_state_dict(with_memory)
+    assert np.array_equal(net.arena.carried, carried)
+    with_memory["Counter.1.0.running"] = (np.float32([-1]), *with_memory["Counter.1.0.running"][1:])
+    with pytest.raises(ValueError, match="must not be negative"):
+        net.load_state_dict(with_memory)
+
+
+def test_passes_that_are_repeated_or_only_look_change_no_state():
+    net, recomputed = carrying(), carrying(checkpoint_blocks=True)
+    recomputed.load_state_dict(net.state_dict())
+    for step in range(2):
+        for one in (net, recomputed):
+            backpropagate(one, step, 3)
+            one.step()
+        assert np.array_equal(net.arena.theta, recomputed.arena.theta)
+        assert np.array_equal(net.arena.carried, recomputed.arena.carried)
+        assert net.arena.statistics == recomputed.arena.statistics == [step + 1]
+    before = net.arena.carried.copy()
+    net.predict(np.ones((5, 2)), batch_size=2)
+    net.profile(np.ones((5, 2)), repeat=1)
+    assert np.array_equal(net.arena.carried, before) and net.arena.statistics == [2]
+
+
+def test_nobody_outside_nn_reaches_into_a_network_or_layer():
+    folders = ("pytagi_ddp", "examples", "benchmarks")
+    outside = [path.relative_to(ROOT).as_posix() for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    private = re.compile(r"\b(model|net|network|leaf|layer|norm|node|wrapper|trainer)\._[a-z]\w*")
+    found = [
+        f"{name}: {match.group()}"
+        for name in outside
+        if not name.startswith("pytagi_ddp/nn/")
+        for match in private.finditer((ROOT / name).read_text())
+        if not match.group().endswith(("_fields", "_replace"))
+    ]
+    assert found == []
+    by_class = re.compile(r"isinstance\([^)]*BatchNorm2d|running_mean")
+    files = [name for name in outside if name.startswith("pytagi_ddp/") and not name.endswith("nn/batch_norm.py")]
+    assert [name for name in files if by_class.search((ROOT / name).read_text())] == []

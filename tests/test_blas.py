@@ -1,0 +1,46 @@
+"""Which kernels the BLAS takes, and what is said where they are pinned to those of another processor."""
+
+import subprocess
+import sys
+
+import pytest
+from threadpoolctl import threadpool_info
+
+from pytagi_ddp import blas
+from pytagi_ddp.blas import Blas, blas_in_use
+
+
+def test_kernels_are_those_that_the_library_names(monkeypatch):
+    monkeypatch.delenv(blas.VARIABLE, raising=False)
+    found = blas_in_use()
+    pools = {(f"{p['internal_api']} {p['version']}", p.get("architecture")) for p in threadpool_info()}
+    assert (found.library, found.kernels) in pools
+    assert (found.pin, found.unpinned, found.advice) == (None, found.kernels, "")
+    assert str(found) == f"{found.library} with kernels for {found.kernels}"
+
+
+def test_a_pin_is_named_with_what_to_do(monkeypatch):
+    """In a process of its own: OpenBLAS reads the variable when it is loaded."""
+    monkeypatch.delenv(blas.VARIABLE, raising=False)
+    free = blas_in_use()
+    other = "Nehalem"  # kernels that every x86-64 processor can run, and that none of today's would choose
+    if not free.library.startswith("openblas") or free.kernels == other:
+        pytest.skip(f"{free} cannot be pinned to {other}")
+    monkeypatch.setenv(blas.VARIABLE, other)
+    code = "from pytagi_ddp.blas import blas_in_use as b; print(*b(), str(b()), b().advice, sep='\\n')"
+    lines = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
+    if lines[1] == free.kernels:
+        pytest.skip(f"{free.library} has no kernels for {other} beside those for {free.kernels}")
+    assert lines[:4] == [free.library, other, other, free.kernels]
+    assert lines[4] == f"{free.library} with kernels for {other}, pinned by {blas.VARIABLE}={other} (without it: " + (
+        f"{free.kernels})"
+    )
+    assert lines[5].startswith(f"unset {blas.VARIABLE}: ")
+
+
+@pytest.mark.parametrize("unpinned", ["SkylakeX", blas.UNKNOWN])
+def test_a_pin_to_the_kernels_of_this_cpu_needs_no_advice(unpinned):
+    pinned = Blas("openblas 1", "SkylakeX", "SkylakeX", unpinned)
+    assert pinned.advice == ""
+    assert f"pinned by {blas.VARIABLE}=SkylakeX" in str(pinned)
+    assert Blas("openblas 1", "Haswell", "Haswell", "SkylakeX").advice != ""
