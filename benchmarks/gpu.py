@@ -106,7 +106,7 @@ def attempt(section: str, report: Callable[[], object], say: Callable[[str], Non
     except Exception:
         say(f"{section} failed:\n{traceback.format_exc()}")
     finally:
-        cuda.allow_tf32 = cuda.use_graphs = False
+        cuda.allow_tf32, cuda.replay_launches, cuda.use_graphs = False, True, False
 
 
 def main() -> None:

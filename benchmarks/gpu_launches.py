@@ -1,8 +1,12 @@
-"""Launches and copies of a training step on a GPU, counted without one: `python -m benchmarks.gpu` starts this.
+"""Launches and copies of a training step on a GPU, and the host's time for it, without one.
 
-The networks run as in Numba's simulator, but the kernels do nothing; so the time of a step is that of this library's
-Python, to which a GPU adds CuPy's and the driver's part of each launch. The simulator has its own tiles for products:
-a GPU may cut a product into parts where this count does not, or the reverse, which is one launch more or less.
+`python -m benchmarks.gpu` starts this. The networks run as in Numba's simulator, but kernels and copies on the device
+do nothing: an empty function stands in for each call to CuPy and the driver, whose own time a GPU adds. Walked: every
+layer runs as Python. Replayed: the recorded calls are made again (`pytagi_ddp.cuda.replay_launches`). Both hold what a
+step does anew each time: checks and copies of the input and the observations, and the copies of the results.
+
+The simulator has its own tiles for products: a GPU may cut a product into parts where this count does not, or the
+reverse, which is one launch more or less.
 """
 
 import time
@@ -11,44 +15,59 @@ import numpy as np
 
 from benchmarks.training_step import WORKLOADS
 from pytagi_ddp import cuda
+from pytagi_ddp.kernels.cuda import array
 from pytagi_ddp.kernels.cuda.compile import Kernel
 from pytagi_ddp.kernels.cuda.recorder import recording
 from pytagi_ddp.nn import OutputUpdater, Sequential
 
 CHOSEN = ("mlp-128-b32", "mlp-4096-b256", "mnist-cnn-b128", "resnet18-b16")
-STEPS = 5
+STEPS, SECONDS = 5, 0.5  # at least, of each measurement
 
 
 def no_kernel(self: Kernel, grid: tuple[int, ...], arguments: list) -> None:
     """Takes the place of `Kernel._simulate`."""
 
 
-def training_step(net: Sequential, batch: int) -> None:
-    x, y = np.ones((batch, net.in_shape.size), np.float32), np.ones(batch * net.out_shape.size, np.float32)
+def no_copy(source: np.ndarray, out: np.ndarray) -> None:
+    """Takes the place of `array._simulated_copy` on the device."""
+
+
+def training_step(net: Sequential, updater: OutputUpdater, x: np.ndarray, y: np.ndarray) -> None:
     net(x)
-    OutputUpdater(net.device).update(net.output_z_buffer, y, y, net.input_delta_z_buffer)
+    updater.update(net.output_z_buffer, y, y, net.input_delta_z_buffer)
     net.backward()
     net.step()
+
+
+def microseconds(*step) -> float:
+    """The least time of a step."""
+    times, end = [], time.perf_counter() + SECONDS
+    while len(times) < STEPS or time.perf_counter() < end:
+        start = time.perf_counter()
+        training_step(*step)
+        times.append(time.perf_counter() - start)
+    return min(times) * 1e6
 
 
 def main() -> None:
     if not cuda.is_simulated():
         raise SystemExit("this needs NUMBA_ENABLE_CUDASIM=1")
-    Kernel._simulate = no_kernel
-    print(f"{'network':16}{'launches':>10}{'copies':>8}{'Python':>11}")
+    Kernel._simulate, array._simulated_copy = no_kernel, no_copy
+    print(f"{'network':16}{'launches':>10}{'copies':>8}{'host, walked':>16}{'replayed':>12}")
     for name in CHOSEN:
         make, batch = WORKLOADS[name]
         net = make()
         net.to_device("cuda")
-        training_step(net, batch)
-        times = []
-        for _ in range(STEPS):
-            with recording() as work:
-                start = time.perf_counter()
-                training_step(net, batch)
-                times.append(time.perf_counter() - start)
+        x, y = np.ones((batch, net.in_shape.size), np.float32), np.ones(batch * net.out_shape.size, np.float32)
+        step = net, OutputUpdater(net.device), x, y
+        training_step(*step)
+        with recording() as work:
+            training_step(*step)
         launches = sum(function.__name__ == no_kernel.__name__ for function, _ in work)
-        print(f"{name:16}{launches:10}{len(work) - launches:8}{min(times) * 1e3:8.2f} ms")
+        times = []
+        for cuda.replay_launches in (False, True):
+            times.append(microseconds(*step))
+        print(f"{name:16}{launches:10}{len(work) - launches:8}{times[0]:13.0f} us{times[1]:9.0f} us")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from pytagi_ddp.kernels.cuda.recorder import recording, replay
 from pytagi_ddp.nn import Conv2d, Linear, OutputUpdater, Sequential
 
 PEAK_SIZE = 8192
+WAYS = {"walked": (False, False), "replayed": (True, False), "graphs": (True, True)}  # replay_launches, use_graphs
 STEPS = ("mlp-128-b32", "mlp-128-b512", "mlp-4096-b256", "mnist-cnn-b128", "resnet18-b128")
 RESNET_BATCHES = (128, 256, 512)
 
@@ -169,9 +170,9 @@ def report_layers(peak: dict[bool, float], say: Callable[[str], None]) -> None:
 
 
 def report_steps(peak: dict[bool, float], say: Callable[[str], None]) -> None:
-    """Whole steps with and without graphs; host: the time until a step is queued."""
+    """Whole steps walked in Python, replayed, and as graphs; host: the time until a step is queued."""
     say(
-        f"{'whole step':16}{'type':>6}{'graphs':>8}{'step':>12}{'host':>11}{'launches':>10}{'samples/s':>12}"
+        f"{'whole step':16}{'type':>6}{'how':>10}{'step':>12}{'host':>11}{'launches':>10}{'samples/s':>12}"
         f"{'TFLOP/s':>10}{'of peak':>9}{'memory':>10}"
     )
     for name in (*STEPS, *(f"resnet18-b{batch}" for batch in RESNET_BATCHES[1:])):
@@ -181,16 +182,17 @@ def report_steps(peak: dict[bool, float], say: Callable[[str], None]) -> None:
         step()
         with recording() as work:
             step()
-        for cuda.allow_tf32, cuda.use_graphs in itertools.product(peak, (False, True)):
+        for cuda.allow_tf32, (how, switches) in itertools.product(peak, WAYS.items()):
+            cuda.replay_launches, cuda.use_graphs = switches
             time_taken = seconds(step)
             rate = step.flops / time_taken
             say(
-                f"{name:16}{'TF32' if cuda.allow_tf32 else 'fp32':>6}{'yes' if cuda.use_graphs else 'no':>8}"
+                f"{name:16}{'TF32' if cuda.allow_tf32 else 'fp32':>6}{how:>10}"
                 f"{time_taken * 1e3:9.2f} ms{host_seconds(step) * 1e3:8.2f} ms{len(work):10}"
                 f"{step.batch / time_taken:12.0f}{rate / 1e12:10.1f}{rate / peak[cuda.allow_tf32]:9.0%}"
                 f"{cupy.get_default_memory_pool().total_bytes() / 2**30:6.2f} GiB"
             )
-        cuda.allow_tf32 = cuda.use_graphs = False
+        cuda.allow_tf32, cuda.replay_launches, cuda.use_graphs = False, True, False
         del step, workload, work
         cupy.get_default_memory_pool().free_all_blocks()
 

@@ -6,9 +6,11 @@ CuPy, or Numba's simulator (in which `Sequential.to_device("cuda")` works, on th
 Attributes:
     allow_tf32: matrix products may round their factors to TF32 (10 bits of mantissa) and use tensor cores, on GPUs of
         compute capability 8.0 and later. False by default, as in PyTorch: variances are often far smaller than means.
-    use_graphs: a training step is captured as CUDA graphs and replayed, which saves the host the time of some 240
-        launches for a ResNet18 step. The first step of a batch size runs as usual, the second one captures. A layer's
-        `momentum` or `eps` that is changed later is not seen. False by default until it has been measured on a GPU.
+    replay_launches: the launches and copies of a training step are recorded in the second step of a batch size, and
+        from then on queued again as they were, without a walk through the layers in Python. True by default. What
+        changes them (batch size, mode, options, a layer's `eps` or `momentum`, ...) is seen, and recorded anew.
+    use_graphs: likewise, but as CUDA graphs, which also saves the host the calls to the driver (some 340 launches for
+        a ResNet18 step). False by default until it has been measured on a GPU.
 """
 
 import warnings
@@ -17,6 +19,7 @@ from types import ModuleType
 from uuid import UUID
 
 allow_tf32: bool = False
+replay_launches: bool = True
 use_graphs: bool = False
 
 _NEEDED = {"cupy": "cupy-cuda13x[ctk]", "numba_cuda": "numba-cuda[cu13]"}

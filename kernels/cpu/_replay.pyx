@@ -28,8 +28,6 @@ cdef class Plan:
     Attributes:
         calls: how many there are.
     """
-    cdef list steps  # _Segment, or (function, arguments)
-    cdef readonly int calls
 
     def __init__(self):
         self.steps = []

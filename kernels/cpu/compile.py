@@ -66,13 +66,17 @@ def loop(function: Callable) -> Callable:
     """
     form = cache(partial(_jit, function))
 
+    def compiled_for(first) -> Callable:
+        return form(first.size >= PARALLEL_MIN and get_threads() > 1)
+
     def run(first, *rest):
-        compiled = form(first.size >= PARALLEL_MIN and get_threads() > 1)
+        compiled = compiled_for(first)
         result = compiled(first, *rest)
         if (plan := current()) is not None:
             _write_down(plan, compiled, (first, *rest))
         return result
 
+    run.compiled_for = compiled_for
     return update_wrapper(run, function)
 
 

@@ -11,6 +11,7 @@ from pytagi_ddp.kernels.cpu.extension import load
 from pytagi_ddp.kernels.cpu.threads import get_threads
 
 _replay = load("_replay")
+Express = load("_express").Express
 
 use_graphs = True  # False: every step walks through the layers
 
@@ -25,6 +26,8 @@ class Graphs:
 
     def __init__(self, array: Any):
         self._parts: dict[Hashable, _Part] = {}
+        self.express = Express()
+        self.plan: Any = None  # of the part that ran last, if it was replayed
 
     def run(
         self,
@@ -43,8 +46,9 @@ class Graphs:
             function: calls kernels, and does nothing else that a replay would miss.
             prepare: called before `function` is, and not recorded: what layers have to remember for it.
         """
+        self.plan = None
         if not use_graphs:
-            self._parts.clear()
+            self.clear()
             if prepare is not None:
                 prepare()
             return function()
@@ -52,6 +56,7 @@ class Graphs:
         part = self._parts.get(key)
         if part is not None and part.plan is not None:
             part.plan.run()
+            self.plan = part.plan
             return part.result
         if prepare is not None:
             prepare()
@@ -62,13 +67,14 @@ class Graphs:
             with _replay.recording() as plan:
                 result = function()
         if _replay.allocations() != before:
-            self._parts.clear()
+            self.clear()
         self._parts[key] = _Part(plan if part is not None and _replay.allocations() == before else None, result)
         return result
 
     def clear(self) -> None:
         """Forgets all parts; call when layers change what they call."""
         self._parts.clear()
+        self.express.clear()
 
 
 class _Part:

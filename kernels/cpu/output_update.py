@@ -3,12 +3,24 @@
 from numba import prange
 
 from pytagi_ddp.kernels.cpu.compile import loop
+from pytagi_ddp.kernels.cpu.entries import entry_of
+from pytagi_ddp.kernels.cpu.extension import load
 from pytagi_ddp.kernels.formulas.update import heteros_delta, observation_delta
+
+_express = load("_express")
+express_update = _express.update  # `OutputUpdater.update` in its common case; False where that is not met
+
+
+def update(mu, var, jcb, obs, var_obs, delta_mu, delta_var):
+    """One observation for each output."""
+    arguments = (mu, var, jcb, obs, var_obs, delta_mu, delta_var)
+    _update(*arguments)
+    if not _express.has_update() and (found := entry_of(_update.compiled_for(mu[:0]), arguments)) is not None:
+        _express.offer_update(*found)
 
 
 @loop
-def update(mu, var, jcb, obs, var_obs, delta_mu, delta_var):
-    """One observation for each output."""
+def _update(mu, var, jcb, obs, var_obs, delta_mu, delta_var):
     for i in prange(mu.size):
         delta_mu[i], delta_var[i] = observation_delta(mu[i], var[i], jcb[i], obs[i], var_obs[i])
 

@@ -4,6 +4,7 @@ A model on GPU i uses `arrays(i)`, which has the functions of `kernels.cpu.array
 current stream of that GPU; the host waits only where a NumPy array is handed out. Memory of transfers is pinned.
 """
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -17,13 +18,16 @@ import numpy as np
 
 from pytagi_ddp.kernels.cuda.arrival import Arrival
 from pytagi_ddp.kernels.cuda.compile import SIMULATOR
-from pytagi_ddp.kernels.cuda.recorder import queue
+from pytagi_ddp.kernels.cuda.recorder import meets_host, queue
 
 if SIMULATOR or find_spec("cupy") is None:  # kernels compile without CuPy, and run without it in the simulator
     cupy = None
 else:
     import cupy
     import cupyx
+
+TO_HOST, TO_DEVICE = "a copy to the host", "a copy from the host"
+WORD = 8  # bytes that an argument of a kernel has at most
 
 
 def nccl() -> ModuleType:
@@ -57,19 +61,36 @@ def address(array) -> int:
     return array.ctypes.data if SIMULATOR else array.data.ptr
 
 
-def load_function(index: int, cubin: bytes, name: str) -> Callable:
+class Packed(tuple):
+    """Arguments of a launch as CuPy takes them without looking at them again: a pointer to each in `words`."""
+
+    words: np.ndarray
+
+
+class Function:
     """The kernel `name` of a cubin, on GPU `index`: callable as (grid, block, arguments) from any device."""
-    with on_device(index):
-        module = cupy.cuda.function.Module()
-        module.load(cubin)
-        function = module.get_function(name)
 
-    def launch(grid, block, arguments):
+    def __init__(self, index: int, cubin: bytes, name: str):
         with on_device(index):
-            function(grid, block, arguments)
+            module = cupy.cuda.function.Module()
+            module.load(cubin)
+            self._function = module.get_function(name)
+        self._index, self.__name__ = index, name
 
-    launch.__name__ = name
-    return launch
+    def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: list) -> None:
+        with on_device(self._index):
+            self._function(grid, block, arguments)
+
+    def prepare(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: list) -> tuple[Callable, tuple]:
+        """The same launch as (function, arguments), for use while its GPU is current and its arrays are alive."""
+        words = b"".join(
+            a.tobytes().ljust(WORD, b"\0") if isinstance(a, np.generic) else address(a).to_bytes(WORD, sys.byteorder)
+            for a in arguments
+        )
+        memory = np.frombuffer(words, np.uint64)
+        packed = Packed(cupy.cuda.function.CPointer(memory.ctypes.data + i) for i in range(0, len(words), WORD))
+        packed.words = memory
+        return self._function, (grid, block, packed)
 
 
 def pinned(size: int, dtype=np.float32) -> np.ndarray:
@@ -90,6 +111,7 @@ class SideStream:
 
         Returns an event after that work. What is queued later runs beside it, unless it comes after `join`.
         """
+        meets_host("work on a second stream")
         with on_device(self._index):
             ready, done = _event(), _event()
             ready.record(cupy.cuda.get_current_stream())
@@ -151,6 +173,7 @@ class Arrays:
 
     def synchronize(self) -> None:
         """Waits until everything on the current stream is done."""
+        meets_host("a wait for the device")
         with on_device(self.index):
             cupy.cuda.get_current_stream().synchronize()
 
@@ -162,6 +185,7 @@ class Arrays:
         """A NumPy copy of `array`; waits for the work that makes it."""
         if isinstance(array, np.ndarray):
             return array.copy()
+        meets_host(TO_HOST)
         with on_device(self.index):
             return array.get()
 
@@ -171,12 +195,14 @@ class Arrays:
         """A flat copy for the user that later work leaves alone; it arrives while the host goes on."""
         if array.size == 0:
             return Arrival(np.empty(0, array.dtype), None)
+        meets_host(TO_HOST)
         with on_device(self.index):
             values = pinned(array.size, array.dtype)
             array.data.copy_to_host_async(values.ctypes.data, array.nbytes)
             return Arrival(values, self._done(values).synchronize)
 
     def _send(self, source: np.ndarray, out) -> None:
+        meets_host(TO_DEVICE)
         values = pinned(out.size, out.dtype)
         np.copyto(values, source.reshape(-1), casting="same_kind")
         out.data.copy_from_host_async(values.ctypes.data, out.nbytes)
@@ -199,6 +225,15 @@ def _fill_zero(array) -> None:
 
 def _copy_on_device(source, out) -> None:
     out.data.copy_from_device_async(source.data, out.nbytes)
+
+
+def _simulated_copy(source: np.ndarray, out: np.ndarray) -> None:
+    """On the device; a name of its own, which `benchmarks.gpu_launches` replaces."""
+    _copy_reshaped(source, out)
+
+
+def _copy_reshaped(source: np.ndarray, out: np.ndarray) -> None:
+    np.copyto(out.view(np.ndarray), source.view(np.ndarray).reshape(out.shape))
 
 
 class SimulatedArray(np.ndarray):
@@ -224,21 +259,28 @@ class SimulatedArrays:
         return np.full(shape, unwritten, dtype).view(SimulatedArray)
 
     def zeros(self, shape, dtype=np.float32) -> SimulatedArray:
-        return np.zeros(shape, dtype).view(SimulatedArray)
+        array = self.empty(shape, dtype)
+        self.clear(array)
+        return array
 
     def clear(self, array: SimulatedArray) -> None:
         queue(array.fill, 0)
 
     def copy(self, source: np.ndarray, out: np.ndarray) -> None:
-        queue(np.copyto, out.view(np.ndarray), source.view(np.ndarray).reshape(out.shape))
+        if isinstance(source, SimulatedArray) and isinstance(out, SimulatedArray):
+            queue(_simulated_copy, source, out)
+        else:
+            meets_host(TO_DEVICE if isinstance(out, SimulatedArray) else TO_HOST)
+            _copy_reshaped(source, out)
 
     def synchronize(self) -> None:
-        pass
+        meets_host("a wait for the device")
 
     def place(self, source: np.ndarray, into: SimulatedArray | None = None) -> SimulatedArray:
         return _place(self, source, into)
 
     def to_host(self, array: np.ndarray) -> np.ndarray:
+        meets_host(TO_HOST)
         return np.array(array.view(np.ndarray))
 
     visible = to_host

@@ -25,8 +25,8 @@ NVVM makes PTX, nvJitLink a cubin, and CuPy loads and launches it on its current
 time instead of the 90 of a numba launch, no second owner of contexts and streams, and the compile lane sees the very
 code that runs. Cubins are kept in the folder of `kernels.cpu.compile.cache_folder`, which is named after the sources.
 A launch runs on the device of its arrays. `kernels.cuda.array` supplies what that takes: `device_of(array) -> int`,
-`compute_capability(device) -> (major, minor)` and `load_function(device, cubin, name)`, a callable(grid, block,
-arguments) which launches on that device's current stream, entering the device first if it is not the current one.
+`compute_capability(device) -> (major, minor)` and `Function(device, cubin, name)`, a callable(grid, block, arguments)
+which launches on that device's current stream, entering the device first if it is not the current one.
 
 With NUMBA_ENABLE_CUDASIM=1 the same functions run in numba's simulator over NumPy arrays, every access bounds-checked.
 """
@@ -263,7 +263,7 @@ class Kernel:
                 with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
                     file.write(cubin)
                 os.replace(file.name, path)  # whole or not at all, whatever other ranks do
-        function = self._loaded[device, variant] = _array().load_function(device, cubin, self.name)
+        function = self._loaded[device, variant] = _array().Function(device, cubin, self.name)
         return function
 
 

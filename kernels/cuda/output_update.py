@@ -40,6 +40,11 @@ def _update_heteros(mu, var, jcb, obs, delta_mu, delta_var, n):
         )
 
 
+def express_update(states, mu_obs, var_obs, deltas):
+    """`OutputUpdater.update` in its common case; False where that is not met: on a GPU, never."""
+    return False
+
+
 def update(mu, var, jcb, obs, var_obs, delta_mu, delta_var):
     """One observation for each output."""
     _update.launch(blocks(mu.size, THREADS), mu, var, jcb, obs, var_obs, delta_mu, delta_var, mu.size)

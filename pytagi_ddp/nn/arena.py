@@ -5,6 +5,8 @@ what data-parallel training adds over ranks: packing costs nothing, and one all-
 """
 
 import math
+from collections.abc import Callable
+from functools import cache
 from types import ModuleType
 
 import numpy as np
@@ -17,6 +19,7 @@ SEGMENT = 16_384  # parameters that one thread updates at a time
 HEADER = 3  # tail[:3]: samples, ranks with samples, ranks that ask to stop
 
 
+@cache
 def cap_factor(samples: int) -> float:
     """Divisor c of the cap sqrt(s)/c on one step's change: 0.1, 2 or 3 for 1, 2-255 or more samples; 1 for none."""
     from pytagi_ddp.kernels.formulas import update  # here, because `import pytagi_ddp` shall not wait for Numba
@@ -109,12 +112,18 @@ class ParameterArena:
         self._factors = zeros(2)  # scale and cap of the step
         self._unchecked: Array | None = None  # counts of deltas that were not finite, in the last step
 
-    def step(self, cap: float, scale: float = 1.0) -> None:
+    @property
+    def step_memory(self) -> tuple[Array, Array]:
+        """(scale and cap of a step, counts of its deltas that were not finite): what a step reads and writes."""
+        return self._factors, self._non_finite
+
+    def step(self, cap: float, scale: float = 1.0, run: Callable[[Callable[[], None]], None] | None = None) -> None:
         """Adds the capped deltas to every parameter.
 
         Args:
             cap: divisor c of the cap, see `cap_factor`.
             scale: factor on the batch sums (1/R for the average over R ranks); 0 for no step.
+            run: calls what it is given, or replays it; None: calls it.
 
         Raises:
             FloatingPointError: some delta is not finite; the parameters it belongs to were left as they were. On a
@@ -122,7 +131,8 @@ class ParameterArena:
         """
         self.check()
         self._kernels.array.copy(np.array([scale, cap], np.float32), self._factors)
-        self._apply()
+        self._apply() if run is None else run(self._apply)
+        self.finish()
 
     def step_pooled(self, average: bool) -> None:
         """`step` after `tail` has been added over all ranks: scale and cap follow from the samples and ranks in it.
@@ -132,10 +142,14 @@ class ParameterArena:
         self.check()
         self._kernels.step.pooled_factors(self.tail[:HEADER], self._factors, average)
         self._apply()
+        self.finish()
 
     def _apply(self) -> None:
         counts = (self._negative, self._non_finite)
         self._kernels.step.step(*self.theta, *self.delta, self._factors, self._starts, self._stops, *counts)
+
+    def finish(self) -> None:
+        """Looks for deltas that were not finite, now or (on a GPU) with the next step or `check`."""
         self._unchecked = self._kernels.array.snapshot(self._non_finite)
         if not self._kernels.array.asynchronous:
             self.check()

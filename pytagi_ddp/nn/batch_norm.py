@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from pytagi_ddp.nn.norm import Norm
+from pytagi_ddp.nn.norm import Norm, Setting
 from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State, StateTensor, apply_jacobian
 
 
@@ -35,6 +35,7 @@ class BatchNorm2d(Norm):
     """
 
     name = "BatchNorm2d"
+    momentum = Setting()
 
     def __init__(
         self,

@@ -124,24 +124,24 @@ class BaseDeltaStates(OnDevice):
     """
 
     def __init__(self, size: int | None = None, block_size: int | None = None):
-        self._memory = self._array.zeros((2, 0))
+        self.memory = self._array.zeros((2, 0))
         self.set_size(size or 0, block_size or 1)
 
     def set_size(self, new_size: int, new_block_size: int) -> str:
         """Makes room for `new_size` values in `new_block_size` samples; memory is kept when it is large enough."""
         if new_block_size < 1 or new_size % new_block_size:
             raise ValueError(f"{new_size} values are no whole number of units for {new_block_size} samples")
-        if self._memory.shape[1] < new_size:
-            self._memory = self._array.zeros((2, new_size))
+        if self.memory.shape[1] < new_size:
+            self.memory = self._array.zeros((2, new_size))
         self.block_size, self.actual_size = new_block_size, new_size // new_block_size
         return f"{new_size} values, {new_block_size} samples"
 
     def move(self, device: str) -> None:
         """Takes the deltas to `device`."""
         if device != self.device:
-            memory = self._array.visible(self._memory)
+            memory = self._array.visible(self.memory)
             self.device = device
-            self._memory = self._array.place(memory)
+            self.memory = self._array.place(memory)
 
     @property
     def size(self) -> int:
@@ -151,23 +151,23 @@ class BaseDeltaStates(OnDevice):
     def arrays(self) -> tuple[Array, Array]:
         """Deltas of means and of variances where they are, each (block_size, actual_size)."""
         shape = (self.block_size, self.actual_size)
-        return self._memory[0, : self.size].reshape(shape), self._memory[1, : self.size].reshape(shape)
+        return self.memory[0, : self.size].reshape(shape), self.memory[1, : self.size].reshape(shape)
 
     @property
     def delta_mu(self) -> np.ndarray:
-        return self._array.visible(self._memory[0, : self.size])
+        return self._array.visible(self.memory[0, : self.size])
 
     @delta_mu.setter
     def delta_mu(self, values) -> None:
-        self._array.copy(flat_float32(values, "delta_mu", self.size), self._memory[0, : self.size])
+        self._array.copy(flat_float32(values, "delta_mu", self.size), self.memory[0, : self.size])
 
     @property
     def delta_var(self) -> np.ndarray:
-        return self._array.visible(self._memory[1, : self.size])
+        return self._array.visible(self.memory[1, : self.size])
 
     @delta_var.setter
     def delta_var(self, values) -> None:
-        self._array.copy(flat_float32(values, "delta_var", self.size), self._memory[1, : self.size])
+        self._array.copy(flat_float32(values, "delta_var", self.size), self.memory[1, : self.size])
 
     def copy_from(self, source: "BaseDeltaStates", num_data: int = -1) -> None:
         """Takes the deltas of `source`: all of them, or the first `num_data` values."""
@@ -178,14 +178,14 @@ class BaseDeltaStates(OnDevice):
             self.set_size(source.size, source.block_size)
         elif n > self.size:
             raise ValueError(f"cannot copy {n} deltas into a buffer of {self.size}")
-        self._array.copy(source.delta_mu[:n], self._memory[0, :n])
-        self._array.copy(source.delta_var[:n], self._memory[1, :n])
+        self._array.copy(source.delta_mu[:n], self.memory[0, :n])
+        self._array.copy(source.delta_var[:n], self.memory[1, :n])
 
     def reset_zeros(self) -> None:
-        self._array.clear(self._memory)
+        self._array.clear(self.memory)
 
     def __getstate__(self) -> dict:
-        return self.__dict__ | {"_memory": self._array.to_host(self._memory), "device": "cpu"}
+        return self.__dict__ | {"memory": self._array.to_host(self.memory), "device": "cpu"}
 
     def get_name(self) -> str:
         return "BaseDeltaStates"

@@ -7,10 +7,26 @@ from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Tensor
 
 
+class Setting:
+    """A number that launches carry: assigning it drops those that the network has recorded with the old one."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, layer: BaseLayer | None, owner: type | None = None):
+        return self if layer is None else layer.__dict__[self._name]
+
+    def __set__(self, layer: BaseLayer, value: float) -> None:
+        layer.__dict__[self._name] = value
+        if layer._owner is not None:
+            layer._owner.forget_graphs()
+
+
 class Norm(BaseLayer):
     """z = r (a - mean) w + b with uncertain w and b, one of each per feature."""
 
     num_features: int
+    eps = Setting()
 
     def _init_affine(self, gain_weight: float, gain_bias: float) -> None:
         """Prior: weights N(1, gain^2/n), biases N(0, gain^2/n)."""

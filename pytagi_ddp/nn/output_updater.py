@@ -20,7 +20,7 @@ class OutputUpdater:
     """
 
     def __init__(self, model_device: str):
-        get_kernels(model_device)
+        self._express = get_kernels(model_device).output_update.express_update
         self.device = model_device
 
     def update(self, output_states: BaseHiddenStates, mu_obs, var_obs, delta_states: BaseDeltaStates) -> None:
@@ -35,6 +35,8 @@ class OutputUpdater:
         Raises:
             ValueError: wrong number of values, an infinite observation, or a variance that is negative or NaN.
         """
+        if self._express(output_states, mu_obs, var_obs, delta_states):
+            return
         size = output_states.size
         mu_obs = _observations(mu_obs, size)
         var_obs = _variances(var_obs, size)

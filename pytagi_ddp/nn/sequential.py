@@ -111,6 +111,7 @@ class Sequential(NetworkParameters):
         self.arena = ParameterArena(list(self._chain.leaves()), self.kernels)
         self._pool = DeltaPool(self.kernels)
         self._graphs = self.kernels.graph.Graphs(self.kernels.array)
+        self._express = self._graphs.express
         self._input = NetworkInput(self.in_shape.size, self.kernels.array, self.device)
         self.output_z_buffer.hold(self.output_z_buffer.on(self.device), self.device)
         self.input_delta_z_buffer.move(self.device)
@@ -162,6 +163,9 @@ class Sequential(NetworkParameters):
         Raises:
             ValueError: sizes that do not fit, or values that are not finite.
         """
+        moments = self._express.forward(self, mu_x, var_x, self.training)
+        if moments is not None:
+            return moments
         state = self._run(mu_x, var_x)
         snapshot = self.kernels.array.snapshot
         return snapshot(state.mu), snapshot(state.var)
@@ -176,6 +180,7 @@ class Sequential(NetworkParameters):
         out = self._run_part("forward", key[:2], state, lambda: self._walk_forward(key))
         self.output_z_buffer.hold(out, self.device)
         batch = out.batch
+        self._express.offer_forward(self._graphs.plan, key, state, out)
         self.input_delta_z_buffer.set_size(batch * self.out_shape.size, batch)
         if self.training:
             self._trained_batch = batch
@@ -205,6 +210,7 @@ class Sequential(NetworkParameters):
         state = self._input.state(mu_x)
         self._trained_batch = 0
         self._remembered = None
+        self.forget_graphs()
         return self._chain.forward(state)
 
     def update_bn(self, loader: Iterable[Any], num_batches: int | None = None) -> list[StatisticsChange]:
@@ -226,6 +232,7 @@ class Sequential(NetworkParameters):
         """`function()`, or a replay of it; where hooks or other ranks have a say within it, it runs as it is."""
         meets_others = self._hooks or any(leaf.reduce_sums is not None for leaf in self.arena.running)
         if meets_others:
+            self.forget_graphs()
             prepare()
             return function()
         return self._graphs.run(name, key, memory, function, prepare)
@@ -247,6 +254,7 @@ class Sequential(NetworkParameters):
 
         Source: `LeafHooks` says which leaves a pass visits.
         """
+        self.forget_graphs()
         handle = HookHandle(self._hooks, before, after)
         self._chain.set_hooks(self._hooks)
         return handle
@@ -274,6 +282,8 @@ class Sequential(NetworkParameters):
             RuntimeError: no forward pass in training mode came before.
             ValueError: deltas of another batch size.
         """
+        if self._express.backward(self):
+            return
         batch, out_size = self._trained_batch, self.out_shape.size
         if not batch:
             raise RuntimeError("backward() needs a forward pass in training mode before it (see train())")
@@ -289,7 +299,10 @@ class Sequential(NetworkParameters):
         accumulate = self.pending.adds
         key = (batch, self.input_state_update, accumulate)
         walk = partial(self._backward, start, end, accumulate)
-        self._run_part("backward", key, (*start, *end), walk, self._remember_last_pass)
+        name = "backward, adding" if accumulate else "backward"
+        self._run_part(name, key, (*start, *end), walk, self._remember_last_pass)
+        end_memory = self.output_delta_z_buffer.memory if end else None
+        self._express.offer_backward(self._graphs.plan, key[1:], source.memory, end_memory)
         self.pending.passed(batch)
 
     def _backward(self, start: tuple[Array, Array], end: tuple[Array, ...], accumulate: bool) -> None:
@@ -320,10 +333,15 @@ class Sequential(NetworkParameters):
         """
         cap, average = self.pending.cap, self.pending.average
         self.pending.stepped()
-        if average is None:
-            self.arena.step(cap)
-        else:
+        if average is not None:
             self.arena.step_pooled(average)
+            return
+        all_finite = self._express.step(cap)
+        if all_finite is None:
+            self.arena.step(cap, run=partial(self._run_part, "step", (), ()))
+            self._express.offer_step(self._graphs.plan, *self.arena.step_memory)
+        elif not all_finite:
+            self.arena.finish()
 
     def train(self) -> None:
         """Training mode: batch statistics come from the batch, and `backward` may follow a forward pass."""
@@ -370,6 +388,12 @@ class Sequential(NetworkParameters):
         mu_x = mu_x.reshape(-1, inputs)
         var_x = None if var_x is None else flat_float32(var_x, "var_x", mu_x.size).reshape(-1, inputs)
         n = len(mu_x)
+        shape = (n, *(self.out_shape.image or (self.out_shape.size,)))
+        if n <= batch_size and not self.arena.carried.size:
+            moments = self._express.forward(self, mu_x, var_x, False)
+            if moments is not None:
+                mu, var = moments
+                return mu.reshape(shape), var.reshape(shape)
         mu, var = np.empty((2, n, self.out_shape.size), np.float32)
         training, carried = self.training, self.kernels.array.snapshot(self.arena.carried)
         self.eval()
@@ -382,7 +406,6 @@ class Sequential(NetworkParameters):
         finally:
             self._set_training(training)
             self.kernels.array.copy(carried, self.arena.carried)
-        shape = (n, *(self.out_shape.image or (self.out_shape.size,)))
         return mu.reshape(shape), var.reshape(shape)
 
     def get_outputs(self) -> tuple[np.ndarray, np.ndarray]:
@@ -455,7 +478,7 @@ class Sequential(NetworkParameters):
         """Does nothing: what is read comes to the host. For programs written for pytagi."""
 
     def forget_graphs(self) -> None:
-        """Drops recorded passes (on a GPU, CUDA graphs); call after changing a number that a layer works with."""
+        """Drops recorded passes (see `pytagi_ddp.cuda` for a GPU's); call after changing what a layer calls."""
         self._graphs.clear()
 
     def set_threads(self, num_threads: int) -> None:
@@ -464,7 +487,7 @@ class Sequential(NetworkParameters):
 
     def __getstate__(self) -> dict:
         state = self.__dict__.copy()
-        for name in ("kernels", "arena", "_pool", "_graphs", "_input"):
+        for name in ("kernels", "arena", "_pool", "_graphs", "_express", "_input"):
             del state[name]
         pending = PendingDeltas(self.pending.samples, self.pending.applied)
         # a copy belongs to no DDPSequential

@@ -71,8 +71,8 @@ def test_a_gpu_that_is_not_there_is_named(name, monkeypatch):
         cuda.get_device_memory(2)
 
 
-def test_options_are_off():
-    assert cuda.allow_tf32 is False and cuda.use_graphs is False
+def test_defaults_of_options():
+    assert cuda.allow_tf32 is False and cuda.use_graphs is False and cuda.replay_launches is True
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "cuda:-1", "cpu:0", "", None, 0])
@@ -109,8 +109,11 @@ def test_launches_of_a_step_are_counted_without_a_gpu():
     assert run.returncode == 0, run.stderr
     first, second, *_ = lines = run.stdout.splitlines()
     assert first == f"no GPU: no times ({cuda.why_not()})" and second.endswith("exit code 0")
-    counts = {name: int(launches) for name, launches, *_ in map(str.split, lines[3:])}
-    assert 8 <= counts["mlp-128-b32"] <= 16 and 250 <= counts["resnet18-b16"] <= 400
+    rows = {name: (int(launches), *map(float, times[::2])) for name, launches, _, *times in map(str.split, lines[3:])}
+    assert 8 <= rows["mlp-128-b32"][0] <= 16
+    launches, walked, replayed = rows["resnet18-b16"]
+    assert 250 <= launches <= 400
+    assert replayed < walked / 4  # microseconds of the host
 
 
 THERE_AND_BACK = """

@@ -110,13 +110,15 @@ def test_residual_network_steps_as_on_the_cpu():
     assert_same(*states, 1e-3)
 
 
-@pytest.mark.parametrize("graphs", [False, True])
-def test_residual_network_same_bits_every_time_with_graphs_and_without(graphs, monkeypatch):
+@pytest.mark.parametrize("option", [None, "replay_launches", "use_graphs"])
+def test_residual_network_same_bits_every_time_walked_replayed_and_as_graphs(option, monkeypatch):
+    monkeypatch.setattr(cuda, "replay_launches", False)
     net = resnet8_cifar10(0.1, 0.1)
     net.to_device("cuda")
     twin = copy.deepcopy(net)
     steps(net, net, 5)
-    monkeypatch.setattr(cuda, "use_graphs", graphs)
+    if option:
+        monkeypatch.setattr(cuda, option, True)
     steps(twin, twin, 5)
     assert twin.state_dict() == net.state_dict()
 

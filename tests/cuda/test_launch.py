@@ -1,5 +1,8 @@
 """The path of a launch up to the driver: compiled once, kept on disk, arguments as the driver wants them."""
 
+import ctypes
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -20,7 +23,7 @@ class Driver:
     def compute_capability(self, device):
         return self.capability
 
-    def load_function(self, device, cubin, name):
+    def Function(self, device, cubin, name):
         self.loads.append((device, name, cubin))
         return lambda *launch: self.launches.append(launch)
 
@@ -80,6 +83,28 @@ def test_arguments(driver):
     assert second.dtype == np.uint64  # a null pointer
     assert n == 6
     assert n.dtype == np.int32
+
+
+def test_prepared_arguments_lie_where_pointers_say(monkeypatch):
+    """As the driver reads them: eight bytes for an array or a null pointer, four for a number."""
+    from pytagi_ddp.kernels.cuda import array
+
+    launches = []
+    module = SimpleNamespace(load=lambda cubin: None, get_function=lambda name: lambda *a: launches.append(a))
+    function = SimpleNamespace(Module=lambda: module, CPointer=lambda address: address)
+    runtime = SimpleNamespace(getDevice=lambda: 0)
+    monkeypatch.setattr(array, "cupy", SimpleNamespace(cuda=SimpleNamespace(function=function, runtime=runtime)))
+    x = SimpleNamespace(data=SimpleNamespace(ptr=(1 << 40) + 512))
+    numbers = np.int32(-7), np.uint32(1 << 31), np.float32(0.1)
+    arguments = [x, np.uint64(0), *numbers]
+    launched = array.Function(0, b"", "kernel")
+    launched((2, 3), (64,), arguments)
+    launch, (grid, block, pointers) = launched.prepare((2, 3), (64,), arguments)
+    launch(grid, block, pointers)
+    assert launches[0] == ((2, 3), (64,), arguments) and launches[1][:2] == launches[0][:2]
+    assert [ctypes.c_uint64.from_address(p).value for p in pointers[:2]] == [x.data.ptr, 0]
+    kinds = ctypes.c_int32, ctypes.c_uint32, ctypes.c_float
+    assert [k.from_address(p).value for k, p in zip(kinds, pointers[2:], strict=True)] == [n.item() for n in numbers]
 
 
 def test_refuses_other_arrays_and_older_gpus(driver):

@@ -1,0 +1,236 @@
+# cython: boundscheck=False, wraparound=False, initializedcheck=False
+"""The public calls of a training step in their common case: arrays of the sizes of the last step, nothing changed since.
+
+With recorded passes, a step of a small network spends most of its time in what surrounds them: checks of arguments,
+conversions, views, copies. Here all of that is C. Whatever is out of the ordinary, errors included, is left to the
+general way: a function that cannot serve changes nothing that matters, and returns None or False.
+"""
+
+cimport numpy as cnp
+from cpython.pythread cimport PyThread_get_thread_ident
+from libc.stdint cimport intptr_t
+from libc.string cimport memcpy
+
+from pytagi_ddp.kernels.cpu._replay cimport Entry, Plan
+
+import numpy as np
+
+from pytagi_ddp.kernels.cpu import threads
+
+cdef extern from "take.h" nogil:
+    enum: INFINITE
+    enum: NOT_A_NUMBER
+    enum: NEGATIVE
+    int take_float(const float* x, float* out, size_t n)
+    int take_double(const double* x, float* out, size_t n)
+
+cnp.import_array()
+
+cdef dict settings = threads.__dict__  # its "_threads" is the number of threads that is in force
+
+
+cdef class _Pass:
+    """A recorded forward pass, and the passes back from it."""
+    cdef Plan plan
+    cdef object key, out  # (batch size, mode, input) and the output, as the network has them
+    cdef cnp.ndarray mu, var, out_mu, out_var
+    cdef Py_ssize_t batch, size, out_size
+    cdef bint training
+    cdef dict backward  # (input_state_update, adds) -> (plan, memory of the deltas at the output, at the input)
+
+
+cdef class Express:
+    """The common case of one network's calls, see the head of this file; the network offers it what was replayed."""
+    cdef dict passes  # by size of the input, whether it has variances, and mode
+    cdef _Pass last
+    cdef Plan step_plan
+    cdef cnp.ndarray factors, non_finite
+    cdef unsigned long thread
+    cdef object num_threads
+
+    def __init__(self):
+        self.clear()
+
+    def clear(self):
+        """Forgets all that was offered."""
+        self.passes, self.last, self.step_plan = {}, None, None
+
+    cdef bint as_recorded(self):
+        """Whether this thread works as the one that recorded did; `Graphs` can tell more."""
+        return self.thread == PyThread_get_thread_ident() and self.num_threads == settings["_threads"]
+
+    cdef void record(self):
+        self.thread, self.num_threads = PyThread_get_thread_ident(), settings["_threads"]
+
+    def offer_forward(self, plan, key, state, out):
+        """Takes a recorded forward pass: `key` is (batch size, mode, input)."""
+        if plan is None or out.var is None or not (out.mu.flags.c_contiguous and out.var.flags.c_contiguous):
+            return
+        cdef _Pass found = _Pass()
+        found.plan, found.key, found.out = plan, key, out
+        found.mu, found.var, found.out_mu, found.out_var = state.mu, state.var, out.mu, out.var
+        found.batch, found.training = key[0], key[1]
+        found.size, found.out_size = state.mu.size, out.mu.size
+        found.backward = {}
+        self.passes[found.size, state.var is not None, found.training] = self.last = found
+        self.record()
+
+    def forward(self, net, mu_x, var_x, bint training):
+        """`Sequential.forward` in this mode: (mu, var), flat, or None."""
+        cdef _Pass found = self.last
+        if found is None or type(mu_x) is not cnp.ndarray or not self.as_recorded():
+            return None
+        cdef Py_ssize_t size = cnp.PyArray_SIZE(mu_x)
+        if size != found.size or training != found.training or (found.var is None) != (var_x is None):
+            found = self.passes.get((size, var_x is not None, training))
+            if found is None:
+                return None
+        if var_x is not None and (type(var_x) is not cnp.ndarray or take(var_x, cnp.PyArray_DATA(found.var), size)):
+            return None
+        if take(mu_x, cnp.PyArray_DATA(found.mu), size) & ~NEGATIVE:
+            return None
+        self.last = found
+        net._trained_batch = 0
+        net._last_pass = found.key
+        found.plan.run()
+        states, deltas = net.output_z_buffer, net.input_delta_z_buffer
+        if states.state is not found.out:
+            states.hold(found.out, net.device)
+        if deltas.block_size != found.batch or deltas.size != found.out_size:
+            deltas.set_size(found.out_size, found.batch)
+        if training:
+            net._trained_batch = found.batch
+        return copied(found.out_mu), copied(found.out_var)
+
+    def offer_backward(self, plan, key, start, end):
+        """Takes a recorded pass back from the last forward pass: deltas go from the memory `start` to `end`."""
+        if plan is not None and self.last is not None:
+            self.last.backward[key] = (plan, start, end)
+
+    def backward(self, net):
+        """`Sequential.backward`; returns whether it was done."""
+        cdef _Pass found = self.last
+        if found is None or net._trained_batch != found.batch or net._last_pass is not found.key \
+                or not self.as_recorded():
+            return False
+        pending = net.pending
+        if pending.accumulating:
+            return False
+        recorded = found.backward.get((net.input_state_update, False))
+        if recorded is None:
+            return False
+        plan, start, end = recorded
+        source = net.input_delta_z_buffer
+        if source.memory is not start or source.size != found.out_size:
+            return False
+        if end is not None:
+            target = net.output_delta_z_buffer
+            if target.memory is not end:
+                return False
+            target.set_size(found.size, found.batch)
+        (<Plan>plan).run()
+        pending.samples, pending.applied = found.batch, False
+        return True
+
+    def offer_step(self, plan, factors, non_finite):
+        """Takes the recorded step of the arena: its factors (scale and cap), and its counts of bad deltas."""
+        if plan is not None:
+            self.step_plan, self.factors, self.non_finite = plan, factors, non_finite
+            self.record()
+
+    def step(self, float cap):
+        """`ParameterArena.step` with this cap: whether all deltas were finite, or None if it was not done."""
+        cdef Py_ssize_t k
+        if self.step_plan is None or not self.as_recorded():
+            return None
+        cdef float* factors = <float*>cnp.PyArray_DATA(self.factors)
+        factors[0], factors[1] = 1, cap
+        self.step_plan.run()
+        cdef int* bad = <int*>cnp.PyArray_DATA(self.non_finite)
+        for k in range(cnp.PyArray_SIZE(self.non_finite)):
+            if bad[k]:
+                return False
+        return True
+
+
+cdef int take(cnp.ndarray source, void* out, cnp.npy_intp size):
+    """out = source in float32; returns what was met (INFINITE, ...), or all of it for an array that does not fit."""
+    if cnp.PyArray_SIZE(source) == size and cnp.PyArray_ISCARRAY_RO(source):
+        if cnp.PyArray_TYPE(source) == cnp.NPY_FLOAT32:
+            return take_float(<float*>cnp.PyArray_DATA(source), <float*>out, size)
+        if cnp.PyArray_TYPE(source) == cnp.NPY_FLOAT64:
+            return take_double(<double*>cnp.PyArray_DATA(source), <float*>out, size)
+    return INFINITE | NOT_A_NUMBER | NEGATIVE
+
+
+cdef object copied(cnp.ndarray source):
+    """A flat copy of contiguous float32 values."""
+    cdef cnp.npy_intp size = cnp.PyArray_SIZE(source)
+    cdef object array = cnp.PyArray_EMPTY(1, &size, cnp.NPY_FLOAT32, 0)
+    memcpy(cnp.PyArray_DATA(array), cnp.PyArray_DATA(source), size * sizeof(float))
+    return array
+
+
+cdef enum:
+    OBSERVATIONS = 4096  # at most; more are worth the general way's time
+    ARRAY = 7  # words of a flat array: its owner (2), number of elements, size of one, address, shape, stride
+
+cdef intptr_t update_words[1 + 7 * ARRAY]
+cdef Entry update_entry = NULL
+cdef cnp.ndarray observed = np.zeros((2, OBSERVATIONS), np.float32)
+cdef cnp.ndarray ones = np.ones(OBSERVATIONS, np.float32)
+
+
+def has_update():
+    """Whether `update` has been offered its loop."""
+    return update_entry is not NULL
+
+
+def offer_update(intptr_t entry, words):
+    """Takes the entry of the loop `output_update.update` for flat arrays, and the words of some call of it."""
+    global update_entry
+    cdef int k
+    if len(words) == 1 + 7 * ARRAY:
+        for k in range(1 + 7 * ARRAY):
+            update_words[k] = words[k]
+        update_entry = <Entry>entry
+
+
+def update(states, mu_obs, var_obs, deltas):
+    """`OutputUpdater.update`; returns whether it was done."""
+    cdef cnp.npy_intp size
+    cdef int k
+    cdef float* memory
+    cdef intptr_t[7] addresses
+    cdef float* given = <float*>cnp.PyArray_DATA(observed)
+    if update_entry is NULL or type(mu_obs) is not cnp.ndarray or type(var_obs) is not cnp.ndarray:
+        return False
+    mu, var, jcb = states.state
+    block = deltas.memory
+    if type(mu) is not cnp.ndarray or type(var) is not cnp.ndarray or type(block) is not cnp.ndarray:
+        return False
+    size = cnp.PyArray_SIZE(mu)
+    if size > OBSERVATIONS or not plain(mu, size) or not plain(var, size) or not cnp.PyArray_ISCARRAY(block):
+        return False
+    if jcb is None:
+        jcb = ones
+    elif type(jcb) is not cnp.ndarray or not plain(jcb, size):
+        return False
+    if deltas.block_size != states.block_size or deltas.size != size:
+        return False
+    if take(mu_obs, given, size) & INFINITE or take(var_obs, given + OBSERVATIONS, size) & (NEGATIVE | NOT_A_NUMBER):
+        return False
+    memory = <float*>cnp.PyArray_DATA(block)
+    addresses = [<intptr_t>cnp.PyArray_DATA(mu), <intptr_t>cnp.PyArray_DATA(var), <intptr_t>cnp.PyArray_DATA(jcb),
+                 <intptr_t>given, <intptr_t>(given + OBSERVATIONS), <intptr_t>memory,
+                 <intptr_t>(memory + cnp.PyArray_DIM(block, 1))]
+    for k in range(7):
+        update_words[1 + k * ARRAY + 2] = update_words[1 + k * ARRAY + 5] = size
+        update_words[1 + k * ARRAY + 4] = addresses[k]
+    update_entry(update_words, NULL)  # with Python's lock: the words are everybody's
+    return True
+
+
+cdef bint plain(cnp.ndarray array, cnp.npy_intp size):
+    return cnp.PyArray_SIZE(array) == size and cnp.PyArray_TYPE(array) == cnp.NPY_FLOAT32 \
+        and cnp.PyArray_ISCARRAY_RO(array)
