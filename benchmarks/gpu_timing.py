@@ -110,6 +110,8 @@ class OnDevice:
         return lambda *arguments: function(*map(self._place, arguments))
 
     def _place(self, argument):
+        if isinstance(argument, tuple):
+            return type(argument)(*map(self._place, argument))
         if not isinstance(argument, np.ndarray):
             return argument
         key = (argument.ctypes.data, argument.shape)

@@ -22,6 +22,7 @@ from pytagi_ddp import Utils
 from pytagi_ddp.data import BatchLoader, load_mnist
 from pytagi_ddp.kernels.cpu import merge
 from pytagi_ddp.kernels.cpu.threads import set_threads
+from pytagi_ddp.kernels.tensors import Delta, Tensor
 from pytagi_ddp.nn import Linear, OutputUpdater, ReLU, Sequential
 from pytagi_ddp.nn.arena import cap_factor
 
@@ -76,13 +77,14 @@ class Replicas:
         weighted = self.rule != "mean"
         self.sums[...] = 0
         for net in self.nets:
-            merge.contribute(*net.arena.theta, *self.prior, *self.own, weighted)
+            merge.contribute(Tensor(*net.arena.theta), Tensor(*self.prior), Delta(*self.own), weighted)
             self.sums += self.own
         if self.rule == "natural":
             self._add_natural_parameters()
         else:
             header = np.float32([0, self.ranks, 0])
-            merge.merge_sums(*self.nets[0].arena.theta, *self.prior, *self.sums, header, weighted)
+            posterior = Tensor(*self.nets[0].arena.theta)
+            merge.merge_sums(posterior, Tensor(*self.prior), Delta(*self.sums), header, weighted)
         for net in self.nets:
             net.arena.theta[...] = self.prior
 

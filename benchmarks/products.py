@@ -13,6 +13,7 @@ import numpy as np
 from benchmarks.peak import SgemmPeak, seconds
 from pytagi_ddp.kernels.cpu import conv2d, linear
 from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
+from pytagi_ddp.kernels.tensors import Delta, State, Tensor
 
 LINEAR = [  # batch, inputs, outputs, first layer
     (256, 4096, 4096, False),
@@ -41,17 +42,17 @@ def normal(*shape):
 def calls(module, shape_in, shape_out, shape_w, geometry, first):
     """The forward and the backward call of one layer, and the multiply-adds of one of its products."""
     mu, w, b, delta_mu = (normal(*shape) for shape in (shape_in, shape_w, shape_w[:1], shape_out))
-    var, w_var, delta_var = mu**2, w**2, -(delta_mu**2)
-    out, in_delta = np.empty((2, *shape_out), np.float32), np.empty((2, *shape_in), np.float32)
-    weight, bias = np.empty((2, *shape_w), np.float32), np.empty((2, *b.shape), np.float32)
-    if first:
-        var, in_delta = None, (None, None)
+    x, delta = State(mu, None if first else mu**2, mu), Delta(delta_mu, -(delta_mu**2))
+    weights = Tensor(w, w**2, *np.empty((2, *w.shape), np.float32))
+    bias = Tensor(b, b, *np.empty((2, *b.shape), np.float32))
+    out = State(*np.empty((2, *shape_out), np.float32))
+    in_delta = None if first else Delta(*np.empty((2, *shape_in), np.float32))
 
     def forward():
-        module.forward(mu, var, w, w_var, b, b, *out, *geometry)
+        module.forward(x, weights, bias, out, *geometry)
 
     def backward():
-        module.backward(mu, mu, delta_mu, delta_var, w, *in_delta, *weight, *bias, *geometry, False)
+        module.backward(x, delta, weights, bias, in_delta, *geometry, False)
 
     return forward, backward, delta_mu.size // shape_w[0] * w.size
 

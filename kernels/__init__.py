@@ -1,7 +1,7 @@
 """Numeric kernels: `formulas` (scalar moment formulas), `cpu` and `cuda` (loops over them).
 
 A layer asks for its kernels once, by device, and then calls `kernels.linear.forward(...)` without knowing where
-it runs. This is the only place that looks at the device.
+it runs: `protocol` declares what there is to call. This is the only place that looks at the device.
 """
 
 from functools import cache, partial
@@ -9,11 +9,12 @@ from importlib import import_module
 from types import ModuleType, SimpleNamespace
 
 from pytagi_ddp import cuda as devices
+from pytagi_ddp.kernels.protocol import Kernels
 
 PRECISIONS = ("float32", "mixed")
 
 
-def get_kernels(device: str, precision: str = "float32") -> ModuleType | SimpleNamespace:
+def get_kernels(device: str, precision: str = "float32") -> Kernels:
     """The kernel modules for `device`: "cpu", "cuda:<index>", or "cuda" for the current GPU. Equal names, same object.
 
     Args:
@@ -32,7 +33,7 @@ def get_kernels(device: str, precision: str = "float32") -> ModuleType | SimpleN
 
 
 @cache
-def _kernels(device: str, precision: str) -> ModuleType | SimpleNamespace:
+def _kernels(device: str, precision: str) -> Kernels:
     if device == "cpu":
         package = import_module("pytagi_ddp.kernels.cpu")
         return package if precision == "float32" else _mixed(package)

@@ -1,96 +1,69 @@
-"""Activations over flat arrays: (mu, var, out_mu, out_var, out_jcb); out may be the input itself, or lie apart.
+"""Activations of single units. `out` may be the input itself, or lie apart; it has room for the Jacobian.
 
 The loops themselves work in place. A loop from one pair of arrays to another is compiled with a check whether they
 overlap, and where they do, as nearly always in a network, it runs without vector instructions, ten times slower.
 """
 
 from collections.abc import Callable
-from functools import update_wrapper
+from types import FunctionType
 
 import numpy as np
 from numba import prange
 
 from pytagi_ddp.kernels.cpu.array import copy
 from pytagi_ddp.kernels.cpu.compile import loop
-from pytagi_ddp.kernels.formulas.activation import (
-    exp_moments,
-    leaky_relu_moments,
-    mixture_relu_moments,
-    mixture_sigmoid_moments,
-    mixture_tanh_moments,
-    relu_moments,
-    sigmoid_moments,
-    softplus_moments,
-    tanh_moments,
-)
+from pytagi_ddp.kernels.formulas.activation import ELEMENTWISE, exp_moments, parameters_of
+from pytagi_ddp.kernels.tensors import State
+
+moments = None  # stands for the formula in the two loops that follow
 
 
-def activation(function: Callable) -> Callable:
-    """Compiles a loop in place, (mu, var, jcb), and makes it a kernel (mu, var, out_mu, out_var, out_jcb)."""
-    in_place = loop(function)
-
-    def run(mu, var, out_mu, out_var, out_jcb):
-        if not np.may_share_memory(mu, out_mu):
-            copy(mu, out_mu)
-            copy(var, out_var)
-        in_place(out_mu, out_var, out_jcb)
-
-    return update_wrapper(run, function)
-
-
-@activation
-def relu(mu, var, jcb):
+def _units(mu, var, jcb):
     for i in prange(mu.size):
-        mu[i], var[i], jcb[i] = relu_moments(mu[i], var[i])
+        mu[i], var[i], jcb[i] = moments(mu[i], var[i])
 
 
-@activation
-def leaky_relu(mu, var, jcb):
+def _units_with_parameter(mu, var, jcb, parameter):
     for i in prange(mu.size):
-        mu[i], var[i], jcb[i] = leaky_relu_moments(mu[i], var[i])
+        mu[i], var[i], jcb[i] = moments(mu[i], var[i], parameter)
 
 
-@activation
-def sigmoid(mu, var, jcb):
-    for i in prange(mu.size):
-        mu[i], var[i], jcb[i] = sigmoid_moments(mu[i], var[i])
+def _loop_of(name: str, formula: Callable) -> Callable:
+    """The loop over units, in place, with this formula.
+
+    The formula is a global of the loop, and the loop is called like the activation: Numba finds compiled code again by
+    name, and that of a closure over another function never.
+    """
+    pattern = (_units, _units_with_parameter)[len(parameters_of(formula))]
+    function = FunctionType(pattern.__code__, globals() | {"moments": formula}, name)
+    function.__qualname__ = name
+    return loop(function)
 
 
-@activation
-def tanh(mu, var, jcb):
-    for i in prange(mu.size):
-        mu[i], var[i], jcb[i] = tanh_moments(mu[i], var[i])
+_LOOPS = {name: _loop_of(name, formula) for name, formula in ELEMENTWISE.items()}
 
 
-@activation
-def softplus(mu, var, jcb):
-    for i in prange(mu.size):
-        mu[i], var[i], jcb[i] = softplus_moments(mu[i], var[i])
-
-
-@activation
-def mixture_relu(mu, var, jcb):
-    for i in prange(mu.size):
-        mu[i], var[i], jcb[i] = mixture_relu_moments(mu[i], var[i])
-
-
-@activation
-def mixture_sigmoid(mu, var, jcb):
-    for i in prange(mu.size):
-        mu[i], var[i], jcb[i] = mixture_sigmoid_moments(mu[i], var[i])
-
-
-@activation
-def mixture_tanh(mu, var, jcb):
-    for i in prange(mu.size):
-        mu[i], var[i], jcb[i] = mixture_tanh_moments(mu[i], var[i])
-
-
-@activation
-def even_exp(mu, var, jcb):
-    """Even positions are passed on; odd positions become log-normal (a predicted observation variance)."""
+@loop
+def _even_exp(mu, var, jcb):
     for i in prange(mu.size):
         if i % 2:
             mu[i], var[i], jcb[i] = exp_moments(mu[i], var[i])
         else:
             jcb[i] = 1
+
+
+def elementwise(name: str, x: State, out: State, *parameters: float) -> None:
+    """The activation `name` of `formulas.activation.ELEMENTWISE`, with what its formula takes beside (m, s)."""
+    _in_place(_LOOPS[name], x, out, *map(np.float32, parameters))
+
+
+def even_exp(x: State, out: State) -> None:
+    """Even positions are passed on; odd positions become log-normal (a predicted observation variance)."""
+    _in_place(_even_exp, x, out)
+
+
+def _in_place(in_place: Callable, x: State, out: State, *parameters: np.float32) -> None:
+    if not np.may_share_memory(x.mu, out.mu):
+        copy(x.mu, out.mu)
+        copy(x.var, out.var)
+    in_place(out.mu.reshape(-1), out.var.reshape(-1), out.jcb.reshape(-1), *parameters)

@@ -1,12 +1,19 @@
 """Batch normalisation of a (rows, features) array: rows are samples, or samples x pixels of a channels-last image."""
 
-import math
-
 import numpy as np
 from numba import prange
 
 from pytagi_ddp.kernels.cpu.compile import loop
-from pytagi_ddp.kernels.formulas.normalize import normalized_moments
+from pytagi_ddp.kernels.formulas.normalize import (
+    input_deltas,
+    moved_running,
+    normalized_moments,
+    pooled_moments,
+    pooled_sums,
+    reciprocal_deviation,
+    weight_summands,
+)
+from pytagi_ddp.kernels.tensors import Array, Delta, State, Sums, Tensor
 
 ROWS = 128  # rows of one partial sum: float32 sums stay accurate, and do not depend on the number of threads
 ZERO, ONE = np.float32(0), np.float32(1)
@@ -18,8 +25,8 @@ def partial_shape(rows: int, features: int) -> tuple[int, int, int]:
 
 
 @loop
-def moments(mu, var, partial, mean, m2):
-    """mean = sum m / rows; m2 = sum (m - mean)^2 + sum s, for each feature (two passes)."""
+def _moments(mu, var, partial, mean, m2):
+    """In two passes."""
     rows, features = mu.shape
     blocks = (rows + ROWS - 1) // ROWS
     for k in prange(blocks):
@@ -48,51 +55,40 @@ def moments(mu, var, partial, mean, m2):
 
 
 @loop
-def rescale(square, denominator, eps, r):
-    """r = 1/sqrt(square/denominator + eps)."""
+def _rescale(square, denominator, eps, r):
     for c in range(square.size):
-        r[c] = ONE / math.sqrt(square[c] / denominator + eps)
+        r[c] = reciprocal_deviation(square[c], denominator, eps)
 
 
 @loop
-def pool_moments(mean, m2, rows, shift, count, total, total_square):
-    """Adds a batch to sums about `shift`, which is the same on every rank: so sums of ranks are sums of batches."""
+def _pool_moments(mean, m2, rows, shift, count, total, square):
     n = np.float32(rows)
     count[0] += n
     for c in range(mean.size):
-        d = mean[c] - shift[c]
-        total[c] += n * d
-        total_square[c] += m2[c] + n * d * d
+        total[c], square[c] = pooled_sums(total[c], square[c], mean[c], m2[c], n, shift[c])
 
 
 @loop
-def pooled_statistics(shift, count, total, total_square, mean, var):
-    """Mean and variance of the batch whose sums are those of `pool_moments`, added over ranks; var = 0 of one value."""
+def _pooled_statistics(shift, count, total, square, mean, var):
     n = count[0]
     for c in range(mean.size):
-        d = total[c] / n
-        mean[c] = shift[c] + d
-        var[c] = max(total_square[c] - total[c] * d, ZERO) / max(n - ONE, ONE)
+        mean[c], var[c] = pooled_moments(shift[c], n, total[c], square[c])
 
 
 @loop
-def update_running(running_mean, running_var, momentum, count, total, total_square):
-    """running = momentum * running + (1 - momentum) * pooled batch; then clears the sums. Nothing if they are empty."""
+def _update_running(mean, var, momentum, count, total, square):
     n = count[0]
     if n > ONE:
-        for c in range(running_mean.size):
-            d = total[c] / n
-            var = (total_square[c] - total[c] * d) / (n - ONE)
-            running_mean[c] += (ONE - momentum) * d
-            running_var[c] = momentum * running_var[c] + (ONE - momentum) * var
+        for c in range(mean.size):
+            mean[c], var[c] = moved_running(mean[c], var[c], momentum, n, total[c], square[c])
     count[0] = ZERO
-    for c in range(running_mean.size):
+    for c in range(mean.size):
         total[c] = ZERO
-        total_square[c] = ZERO
+        square[c] = ZERO
 
 
 @loop
-def forward(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
+def _forward(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
     rows, features = mu.shape
     for k in prange((rows + ROWS - 1) // ROWS):
         for i in range(k * ROWS, min(rows, (k + 1) * ROWS)):
@@ -103,8 +99,7 @@ def forward(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
 
 
 @loop
-def backward(mu, mean, r, w_mu, delta_mu, delta_var, partial, accumulate, g_w, h_w, g_b, h_b):
-    """Batch sums for w and b; then the deltas, in place, become those of the input (without its Jacobian)."""
+def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial, accumulate, g_w, h_w, g_b, h_b):
     rows, features = mu.shape
     blocks = (rows + ROWS - 1) // ROWS
     for k in prange(blocks):
@@ -113,9 +108,9 @@ def backward(mu, mean, r, w_mu, delta_mu, delta_var, partial, accumulate, g_w, h
             partial[1, k, c] = ZERO
         for i in range(k * ROWS, min(rows, (k + 1) * ROWS)):
             for c in range(features):
-                t = r[c] * (mu[i, c] - mean[c])
-                partial[0, k, c] += t * delta_mu[i, c]
-                partial[1, k, c] += t * t * delta_var[i, c]
+                gi, hi = weight_summands(mu[i, c], mean[c], r[c], delta_mu[i, c], delta_var[i, c])
+                partial[0, k, c] += gi
+                partial[1, k, c] += hi
     for c in range(features):
         g, h = (g_w[c], h_w[c]) if accumulate else (ZERO, ZERO)
         for k in range(blocks):
@@ -128,14 +123,58 @@ def backward(mu, mean, r, w_mu, delta_mu, delta_var, partial, accumulate, g_w, h
             partial[1, k, c] = ZERO
         for i in range(k * ROWS, min(rows, (k + 1) * ROWS)):
             for c in range(features):
-                slope = r[c] * w_mu[c]
-                partial[0, k, c] += delta_mu[i, c]
-                partial[1, k, c] += delta_var[i, c]
-                delta_mu[i, c] *= slope
-                delta_var[i, c] *= slope * slope
+                dm, ds = delta_mu[i, c], delta_var[i, c]
+                partial[0, k, c] += dm
+                partial[1, k, c] += ds
+                delta_mu[i, c], delta_var[i, c] = input_deltas(r[c], w_mu[c], dm, ds)
     for c in range(g_b.size):
         g, h = (g_b[c], h_b[c]) if accumulate else (ZERO, ZERO)
         for k in range(blocks):
             g += partial[0, k, c]
             h += partial[1, k, c]
         g_b[c], h_b[c] = g, h
+
+
+def moments(x: State, partial: Array, mean: Array, m2: Array) -> None:
+    """mean = sum m / rows; m2 = sum (m - mean)^2 + sum s, for each feature."""
+    _moments(x.mu, x.var, partial, mean, m2)
+
+
+def rescale(square: Array, denominator: float, eps: float, r: Array) -> None:
+    """r = 1/sqrt(square/denominator + eps)."""
+    _rescale(square, np.float32(denominator), np.float32(eps), r)
+
+
+def pool_moments(mean: Array, m2: Array, rows: int, shift: Array, sums: Sums) -> None:
+    """Adds a batch to sums about `shift`, which is the same on every rank: so sums of ranks are sums of batches."""
+    _pool_moments(mean, m2, rows, shift, *sums)
+
+
+def pooled_statistics(shift: Array, sums: Sums, mean: Array, var: Array) -> None:
+    """Mean and variance of the batch whose sums are those of `pool_moments`, added over ranks; var = 0 of one value."""
+    _pooled_statistics(shift, *sums, mean, var)
+
+
+def update_running(running_mean: Array, running_var: Array, momentum: float, sums: Sums) -> None:
+    """running = momentum * running + (1 - momentum) * pooled batch; then clears the sums. Nothing if they are empty."""
+    _update_running(running_mean, running_var, np.float32(momentum), *sums)
+
+
+def forward(x: State, mean: Array, r: Array, weights: Tensor, bias: Tensor, out: State) -> None:
+    """out = r (x - mean) w + b."""
+    _forward(x.mu, x.var, mean, r, weights.mu, weights.var, bias.mu, bias.var, out.mu, out.var)
+
+
+def backward(
+    x: State,
+    delta: Delta,
+    mean: Array,
+    r: Array,
+    weights: Tensor,
+    bias: Tensor,
+    partial: Array,
+    accumulate: bool,
+) -> None:
+    """Batch sums for w and b; then the deltas, in place, become those of the input (without its Jacobian)."""
+    sums = weights.g, weights.h, bias.g, bias.h
+    _backward(x.mu, mean, r, weights.mu, delta.mu, delta.var, partial, accumulate, *sums)

@@ -1,43 +1,58 @@
-"""Whole-array operations between layers: sums of states and deltas, and the change of image layout."""
+"""Whole-array operations between layers: sums of states and deltas, and the change of image layout.
 
-import numpy as np
+Arrays of any shape, C-contiguous, but for `transpose`.
+"""
+
 from numba import prange
 
 from pytagi_ddp.kernels.cpu.compile import PARALLEL_MIN, loop
 from pytagi_ddp.kernels.cpu.extension import load
 from pytagi_ddp.kernels.cpu.threads import get_threads
+from pytagi_ddp.kernels.tensors import Array, Delta
 
 _transpose = load("_transpose")
 call = load("_replay").call
 
 
 @loop
-def add(a, b, out):
-    """out = a + b, flat; out may be a."""
+def _add(a, b, out):
     for i in prange(out.size):
         out[i] = a[i] + b[i]
 
 
-def transpose(source: np.ndarray, out: np.ndarray) -> None:
+@loop
+def _multiply(out, factor):
+    for i in prange(out.size):
+        out[i] *= factor[i]
+
+
+@loop
+def _apply_jacobian(delta_mu, delta_var, jcb):
+    for i in prange(delta_mu.size):
+        j = jcb[i]
+        delta_mu[i] *= j
+        delta_var[i] *= j * j
+
+
+def add(a: Array, b: Array, out: Array) -> None:
+    """out = a + b; out may be a."""
+    _add(a.reshape(-1), b.reshape(-1), out.reshape(-1))
+
+
+def multiply(out: Array, factor: Array) -> None:
+    """out *= factor: the chain rule of stacked activations."""
+    _multiply(out.reshape(-1), factor.reshape(-1))
+
+
+def apply_jacobian(delta: Delta, jcb: Array) -> None:
+    """Deltas through an activation: delta.mu *= J, delta.var *= J^2."""
+    _apply_jacobian(delta.mu.reshape(-1), delta.var.reshape(-1), jcb.reshape(-1))
+
+
+def transpose(source: Array, out: Array) -> None:
     """out[b, j, i] = source[b, i, j]: channels-first to channels-last images and back.
 
     Raises:
         ValueError: an array is not C-contiguous float32, or shapes do not fit together.
     """
     call(_transpose.transpose, source, out, get_threads() if source.size >= PARALLEL_MIN else 1)
-
-
-@loop
-def multiply(out, factor):
-    """out *= factor: the chain rule of stacked activations."""
-    for i in prange(out.size):
-        out[i] *= factor[i]
-
-
-@loop
-def apply_jacobian(delta_mu, delta_var, jcb):
-    """Deltas through an activation: delta_mu *= J, delta_var *= J^2."""
-    for i in prange(delta_mu.size):
-        j = jcb[i]
-        delta_mu[i] *= j
-        delta_var[i] *= j * j

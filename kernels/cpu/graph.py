@@ -13,6 +13,7 @@ from pytagi_ddp.kernels.cpu.threads import get_threads
 _replay = load("_replay")
 Express = load("_express").Express
 
+PARTS = 100  # kept at most: a program may come with ever other batch sizes
 use_graphs = True  # False: every step walks through the layers
 
 
@@ -66,7 +67,7 @@ class Graphs:
         else:
             with _replay.recording() as plan:
                 result = function()
-        if _replay.allocations() != before:
+        if _replay.allocations() != before or len(self._parts) >= PARTS:
             self.clear()
         self._parts[key] = _Part(plan if part is not None and _replay.allocations() == before else None, result)
         return result

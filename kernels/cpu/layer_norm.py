@@ -1,19 +1,22 @@
 """Layer normalisation of (batch, positions, features): statistics per sample, affine map per feature."""
 
-import math
-
 import numpy as np
 from numba import prange
 
 from pytagi_ddp.kernels.cpu.compile import loop
-from pytagi_ddp.kernels.formulas.normalize import normalized_moments
+from pytagi_ddp.kernels.formulas.normalize import (
+    input_deltas,
+    normalized_moments,
+    reciprocal_deviation,
+    weight_summands,
+)
+from pytagi_ddp.kernels.tensors import Array, Delta, State, Tensor
 
 ZERO, ONE = np.float32(0), np.float32(1)
 
 
 @loop
-def moments(mu, var, eps, mean, r):
-    """Per sample: mean over all positions and features, r = 1/sqrt(variance + eps) with n - 1 in the denominator."""
+def _moments(mu, var, eps, mean, r):
     batch, positions, features = mu.shape
     n = np.float32(positions * features)
     for b in prange(batch):
@@ -32,11 +35,11 @@ def moments(mu, var, eps, mean, r):
                 part += d * d + var[b, p, c]
             total += part
         mean[b] = m
-        r[b] = ONE / math.sqrt(total / (n - ONE) + eps)
+        r[b] = reciprocal_deviation(total, n - ONE, eps)
 
 
 @loop
-def forward(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
+def _forward(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
     batch, positions, features = mu.shape
     for b in prange(batch):
         for p in range(positions):
@@ -47,8 +50,7 @@ def forward(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
 
 
 @loop
-def backward(mu, mean, r, w_mu, delta_mu, delta_var, partial, accumulate, g_w, h_w, g_b, h_b):
-    """Batch sums for w and b (partial: (4, batch, features) scratch); the deltas become those of the input."""
+def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial, accumulate, g_w, h_w, g_b, h_b):
     batch, positions, features = mu.shape
     for b in prange(batch):
         for j in range(4):
@@ -57,14 +59,12 @@ def backward(mu, mean, r, w_mu, delta_mu, delta_var, partial, accumulate, g_w, h
         for p in range(positions):
             for c in range(features):
                 dm, ds = delta_mu[b, p, c], delta_var[b, p, c]
-                t = r[b] * (mu[b, p, c] - mean[b])
-                partial[0, b, c] += t * dm
-                partial[1, b, c] += t * t * ds
+                gi, hi = weight_summands(mu[b, p, c], mean[b], r[b], dm, ds)
+                partial[0, b, c] += gi
+                partial[1, b, c] += hi
                 partial[2, b, c] += dm
                 partial[3, b, c] += ds
-                slope = r[b] * w_mu[c]
-                delta_mu[b, p, c] = slope * dm
-                delta_var[b, p, c] = slope * slope * ds
+                delta_mu[b, p, c], delta_var[b, p, c] = input_deltas(r[b], w_mu[c], dm, ds)
     for c in range(features):
         g, h = (g_w[c], h_w[c]) if accumulate else (ZERO, ZERO)
         for b in range(batch):
@@ -77,3 +77,28 @@ def backward(mu, mean, r, w_mu, delta_mu, delta_var, partial, accumulate, g_w, h
             g += partial[2, b, c]
             h += partial[3, b, c]
         g_b[c], h_b[c] = g, h
+
+
+def moments(x: State, eps: float, mean: Array, r: Array) -> None:
+    """Per sample: mean over all positions and features, r = 1/sqrt(variance + eps) with n - 1 in the denominator."""
+    _moments(x.mu, x.var, np.float32(eps), mean, r)
+
+
+def forward(x: State, mean: Array, r: Array, weights: Tensor, bias: Tensor, out: State) -> None:
+    """out = r (x - mean) w + b."""
+    _forward(x.mu, x.var, mean, r, weights.mu, weights.var, bias.mu, bias.var, out.mu, out.var)
+
+
+def backward(
+    x: State,
+    delta: Delta,
+    mean: Array,
+    r: Array,
+    weights: Tensor,
+    bias: Tensor,
+    partial: Array,
+    accumulate: bool,
+) -> None:
+    """Batch sums for w and b (partial: (4, batch, features) scratch); the deltas become those of the input."""
+    sums = weights.g, weights.h, bias.g, bias.h
+    _backward(x.mu, mean, r, weights.mu, delta.mu, delta.var, partial, accumulate, *sums)

@@ -4,20 +4,19 @@ from numba import prange
 
 from pytagi_ddp.kernels.cpu.compile import loop
 from pytagi_ddp.kernels.formulas import merge
+from pytagi_ddp.kernels.tensors import Array, Delta, Tensor
 
 contribution, merged = merge.contribution, merge.merged
 
 
 @loop
-def contribute(mu, var, prior_mu, prior_var, first, second, weighted):
-    """first, second = this rank's summands, see `formulas.merge`; all arrays flat, of one length."""
+def _contribute(mu, var, prior_mu, prior_var, first, second, weighted):
     for i in prange(mu.size):
         first[i], second[i] = contribution(mu[i], var[i], prior_mu[i], prior_var[i], weighted)
 
 
 @loop
-def merge_sums(mu, var, prior_mu, prior_var, first, second, header, weighted):
-    """mu, var and the prior become the merged posterior of header[1] ranks; with none, mu and var the prior."""
+def _merge_sums(mu, var, prior_mu, prior_var, first, second, header, weighted):
     ranks = header[1]
     for i in prange(mu.size):
         m, s = prior_mu[i], prior_var[i]
@@ -25,3 +24,13 @@ def merge_sums(mu, var, prior_mu, prior_var, first, second, header, weighted):
             m, s = merged(m, s, first[i], second[i], ranks, weighted)
         mu[i], var[i] = m, s
         prior_mu[i], prior_var[i] = m, s
+
+
+def contribute(posterior: Tensor, prior: Tensor, change: Delta, weighted: bool) -> None:
+    """change = this rank's summands, see `formulas.merge`; all arrays flat, of one length."""
+    _contribute(posterior.mu, posterior.var, prior.mu, prior.var, change.mu, change.var, weighted)
+
+
+def merge_sums(posterior: Tensor, prior: Tensor, change: Delta, header: Array, weighted: bool) -> None:
+    """Both become the merged posterior of header[1] ranks, whose summands `change` is; with none, both the prior."""
+    _merge_sums(posterior.mu, posterior.var, prior.mu, prior.var, change.mu, change.var, header, weighted)

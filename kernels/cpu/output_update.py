@@ -1,4 +1,6 @@
-"""Deltas at the output layer, from observations. All arrays flat and float32."""
+"""Deltas at the output layer, from observations. Outputs have variances and Jacobians."""
+
+from typing import Any
 
 from numba import prange
 
@@ -6,17 +8,14 @@ from pytagi_ddp.kernels.cpu.compile import loop
 from pytagi_ddp.kernels.cpu.entries import entry_of
 from pytagi_ddp.kernels.cpu.extension import load
 from pytagi_ddp.kernels.formulas.update import heteros_delta, observation_delta
+from pytagi_ddp.kernels.tensors import Array, Delta, State
 
 _express = load("_express")
-express_update = _express.update  # `OutputUpdater.update` in its common case; False where that is not met
 
 
-def update(mu, var, jcb, obs, var_obs, delta_mu, delta_var):
-    """One observation for each output."""
-    arguments = (mu, var, jcb, obs, var_obs, delta_mu, delta_var)
-    _update(*arguments)
-    if not _express.has_update() and (found := entry_of(_update.compiled_for(mu[:0]), arguments)) is not None:
-        _express.offer_update(*found)
+def express_update(states: Any, mu_obs: Any, var_obs: Any, deltas: Any) -> bool:
+    """`OutputUpdater.update` in its common case; False where that is not met."""
+    return _express.update(states, mu_obs, var_obs, deltas)
 
 
 @loop
@@ -26,8 +25,7 @@ def _update(mu, var, jcb, obs, var_obs, delta_mu, delta_var):
 
 
 @loop
-def update_using_indices(mu, var, jcb, obs, var_obs, index, delta_mu, delta_var):
-    """obs, index: (batch, n) observations of the outputs `index` (from 0) of each sample; all others get zero."""
+def _update_using_indices(mu, var, jcb, obs, var_obs, index, delta_mu, delta_var):
     for b in prange(mu.shape[0]):
         for k in range(mu.shape[1]):
             delta_mu[b, k] = 0
@@ -40,10 +38,29 @@ def update_using_indices(mu, var, jcb, obs, var_obs, index, delta_mu, delta_var)
 
 
 @loop
-def update_heteros(mu, var, jcb, obs, delta_mu, delta_var):
-    """Outputs interleaved [mean, noise variance]; one observation for each pair."""
+def _update_heteros(mu, var, jcb, obs, delta_mu, delta_var):
     for i in prange(obs.size):
         z, v = 2 * i, 2 * i + 1
         delta_mu[z], delta_var[z], delta_mu[v], delta_var[v] = heteros_delta(
             mu[z], var[z], jcb[z], mu[v], var[v], jcb[v], obs[i]
         )
+
+
+def update(output: State, observed: State, delta: Delta) -> None:
+    """One observation for each output; observed: means and variances of observations."""
+    output, observed, delta = (arrays.reshape(-1) for arrays in (output, observed, delta))
+    arguments = (*output, observed.mu, observed.var, delta.mu, delta.var)
+    _update(*arguments)
+    if not _express.has_update() and (found := entry_of(_update.compiled_for(output.mu[:0]), arguments)) is not None:
+        _express.offer_update(*found)
+
+
+def update_using_indices(output: State, observed: State, index: Array, delta: Delta) -> None:
+    """observed, index: (batch, n) observations of the outputs `index` (from 0) of each sample; all others get zero."""
+    _update_using_indices(*output, observed.mu, observed.var, index, delta.mu, delta.var)
+
+
+def update_heteros(output: State, observed: State, delta: Delta) -> None:
+    """Outputs interleaved [mean, noise variance]; one observation for each pair, whose variance is the noise."""
+    output, delta = output.reshape(-1), delta.reshape(-1)
+    _update_heteros(*output, observed.mu.reshape(-1), delta.mu, delta.var)

@@ -8,13 +8,13 @@ import numpy as np
 from numba import prange
 
 from pytagi_ddp.kernels.cpu.compile import loop
+from pytagi_ddp.kernels.tensors import Array, Delta, State
 
 ZERO, ONE = np.float32(0), np.float32(1)
 
 
 @loop
-def average_forward(mu, var, out_mu, out_var, kernel_size, stride, pad):
-    """m = sum m / k^2, s = sum s / k^4: padding counts as zeros."""
+def _average_forward(mu, var, out_mu, out_var, kernel_size, stride, pad):
     batch, height, width, channels = mu.shape
     scale = ONE / np.float32(kernel_size * kernel_size)
     for b in prange(batch):
@@ -31,7 +31,7 @@ def average_forward(mu, var, out_mu, out_var, kernel_size, stride, pad):
 
 
 @loop
-def average_backward(delta_mu, delta_var, in_delta_mu, in_delta_var, kernel_size, stride, pad):
+def _average_backward(delta_mu, delta_var, in_delta_mu, in_delta_var, kernel_size, stride, pad):
     batch, height, width, channels = in_delta_mu.shape
     scale = ONE / np.float32(kernel_size * kernel_size)
     for b in prange(batch):
@@ -47,8 +47,7 @@ def average_backward(delta_mu, delta_var, in_delta_mu, in_delta_var, kernel_size
 
 
 @loop
-def max_forward(mu, var, out_mu, out_var, winner, kernel_size, stride, pad):
-    """Passes on the unit with the largest mean (the first, row by row); winner: its pixel, row * width + column."""
+def _max_forward(mu, var, out_mu, out_var, winner, kernel_size, stride, pad):
     batch, height, width, channels = mu.shape
     for b in prange(batch):
         for y in range(out_mu.shape[1]):
@@ -68,8 +67,7 @@ def max_forward(mu, var, out_mu, out_var, winner, kernel_size, stride, pad):
 
 
 @loop
-def max_backward(delta_mu, delta_var, winner, in_delta_mu, in_delta_var, kernel_size, stride, pad):
-    """Scatters along `winner`; a device that gathers needs the window too."""
+def _max_backward(delta_mu, delta_var, winner, in_delta_mu, in_delta_var):
     batch, _, width, channels = in_delta_mu.shape
     for b in prange(batch):
         in_delta_mu[b] = ZERO
@@ -80,3 +78,23 @@ def max_backward(delta_mu, delta_var, winner, in_delta_mu, in_delta_var, kernel_
                     r, q = winner[b, y, x, c] // width, winner[b, y, x, c] % width
                     in_delta_mu[b, r, q, c] += delta_mu[b, y, x, c]
                     in_delta_var[b, r, q, c] += delta_var[b, y, x, c]
+
+
+def average_forward(x: State, out: State, kernel_size: int, stride: int, pad: int) -> None:
+    """m = sum m / k^2, s = sum s / k^4: padding counts as zeros."""
+    _average_forward(x.mu, x.var, out.mu, out.var, kernel_size, stride, pad)
+
+
+def average_backward(delta: Delta, in_delta: Delta, kernel_size: int, stride: int, pad: int) -> None:
+    """dm = sum dm / k^2, ds = sum ds / k^4 over the windows of a pixel."""
+    _average_backward(delta.mu, delta.var, in_delta.mu, in_delta.var, kernel_size, stride, pad)
+
+
+def max_forward(x: State, out: State, winner: Array, kernel_size: int, stride: int, pad: int) -> None:
+    """Passes on the unit with the largest mean (the first, row by row); winner: its pixel, row * width + column."""
+    _max_forward(x.mu, x.var, out.mu, out.var, winner, kernel_size, stride, pad)
+
+
+def max_backward(delta: Delta, winner: Array, in_delta: Delta, kernel_size: int, stride: int, pad: int) -> None:
+    """The deltas of a window go to its winner. Here they are scattered; a device that gathers needs the window too."""
+    _max_backward(delta.mu, delta.var, winner, in_delta.mu, in_delta.var)

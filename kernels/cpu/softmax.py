@@ -1,6 +1,6 @@
-"""Activations over the classes of a sample: (batch, classes) arrays, (mu, var) -> (out_mu, out_var, out_jcb).
+"""Activations over the classes of a sample: arrays are (batch, classes).
 
-In place (out is in) is allowed.
+`out` has room for the Jacobian, and may be the input itself.
 """
 
 import math
@@ -11,13 +11,13 @@ from numba import prange
 from pytagi_ddp.kernels.cpu.compile import loop
 from pytagi_ddp.kernels.formulas.activation import exp_moments, log_moments, mixture_relu_moments
 from pytagi_ddp.kernels.formulas.softmax import closed_form_softmax_moments, remax_mean, remax_var_jcb
+from pytagi_ddp.kernels.tensors import State
 
 ZERO = np.float32(0)
 
 
 @loop
-def softmax(mu, var, out_mu, out_var, out_jcb):
-    """a = softmax(m), J = a(1 - a), variance J^2 (s + s of the largest class)."""
+def _softmax(mu, var, out_mu, out_var, out_jcb):
     classes = mu.shape[1]
     for b in prange(mu.shape[0]):
         top = 0
@@ -38,8 +38,7 @@ def softmax(mu, var, out_mu, out_var, out_jcb):
 
 
 @loop
-def remax(mu, var, out_mu, out_var, out_jcb):
-    """A_k = M_k / sum M, M = mixture ReLU of z; means normalised to sum 1."""
+def _remax(mu, var, out_mu, out_var, out_jcb):
     classes = mu.shape[1]
     for b in prange(mu.shape[0]):
         total, total_var = ZERO, ZERO
@@ -62,8 +61,7 @@ def remax(mu, var, out_mu, out_var, out_jcb):
 
 
 @loop
-def closed_form_softmax(mu, var, out_mu, out_var, out_jcb):
-    """e^z / sum e^z with every factor taken as log-normal; not renormalised."""
+def _closed_form_softmax(mu, var, out_mu, out_var, out_jcb):
     classes = mu.shape[1]
     for b in prange(mu.shape[0]):
         top = mu[b, 0]  # counting from the largest mean changes nothing but keeps e^z finite
@@ -81,3 +79,18 @@ def closed_form_softmax(mu, var, out_mu, out_var, out_jcb):
             out_mu[b, k], out_var[b, k], out_jcb[b, k] = closed_form_softmax_moments(
                 m, s, e, total, log_total, log_total_var
             )
+
+
+def softmax(x: State, out: State) -> None:
+    """a = softmax(m), J = a(1 - a), variance J^2 (s + s of the largest class)."""
+    _softmax(x.mu, x.var, *out)
+
+
+def remax(x: State, out: State) -> None:
+    """A_k = M_k / sum M, M = mixture ReLU of z; means normalised to sum 1."""
+    _remax(x.mu, x.var, *out)
+
+
+def closed_form_softmax(x: State, out: State) -> None:
+    """e^z / sum e^z with every factor taken as log-normal; not renormalised."""
+    _closed_form_softmax(x.mu, x.var, *out)

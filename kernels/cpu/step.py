@@ -5,6 +5,7 @@ from numba import prange
 
 from pytagi_ddp.kernels.cpu.compile import loop
 from pytagi_ddp.kernels.formulas import update
+from pytagi_ddp.kernels.tensors import Array, Tensor
 
 capped_step, pooled = update.capped_step, update.pooled_factors
 INFINITY = np.float32(np.inf)
@@ -12,13 +13,7 @@ NONE, ONE = np.int32(0), np.int32(1)
 
 
 @loop
-def step(mu, var, g, h, factors, starts, stops, negative, non_finite):
-    """Adds the capped deltas scale * (s g, s^2 h) to every parameter; factors: (scale, cap), scale 0 for no step.
-
-    mu, var, g, h: flat, of one length. Segment k is [starts[k], stops[k]): one tensor or a part of one;
-    negative[k] and non_finite[k] receive how many of its variances fell to <= 0 (and became 1e-5) and how many of
-    its deltas were not finite (those parameters stay as they are).
-    """
+def _step(mu, var, g, h, factors, starts, stops, negative, non_finite):
     scale, cap = factors[0], factors[1]
     for k in prange(starts.size):
         below, bad = NONE, NONE
@@ -37,6 +32,27 @@ def step(mu, var, g, h, factors, starts, stops, negative, non_finite):
 
 
 @loop
-def pooled_factors(header, factors, average):
-    """factors = (scale, cap) of a step from the sums over ranks in header = (samples, ranks with samples, ...)."""
+def _pooled_factors(header, factors, average):
     factors[0], factors[1] = pooled(header[0], header[1], average)
+
+
+def step(
+    parameters: Tensor,
+    factors: Array,
+    starts: Array,
+    stops: Array,
+    negative: Array,
+    non_finite: Array,
+) -> None:
+    """Adds the capped deltas scale * (s g, s^2 h) to every parameter; factors: (scale, cap), scale 0 for no step.
+
+    Parameters are flat. Segment k is [starts[k], stops[k]): one tensor or a part of one; negative[k] and non_finite[k]
+    receive how many of its variances fell to <= 0 (and became 1e-5) and how many of its deltas were not finite (those
+    parameters stay as they are).
+    """
+    _step(*parameters, factors, starts, stops, negative, non_finite)
+
+
+def pooled_factors(header: Array, factors: Array, average: bool) -> None:
+    """factors = (scale, cap) of a step from the sums over ranks in header = (samples, ranks with samples, ...)."""
+    _pooled_factors(header, factors, average)

@@ -1,48 +1,34 @@
-"""Activations over flat arrays: (mu, var) -> (out_mu, out_var, out_jcb). In place (out is in) is allowed."""
+"""Activations of single units. `out` may be the input itself, or lie apart; it has room for the Jacobian."""
 
 from collections.abc import Callable
 
-from pytagi_ddp.kernels.cuda.compile import blocks, floats, int32, kernel, thread_index
+from pytagi_ddp.kernels.cuda.compile import Kernel, blocks, float32, floats, int32, kernel, thread_index
 from pytagi_ddp.kernels.cuda.geometry import block_size
-from pytagi_ddp.kernels.formulas.activation import (
-    exp_moments,
-    leaky_relu_moments,
-    mixture_relu_moments,
-    mixture_sigmoid_moments,
-    mixture_tanh_moments,
-    relu_moments,
-    sigmoid_moments,
-    softplus_moments,
-    tanh_moments,
-)
+from pytagi_ddp.kernels.formulas.activation import ELEMENTWISE, exp_moments, parameters_of
+from pytagi_ddp.kernels.tensors import State
 
 THREADS = block_size(256)
 
 
-def _elementwise(moments: Callable) -> Callable:
-    """The activation whose formula for one unit is `moments`."""
+def _kernel_of(name: str, moments: Callable) -> Kernel:
+    """The kernel over units with the formula `moments`."""
+    parameters = len(parameters_of(moments))
+    declare = kernel(*[floats] * 5, int32, *[float32] * parameters, threads=THREADS, name=f"activation_{name}")
 
-    @kernel(floats, floats, floats, floats, floats, int32, threads=THREADS, name=f"activation_{moments.__name__}")
     def units(mu, var, out_mu, out_var, out_jcb, n):
         i = thread_index()
         if i < n:
             out_mu[i], out_var[i], out_jcb[i] = moments(mu[i], var[i])
 
-    def activation(mu, var, out_mu, out_var, out_jcb):
-        units.launch(blocks(mu.size, THREADS), mu, var, out_mu, out_var, out_jcb, mu.size)
+    def units_with_parameter(mu, var, out_mu, out_var, out_jcb, n, parameter):
+        i = thread_index()
+        if i < n:
+            out_mu[i], out_var[i], out_jcb[i] = moments(mu[i], var[i], parameter)
 
-    activation.__doc__ = moments.__doc__
-    return activation
+    return declare((units, units_with_parameter)[parameters])
 
 
-relu = _elementwise(relu_moments)
-leaky_relu = _elementwise(leaky_relu_moments)
-sigmoid = _elementwise(sigmoid_moments)
-tanh = _elementwise(tanh_moments)
-softplus = _elementwise(softplus_moments)
-mixture_relu = _elementwise(mixture_relu_moments)
-mixture_sigmoid = _elementwise(mixture_sigmoid_moments)
-mixture_tanh = _elementwise(mixture_tanh_moments)
+_KERNELS = {name: _kernel_of(name, moments) for name, moments in ELEMENTWISE.items()}
 
 
 @kernel(floats, floats, floats, floats, floats, int32, threads=THREADS)
@@ -55,6 +41,13 @@ def _even_exp(mu, var, out_mu, out_var, out_jcb, n):
             out_mu[i], out_var[i], out_jcb[i] = mu[i], var[i], 1
 
 
-def even_exp(mu, var, out_mu, out_var, out_jcb):
+def elementwise(name: str, x: State, out: State, *parameters: float) -> None:
+    """The activation `name` of `formulas.activation.ELEMENTWISE`, with what its formula takes beside (m, s)."""
+    n = x.mu.size
+    _KERNELS[name].launch(blocks(n, THREADS), x.mu, x.var, *out, n, *parameters)
+
+
+def even_exp(x: State, out: State) -> None:
     """Even positions are passed on; odd positions become log-normal (a predicted observation variance)."""
-    _even_exp.launch(blocks(mu.size, THREADS), mu, var, out_mu, out_var, out_jcb, mu.size)
+    n = x.mu.size
+    _even_exp.launch(blocks(n, THREADS), x.mu, x.var, *out, n)

@@ -1,7 +1,5 @@
 """Batch normalisation of a (rows, features) array: rows are samples, or samples x pixels of a channels-last image."""
 
-import math
-
 import numpy as np
 
 from pytagi_ddp.kernels.cuda.columns import (
@@ -16,7 +14,16 @@ from pytagi_ddp.kernels.cuda.columns import (
     merge_threads,
 )
 from pytagi_ddp.kernels.cuda.compile import blocks, cuda, float32, floats, int32, kernel, thread_index
-from pytagi_ddp.kernels.formulas.normalize import normalized_moments
+from pytagi_ddp.kernels.formulas.normalize import (
+    input_deltas,
+    moved_running,
+    normalized_moments,
+    pooled_moments,
+    pooled_sums,
+    reciprocal_deviation,
+    weight_summands,
+)
+from pytagi_ddp.kernels.tensors import Array, Delta, State, Sums, Tensor
 
 ROWS = 32 * LANES  # rows of one block of threads: 1024 blocks for 64 channels of 128 images of 32 x 32 pixels
 ZERO, ONE = np.float32(0), np.float32(1)
@@ -71,41 +78,33 @@ def _merge_partials(partial, mean, m2, rows, features, parts):
 def _rescale(square, r, denominator, eps, features):
     c = thread_index()
     if c < features:
-        r[c] = ONE / math.sqrt(square[c] / denominator + eps)
+        r[c] = reciprocal_deviation(square[c], denominator, eps)
 
 
 @kernel(floats, floats, floats, floats, floats, floats, float32, int32, threads=THREADS)
-def _pool_moments(mean, m2, shift, count, total, total_square, rows, features):
+def _pool_moments(mean, m2, shift, count, total, square, rows, features):
     c = thread_index()
     if c == 0:
         count[0] += rows
     if c < features:
-        d = mean[c] - shift[c]
-        total[c] += rows * d
-        total_square[c] += m2[c] + rows * d * d
+        total[c], square[c] = pooled_sums(total[c], square[c], mean[c], m2[c], rows, shift[c])
 
 
 @kernel(*[floats] * 6, int32, threads=THREADS)
-def _pooled_statistics(shift, count, total, total_square, mean, var, features):
+def _pooled_statistics(shift, count, total, square, mean, var, features):
     c = thread_index()
-    n = count[0]
     if c < features:
-        d = total[c] / n
-        mean[c] = shift[c] + d
-        var[c] = max(total_square[c] - total[c] * d, ZERO) / max(n - ONE, ONE)
+        mean[c], var[c] = pooled_moments(shift[c], count[0], total[c], square[c])
 
 
 @kernel(floats, floats, floats, floats, floats, float32, int32, threads=THREADS)
-def _update_running(running_mean, running_var, count, total, total_square, momentum, features):
+def _update_running(mean, var, count, total, square, momentum, features):
     n = count[0]
     for c in range(cuda.threadIdx.x, features, THREADS):
         if n > ONE:
-            d = total[c] / n
-            var = (total_square[c] - total[c] * d) / (n - ONE)
-            running_mean[c] += (ONE - momentum) * d
-            running_var[c] = momentum * running_var[c] + (ONE - momentum) * var
+            mean[c], var[c] = moved_running(mean[c], var[c], momentum, n, total[c], square[c])
         total[c] = ZERO
-        total_square[c] = ZERO
+        square[c] = ZERO
     cuda.syncthreads()  # every thread of this only block has read the count
     if cuda.threadIdx.x == 0:
         count[0] = ZERO
@@ -130,18 +129,16 @@ def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial, rows, features, p
     k = cuda.blockIdx.x
     gw, hw, gb, hb = ZERO, ZERO, ZERO, ZERO
     if c < features:
-        scale, centre = r[c], mean[c]
-        slope = scale * w_mu[c]
+        scale, centre, weight = r[c], mean[c], w_mu[c]
         for row in range(k * ROWS + lane(), min(rows, (k + 1) * ROWS), LANES):
             i = row * features + c
             dm, ds = delta_mu[i], delta_var[i]
-            t = scale * (mu[i] - centre)
-            gw += t * dm
-            hw += t * t * ds
+            g, h = weight_summands(mu[i], centre, scale, dm, ds)
+            gw += g
+            hw += h
             gb += dm
             hb += ds
-            delta_mu[i] = slope * dm
-            delta_var[i] = slope * slope * ds
+            delta_mu[i], delta_var[i] = input_deltas(scale, weight, dm, ds)
     gw = lanes_sum(gw, scratch)
     hw = lanes_sum(hw, scratch)
     gb = lanes_sum(gb, scratch)
@@ -156,42 +153,45 @@ def _grid(shape: tuple[int, int]) -> tuple[int, int]:
     return blocks(shape[0], ROWS), blocks(shape[1], WIDTH)
 
 
-def moments(mu, var, partial, mean, m2):
+def moments(x: State, partial: Array, mean: Array, m2: Array) -> None:
     """mean = sum m / rows; m2 = sum (m - mean)^2 + sum s, for each feature."""
-    sizes = (*mu.shape, partial.shape[1])
-    _partial_moments.launch(_grid(mu.shape), mu, var, partial, *sizes)
-    _merge_partials.launch((1, blocks(mu.shape[1], WIDTH)), partial, mean, m2, *sizes)
+    sizes = (*x.mu.shape, partial.shape[1])
+    _partial_moments.launch(_grid(x.mu.shape), x.mu, x.var, partial, *sizes)
+    _merge_partials.launch((1, blocks(x.mu.shape[1], WIDTH)), partial, mean, m2, *sizes)
 
 
-def rescale(square, denominator, eps, r):
+def rescale(square: Array, denominator: float, eps: float, r: Array) -> None:
     """r = 1/sqrt(square/denominator + eps)."""
     _rescale.launch(blocks(square.size, THREADS), square, r, denominator, eps, square.size)
 
 
-def pool_moments(mean, m2, rows, shift, count, total, total_square):
+def pool_moments(mean: Array, m2: Array, rows: int, shift: Array, sums: Sums) -> None:
     """Adds a batch to sums about `shift`, which is the same on every rank: so sums of ranks are sums of batches."""
     n = mean.size
-    _pool_moments.launch(blocks(n, THREADS), mean, m2, shift, count, total, total_square, rows, n)
+    _pool_moments.launch(blocks(n, THREADS), mean, m2, shift, *sums, rows, n)
 
 
-def pooled_statistics(shift, count, total, total_square, mean, var):
+def pooled_statistics(shift: Array, sums: Sums, mean: Array, var: Array) -> None:
     """Mean and variance of the batch whose sums are those of `pool_moments`, added over ranks; var = 0 of one value."""
     n = mean.size
-    _pooled_statistics.launch(blocks(n, THREADS), shift, count, total, total_square, mean, var, n)
+    _pooled_statistics.launch(blocks(n, THREADS), shift, *sums, mean, var, n)
 
 
-def update_running(running_mean, running_var, momentum, count, total, total_square):
+def update_running(running_mean: Array, running_var: Array, momentum: float, sums: Sums) -> None:
     """running = momentum * running + (1 - momentum) * pooled batch; then clears the sums. Nothing if they are empty."""
-    n = running_mean.size
-    _update_running.launch(1, running_mean, running_var, count, total, total_square, momentum, n)
+    _update_running.launch(1, running_mean, running_var, *sums, momentum, running_mean.size)
 
 
-def forward(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
-    _forward.launch(_grid(mu.shape), mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var, *mu.shape)
+def forward(x: State, mean: Array, r: Array, weights: Tensor, bias: Tensor, out: State) -> None:
+    """out = r (x - mean) w + b."""
+    affine = weights.mu, weights.var, bias.mu, bias.var
+    _forward.launch(_grid(x.mu.shape), x.mu, x.var, mean, r, *affine, out.mu, out.var, *x.mu.shape)
 
 
-def backward(mu, mean, r, w_mu, delta_mu, delta_var, partial, accumulate, g_w, h_w, g_b, h_b):
+def backward(
+    x: State, delta: Delta, mean: Array, r: Array, weights: Tensor, bias: Tensor, partial: Array, accumulate: bool
+) -> None:
     """Batch sums for w and b; the deltas, in place, become those of the input (without its Jacobian)."""
-    sizes = (*mu.shape, partial.shape[1])
-    _backward.launch(_grid(mu.shape), mu, mean, r, w_mu, delta_mu, delta_var, partial, *sizes)
-    add_partials(partial, accumulate, g_w, h_w, g_b, h_b)
+    sizes = (*x.mu.shape, partial.shape[1])
+    _backward.launch(_grid(x.mu.shape), x.mu, mean, r, weights.mu, delta.mu, delta.var, partial, *sizes)
+    add_partials(partial, accumulate, weights, bias)

@@ -8,6 +8,7 @@ import numpy as np
 
 from pytagi_ddp.kernels.cuda.compile import blocks, cuda, device, float32, floats, int32, kernel
 from pytagi_ddp.kernels.cuda.geometry import block_size
+from pytagi_ddp.kernels.tensors import Array, Tensor
 
 THREADS = block_size(256)
 LANES = THREADS // 32 if THREADS > 32 else 4
@@ -98,8 +99,11 @@ def _add_partials(partial, g_w, h_w, g_b, h_b, parts, features, biased, accumula
             h_b[c] = h_b[c] + hb if accumulate else hb
 
 
-def add_partials(partial, accumulate, g_w, h_w, g_b, h_b):
-    """Sums of partial (4, parts, features) over its parts, into or onto g_w, h_w, and g_b, h_b if those have a size."""
+def add_partials(partial: Array, accumulate: bool, weights: Tensor, bias: Tensor) -> None:
+    """Sums of partial (4, parts, features) over its parts, into or onto g and h of weights, and of bias if it has any.
+
+    The planes of partial: for g and h of the weights, then of the biases.
+    """
     _, parts, features = partial.shape
-    sizes = (parts, features, g_b.size > 0, accumulate)
-    _add_partials.launch((1, blocks(features, WIDTH)), partial, g_w, h_w, g_b, h_b, *sizes)
+    sums = weights.g, weights.h, bias.g, bias.h
+    _add_partials.launch((1, blocks(features, WIDTH)), partial, *sums, parts, features, bias.g.size > 0, accumulate)

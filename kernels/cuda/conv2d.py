@@ -17,6 +17,7 @@ from pytagi_ddp.kernels.cuda.plan import FORWARD, KNOWN, PARAMETERS, STATE, Size
 from pytagi_ddp.kernels.cuda.products import multiply, plan_of
 from pytagi_ddp.kernels.cuda.shapes import expect
 from pytagi_ddp.kernels.cuda.work import i32, phase_start, taps_from
+from pytagi_ddp.kernels.tensors import NO_TENSOR, Delta, State, Tensor
 
 THREADS = 256
 
@@ -50,39 +51,33 @@ def pack_phases(w_mu, packed, first, pairs, kernel_size, stride):
                 taken = i32(taken + i32(1))
 
 
-def forward(mu, var, w_mu, w_var, b_mu, b_var, out_mu, out_var, stride: int, pad: int) -> None:
-    """out_mu = mu * W + b and out_var = var * (W^2 + S) + mu^2 * S + s_b; see `kernels.cpu.conv2d.forward`.
+def forward(x: State, weights: Tensor, bias: Tensor | None, out: State, stride: int, pad: int) -> None:
+    """out.mu = mu * W + b and out.var = var * (W^2 + S) + mu^2 * S + s_b; see `kernels.cpu.conv2d.forward`.
 
     Raises:
         ValueError: an array is not C-contiguous float32, or shapes do not fit together.
     """
-    sizes = _sizes(mu, w_mu, out_mu, stride, pad)
-    expect("conv2d", mu.shape, var=var)
-    expect("conv2d", w_mu.shape, w_var=w_var)
-    expect("conv2d", (sizes.channels_out,), b_mu=b_mu, b_var=b_var)
-    expect("conv2d", out_mu.shape, out_var=out_var)
-    kind, weights, scratch = (KNOWN if var is None else FORWARD), (w_mu, w_var), None
+    sizes, b = _sizes(x.mu, weights.mu, out.mu, stride, pad), bias or NO_TENSOR
+    expect("conv2d", x.mu.shape, var=x.var)
+    expect("conv2d", weights.mu.shape, w_var=weights.var)
+    expect("conv2d", (sizes.channels_out,), b_mu=b.mu, b_var=b.var)
+    expect("conv2d", out.mu.shape, out_var=out.var)
+    kind, matrix, scratch = (KNOWN if x.var is None else FORWARD), weights[:2], None
     if sizes.kernel_size > 1:
-        first, n = _round(plan_of(kind, sizes, mu).workspace), w_mu.size
-        scratch = workspace(first + 2 * n, mu)
+        first, n = _round(plan_of(kind, sizes, x.mu).workspace), weights.mu.size
+        scratch = workspace(first + 2 * n, x.mu)
         taps, pairs = sizes.kernel_size**2, sizes.channels_in * sizes.channels_out
-        pack.launch(blocks(pairs, THREADS), w_mu, w_var, scratch, first, pairs, sizes.channels_in, taps)
-        weights = scratch[first : first + n], scratch[first + n : first + 2 * n]
-    multiply(kind, sizes, (mu, var), weights, (b_mu, b_var), (out_mu, out_var), b_mu is not None, scratch)
+        pack.launch(blocks(pairs, THREADS), *matrix, scratch, first, pairs, sizes.channels_in, taps)
+        matrix = scratch[first : first + n], scratch[first + n : first + 2 * n]
+    multiply(kind, sizes, x[:2], matrix, b[:2], out[:2], bias is not None, scratch)
 
 
 def backward(
-    mu,
-    jcb,
-    delta_mu,
-    delta_var,
-    w_mu,
-    in_delta_mu,
-    in_delta_var,
-    g_w,
-    h_w,
-    g_b,
-    h_b,
+    x: State,
+    delta: Delta,
+    weights: Tensor,
+    bias: Tensor | None,
+    in_delta: Delta | None,
     stride: int,
     pad: int,
     accumulate: bool,
@@ -92,24 +87,23 @@ def backward(
     Raises:
         ValueError: an array is not C-contiguous float32, or shapes do not fit together.
     """
-    sizes = _sizes(mu, w_mu, delta_mu, stride, pad)
-    expect("conv2d", mu.shape, jcb=jcb, in_delta_mu=in_delta_mu, in_delta_var=in_delta_var)
-    expect("conv2d", delta_mu.shape, delta_var=delta_var)
-    expect("conv2d", w_mu.shape, g_w=g_w, h_w=h_w)
-    expect("conv2d", (sizes.channels_out,), g_b=g_b, h_b=h_b)
-    deltas = delta_mu, delta_var
-    if in_delta_mu is not None:
-        weights, scratch = w_mu, None
+    sizes, b = _sizes(x.mu, weights.mu, delta.mu, stride, pad), bias or NO_TENSOR
+    expect("conv2d", x.mu.shape, jcb=x.jcb)
+    expect("conv2d", delta.mu.shape, delta_var=delta.var)
+    expect("conv2d", weights.mu.shape, g_w=weights.g, h_w=weights.h)
+    expect("conv2d", (sizes.channels_out,), g_b=b.g, h_b=b.h)
+    if in_delta is not None:
+        expect("conv2d", x.mu.shape, in_delta_mu=in_delta.mu, in_delta_var=in_delta.var)
+        matrix, scratch = weights.mu, None
         if sizes.kernel_size > 1:
-            first, n = _round(plan_of(STATE, sizes, mu).workspace), w_mu.size
-            scratch = workspace(first + n, mu)
+            first, n = _round(plan_of(STATE, sizes, x.mu).workspace), weights.mu.size
+            scratch = workspace(first + n, x.mu)
             pairs = sizes.channels_in * sizes.channels_out
-            arguments = w_mu, scratch, first, pairs, sizes.kernel_size, sizes.stride
+            arguments = weights.mu, scratch, first, pairs, sizes.kernel_size, sizes.stride
             pack_phases.launch(blocks(pairs, THREADS), *arguments)
-            weights = scratch[first : first + n]
-        into = in_delta_mu, in_delta_var
-        multiply(STATE, sizes, deltas, (weights, None), (jcb, None), into, jcb is not None, scratch)
-    multiply(PARAMETERS, sizes, (mu, None), deltas, (g_b, h_b), (g_w, h_w), accumulate)
+            matrix = scratch[first : first + n]
+        multiply(STATE, sizes, delta[:2], (matrix, None), (x.jcb, None), in_delta[:2], x.jcb is not None, scratch)
+    multiply(PARAMETERS, sizes, (x.mu, None), delta[:2], (b.g, b.h), (weights.g, weights.h), accumulate)
 
 
 def _sizes(image, w, out, stride: int, pad: int) -> Sizes:

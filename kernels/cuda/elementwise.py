@@ -1,7 +1,11 @@
-"""Whole-array operations between layers: sums of states and deltas, and the change of image layout."""
+"""Whole-array operations between layers: sums of states and deltas, and the change of image layout.
+
+Arrays of any shape, C-contiguous, but for `transpose`.
+"""
 
 from pytagi_ddp.kernels.cuda.compile import blocks, cuda, float32, floats, int32, kernel, thread_index
 from pytagi_ddp.kernels.cuda.geometry import block_size
+from pytagi_ddp.kernels.tensors import Array, Delta
 
 THREADS = block_size(256)
 TILE = 32  # side of a transposed tile
@@ -48,23 +52,23 @@ def _transpose(source, out, rows, columns):
             out[start + (left + r) * rows + top + x] = tile[x * PITCH + r]
 
 
-def add(a, b, out):
-    """out = a + b, flat; out may be a."""
+def add(a: Array, b: Array, out: Array) -> None:
+    """out = a + b; out may be a."""
     _add.launch(blocks(out.size, THREADS), a, b, out, out.size)
 
 
-def transpose(source, out):
-    """out[b, j, i] = source[b, i, j]: channels-first to channels-last images and back."""
-    batch, rows, columns = source.shape
-    _transpose.launch((batch, blocks(rows, TILE), blocks(columns, TILE)), source, out, rows, columns)
-
-
-def multiply(out, factor):
+def multiply(out: Array, factor: Array) -> None:
     """out *= factor: the chain rule of stacked activations."""
     _multiply.launch(blocks(out.size, THREADS), out, factor, out.size)
 
 
-def apply_jacobian(delta_mu, delta_var, jcb):
-    """Deltas through an activation: delta_mu *= J, delta_var *= J^2."""
-    n = delta_mu.size
-    _apply_jacobian.launch(blocks(n, THREADS), delta_mu, delta_var, jcb, n)
+def apply_jacobian(delta: Delta, jcb: Array) -> None:
+    """Deltas through an activation: delta.mu *= J, delta.var *= J^2."""
+    n = jcb.size
+    _apply_jacobian.launch(blocks(n, THREADS), delta.mu, delta.var, jcb, n)
+
+
+def transpose(source: Array, out: Array) -> None:
+    """out[b, j, i] = source[b, i, j]: channels-first to channels-last images and back."""
+    batch, rows, columns = source.shape
+    _transpose.launch((batch, blocks(rows, TILE), blocks(columns, TILE)), source, out, rows, columns)

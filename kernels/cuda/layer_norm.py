@@ -1,7 +1,5 @@
 """Layer normalisation of (batch, positions, features): statistics per sample, affine map per feature."""
 
-import math
-
 import numpy as np
 
 from pytagi_ddp.kernels.cuda.columns import (
@@ -15,7 +13,13 @@ from pytagi_ddp.kernels.cuda.columns import (
     merge_threads,
 )
 from pytagi_ddp.kernels.cuda.compile import blocks, cuda, float32, floats, int32, kernel
-from pytagi_ddp.kernels.formulas.normalize import normalized_moments
+from pytagi_ddp.kernels.formulas.normalize import (
+    input_deltas,
+    normalized_moments,
+    reciprocal_deviation,
+    weight_summands,
+)
+from pytagi_ddp.kernels.tensors import Array, Delta, State, Tensor
 
 POSITIONS = 8 * LANES  # of one block of threads in the forward pass
 ZERO, ONE = np.float32(0), np.float32(1)
@@ -37,7 +41,7 @@ def _moments(mu, var, mean, r, eps, units):
     n, a, s = merge_threads(n, a, s, counts, means, squares, 1)
     if cuda.threadIdx.x == 0:
         mean[cuda.blockIdx.x] = a
-        r[cuda.blockIdx.x] = ONE / math.sqrt(s / (n - ONE) + eps)
+        r[cuda.blockIdx.x] = reciprocal_deviation(s, n - ONE, eps)
 
 
 @kernel(*[floats] * 10, int32, int32, threads=THREADS)
@@ -60,18 +64,16 @@ def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial, batch, positions,
     b = cuda.blockIdx.x
     gw, hw, gb, hb = ZERO, ZERO, ZERO, ZERO
     if c < features:
-        scale, centre = r[b], mean[b]
-        slope = scale * w_mu[c]
+        scale, centre, weight = r[b], mean[b], w_mu[c]
         for p in range(lane(), positions, LANES):
             i = (b * positions + p) * features + c
             dm, ds = delta_mu[i], delta_var[i]
-            t = scale * (mu[i] - centre)
-            gw += t * dm
-            hw += t * t * ds
+            g, h = weight_summands(mu[i], centre, scale, dm, ds)
+            gw += g
+            hw += h
             gb += dm
             hb += ds
-            delta_mu[i] = slope * dm
-            delta_var[i] = slope * slope * ds
+            delta_mu[i], delta_var[i] = input_deltas(scale, weight, dm, ds)
     gw = lanes_sum(gw, scratch)
     hw = lanes_sum(hw, scratch)
     gb = lanes_sum(gb, scratch)
@@ -82,20 +84,24 @@ def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial, batch, positions,
         partial[i], partial[plane + i], partial[2 * plane + i], partial[3 * plane + i] = gw, hw, gb, hb
 
 
-def moments(mu, var, eps, mean, r):
+def moments(x: State, eps: float, mean: Array, r: Array) -> None:
     """Per sample: mean over all positions and features, r = 1/sqrt(variance + eps) with n - 1 in the denominator."""
-    batch, positions, features = mu.shape
-    _moments.launch(batch, mu, var, mean, r, eps, positions * features)
+    batch, positions, features = x.mu.shape
+    _moments.launch(batch, x.mu, x.var, mean, r, eps, positions * features)
 
 
-def forward(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
-    batch, positions, features = mu.shape
+def forward(x: State, mean: Array, r: Array, weights: Tensor, bias: Tensor, out: State) -> None:
+    """out = r (x - mean) w + b."""
+    batch, positions, features = x.mu.shape
     grid = (batch, blocks(features, WIDTH), blocks(positions, POSITIONS))
-    _forward.launch(grid, mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var, positions, features)
+    affine = weights.mu, weights.var, bias.mu, bias.var
+    _forward.launch(grid, x.mu, x.var, mean, r, *affine, out.mu, out.var, positions, features)
 
 
-def backward(mu, mean, r, w_mu, delta_mu, delta_var, partial, accumulate, g_w, h_w, g_b, h_b):
+def backward(
+    x: State, delta: Delta, mean: Array, r: Array, weights: Tensor, bias: Tensor, partial: Array, accumulate: bool
+) -> None:
     """Batch sums for w and b (partial: (4, batch, features) scratch); the deltas become those of the input."""
-    grid = (mu.shape[0], blocks(mu.shape[2], WIDTH))
-    _backward.launch(grid, mu, mean, r, w_mu, delta_mu, delta_var, partial, *mu.shape)
-    add_partials(partial, accumulate, g_w, h_w, g_b, h_b)
+    grid = (x.mu.shape[0], blocks(x.mu.shape[2], WIDTH))
+    _backward.launch(grid, x.mu, mean, r, weights.mu, delta.mu, delta.var, partial, *x.mu.shape)
+    add_partials(partial, accumulate, weights, bias)

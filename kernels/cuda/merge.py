@@ -5,6 +5,7 @@ import numpy as np
 from pytagi_ddp.kernels.cuda.compile import blocks, floats, int32, kernel, thread_index
 from pytagi_ddp.kernels.cuda.geometry import block_size
 from pytagi_ddp.kernels.formulas import merge
+from pytagi_ddp.kernels.tensors import Array, Delta, Tensor
 
 contribution, merged = merge.contribution, merge.merged
 THREADS = block_size(256)
@@ -30,13 +31,15 @@ def _merge_sums(mu, var, prior_mu, prior_var, first, second, header, weighted, n
         prior_mu[i], prior_var[i] = m, s
 
 
-def contribute(mu, var, prior_mu, prior_var, first, second, weighted):
-    """first, second = this rank's summands, see `formulas.merge`; all arrays flat, of one length."""
-    n = mu.size
-    _contribute.launch(blocks(n, THREADS), mu, var, prior_mu, prior_var, first, second, weighted, n)
+def contribute(posterior: Tensor, prior: Tensor, change: Delta, weighted: bool) -> None:
+    """change = this rank's summands, see `formulas.merge`; all arrays flat, of one length."""
+    n = posterior.mu.size
+    moments = posterior.mu, posterior.var, prior.mu, prior.var
+    _contribute.launch(blocks(n, THREADS), *moments, change.mu, change.var, weighted, n)
 
 
-def merge_sums(mu, var, prior_mu, prior_var, first, second, header, weighted):
-    """mu, var and the prior become the merged posterior of header[1] ranks; with none, mu and var the prior."""
-    n = mu.size
-    _merge_sums.launch(blocks(n, THREADS), mu, var, prior_mu, prior_var, first, second, header, weighted, n)
+def merge_sums(posterior: Tensor, prior: Tensor, change: Delta, header: Array, weighted: bool) -> None:
+    """Both become the merged posterior of header[1] ranks, whose summands `change` is; with none, both the prior."""
+    n = posterior.mu.size
+    moments = posterior.mu, posterior.var, prior.mu, prior.var
+    _merge_sums.launch(blocks(n, THREADS), *moments, change.mu, change.var, header, weighted, n)

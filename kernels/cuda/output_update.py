@@ -1,4 +1,6 @@
-"""Deltas at the output layer, from observations. Flat float32 arrays unless said otherwise."""
+"""Deltas at the output layer, from observations. Outputs have variances and Jacobians."""
+
+from typing import Any
 
 import numpy as np
 
@@ -6,6 +8,7 @@ from pytagi_ddp.kernels.cuda.compile import blocks, floats, int32, ints, kernel,
 from pytagi_ddp.kernels.cuda.geometry import block_size
 from pytagi_ddp.kernels.cuda.intrinsics import divide
 from pytagi_ddp.kernels.formulas.update import heteros_delta, observation_delta
+from pytagi_ddp.kernels.tensors import Array, Delta, State
 
 THREADS = block_size(256)
 ZERO = np.float32(0)
@@ -40,22 +43,24 @@ def _update_heteros(mu, var, jcb, obs, delta_mu, delta_var, n):
         )
 
 
-def express_update(states, mu_obs, var_obs, deltas):
+def express_update(states: Any, mu_obs: Any, var_obs: Any, deltas: Any) -> bool:
     """`OutputUpdater.update` in its common case; False where that is not met: on a GPU, never."""
     return False
 
 
-def update(mu, var, jcb, obs, var_obs, delta_mu, delta_var):
-    """One observation for each output."""
-    _update.launch(blocks(mu.size, THREADS), mu, var, jcb, obs, var_obs, delta_mu, delta_var, mu.size)
+def update(output: State, observed: State, delta: Delta) -> None:
+    """One observation for each output; observed: means and variances of observations."""
+    n = output.mu.size
+    _update.launch(blocks(n, THREADS), *output, observed.mu, observed.var, delta.mu, delta.var, n)
 
 
-def update_using_indices(mu, var, jcb, obs, var_obs, index, delta_mu, delta_var):
-    """obs, index: (batch, n) observations of the outputs `index` (from 0) of each sample; all others get zero."""
-    arrays = (mu, var, jcb, obs, var_obs, index, delta_mu, delta_var)
-    _update_using_indices.launch(blocks(mu.size, THREADS), *arrays, *mu.shape, index.shape[1])
+def update_using_indices(output: State, observed: State, index: Array, delta: Delta) -> None:
+    """observed, index: (batch, n) observations of the outputs `index` (from 0) of each sample; all others get zero."""
+    arrays = *output, observed.mu, observed.var, index, delta.mu, delta.var
+    _update_using_indices.launch(blocks(output.mu.size, THREADS), *arrays, *output.mu.shape, index.shape[1])
 
 
-def update_heteros(mu, var, jcb, obs, delta_mu, delta_var):
-    """Outputs interleaved [mean, noise variance]; one observation for each pair."""
-    _update_heteros.launch(blocks(obs.size, THREADS), mu, var, jcb, obs, delta_mu, delta_var, obs.size)
+def update_heteros(output: State, observed: State, delta: Delta) -> None:
+    """Outputs interleaved [mean, noise variance]; one observation for each pair, whose variance is the noise."""
+    n = observed.mu.size
+    _update_heteros.launch(blocks(n, THREADS), *output, observed.mu, delta.mu, delta.var, n)

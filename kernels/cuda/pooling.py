@@ -9,6 +9,7 @@ import numpy as np
 from pytagi_ddp.kernels.cuda.compile import blocks, device, float32, floats, int32, ints, kernel, thread_index
 from pytagi_ddp.kernels.cuda.geometry import block_size
 from pytagi_ddp.kernels.cuda.intrinsics import divide
+from pytagi_ddp.kernels.tensors import Array, Delta, State
 
 THREADS = block_size(256)
 ZERO, ONE = np.float32(0), np.float32(1)
@@ -109,25 +110,29 @@ def _sizes(image, windows) -> tuple[int, ...]:
     return (*image.shape[1:], *windows.shape[1:3])
 
 
-def average_forward(mu, var, out_mu, out_var, kernel_size, stride, pad):
+def average_forward(x: State, out: State, kernel_size: int, stride: int, pad: int) -> None:
     """m = sum m / k^2, s = sum s / k^4: padding counts as zeros."""
-    n, sizes = out_mu.size, _sizes(mu, out_mu)
-    _average_forward.launch(blocks(n, THREADS), mu, var, out_mu, out_var, n, *sizes, kernel_size, stride, pad)
+    n, sizes = out.mu.size, _sizes(x.mu, out.mu)
+    arrays = x.mu, x.var, out.mu, out.var
+    _average_forward.launch(blocks(n, THREADS), *arrays, n, *sizes, kernel_size, stride, pad)
 
 
-def average_backward(delta_mu, delta_var, in_delta_mu, in_delta_var, kernel_size, stride, pad):
-    n, sizes = in_delta_mu.size, _sizes(in_delta_mu, delta_mu)
-    arrays = (delta_mu, delta_var, in_delta_mu, in_delta_var)
+def average_backward(delta: Delta, in_delta: Delta, kernel_size: int, stride: int, pad: int) -> None:
+    """dm = sum dm / k^2, ds = sum ds / k^4 over the windows of a pixel."""
+    n, sizes = in_delta.mu.size, _sizes(in_delta.mu, delta.mu)
+    arrays = delta.mu, delta.var, in_delta.mu, in_delta.var
     _average_backward.launch(blocks(n, THREADS), *arrays, n, *sizes, kernel_size, stride, pad)
 
 
-def max_forward(mu, var, out_mu, out_var, winner, kernel_size, stride, pad):
+def max_forward(x: State, out: State, winner: Array, kernel_size: int, stride: int, pad: int) -> None:
     """Passes on the unit with the largest mean (the first, row by row); winner: its pixel, row * width + column."""
-    n, sizes = out_mu.size, _sizes(mu, out_mu)
-    _max_forward.launch(blocks(n, THREADS), mu, var, out_mu, out_var, winner, n, *sizes, kernel_size, stride, pad)
+    n, sizes = out.mu.size, _sizes(x.mu, out.mu)
+    arrays = x.mu, x.var, out.mu, out.var, winner
+    _max_forward.launch(blocks(n, THREADS), *arrays, n, *sizes, kernel_size, stride, pad)
 
 
-def max_backward(delta_mu, delta_var, winner, in_delta_mu, in_delta_var, kernel_size, stride, pad):
-    n, sizes = in_delta_mu.size, _sizes(in_delta_mu, delta_mu)
-    arrays = (delta_mu, delta_var, winner, in_delta_mu, in_delta_var)
+def max_backward(delta: Delta, winner: Array, in_delta: Delta, kernel_size: int, stride: int, pad: int) -> None:
+    """The deltas of a window go to its winner."""
+    n, sizes = in_delta.mu.size, _sizes(in_delta.mu, delta.mu)
+    arrays = delta.mu, delta.var, winner, in_delta.mu, in_delta.var
     _max_backward.launch(blocks(n, THREADS), *arrays, n, *sizes, kernel_size, stride, pad)

@@ -1,17 +1,18 @@
-"""Activations over the classes of a sample: (batch, classes) arrays, (mu, var) -> (out_mu, out_var, out_jcb).
+"""Activations over the classes of a sample: arrays are (batch, classes).
 
-One block per sample; sums are trees in shared memory. In place (out is in) is allowed: a unit is written by the
-thread that read it, and what all threads need is read before the last barrier.
+`out` has room for the Jacobian, and may be the input itself: a unit is written by the thread that read it, and what all
+threads need is read before the last barrier. One block per sample; sums are trees in shared memory.
 """
 
 import math
 
 import numpy as np
 
-from pytagi_ddp.kernels.cuda.compile import block_sum, cuda, device, float32, floats, int32, kernel
+from pytagi_ddp.kernels.cuda.compile import Kernel, block_sum, cuda, device, float32, floats, int32, kernel
 from pytagi_ddp.kernels.cuda.geometry import block_size
 from pytagi_ddp.kernels.formulas.activation import exp_moments, log_moments, mixture_relu_moments
 from pytagi_ddp.kernels.formulas.softmax import closed_form_softmax_moments, remax_mean, remax_var_jcb
+from pytagi_ddp.kernels.tensors import State
 
 THREADS = block_size(128)
 ZERO, ONE = np.float32(0), np.float32(1)
@@ -109,16 +110,21 @@ def _closed_form_softmax(mu, var, out_mu, out_var, out_jcb, classes):
         out_mu[i], out_var[i], out_jcb[i] = closed_form_softmax_moments(m, s, e, total, log_total, log_total_var)
 
 
-def softmax(mu, var, out_mu, out_var, out_jcb):
+def softmax(x: State, out: State) -> None:
     """a = softmax(m), J = a(1 - a), variance J^2 (s + s of the largest class)."""
-    _softmax.launch(mu.shape[0], mu, var, out_mu, out_var, out_jcb, mu.shape[1])
+    _launch(_softmax, x, out)
 
 
-def remax(mu, var, out_mu, out_var, out_jcb):
+def remax(x: State, out: State) -> None:
     """A_k = M_k / sum M, M = mixture ReLU of z; means normalised to sum 1."""
-    _remax.launch(mu.shape[0], mu, var, out_mu, out_var, out_jcb, mu.shape[1])
+    _launch(_remax, x, out)
 
 
-def closed_form_softmax(mu, var, out_mu, out_var, out_jcb):
+def closed_form_softmax(x: State, out: State) -> None:
     """e^z / sum e^z with every factor taken as log-normal; not renormalised."""
-    _closed_form_softmax.launch(mu.shape[0], mu, var, out_mu, out_var, out_jcb, mu.shape[1])
+    _launch(_closed_form_softmax, x, out)
+
+
+def _launch(samples: Kernel, x: State, out: State) -> None:
+    batch, classes = x.mu.shape
+    samples.launch(batch, x.mu, x.var, *out, classes)

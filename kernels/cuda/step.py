@@ -7,6 +7,7 @@ import numpy as np
 from pytagi_ddp.kernels.cuda.compile import block_sum, cuda, float32, floats, int32, ints, kernel
 from pytagi_ddp.kernels.cuda.geometry import block_size
 from pytagi_ddp.kernels.formulas import update
+from pytagi_ddp.kernels.tensors import Array, Tensor
 
 capped_step, pooled = update.capped_step, update.pooled_factors
 THREADS = block_size(256)
@@ -43,16 +44,16 @@ def _pooled_factors(header, factors, average):
         factors[0], factors[1] = pooled(header[0], header[1], average)
 
 
-def step(mu, var, g, h, factors, starts, stops, negative, non_finite):
+def step(parameters: Tensor, factors: Array, starts: Array, stops: Array, negative: Array, non_finite: Array) -> None:
     """Adds the capped deltas scale * (s g, s^2 h) to every parameter; factors: (scale, cap), scale 0 for no step.
 
-    mu, var, g, h: flat, of one length. Segment k, a block of threads, is [starts[k], stops[k]): one tensor or a part
-    of one; negative[k] and non_finite[k] receive how many of its variances fell to <= 0 (and became 1e-5) and how
-    many of its deltas were not finite (those parameters stay as they are).
+    Parameters are flat. Segment k, a block of threads, is [starts[k], stops[k]): one tensor or a part of one;
+    negative[k] and non_finite[k] receive how many of its variances fell to <= 0 (and became 1e-5) and how many of its
+    deltas were not finite (those parameters stay as they are).
     """
-    _step.launch(starts.size, mu, var, g, h, factors, starts, stops, negative, non_finite)
+    _step.launch(starts.size, *parameters, factors, starts, stops, negative, non_finite)
 
 
-def pooled_factors(header, factors, average):
+def pooled_factors(header: Array, factors: Array, average: bool) -> None:
     """factors = (scale, cap) of a step from the sums over ranks in header = (samples, ranks with samples, ...)."""
     _pooled_factors.launch(1, header, factors, average)

@@ -2,9 +2,13 @@
 
 Mixture*: exact moments of the rectified/clipped Gaussian. The rest linearise around the mean.
 Source: Goulet, Nguyen & Amiri (2021), JMLR 22; cuTAGI.
+
+A new elementwise activation is a formula here and its name in `ELEMENTWISE`, below: the kernels of all devices follow.
 """
 
+import inspect
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -13,7 +17,6 @@ from pytagi_ddp.kernels.formulas.normal import X_MAX, exp, normal_tail_pdf, sigm
 
 f = np.float32
 ZERO, QUARTER, HALF, ONE, TWO = f(0), f(0.25), f(0.5), f(1), f(2)
-LEAK = f(0.1)
 FLOOR = f(1e-6)  # smallest mean and variance that a mixture activation returns
 SD_MIN = f(1e-18)  # keeps m/sd finite: a unit with zero variance takes the limit of the formulas
 
@@ -26,10 +29,18 @@ def relu_moments(m, s):
 
 
 @formula
-def leaky_relu_moments(m, s):
-    """Slope 1 where m > 0, else 0.1."""
-    j = ONE if m > ZERO else LEAK
+def leaky_relu_moments(m, s, negative_slope):
+    """(J m, J^2 s, J), J = 1 where m > 0 and negative_slope elsewhere."""
+    j = ONE if m > ZERO else negative_slope
     return j * m, j * j * s, j
+
+
+@formula
+def elu_moments(m, s, alpha):
+    """(m, s, 1) where m > 0, else (alpha (e^m - 1), J^2 s, J) with J = alpha e^m."""
+    below = min(m, ZERO)  # e^m of what is above could overflow
+    j = ONE if m > ZERO else alpha * exp(below)
+    return (m if m > ZERO else alpha * math.expm1(below)), j * j * s, j
 
 
 @formula
@@ -121,3 +132,21 @@ def log_moments(m, s):
     """Moments of ln X for a log-normal X with mean m and variance s: (ln m - v/2, v), v = ln(1 + s/m^2)."""
     v = math.log1p(s / (m * m))
     return math.log(m) - HALF * v, v
+
+
+ELEMENTWISE: dict[str, Callable] = {
+    "relu": relu_moments,
+    "leaky_relu": leaky_relu_moments,
+    "elu": elu_moments,
+    "sigmoid": sigmoid_moments,
+    "tanh": tanh_moments,
+    "softplus": softplus_moments,
+    "mixture_relu": mixture_relu_moments,
+    "mixture_sigmoid": mixture_sigmoid_moments,
+    "mixture_tanh": mixture_tanh_moments,
+}
+
+
+def parameters_of(moments: Callable) -> tuple[str, ...]:
+    """What a formula takes beside (m, s): settings of the layer, one number for all units."""
+    return tuple(inspect.signature(getattr(moments, "py_func", moments)).parameters)[2:]

@@ -9,6 +9,7 @@ import numpy as np
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.compare import compare_parameters
 from pytagi_ddp.distributed.exchange import Exchange
+from pytagi_ddp.kernels.tensors import Delta, Tensor
 from pytagi_ddp.nn.arena import HEADER
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.state import Array
@@ -111,14 +112,14 @@ class PosteriorMerge(Exchange):
         self._follow()
         if self._samples:
             for moments, prior, sums, weighted in self._quantities():
-                self.model.kernels.merge.contribute(*moments, *prior, *sums, weighted)
+                self.model.kernels.merge.contribute(Tensor(*moments), Tensor(*prior), Delta(*sums), weighted)
         else:
             array.clear(arena.buffer)
         header = arena.tail[:HEADER]
         array.copy(np.array([self._samples, self._samples > 0, stop], np.float32), header)
         self.communicator.all_reduce(arena.buffer)
         for moments, prior, sums, weighted in self._quantities():
-            self.model.kernels.merge.merge_sums(*moments, *prior, *sums, header, weighted)
+            self.model.kernels.merge.merge_sums(Tensor(*moments), Tensor(*prior), Delta(*sums), header, weighted)
         self.pooled = array.snapshot(header)
         array.clear(arena.buffer)  # layers expect to find their sums at zero
         self.parameters_changed()

@@ -1,6 +1,7 @@
 """Layers, networks and output updates, with pytagi's names and arguments."""
 
 from pytagi_ddp.nn.activation import (
+    ELU,
     ClosedFormSoftmax,
     EvenExp,
     LeakyReLU,
@@ -29,6 +30,7 @@ from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.update_bn import update_bn
 
 __all__ = [
+    "ELU",
     "AvgPool2d",
     "BaseDeltaStates",
     "BaseHiddenStates",

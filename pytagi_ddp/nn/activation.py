@@ -7,15 +7,27 @@ the formulas.
 Source: Goulet, Nguyen & Amiri (2021), JMLR 22; the mixture activations, Remax and the closed-form softmax: cuTAGI.
 """
 
+import math
+from typing import Any
+
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State
 
 
 class Activation(BaseLayer):
-    """Base of all activations. `kernel` names the kernel; `per_sample` marks those that mix the units of a sample."""
+    """Base of all activations.
 
-    kernel = ""
-    per_sample = False
+    An activation of single units says under which name its formula is registered, in
+    `kernels.formulas.activation.ELEMENTWISE`; the kernels are made from that. One that has a kernel of its own
+    overrides `_run`.
+
+    Attributes:
+        formula: the name of the formula.
+        formula_settings: attributes that the formula takes, in its order.
+    """
+
+    formula = ""
+    formula_settings: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,90 +35,138 @@ class Activation(BaseLayer):
 
     def forward(self, state: State) -> State:
         batch, size = state.mu.shape
-        mu, var = state.mu, self._variance(state)
-        out = State(mu, var) if self.in_place else self._output(batch)
-        jcb = self._buffer("jcb", batch, size)
-        arrays = (mu, var, out.mu, out.var, jcb)
-        if self.per_sample:
-            getattr(self.kernels.softmax, self.kernel)(*arrays)
-        else:
-            getattr(self.kernels.activation, self.kernel)(*(a.reshape(-1) for a in arrays))
+        x = self._with_variance(state)
+        out = x if self.in_place else self._output(batch)
+        out = State(out.mu, out.var, self._buffer("jcb", batch, size))
+        self._run(x, out)
         if state.jcb is not None:
-            self.kernels.elementwise.multiply(jcb.reshape(-1), state.jcb.reshape(-1))
-        return State(out.mu, out.var, jcb)
+            self.kernels.elementwise.multiply(out.jcb, state.jcb)
+        return out
+
+    def settings(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.formula_settings}
+
+    def _run(self, x: State, out: State) -> None:
+        """Calls the kernel."""
+        settings = [getattr(self, name) for name in self.formula_settings]
+        self.kernels.activation.elementwise(self.formula, x, out, *settings)
 
     def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta:
         return delta
+
+
+def _finite(what: str, value: float) -> float:
+    """`value`, a setting, as a float."""
+    if not math.isfinite(value):
+        raise ValueError(f"{what} must be finite, got {value}")
+    return float(value)
 
 
 class ReLU(Activation):
     """max(0, z), linearised: (m, s, J = 1) where m > 0, else (0, 0, 0)."""
 
     name = "ReLU"
-    kernel = "relu"
+    formula = "relu"
 
 
 class LeakyReLU(Activation):
-    """Slope 1 where m > 0, else 0.1: (m, s, 1) or (0.1 m, 0.01 s, 0.1)."""
+    """(J m, J^2 s), J = 1 where m > 0 and negative_slope elsewhere.
+
+    Args:
+        negative_slope: slope below 0; 0.1 is pytagi's.
+
+    Raises:
+        ValueError: a slope that is not finite.
+    """
 
     name = "LeakyReLU"
-    kernel = "leaky_relu"
+    formula = "leaky_relu"
+    formula_settings = ("negative_slope",)
+
+    def __init__(self, negative_slope: float = 0.1):
+        super().__init__()
+        self.negative_slope = _finite("negative_slope of LeakyReLU", negative_slope)
 
     def get_layer_name(self) -> str:
         return "leakReLU"
 
     def get_layer_info(self) -> str:
-        return "leakyReLU()"
+        return "leakyReLU()" if self.negative_slope == 0.1 else f"leakyReLU({self.negative_slope})"
+
+
+class ELU(Activation):
+    """(m, s, J = 1) where m > 0, else (alpha (e^m - 1), J^2 s), J = alpha e^m.
+
+    Args:
+        alpha: minus the limit for large negative means.
+
+    Raises:
+        ValueError: an alpha that is not finite.
+
+    Source: Clevert, Unterthiner & Hochreiter (2016), arXiv:1511.07289, linearised around the mean.
+    """
+
+    name = "ELU"
+    formula = "elu"
+    formula_settings = ("alpha",)
+
+    def __init__(self, alpha: float = 1.0):
+        super().__init__()
+        self.alpha = _finite("alpha of ELU", alpha)
+
+    def get_layer_info(self) -> str:
+        return f"ELU({self.alpha})"
 
 
 class Sigmoid(Activation):
     """p = 1/(1 + e^-m), J = p (1 - p): (p, J^2 s)."""
 
     name = "Sigmoid"
-    kernel = "sigmoid"
+    formula = "sigmoid"
 
 
 class Tanh(Activation):
     """p = tanh m, J = 1 - p^2: (p, J^2 s)."""
 
     name = "Tanh"
-    kernel = "tanh"
+    formula = "tanh"
 
 
 class Softplus(Activation):
     """(ln(1 + e^m), p^2 s), J = p = sigmoid(m)."""
 
     name = "Softplus"
-    kernel = "softplus"
+    formula = "softplus"
 
 
 class MixtureReLU(Activation):
     """Exact moments of max(0, z), z ~ N(m, s), each at least 1e-6; J = Phi(m/sqrt s)."""
 
     name = "MixtureReLU"
-    kernel = "mixture_relu"
+    formula = "mixture_relu"
 
 
 class MixtureSigmoid(Activation):
     """Exact moments of the hard sigmoid (clip(z, -1, 1) + 1)/2; variance at least 1e-6."""
 
     name = "MixtureSigmoid"
-    kernel = "mixture_sigmoid"
+    formula = "mixture_sigmoid"
 
 
 class MixtureTanh(Activation):
     """Exact moments of clip(z, -1, 1); variance at least 1e-6."""
 
     name = "MixtureTanh"
-    kernel = "mixture_tanh"
+    formula = "mixture_tanh"
 
 
 class Softmax(Activation):
     """a = softmax(m) over the units of a sample, J = a (1 - a), variance J^2 (s + s of the largest unit)."""
 
     name = "Softmax"
-    kernel = "softmax"
-    per_sample = True
+
+    def _run(self, x: State, out: State) -> None:
+        self.kernels.softmax.softmax(x, out)
 
 
 class EvenExp(Activation):
@@ -119,7 +179,9 @@ class EvenExp(Activation):
     """
 
     name = "EvenExp"
-    kernel = "even_exp"
+
+    def _run(self, x: State, out: State) -> None:
+        self.kernels.activation.even_exp(x, out)
 
     def expects(self, shape: Shape) -> Shape:
         if shape.size % 2:
@@ -131,13 +193,15 @@ class Remax(Activation):
     """Rectified units over their sum, all taken as log-normal; means sum to 1 over the units of a sample."""
 
     name = "Remax"
-    kernel = "remax"
-    per_sample = True
+
+    def _run(self, x: State, out: State) -> None:
+        self.kernels.softmax.remax(x, out)
 
 
 class ClosedFormSoftmax(Activation):
     """e^z over its sum with log-normal moments; means are not renormalised. m of any size, s up to 29."""
 
     name = "ClosedFormSoftmax"
-    kernel = "closed_form_softmax"
-    per_sample = True
+
+    def _run(self, x: State, out: State) -> None:
+        self.kernels.softmax.closed_form_softmax(x, out)

@@ -11,9 +11,9 @@ from types import ModuleType
 
 import numpy as np
 
+from pytagi_ddp.kernels.tensors import Array, Tensor
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
-from pytagi_ddp.nn.state import Array
 
 SEGMENT = 16_384  # parameters that one thread updates at a time
 HEADER = 3  # tail[:3]: samples, ranks with samples, ranks that ask to stop
@@ -146,7 +146,8 @@ class ParameterArena:
 
     def _apply(self) -> None:
         counts = (self._negative, self._non_finite)
-        self._kernels.step.step(*self.theta, *self.delta, self._factors, self._starts, self._stops, *counts)
+        parameters = Tensor(*self.theta, *self.delta)
+        self._kernels.step.step(parameters, self._factors, self._starts, self._stops, *counts)
 
     def finish(self) -> None:
         """Looks for deltas that were not finite, now or (on a GPU) with the next step or `check`."""

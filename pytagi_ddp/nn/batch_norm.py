@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from pytagi_ddp.kernels.tensors import Sums
 from pytagi_ddp.nn.norm import Norm, Setting
 from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State, StateTensor, apply_jacobian
 
@@ -83,7 +84,7 @@ class BatchNorm2d(Norm):
         super().attach_state(state, sums)
         n = self.num_features
         self.shared_sums = sums
-        self.sums = (sums[:1], sums[1 : 1 + n], sums[1 + n :])
+        self.sums = Sums(sums[:1], sums[1 : 1 + n], sums[1 + n :])
 
     @property
     def running_mean(self) -> Array:
@@ -95,8 +96,8 @@ class BatchNorm2d(Norm):
 
     def forward(self, state: State) -> State:
         n, norm = self.num_features, self.kernels.batch_norm
-        mu, var = state.mu.reshape(-1, n), self._variance(state).reshape(-1, n)
-        rows = mu.shape[0]
+        x = self._with_variance(state).reshape(-1, n)
+        rows = x.batch
         out = self._output(state.batch)
         self._input = state
         r = self._scratch("r", (n,))
@@ -106,29 +107,26 @@ class BatchNorm2d(Norm):
             if rows < 2 and self.reduce_sums is None:
                 raise ValueError("BatchNorm2d needs more than one value per feature to train: use a larger batch")
             mean, m2 = self._scratch("mean", (n,)), self._scratch("m2", (n,))
-            norm.moments(mu, var, self._scratch("partial", norm.partial_shape(rows, n)), mean, m2)
+            norm.moments(x, self._scratch("partial", norm.partial_shape(rows, n)), mean, m2)
             if self.on_moments is not None:
                 self.on_moments(rows, mean, m2)
-            norm.pool_moments(mean, m2, rows, self.running_mean, *self.sums)
+            norm.pool_moments(mean, m2, rows, self.running_mean, self.sums)
             self._m2_divisor = rows - 1
             if self.reduce_sums is not None:
                 self.reduce_sums(self.shared_sums)
-                norm.pooled_statistics(self.running_mean, *self.sums, mean, m2)
+                norm.pooled_statistics(self.running_mean, self.sums, mean, m2)
                 self._m2_divisor = 1
-            norm.rescale(m2, np.float32(self._m2_divisor), np.float32(self.eps), r)
+            norm.rescale(m2, self._m2_divisor, self.eps, r)
             if not self.pool_at_step:
                 self.update_running()
         else:
             mean = self.running_mean
-            norm.rescale(self.running_var, np.float32(1), np.float32(self.eps), r)
-        w, b = self.parameters.w, self._bias()
-        norm.forward(mu, var, mean, r, w.mu, w.var, b.mu, b.var, out.mu.reshape(-1, n), out.var.reshape(-1, n))
+            norm.rescale(self.running_var, 1, self.eps, r)
+        norm.forward(x, mean, r, self.parameters.w, self._bias(), out.reshape(-1, n))
         return out
 
     def update_running(self) -> None:
-        self.kernels.batch_norm.update_running(
-            self.running_mean, self.running_var, np.float32(self.momentum), *self.sums
-        )
+        self.kernels.batch_norm.update_running(self.running_mean, self.running_var, self.momentum, self.sums)
 
     def normalisation_moments(self) -> tuple[Array, Array, Array, Array]:
         return self.running_mean, self.running_var, *self.batch_statistics()
@@ -142,22 +140,17 @@ class BatchNorm2d(Norm):
         return mean, m2 / np.float32(self._m2_divisor)
 
     def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
-        n, x, norm = self.num_features, self._input, self.kernels.batch_norm
-        mu = x.mu.reshape(-1, n)
-        w, b = self.parameters.w, self._bias()
+        n, norm = self.num_features, self.kernels.batch_norm
+        x = self._input.reshape(-1, n)
         norm.backward(
-            mu,
+            x,
+            delta.reshape(-1, n),
             self._scratch("mean", (n,)),
             self._scratch("r", (n,)),
-            w.mu,
-            delta.mu.reshape(-1, n),
-            delta.var.reshape(-1, n),
-            self._scratch("partial", norm.partial_shape(mu.shape[0], n)),
+            self.parameters.w,
+            self._bias(),
+            self._scratch("partial", norm.partial_shape(x.batch, n)),
             accumulate,
-            w.g,
-            w.h,
-            b.g,
-            b.h,
         )
         apply_jacobian(self.kernels, delta, x)
         return delta

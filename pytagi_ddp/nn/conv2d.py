@@ -105,36 +105,24 @@ class Conv2d(BaseLayer):
     def forward(self, state: State) -> State:
         out = self._output(state.batch)
         self._input = state
-        w, b = self.parameters.w, self.parameters.b
         self.kernels.conv2d.forward(
-            pixels(state.mu, self.in_shape),
-            None if state.var is None else pixels(state.var, self.in_shape),
-            w.mu,
-            w.var,
-            b.mu,
-            b.var,
-            pixels(out.mu, self.out_shape),
-            pixels(out.var, self.out_shape),
+            pixels(state, self.in_shape),
+            self.parameters.w,
+            self.parameters.b,
+            pixels(out, self.out_shape),
             self.window.stride,
             self.window.before,
         )
         return out
 
     def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
-        x, w, b = self._input, self.parameters.w, self.parameters.b
-        into = pool.take(x.batch, self.input_size) if need_input else None
+        into = pool.take(self._input.batch, self.input_size) if need_input else None
         self.kernels.conv2d.backward(
-            pixels(x.mu, self.in_shape),
-            None if x.jcb is None else pixels(x.jcb, self.in_shape),
-            pixels(delta.mu, self.out_shape),
-            pixels(delta.var, self.out_shape),
-            w.mu,
-            into and pixels(into.mu, self.in_shape),
-            into and pixels(into.var, self.in_shape),
-            w.g,
-            w.h,
-            b.g,
-            b.h,
+            pixels(self._input, self.in_shape),
+            pixels(delta, self.out_shape),
+            self.parameters.w,
+            self.parameters.b,
+            into and pixels(into, self.in_shape),
             self.window.stride,
             self.window.before,
             accumulate,

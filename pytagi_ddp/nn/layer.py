@@ -219,14 +219,14 @@ class BaseLayer(ABC):
         size = self.out_shape.size
         return State(self._buffer("mu", batch, size), self._buffer("var", batch, size))
 
-    def _variance(self, state: State) -> Array:
-        """The variances of `state`; zeros for a deterministic one."""
+    def _with_variance(self, state: State) -> State:
+        """`state` with variances: zeros for a deterministic one."""
         if state.var is not None:
-            return state.var
+            return state
         zeros = self._buffers.get("zeros")
         if zeros is None or zeros.shape[0] < state.batch:
             zeros = self._buffers["zeros"] = self.kernels.array.zeros((state.batch, self.in_shape.size))
-        return zeros[: state.batch]
+        return state._replace(var=zeros[: state.batch])
 
     # -- pytagi's view of a layer -----------------------------------------------------------------------------
 

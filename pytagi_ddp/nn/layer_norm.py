@@ -4,10 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from pytagi_ddp.nn.norm import Norm
-from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State, apply_jacobian
+from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, apply_jacobian
 
 
 class LayerNorm(Norm):
@@ -58,37 +56,30 @@ class LayerNorm(Norm):
             raise ValueError(f"LayerNorm of {self.normalized_shape} after a layer that gives {shape}")
         return shape.ordered(channels_last=by_channel)
 
-    def _units(self, array: Array) -> Array:
-        return array.reshape(array.shape[0], -1, self.num_features)
-
     def settings(self) -> dict[str, Any]:
         return {"normalized_shape": list(self.normalized_shape), "eps": self.eps, "bias": self.bias}
 
     def forward(self, state: State) -> State:
-        mu, var = self._units(state.mu), self._units(self._variance(state))
+        shape = (state.batch, -1, self.num_features)
+        x, norm = self._with_variance(state).reshape(*shape), self.kernels.layer_norm
         out = self._output(state.batch)
         self._input = state
         mean, r = self._scratch("mean", (state.batch,)), self._scratch("r", (state.batch,))
-        w, b, norm = self.parameters.w, self._bias(), self.kernels.layer_norm
-        norm.moments(mu, var, np.float32(self.eps), mean, r)
-        norm.forward(mu, var, mean, r, w.mu, w.var, b.mu, b.var, self._units(out.mu), self._units(out.var))
+        norm.moments(x, self.eps, mean, r)
+        norm.forward(x, mean, r, self.parameters.w, self._bias(), out.reshape(*shape))
         return out
 
     def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
-        x, w, b = self._input, self.parameters.w, self._bias()
+        batch, shape = self._input.batch, (self._input.batch, -1, self.num_features)
         self.kernels.layer_norm.backward(
-            self._units(x.mu),
-            self._scratch("mean", (x.batch,)),
-            self._scratch("r", (x.batch,)),
-            w.mu,
-            self._units(delta.mu),
-            self._units(delta.var),
-            self._scratch("partial", (4, x.batch, self.num_features)),
+            self._input.reshape(*shape),
+            delta.reshape(*shape),
+            self._scratch("mean", (batch,)),
+            self._scratch("r", (batch,)),
+            self.parameters.w,
+            self._bias(),
+            self._scratch("partial", (4, batch, self.num_features)),
             accumulate,
-            w.g,
-            w.h,
-            b.g,
-            b.h,
         )
-        apply_jacobian(self.kernels, delta, x)
+        apply_jacobian(self.kernels, delta, self._input)
         return delta

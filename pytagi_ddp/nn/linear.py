@@ -75,27 +75,13 @@ class Linear(BaseLayer):
     def forward(self, state: State) -> State:
         out = self._output(state.batch)
         self._input = state
-        w, b = self.parameters.w, self.parameters.b
-        self.kernels.linear.forward(state.mu, state.var, w.mu, w.var, b.mu, b.var, out.mu, out.var)
+        self.kernels.linear.forward(state, self.parameters.w, self.parameters.b, out)
         return out
 
     def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
-        x, w, b = self._input, self.parameters.w, self.parameters.b
-        into = pool.take(x.batch, self.input_size) if need_input else None
-        self.kernels.linear.backward(
-            x.mu,
-            x.jcb,
-            delta.mu,
-            delta.var,
-            w.mu,
-            into and into.mu,
-            into and into.var,
-            w.g,
-            w.h,
-            b.g,
-            b.h,
-            accumulate,
-        )
+        into = pool.take(self._input.batch, self.input_size) if need_input else None
+        weights, bias = self.parameters.w, self.parameters.b
+        self.kernels.linear.backward(self._input, delta, weights, bias, into, accumulate)
         pool.give(delta)
         return into
 

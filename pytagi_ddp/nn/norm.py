@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from pytagi_ddp.kernels.tensors import Tensor
 from pytagi_ddp.nn.init import check_gains
 from pytagi_ddp.nn.layer import BaseLayer
-from pytagi_ddp.nn.parameters import Tensor
 
 
 class Setting:

@@ -3,6 +3,7 @@
 import numpy as np
 
 from pytagi_ddp.kernels import get_kernels
+from pytagi_ddp.kernels.tensors import Delta, State
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.validate import flat_float32
 
@@ -40,7 +41,7 @@ class OutputUpdater:
         size = output_states.size
         mu_obs = _observations(mu_obs, size)
         var_obs = _variances(var_obs, size)
-        self._run("update", output_states, delta_states, mu_obs, var_obs)
+        self._run("update", output_states, delta_states, State(mu_obs, var_obs))
 
     def update_using_indices(
         self,
@@ -73,7 +74,7 @@ class OutputUpdater:
         mu_obs = _observations(mu_obs, index.size).reshape(batch, n)
         var_obs = _variances(var_obs, index.size).reshape(batch, n)
         places = index.astype(np.int32).reshape(batch, n) - 1
-        self._run("update_using_indices", output_states, delta_states, mu_obs, var_obs, places)
+        self._run("update_using_indices", output_states, delta_states, State(mu_obs, var_obs), places)
 
     def update_heteros(self, output_states: BaseHiddenStates, mu_obs, delta_states: BaseDeltaStates) -> None:
         """Observations whose noise variance the network predicts (AGVI): outputs in pairs [mean, noise variance].
@@ -91,18 +92,18 @@ class OutputUpdater:
         if output_states.actual_size % 2:
             raise ValueError(f"update_heteros needs outputs in pairs, the network has {output_states.actual_size}")
         mu_obs = _observations(mu_obs, output_states.size // 2)
-        self._run("update_heteros", output_states, delta_states, mu_obs)
+        self._run("update_heteros", output_states, delta_states, State(mu_obs, None))
 
     @staticmethod
-    def _run(name: str, states: BaseHiddenStates, deltas: BaseDeltaStates, *observations: np.ndarray) -> None:
+    def _run(name: str, states: BaseHiddenStates, deltas: BaseDeltaStates, observed: State, *places) -> None:
         """Calls the kernel `name` where the states are; the deltas go there, the observations are sent there."""
         kernels = get_kernels(states.device)
         deltas.move(states.device)
         deltas.set_size(states.size, states.block_size)
-        arrays = (*states.complete(), *map(kernels.array.place, observations), *deltas.arrays)
-        if observations[0].ndim == 1:
-            arrays = tuple(a.reshape(-1) for a in arrays)
-        getattr(kernels.output_update, name)(*arrays)
+        place = kernels.array.place
+        observed = State(place(observed.mu), None if observed.var is None else place(observed.var))
+        delta = Delta(*deltas.arrays)
+        getattr(kernels.output_update, name)(states.complete(), observed, *map(place, places), delta)
 
 
 def _observations(values, size: int) -> np.ndarray:

@@ -1,22 +1,12 @@
 """The parameters of one layer: named views into flat rows of means, variances and batch sums."""
 
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
 from pytagi_ddp.kernels import get_kernels
-from pytagi_ddp.nn.state import Array
+from pytagi_ddp.kernels.tensors import Array, Tensor
 from pytagi_ddp.nn.validate import check_finite, check_variances
-
-
-class Tensor(NamedTuple):
-    """One weight or bias tensor: means, variances, and the batch sums g = sum A dm, h = sum A^2 ds."""
-
-    mu: Array
-    var: Array
-    g: Array
-    h: Array
 
 
 class Parameters:
@@ -28,6 +18,7 @@ class Parameters:
         array: the array functions of the device that holds the rows; None: of the host.
 
     Attributes:
+        w, b: the weights and the biases; None where there are no biases.
         no_deltas: g and h are zeros that nothing has been written to.
     """
 
@@ -41,7 +32,7 @@ class Parameters:
         self.num_biases = rows[0].size - self.num_weights
         n = self.num_weights
         self.w = Tensor(*(row[:n].reshape(weight_shape) for row in rows))
-        self.b = Tensor(*(row[n:] for row in rows)) if self.num_biases else Tensor(None, None, None, None)
+        self.b = Tensor(*(row[n:] for row in rows)) if self.num_biases else None
 
     @classmethod
     def from_prior(

@@ -56,10 +56,8 @@ class AvgPool2d(_Pool2d):
         out = self._output(state.batch)
         self._input = state
         self.kernels.pooling.average_forward(
-            pixels(state.mu, self.in_shape),
-            pixels(self._variance(state), self.in_shape),
-            pixels(out.mu, self.out_shape),
-            pixels(out.var, self.out_shape),
+            pixels(self._with_variance(state), self.in_shape),
+            pixels(out, self.out_shape),
             self.window.kernel_size,
             self.window.stride,
             self.window.before,
@@ -71,10 +69,8 @@ class AvgPool2d(_Pool2d):
         if need_input:
             into = pool.take(self._input.batch, self.input_size)
             self.kernels.pooling.average_backward(
-                pixels(delta.mu, self.out_shape),
-                pixels(delta.var, self.out_shape),
-                pixels(into.mu, self.in_shape),
-                pixels(into.var, self.in_shape),
+                pixels(delta, self.out_shape),
+                pixels(into, self.in_shape),
                 self.window.kernel_size,
                 self.window.stride,
                 self.window.before,
@@ -108,10 +104,8 @@ class MaxPool2d(_Pool2d):
         self._input = state
         self._winner = pixels(self._buffer("winner", state.batch, self.output_size, np.int32), self.out_shape)
         self.kernels.pooling.max_forward(
-            pixels(state.mu, self.in_shape),
-            pixels(self._variance(state), self.in_shape),
-            pixels(out.mu, self.out_shape),
-            pixels(out.var, self.out_shape),
+            pixels(self._with_variance(state), self.in_shape),
+            pixels(out, self.out_shape),
             self._winner,
             self.window.kernel_size,
             self.window.stride,
@@ -124,11 +118,9 @@ class MaxPool2d(_Pool2d):
         if need_input:
             into = pool.take(self._input.batch, self.input_size)
             self.kernels.pooling.max_backward(
-                pixels(delta.mu, self.out_shape),
-                pixels(delta.var, self.out_shape),
+                pixels(delta, self.out_shape),
                 self._winner,
-                pixels(into.mu, self.in_shape),
-                pixels(into.var, self.in_shape),
+                pixels(into, self.in_shape),
                 self.window.kernel_size,
                 self.window.stride,
                 self.window.before,

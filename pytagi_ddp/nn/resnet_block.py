@@ -106,9 +106,9 @@ class ResNetBlock(BaseLayer):
         self._ends = [branch.forward(state) for branch in self._branches]
         main, short = (*self._ends, state)[:2]
         add = self.kernels.elementwise.add  # into the main branch's buffers: no backward pass reads its output
-        add(main.mu.reshape(-1), short.mu.reshape(-1), main.mu.reshape(-1))
+        add(main.mu, short.mu, main.mu)
         if short.var is not None:
-            add(main.var.reshape(-1), short.var.reshape(-1), main.var.reshape(-1))
+            add(main.var, short.var, main.var)
         return State(main.mu, main.var)
 
     def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
@@ -123,8 +123,8 @@ class ResNetBlock(BaseLayer):
         if first is None:
             return None
         add = self.kernels.elementwise.add
-        add(first.mu.reshape(-1), second.mu.reshape(-1), first.mu.reshape(-1))
-        add(first.var.reshape(-1), second.var.reshape(-1), first.var.reshape(-1))
+        add(first.mu, second.mu, first.mu)
+        add(first.var, second.var, first.var)
         pool.give(second)
         return first
 

@@ -1,9 +1,9 @@
 """What flows through a network: shapes, hidden states (forward) and deltas (backward)."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
-Array = Any  # a NumPy array on the CPU, the array of another device elsewhere
+from pytagi_ddp.kernels.tensors import Array, Delta, State
 
 
 @dataclass(frozen=True)
@@ -37,24 +37,6 @@ class Shape:
         return f"{self.size}" if self.image is None else "x".join(map(str, self.image))
 
 
-class State(NamedTuple):
-    """Means, variances and diagonal Jacobian of one batch, each (batch, units) float32.
-
-    Attributes:
-        mu: means.
-        var: variances; None where the units are known to be deterministic (an input without variance).
-        jcb: Jacobian of the activations applied since the last layer with a backward pass; None where it is 1.
-    """
-
-    mu: Array
-    var: Array | None
-    jcb: Array | None = None
-
-    @property
-    def batch(self) -> int:
-        return self.mu.shape[0]
-
-
 @dataclass(frozen=True)
 class StateTensor:
     """Values that a layer keeps between passes and does not learn.
@@ -76,18 +58,10 @@ class StateTensor:
     variance: bool = False
 
 
-class Delta(NamedTuple):
-    """Innovation deltas, each (batch, units) float32: a posterior is (m + s * mu, s + s^2 * var)."""
-
-    mu: Array
-    var: Array
-    memory: Array  # the pool's block that both live in
-
-
-def apply_jacobian(kernels, delta: "Delta", state: State) -> None:
+def apply_jacobian(kernels, delta: Delta, state: State) -> None:
     """Takes deltas through the activation that made `state`: times J and J^2, in place."""
     if state.jcb is not None:
-        kernels.elementwise.apply_jacobian(delta.mu.reshape(-1), delta.var.reshape(-1), state.jcb.reshape(-1))
+        kernels.elementwise.apply_jacobian(delta, state.jcb)
 
 
 class DeltaPool:

@@ -1,8 +1,10 @@
 """Geometry of layers that slide a square window over an image."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from pytagi_ddp.nn.state import Array, Shape
+from pytagi_ddp.nn.state import Array, Delta, Shape, State
+
+Units = TypeVar("Units", Array, State, Delta)
 
 
 class Window(NamedTuple):
@@ -79,7 +81,7 @@ def as_image(layer: str, shape: Shape, channels: int | None, width: int, height:
     return Shape(shape.size, image, shape.channels_last)
 
 
-def pixels(array: Array, shape: Shape) -> Array:
-    """A (batch, units) array as (batch, height, width, channels)."""
+def pixels(units: Units, shape: Shape) -> Units:
+    """Arrays of (batch, units) as (batch, height, width, channels)."""
     channels, height, width = shape.image
-    return array.reshape(-1, height, width, channels)
+    return units.reshape(-1, height, width, channels)

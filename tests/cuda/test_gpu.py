@@ -36,7 +36,8 @@ LAYERS = {
     name: lambda kind=kind: [nn.Linear(9, 7), kind(), nn.Linear(7, 3)]
     for name, kind in {
         "relu": nn.ReLU,
-        "leaky relu": nn.LeakyReLU,
+        "leaky relu": lambda: nn.LeakyReLU(0.3),
+        "elu": lambda: nn.ELU(0.7),
         "sigmoid": nn.Sigmoid,
         "tanh": nn.Tanh,
         "softplus": nn.Softplus,

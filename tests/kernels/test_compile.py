@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# One number through LeakyReLU, whose slope below zero is a constant of the formulas.
+# One number through LeakyReLU, whose kernel is made from a formula of one line.
 PROGRAM = """
 from pytagi_ddp import nn
 net = nn.Sequential(nn.LeakyReLU(), nn.Linear(1, 1, bias=False))
@@ -52,9 +52,10 @@ def test_an_edited_formula_never_meets_a_stale_cache(tree):
     assert run(tree) == pytest.approx(-0.8)
     assert files(tree) == compiled, "the second run compiled again"
 
-    assert original.count("LEAK = f(0.1)") == 1
-    formula.write_text(original.replace("LEAK = f(0.1)", "LEAK = f(0.25)"))
-    assert run(tree) == pytest.approx(-2.0)
+    slope = "else negative_slope"
+    assert original.count(slope) == 1
+    formula.write_text(original.replace(slope, f"{slope} + HALF"))
+    assert run(tree) == pytest.approx(-4.8)
     assert compiled.items() < files(tree).items()
 
     formula.write_text(original)

@@ -5,6 +5,7 @@ import pytest
 
 from pytagi_ddp.kernels.cpu import _winograd, conv2d
 from pytagi_ddp.kernels.cpu.workspace import workspace
+from pytagi_ddp.kernels.tensors import Delta, State, Tensor
 
 CASES = [  # batch, height, width, channels, outputs, kernel, stride, zeros at top/left, zeros at bottom/right
     (1, 1, 1, 1, 1, 1, 1, 0, 0),
@@ -88,19 +89,24 @@ def close(actual, expected):
 
 def run_forward(case, a, deterministic=False, bias=True):
     out = np.full((2, *a["dm"].shape), np.nan, np.float32)
-    b, sb = (a["b"], a["sb"]) if bias else (None, None)
-    conv2d.forward(
-        a["mu"], None if deterministic else a["var"], a["w"], a["s"], b, sb, out[0], out[1], case[6], case[7]
-    )
+    x, weights = State(a["mu"], None if deterministic else a["var"]), Tensor(a["w"], a["s"])
+    conv2d.forward(x, weights, Tensor(a["b"], a["sb"]) if bias else None, State(*out), case[6], case[7])
     return out
 
 
 def run_backward(case, a, jcb=True, state=True, bias=True, accumulate=False, start=np.nan):
-    d_in = np.full((2, *a["mu"].shape), np.nan, np.float32) if state else (None, None)
+    d_in = np.full((2, *a["mu"].shape), np.nan, np.float32)
     weight = np.full((2, *a["w"].shape), start, np.float32)
-    b = np.full((2, len(a["w"])), start, np.float32) if bias else (None, None)
+    b = np.full((2, len(a["w"])), start, np.float32)
     conv2d.backward(
-        a["mu"], a["jcb"] if jcb else None, a["dm"], a["ds"], a["w"], *d_in, *weight, *b, case[6], case[7], accumulate
+        State(a["mu"], a["var"], a["jcb"] if jcb else None),
+        Delta(a["dm"], a["ds"]),
+        Tensor(a["w"], a["s"], *weight),
+        Tensor(a["b"], a["sb"], *b) if bias else None,
+        Delta(*d_in) if state else None,
+        case[6],
+        case[7],
+        accumulate,
     )
     return d_in, weight, b
 

@@ -5,6 +5,7 @@ import pytest
 
 from pytagi_ddp.kernels.cpu import linear
 from pytagi_ddp.kernels.cpu.workspace import workspace
+from pytagi_ddp.kernels.tensors import Delta, State, Tensor
 
 SHAPES = [  # batch, inputs, outputs
     (1, 1, 1),
@@ -43,17 +44,24 @@ def close(actual, expected):
 def run_forward(a, deterministic=False, bias=True):
     batch, outputs = a["dm"].shape
     out = np.full((2, batch, outputs), np.nan, np.float32)
-    b, sb = (a["b"], a["sb"]) if bias else (None, None)
-    linear.forward(a["mu"], None if deterministic else a["var"], a["w"], a["s"], b, sb, out[0], out[1])
+    x, weights = State(a["mu"], None if deterministic else a["var"]), Tensor(a["w"], a["s"])
+    linear.forward(x, weights, Tensor(a["b"], a["sb"]) if bias else None, State(*out))
     return out
 
 
 def run_backward(a, jcb=True, state=True, bias=True, accumulate=False, start=np.nan):
     (outputs, inputs), batch = a["w"].shape, len(a["mu"])
-    d_in = np.full((2, batch, inputs), np.nan, np.float32) if state else (None, None)
+    d_in = np.full((2, batch, inputs), np.nan, np.float32)
     weight = np.full((2, outputs, inputs), start, np.float32)
-    b = np.full((2, outputs), start, np.float32) if bias else (None, None)
-    linear.backward(a["mu"], a["jcb"] if jcb else None, a["dm"], a["ds"], a["w"], *d_in, *weight, *b, accumulate)
+    b = np.full((2, outputs), start, np.float32)
+    linear.backward(
+        State(a["mu"], a["var"], a["jcb"] if jcb else None),
+        Delta(a["dm"], a["ds"]),
+        Tensor(a["w"], a["s"], *weight),
+        Tensor(a["b"], a["sb"], *b) if bias else None,
+        Delta(*d_in) if state else None,
+        accumulate,
+    )
     return d_in, weight, b
 
 

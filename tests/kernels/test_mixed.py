@@ -7,6 +7,7 @@ import pytest
 
 from pytagi_ddp import kernels
 from pytagi_ddp.kernels.cpu import conv2d, linear
+from pytagi_ddp.kernels.tensors import State, Tensor
 from tests.kernels import test_conv2d, test_linear
 
 REASON = linear.why_not_mixed()
@@ -155,7 +156,7 @@ def test_refuses_a_cpu_without_the_instructions():
 @pytest.mark.parametrize(("module", "layer", "case"), [(linear, *DENSE[1]), (conv2d, *PLAIN[1])])
 def test_kernels_refuse_too(module, layer, case):
     a = layer.arrays(case)
-    out = np.empty((2, *a["dm"].shape), np.float32)
+    out = State(*np.empty((2, *a["dm"].shape), np.float32))
     geometry = () if module is linear else (1, 1)
     with pytest.raises(RuntimeError, match="avx512_bf16"):
-        module.forward(a["mu"], a["var"], a["w"], a["s"], None, None, *out, *geometry, mixed=True)
+        module.forward(State(a["mu"], a["var"]), Tensor(a["w"], a["s"]), None, out, *geometry, mixed=True)

@@ -21,6 +21,7 @@ from pathlib import Path
 import numba.core.event as event
 import numpy as np
 from pytagi_ddp.kernels.cpu import elementwise
+from pytagi_ddp.kernels.tensors import Delta
 
 class Count(event.Listener):
     compiled = 0
@@ -37,7 +38,7 @@ count = Count()
 event.register("numba:compile", count)
 a, b, c = (np.full(4, value, np.float32) for value in (1, 2, 3))
 elementwise.add(a, b, a)
-elementwise.apply_jacobian(a, b, c)
+elementwise.apply_jacobian(Delta(a, b), c)
 assert (a[0], b[0]) == (9, 18), (a, b)
 print(count.compiled)
 """

@@ -152,7 +152,8 @@ def _flat(function, layer, m, s, *rest):
 
 def activation(layer, m, s):
     flat = (len(m), -1)
-    out_m, out_s, j = reference_activation.moments(type(layer).__name__, m.reshape(flat), s.reshape(flat))
+    settings = [getattr(layer, name) for name in layer.formula_settings]
+    out_m, out_s, j = reference_activation.moments(type(layer).__name__, m.reshape(flat), s.reshape(flat), *settings)
     j = j.reshape(m.shape)
     return out_m.reshape(m.shape), out_s.reshape(m.shape), lambda dm, ds, sums: (j * dm, j**2 * ds)
 

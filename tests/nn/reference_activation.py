@@ -15,9 +15,15 @@ def relu(m, s):
     return np.where(on, m, 0), np.where(on, s, 0), on * 1.0
 
 
-def leaky_relu(m, s):
-    j = np.where(m > 0, 1, 0.1)
+def leaky_relu(m, s, negative_slope=0.1):
+    j = np.where(m > 0, 1, negative_slope)
     return j * m, j**2 * s, j
+
+
+def elu(m, s, alpha=1.0):
+    below = np.minimum(m, 0)
+    j = np.where(m > 0, 1, alpha * np.exp(below))
+    return np.where(m > 0, m, alpha * np.expm1(below)), j**2 * s, j
 
 
 def sigmoid(m, s):
@@ -130,6 +136,7 @@ def closed_form_softmax(m, s):
 FORMULAS = {
     "ReLU": relu,
     "LeakyReLU": leaky_relu,
+    "ELU": elu,
     "Sigmoid": sigmoid,
     "Tanh": tanh,
     "Softplus": softplus,
@@ -143,6 +150,6 @@ FORMULAS = {
 }
 
 
-def moments(name, m, s):
+def moments(name, m, s, *parameters):
     """(mean, variance, Jacobian) of the activation called `name`; m, s: (batch, units)."""
-    return FORMULAS[name](m, s)
+    return FORMULAS[name](m, s, *parameters)

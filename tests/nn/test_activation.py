@@ -1,5 +1,7 @@
 """Activations inside networks, against the float64 reference; stacked ones against finite differences."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -42,11 +44,35 @@ def test_on_images(name):
     assert_matches_reference(net)
 
 
+@pytest.mark.parametrize("activation", [nn.LeakyReLU, nn.ELU])
+@pytest.mark.parametrize("value", [-0.5, 0, 0.3, 2])
+def test_settings_of_formulas(activation, value):
+    """They reach the kernel of every layer by itself, and copies of the network have them too."""
+    net = nn.Sequential(nn.Linear(5, 6), activation(value), nn.Linear(6, 6), activation(), nn.Linear(6, 3))
+    assert_matches_reference(copy.deepcopy(net), batch=7)
+
+
+@pytest.mark.parametrize(("activation", "name"), [(nn.LeakyReLU, "negative_slope"), (nn.ELU, "alpha")])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_settings_that_are_not_finite(activation, name, value):
+    with pytest.raises(ValueError, match=f"{name} of {activation.name} must be finite, got {value}"):
+        activation(value)
+
+
+@pytest.mark.parametrize("activation", [nn.LeakyReLU, nn.ELU])
+def test_a_file_of_another_setting_is_refused(activation, tmp_path):
+    nets = [nn.Sequential(nn.Linear(2, 2), activation(value)) for value in (0.5, 0.25)]
+    nets[0].save(tmp_path / "net.safetensors")
+    with pytest.raises(ValueError, match=f"of {activation.name}.1 is 0.5 there and 0.25 here"):
+        nets[1].load(tmp_path / "net.safetensors")
+
+
 STACKS = [
     ("Sigmoid", "Tanh"),
     ("ReLU", "Sigmoid"),
     ("Softplus", "LeakyReLU", "Tanh"),
     ("MixtureReLU", "MixtureTanh"),
+    ("Sigmoid", "ELU", "Tanh"),
     ("Tanh", "EvenExp"),
     ("Tanh", "Softmax"),
 ]

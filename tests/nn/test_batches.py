@@ -39,6 +39,7 @@ NETWORKS = {
 ACTIVATIONS = [
     nn.ReLU,
     nn.LeakyReLU,
+    nn.ELU,
     nn.Sigmoid,
     nn.Tanh,
     nn.Softplus,

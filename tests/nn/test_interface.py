@@ -111,8 +111,9 @@ def test_constructors(name):
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations_take_nothing(name):
-    assert arguments(getattr(nn, name)) == {}
+def test_activations_need_nothing(name):
+    beyond_pytagi = {"negative_slope": 0.1} if name == "LeakyReLU" else {}
+    assert arguments(getattr(nn, name)) == beyond_pytagi
 
 
 @pytest.mark.parametrize("name", ["LayerBlock", "Sequential"])
@@ -184,6 +185,8 @@ FRESH = [
     (lambda: nn.LayerBlock(nn.ReLU()), ("LayerBlock", "LayerBlock(0,0)", 0, 0, 0, 0)),
     (lambda: nn.ResNetBlock(nn.LayerBlock(nn.ReLU())), ("ResNetBlock", "ResNetBlock(0,0)", 0, 0, 0, 0)),
     (nn.LeakyReLU, ("leakReLU", "leakyReLU()", 0, 0, 0, 0)),
+    (lambda: nn.LeakyReLU(0.25), ("leakReLU", "leakyReLU(0.25)", 0, 0, 0, 0)),
+    (lambda: nn.ELU(2), ("ELU", "ELU(2.0)", 0, 0, 0, 0)),
     *((getattr(nn, name), (name, f"{name}()", 0, 0, 0, 0)) for name in FRESH_ACTIVATIONS),
 ]
 

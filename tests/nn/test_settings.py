@@ -31,6 +31,8 @@ LAYERS = {
     "BatchNorm2d": {"num_features": 3, "eps": 1e-3, "momentum": 0.5, "bias": False},
     "LayerNorm": {"normalized_shape": [3, 4, 5], "eps": 1e-3, "bias": False},
     **{name: {} for name in ACTIVATIONS},
+    "LeakyReLU": {"negative_slope": 0.2},
+    "ELU": {"alpha": 0.5},
 }
 
 

@@ -13,6 +13,7 @@ from pytagi_ddp.kernels.cpu import linear as cpu_linear
 from pytagi_ddp.kernels.cuda import array as cuda_array
 from pytagi_ddp.kernels.cuda import conv2d, linear, plan, product_fp32, product_tf32, products
 from pytagi_ddp.kernels.cuda.plan import FORWARD, KNOWN, PARAMETERS, STATE, Speed, Tile
+from pytagi_ddp.kernels.tensors import Delta, State, Tensor
 
 KINDS = (FORWARD, KNOWN, STATE, PARAMETERS)
 TINY = Tile(8, 8, 4, 4)
@@ -92,14 +93,13 @@ def everything(product, a, window, var=True, bias=True, jcb=True, accumulate=Fal
     array = cpu_array if product in (cpu_linear, cpu_conv2d) else cuda_array.arrays(0)
     start = np.float32(0.5 if accumulate else np.nan)
     pair = lambda like: [array.place(np.full(like.shape, start)) for _ in range(2)]  # noqa: E731
-    out, into, weights = pair(a["dm"]), pair(a["mu"]), pair(a["w"])
-    biases = pair(a["b"]) if bias else (None, None)
+    out, into, sums, bias_sums = pair(a["dm"]), pair(a["mu"]), pair(a["w"]), pair(a["b"])
     a = {name: array.place(value.copy()) for name, value in a.items()}
-    b = (a["b"], a["sb"]) if bias else (None, None)
-    product.forward(a["mu"], a["var"] if var else None, a["w"], a["s"], *b, *out, *window)
-    given = a["mu"], a["jcb"] if jcb else None, a["dm"], a["ds"], a["w"]
-    product.backward(*given, *into, *weights, *biases, *window, accumulate)
-    results = {"out": out, "in_delta": into, "weights": weights} | ({"biases": biases} if bias else {})
+    x = State(a["mu"], a["var"] if var else None, a["jcb"] if jcb else None)
+    weights, biases = Tensor(a["w"], a["s"], *sums), Tensor(a["b"], a["sb"], *bias_sums) if bias else None
+    product.forward(x, weights, biases, State(*out), *window)
+    product.backward(x, Delta(a["dm"], a["ds"]), weights, biases, Delta(*into), *window, accumulate)
+    results = {"out": out, "in_delta": into, "weights": sums} | ({"biases": bias_sums} if bias else {})
     return {name: np.stack([array.to_host(moment) for moment in both]) for name, both in results.items()}
 
 
@@ -202,7 +202,7 @@ def test_nothing_of_the_input_is_asked_for():
     array = cuda_array.arrays(0)
     mu, dm, ds, w = (array.place(a[name]) for name in ("mu", "dm", "ds", "w"))
     sums = [array.place(np.full((5, 6), np.float32(np.nan))) for _ in range(2)]
-    linear.backward(mu, None, dm, ds, w, None, None, *sums, None, None, False)
+    linear.backward(State(mu, None), Delta(dm, ds), Tensor(w, None, *sums), None, None, False)
     found = {"weights": np.stack([array.to_host(moment) for moment in sums])}
     compare(found, {"weights": everything(cpu_linear, a, window)["weights"]})
 
@@ -228,11 +228,12 @@ def test_sizes_that_do_not_fit(name):
 @pytest.mark.skipif(not cuda.is_simulated(), reason="hands over NumPy arrays")
 def test_arrays_of_another_kind():
     a, _ = dense((4, 6, 5))
-    given = [a[name] for name in ("mu", "var", "w", "s", "b", "sb", "dm", "ds")]
+    x, weights, bias = State(a["mu"], a["var"]), Tensor(a["w"], a["s"]), Tensor(a["b"], a["sb"])
+    out = State(a["dm"], a["ds"])
     with pytest.raises(ValueError, match="float64"):
-        linear.forward(*given[:2], given[2].astype(np.float64), *given[3:])
+        linear.forward(x, weights._replace(mu=weights.mu.astype(np.float64)), bias, out)
     with pytest.raises(ValueError, match="not C-contiguous"):
-        linear.forward(np.asfortranarray(given[0]), *given[1:])
+        linear.forward(x._replace(mu=np.asfortranarray(x.mu)), weights, bias, out)
 
 
 def test_which_kernel():

@@ -7,12 +7,16 @@ so that only one form of each is compiled.
 import numpy as np
 import pytest
 
+from pytagi_ddp import nn
 from pytagi_ddp.kernels.cpu import activation
+from pytagi_ddp.kernels.formulas.activation import ELEMENTWISE, parameters_of
+from pytagi_ddp.kernels.tensors import State
 from tests.nn import reference_activation
 
 KERNELS = {
     "relu": "ReLU",
     "leaky_relu": "LeakyReLU",
+    "elu": "ELU",
     "sigmoid": "Sigmoid",
     "tanh": "Tanh",
     "softplus": "Softplus",
@@ -23,30 +27,66 @@ KERNELS = {
 }
 
 
-def moments(kernel, m, s):
-    """[mean, variance, Jacobian] of the kernel; s may be one number."""
+def run(kernel, x, out, *parameters):
+    """Calls the kernel, with the defaults of its layer where no parameters are given."""
+    if kernel == "even_exp":
+        return activation.even_exp(x, out)
+    layer = getattr(nn, KERNELS[kernel])()
+    activation.elementwise(kernel, x, out, *(parameters or [getattr(layer, name) for name in layer.formula_settings]))
+
+
+def moments(kernel, m, s, *parameters):
+    """(mean, variance, Jacobian) of the kernel; s may be one number."""
     m, s = (np.array(np.broadcast_to(a, np.shape(m)), np.float32) for a in (m, s))
-    ours = [np.empty_like(m) for _ in range(3)]
-    getattr(activation, kernel)(m, s, *ours)
-    return ours
+    out = State(*(np.empty_like(m) for _ in range(3)))
+    run(kernel, State(m, s), out, *parameters)
+    return out
 
 
-def both(kernel, m, s):
+def both(kernel, m, s, *parameters):
     """The kernel's moments and the exact ones, of the same float32 inputs."""
     m64, s64 = (np.broadcast_to(a, (1, np.size(m))).astype(np.float32).astype(float) for a in (m, s))
-    exact = reference_activation.moments(KERNELS[kernel], m64, s64)
-    return moments(kernel, m, s), [np.broadcast_to(e, m64.shape)[0] for e in exact]
+    exact = reference_activation.moments(KERNELS[kernel], m64, s64, *parameters)
+    return moments(kernel, m, s, *parameters), [np.broadcast_to(e, m64.shape)[0] for e in exact]
 
 
 def relative(ours, exact):
     return np.abs(ours - exact) / np.maximum(np.abs(exact), 1e-37)
 
 
-@pytest.mark.parametrize("kernel", ["relu", "leaky_relu", "softplus"])
-def test_relative_accuracy_everywhere(kernel):
+def test_every_formula_has_a_layer():
+    """Adding an activation is an entry in the registry and a class: neither may be forgotten, nor a setting."""
+    layers = {layer.formula: layer for name in nn.__all__ if (layer := getattr(nn, name)) and hasattr(layer, "formula")}
+    assert layers.keys() - {""} == ELEMENTWISE.keys() == KERNELS.keys() - {"even_exp"}
+    for name, formula in ELEMENTWISE.items():
+        assert layers[name].formula_settings == parameters_of(formula), name
+
+
+@pytest.mark.parametrize(
+    ("kernel", "parameters"),
+    [
+        ("relu", ()),
+        ("leaky_relu", ()),
+        ("leaky_relu", (0.3,)),
+        ("leaky_relu", (-2.5,)),
+        ("softplus", ()),
+        ("elu", ()),
+        ("elu", (0.25,)),
+        ("elu", (3.0,)),
+    ],
+)
+def test_relative_accuracy_everywhere(kernel, parameters):
     m = np.linspace(-60, 60, 30_002)
-    for ours, exact in zip(*both(kernel, m, np.linspace(1e-3, 5, m.size)), strict=True):
+    for ours, exact in zip(*both(kernel, m, np.linspace(1e-3, 5, m.size), *parameters), strict=True):
         assert relative(ours, exact).max() < 1e-6
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.5])
+def test_elu_near_zero_loses_no_digits(alpha):
+    m = np.concatenate([-np.logspace(-30, 0, 5000), [0]])
+    (mean, _, jcb), exact = both("elu", m, 1, alpha)
+    assert relative(mean, exact[0])[:-1].max() < 1e-6
+    assert mean[-1] == 0 and jcb[-1] == np.float32(alpha)
 
 
 @pytest.mark.parametrize(("kernel", "bound"), [("sigmoid", 1.5e-7), ("tanh", 3e-7)])
@@ -139,7 +179,7 @@ def test_in_place_and_apart_are_the_same(kernel):
     m, s = rng.normal(size=1001).astype(np.float32), rng.uniform(0, 2, 1001).astype(np.float32)
     mean, var, jcb = moments(kernel, m, s)
     jcb_in_place = np.empty_like(m)
-    getattr(activation, kernel)(m, s, m, s, jcb_in_place)
+    run(kernel, State(m, s), State(m, s, jcb_in_place))
     np.testing.assert_array_equal(m, mean)
     np.testing.assert_array_equal(s, var)
     np.testing.assert_array_equal(jcb_in_place, jcb)

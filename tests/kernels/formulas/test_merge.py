@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp.kernels.cpu import merge
+from pytagi_ddp.kernels.tensors import Delta, Tensor
 
 RANKS = 3
 
@@ -13,11 +14,12 @@ def merged(means, variances, m0, s0, weighted):
     total = np.zeros((2, m0.size), np.float32)
     for mu, var in zip(means, variances, strict=True):
         summands = np.empty_like(total)
-        merge.contribute(mu, var, m0, s0, *summands, weighted)
+        merge.contribute(Tensor(mu, var), Tensor(m0, s0), Delta(*summands), weighted)
         total += summands
-    mu, var, header = np.empty_like(m0), np.empty_like(s0), np.float32([9, RANKS, 0])
-    merge.merge_sums(mu, var, m0.copy(), s0.copy(), *total, header, weighted)
-    return mu, var
+    posterior = Tensor(np.empty_like(m0), np.empty_like(s0))
+    header = np.float32([9, RANKS, 0])
+    merge.merge_sums(posterior, Tensor(m0.copy(), s0.copy()), Delta(*total), header, weighted)
+    return posterior.mu, posterior.var
 
 
 @pytest.mark.parametrize("weighted", [True, False])

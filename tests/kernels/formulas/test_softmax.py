@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp.kernels.cpu import softmax
+from pytagi_ddp.kernels.tensors import State
 from tests.nn import reference_activation
 
 KERNELS = {"softmax": "Softmax", "remax": "Remax", "closed_form_softmax": "ClosedFormSoftmax"}
@@ -13,8 +14,8 @@ SPREADS = [(1, 1), (3, 1), (3, 5), (3, 0.01), (10, 0.1), (1, 1e-4), (20, 1)]
 
 def moments(kernel, m, s):
     m, s = (np.array(np.broadcast_to(a, np.shape(m)), np.float32) for a in (m, s))
-    ours = [np.empty_like(m) for _ in range(3)]
-    getattr(softmax, kernel)(m, s, *ours)
+    ours = State(*(np.empty_like(m) for _ in range(3)))
+    getattr(softmax, kernel)(State(m, s), ours)
     return ours
 
 
@@ -85,6 +86,6 @@ def test_in_place_and_apart_are_the_same(kernel):
     m, s = inputs(2, 1)
     apart = moments(kernel, m, s)
     jcb = np.empty_like(m)
-    getattr(softmax, kernel)(m, s, m, s, jcb)
+    getattr(softmax, kernel)(State(m, s), State(m, s, jcb))
     for got, want in zip((m, s, jcb), apart, strict=True):
         np.testing.assert_array_equal(got, want)

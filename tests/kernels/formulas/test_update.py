@@ -8,6 +8,7 @@ from pytagi_ddp.kernels.cpu import output_update
 from pytagi_ddp.kernels.cpu.compile import FASTMATH
 from pytagi_ddp.kernels.formulas.normalize import normalized_moments
 from pytagi_ddp.kernels.formulas.update import capped_step
+from pytagi_ddp.kernels.tensors import Delta, State
 
 
 def float32(*arrays):
@@ -24,7 +25,7 @@ def random_columns(n, *ranges):
 def test_observation_delta():
     m, s, j, y, v = random_columns(20_000, (-50, 50), ("log", -8, 4), (0, 1), (-50, 50), ("log", -8, 4))
     dm, ds = np.empty_like(m), np.empty_like(m)
-    output_update.update(m, s, j, y, v, dm, ds)
+    output_update.update(State(m, s, j), State(y, v), Delta(dm, ds))
     m, s, j, y, v = (a.astype(float) for a in (m, s, j, y, v))
     np.testing.assert_allclose(dm, j * (y - m) / (s + v), rtol=1e-6, atol=1e-30)
     np.testing.assert_allclose(ds, -j * j / (s + v), rtol=1e-6, atol=1e-30)
@@ -34,7 +35,7 @@ def test_missing_and_impossible_observations_give_nothing():
     """NaN is missing; without any variance there is nothing to weigh; an infinitely noisy one says nothing."""
     m, s, j, y, v = float32([1] * 4, [1, 0, 1, 1], [1] * 4, [np.nan, 3, 3, np.nan], [1, 0, np.inf, 0])
     dm, ds = np.ones_like(m), np.ones_like(m)
-    output_update.update(m, s, j, y, v, dm, ds)
+    output_update.update(State(m, s, j), State(y, v), Delta(dm, ds))
     np.testing.assert_array_equal(dm, 0)
     np.testing.assert_array_equal(ds, 0)
 
@@ -63,7 +64,7 @@ def test_heteros_delta():
     )
     mu, var, jcb = (np.stack(pair, 1).reshape(-1) for pair in ((m, e), (s, v), (j, c)))
     dm, ds = np.empty_like(mu), np.empty_like(mu)
-    output_update.update_heteros(mu, var, jcb, y, dm, ds)
+    output_update.update_heteros(State(mu, var, jcb), State(y, None), Delta(dm, ds))
     exact = heteros_reference(*(a.astype(float) for a in (m, s, j, e, v, c, y)))
     scale = np.maximum(np.abs(exact[2]), (c * e / (3 * v + 2 * e**2)).astype(float))  # of the two terms that cancel
     np.testing.assert_allclose(dm[::2], exact[0], rtol=1e-6, atol=1e-30)
@@ -76,7 +77,7 @@ def test_heteros_without_an_observation_or_without_noise():
     """NaN: all four deltas are 0. A noise output that cannot change keeps its deltas at 0, the mean still learns."""
     mu, var, jcb = float32([1, 2, 1, 2], [1, 1, 1, 0], [1, 1, 1, 1])
     dm, ds = np.ones_like(mu), np.ones_like(mu)
-    output_update.update_heteros(mu, var, jcb, np.float32([np.nan, 4]), dm, ds)
+    output_update.update_heteros(State(mu, var, jcb), State(np.float32([np.nan, 4]), None), Delta(dm, ds))
     np.testing.assert_allclose(dm, [0, 0, 1, 0])
     np.testing.assert_allclose(ds, [0, 0, -1 / 3, 0], rtol=1e-6)
 

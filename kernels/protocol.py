@@ -1,0 +1,183 @@
+"""What every device offers: the modules of kernels, their functions and their arguments, declared once.
+
+`cpu` and `cuda` hold modules of these names; formulas, shapes and errors stand in their docstrings. A device may have
+keyword-only options beside the arguments here. Arrays are float32 and C-contiguous; what a kernel writes is there
+before the call. `tests/kernels/test_protocol.py` holds both devices to it.
+"""
+
+from collections.abc import Callable, Hashable
+from typing import Any, Protocol
+
+import numpy as np
+
+from pytagi_ddp.kernels.tensors import Array, Delta, State, Sums, Tensor
+
+
+class ArrayFunctions(Protocol):
+    """Memory of the device. `asynchronous`: kernels return before they are done."""
+
+    asynchronous: bool
+
+    def empty(self, shape: Any, dtype: Any = np.float32) -> Array: ...
+    def zeros(self, shape: Any, dtype: Any = np.float32) -> Array: ...
+    def to_host(self, array: Array) -> np.ndarray: ...
+    def copy(self, source: Array, out: Array) -> None: ...
+    def clear(self, array: Array) -> None: ...
+    def visible(self, array: Array) -> Array: ...
+    def snapshot(self, array: Array) -> Array: ...
+    def place(self, source: np.ndarray, into: Array | None = None) -> Array: ...
+
+
+class Graphs(Protocol):
+    """Runs the parts of a training step, or replays them."""
+
+    def __init__(self, array: ArrayFunctions): ...
+    def run(
+        self,
+        name: str,
+        key: Hashable,
+        memory: tuple,
+        function: Callable[[], Any],
+        prepare: Callable[[], None] | None = None,
+    ) -> Any: ...
+    def clear(self) -> None: ...
+
+
+class Graph(Protocol):
+    Graphs: type[Graphs]
+
+
+class Linear(Protocol):
+    def forward(self, x: State, weights: Tensor, bias: Tensor | None, out: State) -> None: ...
+    def backward(
+        self,
+        x: State,
+        delta: Delta,
+        weights: Tensor,
+        bias: Tensor | None,
+        in_delta: Delta | None,
+        accumulate: bool,
+    ) -> None: ...
+
+
+class Conv2d(Protocol):
+    def forward(self, x: State, weights: Tensor, bias: Tensor | None, out: State, stride: int, pad: int) -> None: ...
+    def backward(
+        self,
+        x: State,
+        delta: Delta,
+        weights: Tensor,
+        bias: Tensor | None,
+        in_delta: Delta | None,
+        stride: int,
+        pad: int,
+        accumulate: bool,
+    ) -> None: ...
+
+
+class BatchNorm(Protocol):
+    def partial_shape(self, rows: int, features: int) -> tuple[int, int, int]: ...
+    def moments(self, x: State, partial: Array, mean: Array, m2: Array) -> None: ...
+    def rescale(self, square: Array, denominator: float, eps: float, r: Array) -> None: ...
+    def pool_moments(self, mean: Array, m2: Array, rows: int, shift: Array, sums: Sums) -> None: ...
+    def pooled_statistics(self, shift: Array, sums: Sums, mean: Array, var: Array) -> None: ...
+    def update_running(self, running_mean: Array, running_var: Array, momentum: float, sums: Sums) -> None: ...
+    def forward(self, x: State, mean: Array, r: Array, weights: Tensor, bias: Tensor, out: State) -> None: ...
+    def backward(
+        self,
+        x: State,
+        delta: Delta,
+        mean: Array,
+        r: Array,
+        weights: Tensor,
+        bias: Tensor,
+        partial: Array,
+        accumulate: bool,
+    ) -> None: ...
+
+
+class LayerNorm(Protocol):
+    def moments(self, x: State, eps: float, mean: Array, r: Array) -> None: ...
+    def forward(self, x: State, mean: Array, r: Array, weights: Tensor, bias: Tensor, out: State) -> None: ...
+    def backward(
+        self,
+        x: State,
+        delta: Delta,
+        mean: Array,
+        r: Array,
+        weights: Tensor,
+        bias: Tensor,
+        partial: Array,
+        accumulate: bool,
+    ) -> None: ...
+
+
+class Activation(Protocol):
+    def elementwise(self, name: str, x: State, out: State, *parameters: float) -> None: ...
+    def even_exp(self, x: State, out: State) -> None: ...
+
+
+class Softmax(Protocol):
+    def softmax(self, x: State, out: State) -> None: ...
+    def remax(self, x: State, out: State) -> None: ...
+    def closed_form_softmax(self, x: State, out: State) -> None: ...
+
+
+class Pooling(Protocol):
+    def average_forward(self, x: State, out: State, kernel_size: int, stride: int, pad: int) -> None: ...
+    def average_backward(self, delta: Delta, in_delta: Delta, kernel_size: int, stride: int, pad: int) -> None: ...
+    def max_forward(self, x: State, out: State, winner: Array, kernel_size: int, stride: int, pad: int) -> None: ...
+    def max_backward(
+        self, delta: Delta, winner: Array, in_delta: Delta, kernel_size: int, stride: int, pad: int
+    ) -> None: ...
+
+
+class Elementwise(Protocol):
+    def add(self, a: Array, b: Array, out: Array) -> None: ...
+    def multiply(self, out: Array, factor: Array) -> None: ...
+    def apply_jacobian(self, delta: Delta, jcb: Array) -> None: ...
+    def transpose(self, source: Array, out: Array) -> None: ...
+
+
+class OutputUpdate(Protocol):
+    # `OutputUpdater.update` in its common case; returns whether it was done.
+    def express_update(self, states: Any, mu_obs: Any, var_obs: Any, deltas: Any) -> bool: ...
+    def update(self, output: State, observed: State, delta: Delta) -> None: ...
+    def update_using_indices(self, output: State, observed: State, index: Array, delta: Delta) -> None: ...
+    def update_heteros(self, output: State, observed: State, delta: Delta) -> None: ...
+
+
+class Step(Protocol):
+    def step(
+        self,
+        parameters: Tensor,
+        factors: Array,
+        starts: Array,
+        stops: Array,
+        negative: Array,
+        non_finite: Array,
+    ) -> None: ...
+    def pooled_factors(self, header: Array, factors: Array, average: bool) -> None: ...
+
+
+class Merge(Protocol):
+    def contribute(self, posterior: Tensor, prior: Tensor, change: Delta, weighted: bool) -> None: ...
+    def merge_sums(self, posterior: Tensor, prior: Tensor, change: Delta, header: Array, weighted: bool) -> None: ...
+
+
+class Kernels(Protocol):
+    """What `get_kernels` returns."""
+
+    activation: Activation
+    array: ArrayFunctions
+    batch_norm: BatchNorm
+    conv2d: Conv2d
+    elementwise: Elementwise
+    graph: Graph
+    layer_norm: LayerNorm
+    linear: Linear
+    merge: Merge
+    output_update: OutputUpdate
+    pooling: Pooling
+    softmax: Softmax
+    step: Step

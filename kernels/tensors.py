@@ -1,0 +1,71 @@
+"""What kernels are given: arrays that belong together, so that none can be taken for another.
+
+The fields are arrays of the device that the kernel runs on: float32, C-contiguous.
+"""
+
+from typing import Any, NamedTuple
+
+Array = Any  # a NumPy array on the CPU, the array of another device elsewhere
+
+
+class State(NamedTuple):
+    """Means, variances and diagonal Jacobian of one batch, all of one shape: (batch, units), or that of its images.
+
+    Attributes:
+        mu: means.
+        var: variances; None where the units are known to be deterministic (an input without variance).
+        jcb: Jacobian of the activations applied since the last layer with a backward pass; None where it is 1.
+    """
+
+    mu: Array
+    var: Array | None
+    jcb: Array | None = None
+
+    @property
+    def batch(self) -> int:
+        return self.mu.shape[0]
+
+    def reshape(self, *shape: int) -> "State":
+        """The same memory in another shape."""
+        return State(*(None if array is None else array.reshape(*shape) for array in self))
+
+
+class Delta(NamedTuple):
+    """Innovation deltas of one batch, of one shape: a posterior is (m + s * mu, s + s^2 * var).
+
+    Attributes:
+        mu, var: of means and variances.
+        memory: the block of a pool that both live in, if they do.
+    """
+
+    mu: Array
+    var: Array
+    memory: Array | None = None
+
+    def reshape(self, *shape: int) -> "Delta":
+        """The same memory in another shape."""
+        return Delta(self.mu.reshape(*shape), self.var.reshape(*shape), self.memory)
+
+
+class Tensor(NamedTuple):
+    """One weight or bias tensor: means, variances, and the batch sums g = sum A dm, h = sum A^2 ds."""
+
+    mu: Array
+    var: Array
+    g: Array | None = None
+    h: Array | None = None
+
+
+class Sums(NamedTuple):
+    """Of the values of each feature about a shift: their number (1,), their sum and their sum of squares (features,).
+
+    The variances of the values are part of the squares. Sums of several ranks about one shift may be added.
+    """
+
+    count: Array
+    total: Array
+    square: Array
+
+
+NO_TENSOR = Tensor(None, None)  # what stands for a bias that is not there
+NO_DELTA = Delta(None, None)  # and for deltas that nobody needs

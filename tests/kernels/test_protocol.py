@@ -1,0 +1,85 @@
+"""Both devices have the kernels that `kernels.protocol` declares, with those arguments, and no others."""
+
+import importlib
+import inspect
+from importlib.util import find_spec
+from typing import get_type_hints
+
+import pytest
+
+from pytagi_ddp.kernels import protocol
+
+MODULES = get_type_hints(protocol.Kernels)
+ARRAYS = {
+    "cpu": (None,),
+    "cuda": ("Arrays", "SimulatedArrays"),
+}  # where the functions of `array` stand: module, classes
+BESIDE = {("cpu", "linear"): {"why_not_mixed"}}  # what else a module offers
+
+
+def functions(owner) -> dict:
+    """Public functions that are written in `owner`, a module or class."""
+    home = owner.__name__ if inspect.ismodule(owner) else owner.__module__
+    return {
+        name: f
+        for name, f in vars(owner).items()
+        if inspect.isfunction(f) and not name.startswith("_") and f.__module__ == home
+    }
+
+
+def arguments(function) -> list[tuple]:
+    """(name, kind, default) of every argument but self and keyword-only options."""
+    parameters = inspect.signature(function).parameters.values()
+    return [(p.name, p.kind, p.default) for p in parameters if p.name != "self" and p.kind != p.KEYWORD_ONLY]
+
+
+def signatures(owner) -> dict[str, list[tuple]]:
+    return {name: arguments(function) for name, function in functions(owner).items()}
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request) -> str:
+    if request.param == "cuda" and find_spec("numba_cuda") is None:
+        pytest.skip("numba-cuda is not installed")
+    return request.param
+
+
+def module_of(device: str, name: str):
+    return importlib.import_module(f"pytagi_ddp.kernels.{device}.{name}")
+
+
+@pytest.mark.parametrize("name", sorted(MODULES.keys() - {"array", "graph"}))
+def test_kernels_are_those_declared(device, name):
+    actual = signatures(module_of(device, name))
+    for extra in BESIDE.get((device, name), ()):
+        actual.pop(extra, None)
+    assert actual == signatures(MODULES[name])
+
+
+def test_arrays(device):
+    module = module_of(device, "array")
+    for owner in (getattr(module, name) if name else module for name in ARRAYS[device]):
+        expected = signatures(protocol.ArrayFunctions)
+        actual = {name: arguments(getattr(owner, name)) for name in expected}
+        assert actual == expected
+        assert isinstance(owner.asynchronous, bool)
+
+
+def test_graphs(device):
+    graphs = module_of(device, "graph").Graphs
+    assert signatures(graphs) == signatures(protocol.Graphs)
+    assert arguments(graphs.__init__) == arguments(protocol.Graphs.__init__)
+
+
+def test_modules_are_those_declared(device):
+    package = importlib.import_module(f"pytagi_ddp.kernels.{device}")
+    assert set(package.__all__) - {"threads"} == MODULES.keys()
+
+
+def test_the_comparison_sees_a_difference():
+    def swapped(x, delta, bias, weights, in_delta, accumulate): ...
+
+    def renamed(x, delta, weights, bias, deltas, accumulate): ...
+
+    expected = arguments(protocol.Linear.backward)
+    assert arguments(swapped) != expected and arguments(renamed) != expected
