@@ -37,7 +37,7 @@ class Result:
     """How a job ended: exit code of mpirun (minus the signal that killed it), its streams, and how long it took.
 
     The seconds count from the last rank's fault, or else from `MpiJob.wait_ready`, or else from the start. ``results``
-    is what `tests.mpi.rank.several` noted, in JSON.
+    is what the ranks noted under that name, as `tests.mpi.rank.several` does.
     """
 
     returncode: int

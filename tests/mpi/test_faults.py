@@ -188,7 +188,7 @@ def test_a_rank_that_never_starts_mpi(hydra):
 
 def test_hooks_are_chained_and_removed():
     result = mpirun(faults.chain_hooks)
-    assert (result.returncode, result.stdout) == (1, "hook: seen by both\n")
+    assert (result.returncode, result.results) == (1, "hook: seen by both\n")
     assert result.stderr.count("[rank 1/2] Traceback") == 1
 
 

@@ -14,7 +14,7 @@ from pytagi_ddp import nn
 from pytagi_ddp.distributed.communicator import create_communicator
 from pytagi_ddp.nn import DDPConfig, DDPSequential
 from tests.mpi.ddp_networks import backpropagate, batch, dense
-from tests.mpi.rank import fault, ready
+from tests.mpi.rank import fault, job_folder, ready
 
 
 class Started:
@@ -203,7 +203,8 @@ def swallow_the_error(job):
 @with_fault
 def chain_hooks(job):
     def hook(kind, error, trace):
-        print("hook:", error, flush=True)
+        with (job_folder() / "results").open("a") as file:  # mpirun may lose what is printed just before the end
+            file.write(f"hook: {error}\n")
 
     job.comm.close()
     assert sys.excepthook is sys.__excepthook__ and threading.excepthook is threading.__excepthook__
