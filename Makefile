@@ -1,10 +1,10 @@
-# Two things a newcomer types: `make demo` and `make test`. Both make .venv first.
+# What a newcomer types: `make demo`, `make check` while working, `make test`. Each makes .venv first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint clean
+.PHONY: demo test check lint clean
 
 # mpirun hides the terminal from its ranks, so whether to draw a bar is decided here.
 demo: $(INSTALLED)
@@ -14,6 +14,11 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/python -m pytest
+
+# What needs no mpirun and compiles neither CUDA kernels nor a wheel: within 90 s on two quiet cores.
+check: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/python -m pytest -q -m "not mpi and not slow"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -31,7 +31,7 @@ def test_no_program(line):
 @pytest.mark.mpi
 def test_runs_two_ranks_and_gives_their_exit_code(tmp_path):
     pytest.importorskip("mpi4py")
-    script = tmp_path / "two.py"
+    script = tmp_path / "two.py"  # launch takes a script, as users have them
     script.write_text(
         "import sys\n"
         "from pytagi_ddp.distributed.communicator import create_communicator\n"

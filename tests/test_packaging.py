@@ -52,7 +52,10 @@ def test_wheel_from_sdist_works_elsewhere(tmp_path):
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"needs the package {module}")
     tree, dist, site = source_tree(tmp_path / "tree"), tmp_path / "dist", tmp_path / "site"
-    built = run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(dist), cwd=tree)
+    options = tmp_path / "options.cfg"
+    options.write_text("[build_ext]\nparallel = 2\n")
+    build = (sys.executable, "-m", "build", "--no-isolation", "--outdir", str(dist))
+    built = run(*build, cwd=tree, DIST_EXTRA_CONFIG=str(options))
     assert built.returncode == 0, built.stdout[-3000:] + built.stderr[-3000:]
     (wheel,) = dist.glob("*.whl")
     assert len(list(dist.glob("*.tar.gz"))) == 1

@@ -1,15 +1,17 @@
 """What can only be seen on a GPU; `pytest -m gpu` runs these tests and those of `tests/cuda/sim` there."""
 
 import copy
+from functools import partial
 
 import numpy as np
 import pytest
 
-from pytagi_ddp import cuda, nn
+from pytagi_ddp import cuda, manual_seed, nn
 from pytagi_ddp.distributed.ddp import DDPConfig, DDPSequential
 from pytagi_ddp.distributed.engine.placement import SHARED_GPU_VARIABLE, SHARED_GPU_VERSION
 from pytagi_ddp.models import resnet8_cifar10
 from tests.mpi import run
+from tests.mpi.rank import say
 from tests.nn import golden, test_golden
 from tests.nn.networks import assert_same, expected_pass, pass_through, random_batch, randomise
 
@@ -137,36 +139,27 @@ def test_nccl_with_one_rank():
     ddp.communicator.close()
 
 
-RANKS = """
-import copy
-import sys
-import numpy as np
-from pytagi_ddp import manual_seed, nn
-from pytagi_ddp.distributed.ddp import DDPConfig, DDPSequential
-from tests.nn.networks import assert_same
-
-manual_seed(1)
-net = nn.Sequential(nn.Linear(30, 200), nn.MixtureReLU(), nn.Linear(200, 7))
-reference = copy.deepcopy(net)
-net.to_device("cuda:0")
-ddp = DDPSequential(net, DDPConfig(backend="BACKEND", device_ids=[0, 0], timeout=60), average=False)
-rng = np.random.default_rng(0)
-for _ in range(3):
-    x, y = rng.standard_normal((16, 30)), rng.standard_normal((16, 7))
-    for model, part in ((ddp, slice(8 * ddp.rank, 8 * ddp.rank + 8)), (reference, slice(None))):
-        model(x[part])
-        noise = np.full(y[part].shape, 0.5)
-        nn.OutputUpdater("cpu").update(model.output_z_buffer, y[part], noise, model.input_delta_z_buffer)
-        model.backward()
-        model.step()
-for mine, other in zip(net.parameters(), reference.parameters(), strict=True):
-    assert_same(dict(enumerate(mine)), dict(enumerate(other)), 1e-4)
-states = ddp.communicator.all_gather_object(net.state_dict())
-assert states[0] == states[1]
-sys.stdout.write("equal\\n")
-sys.stdout.flush()
-ddp.communicator.close()
-"""
+def train_on_one_gpu(backend):
+    manual_seed(1)
+    net = nn.Sequential(nn.Linear(30, 200), nn.MixtureReLU(), nn.Linear(200, 7))
+    reference = copy.deepcopy(net)
+    net.to_device("cuda:0")
+    ddp = DDPSequential(net, DDPConfig(backend=backend, device_ids=[0, 0], timeout=60), average=False)
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        x, y = rng.standard_normal((16, 30)), rng.standard_normal((16, 7))
+        for model, part in ((ddp, slice(8 * ddp.rank, 8 * ddp.rank + 8)), (reference, slice(None))):
+            model(x[part])
+            noise = np.full(y[part].shape, 0.5)
+            nn.OutputUpdater("cpu").update(model.output_z_buffer, y[part], noise, model.input_delta_z_buffer)
+            model.backward()
+            model.step()
+    for mine, other in zip(net.parameters(), reference.parameters(), strict=True):
+        assert_same(dict(enumerate(mine)), dict(enumerate(other)), 1e-4)
+    states = ddp.communicator.all_gather_object(net.state_dict())
+    assert states[0] == states[1]
+    say("equal")
+    ddp.communicator.close()
 
 
 def test_two_ranks_on_one_gpu_are_refused_by_nccl(monkeypatch):
@@ -174,7 +167,7 @@ def test_two_ranks_on_one_gpu_are_refused_by_nccl(monkeypatch):
     if not cuda.is_nccl_available():
         pytest.skip("CuPy finds no NCCL")
     monkeypatch.delenv(SHARED_GPU_VARIABLE, raising=False)
-    result = run.mpirun(RANKS.replace("BACKEND", "nccl"), timeout=120)
+    result = run.mpirun(partial(train_on_one_gpu, backend="nccl"), timeout=120)
     assert result.returncode != 0 and not result.stdout
     assert "ranks 0 and 1 are on one GPU" in result.stderr
     assert cuda.get_device_uuid(0) in result.stderr
@@ -190,6 +183,6 @@ def test_two_ranks_share_one_gpu_and_equal_one_process(backend):
         if not cuda.is_nccl_available() or array.nccl().get_version() < SHARED_GPU_VERSION:
             pytest.skip("NCCL below 2.30 takes one rank on each GPU")
         variables = {SHARED_GPU_VARIABLE: "1"}
-    result = run.mpirun(RANKS.replace("BACKEND", backend), timeout=120, env=variables)
+    result = run.mpirun(partial(train_on_one_gpu, backend=backend), timeout=120, env=variables)
     assert result.returncode == 0, result.stderr
     assert result.stdout == "equal\n" * 2

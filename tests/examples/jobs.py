@@ -2,10 +2,12 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.mpi.rank import run_module
 from tests.mpi.run import MpiJob
 
 SMALL = ["--model", "resnet8", "--data", "synthetic", "--progress", "lines"]
@@ -16,11 +18,7 @@ def start(*arguments, np: int = 1) -> MpiJob:
     """The job under mpirun, or for one rank without it."""
     if np > 1:
         pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-    program = f"""
-        import runpy
-        sys.argv[1:] = {[*SMALL, *map(str, arguments)]!r}
-        runpy.run_module("examples.ddp_cifar_resnet", run_name="__main__")
-    """
+    program = partial(run_module, module="examples.ddp_cifar_resnet", arguments=[*SMALL, *map(str, arguments)])
     if np > 1:
         return MpiJob(program, np)
     return MpiJob(program, np, launcher=[sys.executable])

@@ -1,24 +1,40 @@
-"""Fixtures of the tests that start real ranks: ``mpirun`` (run to the end) and ``mpi_job`` (signals in between)."""
+"""Fixtures of the tests that start real ranks: ``results`` of a program, and ``mpi_job`` for signals in between."""
 
 import sys
 
 import pytest
 
 from pytagi_ddp.distributed.engine.launcher import mpirun_version
-from tests.mpi import run
+from tests.mpi import run, shared
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _mpi_is_here():
+@pytest.fixture(autouse=True)
+def _mpi_is_here(request):
+    if request.node.get_closest_marker("mpi") is None:
+        return
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
     if sys.platform != "linux":
         pytest.skip("finds the ranks through /proc")
 
 
+@pytest.fixture(scope="session")
+def _outcomes():
+    """What came of the calls so far."""
+    return {}
+
+
 @pytest.fixture
-def mpirun():
-    """`tests.mpi.run.mpirun`: (program, np=2, timeout=30, env=None) -> Result."""
-    return run.mpirun
+def results(request, np, _outcomes):
+    """What the program of this test (`tests.mpi.shared.on_ranks`) returned, rank by rank."""
+    call = shared.Call.of(request.node)
+    if np == "serial":
+        return shared.run_serial(call)
+    if call not in _outcomes:
+        calls = dict.fromkeys(shared.Call.of(item) for item in request.session.items)
+        _outcomes.update(shared.run_all([other for other in calls if other and other.job == call.job]))
+    if isinstance(_outcomes[call], str):
+        pytest.fail(_outcomes[call], pytrace=False)
+    return _outcomes[call]
 
 
 @pytest.fixture

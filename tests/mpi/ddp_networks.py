@@ -1,4 +1,6 @@
-"""Small networks for data-parallel tests, and the steps that train them."""
+"""Small networks for data-parallel tests, the steps that train them, and what is asked of them afterwards."""
+
+import hashlib
 
 import numpy as np
 
@@ -89,3 +91,28 @@ def difference(a: dict, b: dict) -> float:
     assert a.keys() == b.keys()
     pairs = [(p, q) for key in a for p, q in zip(a[key], b[key], strict=True) if p.size]
     return max(float(np.abs(p - q).max() / np.abs(p).max()) for p, q in pairs)
+
+
+def digest(net) -> str:
+    """What tells the parameters and statistics of a DDPSequential from others."""
+    arena = net.model.arena
+    return hashlib.sha256(arena.theta).hexdigest() + hashlib.sha256(arena.statistics).hexdigest()
+
+
+def same_everywhere(net) -> bool:
+    """Whether the replicas of a DDPSequential are equal, to the last bit. Collective."""
+    return len(set(net.communicator.all_gather_object(digest(net)))) == 1
+
+
+def shard(sizes: list[int], rank: int) -> slice:
+    """Rows of a rank where rank r has ``sizes[r]`` of them."""
+    return slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
+
+
+def error_of(call, *kinds: type[Exception]) -> str:
+    """What a call says that is refused with an error of one of these kinds; nothing if it is accepted."""
+    try:
+        call()
+    except kinds as error:
+        return str(error)
+    return ""

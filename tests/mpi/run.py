@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-import textwrap
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,18 +20,8 @@ from pytagi_ddp.distributed.engine.launcher import OPEN_MPI, find_mpirun, load_m
 ROOT = Path(__file__).resolve().parents[2]
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")}
 
-# Runs before the code of every rank. ready() tells the test that this rank has come so far, fault() that its fault is
-# about to happen.
-PRELUDE = """
-import os, signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits "ignored"
-def note(name, value):
-    with open(os.path.join(os.environ["TEST_JOB_FOLDER"], f"{name}.{os.getpid()}"), "w") as file:
-        file.write(str(value))
-    os.rename(file.name, file.name[:file.name.rindex(".")])
-def ready(rank): note(rank, os.getpid())
-def fault(): note("fault", time.monotonic())
-"""
+# A function, a partial of one with arguments that JSON can carry, or the arguments of the Python interpreter.
+Program = Callable[..., None] | Sequence[str]
 
 
 class Hang(AssertionError):
@@ -46,20 +36,23 @@ class Outlived(AssertionError):
 class Result:
     """How a job ended: exit code of mpirun (minus the signal that killed it), its streams, and how long it took.
 
-    The seconds count from the last rank's ``fault()``, or else from `MpiJob.wait_ready`, or else from the start.
+    The seconds count from the last rank's fault, or else from `MpiJob.wait_ready`, or else from the start. ``results``
+    is what the ranks noted under that name, as `tests.mpi.rank.several` does.
     """
 
     returncode: int
     stdout: str
     stderr: str
     seconds: float
+    results: str | None = None
 
 
 class MpiJob:
     """A job under the environment's own mpirun, in a process group of its own.
 
     Args:
-        program: Python code for every rank, or a list: the arguments of the Python interpreter.
+        program: the function for every rank, or a `functools.partial` of it with arguments that JSON can carry; or a
+            list: the arguments of the Python interpreter.
         np: number of ranks.
         env: environment variables to add.
         launcher: replaces ``[mpirun, "-np", np, python]``.
@@ -71,7 +64,7 @@ class MpiJob:
 
     def __init__(
         self,
-        program: str | Sequence[str],
+        program: Program,
         np: int = 2,
         env: dict[str, str] | None = None,
         launcher: Sequence[str] | None = None,
@@ -80,11 +73,8 @@ class MpiJob:
         self.folder = Path(self._folder.name)
         self._mark = uuid.uuid4().hex
         self.np = np
-        if isinstance(program, str):
-            script = self.folder / "ranks.py"
-            script.write_text(PRELUDE + textwrap.dedent(program))
-            program = [str(script)]
-        command = [*(launcher or [*mpirun_command(), "-np", str(np), sys.executable]), *program]
+        arguments = rank_arguments(program) if callable(program) else program
+        command = [*(launcher or [*mpirun_command(), "-np", str(np), sys.executable]), *arguments]
         marks = {"TEST_JOB_FOLDER": self._folder.name, "TEST_JOB_MARK": self._mark, "PYTHONPATH": str(ROOT)}
         self._stdout, self._stderr = (self.folder / name for name in ("stdout", "stderr"))
         self._start = time.monotonic()
@@ -120,13 +110,15 @@ class MpiJob:
                 time.sleep(0.02)
             left = self._living()
             stdout, stderr = self.texts()
+            noted = self.folder / "results"
+            results = noted.read_text() if noted.exists() else None
         except subprocess.TimeoutExpired:
             raise Hang(f"the job was still running after {timeout} s:\n{self.texts()}") from None
         finally:
             self.close()
         if left:
             raise Outlived(f"{left} outlived mpirun (exit code {self.process.returncode}):\n{stdout}\n{stderr}")
-        return Result(self.process.returncode, stdout, stderr, seconds)
+        return Result(self.process.returncode, stdout, stderr, seconds, results)
 
     def _clock_start(self) -> float:
         try:
@@ -159,7 +151,7 @@ class MpiJob:
         return found
 
 
-def mpirun(program: str | Sequence[str], np: int = 2, timeout: float = 30, env: dict[str, str] | None = None) -> Result:
+def mpirun(program: Program, np: int = 2, timeout: float = 30, env: dict[str, str] | None = None) -> Result:
     """Runs ``program`` on ``np`` ranks to the end: `MpiJob` and `MpiJob.finish` in one."""
     return MpiJob(program, np, env).finish(timeout)
 
@@ -170,3 +162,14 @@ def mpirun_command() -> tuple[str, ...]:
     family = mpi_family(load_mpi(None).Get_library_version())
     extra = ("--oversubscribe", "--allow-run-as-root") if family == OPEN_MPI else ()
     return (str(find_mpirun(family)), *extra)
+
+
+def rank_arguments(program: Callable[..., None]) -> list[str]:
+    """Returns the arguments of the Python interpreter that run a function, or a partial of one, on a rank."""
+    return ["-m", "tests.mpi.rank", name_of(program), json.dumps(getattr(program, "keywords", {}))]
+
+
+def name_of(program: Callable[..., object]) -> str:
+    """Returns ``module:name`` of a function, or of that in a partial."""
+    function = getattr(program, "func", program)
+    return f"{function.__module__}:{function.__qualname__}"

@@ -7,70 +7,23 @@ import re
 import signal
 import subprocess
 import time
+from functools import partial
 
 import pytest
 
 from pytagi_ddp.checkpoint import CheckpointManager
+from tests.mpi.programs import checkpoints
 from tests.mpi.run import mpirun
 
 pytestmark = pytest.mark.mpi
 
-# 26 images in global batches of 6: 5 steps an epoch, the last one of 2 images (of 3 ranks, one has none).
-TRAIN = """
-import time, hashlib
-import numpy as np
-import pytagi_ddp
-from pytagi_ddp import nn
-from pytagi_ddp.checkpoint import CheckpointManager, StopOnSignal, TrainingPosition
-from pytagi_ddp.data import BatchLoader, ImageDataset, random_crop_flip
-from tests.mpi.ddp_networks import backpropagate
-
-EPOCHS, GLOBAL = 4, 6
-folder, stop_after, signals = os.environ["FOLDER"], int(os.environ["STOP_AFTER"]), os.environ["SIGNALS"] == "1"
-rng = np.random.default_rng(0)
-data = ImageDataset(rng.integers(0, 256, (26, 2, 6, 6), np.uint8), rng.integers(0, 4, 26), tuple("abcd"), "test")
-pytagi_ddp.manual_seed(3)
-net = nn.DDPSequential(nn.Sequential(
-    nn.Conv2d(2, 3, 3, padding=1, in_width=6, in_height=6), nn.MixtureReLU(), nn.BatchNorm2d(3),
-    nn.ResNetBlock(nn.LayerBlock(nn.Conv2d(3, 3, 3, padding=1), nn.MixtureReLU(), nn.BatchNorm2d(3))),
-    nn.Linear(108, 4),
-), average=False)
-settings = {"global batch": GLOBAL}
-checkpoints = CheckpointManager(folder, keep_last=2)
-loader = BatchLoader(data, GLOBAL // net.world_size, net.rank, net.world_size, seed=5, transform=random_crop_flip)
-found = checkpoints.load(net, settings=settings)
-position = found.position if found else TrainingPosition(seed=5)
-step, stopped = position.step, False
-with StopOnSignal(net) as stop, loader:
-    for epoch in range(position.epoch, EPOCHS):
-        loader.set_epoch(epoch, position.batch if epoch == position.epoch else 0)
-        for x, labels in loader:
-            if len(labels):
-                backpropagate(net, x, np.eye(4, dtype=np.float32)[labels])
-            net.step()
-            step += 1
-            if signals and step > 1:
-                ready(net.rank)
-                time.sleep(0.02)
-            if net.stop_requested or step == stop_after:
-                checkpoints.save(net, TrainingPosition.of(loader, step), settings)
-                stopped = True
-                break
-        if stopped:
-            break
-arena = net.model.arena
-bits = hashlib.sha256(arena.theta.tobytes() + arena.statistics.tobytes()).hexdigest()
-os.write(1, f"{net.rank} {step} {stop.received and stop.received.name} {bits}\\n".encode())  # in one piece
-"""
 STEPS = 4 * 5
 
 
 @pytest.fixture
-def environment(tmp_path):
-    def make(stop_after=0, signals=False):
-        return {"FOLDER": str(tmp_path), "STOP_AFTER": str(stop_after), "SIGNALS": str(int(signals))}
-
-    return make
+def train(tmp_path):
+    """The program that trains, with checkpoints in this test's folder."""
+    return partial(checkpoints.train, folder=str(tmp_path))
 
 
 def ended(result):
@@ -88,8 +41,8 @@ def straight(tmp_path_factory):
 
     def run(np):
         if np not in found:
-            env = {"FOLDER": str(tmp_path_factory.mktemp("whole")), "STOP_AFTER": "0", "SIGNALS": "0"}
-            step, found[np], _ = ended(mpirun(TRAIN, np, env=env, timeout=60))
+            program = partial(checkpoints.train, folder=str(tmp_path_factory.mktemp("whole")))
+            step, found[np], _ = ended(mpirun(program, np, timeout=60))
             assert step == STEPS
         return found[np]
 
@@ -97,11 +50,11 @@ def straight(tmp_path_factory):
 
 
 @pytest.mark.parametrize("np", [1, 2, 3])
-def test_stopped_within_an_epoch_at_its_end_and_again(np, environment, straight, tmp_path):
+def test_stopped_within_an_epoch_at_its_end_and_again(np, train, straight, tmp_path):
     for stop_after in (2, 5, 14):  # batches 2 of 5, 5 of 5, and 4 of 5 of the third epoch
-        step, _, _ = ended(mpirun(TRAIN, np, env=environment(stop_after)))
+        step, _, _ = ended(mpirun(partial(train, stop_after=stop_after), np))
         assert step == stop_after
-    assert ended(mpirun(TRAIN, np, env=environment()))[:2] == (STEPS, straight(np))
+    assert ended(mpirun(train, np))[:2] == (STEPS, straight(np))
     entries = json.loads((tmp_path / "manifest.json").read_text())["checkpoints"]
     assert [(entry["epoch"], entry["batch"], entry["step"]) for entry in entries] == [(0, 5, 5), (2, 4, 14)]
 
@@ -117,8 +70,8 @@ def test_stopped_within_an_epoch_at_its_end_and_again(np, environment, straight,
         ("SIGUSR1", "rank", 2),
     ],
 )
-def test_stopped_by_a_signal(name, to, np, environment, straight, mpi_job, hydra):
-    job = mpi_job(TRAIN, np, env=environment(signals=True))
+def test_stopped_by_a_signal(name, to, np, train, straight, mpi_job, hydra):
+    job = mpi_job(partial(train, wait_for_signals=True), np)
     ranks = job.wait_ready()
     if "mpirun" in to:
         job.process.send_signal(getattr(signal, name))
@@ -127,23 +80,12 @@ def test_stopped_by_a_signal(name, to, np, environment, straight, mpi_job, hydra
     step, _, received = ended(job.finish(20))
     assert 2 <= step < STEPS
     assert received == {rank: name if "mpirun" in to or rank == np - 1 else "None" for rank in range(np)}
-    assert ended(mpirun(TRAIN, np, env=environment()))[:2] == (STEPS, straight(np))
+    assert ended(mpirun(train, np))[:2] == (STEPS, straight(np))
 
 
-def test_mpirun_waits_for_the_checkpoint(mpi_job, hydra, tmp_path):
+def test_mpirun_waits_for_the_checkpoint(mpi_job, hydra):
     """However long it takes: SIGTERM is forwarded, and no SIGKILL follows."""
-    program = """
-        import time
-        from pytagi_ddp.checkpoint import StopOnSignal
-        from pytagi_ddp.nn import DDPSequential, Linear, Sequential
-        net = DDPSequential(Sequential(Linear(2, 2)))
-        with StopOnSignal(net):
-            ready(net.rank)
-            while not net.stop_requested: net.step()
-            time.sleep(4)
-            print("written")
-    """
-    job = mpi_job(program)
+    job = mpi_job(checkpoints.stop_slowly)
     job.wait_ready()
     for _ in range(2):
         job.process.send_signal(signal.SIGTERM)
@@ -154,9 +96,9 @@ def test_mpirun_waits_for_the_checkpoint(mpi_job, hydra, tmp_path):
     assert result.seconds > 4
 
 
-def test_another_number_of_ranks_sees_the_same_samples_and_says_that_it_differs(environment, straight):
-    ended(mpirun(TRAIN, 2, env=environment(7)))
-    result = mpirun(TRAIN, 3, env=environment())
+def test_another_number_of_ranks_sees_the_same_samples_and_says_that_it_differs(train, straight):
+    ended(mpirun(partial(train, stop_after=7), 2))
+    result = mpirun(train, 3)
     assert result.returncode == 0
     assert result.stderr.count("another course") == 1, "only rank 0 warns"
     assert "the number of ranks was 2 and is 3" in result.stderr
@@ -164,73 +106,31 @@ def test_another_number_of_ranks_sees_the_same_samples_and_says_that_it_differs(
     assert len({bits, straight(2), straight(3)}) == 3
 
 
-LOAD = """
-import sys
-from pytagi_ddp.checkpoint import CheckpointManager
-from pytagi_ddp.nn import DDPSequential, Linear, Sequential
-net = DDPSequential(Sequential(Linear(2, 2)))
-net.model.arena.theta[:] = net.rank
-checkpoints = CheckpointManager(sys.argv[1] if net.rank == 0 else "/nonexistent")
-"""
-
-
-def run_load(tmp_path, rest, np=3):
-    script = tmp_path / "program.py"
-    script.write_text(LOAD + rest)
-    return mpirun([str(script), str(tmp_path / "checkpoints")], np)
+def run_with_folder(program, tmp_path, **arguments):
+    """Runs a program on three ranks, with a folder for checkpoints."""
+    return mpirun(partial(program, folder=str(tmp_path / "checkpoints"), **arguments), np=3)
 
 
 def test_only_rank_0_needs_the_folder(tmp_path):
-    rest = """
-from pytagi_ddp.checkpoint import TrainingPosition
-assert checkpoints.load(net) is None
-path = checkpoints.save(net, TrainingPosition(step=4))
-assert (path is None) == (net.rank > 0)
-net.model.arena.theta[:] = 9
-found = checkpoints.load(net)
-assert (found.position.step, found.world_size) == (4, 3)
-assert set(net.model.arena.theta.ravel().tolist()) == {0.0}
-"""
-    result = run_load(tmp_path, rest)
+    result = run_with_folder(checkpoints.save_and_load, tmp_path)
     assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_an_error_of_loading_is_raised_on_all_ranks(tmp_path):
-    rest = """
-try:
-    checkpoints.load(net, "none.safetensors")
-except FileNotFoundError as error:
-    sys.stdout.write(f"{error}\\n")
-net.barrier()
-"""
-    result = run_load(tmp_path, rest)
+    result = run_with_folder(checkpoints.load_what_is_not_there, tmp_path)
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout == "[Errno 2] No such file or directory: 'none.safetensors'\n" * 3
-
-
-FAIL = """
-from pytagi_ddp.checkpoint import TrainingPosition
-import numpy as np, resource
-checkpoints = CheckpointManager(sys.argv[1])
-checkpoints.save(net, TrainingPosition(step=1))
-{}
-big = DDPSequential(Sequential(Linear(300, 300)))
-for step in (2, 3):
-    checkpoints.save(big, TrainingPosition(step=step))
-    big.step()
-print("reached the end")
-"""
 
 
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))", "[Errno 27] File too large: '"),
-        ("sys.argv[1] += '/manifest.json'; checkpoints = CheckpointManager(sys.argv[1])", "Not a directory: '"),
+        ("limit", "[Errno 27] File too large: '"),
+        ("no folder", "Not a directory: '"),
     ],
 )
 def test_a_checkpoint_that_cannot_be_written_ends_the_job(tmp_path, fault, message):
-    result = run_load(tmp_path, FAIL.format(fault))
+    result = run_with_folder(checkpoints.save_with_a_fault, tmp_path, fault=fault)
     check_failed(result, message, tmp_path / "checkpoints")
 
 
@@ -259,29 +159,16 @@ def test_a_full_or_read_only_disk_ends_the_job(tmp_path, fault):
     if not mounted:
         pytest.skip("may not mount a file system (needs root)")
     try:
-        remount = f"net.barrier(); net.rank or os.system('mount -o remount,ro {disk}')"
-        rest = "import os\n" + FAIL.format("" if fault == "full" else remount)
         message = {"full": "[Errno 28] No space left on device: '", "read-only": "[Errno 30] Read-only file system: '"}
-        check_failed(run_load(tmp_path, rest), message[fault], disk)
+        check_failed(run_with_folder(checkpoints.save_with_a_fault, tmp_path, fault=fault), message[fault], disk)
     finally:
         subprocess.run(["umount", str(disk)], check=True)
 
 
 @pytest.mark.parametrize("np", [1, 2])
 def test_a_kill_while_writing_leaves_the_checkpoint_before(np, mpi_job, tmp_path):
-    program = f"""
-        from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
-        from pytagi_ddp.nn import DDPSequential, Linear, Sequential
-        net = DDPSequential(Sequential(Linear(600, 400)))
-        checkpoints = CheckpointManager({str(tmp_path)!r}, keep_last=1)
-        for step in range(1, 100_000):
-            net.model.arena.theta[:] = step
-            checkpoints.save(net, TrainingPosition(step=step))
-            net.step()
-            if step == 3: ready(net.rank)
-    """
     for delay in (0.0, 0.004, 0.009):
-        job = mpi_job(program, np)
+        job = mpi_job(partial(checkpoints.save_for_ever, folder=str(tmp_path)), np)
         time.sleep(delay) or os.kill(job.wait_ready()[0], signal.SIGKILL)
         assert job.finish(20).returncode != 0
         path = CheckpointManager(tmp_path).latest()

@@ -1,29 +1,49 @@
 """Options of DDPSequential together, and calls that could bring ranks out of step, on 2 and 3 real ranks."""
 
+import contextlib
+import copy
+import os
+import pickle
+from unittest.mock import patch
+
+import numpy as np
 import pytest
 
-from tests.mpi.test_ddp import run
+from pytagi_ddp import manual_seed, nn
+from pytagi_ddp.distributed import synchronize
+from pytagi_ddp.nn import DDPConfig, DDPSequential
+from tests.mpi.ddp_networks import (
+    IMAGE,
+    WITHOUT_BATCH_NORM,
+    backpropagate,
+    batch,
+    difference,
+    error_of,
+    same_everywhere,
+    with_batch_norm,
+)
+from tests.mpi.rank import job_folder
+from tests.mpi.shared import on_ranks
 
-pytestmark = pytest.mark.mpi
+CONFIG = DDPConfig(backend="mpi", timeout=20)
 
-PASSES = """
-# Every rank runs passes of its own number, sizes and place in no_sync, all with statistics of all ranks.
-passes = {0: [3, 2], 1: [4], 2: []}
-for buckets, blocks in (1, 1), (3, 1), (3, 2):
+
+def uneven_passes(comm, buckets, blocks):
+    """Every rank runs passes of its own number, sizes and place in no_sync, all with statistics of all ranks."""
+    rank, size = comm.rank, comm.world_size
+    passes = {0: [3, 2], 1: [4], 2: []}
     manual_seed(4)
     net = with_batch_norm(blocks)
     reference = copy.deepcopy(net)
     net.checkpoint_blocks = blocks == 2
-    ddp = DDPSequential(net, DDPConfig(backend="mpi", timeout=20, buckets=buckets), average=False, sync_batch_norm=True)
+    config = DDPConfig(backend="mpi", timeout=20, buckets=buckets)
+    ddp = DDPSequential(net, config, average=False, sync_batch_norm=True)
     x, y = batch(net, 9, 0)
     part = {(0, 0): slice(0, 3), (0, 1): slice(3, 5), (1, 0): slice(5, 9)}
     for step in range(2):
         with ddp.join() if step else ddp.no_sync():
             for k in range(len(passes[rank]) - (not step)):
-                if step:
-                    with ddp.no_sync():
-                        backpropagate(ddp, x[part[rank, k]], y[part[rank, k]])
-                else:
+                with ddp.no_sync() if step else contextlib.nullcontext():
                     backpropagate(ddp, x[part[rank, k]], y[part[rank, k]])
                 ddp.predict(x[:2])
             if step and passes[rank]:
@@ -39,226 +59,220 @@ for buckets, blocks in (1, 1), (3, 1), (3, 2):
             backpropagate(reference, x[rows], y[rows])
             reference.pending.accumulating = True
         reference.step()
-    name = f"{buckets} buckets, {blocks} blocks"
-    results[name] = [difference(reference.state_dict(), ddp.state_dict()), same_everywhere(ddp)]
-"""
+    return [difference(reference.state_dict(), ddp.state_dict()), same_everywhere(ddp)]
 
 
-@pytest.mark.parametrize("np", [2, 3])
-def test_synchronised_statistics_with_other_numbers_of_passes_on_every_rank(np):
-    results = run(PASSES, np)
-    assert len(results) == 3
-    for difference, equal in results.values():
-        assert difference < 1e-4
+@on_ranks(uneven_passes, 2, 3)
+@pytest.mark.parametrize(("buckets", "blocks"), [(1, 1), (3, 1), (3, 2)])
+def test_synchronised_statistics_with_other_numbers_of_passes_on_every_rank(results, buckets, blocks):
+    for worst, equal in results:
+        assert worst < 1e-4
         assert equal
 
 
-LOADED = """
-for rule in ("mean", "precision_weighted"):
-    for load in ("load_state_dict", "load", "synchronize"):
-        manual_seed(3)
-        old, new = (WITHOUT_BATCH_NORM["Linear"]() for _ in range(2))
-        x, y = batch(old, 4 * size, 0)
-        mine = slice(4 * rank, 4 * rank + 4)
-        for _ in range(5):
-            backpropagate(new, x, y)  # other variances than those of `old`
-            new.step()
-        ddp = DDPSequential(old, DDPConfig(backend="mpi"), every=2, merge=rule)
-        backpropagate(ddp, x[mine], y[mine])
-        ddp.step()
-        if load == "load_state_dict":
-            ddp.load_state_dict(new.state_dict())
-        elif load == "load":
-            path = f"{FOLDER}/{rank}.safetensors"
-            new.save(path)
-            ddp.load(path)
-        else:
-            if rank == 0:
-                old.params_from(new)
-            ddp.synchronize()
-        fresh = DDPSequential(copy.deepcopy(new), DDPConfig(backend="mpi"), every=2, merge=rule)
-        for _ in range(2):
-            for net in (ddp, fresh):
-                backpropagate(net, x[mine], y[mine])
-                net.step()
-        results[f"{rule} {load}"] = [difference(ddp.state_dict(), fresh.state_dict()), ddp.steps_since_merge]
-"""
-
-
-def test_parameters_that_are_loaded_between_merges_are_a_new_prior(tmp_path):
-    results = run(f"FOLDER = {str(tmp_path)!r}\n" + LOADED, 2)
-    assert len(results) == 6
-    for name, outcome in results.items():
-        assert outcome == [0, 0], name
-
-
-MERGE_ALL = """
-net = WITHOUT_BATCH_NORM["Linear"]()
-ddp = DDPSequential(net, DDPConfig(backend="mpi", timeout=20), every=2, merge="mean")
-x, y = batch(net, 4, rank)
-alone = copy.deepcopy(net)
-backpropagate(alone, x, y)
-alone.step()
-with ddp.join():
-    backpropagate(ddp, x, y)  # no step: what was learnt counts all the same
-expected = np.mean(comm.all_gather_object(alone.arena.theta.copy()), 0)
-results["difference"] = float(np.abs(net.arena.theta - expected).max())
-failed = []
-for step in range(4):
-    backpropagate(ddp, x, y)
-    if rank == 0 and step in (1, 2):  # one of them in the step that merges
-        net.layers[0].parameters.w.g[2] = np.inf
-    try:
-        ddp.step()
-    except FloatingPointError:
-        failed.append(step)
-results["failed"], results["left"] = comm.all_gather_object(failed), ddp.steps_since_merge
-results["equal"] = same_everywhere(ddp)
-backpropagate(net, x, y)
-try:
+def loaded(comm, rule, load):
+    rank, size = comm.rank, comm.world_size
+    manual_seed(3)
+    old, new = (WITHOUT_BATCH_NORM["Linear"]() for _ in range(2))
+    x, y = batch(old, 4 * size, 0)
+    mine = slice(4 * rank, 4 * rank + 4)
+    for _ in range(5):
+        backpropagate(new, x, y)  # other variances than those of `old`
+        new.step()
+    ddp = DDPSequential(old, DDPConfig(backend="mpi"), every=2, merge=rule)
+    backpropagate(ddp, x[mine], y[mine])
     ddp.step()
-except RuntimeError as error:
-    results["refused"] = str(error)
-"""
+    if load == "load_state_dict":
+        ddp.load_state_dict(new.state_dict())
+    elif load == "load":
+        path = job_folder() / f"{rank}.safetensors"
+        new.save(path)
+        ddp.load(path)
+    else:
+        if rank == 0:
+            old.params_from(new)
+        ddp.synchronize()
+    fresh = DDPSequential(copy.deepcopy(new), DDPConfig(backend="mpi"), every=2, merge=rule)
+    for _ in range(2):
+        for net in (ddp, fresh):
+            backpropagate(net, x[mine], y[mine])
+            net.step()
+    return [difference(ddp.state_dict(), fresh.state_dict()), ddp.steps_since_merge]
 
 
-def test_merges_miss_no_deltas_and_no_rank():
-    results = run(MERGE_ALL, 2)
-    assert "forward() of the DDPSequential" in results.pop("refused")
-    assert results.pop("difference") < 1e-6
-    assert results == {"failed": [[1, 2], []], "left": 0, "equal": True}
+@on_ranks(loaded, 2)
+@pytest.mark.parametrize("rule", ["mean", "precision_weighted"])
+@pytest.mark.parametrize("load", ["load_state_dict", "load", "synchronize"])
+def test_parameters_that_are_loaded_between_merges_are_a_new_prior(results, rule, load):
+    assert results == [[0, 0]] * 2
 
 
-OWNERS = """
-import pickle
-net = with_batch_norm()
-norm = net.layers[2]
-def refused(call):
-    try:
-        call()
-    except (TypeError, ValueError, RuntimeError) as error:
-        return str(error)
-config = DDPConfig(backend="mpi", timeout=20)
-first = DDPSequential(net, config, sync_batch_norm=True)
-for copies in (copy.deepcopy, copy.copy, pickle.dumps):
-    assert "copy or pickle its `model`" in refused(lambda: copies(first))
-from pytagi_ddp.distributed import synchronize
-synchronize(comm, net)  # leaves it to its DDPSequential
-results["synchronised"] = [norm.reduce_sums is not None, norm.pool_at_step]
-second = DDPSequential(net, config)
-results["pooled"] = [norm.reduce_sums is not None, norm.pool_at_step]
-results["old step"] = refused(first.step)
-third = DDPSequential(net, config, every=2)
-results["own"] = [norm.reduce_sums is not None, norm.pool_at_step]
-results["twice"] = refused(lambda: DDPSequential(third))
-results["rule"] = refused(lambda: DDPSequential(net, config, merge="median"))
-results["half"] = refused(lambda: DDPSequential(net, config, every=2.5))
-alone = copy.deepcopy(net)
-x, y = batch(net, 4, rank)
-if rank == 0:
-    backpropagate(alone, x, y)  # meets no ranks
-    alone.step()
-"""
-
-
-def test_a_network_belongs_to_one_ddp_sequential():
-    results = run(OWNERS, 2)
-    assert results["synchronised"] == [True, False]
-    assert results["pooled"] == [False, True]
-    assert results["own"] == [False, False]
-    assert "given to another one" in results["old step"]
-    assert "takes a Sequential" in results["twice"]
-    assert "'median'" in results["rule"]
-    assert "whole numbers" in results["half"]
-
-
-IN_FLIGHT = """
-net = with_batch_norm()
-ddp = DDPSequential(net, DDPConfig(backend="mpi", buckets=3, timeout=20), average=False)
-x, y = batch(net, 4, rank)
-for again in ("backward", "no_sync"):
-    backpropagate(ddp, x, y)
-    try:
-        with ddp.no_sync() if again == "no_sync" else contextlib.nullcontext():
-            backpropagate(ddp, x, y)
-    except RuntimeError as error:
-        results[again] = str(error)
-    ddp.step()
-for k in range(20):
-    backpropagate(ddp, x, y)
-    sums = np.full(3, rank, np.float32)
-    comm.all_reduce(sums)  # waits while a thread drives the buckets
-    ddp.step()
-results["sums"], results["equal"] = float(sums[0]), same_everywhere(ddp)
-net.layers[0].backward = lambda *_: 1 / 0
-try:
-    backpropagate(ddp, x, y)
-except ZeroDivisionError:
-    pass
-try:
-    ddp.step()
-except RuntimeError as error:
-    results["failed"] = str(error)
-net.layers[0].__dict__.pop("backward")
-net.pending.passed(1)
-ddp.step()
-"""
-
-
-@pytest.mark.parametrize("debug", ["0", "1"])
-def test_nothing_meets_deltas_that_are_on_their_way(monkeypatch, debug):
-    monkeypatch.setenv("PYTAGI_DDP_DEBUG", debug)
-    results = run("import contextlib\n" + IN_FLIGHT, 2)
-    assert "second backward()" in results["backward"] and "second backward()" in results["no_sync"]
-    assert results["sums"] == 1 and results["equal"]
-    assert "backward() failed" in results["failed"]
-
-
-STOP = """
-for every in (1, 2):
+def merge_all(comm):
+    rank, results = comm.rank, {}
     net = WITHOUT_BATCH_NORM["Linear"]()
-    ddp = DDPSequential(net, DDPConfig(backend="mpi", timeout=20), every=every)
+    ddp = DDPSequential(net, CONFIG, every=2, merge="mean")
     x, y = batch(net, 4, rank)
+    alone = copy.deepcopy(net)
+    backpropagate(alone, x, y)
+    alone.step()
+    with ddp.join():
+        backpropagate(ddp, x, y)  # no step: what was learnt counts all the same
+    expected = np.mean(comm.all_gather_object(alone.arena.theta.copy()), 0)
+    results["difference"] = np.abs(net.arena.theta - expected).max()
+    results["failed"] = []
+    for step in range(4):
+        backpropagate(ddp, x, y)
+        if rank == 0 and step in (1, 2):  # one of them in the step that merges
+            net.layers[0].parameters.w.g[2] = np.inf
+        try:
+            ddp.step()
+        except FloatingPointError:
+            results["failed"].append(step)
+    results["left"], results["equal"] = ddp.steps_since_merge, same_everywhere(ddp)
+    backpropagate(net, x, y)
+    results["refused"] = error_of(ddp.step, RuntimeError)
+    return results
+
+
+@on_ranks(merge_all, 2)
+def test_merges_miss_no_deltas_and_no_rank(results):
+    for result, failed in zip(results, [[1, 2], []], strict=True):
+        assert "forward() of the DDPSequential" in result.pop("refused")
+        assert result.pop("difference") < 1e-6
+        assert result == {"failed": failed, "left": 0, "equal": True}
+
+
+def owners(comm):
+    results = {}
+    net = with_batch_norm()
+    norm = net.layers[2]
+
+    def refused(call):
+        return error_of(call, TypeError, ValueError, RuntimeError)
+
+    first = DDPSequential(net, CONFIG, sync_batch_norm=True)
+    results["copies"] = [
+        refused(lambda copies=copies: copies(first)) for copies in (copy.deepcopy, copy.copy, pickle.dumps)
+    ]
+    synchronize(comm, net)  # leaves it to its DDPSequential
+    results["synchronised"] = [norm.reduce_sums is not None, norm.pool_at_step]
+    DDPSequential(net, CONFIG)
+    results["pooled"] = [norm.reduce_sums is not None, norm.pool_at_step]
+    results["old step"] = refused(first.step)
+    third = DDPSequential(net, CONFIG, every=2)
+    results["own"] = [norm.reduce_sums is not None, norm.pool_at_step]
+    results["twice"] = refused(lambda: DDPSequential(third))
+    results["rule"] = refused(lambda: DDPSequential(net, CONFIG, merge="median"))
+    results["half"] = refused(lambda: DDPSequential(net, CONFIG, every=2.5))
+    alone = copy.deepcopy(net)
+    x, y = batch(net, 4, comm.rank)
+    if comm.rank == 0:
+        backpropagate(alone, x, y)  # meets no ranks
+        alone.step()
+    return results
+
+
+@on_ranks(owners, 2)
+def test_a_network_belongs_to_one_ddp_sequential(results):
+    for result in results:
+        assert len(result["copies"]) == 3
+        assert all("copy or pickle its `model`" in text for text in result["copies"])
+        assert result["synchronised"] == [True, False]
+        assert result["pooled"] == [False, True]
+        assert result["own"] == [False, False]
+        assert "given to another one" in result["old step"]
+        assert "takes a Sequential" in result["twice"]
+        assert "'median'" in result["rule"]
+        assert "whole numbers" in result["half"]
+
+
+def in_flight(comm, debug):
+    results = {}
+    net = with_batch_norm()
+    with patch.dict(os.environ, PYTAGI_DDP_DEBUG=debug):
+        comm.debug = debug == "1"
+        ddp = DDPSequential(net, DDPConfig(backend="mpi", buckets=3, timeout=20), average=False)
+    x, y = batch(net, 4, comm.rank)
+
+    def twice(again):
+        backpropagate(ddp, x, y)
+        with again:
+            backpropagate(ddp, x, y)
+
+    for name, again in (("backward", contextlib.nullcontext()), ("no_sync", ddp.no_sync())):
+        results[name] = error_of(lambda again=again: twice(again), RuntimeError)
+        ddp.step()
+    for _ in range(20):
+        backpropagate(ddp, x, y)
+        sums = np.full(3, comm.rank, np.float32)
+        comm.all_reduce(sums)  # waits while a thread drives the buckets
+        ddp.step()
+    results["sums"], results["equal"] = float(sums[0]), same_everywhere(ddp)
+    net.layers[0].backward = lambda *_: 1 / 0
+    with contextlib.suppress(ZeroDivisionError):
+        backpropagate(ddp, x, y)
+    results["failed"] = error_of(ddp.step, RuntimeError)
+    net.layers[0].__dict__.pop("backward")
+    net.pending.passed(1)
+    ddp.step()
+    return results
+
+
+@on_ranks(in_flight, 2)
+@pytest.mark.parametrize("debug", ["0", "1"])
+def test_nothing_meets_deltas_that_are_on_their_way(results, debug):
+    for result in results:
+        assert "second backward()" in result["backward"] and "second backward()" in result["no_sync"]
+        assert result["sums"] == 1 and result["equal"]
+        assert "backward() failed" in result["failed"]
+
+
+def stop(comm, every):
+    net = WITHOUT_BATCH_NORM["Linear"]()
+    ddp = DDPSequential(net, CONFIG, every=every)
+    x, y = batch(net, 4, comm.rank)
     taken = 0
     with ddp.join():
-        for step in range(2 if rank == size - 1 else 9):  # the last rank has come to its end when the first one asks
+        for step in range(2 if comm.rank == comm.world_size - 1 else 9):  # the last has ended when the first one asks
             with ddp.no_sync():
                 backpropagate(ddp, x[:2], y[:2])
             backpropagate(ddp, x[2:], y[2:])
-            if rank == 0 and step == 4:
+            if comm.rank == 0 and step == 4:
                 ddp.request_stop()
             ddp.step()
             taken += 1
             if ddp.stop_requested:
                 break
-    results[str(every)] = [comm.all_gather_object((taken, ddp.stop_requested)), same_everywhere(ddp)]
-"""
+    return [taken, ddp.stop_requested, same_everywhere(ddp)]
 
 
-def test_a_stop_reaches_ranks_that_have_no_batches_left():
-    results = run(STOP, 3)
-    assert results["1"] == [[[5, True], [5, True], [2, True]], True]
-    assert results["2"] == [[[6, True], [6, True], [2, True]], True]
+@on_ranks(stop, 3)
+@pytest.mark.parametrize(("every", "steps"), [(1, [5, 5, 2]), (2, [6, 6, 2])])
+def test_a_stop_reaches_ranks_that_have_no_batches_left(results, every, steps):
+    assert results == [[taken, True, True] for taken in steps]
 
 
-SETTINGS = """
-def network(k):
-    return nn.Sequential(
-        nn.Conv2d(2, 3, 3, **({"padding": 2, "padding_type": 2} if k == "window" else {"padding": 1}), **IMAGE),
-        nn.BatchNorm2d(3, eps=1e-5 if k != "eps" else 1e-4, momentum=0.9 if k != "momentum" else 0.5),
+def settings(comm, name):
+    other = name if comm.rank else "none"
+    window = {"padding": 2, "padding_type": 2} if other == "window" else {"padding": 1}
+    net = nn.Sequential(
+        nn.Conv2d(2, 3, 3, **window, **IMAGE),
+        nn.BatchNorm2d(3, eps=1e-5 if other != "eps" else 1e-4, momentum=0.9 if other != "momentum" else 0.5),
     )
-for name in ("window", "eps", "momentum", "none"):
-    try:
-        DDPSequential(network(name if rank else "none"), DDPConfig(backend="mpi", timeout=20))
-        results[name] = ""
-    except ValueError as error:
-        results[name] = str(error)
-"""
+    return error_of(lambda: DDPSequential(net, CONFIG), ValueError)
 
 
-def test_settings_of_layers_are_compared():
-    results = run(SETTINGS, 2)
-    assert results.pop("none") == ""
-    assert "padding of Conv2d.0 is 1 on rank 0 and 2 on rank 1" in results["window"]
-    assert "eps of BatchNorm2d.1 is 1e-05 on rank 0 and 0.0001 on rank 1" in results["eps"]
-    assert "momentum of BatchNorm2d.1 is 0.9 on rank 0 and 0.5 on rank 1" in results["momentum"]
+@on_ranks(settings, 2)
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("none", ""),
+        ("window", "padding of Conv2d.0 is 1 on rank 0 and 2 on rank 1"),
+        ("eps", "eps of BatchNorm2d.1 is 1e-05 on rank 0 and 0.0001 on rank 1"),
+        ("momentum", "momentum of BatchNorm2d.1 is 0.9 on rank 0 and 0.5 on rank 1"),
+    ],
+)
+def test_settings_of_layers_are_compared(results, name, words):
+    for text in results:
+        assert words in text
+        assert bool(text) == (name != "none")

@@ -1,88 +1,132 @@
 """PYTAGI_DDP_DEBUG=1: ranks that come to different collectives hear of it, and so do those that reduce a NaN."""
 
+import os
+from unittest.mock import patch
+
+import numpy as np
 import pytest
 
+from pytagi_ddp.distributed import CollectiveMismatchError, NonFiniteError, create_communicator
+from tests.mpi.ddp_networks import error_of
 from tests.mpi.run import mpirun
-
-pytestmark = pytest.mark.mpi
-
-START = """
-import sys
-import numpy as np
-from pytagi_ddp.distributed import *
-comm = create_communicator("mpi", timeout=10)
-rank, size = comm.rank, comm.world_size
-last = rank == size - 1
-comm.all_reduce(np.ones(3))
-"""
-CATCH = """
-try:
-    {}
-except (CollectiveMismatchError, NonFiniteError) as error:
-    sys.stdout.write(f"{{type(error).__name__}}: {{error}}\\n")
-"""
+from tests.mpi.shared import on_ranks
 
 
-@pytest.mark.parametrize("np", [2, 3])
-@pytest.mark.parametrize(
-    ("call", "difference"),
-    [
-        (
-            "comm.barrier() if last else comm.all_reduce(np.ones(3))",
-            "collective is 'all_reduce' on rank 0 and 'barrier'",
-        ),
-        ("comm.all_reduce(np.ones(3 + last))", "shape is (3,) on rank 0 and (4,)"),
-        ("comm.all_reduce(np.ones(3, 'f4' if last else 'f8'))", "dtype is 'float64' on rank 0 and 'float32'"),
-        ("comm.all_reduce(np.ones(3), 'max' if last else 'min')", "op is 'min' on rank 0 and 'max'"),
-        ("comm.broadcast(np.ones(3), int(last))", "root is 0 on rank 0 and 1"),
-        ("comm.start_broadcast(np.ones(3 + last)).wait()", "shape is (3,) on rank 0 and (4,)"),
-        (
-            "comm.broadcast_object(1) if last else comm.reduce(np.ones(1))",
-            "is 'reduce' on rank 0 and 'broadcast_object'",
-        ),
-        ("comm.all_gather(np.ones(1 + last), np.ones(size * (1 + last)))", "shape is (1,) on rank 0 and (2,)"),
-    ],
-)
-def test_a_mismatch_raises_on_every_rank(call, difference, np):
-    result = mpirun(START + CATCH.format(call), np=np, env={"PYTAGI_DDP_DEBUG": "1"})
-    assert result.returncode == 0, result.stderr
-    lines = result.stdout.splitlines()
-    assert len(lines) == np and len(set(lines)) == 1, result.stdout
-    assert lines[0].startswith(
-        f"CollectiveMismatchError: collective #2 of this communicator differs between ranks 0 and {np - 1}"
-    )
-    assert difference + f" on rank {np - 1}" in lines[0]
+def communicator_with(debug):
+    """A communicator that has run one collective; made with the environment variable set."""
+    with patch.dict(os.environ, PYTAGI_DDP_DEBUG=debug):
+        comm = create_communicator("mpi", timeout=10)
+    comm.all_reduce(np.ones(3))
+    return comm
 
 
-@pytest.mark.parametrize("start", ["comm.all_reduce(values, {})", "comm.start_all_reduce(values, {}).wait()"])
-@pytest.mark.parametrize("op", ["'sum'", "'max'", "'mean'"])
-def test_a_nan_is_found_on_every_rank(start, op):
-    code = "values = np.ones((4, 5), np.float32)\nif last: values[2, 1:3] = np.nan" + CATCH.format(start.format(op))
-    code += "comm.all_reduce(np.ones(2))\nprint('goes on')"
-    result = mpirun(START + code, np=2, env={"PYTAGI_DDP_DEBUG": "1"})
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.count("2 of 20 values are not finite, the first is nan at flat index 11, in an array of") == 2
-    assert result.stdout.count("goes on") == 2
+# What the last rank calls, what the others call, and how the error names the difference.
+DIFFERENT = {
+    "kind": (
+        lambda comm: comm.barrier(),
+        lambda comm: comm.all_reduce(np.ones(3)),
+        "collective is 'all_reduce' on rank 0 and 'barrier'",
+    ),
+    "shape": (
+        lambda comm: comm.all_reduce(np.ones(4)),
+        lambda comm: comm.all_reduce(np.ones(3)),
+        "shape is (3,) on rank 0 and (4,)",
+    ),
+    "dtype": (
+        lambda comm: comm.all_reduce(np.ones(3, "f4")),
+        lambda comm: comm.all_reduce(np.ones(3, "f8")),
+        "dtype is 'float64' on rank 0 and 'float32'",
+    ),
+    "op": (
+        lambda comm: comm.all_reduce(np.ones(3), "max"),
+        lambda comm: comm.all_reduce(np.ones(3), "min"),
+        "op is 'min' on rank 0 and 'max'",
+    ),
+    "root": (
+        lambda comm: comm.broadcast(np.ones(3), 1),
+        lambda comm: comm.broadcast(np.ones(3), 0),
+        "root is 0 on rank 0 and 1",
+    ),
+    "started": (
+        lambda comm: comm.start_broadcast(np.ones(4)).wait(),
+        lambda comm: comm.start_broadcast(np.ones(3)).wait(),
+        "shape is (3,) on rank 0 and (4,)",
+    ),
+    "kind of object": (
+        lambda comm: comm.broadcast_object(1),
+        lambda comm: comm.reduce(np.ones(1)),
+        "is 'reduce' on rank 0 and 'broadcast_object'",
+    ),
+    "gathered": (
+        lambda comm: comm.all_gather(np.ones(2), np.ones(2 * comm.world_size)),
+        lambda comm: comm.all_gather(np.ones(1), np.ones(comm.world_size)),
+        "shape is (1,) on rank 0 and (2,)",
+    ),
+}
 
 
-@pytest.mark.parametrize("np", [1, 2])
-def test_nothing_is_compared_without_it(np):
-    code = """
-names = []
-start = comm._job.operations.start
-comm._job.operations.start = lambda name, *rest: names.append(name) or start(name, *rest)
-comm.all_reduce(np.full(3, np.nan))
-assert not comm.debug and names == ["all_reduce"], names
-comm.debug = True
-comm.all_reduce(np.ones(3))
-assert names == ["all_reduce", *["debug of all_reduce"] * 2, "all_reduce"], names
-"""
-    result = mpirun(START + code, np=np, env={"PYTAGI_DDP_DEBUG": "0"})
-    assert (result.returncode, result.stderr) == (0, "")
+def mismatch(_, case):
+    comm = communicator_with("1")
+    call = DIFFERENT[case][comm.rank < comm.world_size - 1]
+    return error_of(lambda: call(comm), CollectiveMismatchError)
 
 
-def test_short_arrays_of_different_sizes_raise_without_it_too():
-    code = "comm.all_reduce(np.ones(3 + last, np.float32))"
-    result = mpirun(START + code, np=2, env={"PYTAGI_DDP_DEBUG": "0"})
+@on_ranks(mismatch, 2, 3)
+@pytest.mark.parametrize("case", DIFFERENT)
+def test_a_mismatch_raises_on_every_rank(results, np, case):
+    assert len(results) == np and len(set(results)) == 1, results
+    assert results[0].startswith(f"collective #2 of this communicator differs between ranks 0 and {np - 1}")
+    assert f"{DIFFERENT[case][2]} on rank {np - 1}" in results[0]
+
+
+def reduce_a_nan(_, op, started):
+    comm = communicator_with("1")
+    values = np.ones((4, 5), np.float32)
+    if comm.rank == comm.world_size - 1:
+        values[2, 1:3] = np.nan
+    call = (lambda: comm.start_all_reduce(values, op).wait()) if started else (lambda: comm.all_reduce(values, op))
+    text = error_of(call, NonFiniteError)
+    after = np.ones(2)
+    comm.all_reduce(after)
+    return [text, after.tolist()]
+
+
+@on_ranks(reduce_a_nan, 2)
+@pytest.mark.parametrize("started", [False, True])
+@pytest.mark.parametrize("op", ["sum", "max", "mean"])
+def test_a_nan_is_found_on_every_rank(results, op, started):
+    for text, after in results:
+        assert "2 of 20 values are not finite, the first is nan at flat index 11, in an array of" in text
+        assert after == [2, 2]  # it goes on
+
+
+def without_it(_):
+    comm = communicator_with("0")
+    operations, names, results = comm._job.operations, [], []
+    start = operations.start
+    with patch.object(operations, "start", lambda name, *rest: names.append(name) or start(name, *rest)):
+        comm.all_reduce(np.full(3, np.nan))
+        results.append([comm.debug, *names])
+        comm.debug = True
+        comm.all_reduce(np.ones(3))
+        results.append([comm.debug, *names])
+    return results
+
+
+@on_ranks(without_it, 1, 2)
+def test_nothing_is_compared_without_it(results):
+    with_it = ["all_reduce", *["debug of all_reduce"] * 2, "all_reduce"]
+    for result in results:
+        assert result == [[False, "all_reduce"], [True, *with_it]]
+
+
+def different_sizes():
+    comm = communicator_with("0")
+    comm.all_reduce(np.ones(3 + comm.rank, np.float32))
+
+
+@pytest.mark.mpi
+def test_short_arrays_of_different_sizes_end_the_job_without_it_too():
+    result = mpirun(different_sizes)
     assert result.returncode != 0
     assert "rank 1 adds 4 numbers, rank 0 3" in result.stderr or "rank 0 adds 3 numbers, rank 1 4" in result.stderr

@@ -3,18 +3,14 @@
 import shutil
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
+from tests.mpi.programs import launch
 from tests.mpi.run import ROOT, MpiJob, mpirun, mpirun_command
 
 pytestmark = pytest.mark.mpi
-
-TRAIN = """
-from pytagi_ddp.distributed.communicator import create_communicator
-comm = create_communicator()
-print(f"training {comm.rank} {comm.world_size}\\n", end="")  # in one piece: two ranks' words mix
-"""
 
 
 def private_shm(size, then):
@@ -32,7 +28,7 @@ def test_mpirun_of_another_mpi():
     if "Open MPI" not in version or mpirun_command()[0] == other:
         pytest.skip("needs a second MPI: Debian's openmpi-bin beside the mpich wheel")
     launcher = [other, "--allow-run-as-root", "--oversubscribe", "-np", "2", sys.executable]
-    result = MpiJob(TRAIN, launcher=launcher).finish()
+    result = MpiJob(launch.train, launcher=launcher).finish()
     assert result.returncode != 0
     assert "training" not in result.stdout
     assert "started by Open MPI's mpirun (OMPI_COMM_WORLD_SIZE=2), but mpi4py loads MPICH" in result.stderr
@@ -40,7 +36,7 @@ def test_mpirun_of_another_mpi():
 
 
 def test_the_environment_of_another_mpi(hydra):
-    result = mpirun(TRAIN, env={"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"})
+    result = mpirun(launch.train, env={"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"})
     assert result.returncode != 0
     assert result.stderr.count("LaunchError: this job was started by Open MPI's mpirun") >= 1
     assert "training" not in result.stdout
@@ -48,7 +44,7 @@ def test_the_environment_of_another_mpi(hydra):
 
 def test_mpirun_without_mpi4py(tmp_path, hydra):
     (tmp_path / "mpi4py.py").write_text("raise ModuleNotFoundError(\"No module named 'mpi4py'\")")
-    result = mpirun(TRAIN, env={"PYTHONPATH": f"{tmp_path}:{ROOT}"})
+    result = mpirun(launch.train, env={"PYTHONPATH": f"{tmp_path}:{ROOT}"})
     assert result.returncode != 0
     assert "training" not in result.stdout
     assert "LaunchError: this job was started by MPICH's mpirun (Hydra) (PMI_SIZE=2), but MPI" in result.stderr
@@ -59,7 +55,7 @@ def test_mpirun_without_mpi4py(tmp_path, hydra):
 def test_a_launcher_whose_size_mpi_does_not_see():
     # What srun without --mpi does: every task is rank 0 of 1.
     env = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0", "PYTHONPATH": str(ROOT)}
-    job = MpiJob(TRAIN, np=1, env=env, launcher=[sys.executable])
+    job = MpiJob(launch.train, np=1, env=env, launcher=[sys.executable])
     result = job.finish()
     assert result.returncode != 0
     assert "srun started 2 ranks (SLURM_STEP_NUM_TASKS=2), but MPI says that this is rank 0 of 1" in result.stderr
@@ -67,13 +63,13 @@ def test_a_launcher_whose_size_mpi_does_not_see():
 
 
 def test_mpi_without_a_launcher_is_one_rank():
-    job = MpiJob(TRAIN.replace("()", "('mpi')", 1), np=1, launcher=[sys.executable])
+    job = MpiJob(partial(launch.train, backend="mpi"), np=1, launcher=[sys.executable])
     result = job.finish()
     assert (result.returncode, result.stdout, result.stderr) == (0, "training 0 1\n", "")
 
 
 def test_too_little_room_in_dev_shm(hydra):
-    result = MpiJob(TRAIN, launcher=private_shm("16m", 'exec "$@"')).finish()
+    result = MpiJob(launch.train, launcher=private_shm("16m", 'exec "$@"')).finish()
     assert result.returncode != 0
     assert "training" not in result.stdout
     assert "LaunchError: /dev/shm has 16." in result.stderr
@@ -81,39 +77,27 @@ def test_too_little_room_in_dev_shm(hydra):
 
 
 def test_the_least_room_that_is_accepted_is_enough(hydra):
-    result = MpiJob(TRAIN, launcher=private_shm("22500k", 'exec "$@"')).finish()
+    result = MpiJob(launch.train, launcher=private_shm("22500k", 'exec "$@"')).finish()
     assert (result.returncode, result.stderr) == (0, "")
     assert sorted(result.stdout.splitlines()) == ["training 0 2", "training 1 2"]
 
 
 def test_a_killed_job_leaves_nothing_in_dev_shm(hydra):
-    code = TRAIN + "comm.barrier()\nos.kill(os.getpid(), 9)"
-    result = MpiJob(code, launcher=private_shm("64m", '"$@"; echo "left: $(ls /dev/shm | wc -l)"')).finish()
+    launcher = private_shm("64m", '"$@"; echo "left: $(ls /dev/shm | wc -l)"')
+    result = MpiJob(launch.be_killed, launcher=launcher).finish()
     assert "left: 0" in result.stdout
 
 
-KILLED_IN_ITS_START = """
-import mpi4py
-mpi4py.rc.initialize = False
-from mpi4py import MPI
-MPI.Init()  # makes the file; its name goes when all ranks have it
-MPI.COMM_WORLD.Barrier()
-proxy = open(f"/proc/{os.getppid()}/stat").read().rpartition(")")[2].split()
-if MPI.COMM_WORLD.rank == 0:
-    os.kill(int(proxy[1]) if VICTIM == "mpirun" else os.getpid(), 9)
-time.sleep(30)
-"""
-
-
 @pytest.mark.parametrize("victim", ["mpirun", "rank"])
-def test_what_a_job_killed_in_its_start_leaves_is_listed_and_removed(victim, hydra, tmp_path):
-    (tmp_path / "train.py").write_text(TRAIN)
-    mpirun = f"{mpirun_command()[0]} -np 2 {sys.executable}"
+def test_what_a_job_killed_in_its_start_leaves_is_listed_and_removed(victim, hydra):
+    again = f"{mpirun_command()[0]} -np 2 {sys.executable} -m tests.mpi.rank tests.mpi.programs.launch:train"
     doctor = f"{sys.executable} -c 'from pytagi_ddp import doctor; print(list(doctor._shared_memory()))'"
     old = "touch -d '1 hour ago' /dev/shm/mpich_shm_*"
-    then = f'"$@"; sleep 0.5; {doctor}; {old}; {mpirun} {tmp_path}/train.py; echo "left: $(ls /dev/shm | wc -l)"'
+    then = f'"$@"; sleep 0.5; {doctor}; {old}; {again}; echo "left: $(ls /dev/shm | wc -l)"'
     # So little room that the next job does not start unless it removes what this one has left.
-    result = MpiJob(f"VICTIM = {victim!r}" + KILLED_IN_ITS_START, launcher=private_shm("23000k", then)).finish(60)
+    result = MpiJob(partial(launch.be_killed_in_the_start, victim=victim), launcher=private_shm("23000k", then)).finish(
+        60
+    )
     assert "1 files of dead MPI jobs, 2 MB" in result.stdout
     assert "rm /dev/shm/mpich_shm_" in result.stdout
     assert result.stdout.count("training ") == 2, result.stderr

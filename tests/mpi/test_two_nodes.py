@@ -2,44 +2,17 @@
 
 import sys
 import time
+from functools import partial
 
 import pytest
 
 from benchmarks.two_nodes import TwoNodes
+from tests.mpi.programs import two_nodes
 from tests.mpi.run import MpiJob, mpirun
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 
 SOON = 5.0
-
-TRAIN = """
-import hashlib, os, socket
-import numpy as np
-from pytagi_ddp import manual_seed
-from pytagi_ddp.nn import DDPConfig, DDPSequential
-from tests.mpi.ddp_networks import backpropagate, batch, with_batch_norm
-manual_seed(3)
-ddp = DDPSequential(with_batch_norm(), DDPConfig(backend="mpi", timeout=20), average=False, **OPTIONS)
-rank, size, comm = ddp.rank, ddp.world_size, ddp.communicator
-def train(steps):
-    for step in range(steps):
-        x, y = batch(ddp.model, 4 * size, step)
-        backpropagate(ddp, x[4 * rank : 4 * rank + 4], y[4 * rank : 4 * rank + 4])
-        ddp.step()
-"""
-REPORT = """
-train(4)
-theta = hashlib.sha256(ddp.model.arena.theta.tobytes()).hexdigest()
-words = rank, size, comm.local_rank, comm.local_world_size, socket.gethostname(), theta
-print(" ".join(map(str, words)) + chr(10), end="")  # in one piece: two ranks' words mix
-"""
-UNTIL_CUT = """
-sys.stderr = open(os.path.join(OUT, str(rank)), "w", buffering=1)  # mpirun cannot bring what the far node says
-train(1)
-comm.timeout = 1.0
-ready(rank)
-train(10**6)
-"""
 
 
 @pytest.fixture
@@ -53,10 +26,10 @@ def nodes(hydra):
 
 @pytest.mark.parametrize(("np", "options"), [(2, {}), (4, {"sync_batch_norm": True})])
 def test_two_nodes_train_as_one_host_does(nodes, np, options):
-    code = f"OPTIONS = {options}\n" + TRAIN + REPORT
+    program = partial(two_nodes.train, options=options)
     before = nodes.sent_bytes()
-    apart = MpiJob(code, np, launcher=[*nodes.mpirun(np), sys.executable]).finish(60)
-    together = mpirun(code, np, timeout=60)
+    apart = MpiJob(program, np, launcher=[*nodes.mpirun(np), sys.executable]).finish(60)
+    together = mpirun(program, np, timeout=60)
     assert (apart.returncode, apart.stderr) == (together.returncode, together.stderr) == (0, "")
     lines, one_host = (sorted(line.split() for line in job.stdout.splitlines()) for job in (apart, together))
     assert len(lines) == len(one_host) == np
@@ -70,8 +43,8 @@ def test_two_nodes_train_as_one_host_does(nodes, np, options):
 
 @pytest.mark.parametrize("np", [2, 4])
 def test_a_node_that_is_cut_off_ends_the_job_on_both_sides(nodes, np, tmp_path):
-    code = f"OPTIONS, OUT = {{}}, {str(tmp_path)!r}\n" + TRAIN + UNTIL_CUT
-    job = MpiJob(code, np, launcher=[*nodes.mpirun(np), sys.executable])
+    program = partial(two_nodes.train_until_cut, folder=str(tmp_path))
+    job = MpiJob(program, np, launcher=[*nodes.mpirun(np), sys.executable])
     try:
         job.wait_ready(60)
         nodes.cut()
@@ -87,32 +60,18 @@ def test_a_node_that_is_cut_off_ends_the_job_on_both_sides(nodes, np, tmp_path):
         job.close()
 
 
-TIMED = """
-import time
-import numpy as np
-from pytagi_ddp.distributed.communicator import create_communicator
-comm = create_communicator("mpi", timeout=20)
-megabyte = np.ones(250_000, np.float32)
-comm.all_reduce(megabyte)
-start = time.perf_counter()
-comm.all_reduce(megabyte)
-if comm.rank == 0:
-    print(time.perf_counter() - start)
-"""
-
-
 def test_the_recipe_limits_the_cable_and_gives_the_exit_code(nodes):
     nodes.close()
     recipe = [sys.executable, "-m", "benchmarks.two_nodes", "--mbit", "80", "-np", "2", "--"]
-    limited = MpiJob(TIMED, launcher=[*recipe, sys.executable]).finish(60)
+    limited = MpiJob(two_nodes.time_a_megabyte, launcher=[*recipe, sys.executable]).finish(60)
     assert (limited.returncode, limited.stderr) == (0, "")
     assert 0.08 < float(limited.stdout) < 1.0  # 1 MB in each direction at 80 Mbit/s: 0.1 s
-    assert MpiJob("sys.exit(3)", launcher=[*recipe, sys.executable]).finish(60).returncode == 3
+    assert MpiJob(two_nodes.leave, launcher=[*recipe, sys.executable]).finish(60).returncode == 3
 
 
 def test_the_nodes_are_gone_afterwards(nodes):
     names = list(nodes.names)
-    job = MpiJob("time.sleep(60)", launcher=[*nodes.mpirun(2), sys.executable])
+    job = MpiJob(two_nodes.sleep, launcher=[*nodes.mpirun(2), sys.executable])
     nodes.close()
     assert job.process.wait(10) != 0
     job.close()

@@ -10,6 +10,7 @@ from pytagi_ddp.distributed.ddp import DDPConfig, DDPSequential
 from pytagi_ddp.kernels import get_kernels
 from tests.cuda.sim.test_networks import assert_equal_states
 from tests.mpi import run
+from tests.mpi.rank import say
 
 
 @pytest.mark.skipif(not cuda.is_simulated(), reason="this machine has a GPU")
@@ -56,41 +57,33 @@ def test_a_network_that_is_moved_between_steps(options, buckets):
     assert_equal_states(net, reference, 2e-5)
 
 
-RANKS = """
-import copy
-import sys
-import numpy as np
-from pytagi_ddp import manual_seed, nn
-from pytagi_ddp.distributed.ddp import DDPConfig, DDPSequential
-from tests.cuda.sim.test_networks import assert_equal_states
-
-manual_seed(1)
-net = nn.Sequential(nn.Linear(3, 4), nn.MixtureReLU(), nn.Linear(4, 2))
-reference = copy.deepcopy(net)
-net.to_device("cuda")
-ddp = DDPSequential(net, DDPConfig(backend="mpi"), average=False)
-assert ddp.world_size == 2 and net.device == "cuda:0"
-rng = np.random.default_rng(0)
-for _ in range(2):
-    x, y, noise = rng.standard_normal((4, 3)), rng.standard_normal((4, 2)), np.full((4, 2), 0.5)
-    mine = slice(2 * ddp.rank, 2 * ddp.rank + 2)
-    for model, part in ((ddp, mine), (reference, slice(None))):
-        model(x[part])
-        updater = nn.OutputUpdater("cpu")
-        updater.update(model.output_z_buffer, y[part], noise[part], model.input_delta_z_buffer)
-        model.backward()
-        model.step()
-    assert_equal_states(net, reference, 2e-5)
-states = ddp.communicator.all_gather_object(net.state_dict())
-assert states[0] == states[1]
-sys.stdout.write("equal\\n")
-"""
+def train_beside_one_process():
+    manual_seed(1)
+    net = nn.Sequential(nn.Linear(3, 4), nn.MixtureReLU(), nn.Linear(4, 2))
+    reference = copy.deepcopy(net)
+    net.to_device("cuda")
+    ddp = DDPSequential(net, DDPConfig(backend="mpi"), average=False)
+    assert ddp.world_size == 2 and net.device == "cuda:0"
+    rng = np.random.default_rng(0)
+    for _ in range(2):
+        x, y, noise = rng.standard_normal((4, 3)), rng.standard_normal((4, 2)), np.full((4, 2), 0.5)
+        mine = slice(2 * ddp.rank, 2 * ddp.rank + 2)
+        for model, part in ((ddp, mine), (reference, slice(None))):
+            model(x[part])
+            updater = nn.OutputUpdater("cpu")
+            updater.update(model.output_z_buffer, y[part], noise[part], model.input_delta_z_buffer)
+            model.backward()
+            model.step()
+        assert_equal_states(net, reference, 2e-5)
+    states = ddp.communicator.all_gather_object(net.state_dict())
+    assert states[0] == states[1]
+    say("equal")
 
 
 @pytest.mark.mpi
 def test_two_ranks_equal_one_process():
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-    result = run.mpirun(RANKS, timeout=120)
+    result = run.mpirun(train_beside_one_process, timeout=120)
     assert result.returncode == 0, result.stderr
     assert result.stdout == "equal\n" * 2
 

@@ -6,6 +6,7 @@ NCCL and the GPU are played by small fakes; what NCCL itself does on a GPU is me
 import importlib.util
 import threading
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,10 +16,12 @@ from pytagi_ddp import cuda
 from pytagi_ddp.distributed.communicator import create_communicator
 from pytagi_ddp.distributed.engine import nccl as engine
 from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError, LaunchError
+from pytagi_ddp.distributed.engine.launcher import detect_launcher
 from pytagi_ddp.distributed.engine.placement import Place, check_places, choose_device
 from pytagi_ddp.distributed.engine.watchdog import Watchdog
 from pytagi_ddp.kernels import cuda as cuda_kernels
 from tests.mpi import run
+from tests.mpi.rank import say
 
 PLACES = [Place("a", 0, "11"), Place("a", 1, "22"), Place("b", 0, "11")]
 
@@ -242,43 +245,42 @@ def test_the_watchdog_ends_with_its_communicator(seen):
     assert not watchdog.is_alive() and not seen
 
 
-RANKS = """
-from types import SimpleNamespace
-import sys
-import threading
-from pytagi_ddp import cuda
-from pytagi_ddp.distributed.engine import nccl as engine
-from pytagi_ddp.kernels import cuda as cuda_kernels
-from tests.distributed.engine.test_nccl import FakeStream
+def meet(gpus):
+    """Makes an NCCL communicator whose library only writes down what it is asked for."""
+    made, launched = [], detect_launcher().rank
 
-made = []
-class Communicator:
-    def __init__(self, *arguments):
-        made.append(arguments)
-    def abort(self): pass
-    def check_async_error(self): pass
-from pytagi_ddp.distributed.communicator import create_communicator
-from pytagi_ddp.distributed.engine.launcher import detect_launcher
-launched = detect_launcher().rank
-library = SimpleNamespace(available=True, get_version=lambda: 23203, get_unique_id=lambda: b"id of %d" % launched,
-                          NcclCommunicator=Communicator)
-cuda_kernels.array = SimpleNamespace(nccl=lambda: library, SideStream=FakeStream,
-                                     on_device=lambda index: threading.Lock())
-cuda.why_not = lambda: None
-cuda.is_nccl_available = lambda: True
-cuda.get_device_count = lambda: COUNT
-cuda.get_device_uuid = lambda index: f"gpu {index}"
-communicator = engine.NCCLCommunicator(create_communicator(), 10)
-everyone = communicator.all_gather_object(launched)
-sys.stdout.write(f"{made} {communicator.device_index} {everyone}\\n")  # one piece: the lines of ranks mix
-communicator.close()
-"""
+    class Communicator:
+        def __init__(self, *arguments):
+            made.append(arguments)
+
+        def abort(self):
+            pass
+
+        def check_async_error(self):
+            pass
+
+    library = SimpleNamespace(
+        available=True,
+        get_version=lambda: 23203,
+        get_unique_id=lambda: b"id of %d" % launched,
+        NcclCommunicator=Communicator,
+    )
+    cuda_kernels.array = SimpleNamespace(
+        nccl=lambda: library, SideStream=FakeStream, on_device=lambda index: threading.Lock()
+    )
+    cuda.why_not = lambda: None
+    cuda.is_nccl_available = lambda: True
+    cuda.get_device_count = lambda: gpus
+    cuda.get_device_uuid = lambda index: f"gpu {index}"
+    communicator = engine.NCCLCommunicator(create_communicator(), 10)
+    say(made, communicator.device_index, communicator.all_gather_object(launched))
+    communicator.close()
 
 
 @pytest.mark.mpi
 def test_the_id_of_rank_0_reaches_all_ranks():
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-    result = run.mpirun(RANKS.replace("COUNT", "2"))
+    result = run.mpirun(partial(meet, gpus=2))
     assert result.returncode == 0, result.stderr
     assert sorted(result.stdout.splitlines()) == [f"[(2, b'id of 0', {rank})] {rank} [0, 1]" for rank in range(2)]
 
@@ -286,7 +288,7 @@ def test_the_id_of_rank_0_reaches_all_ranks():
 @pytest.mark.mpi
 def test_two_ranks_on_one_gpu_end_before_nccl_starts():
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-    result = run.mpirun(RANKS.replace("COUNT", "1"))
+    result = run.mpirun(partial(meet, gpus=1))
     assert result.returncode != 0 and not result.stdout
     assert "ranks 0 and 1 are on one GPU" in result.stderr
 

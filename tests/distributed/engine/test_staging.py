@@ -5,10 +5,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pytagi_ddp.distributed.communicator import SerialCommunicator
+from pytagi_ddp.distributed.communicator import SerialCommunicator, create_communicator
 from pytagi_ddp.distributed.engine.staging import Staging
 from pytagi_ddp.kernels import cuda as cuda_kernels
 from tests.mpi import run
+from tests.mpi.rank import say
 
 
 class GpuArray:
@@ -91,31 +92,24 @@ def test_communicators_take_gpu_arrays_but_not_lists():
         communicator.broadcast(GpuArray(np.ones((3, 3)).T[:2]))
 
 
-RANKS = """
-import sys
-import numpy as np
-from pytagi_ddp.distributed.communicator import create_communicator
-from pytagi_ddp.kernels import cuda as cuda_kernels
-from tests.distributed.engine.test_staging import GpuArray, GpuModule
-
-cuda_kernels.array = gpu = GpuModule()
-for aware in (False, True):
-    communicator = create_communicator("mpi", cuda_aware_mpi=aware)
-    array = GpuArray(np.full(500_000, communicator.rank + 1, np.float32))
-    communicator.all_reduce(array)
-    assert (array.values == 3).all(), array.values
-    array.values[:] = communicator.rank
-    communicator.broadcast(array, root=1)
-    assert (array.values == 1).all(), array.values
-assert gpu.log == ["to host", "to GPU"] * 2 + ["synchronize"] * 2, gpu.log
-sys.stdout.write("both ways\\n")
-"""
+def exchange_both_ways():
+    cuda_kernels.array = gpu = GpuModule()
+    for aware in (False, True):
+        communicator = create_communicator("mpi", cuda_aware_mpi=aware)
+        array = GpuArray(np.full(500_000, communicator.rank + 1, np.float32))
+        communicator.all_reduce(array)
+        assert (array.values == 3).all(), array.values
+        array.values[:] = communicator.rank
+        communicator.broadcast(array, root=1)
+        assert (array.values == 1).all(), array.values
+    assert gpu.log == ["to host", "to GPU"] * 2 + ["synchronize"] * 2, gpu.log
+    say("both ways")
 
 
 @pytest.mark.mpi
 def test_two_ranks():
     """Through host memory, and as pointers that MPI reads by itself."""
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-    result = run.mpirun(RANKS)
+    result = run.mpirun(exchange_both_ways)
     assert result.returncode == 0, result.stderr
     assert result.stdout == "both ways\n" * 2

@@ -1,0 +1,253 @@
+"""Rank programs of `tests.mpi.test_faults`: each ends its job, or seems to be about to, in a launch of its own."""
+
+import ctypes
+import functools
+import os
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+
+from pytagi_ddp import nn
+from pytagi_ddp.distributed.communicator import create_communicator
+from pytagi_ddp.nn import DDPConfig, DDPSequential
+from tests.mpi.ddp_networks import backpropagate, batch, dense
+from tests.mpi.rank import fault, job_folder, ready
+
+
+class Started:
+    """A job that has run the start of MPI, its first collective, and three more."""
+
+    def __init__(self):
+        self.comm = create_communicator()
+        self.rank, self.size = self.comm.rank, self.comm.world_size
+        self.last = self.rank == self.size - 1
+        self.buffer = np.ones(300_000, np.float32)
+        self.all_reduce(3)
+        self.comm.timeout = float(os.environ.get("TIMEOUT_ONCE_STARTED", 300))  # starting may be slow
+
+    def all_reduce(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.comm.all_reduce(self.buffer)
+
+    def go_on(self) -> None:
+        """What the ranks would do without the fault."""
+        self.all_reduce(3)
+        print("reached the end")
+
+
+def with_fault(program):
+    """Makes ``program(job, ...)``, which begins with its fault, a rank program of the other arguments."""
+
+    @functools.wraps(program)
+    def run(**arguments):
+        job = Started()
+        fault()
+        program(job, **arguments)
+
+    return run
+
+
+@with_fault
+def no_fault(job):
+    job.go_on()
+
+
+@with_fault
+def slow_receivers(job):
+    for seconds in (0.5, 0.0):
+        if job.rank > 0:
+            time.sleep(seconds * job.rank)
+        job.comm.broadcast(job.buffer, 0)
+
+
+@with_fault
+def work_of_its_own(job):
+    if job.rank == 0:
+        time.sleep(1)
+        print("plotted")
+
+
+@with_fault
+def stalled_at_the_end(job):
+    if job.last:
+        time.sleep(60)
+
+
+def fail(kind: str) -> None:
+    """Fails in one of three ways."""
+
+    def no_batch():
+        raise ValueError("no batch 17")
+
+    if kind == "exit":
+        sys.exit(0)
+    if kind == "exception":
+        no_batch()
+    thread = threading.Thread(target=no_batch)
+    thread.start()
+    thread.join()
+
+
+@with_fault
+def beside_a_collective(job, kind, moment, more):
+    """The last rank fails beside a collective; a signal's handler runs in the middle of the one that it waits in."""
+    if moment == "before":
+        if job.last:
+            fail(kind)
+    elif moment == "during":
+        if job.last:
+            signal.signal(signal.SIGALRM, lambda *_: fail(kind))
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            job.all_reduce()
+        time.sleep(60)
+    elif moment == "in flight":
+        handle = job.comm.start_all_reduce(job.buffer)
+        if job.last:
+            fail(kind)
+        handle.wait()
+    elif moment == "after":
+        job.all_reduce()
+        if job.last:
+            fail(kind)
+    if more:
+        job.go_on()
+
+
+@with_fault
+def return_in_flight(job):
+    handle = job.comm.start_all_reduce(job.buffer)
+    if not job.last:
+        handle.wait()
+
+
+@with_fault
+def error_of_all_ranks(job):
+    raise FileNotFoundError("no data")
+
+
+@with_fault
+def leave_early(job, code):
+    if job.last:
+        sys.exit(code)
+    job.go_on()
+
+
+@with_fault
+def return_early(job):
+    job.all_reduce(5 - job.last)
+
+
+@with_fault
+def fewer_batches(job):
+    ddp = DDPSequential(dense(nn.ReLU()))
+    x, y = batch(ddp.model, 4, job.rank)
+    for _ in range(3 - job.last):
+        backpropagate(ddp, x, y)
+        ddp.step()
+
+
+@with_fault
+def differ(job, kind):
+    net = dense(nn.Sigmoid() if job.last and kind == "layer" else nn.ReLU())
+    if job.last and kind == "dtype":
+        net.arena.theta = net.arena.theta.astype(np.float64)
+    DDPSequential(net, DDPConfig(wire_dtype="float16" if job.last and kind == "wire" else "float32"))
+
+
+@with_fault
+def miss_a_broadcast(job):
+    if job.rank == 0:
+        job.comm.broadcast(job.buffer[:1])
+
+
+@with_fault
+def exit_in_order(job):
+    sys.exit(3 if job.last else 0)
+
+
+@with_fault
+def stall(job):
+    if job.last:
+        time.sleep(60)
+    job.go_on()
+
+
+@with_fault
+def different_collectives(job):
+    if job.last:
+        job.comm.barrier()
+    else:
+        job.all_reduce()
+    job.go_on()
+
+
+@with_fault
+def swallow_the_error(job):
+    try:
+        if job.rank == 0:
+            job.all_reduce()
+        else:
+            time.sleep(3)
+    except TimeoutError:
+        print("caught")
+        try:
+            job.comm.barrier()
+        except RuntimeError as error:
+            print(error)
+        sys.exit(0)
+
+
+@with_fault
+def chain_hooks(job):
+    def hook(kind, error, trace):
+        with (job_folder() / "results").open("a") as file:  # mpirun may lose what is printed just before the end
+            file.write(f"hook: {error}\n")
+
+    job.comm.close()
+    assert sys.excepthook is sys.__excepthook__ and threading.excepthook is threading.__excepthook__
+    sys.excepthook = hook
+    again = create_communicator()
+    assert sys.excepthook not in (hook, sys.__excepthook__)
+    again.barrier()
+    if job.rank == 1:
+        raise ValueError("seen by both")
+    again.barrier()
+
+
+@with_fault
+def reduce_for_ever(job):
+    ready(job.rank)
+    while True:
+        job.all_reduce()
+
+
+@with_fault
+def idle(job):
+    ready(job.rank)
+    if job.rank:
+        job.comm.barrier()
+    else:
+        time.sleep(60)
+
+
+@with_fault
+def interrupt_in_a_callback(job):
+    callback = ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))
+    if job.last:
+        callback()
+    while True:
+        job.all_reduce()
+
+
+@with_fault
+def asked_to_stop(job):
+    asked = []
+    signal.signal(signal.SIGTERM, lambda *_: asked.append(1) or print("asked to stop", flush=True))
+    ready(job.rank)
+    if job.rank == 0:
+        while not asked:
+            time.sleep(0.01)
+    job.go_on()

@@ -1,0 +1,83 @@
+"""What every rank of a test's job runs: ``python -m tests.mpi.rank MODULE:FUNCTION [ARGUMENTS]``, arguments in JSON.
+
+A rank program is a function. This module imports nothing of the library: what a program does first may be its point.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import runpy
+import signal
+import sys
+import time
+from pathlib import Path
+
+
+def note(name: str, text: object) -> None:
+    """Writes a file into the job's folder; it appears with the text in it."""
+    own = job_folder() / f"{name}.{os.getpid()}"
+    own.write_text(str(text))
+    own.rename(job_folder() / name)
+
+
+def job_folder() -> Path:
+    """Returns the folder that this job has to itself."""
+    return Path(os.environ["TEST_JOB_FOLDER"])
+
+
+def ready(rank: int) -> None:
+    """Tells the test that this rank has come so far (`tests.mpi.run.MpiJob.wait_ready`)."""
+    note(str(rank), os.getpid())
+
+
+def fault() -> None:
+    """Tells the test that this rank's fault is about to happen."""
+    note("fault", time.monotonic())
+
+
+def say(*words: object) -> None:
+    """Prints a line in one piece: those of `print` mix with the lines of other ranks."""
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+
+def find(program: str):
+    """Returns the function ``module:name``."""
+    module, _, name = program.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def run_module(module: str, arguments: list[str]) -> None:
+    """Runs a module as ``python -m`` does; unlike there, Ctrl-C always works."""
+    sys.argv[1:] = arguments
+    runpy.run_module(module, run_name="__main__")
+
+
+def in_json(results: list) -> str:
+    """Returns what programs returned as a text; NumPy's numbers are numbers."""
+    return json.dumps(results, default=lambda number: number.item())
+
+
+def several(calls: list[tuple[str, dict]]) -> None:
+    """Runs programs that leave the ranks in step, one after the other, each as if it were the only one.
+
+    Each gets a communicator of its own, and the arguments beside it. What they return on each rank is noted as
+    ``results``, a list over the calls of lists over the ranks. One that raises ends the job.
+    """
+    from pytagi_ddp import manual_seed
+    from pytagi_ddp.distributed.communicator import create_communicator
+
+    results = []
+    for program, arguments in calls:
+        communicator = create_communicator("mpi", timeout=60)
+        manual_seed(communicator.rank)  # replicas are to be made equal by what is tested
+        results.append(communicator.all_gather_object(find(program)(communicator, **arguments)))
+        communicator.close()
+    if communicator.rank == 0:
+        note("results", in_json(results))
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits "ignored"
+    find(sys.argv[1])(**json.loads(sys.argv[2] if len(sys.argv) > 2 else "{}"))
