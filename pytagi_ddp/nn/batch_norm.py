@@ -63,10 +63,10 @@ class BatchNorm2d(Norm):
         """Sets the prior: weights (1, gain^2/n), biases (0, gain^2/n)."""
         self._init_affine(self.gain_weight, self.gain_bias)
 
-    def first_input(self) -> Shape:
+    def default_input_shape(self) -> Shape:
         return Shape(self.num_features)
 
-    def expects(self, shape: Shape) -> Shape:
+    def input_shape(self, shape: Shape) -> Shape:
         channels = shape.image is not None and shape.image[0] == self.num_features
         if not channels and shape.size != self.num_features:
             raise ValueError(f"BatchNorm2d of {self.num_features} features after a layer that gives {shape}")
@@ -101,7 +101,7 @@ class BatchNorm2d(Norm):
         out = self._output(state.batch)
         self._input = state
         r = self._scratch("r", (n,))
-        if self.training and self.again:
+        if self.training and self.recomputing:
             mean = self._scratch("mean", (n,))
         elif self.training:
             if rows < 2 and self.reduce_sums is None:

@@ -70,10 +70,10 @@ class Chain:
         self._first_learned: int | None = None  # position of the first operation with parameters
         self._hooks: LeafHooks | None = None  # of the network, while it has any
 
-    def first_input(self) -> Shape | None:
+    def default_input_shape(self) -> Shape | None:
         """What the first layer that states its input needs; only layers that keep the shape may stand before it."""
         for layer in self.layers:
-            shape = layer.first_input()
+            shape = layer.default_input_shape()
             if shape is not None or not isinstance(layer, Activation):
                 return shape
         return None
@@ -99,7 +99,7 @@ class Chain:
         for layer in self.layers:
             if isinstance(layer, Activation):
                 layer.in_place = in_place
-            shape = layer.build(self._reorder(shape, layer.expects(shape)))
+            shape = layer.build(self._reorder(shape, layer.input_shape(shape)))
             self.operations.append(layer)
             in_place = True
         if shape.image is None and image is not None:
@@ -119,7 +119,7 @@ class Chain:
         for operation in self.operations:
             operation.attach(kernels)
             if isinstance(operation, Recomputed):
-                operation.block.lend(memory)
+                operation.block.set_workspace(memory)
                 operation.memory = memory
 
     def recompute_blocks(self, value: bool) -> None:
@@ -132,7 +132,7 @@ class Chain:
         if value and not any(map(is_block, plain)):
             raise ValueError("checkpoint_blocks recomputes what is in a LayerBlock or ResNetBlock: here is none")
         for operation in plain:
-            operation.lend(None)
+            operation.set_workspace(None)
         self.operations = [Recomputed(op) if value and is_block(op) else op for op in plain]
 
     @property

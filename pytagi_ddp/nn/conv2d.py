@@ -61,13 +61,13 @@ class Conv2d(BaseLayer):
         fan_scale(in_channels, out_channels, init_method)
         self.gain_weight, self.gain_bias, self.init_method = gain_weight, gain_bias, init_method
 
-    def first_input(self) -> Shape | None:
+    def default_input_shape(self) -> Shape | None:
         width, height = self._side
         if not (width and height):
             raise ValueError("Conv2d as first layer needs in_width and in_height")
         return Shape.of_image(self._channels[0], height, width, channels_last=False)
 
-    def expects(self, shape: Shape) -> Shape:
+    def input_shape(self, shape: Shape) -> Shape:
         return as_image("Conv2d", shape, self._channels[0], *self._side).ordered(channels_last=True)
 
     def _infer_output(self, shape: Shape) -> Shape:

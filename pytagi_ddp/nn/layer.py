@@ -41,7 +41,7 @@ class BaseLayer(ABC):
     bias = False
     num_sums = 0  # sums over the batch that are added over ranks, in the tail of the reduced buffer
     is_leaf = True  # a layer that computes; False: a block of layers, or a change of order between them
-    again = False  # while a forward pass is repeated, which must change nothing that outlasts it
+    recomputing = False  # True while a forward pass is repeated, which must change nothing that outlasts it
 
     def __init__(self) -> None:
         self.training = True
@@ -50,7 +50,7 @@ class BaseLayer(ABC):
         self.parameters: Parameters | None = None
         self.kernels: ModuleType | None = None
         self._buffers: dict[str, Array] = {}
-        self._memory: BlockMemory | None = None  # where activations lie instead, see `lend`
+        self._memory: BlockMemory | None = None  # where activations lie instead, see `set_workspace`
         self._input: State | None = None  # what the backward pass needs of the last forward pass
         self._owner: object | None = None
         # State that is not learned, see `state_tensors`.
@@ -62,12 +62,12 @@ class BaseLayer(ABC):
 
     # -- stages -----------------------------------------------------------------------------------------------
 
-    def first_input(self) -> Shape | None:
-        """The input that the layer would have as first layer of a network; None if it takes what comes."""
+    def default_input_shape(self) -> Shape | None:
+        """The input of the layer as first one of a network; None if it takes what comes."""
         return None
 
-    def expects(self, shape: Shape) -> Shape:
-        """The input as this layer wants it: read as an image, or in another order of memory.
+    def input_shape(self, shape: Shape) -> Shape:
+        """The input of the layer after one that gives `shape`: read as an image, or in another order of memory.
 
         Raises:
             ValueError: an input of this shape does not fit the layer.
@@ -75,7 +75,7 @@ class BaseLayer(ABC):
         return shape
 
     def build(self, shape: Shape) -> Shape:
-        """Takes an input that is as the layer `expects` it; returns the shape of the output."""
+        """Takes the shape of the input, one of `input_shape`; returns that of the output."""
         self.in_shape = shape
         self.out_shape = self._infer_output(shape)
         return self.out_shape
@@ -118,7 +118,7 @@ class BaseLayer(ABC):
         self._buffers.clear()
         self._input = None
 
-    def lend(self, memory: BlockMemory | None) -> None:
+    def set_workspace(self, memory: BlockMemory | None) -> None:
         """Lets activations lie in `memory` from now on, or (None) in buffers of the layer's own."""
         self._memory = memory
 

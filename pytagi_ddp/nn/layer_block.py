@@ -35,8 +35,8 @@ class LayerBlock(BaseLayer):
     def layers(self) -> list[BaseLayer]:
         return self.chain.layers
 
-    def first_input(self) -> Shape | None:
-        return self.chain.first_input()
+    def default_input_shape(self) -> Shape | None:
+        return self.chain.default_input_shape()
 
     def _infer_output(self, shape: Shape) -> Shape:
         like = self.out_like
@@ -59,9 +59,9 @@ class LayerBlock(BaseLayer):
         super().attach(kernels)
         self.chain.attach(kernels)
 
-    def lend(self, memory: BlockMemory | None) -> None:
+    def set_workspace(self, memory: BlockMemory | None) -> None:
         for operation in self.chain.operations:
-            operation.lend(memory)
+            operation.set_workspace(memory)
 
     def set_hooks(self, hooks: LeafHooks | None) -> None:
         self.chain.set_hooks(hooks)

@@ -42,12 +42,12 @@ class LayerNorm(Norm):
         """Sets the prior: weights (1, 1/n), biases (0, 1/n)."""
         self._init_affine(1.0, 1.0)
 
-    def first_input(self) -> Shape:
+    def default_input_shape(self) -> Shape:
         if len(self.normalized_shape) == 3:
             return Shape.of_image(*self.normalized_shape, channels_last=False)
         return Shape(self.num_features)
 
-    def expects(self, shape: Shape) -> Shape:
+    def input_shape(self, shape: Shape) -> Shape:
         by_channel = len(self.normalized_shape) == 3
         fits = shape.size == math.prod(self.normalized_shape)
         if by_channel:

@@ -23,7 +23,7 @@ class BlockMemory:
         self._arrays: dict[tuple, Array] = {}
         self._taken = 0
 
-    def hand_to(self, block: BaseLayer) -> None:
+    def begin(self, block: BaseLayer) -> None:
         """Begins a pass through `block`."""
         self.holder, self._taken = block, 0
 
@@ -70,7 +70,7 @@ class Recomputed(BaseLayer):
 
     def forward(self, state: State) -> State:
         self._input = state
-        self.memory.hand_to(self)
+        self.memory.begin(self)
         self._before = self._copies_of_carried()
         out = self.block.forward(state)
         kept = (None if a is None else self._buffer(name, *a.shape) for name, a in zip(State._fields, out, strict=True))
@@ -82,16 +82,16 @@ class Recomputed(BaseLayer):
 
     def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
         if self.memory.holder is not self:
-            self.memory.hand_to(self)
+            self.memory.begin(self)
             after = self._copies_of_carried()
             self._set_carried(self._before)  # the block has to begin where it began the first time
             for leaf in self.block.leaves():
-                leaf.again = True
+                leaf.recomputing = True
             try:
                 self.block.forward(self._input)
             finally:
                 for leaf in self.block.leaves():
-                    leaf.again = False
+                    leaf.recomputing = False
                 self._set_carried(after)
         return self.block.backward(delta, pool, need_input, accumulate)
 

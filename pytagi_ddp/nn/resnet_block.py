@@ -40,8 +40,8 @@ class ResNetBlock(BaseLayer):
         if shortcut is not None:
             self._branches.append(shortcut if isinstance(shortcut, LayerBlock) else LayerBlock(shortcut))
 
-    def first_input(self) -> Shape | None:
-        return next((shape for b in self._branches if (shape := b.first_input()) is not None), None)
+    def default_input_shape(self) -> Shape | None:
+        return next((shape for b in self._branches if (shape := b.default_input_shape()) is not None), None)
 
     def _infer_output(self, shape: Shape) -> Shape:
         for branch in self._branches:
@@ -75,9 +75,9 @@ class ResNetBlock(BaseLayer):
         for branch in self._branches:
             branch.attach(kernels)
 
-    def lend(self, memory: BlockMemory | None) -> None:
+    def set_workspace(self, memory: BlockMemory | None) -> None:
         for branch in self._branches:
-            branch.lend(memory)
+            branch.set_workspace(memory)
 
     def set_hooks(self, hooks: LeafHooks | None) -> None:
         for branch in self._branches:

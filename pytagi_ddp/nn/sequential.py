@@ -98,7 +98,7 @@ class Sequential(NetworkParameters):
     def _build(self) -> None:
         for layer in self.layers:
             layer.claim(self)
-        shape = self._chain.first_input()
+        shape = self._chain.default_input_shape()
         if shape is None:
             raise ValueError("the size of the input is unknown: start with a layer that states it, such as Linear")
         self.in_shape = shape
@@ -198,12 +198,12 @@ class Sequential(NetworkParameters):
             if (old_batch, old_training) == (batch, training) and old_state is state:
                 return
         for leaf in self.arena.leaves:
-            leaf.again = True
+            leaf.recomputing = True
         try:
             self._walk_forward(self._last_pass)
         finally:
             for leaf in self.arena.leaves:
-                leaf.again = False
+                leaf.recomputing = False
 
     def pass_forward(self, mu_x) -> State:
         """A forward pass for its own sake: no output is kept, and no backward pass can follow."""

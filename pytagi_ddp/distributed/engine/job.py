@@ -93,7 +93,7 @@ class Job:
         if self.world_size > 1:
             self.hook.rank, self.hook.world_size, self.hook.abort = self.rank, self.world_size, world.Abort
             self.hook.install()
-        self.operations = Operations(self.rank, self._look_at_others, self._give_up)
+        self.operations = Operations(self.rank, self._check_peers, self._raise_timeout)
         self._exit_timeout = time_limit("PYTAGI_DDP_EXIT_TIMEOUT", EXIT_TIMEOUT)
         self._pid = os.getpid()
         self._sent: list = []  # the last messages, which must outlive their sending
@@ -108,7 +108,7 @@ class Job:
         self.local_rank, self.local_world_size = self._place_on_node(world)
 
     def _duplicates(self, world, kinds: tuple[str, ...], timeout: float) -> list:
-        starting = Operations(self.rank, self._look_at_others, self._give_up)  # not counted as the job's
+        starting = Operations(self.rank, self._check_peers, self._raise_timeout)  # not counted as the job's
         channels = []
         for kind in kinds:
             channel, request = world.Idup()
@@ -127,7 +127,7 @@ class Job:
         node.Free()
         return place
 
-    def _look_at_others(self, what: str) -> None:
+    def _check_peers(self, what: str) -> None:
         self._listen()
         for rank, count in self._departed.items():
             if count <= self.operations.completed:
@@ -156,7 +156,7 @@ class Job:
         others = (rank for rank in range(self.world_size) if rank != self.rank)
         return [self._control.Isend(count, dest=rank, tag=tag) for rank in others]
 
-    def _give_up(self, what: str, waited: float) -> None:
+    def _raise_timeout(self, what: str, waited: float) -> None:
         if self._control is not None:
             self._sent += self._tell_others(GAVE_UP)
         raise CollectiveTimeoutError(
