@@ -48,12 +48,17 @@ class Delta(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """One weight or bias tensor: means, variances, and the batch sums g = sum A dm, h = sum A^2 ds."""
+    """One weight or bias tensor.
+
+    Attributes:
+        mu, var: means and variances.
+        delta_mu_sum, delta_var_sum: the batch sums g = sum A dm and h = sum A^2 ds; the deltas are s g and s^2 h.
+    """
 
     mu: Array
     var: Array
-    g: Array | None = None
-    h: Array | None = None
+    delta_mu_sum: Array | None = None
+    delta_var_sum: Array | None = None
 
 
 class Sums(NamedTuple):

@@ -250,7 +250,7 @@ for change in ("options", "parameters", "delta", "nothing"):
         x, y = batch(net, 4, rank)
         backpropagate(ddp, x, y)
         if change == "delta" and rank == 0:
-            net.layers[4].parameters.w.g[2] = np.inf
+            net.layers[4].parameters.w.delta_mu_sum[2] = np.inf
         ddp.step()
         results[change] = ""
     except (ValueError, ReplicaMismatchError, NonFiniteError) as error:
