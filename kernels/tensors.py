@@ -72,5 +72,6 @@ class Sums(NamedTuple):
     square: Array
 
 
-NO_TENSOR = Tensor(None, None)  # what stands for a bias that is not there
+NO_STATE = State(None, None)  # what stands for a state that has not been computed
+NO_TENSOR = Tensor(None, None)  # for a bias that is not there
 NO_DELTA = Delta(None, None)  # and for deltas that nobody needs

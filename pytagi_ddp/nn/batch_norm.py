@@ -67,7 +67,7 @@ class BatchNorm2d(Norm):
         return Shape(self.num_features)
 
     def input_shape(self, shape: Shape) -> Shape:
-        channels = shape.image is not None and shape.image[0] == self.num_features
+        channels = shape.channels == self.num_features
         if not channels and shape.size != self.num_features:
             raise ValueError(f"BatchNorm2d of {self.num_features} features after a layer that gives {shape}")
         return shape.ordered(channels_last=channels)

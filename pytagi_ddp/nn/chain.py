@@ -2,9 +2,9 @@
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
+from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn.activation import Activation
 from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
@@ -28,8 +28,7 @@ class Reorder(BaseLayer):
         return shape.ordered(not shape.channels_last)
 
     def _transpose(self, source: Array, out: Array, channels_last: bool) -> Array:
-        channels, height, width = self.in_shape.image
-        pixels = height * width
+        channels, pixels = self.in_shape.channels, self.in_shape.height * self.in_shape.width
         rows, columns = (pixels, channels) if channels_last else (channels, pixels)
         self.kernels.elementwise.transpose(source.reshape(-1, rows, columns), out.reshape(-1, columns, rows))
         return out
@@ -114,7 +113,7 @@ class Chain:
             self.operations.append(operation)
         return target
 
-    def attach(self, kernels: ModuleType) -> None:
+    def attach(self, kernels: Kernels) -> None:
         memory = BlockMemory(kernels)
         for operation in self.operations:
             operation.attach(kernels)

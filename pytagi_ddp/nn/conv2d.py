@@ -71,13 +71,13 @@ class Conv2d(BaseLayer):
         return as_image("Conv2d", shape, self._channels[0], *self._side).ordered(channels_last=True)
 
     def _infer_output(self, shape: Shape) -> Shape:
-        return self.window.slide(shape.image, self._channels[1])
+        return self.window.slide(shape, self._channels[1])
 
     @property
     def num_weights(self) -> int:
         """Known before the prior is drawn, once the layer is part of a network."""
         c, o = self._channels
-        return o * c * self.window.kernel_size**2 if self.in_shape or self.parameters else 0
+        return o * c * self.window.kernel_size**2 if self.in_shape.size or self.parameters else 0
 
     @property
     def num_biases(self) -> int:
@@ -132,7 +132,7 @@ class Conv2d(BaseLayer):
 
     def settings(self) -> dict[str, Any]:
         """Of the image, the size that it has in the network, wherever that is stated."""
-        in_width, in_height = (self.in_width, self.in_height) if self.in_shape else self._side
+        in_width, in_height = (self.in_width, self.in_height) if self.in_shape.size else self._side
         return {
             "in_channels": self._channels[0],
             "out_channels": self._channels[1],

@@ -1,9 +1,9 @@
 """A block of layers that counts as one."""
 
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
+from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn.chain import Chain
 from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
@@ -55,7 +55,7 @@ class LayerBlock(BaseLayer):
         for layer in self.layers:
             layer.release(owner)
 
-    def attach(self, kernels: ModuleType) -> None:
+    def attach(self, kernels: Kernels) -> None:
         super().attach(kernels)
         self.chain.attach(kernels)
 

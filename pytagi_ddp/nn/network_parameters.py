@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn import persistence
 from pytagi_ddp.nn.arena import ParameterArena
 from pytagi_ddp.nn.layer import BaseLayer
@@ -25,7 +25,7 @@ class NetworkParameters:
 
     layers: list[BaseLayer]
     arena: ParameterArena
-    kernels: ModuleType
+    kernels: Kernels
 
     def named_layers(self) -> Iterator[tuple[str, BaseLayer]]:
         """(state-dict key, layer) for every layer in forward order, a block before what is in it."""

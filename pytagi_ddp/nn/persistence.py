@@ -78,7 +78,7 @@ def load_state_dict(model: "Sequential", values: dict) -> None:
                 raise KeyError(f"the state dict has no {key!r}; it has {sorted(given)}")
             sizes = {field: getattr(leaf, field).size for field in FIELDS}
             arrays = _entry(key, given[key], sizes, variances=FIELDS[1::2])
-            checked += [(leaf.parameters.view(field), arrays[field]) for field in FIELDS]
+            checked += zip(leaf.parameters.views, arrays.values(), strict=True)
         for kind in KINDS:
             tensors = [tensor for tensor in leaf.state_tensors() if tensor.kind == kind]
             entry = f"{key}.{kind}"

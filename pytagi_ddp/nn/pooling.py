@@ -20,10 +20,10 @@ class _Pool2d(BaseLayer):
             raise ValueError(f"{self.name}: padding {padding} leaves windows of {kernel_size} without a pixel")
 
     def input_shape(self, shape: Shape) -> Shape:
-        return as_image(self.name, shape, None, 0, 0).ordered(channels_last=True)
+        return as_image(self.name, shape, 0, 0, 0).ordered(channels_last=True)
 
     def _infer_output(self, shape: Shape) -> Shape:
-        return self.window.slide(shape.image, shape.image[0])
+        return self.window.slide(shape, shape.channels)
 
     def settings(self) -> dict[str, Any]:
         return self.window.settings()

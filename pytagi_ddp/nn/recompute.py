@@ -1,8 +1,8 @@
 """Blocks whose activations are computed again in the backward pass instead of being kept."""
 
 from collections.abc import Iterator
-from types import ModuleType
 
+from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.state import Array, Delta, DeltaPool, State
@@ -17,7 +17,7 @@ class BlockMemory:
         holder: the block whose activations lie here.
     """
 
-    def __init__(self, kernels: ModuleType):
+    def __init__(self, kernels: Kernels):
         self.holder: BaseLayer | None = None
         self._empty = kernels.array.empty
         self._arrays: dict[tuple, Array] = {}
@@ -64,7 +64,7 @@ class Recomputed(BaseLayer):
     def leaves(self) -> Iterator[BaseLayer]:
         return self.block.leaves()
 
-    def attach(self, kernels: ModuleType) -> None:
+    def attach(self, kernels: Kernels) -> None:
         super().attach(kernels)
         self.block.attach(kernels)
 

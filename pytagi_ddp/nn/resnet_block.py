@@ -1,9 +1,9 @@
 """Residual block."""
 
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
+from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn.chain import listing
 from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
@@ -70,7 +70,7 @@ class ResNetBlock(BaseLayer):
         for branch in self._branches:
             branch.release(owner)
 
-    def attach(self, kernels: ModuleType) -> None:
+    def attach(self, kernels: Kernels) -> None:
         super().attach(kernels)
         for branch in self._branches:
             branch.attach(kernels)

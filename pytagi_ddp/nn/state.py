@@ -29,12 +29,28 @@ class Shape:
         return replace(self, channels_last=channels_last and self.image is not None)
 
     @property
+    def channels(self) -> int:
+        """Of the image; 0 for flat units, as `height` and `width`."""
+        return self.image[0] if self.image else 0
+
+    @property
+    def height(self) -> int:
+        return self.image[1] if self.image else 0
+
+    @property
+    def width(self) -> int:
+        return self.image[2] if self.image else 0
+
+    @property
     def order_matters(self) -> bool:
         """False where channels-first and channels-last are the same memory."""
-        return self.image is not None and self.image[0] > 1 and self.image[1] * self.image[2] > 1
+        return self.channels > 1 and self.height * self.width > 1
 
     def __str__(self) -> str:
         return f"{self.size}" if self.image is None else "x".join(map(str, self.image))
+
+
+UNKNOWN = Shape(0)  # of a layer that is not part of a network yet
 
 
 @dataclass(frozen=True)
