@@ -52,13 +52,14 @@ class Tensor(NamedTuple):
 
     Attributes:
         mu, var: means and variances.
-        delta_mu_sum, delta_var_sum: the batch sums g = sum A dm and h = sum A^2 ds; the deltas are s g and s^2 h.
+        delta_mu_sum, delta_var_sum: the batch sums g = sum A dm and h = sum A^2 ds; the deltas are s g and s^2 h. None
+            where a call has nothing to do with them.
     """
 
     mu: Array
     var: Array
-    delta_mu_sum: Array | None = None
-    delta_var_sum: Array | None = None
+    delta_mu_sum: Array = None
+    delta_var_sum: Array = None
 
 
 class Sums(NamedTuple):

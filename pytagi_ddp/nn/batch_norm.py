@@ -83,7 +83,6 @@ class BatchNorm2d(Norm):
     def attach_state(self, state: dict[str, Array], sums: Array) -> None:
         super().attach_state(state, sums)
         n = self.num_features
-        self.shared_sums = sums
         self.sums = Sums(sums[:1], sums[1 : 1 + n], sums[1 + n :])
 
     @property
@@ -160,6 +159,5 @@ class BatchNorm2d(Norm):
 
     def __getstate__(self) -> dict:
         state = super().__getstate__()
-        for name in ("sums", "shared_sums"):
-            state.pop(name, None)
+        state.pop("sums", None)
         return state | {"_m2_divisor": 0}

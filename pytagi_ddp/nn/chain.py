@@ -176,13 +176,15 @@ class Chain:
             needed = need_input or position > self._first_learned
             operation = self.operations[position]
             if self._hooks is None or not operation.is_leaf:
-                delta = operation.backward(delta, pool, needed, accumulate)
+                into = operation.backward(delta, pool, needed, accumulate)
             else:
                 self._hooks.before(operation, "backward")
-                delta = operation.backward(delta, pool, needed, accumulate)
+                into = operation.backward(delta, pool, needed, accumulate)
                 self._hooks.after(operation, "backward")
+            if into is None:
+                return None
+            delta = into
         if need_input:
             return delta
-        if delta is not None:
-            pool.give(delta)
+        pool.give(delta)
         return None

@@ -4,6 +4,7 @@ from typing import Any
 
 from pytagi_ddp.nn.init import check_gains, fan_scale, gaussian_prior
 from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.parameters import Parameters
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State
 from pytagi_ddp.nn.window import Window, as_image, pixels
 
@@ -34,6 +35,7 @@ class Conv2d(BaseLayer):
     """
 
     name = "Conv2d"
+    parameters: Parameters
 
     def __init__(
         self,

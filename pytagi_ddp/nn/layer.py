@@ -20,8 +20,6 @@ from pytagi_ddp.nn.parameters import Parameters, ParameterValues
 from pytagi_ddp.nn.state import UNKNOWN, Array, Delta, DeltaPool, Shape, State, StateTensor
 
 if TYPE_CHECKING:
-    from numpy.typing import DTypeLike
-
     from pytagi_ddp.nn.hooks import LeafHooks
     from pytagi_ddp.nn.recompute import BlockMemory
     from pytagi_ddp.nn.sequential import Sequential
@@ -38,6 +36,7 @@ class BaseLayer(ABC):
         mu_w, var_w, mu_b, var_b: means and variances of weights and biases: flat float32 views of the parameters.
         delta_mu_w, ...: the deltas of the last backward pass, s * sum A dm and s^2 * sum A^2 ds.
         kernels: those of the network's device, from `attach` on.
+        shared_sums: the layer's `num_sums` sums over the batch, from `attach_state` on.
     """
 
     name = "BaseLayer"
@@ -46,6 +45,7 @@ class BaseLayer(ABC):
     is_leaf = True  # a layer that computes; False: a block of layers, or a change of order between them
     recomputing = False  # True while a forward pass is repeated, which must change nothing that outlasts it
     kernels: Kernels
+    shared_sums: Array
 
     mu_w, var_w = ParameterValues("w", "mu"), ParameterValues("w", "var")
     mu_b, var_b = ParameterValues("b", "mu"), ParameterValues("b", "var")
@@ -143,7 +143,7 @@ class BaseLayer(ABC):
             saved = None if self._saved_state is None else self._saved_state[tensor.name]
             source = np.full(tensor.size, tensor.initial, np.float32) if saved is None else saved
             self.kernels.array.copy(source, state[tensor.name])
-        self.state, self._saved_state = state, None
+        self.state, self._saved_state, self.shared_sums = state, None, sums
 
     def _state_on_host(self) -> dict[str, np.ndarray] | None:
         if not self.state:
@@ -199,7 +199,7 @@ class BaseLayer(ABC):
             accumulate: add to the batch sums of the last pass instead of replacing them.
         """
 
-    def _buffer(self, name: str, batch: int, size: int, dtype: DTypeLike = np.float32) -> Array:
+    def _buffer(self, name: str, batch: int, size: int, dtype: type = np.float32) -> Array:
         """(batch, size) array for activations, from memory that is kept and grows to the largest batch seen."""
         if self._memory is not None:
             return self._memory.take(batch, size, dtype)
@@ -248,7 +248,8 @@ class BaseLayer(ABC):
         state = self.__dict__.copy()
         state["parameters"] = self.parameters and self.parameters.detached()
         state["_saved_state"] = self._state_on_host()
-        state.pop("kernels", None)
+        for name in ("kernels", "shared_sums"):
+            state.pop(name, None)
         state.update(_buffers={}, _memory=None, _input=NO_STATE, _owner=None, state={})
         state.update(pool_at_step=False, reduce_sums=None, on_moments=None)  # a copy belongs to no DDPSequential
         return state

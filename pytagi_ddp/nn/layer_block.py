@@ -1,7 +1,7 @@
 """A block of layers that counts as one."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn.chain import Chain
@@ -9,6 +9,9 @@ from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.recompute import BlockMemory
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State
+
+if TYPE_CHECKING:
+    from pytagi_ddp.nn.sequential import Sequential
 
 
 class LayerBlock(BaseLayer):
@@ -44,12 +47,12 @@ class LayerBlock(BaseLayer):
             return self.chain.build(shape, None, first_in_place=False)
         return self.chain.build(shape, like.channels_last, first_in_place=False, image=like.image)
 
-    def claim(self, owner: object) -> None:
+    def claim(self, owner: "Sequential") -> None:
         super().claim(owner)
         for layer in self.layers:
             layer.claim(owner)
 
-    def release(self, owner: object) -> None:
+    def release(self, owner: "Sequential") -> None:
         super().release(owner)
         self.out_like = None
         for layer in self.layers:

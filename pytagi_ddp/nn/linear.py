@@ -4,6 +4,7 @@ from typing import Any
 
 from pytagi_ddp.nn.init import gaussian_prior
 from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.parameters import Parameters
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State
 
 
@@ -30,6 +31,7 @@ class Linear(BaseLayer):
     """
 
     name = "Linear"
+    parameters: Parameters
 
     def __init__(
         self,

@@ -50,12 +50,12 @@ class Recomputed(BaseLayer):
 
     name = "Recomputed"
     is_leaf = False
+    memory: BlockMemory  # of the block, from the chain; what this layer keeps lies in buffers of its own
 
     def __init__(self, block: BaseLayer):
         super().__init__()
         self.block = block
         self.in_shape, self.out_shape = block.in_shape, block.out_shape
-        self.memory: BlockMemory | None = None  # of the block; what this layer keeps lies in buffers of its own
         self._before: list[Array] = []  # what its layers carried into the last forward pass
 
     def set_hooks(self, hooks: LeafHooks | None) -> None:
@@ -111,7 +111,9 @@ class Recomputed(BaseLayer):
             self.kernels.array.copy(source, target)
 
     def __getstate__(self) -> dict:
-        return super().__getstate__() | {"memory": None, "_before": []}
+        state = super().__getstate__()
+        state.pop("memory", None)
+        return state | {"_before": []}
 
 
 def is_block(layer: BaseLayer) -> bool:

@@ -1,7 +1,7 @@
 """Residual block."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn.chain import listing
@@ -10,6 +10,9 @@ from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.layer_block import LayerBlock
 from pytagi_ddp.nn.recompute import BlockMemory
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, apply_jacobian
+
+if TYPE_CHECKING:
+    from pytagi_ddp.nn.sequential import Sequential
 
 
 class ResNetBlock(BaseLayer):
@@ -60,12 +63,12 @@ class ResNetBlock(BaseLayer):
                 branch.build(shape)
         return target
 
-    def claim(self, owner: object) -> None:
+    def claim(self, owner: "Sequential") -> None:
         super().claim(owner)
         for branch in self._branches:
             branch.claim(owner)
 
-    def release(self, owner: object) -> None:
+    def release(self, owner: "Sequential") -> None:
         super().release(owner)
         for branch in self._branches:
             branch.release(owner)
@@ -112,6 +115,7 @@ class ResNetBlock(BaseLayer):
         return State(main.mu, main.var)
 
     def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
+        second: Delta | None
         if self.shortcut is None:
             if not need_input:
                 return self._branch_backward(0, delta, pool, need_input, accumulate)
@@ -120,7 +124,7 @@ class ResNetBlock(BaseLayer):
         else:
             second = self._branch_backward(1, pool.take_copy(delta), pool, need_input, accumulate)
         first = self._branch_backward(0, delta, pool, need_input, accumulate)
-        if first is None:
+        if first is None or second is None:
             return None
         add = self.kernels.elementwise.add
         add(first.mu, second.mu, first.mu)
@@ -128,7 +132,9 @@ class ResNetBlock(BaseLayer):
         pool.give(second)
         return first
 
-    def _branch_backward(self, which: int, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool):
+    def _branch_backward(
+        self, which: int, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool
+    ) -> Delta | None:
         apply_jacobian(self.kernels, delta, self._ends[which])
         return self._branches[which].backward(delta, pool, need_input, accumulate)
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Array, Delta, State
 
 
@@ -74,7 +75,7 @@ class StateTensor:
     variance: bool = False
 
 
-def apply_jacobian(kernels, delta: Delta, state: State) -> None:
+def apply_jacobian(kernels: Kernels, delta: Delta, state: State) -> None:
     """Takes deltas through the activation that made `state`: times J and J^2, in place."""
     if state.jcb is not None:
         kernels.elementwise.apply_jacobian(delta, state.jcb)
@@ -83,7 +84,7 @@ def apply_jacobian(kernels, delta: Delta, state: State) -> None:
 class DeltaPool:
     """Blocks of memory for deltas, taken and given back during a backward pass and kept between passes."""
 
-    def __init__(self, kernels):
+    def __init__(self, kernels: Kernels):
         self._array = kernels.array
         self._capacity = 0
         self._free: list[Array] = []

@@ -107,7 +107,7 @@ class Job:
         self.operations.start("start of MPI", 0, iter([self.channels["barrier"].Ibarrier()]), timeout).wait()
         self.local_rank, self.local_world_size = self._place_on_node(world)
 
-    def _duplicates(self, world, kinds: tuple[str, ...], timeout: float) -> list:
+    def _duplicates(self, world: Any, kinds: tuple[str, ...], timeout: float) -> list:
         starting = Operations(self.rank, self._check_peers, self._raise_timeout)  # not counted as the job's
         channels = []
         for kind in kinds:
@@ -116,7 +116,7 @@ class Job:
             channels.append(channel)
         return channels
 
-    def _place_on_node(self, world) -> tuple[int, int]:
+    def _place_on_node(self, world: Any) -> tuple[int, int]:
         node = world.Split_type(self.MPI.COMM_TYPE_SHARED)
         place = node.rank, node.size
         node.Barrier()
@@ -205,7 +205,7 @@ class Job:
             self.hook.end(130)
 
 
-def _initialise(MPI, launch: Launch | None, timeout: float) -> None:
+def _initialise(MPI: Any, launch: Launch | None, timeout: float) -> None:
     if launch is None:
         MPI.Init_thread()
         return
