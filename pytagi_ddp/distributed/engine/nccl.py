@@ -56,7 +56,7 @@ class NCCLCommunicator(Communicator):
         self._connect()
 
     def _connect(self) -> None:
-        from pytagi_ddp.kernels.cuda import array
+        from pytagi_ddp.kernels.cuda import array  # here, because CuPy is loaded only where a GPU is used
 
         nccl = _nccl()
         unique_id = self._host.broadcast_object(nccl.get_unique_id() if self.rank == 0 else None)
@@ -184,6 +184,6 @@ def _kinds(buffer: Any, op: str) -> tuple[int, int]:
 
 
 def _nccl() -> Any:
-    from pytagi_ddp.kernels.cuda import array
+    from pytagi_ddp.kernels.cuda import array  # here, because CuPy is loaded only where a GPU is used
 
     return array.nccl()

@@ -28,7 +28,7 @@ class Staging:
         if isinstance(buffer, np.ndarray) or buffer.size == 0:
             yield buffer
             return
-        from pytagi_ddp.kernels.cuda import array
+        from pytagi_ddp.kernels.cuda import array  # here, because CuPy is loaded only where a GPU is used
 
         device = array.arrays(array.device_of(buffer))
         if self.cuda_aware:
