@@ -11,8 +11,7 @@ demo: $(INSTALLED)
 	@if [ -t 1 ]; then progress=bar; else progress=lines; fi; \
 	$(BIN)/mpirun -np 2 $(BIN)/python -m examples.ddp_cifar_resnet --progress $$progress
 
-test: $(INSTALLED)
-	$(BIN)/ruff check .
+test: lint
 	$(BIN)/python -m pytest
 
 # What needs no mpirun and compiles neither CUDA kernels nor a wheel: within 90 s on two quiet cores.
@@ -23,6 +22,7 @@ check: $(INSTALLED)
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 ENGINE := pytagi_ddp/distributed/engine
 $(INSTALLED): pyproject.toml setup.py $(wildcard kernels/cpu/*.pyx kernels/cpu/*.pxd kernels/cpu/*.h $(ENGINE)/*.pyx $(ENGINE)/*.h)

@@ -67,7 +67,7 @@ class Run:
         self._head = HierarchicalHead(10, self.net.device)
         size, scale = batch_size or args.batch_size, {"mean": train.mean(), "std": train.std()}
         self.loader = BatchLoader(train, size, seed=args.seed, transform=random_crop_flip, **scale)
-        self.again = BatchLoader(train, size, seed=args.seed + 1, transform=random_crop_flip, **scale)
+        self.second = BatchLoader(train, size, seed=args.seed + 1, transform=random_crop_flip, **scale)
         self.plain = BatchLoader(train, size, seed=args.seed + 1, **scale)
         self.seen = BatchLoader(train.subset(len(test)), 500, evaluation=True, **scale)
         self.test = BatchLoader(test, 500, evaluation=True, **scale)
@@ -104,7 +104,7 @@ class Run:
     def fresh(self, batches: int | None, loader: BatchLoader | None = None) -> Sequential:
         """A copy of the network with the statistics of so many training batches."""
         net = copy.deepcopy(self.net)
-        update_bn(loader or self.again, net, batches)
+        update_bn(loader or self.second, net, batches)
         return net
 
 
@@ -169,7 +169,7 @@ def layer_by_layer(run: Run, batches: int) -> Sequential:
         net.eval()
         norm.training, found = True, []
         norm.on_moments = lambda *moments, found=found: found.append([np.array(m, np.float64) for m in moments])
-        for x, _ in islice(run.again, batches):
+        for x, _ in islice(run.second, batches):
             net(x)
         norm.on_moments = None
         rows = sum(n for n, _, _ in found)
@@ -206,7 +206,7 @@ def ways(args: argparse.Namespace, train: ImageDataset, test: ImageDataset) -> N
     nets["40 batches, layer by layer"] = layer_by_layer(run, 40)
     for steps in AVERAGED:
         net = nets[f"40 batches, means of {steps} steps averaged"] = shadow.averaged(steps)
-        update_bn(run.again, net, 40)
+        update_bn(run.second, net, 40)
     rows = [[name, f"{run.error(run.test, net):.1f}", f"{run.error(run.seen, net):.1f}"] for name, net in nets.items()]
     print("\n" + table(("statistics", "test error", "error on training images"), rows), flush=True)
 

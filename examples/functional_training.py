@@ -4,7 +4,7 @@
     mpirun -np 3 python -m examples.functional_training
 
 A curve with noise is learned twice from the same start. `train_with_ddp` wraps the network. `train_by_hand` keeps it as
-it is, gives all ranks one start with `synchronize`, and adds `allreduce_deltas` in front of `step`. Every rank has a
+it is, gives all ranks one start with `synchronize`, and adds `all_reduce_deltas` in front of `step`. Every rank has a
 share of the data that it takes batches from, so the last batches of an epoch may differ in size, and a rank that has
 run out steps along.
 """
@@ -21,8 +21,8 @@ import pytagi_ddp
 from pytagi_ddp.distributed import (
     Communicator,
     DistributedDataContainer,
+    all_reduce_deltas,
     all_reduce_metrics,
-    allreduce_deltas,
     initialize,
     rank_zero_print,
     synchronize,
@@ -73,7 +73,7 @@ def train_by_hand(net: Sequential, backend: str, epochs: int, steps: list[np.nda
         for batch in steps:
             if len(batch):
                 learn(net, updater, batch)
-            allreduce_deltas(backend, net, average)
+            all_reduce_deltas(backend, net, average)
             net.step()
     return net
 

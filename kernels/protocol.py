@@ -14,7 +14,7 @@ from pytagi_ddp.kernels.tensors import Array, Delta, State, Sums, Tensor
 
 
 class ArrayFunctions(Protocol):
-    """Memory of the device. `asynchronous`: kernels return before they are done."""
+    """Memory of the device. `asynchronous`: kernels return before they are done, which `synchronize` waits for."""
 
     asynchronous: bool
 
@@ -26,10 +26,29 @@ class ArrayFunctions(Protocol):
     def visible(self, array: Array) -> Array: ...
     def snapshot(self, array: Array) -> Array: ...
     def place(self, source: np.ndarray, into: Array | None = None) -> Array: ...
+    def synchronize(self) -> None: ...
+
+
+class Express(Protocol):
+    """The public calls of a step in their common case; what cannot be served so returns None or False."""
+
+    def offer_forward(self, plan: Any, key: tuple[int, bool, State], state: State, out: State) -> None: ...
+    def forward(self, net: Any, mu_x: Any, var_x: Any, training: bool) -> tuple[np.ndarray, np.ndarray] | None: ...
+    def offer_backward(self, plan: Any, key: tuple[bool, bool], start: Array, end: Array | None) -> None: ...
+    def backward(self, net: Any) -> bool: ...
+    def offer_step(self, plan: Any, factors: Array, non_finite: Array) -> None: ...
+    def step(self, cap: float) -> bool | None: ...
 
 
 class Graphs(Protocol):
-    """Runs the parts of a training step, or replays them."""
+    """Runs the parts of a training step, or replays them.
+
+    Attributes:
+        express: of the same network. plan: what it may replay of the part that ran last, or None.
+    """
+
+    express: Express
+    plan: Any
 
     def __init__(self, array: ArrayFunctions): ...
     def run(

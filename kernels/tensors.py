@@ -48,12 +48,18 @@ class Delta(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """One weight or bias tensor: means, variances, and the batch sums g = sum A dm, h = sum A^2 ds."""
+    """One weight or bias tensor.
+
+    Attributes:
+        mu, var: means and variances.
+        delta_mu_sum, delta_var_sum: the batch sums g = sum A dm and h = sum A^2 ds; the deltas are s g and s^2 h. None
+            where a call has nothing to do with them.
+    """
 
     mu: Array
     var: Array
-    g: Array | None = None
-    h: Array | None = None
+    delta_mu_sum: Array = None
+    delta_var_sum: Array = None
 
 
 class Sums(NamedTuple):
@@ -67,5 +73,6 @@ class Sums(NamedTuple):
     square: Array
 
 
-NO_TENSOR = Tensor(None, None)  # what stands for a bias that is not there
+NO_STATE = State(None, None)  # what stands for a state that has not been computed
+NO_TENSOR = Tensor(None, None)  # for a bias that is not there
 NO_DELTA = Delta(None, None)  # and for deltas that nobody needs

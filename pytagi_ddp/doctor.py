@@ -100,7 +100,7 @@ def _kernels() -> Iterator[Finding]:
 
 
 def _threads() -> Iterator[Finding]:
-    from pytagi_ddp.kernels.cpu import threads, waiting
+    from pytagi_ddp.kernels.cpu import threads, waiting  # here: what is not built must not keep the doctor away
 
     names = ("PYTAGI_DDP_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     settings = ", ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ) or "no variable set"

@@ -63,6 +63,7 @@ def test_wheel_from_sdist_works_elsewhere(tmp_path):
     installed = run(*pip, cwd=tmp_path)
     assert installed.returncode == 0, installed.stderr
     assert sorted(path.name for path in site.iterdir() if not path.name.endswith(".dist-info")) == ["pytagi_ddp"]
+    assert (site / "pytagi_ddp/py.typed").exists()
     result = run(sys.executable, "-c", STEP, cwd=tmp_path, PYTHONPATH=str(site))
     assert result.returncode == 0, result.stderr
     assert Path(result.stdout.strip()).parents[1] == site

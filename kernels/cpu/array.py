@@ -44,6 +44,10 @@ def snapshot(array):
     return array.flatten()
 
 
+def synchronize():
+    """Returns when all kernels are done: here, at once."""
+
+
 def place(source, into=None):
     """`source`, a host array, where kernels can read it: itself (on a GPU: a copy, in the memory of `into`)."""
     return source

@@ -176,5 +176,5 @@ def backward(
     accumulate: bool,
 ) -> None:
     """Batch sums for w and b; then the deltas, in place, become those of the input (without its Jacobian)."""
-    sums = weights.g, weights.h, bias.g, bias.h
+    sums = weights.delta_mu_sum, weights.delta_var_sum, bias.delta_mu_sum, bias.delta_var_sum
     _backward(x.mu, mean, r, weights.mu, delta.mu, delta.var, partial, accumulate, *sums)

@@ -59,7 +59,7 @@ def _jit(function: Callable, parallel: bool = False, fastmath: bool | set[str] =
     return compiled
 
 
-def loop(function: Callable) -> Callable:
+def loop(function: Callable) -> Any:
     """Compiles a loop over `numba.prange` for one thread and for many; the size of the first array decides.
 
     Each form is compiled (or loaded) when it is first needed: a process of one thread never pays for the other.
@@ -76,8 +76,9 @@ def loop(function: Callable) -> Callable:
             _write_down(plan, compiled, (first, *rest))
         return result
 
-    run.compiled_for = compiled_for
-    return update_wrapper(run, function)
+    wrapped: Any = update_wrapper(run, function)
+    wrapped.compiled_for = compiled_for
+    return wrapped
 
 
 def _write_down(plan: Any, compiled: Callable, arguments: tuple) -> None:

@@ -6,7 +6,6 @@ entry reads them from the block, whose first word is the address of the loop, an
 list of argument types, not for each loop.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numba
@@ -21,7 +20,7 @@ NO_OWNER = (0, 0)
 _entries: dict[str, tuple[int, Any]] = {}  # by type of the loop's function: address, and the code that keeps it
 
 
-def entry_of(loop: Callable, arguments: tuple) -> tuple[int, list[int]] | None:
+def entry_of(loop: Any, arguments: tuple) -> tuple[int, list[int]] | None:
     """Address of the entry and its words for a call of a compiled loop; None if the call has to go through Python.
 
     Args:

@@ -100,5 +100,5 @@ def backward(
     accumulate: bool,
 ) -> None:
     """Batch sums for w and b (partial: (4, batch, features) scratch); the deltas become those of the input."""
-    sums = weights.g, weights.h, bias.g, bias.h
+    sums = weights.delta_mu_sum, weights.delta_var_sum, bias.delta_mu_sum, bias.delta_var_sum
     _backward(x.mu, mean, r, weights.mu, delta.mu, delta.var, partial, accumulate, *sums)

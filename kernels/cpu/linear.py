@@ -52,5 +52,5 @@ def backward(
     """
     b, into = bias or NO_TENSOR, in_delta or NO_DELTA
     inputs = x.mu, x.jcb, delta.mu, delta.var, weights.mu
-    outputs = into.mu, into.var, weights.g, weights.h, b.g, b.h
+    outputs = into.mu, into.var, weights.delta_mu_sum, weights.delta_var_sum, b.delta_mu_sum, b.delta_var_sum
     _linear.backward(*inputs, *outputs, accumulate, get_threads(), mixed)

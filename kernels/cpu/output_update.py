@@ -48,7 +48,7 @@ def _update_heteros(mu, var, jcb, obs, delta_mu, delta_var):
 
 def update(output: State, observed: State, delta: Delta) -> None:
     """One observation for each output; observed: means and variances of observations."""
-    output, observed, delta = (arrays.reshape(-1) for arrays in (output, observed, delta))
+    output, observed, delta = output.reshape(-1), observed.reshape(-1), delta.reshape(-1)
     arguments = (*output, observed.mu, observed.var, delta.mu, delta.var)
     _update(*arguments)
     if not _express.has_update() and (found := entry_of(_update.compiled_for(output.mu[:0]), arguments)) is not None:

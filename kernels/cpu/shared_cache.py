@@ -20,7 +20,7 @@ from numba.core.runtime import rtsys
 try:
     import fcntl
 except ImportError:  # Windows
-    fcntl = None
+    fcntl = None  # type: ignore[assignment]
 
 LAST_KNOWN_NUMBA = (0, 68)  # of a later one, nothing is assumed about what loading needs
 POLL_SECONDS = 0.02  # a loop compiles in 0.1 to 0.6 s

@@ -83,6 +83,7 @@ def get_threads() -> int:
     """The number of threads of CPU kernels: what `set_threads` said, or `default_threads()`."""
     if _threads is None:
         set_threads(default_threads())
+    assert _threads is not None  # by now
     if getattr(_applied, "threads", None) != _threads:
         _limit_numba(_threads)
     return _threads

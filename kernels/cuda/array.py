@@ -13,6 +13,7 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -20,11 +21,11 @@ from pytagi_ddp.kernels.cuda.arrival import Arrival
 from pytagi_ddp.kernels.cuda.compile import SIMULATOR
 from pytagi_ddp.kernels.cuda.recorder import meets_host, queue
 
-if SIMULATOR or find_spec("cupy") is None:  # kernels compile without CuPy, and run without it in the simulator
-    cupy = None
-else:
+if not SIMULATOR and find_spec("cupy") is not None:
     import cupy
     import cupyx
+else:  # kernels compile without CuPy, and run without it in the simulator
+    cupy = None
 
 TO_HOST, TO_DEVICE = "a copy to the host", "a copy from the host"
 WORD = 8  # bytes that an argument of a kernel has at most
@@ -312,7 +313,7 @@ def workspace(size: int, like):
     One for each thread and GPU, grown when needed: a kernel may use it until the next one asks. (A captured graph
     keeps the memory that it has seen.)
     """
-    held = _workspaces.__dict__
+    held: dict[Any, Any] = _workspaces.__dict__
     index = device_of(like)
     if index not in held or held[index].size < size:
         held.pop(index, None)  # frees the old one before asking for more

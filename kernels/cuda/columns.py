@@ -105,5 +105,6 @@ def add_partials(partial: Array, accumulate: bool, weights: Tensor, bias: Tensor
     The planes of partial: for g and h of the weights, then of the biases.
     """
     _, parts, features = partial.shape
-    sums = weights.g, weights.h, bias.g, bias.h
-    _add_partials.launch((1, blocks(features, WIDTH)), partial, *sums, parts, features, bias.g.size > 0, accumulate)
+    biased = bias.delta_mu_sum.size > 0
+    grid = 1, blocks(features, WIDTH)
+    _add_partials.launch(grid, partial, *weights[2:], *bias[2:], parts, features, biased, accumulate)

@@ -44,7 +44,7 @@ from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -101,8 +101,7 @@ class optional(NamedTuple):
 if SIMULATOR:
     from numba.cuda.simulator.kernel import _get_kernel_context
 
-    intrinsic = None
-
+    intrinsic: Any = None
     cuda = SimulatedCuda(_get_kernel_context)
 
     def device(function: Callable) -> Callable:
@@ -110,9 +109,9 @@ if SIMULATOR:
         return function
 
 else:
-    from numba.cuda import dispatcher
-    from numba.cuda.extending import intrinsic
+    from numba.cuda import dispatcher, extending
 
+    intrinsic = extending.intrinsic
     cuda = numba_cuda
     device = numba.njit(inline="always")  # inlined before types are known: arrays, scalars and `cuda` all pass through
 

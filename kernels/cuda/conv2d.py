@@ -90,8 +90,8 @@ def backward(
     sizes, b = _sizes(x.mu, weights.mu, delta.mu, stride, pad), bias or NO_TENSOR
     expect("conv2d", x.mu.shape, jcb=x.jcb)
     expect("conv2d", delta.mu.shape, delta_var=delta.var)
-    expect("conv2d", weights.mu.shape, g_w=weights.g, h_w=weights.h)
-    expect("conv2d", (sizes.channels_out,), g_b=b.g, h_b=b.h)
+    expect("conv2d", weights.mu.shape, g_w=weights.delta_mu_sum, h_w=weights.delta_var_sum)
+    expect("conv2d", (sizes.channels_out,), g_b=b.delta_mu_sum, h_b=b.delta_var_sum)
     if in_delta is not None:
         expect("conv2d", x.mu.shape, in_delta_mu=in_delta.mu, in_delta_var=in_delta.var)
         matrix, scratch = weights.mu, None
@@ -103,7 +103,7 @@ def backward(
             pack_phases.launch(blocks(pairs, THREADS), *arguments)
             matrix = scratch[first : first + n]
         multiply(STATE, sizes, delta[:2], (matrix, None), (x.jcb, None), in_delta[:2], x.jcb is not None, scratch)
-    multiply(PARAMETERS, sizes, (x.mu, None), delta[:2], (b.g, b.h), (weights.g, weights.h), accumulate)
+    multiply(PARAMETERS, sizes, (x.mu, None), delta[:2], b[2:], weights[2:], accumulate)
 
 
 def _sizes(image, w, out, stride: int, pad: int) -> Sizes:

@@ -109,14 +109,14 @@ class _Part:
     def record(self, function: Callable[[], Any]) -> None:
         """Does the work of `function`, and keeps it."""
         if options.use_graphs and not SIMULATOR:
-            self._capture(function)
+            self.launch = self._capture(function)
             self.launch()
             return
         with recording(for_replay=True) as self._work:
             self.result = function()
         self.launch = partial(replay, prepared(self._work))
 
-    def _capture(self, function: Callable[[], Any]) -> None:
+    def _capture(self, function: Callable[[], Any]) -> Callable[[], None]:
         stream = cupy.cuda.Stream(non_blocking=True)
         with recording(for_replay=True) as self._work, stream, cupy.cuda.using_allocator(_refuse):
             stream.begin_capture()
@@ -124,7 +124,7 @@ class _Part:
                 self.result = function()
             finally:
                 graph = stream.end_capture()  # also after an error: a stream left capturing is of no use
-        self.launch = graph.launch
+        return graph.launch
 
 
 def _refuse(nbytes: int):

@@ -32,10 +32,10 @@ def backward(
     (batch, inputs), outputs, b = x.mu.shape, weights.mu.shape[0], bias or NO_TENSOR
     expect("linear", (batch, inputs), jcb=x.jcb)
     expect("linear", (batch, outputs), delta_mu=delta.mu, delta_var=delta.var)
-    expect("linear", (outputs, inputs), w_mu=weights.mu, g_w=weights.g, h_w=weights.h)
-    expect("linear", (outputs,), g_b=b.g, h_b=b.h)
+    expect("linear", (outputs, inputs), w_mu=weights.mu, g_w=weights.delta_mu_sum, h_w=weights.delta_var_sum)
+    expect("linear", (outputs,), g_b=b.delta_mu_sum, h_b=b.delta_var_sum)
     sizes = Sizes.dense(batch, inputs, outputs)
     if in_delta is not None:
         expect("linear", (batch, inputs), in_delta_mu=in_delta.mu, in_delta_var=in_delta.var)
         multiply(STATE, sizes, delta[:2], (weights.mu, None), (x.jcb, None), in_delta[:2], extra=x.jcb is not None)
-    multiply(PARAMETERS, sizes, (x.mu, None), delta[:2], (b.g, b.h), (weights.g, weights.h), extra=accumulate)
+    multiply(PARAMETERS, sizes, (x.mu, None), delta[:2], b[2:], weights[2:], extra=accumulate)

@@ -106,7 +106,7 @@ def plan(kind: int, sizes: Sizes, speeds: tuple[tuple[Tile, Speed], ...], ones: 
         results = positions_in * columns
     most = max(1, min(depth // MIN_PART, WORKSPACE // max(1, 2 * results)))
     ways = [(tile, speed, parts) for tile, speed in speeds for parts in range(1, most + 1)]
-    tile, _, parts = min(ways, key=lambda way: _cost(*way, rows, columns, depth, phases, results))
+    tile, _, parts = min(ways, key=lambda way: _cost(way[0], way[1], way[2], rows, columns, depth, phases, results))
     part = max(DEPTH, _ceil(_ceil(depth, parts), DEPTH) * DEPTH)  # also of an empty sum, which is zero
     parts = max(1, _ceil(depth, part))
     grid = _tiles(tile, rows, columns), phases * parts
@@ -116,10 +116,9 @@ def plan(kind: int, sizes: Sizes, speeds: tuple[tuple[Tile, Speed], ...], ones: 
 def _cost(
     tile: Tile, speed: Speed, parts: int, rows: int, columns: int, depth: int, phases: int, results: int
 ) -> float:
-    waves, rest = divmod(_tiles(tile, rows, columns) * phases * parts, speed.full)
-    if rest:
-        fill = _ceil(rest, MULTIPROCESSORS) * MULTIPROCESSORS / speed.full
-        waves += (fill + LATENCY) / (1 + LATENCY)
+    whole, rest = divmod(_tiles(tile, rows, columns) * phases * parts, speed.full)
+    fill = _ceil(rest, MULTIPROCESSORS) * MULTIPROCESSORS / speed.full
+    waves = whole + (fill + LATENCY) / (1 + LATENCY) if rest else whole
     part = _ceil(_ceil(depth, parts), DEPTH) * DEPTH
     terms = waves * part * speed.full * tile.rows * tile.columns / speed.efficiency
     return terms + (LAUNCH + TRAFFIC * parts * results if parts > 1 else 0)

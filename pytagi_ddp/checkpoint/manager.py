@@ -73,11 +73,9 @@ class CheckpointManager:
                 f"the ranks have taken {apart} steps apart, and rank 0 has the parameters of rank 0 only: call "
                 "merge() on every rank before a checkpoint"
             )
-        network, world_size = model, 1
-        if isinstance(model, DDPSequential):
-            if model.rank > 0:
-                return None
-            network, world_size = model.model, model.world_size
+        network, world_size = (model.model, model.world_size) if isinstance(model, DDPSequential) else (model, 1)
+        if isinstance(model, DDPSequential) and model.rank > 0:
+            return None
         data = to_bytes(network, metadata(position, world_size, settings))
         digest = checksum(data)
         path = self.folder / NAME.format(position.step, digest[:8])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable
 from types import FrameType
+from typing import Any
 
 from pytagi_ddp.distributed.ddp import DDPSequential
 
@@ -43,7 +44,7 @@ class StopOnSignal:
     def __init__(self, ddp: DDPSequential, signals: Iterable[int] = STOP_SIGNALS):
         self._ddp = ddp
         self._signals = tuple(signals)
-        self._former: dict[int, object] = {}
+        self._former: dict[int, Any] = {}
         self.received: signal.Signals | None = None
 
     def __enter__(self) -> StopOnSignal:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -83,7 +84,7 @@ def random_crop_flip(
     padded = np.zeros((count, channels, height + 2 * padding, width + 2 * padding), images.dtype)
     padded[:, :, padding : padding + height, padding : padding + width] = images
     corners = rng.integers(0, 2 * padding + 1, size=(count, 2)).tolist()
-    flips = rng.integers(0, 2, size=count).tolist()
+    flips: Any = rng.integers(0, 2, size=count).tolist()
     # One strided copy per image is as fast as a gather over the whole batch, and writes straight into out.
     for target, source, (y, x), flip in zip(out, padded, corners, flips, strict=True):
         window = source[:, y : y + height, x : x + width]

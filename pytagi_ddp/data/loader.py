@@ -69,6 +69,7 @@ class BatchLoader:
             raise ValueError(f"prefetch must be at least 0, got {prefetch}")
         if evaluation and (drop_last or transform is not None):
             raise ValueError("evaluation counts every sample as it is: no drop_last, no transform")
+        self.sampler: EvaluationSampler | ShardedSampler
         if evaluation:
             self.sampler = EvaluationSampler(len(dataset), rank, world_size)
         else:
@@ -163,18 +164,18 @@ class BatchLoader:
         for part in parts:
             images = self.dataset.images[part.indices]
             if self.transform is not None and len(images):
-                images = self._augment(images, part, epoch)
+                images = self._augment(self.transform, images, part, epoch)
             x = np.empty(images.shape, np.float32)
             np.multiply(images, self._scale, out=x, casting="same_kind")
             x -= self._shift
             yield x.reshape(len(x), self._features), self.dataset.labels[part.indices]
 
-    def _augment(self, images: np.ndarray, part: IndexBatch, epoch: int) -> np.ndarray:
+    def _augment(self, transform: Transform, images: np.ndarray, part: IndexBatch, epoch: int) -> np.ndarray:
         # batch + 1: NumPy takes [seed, epoch] and [seed, epoch, 0] for the same seed, and the permutation
         # has the former.
         key = [self.seed, epoch, part.batch + 1]
         rng = ShardRandom(key, part.global_size, part.offset, len(images))
-        changed = self.transform(images, rng)
+        changed = transform(images, rng)
         if changed.shape != images.shape:
             raise ValueError(f"transform changed the shape of the images from {images.shape} to {changed.shape}")
         return changed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import suppress
 from queue import Empty, Queue
 from typing import TypeVar
@@ -12,7 +12,7 @@ T = TypeVar("T")
 _END = object()
 
 
-def prefetch(items: Iterable[T], depth: int) -> Iterator[T]:
+def prefetch(items: Iterable[T], depth: int) -> Generator[T, None, None]:
     """Yield from `items`, made up to `depth` ahead by one daemon thread.
 
     The thread starts with the first item asked for and has ended when the generator is exhausted, closed or
@@ -27,7 +27,7 @@ def prefetch(items: Iterable[T], depth: int) -> Iterator[T]:
     return _prefetch(items, depth)
 
 
-def _prefetch(items: Iterable[T], depth: int) -> Iterator[T]:
+def _prefetch(items: Iterable[T], depth: int) -> Generator[T, None, None]:
     queue: Queue = Queue(depth)
     stop = threading.Event()
     thread = threading.Thread(target=_fill, args=(items, queue, stop), name="prefetch", daemon=True)

@@ -1,17 +1,17 @@
 """Communication between ranks, and data-parallel training; importing it starts nothing and needs no MPI.
 
-    initialize()                        connect to the other ranks; rank(), local_rank(), total_workers()
-    allreduce, bcast, reduce, barrier   collectives on arrays; iallreduce and ibcast return handles
-    synchronize                         everything of rank 0 to all: arrays, numbers, containers, models, states
-    DistributedDataContainer            this rank's share of a data set (samplers are in `pytagi_ddp.data`)
-    allreduce_deltas                    data-parallel steps in a loop of one's own
-    DDPSequential                       the same behind the interface of a network
-    all_reduce_metrics, rank_zero_*     numbers of all ranks; what one rank does
+    initialize()                                connect to the other ranks; rank(), local_rank(), world_size()
+    all_reduce, broadcast, reduce, barrier      collectives on arrays
+    start_all_reduce, start_broadcast           the same without waiting: they return handles
+    synchronize                                 everything of rank 0 to all: arrays, numbers, models, states
+    DistributedDataContainer                    this rank's share of a data set (samplers are in `pytagi_ddp.data`)
+    all_reduce_deltas                           data-parallel steps in a loop of one's own
+    DDPSequential                               the same behind the interface of a network
+    all_reduce_metrics, rank_zero_*             numbers of all ranks; what one rank does
 
-`Communicator` is what all of these stand on.
+`Communicator` is what all of these stand on. Collectives have second names, those of Lux and FluxMPI: see the end of
+this file.
 """
-
-import importlib
 
 from pytagi_ddp.distributed.backends import (
     get_distributed_backend,
@@ -19,25 +19,28 @@ from pytagi_ddp.distributed.backends import (
     is_initialized,
     local_rank,
     rank,
-    total_workers,
+    world_size,
 )
 from pytagi_ddp.distributed.communicator import Communicator, SerialCommunicator, create_communicator
+from pytagi_ddp.distributed.compare import ReplicaMismatchError
+from pytagi_ddp.distributed.config import DDPConfig
 from pytagi_ddp.distributed.container import DistributedDataContainer
+from pytagi_ddp.distributed.ddp import DDPSequential
 from pytagi_ddp.distributed.engine.debug import CollectiveMismatchError, NonFiniteError
 from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError, LaunchError, RankLeftError
 from pytagi_ddp.distributed.engine.handle import Handle
+from pytagi_ddp.distributed.functional import all_reduce_deltas
 from pytagi_ddp.distributed.metrics import all_reduce_metrics
 from pytagi_ddp.distributed.rank_zero import rank_zero_first, rank_zero_only, rank_zero_print
 from pytagi_ddp.distributed.trees import synchronize
-from pytagi_ddp.distributed.verbs import allreduce, barrier, bcast, iallreduce, ibcast, reduce
-
-# What needs networks is loaded when it is asked for.
-_LATER = {
-    "DDPConfig": "config",
-    "DDPSequential": "ddp",
-    "ReplicaMismatchError": "compare",
-    "allreduce_deltas": "functional",
-}
+from pytagi_ddp.distributed.verbs import (
+    all_reduce,
+    barrier,
+    broadcast,
+    reduce,
+    start_all_reduce,
+    start_broadcast,
+)
 
 __all__ = [
     "CollectiveMismatchError",
@@ -52,11 +55,14 @@ __all__ = [
     "RankLeftError",
     "ReplicaMismatchError",
     "SerialCommunicator",
+    "all_reduce",
+    "all_reduce_deltas",
     "all_reduce_metrics",
     "allreduce",
     "allreduce_deltas",
     "barrier",
     "bcast",
+    "broadcast",
     "create_communicator",
     "get_distributed_backend",
     "iallreduce",
@@ -69,12 +75,17 @@ __all__ = [
     "rank_zero_only",
     "rank_zero_print",
     "reduce",
+    "start_all_reduce",
+    "start_broadcast",
     "synchronize",
     "total_workers",
+    "world_size",
 ]
 
-
-def __getattr__(name: str):
-    if name in _LATER:
-        return getattr(importlib.import_module(f"pytagi_ddp.distributed.{_LATER[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Second names, for programs in the words of Lux's DistributedUtils and of FluxMPI (docs/distributed.md).
+total_workers = world_size
+allreduce = all_reduce
+bcast = broadcast
+iallreduce = start_all_reduce
+ibcast = start_broadcast
+allreduce_deltas = all_reduce_deltas

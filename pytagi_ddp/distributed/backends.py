@@ -63,6 +63,6 @@ def local_rank(backend: Backend = "auto") -> int:
     return get_distributed_backend(backend).local_rank
 
 
-def total_workers(backend: Backend = "auto") -> int:
+def world_size(backend: Backend = "auto") -> int:
     """Returns the number of ranks."""
     return get_distributed_backend(backend).world_size

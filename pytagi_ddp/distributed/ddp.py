@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, SupportsIndex
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pytagi_ddp.distributed.buckets import Buckets
 from pytagi_ddp.distributed.communicator import Communicator
@@ -17,6 +18,7 @@ from pytagi_ddp.distributed.merge import MERGES, PosteriorMerge
 from pytagi_ddp.distributed.replica import Replica
 from pytagi_ddp.distributed.sync_batch_norm import SyncBatchNorm
 from pytagi_ddp.distributed.wire import HalfPrecisionSum
+from pytagi_ddp.nn.data_struct import BaseHiddenStates
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics
 
@@ -141,7 +143,9 @@ class DDPSequential(Replica):
 
     # -- training ---------------------------------------------------------------------------------------------
 
-    def forward(self, mu_x, var_x=None) -> tuple[np.ndarray, np.ndarray]:
+    def forward(
+        self, mu_x: ArrayLike | BaseHiddenStates, var_x: ArrayLike | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """`Sequential.forward` on this rank's share of the batch."""
         self._exchange.before_forward()
         return self.model.forward(mu_x, var_x)
@@ -221,7 +225,8 @@ class DDPSequential(Replica):
         while True:
             self._check("join")
             self._exchange.meet(self._stop)
-            if not self._exchange.pooled[0] > 0:
+            pooled = self._exchange.pooled
+            if pooled is None or not pooled[0] > 0:
                 return
 
     def update_bn(self, loader: Iterable[Any], num_batches: int | None = None) -> list[StatisticsChange]:
@@ -279,5 +284,5 @@ class DDPSequential(Replica):
         self.model.load_state_dict(state_dict)
         self.parameters_changed()
 
-    def __reduce_ex__(self, protocol):
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError("a DDPSequential belongs to the ranks of its job: copy or pickle its `model` instead")

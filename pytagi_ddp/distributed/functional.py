@@ -7,7 +7,7 @@ from pytagi_ddp.distributed.exchange import exchange_deltas
 from pytagi_ddp.nn.sequential import Sequential
 
 
-def allreduce_deltas(backend: Backend, model: Sequential, average: bool = True) -> int:
+def all_reduce_deltas(backend: Backend, model: Sequential, average: bool = True) -> int:
     """Replaces the deltas of `model` by those of all ranks; `model.step()` then is the step of `DDPSequential`.
 
     With n_r samples on rank r since the last exchange, n their sum, and R_a the ranks that have any:
@@ -32,7 +32,7 @@ def allreduce_deltas(backend: Backend, model: Sequential, average: bool = True) 
             first.
     """
     if not isinstance(model, Sequential):
-        raise TypeError(f"allreduce_deltas works on a Sequential, not on {type(model).__name__}")
+        raise TypeError(f"all_reduce_deltas works on a Sequential, not on {type(model).__name__}")
     if not all(leaf.pool_at_step for leaf in model.arena.running):
         raise RuntimeError(
             "the BatchNorm layers of this network take their running statistics from this rank alone; call "

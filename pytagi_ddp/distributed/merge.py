@@ -112,14 +112,14 @@ class PosteriorMerge(Exchange):
         self._follow()
         if self._samples:
             for moments, prior, sums, weighted in self._quantities():
-                self.model.kernels.merge.contribute(Tensor(*moments), Tensor(*prior), Delta(*sums), weighted)
+                self.model.kernels.merge.contribute(moments, prior, sums, weighted)
         else:
             array.clear(arena.buffer)
         header = arena.tail[:HEADER]
         array.copy(np.array([self._samples, self._samples > 0, stop], np.float32), header)
         self.communicator.all_reduce(arena.buffer)
         for moments, prior, sums, weighted in self._quantities():
-            self.model.kernels.merge.merge_sums(Tensor(*moments), Tensor(*prior), Delta(*sums), header, weighted)
+            self.model.kernels.merge.merge_sums(moments, prior, sums, header, weighted)
         self.pooled = array.snapshot(header)
         array.clear(arena.buffer)  # layers expect to find their sums at zero
         self.parameters_changed()
@@ -135,15 +135,16 @@ class PosteriorMerge(Exchange):
             priors = [old.to_host(prior) for prior in (self._prior, self._prior_statistics)]
             self._prior, self._prior_statistics = (self._kernels.array.place(prior, None) for prior in priors)
 
-    def _quantities(self) -> Iterator[tuple[Rows, Rows, Rows, bool]]:
+    def _quantities(self) -> Iterator[tuple[Tensor, Tensor, Delta, bool]]:
         """(moments, their prior, their summands, by precision or not) of the parameters and of the running state.
 
         Of the latter only means are taken, of every number by itself: the kernel's two rows are halves of it.
         """
         arena = self.model.arena
-        yield tuple(arena.theta), tuple(self._prior), tuple(arena.delta), self._weighted
+        yield Tensor(*arena.theta), Tensor(*self._prior), Delta(*arena.delta), self._weighted
         half, odd = divmod(arena.statistics.size, 2)
         halves = [(slice(0, half), slice(half, 2 * half))] + [(slice(2 * half, 2 * half + 1),) * 2] * odd
         for parts in halves:
             running = (arena.statistics, self._prior_statistics, arena.tail[HEADER:])
-            yield *(tuple(values[part] for part in parts) for values in running), False
+            moments, prior, sums = (tuple(values[part] for part in parts) for values in running)
+            yield Tensor(*moments), Tensor(*prior), Delta(*sums), False

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from numbers import Real
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pytagi_ddp.distributed.backends import Backend, get_distributed_backend
 
@@ -12,7 +12,7 @@ OPS = ("sum", "mean", "max", "min")
 
 
 def all_reduce_metrics(
-    backend: Backend, metrics: Mapping[str, Real | tuple[Real, Real]], op: str = "mean"
+    backend: Backend, metrics: Mapping[str, float | tuple[float, float]], op: str = "mean"
 ) -> dict[str, float]:
     """Combines metrics of all ranks, in float64 and one collective; every rank gets the same.
 
@@ -42,7 +42,7 @@ def all_reduce_metrics(
     return {name: _combine([values[name] for values in everyone], op) for name in metrics}
 
 
-def _plain(value) -> float | tuple[float, float] | str:
+def _plain(value: Any) -> float | tuple[float, float] | str:
     """A number, a pair, or, to tell the other ranks, the name of another type."""
     pair = isinstance(value, tuple | list) and len(value) == 2
     try:
@@ -51,7 +51,7 @@ def _plain(value) -> float | tuple[float, float] | str:
         return type(value).__name__
 
 
-def _number(value):
+def _number(value: Any) -> Any:
     if isinstance(value, str | bytes):
         raise TypeError(value)
     return value
@@ -73,6 +73,6 @@ def _combine(values: list, op: str) -> float:
     return _sum(values) / (len(values) if op == "mean" else 1)
 
 
-def _sum(values) -> float:
+def _sum(values: Sequence[float]) -> float:
     """Rounded once; infinities as usual."""
     return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)

@@ -5,13 +5,22 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, overload
 
 from pytagi_ddp.distributed.backends import Backend, get_distributed_backend, is_initialized
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.engine.launcher import detect_launcher
 
+P = ParamSpec("P")
+T = TypeVar("T")
 
+
+@overload
+def rank_zero_only(function: Callable[P, T], *, backend: Backend = "auto") -> Callable[P, T | None]: ...
+@overload
+def rank_zero_only(
+    function: None = None, *, backend: Backend = "auto"
+) -> Callable[[Callable[P, T]], Callable[P, T | None]]: ...
 def rank_zero_only(function: Callable | None = None, *, backend: Backend = "auto") -> Callable:
     """Makes a function run on rank 0 alone; the other ranks return None at once. Nothing in it may be collective.
 
@@ -22,7 +31,7 @@ def rank_zero_only(function: Callable | None = None, *, backend: Backend = "auto
         return functools.partial(rank_zero_only, backend=backend)
 
     @functools.wraps(function)
-    def on_rank_zero(*args, **kwargs):
+    def on_rank_zero(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs) if _rank(backend) == 0 else None
 
     return on_rank_zero

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.persistence import StateDict
@@ -20,7 +21,9 @@ class Replica:
     def eval(self) -> None:
         self.model.eval()
 
-    def predict(self, x, batch_size: int = 256, var_x=None) -> tuple[np.ndarray, np.ndarray]:
+    def predict(
+        self, x: ArrayLike, batch_size: int = 256, var_x: ArrayLike | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """`Sequential.predict` on this rank."""
         return self.model.predict(x, batch_size, var_x)
 

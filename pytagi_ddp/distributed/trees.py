@@ -12,6 +12,10 @@ import numpy as np
 
 from pytagi_ddp.distributed.backends import Backend, get_distributed_backend
 from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.ddp import DDPSequential
+from pytagi_ddp.distributed.exchange import pool_statistics
+from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
+from pytagi_ddp.nn.sequential import Sequential
 
 VALUES = (bool, int, float, complex, str, bytes, np.generic, type(None))
 
@@ -24,7 +28,7 @@ def synchronize(backend: Backend, tree: Any, root: int = 0) -> Any:
     states change in place. Values are returned, and may be others (None, say) on the other ranks; containers come back
     as copies with the values in them. All else raises rather than pass unsynchronised.
 
-    Of a model, parameters and running statistics are taken; those of a `Sequential` move with `allreduce_deltas` only,
+    Of a model, parameters and running statistics are taken; those of a `Sequential` move with `all_reduce_deltas` only,
     from then on.
 
     Args:
@@ -56,7 +60,7 @@ def synchronize(backend: Backend, tree: Any, root: int = 0) -> Any:
 class _Walk:
     """What there is in a tree, in the order of its places."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.found: list[tuple[str, str]] = []  # place, and what has to be the same on all ranks
         self.problem: str | None = None
         self.arrays: list = []
@@ -64,11 +68,6 @@ class _Walk:
         self.after: list[Callable[[], None]] = []
 
     def visit(self, node: Any, place: str, parents: tuple[int, ...]) -> None:
-        from pytagi_ddp.distributed.ddp import DDPSequential
-        from pytagi_ddp.distributed.exchange import pool_statistics
-        from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
-        from pytagi_ddp.nn.sequential import Sequential
-
         if id(node) in parents:
             self._refuse(place, "a container inside itself")
         elif _is_array(node):

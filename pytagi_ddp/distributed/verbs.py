@@ -17,13 +17,13 @@ def barrier(backend: Backend = "auto", timeout: float | None = None) -> None:
     get_distributed_backend(backend).barrier(timeout)
 
 
-def allreduce(backend: Backend, array: np.ndarray, op: str = "sum") -> np.ndarray:
+def all_reduce(backend: Backend, array: np.ndarray, op: str = "sum") -> np.ndarray:
     """Combines `array` over all ranks by "sum", "mean", "max", "min" or "prod", in place; returns it."""
     get_distributed_backend(backend).all_reduce(array, op)
     return array
 
 
-def bcast(backend: Backend, array: np.ndarray, root: int = 0) -> np.ndarray:
+def broadcast(backend: Backend, array: np.ndarray, root: int = 0) -> np.ndarray:
     """Replaces `array` by that of rank `root`, in place; returns it."""
     get_distributed_backend(backend).broadcast(array, root)
     return array
@@ -35,11 +35,11 @@ def reduce(backend: Backend, array: np.ndarray, op: str = "sum", root: int = 0) 
     return array
 
 
-def iallreduce(backend: Backend, array: np.ndarray, op: str = "sum") -> Handle:
-    """Starts `allreduce`; `array` is not to be touched until the handle's `wait` returns or its `test` is True."""
-    return get_distributed_backend(backend).start_all_reduce(array, op, "iallreduce")
+def start_all_reduce(backend: Backend, array: np.ndarray, op: str = "sum") -> Handle:
+    """Starts `all_reduce`; `array` is not to be touched until the handle's `wait` returns or its `test` is True."""
+    return get_distributed_backend(backend).start_all_reduce(array, op)
 
 
-def ibcast(backend: Backend, array: np.ndarray, root: int = 0) -> Handle:
-    """Starts `bcast`; `array` is not to be touched until the handle's `wait` returns or its `test` is True."""
-    return get_distributed_backend(backend).start_broadcast(array, root, "ibcast")
+def start_broadcast(backend: Backend, array: np.ndarray, root: int = 0) -> Handle:
+    """Starts `broadcast`; `array` is not to be touched until the handle's `wait` returns or its `test` is True."""
+    return get_distributed_backend(backend).start_broadcast(array, root)

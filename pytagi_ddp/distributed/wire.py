@@ -35,7 +35,8 @@ class HalfPrecisionSum:
             raise ValueError(f"wire_dtype must be one of {', '.join(map(repr, WIRE_DTYPES))}, got {dtype!r}")
         self._communicator = communicator
         self._codec = codecs[dtype]()
-        self._send = self._receive = np.empty(0, np.uint8)
+        self._send: np.ndarray = np.empty(0, np.uint8)
+        self._receive: np.ndarray = self._send
 
     def reduce_deltas(self, arena: ParameterArena) -> None:
         """Adds the deltas of all ranks; the short tail of the buffer, with its counts, goes as float32."""

@@ -1,5 +1,7 @@
 """Layers, networks and output updates, with pytagi's names and arguments."""
 
+from typing import TYPE_CHECKING, Any
+
 from pytagi_ddp.nn.activation import (
     ELU,
     ClosedFormSoftmax,
@@ -28,6 +30,9 @@ from pytagi_ddp.nn.pooling import AvgPool2d, MaxPool2d
 from pytagi_ddp.nn.resnet_block import ResNetBlock
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.update_bn import update_bn
+
+if TYPE_CHECKING:
+    from pytagi_ddp.distributed import DDPConfig, DDPSequential
 
 __all__ = [
     "ELU",
@@ -63,10 +68,10 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str):
-    """DDPConfig and DDPSequential stand here too, as in pytagi; loaded when asked for (they import this module)."""
+def __getattr__(name: str) -> Any:
+    """DDPConfig and DDPSequential stand here too, as in pytagi; `import pytagi_ddp` does not wait for them."""
     if name in ("DDPConfig", "DDPSequential"):
-        from pytagi_ddp.distributed import ddp
+        from pytagi_ddp import distributed
 
-        return getattr(ddp, name)
+        return getattr(distributed, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -183,7 +183,7 @@ class EvenExp(Activation):
     def _run(self, x: State, out: State) -> None:
         self.kernels.activation.even_exp(x, out)
 
-    def expects(self, shape: Shape) -> Shape:
+    def input_shape(self, shape: Shape) -> Shape:
         if shape.size % 2:
             raise ValueError(f"EvenExp needs an even number of units, the layer before gives {shape}")
         return shape.ordered(channels_last=False)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from pytagi_ddp.nn.recompute import is_block
 
 if TYPE_CHECKING:
-    from pytagi_ddp.nn.sequential import Sequential
+    from pytagi_ddp.nn.network_parameters import NetworkParameters
 
 
-def architecture(model: "Sequential") -> str:
+def architecture(model: "NetworkParameters") -> str:
     """The settings of every layer by its key, in forward order, as JSON.
 
     A block has its key and no settings: what is in it follows, with keys of its own.
@@ -28,7 +28,7 @@ def first_difference(ours: str, theirs: str) -> tuple[str, Any, Any] | None:
         ValueError: a text that `architecture` has not written.
     """
     a, b = _layers(ours), _layers(theirs)
-    nothing = ("no layer", {})
+    nothing: tuple[str, dict] = ("no layer", {})
     for number, ((key, mine), (other_key, other)) in enumerate(zip_longest(a, b, fillvalue=nothing)):
         if key != other_key:
             return f"layer {number}", key, other_key
@@ -46,7 +46,7 @@ def _layers(text: str) -> list[tuple[str, dict]]:
     return list(layers.items())
 
 
-def sizes(model: "Sequential") -> str:
+def sizes(model: "NetworkParameters") -> str:
     """The architecture as it stood in files before: a line for each layer that computes, with pytagi's sizes."""
     return "".join(f"{key}: {leaf.get_layer_info()}\n" for key, leaf in model.named_leaves())
 

@@ -7,10 +7,10 @@ what data-parallel training adds over ranks: packing costs nothing, and one all-
 import math
 from collections.abc import Callable
 from functools import cache
-from types import ModuleType
 
 import numpy as np
 
+from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Array, Tensor
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
@@ -39,7 +39,7 @@ class ParameterArena:
         num_parameters: P.
     """
 
-    def __init__(self, leaves: list[BaseLayer], kernels: ModuleType):
+    def __init__(self, leaves: list[BaseLayer], kernels: Kernels):
         self.leaves = leaves
         self._kernels = kernels
         self.num_parameters = P = sum(leaf.num_weights + leaf.num_biases for leaf in leaves)
@@ -62,7 +62,7 @@ class ParameterArena:
             if old is None:
                 continue
             stop = start + len(old)
-            views = tuple(row[start:stop] for row in rows)
+            views = Tensor(*(row[start:stop] for row in rows))
             leaf.parameters = Parameters(views, old.weight_shape, self._kernels.array)
             used = 2 if old.no_deltas else 4
             for source, target in zip(old.rows[:used], leaf.parameters.rows[:used], strict=True):

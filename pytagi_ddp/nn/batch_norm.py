@@ -63,11 +63,11 @@ class BatchNorm2d(Norm):
         """Sets the prior: weights (1, gain^2/n), biases (0, gain^2/n)."""
         self._init_affine(self.gain_weight, self.gain_bias)
 
-    def first_input(self) -> Shape:
+    def default_input_shape(self) -> Shape:
         return Shape(self.num_features)
 
-    def expects(self, shape: Shape) -> Shape:
-        channels = shape.image is not None and shape.image[0] == self.num_features
+    def input_shape(self, shape: Shape) -> Shape:
+        channels = shape.channels == self.num_features
         if not channels and shape.size != self.num_features:
             raise ValueError(f"BatchNorm2d of {self.num_features} features after a layer that gives {shape}")
         return shape.ordered(channels_last=channels)
@@ -83,7 +83,6 @@ class BatchNorm2d(Norm):
     def attach_state(self, state: dict[str, Array], sums: Array) -> None:
         super().attach_state(state, sums)
         n = self.num_features
-        self.shared_sums = sums
         self.sums = Sums(sums[:1], sums[1 : 1 + n], sums[1 + n :])
 
     @property
@@ -101,7 +100,7 @@ class BatchNorm2d(Norm):
         out = self._output(state.batch)
         self._input = state
         r = self._scratch("r", (n,))
-        if self.training and self.again:
+        if self.training and self.recomputing:
             mean = self._scratch("mean", (n,))
         elif self.training:
             if rows < 2 and self.reduce_sums is None:
@@ -160,6 +159,5 @@ class BatchNorm2d(Norm):
 
     def __getstate__(self) -> dict:
         state = super().__getstate__()
-        for name in ("sums", "shared_sums"):
-            state.pop(name, None)
+        state.pop("sums", None)
         return state | {"_m2_divisor": 0}

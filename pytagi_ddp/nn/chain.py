@@ -2,9 +2,9 @@
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
+from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn.activation import Activation
 from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
@@ -28,8 +28,7 @@ class Reorder(BaseLayer):
         return shape.ordered(not shape.channels_last)
 
     def _transpose(self, source: Array, out: Array, channels_last: bool) -> Array:
-        channels, height, width = self.in_shape.image
-        pixels = height * width
+        channels, pixels = self.in_shape.channels, self.in_shape.height * self.in_shape.width
         rows, columns = (pixels, channels) if channels_last else (channels, pixels)
         self.kernels.elementwise.transpose(source.reshape(-1, rows, columns), out.reshape(-1, columns, rows))
         return out
@@ -70,10 +69,10 @@ class Chain:
         self._first_learned: int | None = None  # position of the first operation with parameters
         self._hooks: LeafHooks | None = None  # of the network, while it has any
 
-    def first_input(self) -> Shape | None:
+    def default_input_shape(self) -> Shape | None:
         """What the first layer that states its input needs; only layers that keep the shape may stand before it."""
         for layer in self.layers:
-            shape = layer.first_input()
+            shape = layer.default_input_shape()
             if shape is not None or not isinstance(layer, Activation):
                 return shape
         return None
@@ -99,7 +98,7 @@ class Chain:
         for layer in self.layers:
             if isinstance(layer, Activation):
                 layer.in_place = in_place
-            shape = layer.build(self._reorder(shape, layer.expects(shape)))
+            shape = layer.build(self._reorder(shape, layer.input_shape(shape)))
             self.operations.append(layer)
             in_place = True
         if shape.image is None and image is not None:
@@ -114,12 +113,12 @@ class Chain:
             self.operations.append(operation)
         return target
 
-    def attach(self, kernels: ModuleType) -> None:
+    def attach(self, kernels: Kernels) -> None:
         memory = BlockMemory(kernels)
         for operation in self.operations:
             operation.attach(kernels)
             if isinstance(operation, Recomputed):
-                operation.block.lend(memory)
+                operation.block.set_workspace(memory)
                 operation.memory = memory
 
     def recompute_blocks(self, value: bool) -> None:
@@ -132,7 +131,7 @@ class Chain:
         if value and not any(map(is_block, plain)):
             raise ValueError("checkpoint_blocks recomputes what is in a LayerBlock or ResNetBlock: here is none")
         for operation in plain:
-            operation.lend(None)
+            operation.set_workspace(None)
         self.operations = [Recomputed(op) if value and is_block(op) else op for op in plain]
 
     @property
@@ -177,13 +176,15 @@ class Chain:
             needed = need_input or position > self._first_learned
             operation = self.operations[position]
             if self._hooks is None or not operation.is_leaf:
-                delta = operation.backward(delta, pool, needed, accumulate)
+                into = operation.backward(delta, pool, needed, accumulate)
             else:
                 self._hooks.before(operation, "backward")
-                delta = operation.backward(delta, pool, needed, accumulate)
+                into = operation.backward(delta, pool, needed, accumulate)
                 self._hooks.after(operation, "backward")
+            if into is None:
+                return None
+            delta = into
         if need_input:
             return delta
-        if delta is not None:
-            pool.give(delta)
+        pool.give(delta)
         return None

@@ -4,6 +4,7 @@ from typing import Any
 
 from pytagi_ddp.nn.init import check_gains, fan_scale, gaussian_prior
 from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.parameters import Parameters
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State
 from pytagi_ddp.nn.window import Window, as_image, pixels
 
@@ -34,6 +35,7 @@ class Conv2d(BaseLayer):
     """
 
     name = "Conv2d"
+    parameters: Parameters
 
     def __init__(
         self,
@@ -61,23 +63,23 @@ class Conv2d(BaseLayer):
         fan_scale(in_channels, out_channels, init_method)
         self.gain_weight, self.gain_bias, self.init_method = gain_weight, gain_bias, init_method
 
-    def first_input(self) -> Shape | None:
+    def default_input_shape(self) -> Shape | None:
         width, height = self._side
         if not (width and height):
             raise ValueError("Conv2d as first layer needs in_width and in_height")
         return Shape.of_image(self._channels[0], height, width, channels_last=False)
 
-    def expects(self, shape: Shape) -> Shape:
+    def input_shape(self, shape: Shape) -> Shape:
         return as_image("Conv2d", shape, self._channels[0], *self._side).ordered(channels_last=True)
 
     def _infer_output(self, shape: Shape) -> Shape:
-        return self.window.slide(shape.image, self._channels[1])
+        return self.window.slide(shape, self._channels[1])
 
     @property
     def num_weights(self) -> int:
         """Known before the prior is drawn, once the layer is part of a network."""
         c, o = self._channels
-        return o * c * self.window.kernel_size**2 if self.in_shape or self.parameters else 0
+        return o * c * self.window.kernel_size**2 if self.in_shape.size or self.parameters else 0
 
     @property
     def num_biases(self) -> int:
@@ -132,7 +134,7 @@ class Conv2d(BaseLayer):
 
     def settings(self) -> dict[str, Any]:
         """Of the image, the size that it has in the network, wherever that is stated."""
-        in_width, in_height = (self.in_width, self.in_height) if self.in_shape else self._side
+        in_width, in_height = (self.in_width, self.in_height) if self.in_shape.size else self._side
         return {
             "in_channels": self._channels[0],
             "out_channels": self._channels[1],

@@ -1,8 +1,10 @@
 """States and deltas at the ends of a network, as pytagi shows them: flat float32, sample by sample, images NCHW."""
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pytagi_ddp.kernels import get_kernels
+from pytagi_ddp.kernels.protocol import ArrayFunctions
 from pytagi_ddp.nn.state import Array, State
 from pytagi_ddp.nn.validate import flat_float32
 
@@ -17,7 +19,7 @@ class OnDevice:
     device = "cpu"
 
     @property
-    def _array(self):
+    def _array(self) -> ArrayFunctions:
         return get_kernels(self.device).array
 
 
@@ -41,7 +43,7 @@ class BaseHiddenStates(OnDevice):
         self.state = State(mu, var)
         return f"{new_size} values, {new_block_size} samples"
 
-    def set_input_x(self, mu_x, var_x, block_size: int) -> None:
+    def set_input_x(self, mu_x: ArrayLike, var_x: ArrayLike | None, block_size: int) -> None:
         """Takes means and variances (None: zero) of `block_size` samples."""
         mu = flat_float32(mu_x, "mu_x")
         self.set_size(mu.size, block_size)
@@ -86,7 +88,7 @@ class BaseHiddenStates(OnDevice):
         return self._array.visible(self.state.mu).reshape(-1)
 
     @mu_a.setter
-    def mu_a(self, values) -> None:
+    def mu_a(self, values: ArrayLike) -> None:
         self.state = self.state._replace(mu=self._shaped(values, "mu_a"))
 
     @property
@@ -94,7 +96,7 @@ class BaseHiddenStates(OnDevice):
         return self._array.visible(self.complete().var).reshape(-1)
 
     @var_a.setter
-    def var_a(self, values) -> None:
+    def var_a(self, values: ArrayLike) -> None:
         self.state = self.state._replace(var=self._shaped(values, "var_a"))
 
     @property
@@ -102,10 +104,10 @@ class BaseHiddenStates(OnDevice):
         return self._array.visible(self.complete().jcb).reshape(-1)
 
     @jcb.setter
-    def jcb(self, values) -> None:
+    def jcb(self, values: ArrayLike) -> None:
         self.state = self.state._replace(jcb=self._shaped(values, "jcb"))
 
-    def _shaped(self, values, what: str) -> Array:
+    def _shaped(self, values: ArrayLike, what: str) -> Array:
         return self._array.place(flat_float32(values, what, self.size).reshape(self.state.mu.shape))
 
     def __getstate__(self) -> dict:
@@ -158,7 +160,7 @@ class BaseDeltaStates(OnDevice):
         return self._array.visible(self.memory[0, : self.size])
 
     @delta_mu.setter
-    def delta_mu(self, values) -> None:
+    def delta_mu(self, values: ArrayLike) -> None:
         self._array.copy(flat_float32(values, "delta_mu", self.size), self.memory[0, : self.size])
 
     @property
@@ -166,7 +168,7 @@ class BaseDeltaStates(OnDevice):
         return self._array.visible(self.memory[1, : self.size])
 
     @delta_var.setter
-    def delta_var(self, values) -> None:
+    def delta_var(self, values: ArrayLike) -> None:
         self._array.copy(flat_float32(values, "delta_var", self.size), self.memory[1, : self.size])
 
     def copy_from(self, source: "BaseDeltaStates", num_data: int = -1) -> None:

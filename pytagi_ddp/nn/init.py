@@ -59,7 +59,7 @@ def set_state(state: dict[str, Any]) -> None:
     _generator.set_state(state)
 
 
-def normal(n: int, scale: float) -> np.ndarray:
+def normal(n: int, scale: float | np.floating) -> np.ndarray:
     """Draw `n` values of N(0, scale^2) from the stream.
 
     Marsaglia & Bray (1964): for x, y uniform on (-1, 1) with 0 < r2 = x^2 + y^2 <= 1, the two values

@@ -10,19 +10,19 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pytagi_ddp.nn.parameters import Parameters
-from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State, StateTensor
+from pytagi_ddp.kernels.protocol import Kernels
+from pytagi_ddp.kernels.tensors import NO_STATE
+from pytagi_ddp.nn.parameters import Parameters, ParameterValues
+from pytagi_ddp.nn.state import UNKNOWN, Array, Delta, DeltaPool, Shape, State, StateTensor
 
 if TYPE_CHECKING:
     from pytagi_ddp.nn.hooks import LeafHooks
     from pytagi_ddp.nn.recompute import BlockMemory
-
-EMPTY = np.zeros(0, np.float32)
+    from pytagi_ddp.nn.sequential import Sequential
 
 
 class BaseLayer(ABC):
@@ -35,24 +35,31 @@ class BaseLayer(ABC):
         bias: whether the layer has biases.
         mu_w, var_w, mu_b, var_b: means and variances of weights and biases: flat float32 views of the parameters.
         delta_mu_w, ...: the deltas of the last backward pass, s * sum A dm and s^2 * sum A^2 ds.
+        kernels: those of the network's device, from `attach` on.
+        shared_sums: the layer's `num_sums` sums over the batch, from `attach_state` on.
     """
 
     name = "BaseLayer"
     bias = False
     num_sums = 0  # sums over the batch that are added over ranks, in the tail of the reduced buffer
     is_leaf = True  # a layer that computes; False: a block of layers, or a change of order between them
-    again = False  # while a forward pass is repeated, which must change nothing that outlasts it
+    recomputing = False  # True while a forward pass is repeated, which must change nothing that outlasts it
+    kernels: Kernels
+    shared_sums: Array
+
+    mu_w, var_w = ParameterValues("w", "mu"), ParameterValues("w", "var")
+    mu_b, var_b = ParameterValues("b", "mu"), ParameterValues("b", "var")
+    delta_mu_w, delta_var_w = ParameterValues("w", "mu", deltas=True), ParameterValues("w", "var", deltas=True)
+    delta_mu_b, delta_var_b = ParameterValues("b", "mu", deltas=True), ParameterValues("b", "var", deltas=True)
 
     def __init__(self) -> None:
         self.training = True
-        self.in_shape: Shape | None = None
-        self.out_shape: Shape | None = None
+        self.in_shape = self.out_shape = UNKNOWN
         self.parameters: Parameters | None = None
-        self.kernels: ModuleType | None = None
         self._buffers: dict[str, Array] = {}
-        self._memory: BlockMemory | None = None  # where activations lie instead, see `lend`
-        self._input: State | None = None  # what the backward pass needs of the last forward pass
-        self._owner: object | None = None
+        self._memory: BlockMemory | None = None  # where activations lie instead, see `set_workspace`
+        self._input = NO_STATE  # what the backward pass needs of the last forward pass
+        self._owner: Sequential | None = None
         # State that is not learned, see `state_tensors`.
         self.state: dict[str, Array] = {}
         self._saved_state: dict[str, np.ndarray] | None = None  # on the way to another device, or in a copy
@@ -62,12 +69,12 @@ class BaseLayer(ABC):
 
     # -- stages -----------------------------------------------------------------------------------------------
 
-    def first_input(self) -> Shape | None:
-        """The input that the layer would have as first layer of a network; None if it takes what comes."""
+    def default_input_shape(self) -> Shape | None:
+        """The input of the layer as first one of a network; None if it takes what comes."""
         return None
 
-    def expects(self, shape: Shape) -> Shape:
-        """The input as this layer wants it: read as an image, or in another order of memory.
+    def input_shape(self, shape: Shape) -> Shape:
+        """The input of the layer after one that gives `shape`: read as an image, or in another order of memory.
 
         Raises:
             ValueError: an input of this shape does not fit the layer.
@@ -75,7 +82,7 @@ class BaseLayer(ABC):
         return shape
 
     def build(self, shape: Shape) -> Shape:
-        """Takes an input that is as the layer `expects` it; returns the shape of the output."""
+        """Takes the shape of the input, one of `input_shape`; returns that of the output."""
         self.in_shape = shape
         self.out_shape = self._infer_output(shape)
         return self.out_shape
@@ -91,10 +98,9 @@ class BaseLayer(ABC):
         if self.parameters is None:
             self.parameters = Parameters.from_prior(prior, weight_shape)
         else:
-            for field, values in zip(("mu_w", "var_w", "mu_b", "var_b"), prior, strict=True):
-                self.parameters.write(field, values)
+            self.mu_w, self.var_w, self.mu_b, self.var_b = prior
 
-    def claim(self, owner: object) -> None:
+    def claim(self, owner: Sequential) -> None:
         """Marks the layer as part of the network `owner`.
 
         Raises:
@@ -107,18 +113,18 @@ class BaseLayer(ABC):
             )
         self._owner = owner
 
-    def release(self, owner: object) -> None:
+    def release(self, owner: Sequential) -> None:
         """Takes back `claim`: the construction of `owner` failed, and another network may have the layer."""
         if self._owner is owner:
             self._owner = None
 
-    def attach(self, kernels: ModuleType) -> None:
+    def attach(self, kernels: Kernels) -> None:
         """Picks the kernels; buffers of another device are dropped."""
         self.kernels = kernels
         self._buffers.clear()
-        self._input = None
+        self._input = NO_STATE
 
-    def lend(self, memory: BlockMemory | None) -> None:
+    def set_workspace(self, memory: BlockMemory | None) -> None:
         """Lets activations lie in `memory` from now on, or (None) in buffers of the layer's own."""
         self._memory = memory
 
@@ -137,7 +143,7 @@ class BaseLayer(ABC):
             saved = None if self._saved_state is None else self._saved_state[tensor.name]
             source = np.full(tensor.size, tensor.initial, np.float32) if saved is None else saved
             self.kernels.array.copy(source, state[tensor.name])
-        self.state, self._saved_state = state, None
+        self.state, self._saved_state, self.shared_sums = state, None, sums
 
     def _state_on_host(self) -> dict[str, np.ndarray] | None:
         if not self.state:
@@ -193,7 +199,7 @@ class BaseLayer(ABC):
             accumulate: add to the batch sums of the last pass instead of replacing them.
         """
 
-    def _buffer(self, name: str, batch: int, size: int, dtype=np.float32) -> Array:
+    def _buffer(self, name: str, batch: int, size: int, dtype: type = np.float32) -> Array:
         """(batch, size) array for activations, from memory that is kept and grows to the largest batch seen."""
         if self._memory is not None:
             return self._memory.take(batch, size, dtype)
@@ -242,25 +248,53 @@ class BaseLayer(ABC):
         state = self.__dict__.copy()
         state["parameters"] = self.parameters and self.parameters.detached()
         state["_saved_state"] = self._state_on_host()
-        state.update(kernels=None, _buffers={}, _memory=None, _input=None, _owner=None, state={})
+        for name in ("kernels", "shared_sums"):
+            state.pop(name, None)
+        state.update(_buffers={}, _memory=None, _input=NO_STATE, _owner=None, state={})
         state.update(pool_at_step=False, reduce_sums=None, on_moments=None)  # a copy belongs to no DDPSequential
         return state
 
     @property
     def input_size(self) -> int:
-        return self.in_shape.size if self.in_shape else 0
+        return self.in_shape.size
 
     @property
     def output_size(self) -> int:
-        return self.out_shape.size if self.out_shape else 0
+        return self.out_shape.size
+
+    @property
+    def in_channels(self) -> int:
+        return self.in_shape.channels
+
+    @property
+    def in_height(self) -> int:
+        return self.in_shape.height
+
+    @property
+    def in_width(self) -> int:
+        return self.in_shape.width
+
+    @property
+    def out_channels(self) -> int:
+        return self.out_shape.channels
+
+    @property
+    def out_height(self) -> int:
+        return self.out_shape.height
+
+    @property
+    def out_width(self) -> int:
+        return self.out_shape.width
 
     @property
     def device(self) -> str:
-        return getattr(self._owner, "device", "cpu")
+        return self._owner.device if self._owner else "cpu"
 
     @property
     def num_threads(self) -> int:
-        from pytagi_ddp.kernels.cpu.threads import get_threads
+        from pytagi_ddp.kernels.cpu.threads import (
+            get_threads,  # here, because `import pytagi_ddp` shall not wait for it
+        )
 
         return get_threads()
 
@@ -274,32 +308,3 @@ class BaseLayer(ABC):
 
     def get_max_num_states(self) -> int:
         return max(self.input_size, self.output_size)
-
-
-def _image_property(which: str, axis: int) -> property:
-    def get(self: BaseLayer) -> int:
-        shape = getattr(self, which)
-        return shape.image[axis] if shape is not None and shape.image is not None else 0
-
-    return property(get)
-
-
-for _which in ("in", "out"):
-    for _axis, _dim in enumerate(("channels", "height", "width")):
-        setattr(BaseLayer, f"{_which}_{_dim}", _image_property(f"{_which}_shape", _axis))
-
-
-def _parameter_property(field: str) -> property:
-    def get(self: BaseLayer) -> np.ndarray:
-        return EMPTY if self.parameters is None else self.parameters.read(field)
-
-    def put(self: BaseLayer, values) -> None:
-        if self.parameters is None:
-            raise AttributeError(f"{self.get_layer_info()} has no parameters of its own")
-        self.parameters.write(field, values)
-
-    return property(get, put)
-
-
-for _field in ("mu_w", "var_w", "mu_b", "var_b", "delta_mu_w", "delta_var_w", "delta_mu_b", "delta_var_b"):
-    setattr(BaseLayer, _field, _parameter_property(_field))

@@ -1,14 +1,17 @@
 """A block of layers that counts as one."""
 
 from collections.abc import Iterator
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn.chain import Chain
 from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.recompute import BlockMemory
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State
+
+if TYPE_CHECKING:
+    from pytagi_ddp.nn.sequential import Sequential
 
 
 class LayerBlock(BaseLayer):
@@ -35,8 +38,8 @@ class LayerBlock(BaseLayer):
     def layers(self) -> list[BaseLayer]:
         return self.chain.layers
 
-    def first_input(self) -> Shape | None:
-        return self.chain.first_input()
+    def default_input_shape(self) -> Shape | None:
+        return self.chain.default_input_shape()
 
     def _infer_output(self, shape: Shape) -> Shape:
         like = self.out_like
@@ -44,24 +47,24 @@ class LayerBlock(BaseLayer):
             return self.chain.build(shape, None, first_in_place=False)
         return self.chain.build(shape, like.channels_last, first_in_place=False, image=like.image)
 
-    def claim(self, owner: object) -> None:
+    def claim(self, owner: "Sequential") -> None:
         super().claim(owner)
         for layer in self.layers:
             layer.claim(owner)
 
-    def release(self, owner: object) -> None:
+    def release(self, owner: "Sequential") -> None:
         super().release(owner)
         self.out_like = None
         for layer in self.layers:
             layer.release(owner)
 
-    def attach(self, kernels: ModuleType) -> None:
+    def attach(self, kernels: Kernels) -> None:
         super().attach(kernels)
         self.chain.attach(kernels)
 
-    def lend(self, memory: BlockMemory | None) -> None:
+    def set_workspace(self, memory: BlockMemory | None) -> None:
         for operation in self.chain.operations:
-            operation.lend(memory)
+            operation.set_workspace(memory)
 
     def set_hooks(self, hooks: LeafHooks | None) -> None:
         self.chain.set_hooks(hooks)

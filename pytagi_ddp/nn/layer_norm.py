@@ -29,7 +29,7 @@ class LayerNorm(Norm):
 
     name = "LayerNorm"
 
-    def __init__(self, normalized_shape: Sequence[int], eps: float = 1e-4, bias: bool = True):
+    def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-4, bias: bool = True):
         super().__init__()
         dims = [normalized_shape] if isinstance(normalized_shape, int) else [int(n) for n in normalized_shape]
         if len(dims) not in (1, 3) or min(dims) < 1 or math.prod(dims) < 2:
@@ -42,16 +42,17 @@ class LayerNorm(Norm):
         """Sets the prior: weights (1, 1/n), biases (0, 1/n)."""
         self._init_affine(1.0, 1.0)
 
-    def first_input(self) -> Shape:
+    def default_input_shape(self) -> Shape:
         if len(self.normalized_shape) == 3:
-            return Shape.of_image(*self.normalized_shape, channels_last=False)
+            channels, height, width = self.normalized_shape
+            return Shape.of_image(channels, height, width, channels_last=False)
         return Shape(self.num_features)
 
-    def expects(self, shape: Shape) -> Shape:
+    def input_shape(self, shape: Shape) -> Shape:
         by_channel = len(self.normalized_shape) == 3
         fits = shape.size == math.prod(self.normalized_shape)
         if by_channel:
-            fits = fits and shape.image is not None and shape.image[0] == self.num_features
+            fits = fits and shape.channels == self.num_features
         if not fits:
             raise ValueError(f"LayerNorm of {self.normalized_shape} after a layer that gives {shape}")
         return shape.ordered(channels_last=by_channel)

@@ -4,6 +4,7 @@ from typing import Any
 
 from pytagi_ddp.nn.init import gaussian_prior
 from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.parameters import Parameters
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State
 
 
@@ -30,6 +31,7 @@ class Linear(BaseLayer):
     """
 
     name = "Linear"
+    parameters: Parameters
 
     def __init__(
         self,
@@ -61,10 +63,10 @@ class Linear(BaseLayer):
         )
         self._set_prior(prior, (self.output_size, self.input_size))
 
-    def first_input(self) -> Shape:
+    def default_input_shape(self) -> Shape:
         return self.in_shape
 
-    def expects(self, shape: Shape) -> Shape:
+    def input_shape(self, shape: Shape) -> Shape:
         if shape.size != self.input_size:
             raise ValueError(f"{self.get_layer_info()} needs {self.input_size} inputs, the layer before gives {shape}")
         return shape.ordered(channels_last=False)

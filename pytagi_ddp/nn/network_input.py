@@ -1,7 +1,8 @@
 """What a network is given."""
 
-from typing import Any
+from numpy.typing import ArrayLike
 
+from pytagi_ddp.kernels.protocol import ArrayFunctions
 from pytagi_ddp.nn.data_struct import BaseHiddenStates
 from pytagi_ddp.nn.state import Array, State
 from pytagi_ddp.nn.validate import check_finite, check_variances, flat_float32
@@ -14,13 +15,13 @@ class NetworkInput:
         size: units of a sample. array: the array functions of the network's device. device: its name.
     """
 
-    def __init__(self, size: int, array: Any, device: str):
+    def __init__(self, size: int, array: ArrayFunctions, device: str):
         self._size, self._array, self._device = size, array, device
         self._mu: Array = array.empty((0, size))
-        self._var: Array | None = None
+        self._var: Array = array.empty((0, size))
         self._states: dict[tuple[int, bool], State] = {}
 
-    def state(self, mu_x, var_x=None) -> State:
+    def state(self, mu_x: ArrayLike | BaseHiddenStates, var_x: ArrayLike | None = None) -> State:
         """The input as a batch; arguments and errors are those of `Sequential.forward`."""
         if isinstance(mu_x, BaseHiddenStates):
             if mu_x.actual_size != self._size:
@@ -46,7 +47,7 @@ class NetworkInput:
         if len(self._mu) < batch:
             self._mu = self._array.empty((batch, self._size))
             self._states.clear()
-        if with_var and (self._var is None or len(self._var) < batch):
+        if with_var and len(self._var) < batch:
             self._var = self._array.empty((batch, self._size))
             self._states.clear()
         state = self._states.get((batch, with_var))
@@ -59,4 +60,4 @@ class NetworkInput:
 
     @property
     def nbytes(self) -> int:
-        return self._mu.nbytes + (0 if self._var is None else self._var.nbytes)
+        return self._mu.nbytes + self._var.nbytes

@@ -2,30 +2,36 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn import persistence
 from pytagi_ddp.nn.arena import ParameterArena
 from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.profile import Profile, profile
 from pytagi_ddp.nn.recompute import is_block
 
 if TYPE_CHECKING:
-    from pytagi_ddp.nn.profile import Profile
+    from pytagi_ddp.nn.sequential import Sequential
 
 
 class NetworkParameters:
     """Access to the parameters of a network: the part of `Sequential` that neither trains nor predicts.
 
     Attributes:
-        layers: the layers as given. arena: the memory of their parameters. kernels: those of the network's device.
+        arena: the memory of the parameters. kernels: those of the network's device.
     """
 
-    layers: list[BaseLayer]
     arena: ParameterArena
-    kernels: ModuleType
+    kernels: Kernels
+
+    @property
+    def layers(self) -> list[BaseLayer]:
+        """The layers as given."""
+        raise NotImplementedError
 
     def named_layers(self) -> Iterator[tuple[str, BaseLayer]]:
         """(state-dict key, layer) for every layer in forward order, a block before what is in it."""
@@ -44,7 +50,7 @@ class NetworkParameters:
     def parameters(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
         """(mu_w, var_w, mu_b, var_b) of every layer with parameters, in forward order; flat copies, empty if none."""
         host, learned = self.kernels.array.to_host, (leaf for leaf in self.arena.leaves if leaf.num_weights)
-        return [tuple(host(getattr(leaf, field)) for field in persistence.FIELDS) for leaf in learned]
+        return [(host(leaf.mu_w), host(leaf.var_w), host(leaf.mu_b), host(leaf.var_b)) for leaf in learned]
 
     def state_dict(self, carried: bool = False) -> "persistence.StateDict":
         """Parameters and running statistics by layer, see `persistence.StateDict`; copies on the host.
@@ -126,8 +132,8 @@ class NetworkParameters:
             rows = [moments for moments in found if moments is not None]
             if rows:
                 columns = zip(*rows, strict=True)
-                lists = ([self.kernels.array.to_host(moments) for moments in column] for column in columns)
-                result[f"{layer.get_layer_info()}_{index}"] = tuple(lists)
+                a, b, c, d = ([self.kernels.array.to_host(moments) for moments in column] for column in columns)
+                result[f"{layer.get_layer_info()}_{index}"] = (a, b, c, d)
         return result
 
     def get_layer_stack_info(self) -> str:
@@ -144,7 +150,7 @@ class NetworkParameters:
         width = [max(len(row[k]) for row in rows) for k in range(3)]
         return "\n".join(f"{a:<{width[0]}}  {b:>{width[1]}}  {c:>{width[2]}}" for a, b, c in rows)
 
-    def profile(self, x, y=None, repeat: int = 3) -> "Profile":
+    def profile(self, x: ArrayLike, y: ArrayLike | None = None, repeat: int = 3) -> Profile:
         """Time and memory of a training step by layer: `print(net.profile(x))`.
 
         The steps are those of a copy of the network, in training mode: parameters, statistics, deltas and outputs stay
@@ -162,6 +168,4 @@ class NetworkParameters:
         Raises:
             ValueError: sizes that do not fit, values that are not finite, or repeat < 1.
         """
-        from pytagi_ddp.nn.profile import profile  # here, because that module knows networks
-
-        return profile(self, x, y, repeat)
+        return profile(cast("Sequential", self), x, y, repeat)

@@ -1,10 +1,13 @@
 """What the normalisation layers share: the prior of their affine map, and its arrays for the kernels."""
 
+from typing import Any
+
 import numpy as np
 
 from pytagi_ddp.kernels.tensors import Tensor
 from pytagi_ddp.nn.init import check_gains
 from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.parameters import Parameters
 
 
 class Setting:
@@ -13,7 +16,7 @@ class Setting:
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    def __get__(self, layer: BaseLayer | None, owner: type | None = None):
+    def __get__(self, layer: BaseLayer | None, owner: type | None = None) -> Any:
         return self if layer is None else layer.__dict__[self._name]
 
     def __set__(self, layer: BaseLayer, value: float) -> None:
@@ -25,6 +28,7 @@ class Setting:
 class Norm(BaseLayer):
     """z = r (a - mean) w + b with uncertain w and b, one of each per feature."""
 
+    parameters: Parameters
     num_features: int
     eps = Setting()
 
@@ -46,7 +50,7 @@ class Norm(BaseLayer):
 
     def _bias(self) -> Tensor:
         """The biases; known zeros without batch sums for a layer without bias."""
-        if self.bias:
+        if self.parameters.b is not None:
             return self.parameters.b
         if "no bias" not in self._buffers:
             self._buffers["no bias"] = self.kernels.array.zeros(self.num_features)

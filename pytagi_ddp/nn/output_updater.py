@@ -1,6 +1,7 @@
 """The output layer against observations."""
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.tensors import Delta, State
@@ -24,7 +25,13 @@ class OutputUpdater:
         self._express = get_kernels(model_device).output_update.express_update
         self.device = model_device
 
-    def update(self, output_states: BaseHiddenStates, mu_obs, var_obs, delta_states: BaseDeltaStates) -> None:
+    def update(
+        self,
+        output_states: BaseHiddenStates,
+        mu_obs: ArrayLike,
+        var_obs: ArrayLike,
+        delta_states: BaseDeltaStates,
+    ) -> None:
         """One observation y ~ N(z, var_obs) for each output: dm = J (y - m)/(s + var_obs), ds = -J^2/(s + var_obs).
 
         Args:
@@ -39,16 +46,15 @@ class OutputUpdater:
         if self._express(output_states, mu_obs, var_obs, delta_states):
             return
         size = output_states.size
-        mu_obs = _observations(mu_obs, size)
-        var_obs = _variances(var_obs, size)
-        self._run("update", output_states, delta_states, State(mu_obs, var_obs))
+        observed = State(_observations(mu_obs, size), _variances(var_obs, size))
+        self._run("update", output_states, delta_states, observed)
 
     def update_using_indices(
         self,
         output_states: BaseHiddenStates,
-        mu_obs,
-        var_obs,
-        selected_idx,
+        mu_obs: ArrayLike,
+        var_obs: ArrayLike,
+        selected_idx: ArrayLike,
         delta_states: BaseDeltaStates,
     ) -> None:
         """Observations of some outputs only, the same number n for each sample; the others get zero deltas.
@@ -71,12 +77,11 @@ class OutputUpdater:
                 f"got {index.dtype} from {index.min()} to {index.max()}"
             )
         n = index.size // batch
-        mu_obs = _observations(mu_obs, index.size).reshape(batch, n)
-        var_obs = _variances(var_obs, index.size).reshape(batch, n)
+        observed = State(_observations(mu_obs, index.size), _variances(var_obs, index.size)).reshape(batch, n)
         places = index.astype(np.int32).reshape(batch, n) - 1
-        self._run("update_using_indices", output_states, delta_states, State(mu_obs, var_obs), places)
+        self._run("update_using_indices", output_states, delta_states, observed, places)
 
-    def update_heteros(self, output_states: BaseHiddenStates, mu_obs, delta_states: BaseDeltaStates) -> None:
+    def update_heteros(self, output_states: BaseHiddenStates, mu_obs: ArrayLike, delta_states: BaseDeltaStates) -> None:
         """Observations whose noise variance the network predicts (AGVI): outputs in pairs [mean, noise variance].
 
         The last layers are Linear(..., 2 k) and `EvenExp`. Predictions: mean = mu[0::2], total variance =
@@ -91,11 +96,13 @@ class OutputUpdater:
         """
         if output_states.actual_size % 2:
             raise ValueError(f"update_heteros needs outputs in pairs, the network has {output_states.actual_size}")
-        mu_obs = _observations(mu_obs, output_states.size // 2)
-        self._run("update_heteros", output_states, delta_states, State(mu_obs, None))
+        observed = State(_observations(mu_obs, output_states.size // 2), None)
+        self._run("update_heteros", output_states, delta_states, observed)
 
     @staticmethod
-    def _run(name: str, states: BaseHiddenStates, deltas: BaseDeltaStates, observed: State, *places) -> None:
+    def _run(
+        name: str, states: BaseHiddenStates, deltas: BaseDeltaStates, observed: State, *places: np.ndarray
+    ) -> None:
         """Calls the kernel `name` where the states are; the deltas go there, the observations are sent there."""
         kernels = get_kernels(states.device)
         deltas.move(states.device)
@@ -106,7 +113,7 @@ class OutputUpdater:
         getattr(kernels.output_update, name)(states.complete(), observed, *map(place, places), delta)
 
 
-def _observations(values, size: int) -> np.ndarray:
+def _observations(values: ArrayLike, size: int) -> np.ndarray:
     observations = flat_float32(values, "mu_obs", size)
     infinite = np.count_nonzero(np.isinf(observations))
     if infinite:
@@ -114,7 +121,7 @@ def _observations(values, size: int) -> np.ndarray:
     return observations
 
 
-def _variances(values, size: int) -> np.ndarray:
+def _variances(values: ArrayLike, size: int) -> np.ndarray:
     variances = flat_float32(values, "var_obs", size)
     if not np.all(variances >= 0):
         raise ValueError(f"var_obs are variances and must not be negative or NaN, the smallest is {variances.min()}")

@@ -1,105 +1,153 @@
 """The parameters of one layer: named views into flat rows of means, variances and batch sums."""
 
+from __future__ import annotations
+
 from functools import partial
+from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
 
 from pytagi_ddp.kernels import get_kernels
+from pytagi_ddp.kernels.protocol import ArrayFunctions
 from pytagi_ddp.kernels.tensors import Array, Tensor
 from pytagi_ddp.nn.validate import check_finite, check_variances
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from pytagi_ddp.nn.layer import BaseLayer
+
+Part = Literal["w", "b"]  # weights or biases
+Moment = Literal["mu", "var"]
 
 
 class Parameters:
     """Weights and biases of a layer, as views into rows that may belong to the whole network.
 
     Args:
-        rows: (mu, var, g, h), flat arrays of one length: weights, then biases.
+        rows: flat arrays of one length: weights, then biases.
         weight_shape: shape of the weights; biases are flat.
         array: the array functions of the device that holds the rows; None: of the host.
 
     Attributes:
         w, b: the weights and the biases; None where there are no biases.
-        no_deltas: g and h are zeros that nothing has been written to.
+        no_deltas: the batch sums are zeros that nothing has been written to.
     """
 
     no_deltas = False
 
-    def __init__(self, rows: tuple[Array, Array, Array, Array], weight_shape: tuple[int, ...], array=None):
+    def __init__(self, rows: Tensor, weight_shape: tuple[int, ...], array: ArrayFunctions | None = None):
         self.rows = rows
         self._array = array or get_kernels("cpu").array
         self.weight_shape = weight_shape
-        self.num_weights = int(np.prod(weight_shape))
-        self.num_biases = rows[0].size - self.num_weights
-        n = self.num_weights
-        self.w = Tensor(*(row[:n].reshape(weight_shape) for row in rows))
-        self.b = Tensor(*(row[n:] for row in rows)) if self.num_biases else None
+        self.num_weights = n = int(np.prod(weight_shape))
+        self.num_biases = len(self) - n
+        self._flat: dict[Part, Tensor] = {"w": Tensor(*(r[:n] for r in rows)), "b": Tensor(*(r[n:] for r in rows))}
+        self.w = Tensor(*(row.reshape(weight_shape) for row in self._flat["w"]))
+        self.b = self._flat["b"] if self.num_biases else None
 
     @classmethod
     def from_prior(
         cls,
         prior: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
         weight_shape: tuple[int, ...],
-    ) -> "Parameters":
+    ) -> Parameters:
         """Host arrays of their own from (mu_w, var_w, mu_b, var_b); deltas are zero."""
         mu_w, var_w, mu_b, var_b = prior
         mu, var = (np.concatenate([w, b]) if b.size else w for w, b in ((mu_w, mu_b), (var_w, var_b)))
         zeros = partial(np.zeros, mu.size, np.float32)  # memory that no page is fetched for before it is written to
-        drawn = cls((mu, var, zeros(), zeros()), weight_shape)
+        drawn = cls(Tensor(mu, var, zeros(), zeros()), weight_shape)
         drawn.no_deltas = True
         return drawn
 
     def __len__(self) -> int:
-        return self.rows[0].size
+        return self.rows.mu.size
 
-    def detached(self) -> "Parameters":
+    def detached(self) -> Parameters:
         """A copy on the host that shares no memory with the network."""
-        return Parameters(tuple(map(self._array.to_host, self.rows)), self.weight_shape)
+        return Parameters(Tensor(*map(self._array.to_host, self.rows)), self.weight_shape)
 
-    def __getstate__(self):
-        return (self.rows, self.weight_shape)
+    def __getstate__(self) -> tuple[Tensor, tuple[int, ...]]:
+        return self.rows, self.weight_shape
 
-    def __setstate__(self, state):
-        self.__init__(*state)
+    def __setstate__(self, state: tuple[Tensor, tuple[int, ...]]) -> None:
+        self.__init__(*state)  # type: ignore[misc]
 
-    def _part(self, field: str) -> slice:
-        return slice(0, self.num_weights) if field.endswith("_w") else slice(self.num_weights, None)
+    @property
+    def views(self) -> tuple[Array, Array, Array, Array]:
+        """mu_w, var_w, mu_b and var_b where they live, flat."""
+        w, b = self._flat["w"], self._flat["b"]
+        return w.mu, w.var, b.mu, b.var
 
-    def view(self, field: str) -> Array:
-        """`mu_w`, `var_b`, ... where it lives."""
-        return self.rows[0 if field.startswith("mu") else 1][self._part(field)]
+    def moments(self, part: Part, which: Moment) -> np.ndarray:
+        """Means or variances, flat: on the CPU a view, from a GPU a copy."""
+        return self._array.visible(getattr(self._flat[part], which))
 
-    def read(self, field: str) -> Array:
-        """`mu_w`, `var_b`, ...: a view (from a GPU: a copy). `delta_mu_w`, ...: s g or s^2 h, a read-only array."""
-        visible = self._array.visible
-        if not field.startswith("delta"):
-            return visible(self.view(field))
-        _, var, g, h = self.rows
-        part = self._part(field)
-        s = visible(var[part])
-        delta = s * visible(g[part]) if field.startswith("delta_mu") else s * s * visible(h[part])
-        delta.flags.writeable = False  # a change could not reach the sums: assign to the attribute instead
+    def _sums(self, part: Part, which: Moment) -> tuple[Array, np.ndarray]:
+        """Batch sums where they live, and the factor that makes deltas of them: s, or s^2 for variances."""
+        _, _, delta_mu_sum, delta_var_sum = self._flat[part]
+        s = self.moments(part, "var")
+        return (delta_mu_sum, s) if which == "mu" else (delta_var_sum, s * s)
+
+    def deltas(self, part: Part, which: Moment) -> np.ndarray:
+        """s g or s^2 h, a read-only array: a change could not reach the sums (`set_deltas` does)."""
+        sums, factor = self._sums(part, which)
+        delta = factor * self._array.visible(sums)
+        delta.flags.writeable = False
         return delta
 
-    def write(self, field: str, values) -> None:
-        """Assigns means, variances or (scaled) deltas.
+    def set_moments(self, part: Part, which: Moment, values: ArrayLike) -> None:
+        """Assigns means or variances.
 
         Raises:
-            ValueError: wrong number of values, a mean or variance that is not finite, or a negative variance.
+            ValueError: wrong number of values, one that is not finite, or a negative variance.
         """
-        mu, var, g, h = self.rows
-        part = self._part(field)
-        values = np.asarray(values, np.float32).reshape(-1)
-        if values.size != mu[part].size:
-            raise ValueError(f"{field} has {mu[part].size} values, got {values.size}")
-        if not field.startswith("delta"):
-            check_finite(values, field)
-        if field.startswith("var"):
-            check_variances(values, field)
-        if field.startswith("delta"):
-            self.no_deltas = False
-            s = self._array.visible(var[part])
-            known = s > 0  # a parameter without variance cannot change
-            sums, factor = (g, s) if field.startswith("delta_mu") else (h, s * s)
-            self._array.copy(np.divide(values, factor, where=known, out=np.zeros_like(s)), sums[part])
-        else:
-            self._array.copy(values, self.view(field))
+        name = f"{which}_{part}"
+        array = self._fitting(name, values, part)
+        check_finite(array, name)
+        if which == "var":
+            check_variances(array, name)
+        self._array.copy(array, getattr(self._flat[part], which))
+
+    def set_deltas(self, part: Part, which: Moment, values: ArrayLike) -> None:
+        """Assigns (scaled) deltas.
+
+        Raises:
+            ValueError: wrong number of values.
+        """
+        array = self._fitting(f"delta_{which}_{part}", values, part)
+        self.no_deltas = False
+        sums, factor = self._sums(part, which)
+        known = self.moments(part, "var") > 0  # a parameter without variance cannot change
+        self._array.copy(np.divide(array, factor, where=known, out=np.zeros_like(factor)), sums)
+
+    def _fitting(self, name: str, values: ArrayLike, part: Part) -> np.ndarray:
+        array, size = np.asarray(values, np.float32).reshape(-1), self._flat[part].mu.size
+        if array.size != size:
+            raise ValueError(f"{name} has {size} values, got {array.size}")
+        return array
+
+
+class ParameterValues:
+    """An attribute of layers such as `mu_w` or `delta_var_b`: flat values, none without parameters; assignable."""
+
+    def __init__(self, part: Part, which: Moment, deltas: bool = False):
+        self._what, self._deltas = (part, which), deltas
+
+    @overload
+    def __get__(self, layer: None, owner: type) -> ParameterValues: ...
+    @overload
+    def __get__(self, layer: BaseLayer, owner: type | None = None) -> np.ndarray: ...
+    def __get__(self, layer: BaseLayer | None, owner: type | None = None) -> ParameterValues | np.ndarray:
+        if layer is None:
+            return self
+        p = layer.parameters
+        if p is None:
+            return np.zeros(0, np.float32)
+        return p.deltas(*self._what) if self._deltas else p.moments(*self._what)
+
+    def __set__(self, layer: BaseLayer, values: ArrayLike) -> None:
+        p = layer.parameters
+        if p is None:
+            raise AttributeError(f"{layer.get_layer_info()} has no parameters of its own")
+        p.set_deltas(*self._what, values) if self._deltas else p.set_moments(*self._what, values)

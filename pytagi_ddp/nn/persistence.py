@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
@@ -19,7 +20,7 @@ from pytagi_ddp.nn.validate import check_finite, check_variances, flat_float32
 
 if TYPE_CHECKING:
     from pytagi_ddp.nn.layer import BaseLayer
-    from pytagi_ddp.nn.sequential import Sequential
+    from pytagi_ddp.nn.network_parameters import NetworkParameters
 
 FIELDS = ("mu_w", "var_w", "mu_b", "var_b")
 KINDS = ("running", "carried")  # suffixes of the entries of what a layer keeps and does not learn
@@ -36,14 +37,14 @@ class StateDict(dict):
     layer carries from call to call under `<key>.carried`. `==` compares all arrays.
     """
 
-    def __eq__(self, other) -> bool:
+    def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, dict)
             and self.keys() == other.keys()
             and all(len(self[k]) == len(other[k]) and all(map(np.array_equal, self[k], other[k])) for k in self)
         )
 
-    def __ne__(self, other) -> bool:
+    def __ne__(self, other: object) -> bool:
         return not self == other
 
     __hash__ = None
@@ -53,7 +54,7 @@ def state_names(leaf: "BaseLayer", kind: str) -> list[str]:
     return [tensor.name for tensor in leaf.state_tensors() if tensor.kind == kind]
 
 
-def state_dict(model: "Sequential", carried: bool = False) -> StateDict:
+def state_dict(model: "NetworkParameters", carried: bool = False) -> StateDict:
     host = model.kernels.array.to_host
     result = StateDict()
     for key, leaf in model.named_leaves():
@@ -66,7 +67,7 @@ def state_dict(model: "Sequential", carried: bool = False) -> StateDict:
     return result
 
 
-def load_state_dict(model: "Sequential", values: dict) -> None:
+def load_state_dict(model: "NetworkParameters", values: dict) -> None:
     """Checks everything before it changes anything; entries of what is not learned may be missing (pytagi)."""
     given = {re.sub(r"^(\w+?)Cuda(?=\.)", r"\1", key): value for key, value in values.items()}
     checked: list[tuple] = []
@@ -78,7 +79,7 @@ def load_state_dict(model: "Sequential", values: dict) -> None:
                 raise KeyError(f"the state dict has no {key!r}; it has {sorted(given)}")
             sizes = {field: getattr(leaf, field).size for field in FIELDS}
             arrays = _entry(key, given[key], sizes, variances=FIELDS[1::2])
-            checked += [(leaf.parameters.view(field), arrays[field]) for field in FIELDS]
+            checked += zip(leaf.parameters.views, arrays.values(), strict=True)
         for kind in KINDS:
             tensors = [tensor for tensor in leaf.state_tensors() if tensor.kind == kind]
             entry = f"{key}.{kind}"
@@ -94,7 +95,9 @@ def load_state_dict(model: "Sequential", values: dict) -> None:
         model.kernels.array.copy(array, target)
 
 
-def _entry(key: str, value, sizes: dict[str, int], variances: Sequence[str]) -> dict[str, np.ndarray]:
+def _entry(
+    key: str, value: Sequence[ArrayLike], sizes: dict[str, int], variances: Sequence[str]
+) -> dict[str, np.ndarray]:
     """The arrays of one entry by name; behind those with a name, empty ones may stand."""
     expected = max(len(FIELDS), len(sizes))
     if len(value) != expected:
@@ -109,7 +112,7 @@ def _entry(key: str, value, sizes: dict[str, int], variances: Sequence[str]) -> 
     return arrays
 
 
-def to_bytes(model: "Sequential", extra: dict[str, str] | None = None, carried: bool = False) -> bytes:
+def to_bytes(model: "NetworkParameters", extra: dict[str, str] | None = None, carried: bool = False) -> bytes:
     """The network as one safetensors file in memory; `extra` joins its metadata. Equal networks give equal bytes."""
     tensors = {}
     names = entry_names(model)
@@ -123,7 +126,7 @@ def to_bytes(model: "Sequential", extra: dict[str, str] | None = None, carried: 
     return b"".join((len(text).to_bytes(8, "little"), text, values))
 
 
-def entry_names(model: "Sequential") -> dict[str, Sequence[str]]:
+def entry_names(model: "NetworkParameters") -> dict[str, Sequence[str]]:
     """Names of the arrays of every entry that a state dict of the network may have."""
     names: dict[str, Sequence[str]] = {}
     for key, leaf in model.named_leaves():
@@ -166,14 +169,14 @@ def read(data: bytes, what: str) -> Contents:
     return Contents(what, header.get("__metadata__", {}), tensors, _checksum(values))
 
 
-def from_bytes(model: "Sequential", data: bytes, what: str) -> dict[str, str]:
+def from_bytes(model: "NetworkParameters", data: bytes, what: str) -> dict[str, str]:
     """Takes the values of `to_bytes` and returns the metadata; `what` names the source in errors."""
     contents = read(data, what)
     take(model, contents)
     return contents.metadata
 
 
-def take(model: "Sequential", contents: Contents) -> None:
+def take(model: "NetworkParameters", contents: Contents) -> None:
     """Takes the values of a file.
 
     Raises:
@@ -201,7 +204,7 @@ def take(model: "Sequential", contents: Contents) -> None:
     _load_checked(model, given, what)
 
 
-def _check_architecture(model: "Sequential", meta: dict[str, str], what: str) -> None:
+def _check_architecture(model: "NetworkParameters", meta: dict[str, str], what: str) -> None:
     """Raises ValueError naming the first layer, and its setting, in which a file differs from the network."""
     if meta.get("format") == FORMAT:
         try:
@@ -217,7 +220,7 @@ def _check_architecture(model: "Sequential", meta: dict[str, str], what: str) ->
         raise ValueError(f"{what} has another architecture: {setting} is {theirs} there and {ours} here")
 
 
-def _load_checked(model: "Sequential", values: dict, what: str) -> None:
+def _load_checked(model: "NetworkParameters", values: dict, what: str) -> None:
     """`load_state_dict` of what a file held; errors name the file."""
     try:
         load_state_dict(model, values)
@@ -225,11 +228,11 @@ def _load_checked(model: "Sequential", values: dict, what: str) -> None:
         raise ValueError(f"{what}: {error.args[0]}") from error
 
 
-def save(model: "Sequential", filename: str | Path, carried: bool = False) -> None:
+def save(model: "NetworkParameters", filename: str | Path, carried: bool = False) -> None:
     atomic_write(filename, to_bytes(model, carried=carried))
 
 
-def load(model: "Sequential", filename: str | Path) -> None:
+def load(model: "NetworkParameters", filename: str | Path) -> None:
     data = Path(filename).read_bytes()
     if data[8:9] == b"{":
         from_bytes(model, data, str(filename))
@@ -237,14 +240,14 @@ def load(model: "Sequential", filename: str | Path) -> None:
         _load_checked(model, pytagi_format.parse(model, data, str(filename)), str(filename))
 
 
-def save_csv(model: "Sequential", prefix: str | Path) -> None:
+def save_csv(model: "NetworkParameters", prefix: str | Path) -> None:
     columns = zip(*model.parameters(), strict=True)
     for suffix, arrays in zip(CSV_SUFFIXES, columns, strict=True):
         text = "".join(f"{value:.9g}\n" for value in np.concatenate(arrays))
         atomic_write(f"{prefix}{suffix}", text.encode())
 
 
-def load_csv(model: "Sequential", prefix: str | Path) -> None:
+def load_csv(model: "NetworkParameters", prefix: str | Path) -> None:
     leaves = [(key, leaf) for key, leaf in model.named_leaves() if leaf.parameters is not None]
     columns = []
     for suffix, field in zip(CSV_SUFFIXES, FIELDS, strict=True):

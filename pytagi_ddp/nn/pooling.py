@@ -19,11 +19,11 @@ class _Pool2d(BaseLayer):
         if padding >= kernel_size:
             raise ValueError(f"{self.name}: padding {padding} leaves windows of {kernel_size} without a pixel")
 
-    def expects(self, shape: Shape) -> Shape:
-        return as_image(self.name, shape, None, 0, 0).ordered(channels_last=True)
+    def input_shape(self, shape: Shape) -> Shape:
+        return as_image(self.name, shape, 0, 0, 0).ordered(channels_last=True)
 
     def _infer_output(self, shape: Shape) -> Shape:
-        return self.window.slide(shape.image, shape.image[0])
+        return self.window.slide(shape, shape.channels)
 
     def settings(self) -> dict[str, Any]:
         return self.window.settings()

@@ -17,6 +17,8 @@ from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.output_updater import OutputUpdater
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from pytagi_ddp.nn.sequential import Sequential
 
 BETWEEN, STEP = "between layers", "parameter step"
@@ -84,7 +86,7 @@ class _Watch:
         self._start = 0.0
         self.seconds: defaultdict[Any, float] = defaultdict(float)
 
-    def __call__(self, name: Any, function: Callable, *args) -> Any:
+    def __call__(self, name: Any, function: Callable, *args: Any) -> Any:
         self._inside, start = 0.0, self._now()
         result = function(*args)
         self.seconds[name] += self._now() - start - self._inside
@@ -103,16 +105,15 @@ class _Watch:
         return time.perf_counter()
 
 
-def profile(net: Sequential, x, y=None, repeat: int = 3) -> Profile:
+def profile(net: Sequential, x: ArrayLike, y: ArrayLike | None = None, repeat: int = 3) -> Profile:
     """`Sequential.profile`."""
     if repeat < 1:
         raise ValueError(f"profile needs at least one round, got repeat={repeat}")
     net = copy.deepcopy(net)
     net.train()
-    array = net.kernels.array
     leaves = dict(net.named_leaves())
     keys = {leaf: key for key, leaf in leaves.items()}
-    watch = _Watch(array.synchronize if array.asynchronous else lambda: None, keys)
+    watch = _Watch(net.kernels.array.synchronize, keys)
     net.add_hook(watch.before, watch.after)
     updater = OutputUpdater(net.device)
 

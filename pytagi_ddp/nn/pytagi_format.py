@@ -13,10 +13,11 @@ from pytagi_ddp.nn.activation import Activation
 from pytagi_ddp.nn.layer_norm import LayerNorm
 
 if TYPE_CHECKING:
-    from pytagi_ddp.nn.sequential import Sequential
+    from pytagi_ddp.nn.layer import BaseLayer
+    from pytagi_ddp.nn.network_parameters import NetworkParameters
 
 
-def parse(model: "Sequential", data: bytes, what: str) -> dict:
+def parse(model: "NetworkParameters", data: bytes, what: str) -> dict:
     """The state dict of `model` in the file contents `data`; `what` names the file in errors.
 
     Raises:
@@ -63,6 +64,6 @@ def parse(model: "Sequential", data: bytes, what: str) -> dict:
     return result
 
 
-def _header(leaf) -> bytes:
+def _header(leaf: "BaseLayer") -> bytes:
     info = leaf.get_layer_info().encode()
     return len(info).to_bytes(8, "little") + info

@@ -1,8 +1,8 @@
 """Blocks whose activations are computed again in the backward pass instead of being kept."""
 
 from collections.abc import Iterator
-from types import ModuleType
 
+from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.state import Array, Delta, DeltaPool, State
@@ -17,13 +17,13 @@ class BlockMemory:
         holder: the block whose activations lie here.
     """
 
-    def __init__(self, kernels: ModuleType):
+    def __init__(self, kernels: Kernels):
         self.holder: BaseLayer | None = None
         self._empty = kernels.array.empty
         self._arrays: dict[tuple, Array] = {}
         self._taken = 0
 
-    def hand_to(self, block: BaseLayer) -> None:
+    def begin(self, block: BaseLayer) -> None:
         """Begins a pass through `block`."""
         self.holder, self._taken = block, 0
 
@@ -50,12 +50,12 @@ class Recomputed(BaseLayer):
 
     name = "Recomputed"
     is_leaf = False
+    memory: BlockMemory  # of the block, from the chain; what this layer keeps lies in buffers of its own
 
     def __init__(self, block: BaseLayer):
         super().__init__()
         self.block = block
         self.in_shape, self.out_shape = block.in_shape, block.out_shape
-        self.memory: BlockMemory | None = None  # of the block; what this layer keeps lies in buffers of its own
         self._before: list[Array] = []  # what its layers carried into the last forward pass
 
     def set_hooks(self, hooks: LeafHooks | None) -> None:
@@ -64,13 +64,13 @@ class Recomputed(BaseLayer):
     def leaves(self) -> Iterator[BaseLayer]:
         return self.block.leaves()
 
-    def attach(self, kernels: ModuleType) -> None:
+    def attach(self, kernels: Kernels) -> None:
         super().attach(kernels)
         self.block.attach(kernels)
 
     def forward(self, state: State) -> State:
         self._input = state
-        self.memory.hand_to(self)
+        self.memory.begin(self)
         self._before = self._copies_of_carried()
         out = self.block.forward(state)
         kept = (None if a is None else self._buffer(name, *a.shape) for name, a in zip(State._fields, out, strict=True))
@@ -82,16 +82,16 @@ class Recomputed(BaseLayer):
 
     def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
         if self.memory.holder is not self:
-            self.memory.hand_to(self)
+            self.memory.begin(self)
             after = self._copies_of_carried()
             self._set_carried(self._before)  # the block has to begin where it began the first time
             for leaf in self.block.leaves():
-                leaf.again = True
+                leaf.recomputing = True
             try:
                 self.block.forward(self._input)
             finally:
                 for leaf in self.block.leaves():
-                    leaf.again = False
+                    leaf.recomputing = False
                 self._set_carried(after)
         return self.block.backward(delta, pool, need_input, accumulate)
 
@@ -111,7 +111,9 @@ class Recomputed(BaseLayer):
             self.kernels.array.copy(source, target)
 
     def __getstate__(self) -> dict:
-        return super().__getstate__() | {"memory": None, "_before": []}
+        state = super().__getstate__()
+        state.pop("memory", None)
+        return state | {"_before": []}
 
 
 def is_block(layer: BaseLayer) -> bool:

@@ -1,15 +1,18 @@
 """Residual block."""
 
 from collections.abc import Iterator
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn.chain import listing
 from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.layer_block import LayerBlock
 from pytagi_ddp.nn.recompute import BlockMemory
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, apply_jacobian
+
+if TYPE_CHECKING:
+    from pytagi_ddp.nn.sequential import Sequential
 
 
 class ResNetBlock(BaseLayer):
@@ -40,8 +43,8 @@ class ResNetBlock(BaseLayer):
         if shortcut is not None:
             self._branches.append(shortcut if isinstance(shortcut, LayerBlock) else LayerBlock(shortcut))
 
-    def first_input(self) -> Shape | None:
-        return next((shape for b in self._branches if (shape := b.first_input()) is not None), None)
+    def default_input_shape(self) -> Shape | None:
+        return next((shape for b in self._branches if (shape := b.default_input_shape()) is not None), None)
 
     def _infer_output(self, shape: Shape) -> Shape:
         for branch in self._branches:
@@ -60,24 +63,24 @@ class ResNetBlock(BaseLayer):
                 branch.build(shape)
         return target
 
-    def claim(self, owner: object) -> None:
+    def claim(self, owner: "Sequential") -> None:
         super().claim(owner)
         for branch in self._branches:
             branch.claim(owner)
 
-    def release(self, owner: object) -> None:
+    def release(self, owner: "Sequential") -> None:
         super().release(owner)
         for branch in self._branches:
             branch.release(owner)
 
-    def attach(self, kernels: ModuleType) -> None:
+    def attach(self, kernels: Kernels) -> None:
         super().attach(kernels)
         for branch in self._branches:
             branch.attach(kernels)
 
-    def lend(self, memory: BlockMemory | None) -> None:
+    def set_workspace(self, memory: BlockMemory | None) -> None:
         for branch in self._branches:
-            branch.lend(memory)
+            branch.set_workspace(memory)
 
     def set_hooks(self, hooks: LeafHooks | None) -> None:
         for branch in self._branches:
@@ -112,6 +115,7 @@ class ResNetBlock(BaseLayer):
         return State(main.mu, main.var)
 
     def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
+        second: Delta | None
         if self.shortcut is None:
             if not need_input:
                 return self._branch_backward(0, delta, pool, need_input, accumulate)
@@ -120,7 +124,7 @@ class ResNetBlock(BaseLayer):
         else:
             second = self._branch_backward(1, pool.take_copy(delta), pool, need_input, accumulate)
         first = self._branch_backward(0, delta, pool, need_input, accumulate)
-        if first is None:
+        if first is None or second is None:
             return None
         add = self.kernels.elementwise.add
         add(first.mu, second.mu, first.mu)
@@ -128,7 +132,9 @@ class ResNetBlock(BaseLayer):
         pool.give(second)
         return first
 
-    def _branch_backward(self, which: int, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool):
+    def _branch_backward(
+        self, which: int, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool
+    ) -> Delta | None:
         apply_jacobian(self.kernels, delta, self._ends[which])
         return self._branches[which].backward(delta, pool, need_input, accumulate)
 

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pytagi_ddp import cuda
 from pytagi_ddp.kernels import get_kernels
@@ -98,7 +99,7 @@ class Sequential(NetworkParameters):
     def _build(self) -> None:
         for layer in self.layers:
             layer.claim(self)
-        shape = self._chain.first_input()
+        shape = self._chain.default_input_shape()
         if shape is None:
             raise ValueError("the size of the input is unknown: start with a layer that states it, such as Linear")
         self.in_shape = shape
@@ -148,7 +149,9 @@ class Sequential(NetworkParameters):
 
     # -- training ---------------------------------------------------------------------------------------------
 
-    def forward(self, mu_x, var_x=None) -> tuple[np.ndarray, np.ndarray]:
+    def forward(
+        self, mu_x: ArrayLike | BaseHiddenStates, var_x: ArrayLike | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Propagates means and variances of a batch.
 
         Args:
@@ -172,7 +175,7 @@ class Sequential(NetworkParameters):
 
     __call__ = forward
 
-    def _run(self, mu_x, var_x=None) -> State:
+    def _run(self, mu_x: ArrayLike | BaseHiddenStates, var_x: ArrayLike | None = None) -> State:
         """`forward`, without the copies of the result."""
         state = self._input.state(mu_x, var_x)
         self._trained_batch = 0  # if a layer raises, buffers hold parts of two batches: no way back
@@ -198,14 +201,14 @@ class Sequential(NetworkParameters):
             if (old_batch, old_training) == (batch, training) and old_state is state:
                 return
         for leaf in self.arena.leaves:
-            leaf.again = True
+            leaf.recomputing = True
         try:
             self._walk_forward(self._last_pass)
         finally:
             for leaf in self.arena.leaves:
-                leaf.again = False
+                leaf.recomputing = False
 
-    def pass_forward(self, mu_x) -> State:
+    def pass_forward(self, mu_x: ArrayLike | BaseHiddenStates) -> State:
         """A forward pass for its own sake: no output is kept, and no backward pass can follow."""
         state = self._input.state(mu_x)
         self._trained_batch = 0
@@ -292,7 +295,7 @@ class Sequential(NetworkParameters):
             raise ValueError(f"input_delta_z_buffer holds {source.size} deltas, the batch has {batch} x {out_size}")
         self._pool.reserve(batch * self._widest())
         source.move(self.device)
-        start, end = source.arrays, ()
+        start, end = source.arrays, None
         if self.input_state_update:
             self.output_delta_z_buffer.set_size(batch * self.in_shape.size, batch)
             end = self.output_delta_z_buffer.arrays
@@ -300,19 +303,19 @@ class Sequential(NetworkParameters):
         key = (batch, self.input_state_update, accumulate)
         walk = partial(self._backward, start, end, accumulate)
         name = "backward, adding" if accumulate else "backward"
-        self._run_part(name, key, (*start, *end), walk, self._remember_last_pass)
+        self._run_part(name, key, (*start, *(end or ())), walk, self._remember_last_pass)
         end_memory = self.output_delta_z_buffer.memory if end else None
         self._express.offer_backward(self._graphs.plan, key[1:], source.memory, end_memory)
         self.pending.passed(batch)
 
-    def _backward(self, start: tuple[Array, Array], end: tuple[Array, ...], accumulate: bool) -> None:
+    def _backward(self, start: tuple[Array, Array], end: tuple[Array, Array] | None, accumulate: bool) -> None:
         """From the deltas `start` at the output to the deltas `end` at the input, if these are asked for."""
         copy = self.kernels.array.copy
         delta = self._pool.take(*start[0].shape)
         copy(start[0], delta.mu)
         copy(start[1], delta.var)
-        into = self._chain.backward(delta, self._pool, bool(end), accumulate)
-        if into is not None:
+        into = self._chain.backward(delta, self._pool, end is not None, accumulate)
+        if into is not None and end is not None:
             copy(into.mu, end[0])
             copy(into.var, end[1])
             self._pool.give(into)
@@ -369,7 +372,9 @@ class Sequential(NetworkParameters):
 
     # -- results ----------------------------------------------------------------------------------------------
 
-    def predict(self, x, batch_size: int = 256, var_x=None) -> tuple[np.ndarray, np.ndarray]:
+    def predict(
+        self, x: ArrayLike, batch_size: int = 256, var_x: ArrayLike | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Means and variances of the outputs for any number of samples, in evaluation mode, batch by batch.
 
         Args:
@@ -388,7 +393,7 @@ class Sequential(NetworkParameters):
         if mu_x.size % inputs:
             raise ValueError(f"x holds {mu_x.size} values, not a whole number of samples of {inputs} inputs")
         mu_x = mu_x.reshape(-1, inputs)
-        var_x = None if var_x is None else flat_float32(var_x, "var_x", mu_x.size).reshape(-1, inputs)
+        variances = None if var_x is None else flat_float32(var_x, "var_x", mu_x.size).reshape(-1, inputs)
         n = len(mu_x)
         mu, var = np.empty((2, n, self.out_shape.size), np.float32)
         training, carried = self.training, self.kernels.array.snapshot(self.arena.carried)
@@ -396,7 +401,7 @@ class Sequential(NetworkParameters):
         try:
             for i in range(0, n, batch_size):
                 rows = slice(i, i + batch_size)
-                out = self._run(mu_x[rows], None if var_x is None else var_x[rows])
+                out = self._run(mu_x[rows], None if variances is None else variances[rows])
                 self.kernels.array.copy(out.mu, mu[rows])
                 self.kernels.array.copy(out.var, var[rows])
         finally:
@@ -420,7 +425,7 @@ class Sequential(NetworkParameters):
         deltas = self.output_delta_z_buffer
         return np.array(deltas.delta_mu), np.array(deltas.delta_var)
 
-    def set_delta_z(self, delta_mu, delta_var) -> None:
+    def set_delta_z(self, delta_mu: ArrayLike, delta_var: ArrayLike) -> None:
         """Sets the deltas at the output, where `backward` starts."""
         self.input_delta_z_buffer.delta_mu = delta_mu
         self.input_delta_z_buffer.delta_var = delta_var
@@ -479,7 +484,11 @@ class Sequential(NetworkParameters):
 
     def set_threads(self, num_threads: int) -> None:
         """Threads of all CPU work of this process, BLAS included."""
-        get_kernels("cpu").threads.set_threads(num_threads)
+        from pytagi_ddp.kernels.cpu.threads import (
+            set_threads,  # here, because `import pytagi_ddp` shall not wait for it
+        )
+
+        set_threads(num_threads)
 
     def __getstate__(self) -> dict:
         state = self.__dict__.copy()

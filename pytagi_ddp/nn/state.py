@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Array, Delta, State
 
 
@@ -29,12 +30,28 @@ class Shape:
         return replace(self, channels_last=channels_last and self.image is not None)
 
     @property
+    def channels(self) -> int:
+        """Of the image; 0 for flat units, as `height` and `width`."""
+        return self.image[0] if self.image else 0
+
+    @property
+    def height(self) -> int:
+        return self.image[1] if self.image else 0
+
+    @property
+    def width(self) -> int:
+        return self.image[2] if self.image else 0
+
+    @property
     def order_matters(self) -> bool:
         """False where channels-first and channels-last are the same memory."""
-        return self.image is not None and self.image[0] > 1 and self.image[1] * self.image[2] > 1
+        return self.channels > 1 and self.height * self.width > 1
 
     def __str__(self) -> str:
         return f"{self.size}" if self.image is None else "x".join(map(str, self.image))
+
+
+UNKNOWN = Shape(0)  # of a layer that is not part of a network yet
 
 
 @dataclass(frozen=True)
@@ -58,7 +75,7 @@ class StateTensor:
     variance: bool = False
 
 
-def apply_jacobian(kernels, delta: Delta, state: State) -> None:
+def apply_jacobian(kernels: Kernels, delta: Delta, state: State) -> None:
     """Takes deltas through the activation that made `state`: times J and J^2, in place."""
     if state.jcb is not None:
         kernels.elementwise.apply_jacobian(delta, state.jcb)
@@ -67,7 +84,7 @@ def apply_jacobian(kernels, delta: Delta, state: State) -> None:
 class DeltaPool:
     """Blocks of memory for deltas, taken and given back during a backward pass and kept between passes."""
 
-    def __init__(self, kernels):
+    def __init__(self, kernels: Kernels):
         self._array = kernels.array
         self._capacity = 0
         self._free: list[Array] = []

@@ -1,9 +1,10 @@
 """Checks of arrays that come from outside."""
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 
-def flat_float32(values, what: str, size: int | None = None) -> np.ndarray:
+def flat_float32(values: ArrayLike, what: str, size: int | None = None) -> np.ndarray:
     """`values` of any real dtype, shape and strides as a flat float32 array.
 
     Raises:

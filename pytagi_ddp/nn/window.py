@@ -55,33 +55,31 @@ class Window(NamedTuple):
             )
         return steps + 1
 
-    def slide(self, image: tuple[int, int, int], channels: int) -> Shape:
-        return Shape.of_image(channels, self.output(image[1]), self.output(image[2]))
+    def slide(self, shape: Shape, channels: int) -> Shape:
+        return Shape.of_image(channels, self.output(shape.height), self.output(shape.width))
 
 
-def as_image(layer: str, shape: Shape, channels: int | None, width: int, height: int) -> Shape:
-    """`shape` as the image that a layer expects: `channels`, and width and height where it states them (not 0).
+def as_image(layer: str, shape: Shape, channels: int, width: int, height: int) -> Shape:
+    """`shape` as the image that a layer takes: channels, width and height are those that it states, else 0.
 
     Raises:
         ValueError: `shape` is no such image.
     """
     image = shape.image
-    stated = (channels, height, width)
     if image is None:
-        if not all(stated) or channels * height * width != shape.size:
+        if channels * height * width != shape.size:
             raise ValueError(
                 f"{layer} needs an image: give in_width and in_height so that channels x height x width = {shape.size} "
                 f"(got {channels} x {height} x {width})"
             )
-        image = stated
+        image = (channels, height, width)
     elif width and height and image[1:] != (height, width):
         raise ValueError(f"{layer} has in_height {height} and in_width {width}, the layer before gives {shape}")
-    if channels is not None and image[0] != channels:
+    if channels and image[0] != channels:
         raise ValueError(f"{layer} needs {channels} channels, the layer before gives {shape}")
     return Shape(shape.size, image, shape.channels_last)
 
 
 def pixels(units: Units, shape: Shape) -> Units:
     """Arrays of (batch, units) as (batch, height, width, channels)."""
-    channels, height, width = shape.image
-    return units.reshape(-1, height, width, channels)
+    return units.reshape(-1, shape.height, shape.width, shape.channels)

@@ -121,6 +121,7 @@ def test_a_peer_may_live_elsewhere(monkeypatch):
         OWN: sys.executable,
         "pytagi_ddp mixed": sys.executable,
         "pytagi_ddp recomputed": sys.executable,
+        "pytagi_ddp walked": sys.executable,
         "pytagi": "/here/python",
         "torch TAGI": "/there/python",
         "torch SGD": "/there/python",

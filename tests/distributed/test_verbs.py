@@ -1,7 +1,10 @@
 """The verbs without MPI: one process, no launcher."""
 
+import inspect
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,17 +37,17 @@ def test_verbs_name_initialize(backend):
     verbs = [
         dist.rank,
         dist.local_rank,
-        dist.total_workers,
+        dist.world_size,
         dist.barrier,
-        lambda backend: dist.allreduce(backend, np.ones(1)),
-        lambda backend: dist.bcast(backend, np.ones(1)),
+        lambda backend: dist.all_reduce(backend, np.ones(1)),
+        lambda backend: dist.broadcast(backend, np.ones(1)),
         lambda backend: dist.reduce(backend, np.ones(1)),
-        lambda backend: dist.iallreduce(backend, np.ones(1)),
-        lambda backend: dist.ibcast(backend, np.ones(1)),
+        lambda backend: dist.start_all_reduce(backend, np.ones(1)),
+        lambda backend: dist.start_broadcast(backend, np.ones(1)),
         lambda backend: dist.synchronize(backend, 1),
         lambda backend: dist.all_reduce_metrics(backend, {"a": 1}),
         lambda backend: dist.DistributedDataContainer(backend, [1]),
-        lambda backend: dist.allreduce_deltas(backend, nn_linear()),
+        lambda backend: dist.all_reduce_deltas(backend, nn_linear()),
     ]
     for verb in verbs:
         with pytest.raises(
@@ -63,11 +66,11 @@ def nn_linear():
 
 def test_one_process():
     dist.initialize()
-    assert (dist.rank(), dist.local_rank(), dist.total_workers()) == (0, 0, 1)
+    assert (dist.rank(), dist.local_rank(), dist.world_size()) == (0, 0, 1)
     array = np.arange(3.0)
-    assert dist.allreduce("serial", array, "mean") is array and dist.bcast("auto", array) is array
+    assert dist.all_reduce("serial", array, "mean") is array and dist.broadcast("auto", array) is array
     assert dist.reduce("auto", array).tolist() == [0, 1, 2]
-    dist.iallreduce("auto", array).wait()
+    dist.start_all_reduce("auto", array).wait()
     tree = dist.synchronize("auto", {"a": [1, array], "b": ("x", None)})
     assert tree["a"][0] == 1 and tree["a"][1] is array and tree["b"] == ("x", None)
     metrics = dist.all_reduce_metrics("auto", {"loss": (3, 2), "time": 5, "none": (0.0, 0)})
@@ -76,6 +79,16 @@ def test_one_process():
         dist.all_reduce_metrics("auto", {}, "median")
     with pytest.raises(TypeError, match=r"on rank 0, tree\['a'\]\[1\] is a object, which"):
         dist.synchronize("auto", {"a": [1, object()]})
+
+
+def test_second_names_are_those_documented():
+    text = (Path(__file__).parents[2] / "docs/distributed.md").read_text()
+    table = re.findall(r"^\| `(\w+)` \| `(\w+)` \|$", text, re.M)
+    assert len(table) == 6
+    for verb, second in table:
+        assert getattr(dist, second) is getattr(dist, verb)
+    functions = {name for name in dist.__all__ if inspect.isfunction(getattr(dist, name))}
+    assert {name for name in functions if getattr(dist, name).__name__ != name} == {second for _, second in table}
 
 
 def test_rank_zero(capsys, monkeypatch):

@@ -275,7 +275,7 @@ def compare_replicas(comm, change):
             x, y = batch(net, 4, comm.rank)
             backpropagate(ddp, x, y)
             if change == "delta" and comm.rank == 0:
-                net.layers[4].parameters.w.g[2] = np.inf
+                net.layers[4].parameters.w.delta_mu_sum[2] = np.inf
             ddp.step()
         except (ValueError, ReplicaMismatchError, NonFiniteError) as error:
             return str(error)

@@ -129,7 +129,7 @@ class Counter(nn.BaseLayer):
     def forward(self, state):
         mu = state.mu + self.state["memory"]
         self.state["memory"][...] = mu[-1]
-        if self.training and not self.again:
+        if self.training and not self.recomputing:
             self.state["passes"] += 1
         return state._replace(mu=mu)
 

@@ -15,6 +15,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from types import TracebackType
+from typing import Any
 
 from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError
 
@@ -69,14 +71,14 @@ class AbortHook:
             sys.unraisablehook = self._previous_unraisable
         self._installed = False
 
-    def _on_exception(self, kind, error, trace) -> None:
+    def _on_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         custom = self._previous is not sys.__excepthook__
         if not self._is_mine():
             self._previous(kind, error, trace)
         else:
             self._fail(kind, error, trace, (lambda: self._previous(kind, error, trace)) if custom else None)
 
-    def _on_thread_exception(self, args) -> None:
+    def _on_thread_exception(self, args: threading.ExceptHookArgs) -> None:
         custom = self._previous_in_thread is not threading.__excepthook__
         if not self._is_mine() or args.exc_type is SystemExit:
             self._previous_in_thread(args)
@@ -84,7 +86,7 @@ class AbortHook:
             then = (lambda: self._previous_in_thread(args)) if custom else None
             self._fail(args.exc_type, args.exc_value, args.exc_traceback, then)
 
-    def _on_unraisable(self, args) -> None:
+    def _on_unraisable(self, args: Any) -> None:
         if self._is_mine() and issubclass(args.exc_type, KeyboardInterrupt):
             self._fail(args.exc_type, args.exc_value, args.exc_traceback, None)
         else:
@@ -93,7 +95,13 @@ class AbortHook:
     def _is_mine(self) -> bool:
         return self._installed and os.getpid() == self._pid  # a forked worker must not end the job
 
-    def _fail(self, kind, error, trace, then) -> None:
+    def _fail(
+        self,
+        kind: type[BaseException],
+        error: BaseException | None,
+        trace: TracebackType | None,
+        then: Callable[[], Any] | None,
+    ) -> None:
         if not self._failing.acquire(blocking=False):
             return  # another thread is about to end the job
         text = "".join(traceback.format_exception(kind, error, trace))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 REDUCIBLE = (np.float32, np.float64, np.int64)
 OPS = ("sum", "mean", "max", "min", "prod")
 
 
-def check_buffer(name: str, buffer) -> None:
+def check_buffer(name: str, buffer: Any) -> None:
     """Raises unless a collective can work in place on `buffer`."""
     on_device = not isinstance(buffer, np.ndarray)
     if (on_device and not hasattr(buffer, "__cuda_array_interface__")) or buffer.dtype.hasobject:
@@ -19,7 +21,7 @@ def check_buffer(name: str, buffer) -> None:
         raise ValueError(f"{name} works in place on a contiguous, writable array; this one {buffer.shape} is {problem}")
 
 
-def check_reducible(name: str, buffer, op: str) -> None:
+def check_reducible(name: str, buffer: Any, op: str) -> None:
     """Raises unless `name` can combine the numbers of `buffer` by `op`."""
     check_buffer(name, buffer)
     if buffer.dtype.type not in REDUCIBLE:
@@ -31,7 +33,7 @@ def check_reducible(name: str, buffer, op: str) -> None:
         raise TypeError(f"{name}: the mean of {buffer.dtype} is no {buffer.dtype}; take op='sum', or float64")
 
 
-def check_exchange(name: str, send, receive, send_blocks: int, receive_blocks: int) -> None:
+def check_exchange(name: str, send: Any, receive: Any, send_blocks: int, receive_blocks: int) -> None:
     """Raises unless `send` is made of equal blocks that fit into those of `receive`, both in host memory."""
     for array in (send, receive):
         if not isinstance(array, np.ndarray) or array.dtype.hasobject:
@@ -49,5 +51,5 @@ def check_exchange(name: str, send, receive, send_blocks: int, receive_blocks: i
         raise ValueError(f"{name} writes into receive, which must be writable and apart from send")
 
 
-def _kind(value) -> str:
+def _kind(value: Any) -> str:
     return f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__

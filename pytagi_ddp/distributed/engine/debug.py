@@ -64,7 +64,7 @@ def compare(number: int, everyone: Sequence[dict[str, Any]]) -> None:
                 )
 
 
-def check_finite(name: str, buffer) -> None:
+def check_finite(name: str, buffer: Any) -> None:
     """Raises if a reduced array of floats holds NaN or infinity.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pytagi_ddp.distributed.engine import debug
 
@@ -44,7 +44,7 @@ class Handle:
         what: name and size, for messages.
     """
 
-    def __init__(self, communicator: Communicator, what: str, buffer, work: Work, reduction: bool = False):
+    def __init__(self, communicator: Communicator, what: str, buffer: Any, work: Work, reduction: bool = False):
         self.what = what
         self._communicator = communicator
         self._buffer = buffer
@@ -84,6 +84,6 @@ class Handle:
             debug.check_finite(self.what, self._buffer)
         return done
 
-    def __del__(self):
+    def __del__(self) -> None:
         if not getattr(self, "_settled", True):
             self._communicator.report_dropped(self.what)

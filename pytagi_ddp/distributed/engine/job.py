@@ -93,7 +93,7 @@ class Job:
         if self.world_size > 1:
             self.hook.rank, self.hook.world_size, self.hook.abort = self.rank, self.world_size, world.Abort
             self.hook.install()
-        self.operations = Operations(self.rank, self._look_at_others, self._give_up)
+        self.operations = Operations(self.rank, self._check_peers, self._raise_timeout)
         self._exit_timeout = time_limit("PYTAGI_DDP_EXIT_TIMEOUT", EXIT_TIMEOUT)
         self._pid = os.getpid()
         self._sent: list = []  # the last messages, which must outlive their sending
@@ -107,8 +107,8 @@ class Job:
         self.operations.start("start of MPI", 0, iter([self.channels["barrier"].Ibarrier()]), timeout).wait()
         self.local_rank, self.local_world_size = self._place_on_node(world)
 
-    def _duplicates(self, world, kinds: tuple[str, ...], timeout: float) -> list:
-        starting = Operations(self.rank, self._look_at_others, self._give_up)  # not counted as the job's
+    def _duplicates(self, world: Any, kinds: tuple[str, ...], timeout: float) -> list:
+        starting = Operations(self.rank, self._check_peers, self._raise_timeout)  # not counted as the job's
         channels = []
         for kind in kinds:
             channel, request = world.Idup()
@@ -116,7 +116,7 @@ class Job:
             channels.append(channel)
         return channels
 
-    def _place_on_node(self, world) -> tuple[int, int]:
+    def _place_on_node(self, world: Any) -> tuple[int, int]:
         node = world.Split_type(self.MPI.COMM_TYPE_SHARED)
         place = node.rank, node.size
         node.Barrier()
@@ -127,7 +127,7 @@ class Job:
         node.Free()
         return place
 
-    def _look_at_others(self, what: str) -> None:
+    def _check_peers(self, what: str) -> None:
         self._listen()
         for rank, count in self._departed.items():
             if count <= self.operations.completed:
@@ -156,7 +156,7 @@ class Job:
         others = (rank for rank in range(self.world_size) if rank != self.rank)
         return [self._control.Isend(count, dest=rank, tag=tag) for rank in others]
 
-    def _give_up(self, what: str, waited: float) -> None:
+    def _raise_timeout(self, what: str, waited: float) -> None:
         if self._control is not None:
             self._sent += self._tell_others(GAVE_UP)
         raise CollectiveTimeoutError(
@@ -205,7 +205,7 @@ class Job:
             self.hook.end(130)
 
 
-def _initialise(MPI, launch: Launch | None, timeout: float) -> None:
+def _initialise(MPI: Any, launch: Launch | None, timeout: float) -> None:
     if launch is None:
         MPI.Init_thread()
         return

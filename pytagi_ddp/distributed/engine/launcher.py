@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pytagi_ddp.distributed.engine.errors import LaunchError
 
@@ -167,7 +168,7 @@ def mpirun_version(mpirun: str | Path) -> str:
     return result.stdout + result.stderr
 
 
-def load_mpi(launch: Launch | None):
+def load_mpi(launch: Launch | None) -> Any:
     """Imports ``mpi4py.MPI`` without initialising MPI.
 
     Args:

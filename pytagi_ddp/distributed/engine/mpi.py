@@ -47,6 +47,7 @@ class MPICommunicator(Communicator):
     """
 
     backend = "mpi"
+    timeout: float
 
     def __init__(self, timeout: float, cuda_aware: bool = False):
         self._job = job = start_job(timeout)

@@ -56,7 +56,7 @@ class NCCLCommunicator(Communicator):
         self._connect()
 
     def _connect(self) -> None:
-        from pytagi_ddp.kernels.cuda import array
+        from pytagi_ddp.kernels.cuda import array  # here, because CuPy is loaded only where a GPU is used
 
         nccl = _nccl()
         unique_id = self._host.broadcast_object(nccl.get_unique_id() if self.rank == 0 else None)
@@ -79,7 +79,7 @@ class NCCLCommunicator(Communicator):
         if self._comm is not None:
             self._comm.abort()
 
-    def _all_reduce(self, buffer, op: str) -> Work:
+    def _all_reduce(self, buffer: Any, op: str) -> Work:
         if isinstance(buffer, np.ndarray):
             return self._host._all_reduce(buffer, op)
         pointer = buffer.data.ptr
@@ -90,7 +90,7 @@ class NCCLCommunicator(Communicator):
             lambda stream: self._comm.allReduce(pointer, pointer, buffer.size, kind, combine, stream),
         )
 
-    def _reduce(self, buffer, op: str, root: int) -> None:
+    def _reduce(self, buffer: Any, op: str, root: int) -> None:
         if isinstance(buffer, np.ndarray):
             self._host._reduce(buffer, op, root)
             return
@@ -103,7 +103,7 @@ class NCCLCommunicator(Communicator):
             lambda stream: self._comm.reduce(pointer, target, buffer.size, kind, combine, root, stream),
         ).wait()
 
-    def _broadcast(self, buffer, root: int) -> Work:
+    def _broadcast(self, buffer: Any, root: int) -> Work:
         if isinstance(buffer, np.ndarray):
             return self._host._broadcast(buffer, root)
         kind, pointer = _nccl().NCCL_CHAR, buffer.data.ptr
@@ -113,7 +113,7 @@ class NCCLCommunicator(Communicator):
             lambda stream: self._comm.broadcast(pointer, pointer, buffer.nbytes, kind, root, stream),
         )
 
-    def _queue(self, name: str, buffer, call: Callable[[int], None]) -> Work:
+    def _queue(self, name: str, buffer: Any, call: Callable[[int], None]) -> Work:
         """Queues a call of NCCL, given the stream's handle; a status other than success raises NcclError."""
         if buffer.size == 0:
             return Finished()
@@ -177,13 +177,13 @@ def _place(index: int) -> Place:
     return Place(node, index, cuda.get_device_uuid(index) if problem is None else "", problem)
 
 
-def _kinds(buffer, op: str) -> tuple[int, int]:
+def _kinds(buffer: Any, op: str) -> tuple[int, int]:
     """NCCL's numbers for a dtype and an op."""
     nccl = _nccl()
     return getattr(nccl, _TYPES[buffer.dtype.type]), getattr(nccl, _OPS[op])
 
 
-def _nccl():
-    from pytagi_ddp.kernels.cuda import array
+def _nccl() -> Any:
+    from pytagi_ddp.kernels.cuda import array  # here, because CuPy is loaded only where a GPU is used
 
     return array.nccl()

@@ -13,7 +13,7 @@ from typing import Any
 # A rank that waits first polls without pause: a few times in a row, in which a small collective ends if all ranks are
 # there; then letting others have the core, for as long as it takes if they are nearly there, or, once the first piece
 # has shown that everyone is, until a piece is late. Then it sleeps, longer each time.
-LOOKS = 64
+POLLS = 64
 SPIN_SECONDS = 1e-3
 SPIN_SECONDS_UNDERWAY = 2e-2
 SLEEP_SECONDS = 50e-6
@@ -70,19 +70,19 @@ class Operations:
 
     Args:
         rank: for messages.
-        look: raises if another rank has left or given up; given what this rank waits in.
-        give_up: raises; given what this rank waited in and how long.
+        check_peers: raises if another rank has left or given up; given what this rank waits in.
+        raise_timeout: raises; given what this rank waited in and how long.
 
     Attributes:
         completed: collectives that have ended on this rank.
         broken: what cut a collective short, after which no other can follow. broken_in: the collective.
     """
 
-    def __init__(self, rank: int, look: Callable[[str], None], give_up: Callable[[str, float], None]):
+    def __init__(self, rank: int, check_peers: Callable[[str], None], raise_timeout: Callable[[str, float], None]):
         self.completed = 0
         self.broken: BaseException | None = None
         self.broken_in = ""
-        self._rank, self._look, self._give_up = rank, look, give_up
+        self._rank, self._check_peers, self._raise_timeout = rank, check_peers, raise_timeout
         self._started = 0
         self._pending: deque[Operation] = deque()  # keeps the buffers that MPI may still write into
         self._unclaimed: dict[int, Operation] = {}  # whose end nobody has asked for
@@ -145,7 +145,7 @@ class Operations:
             raise
 
     def _finish(self, operation: Operation) -> None:
-        self._advance(LOOKS)
+        self._advance(POLLS)
         seen = -1
         while not operation.done:
             now = time.monotonic()
@@ -157,9 +157,9 @@ class Operations:
                 _yield_core()
             else:
                 what = self._first(operation).what
-                self._look(what)
+                self._check_peers(what)
                 if waited > operation.timeout:
-                    self._give_up(what, waited)
+                    self._raise_timeout(what, waited)
                 time.sleep(pause)  # Python runs the handlers of signals here, and between any two lines
                 pause = min(1.5 * pause, SLEEP_LIMIT)
             self._advance()
@@ -187,13 +187,13 @@ class Operations:
             stop.set()
             thread.join()
 
-    def _advance(self, looks: int = 1) -> None:
-        """Takes the collectives as far as they go without waiting, looking so many times at each piece."""
+    def _advance(self, polls: int = 1) -> None:
+        """Takes the collectives as far as they go without waiting, polling each piece so many times."""
         with self._lock:
             if self.broken is not None:  # in the other thread: what failed must not look as if it had ended
                 self._check(self.broken_in)
             try:
-                self._advance_locked(looks)
+                self._advance_locked(polls)
             except BaseException as error:
                 self._break(error)
                 raise
@@ -204,10 +204,10 @@ class Operations:
             return self._pending[0]
         return operation
 
-    def _advance_locked(self, looks: int) -> None:
+    def _advance_locked(self, polls: int) -> None:
         while self._pending:
             first = self._pending[0]
-            while first.request is None or first.request.Test() or (looks > 1 and _ends(first.request, looks)):
+            while first.request is None or first.request.Test() or (polls > 1 and _ends(first.request, polls)):
                 self._progress += 1
                 first.request = next(first.requests, None)
                 if first.request is None:
@@ -221,13 +221,13 @@ class Operations:
 
     def _poll(self, operation: Operation) -> None:
         what = self._first(operation).what
-        self._look(what)
+        self._check_peers(what)
         progress, last, polled = self._polled
         now = time.monotonic()
         polled = polled + min(now - last, POLL_GAP_SECONDS) if progress == self._progress else 0.0
         self._polled = (self._progress, now, polled)
         if polled > operation.timeout:
-            self._give_up(what, polled)
+            self._raise_timeout(what, polled)
 
     def _check(self, name: str) -> None:
         if self.broken is not None:
@@ -241,9 +241,9 @@ class Operations:
             self.broken, self.broken_in = error, self._pending[0].short if self._pending else "a collective"
 
 
-def _ends(request: Any, looks: int) -> bool:
+def _ends(request: Any, polls: int) -> bool:
     test = request.Test
-    for _ in range(looks):  # noqa: SIM110 - `any` of a generator takes twice as long
+    for _ in range(polls):  # noqa: SIM110 - `any` of a generator takes twice as long
         if test():
             return True
     return False

@@ -17,7 +17,7 @@ class Place(NamedTuple):
     """Where a rank computes: its node, its GPU's index there, and that GPU's identity; or what it lacks for that."""
 
     node: str
-    index: int
+    gpu: int
     uuid: str
     problem: str | None = None
 
@@ -59,7 +59,7 @@ def check_places(places: Sequence[Place], nccl_version: int) -> None:
         first = first_on.setdefault(place.uuid, rank)
         if first != rank:
             raise LaunchError(
-                f"ranks {first} and {rank} are on one GPU ({place.node}, cuda:{places[first].index} and "
-                f"cuda:{place.index}, {place.uuid}): NCCL needs a GPU for each rank. Start fewer ranks, give each its "
+                f"ranks {first} and {rank} are on one GPU ({place.node}, cuda:{places[first].gpu} and "
+                f"cuda:{place.gpu}, {place.uuid}): NCCL needs a GPU for each rank. Start fewer ranks, give each its "
                 f"own GPU by device_ids, or use backend='mpi' (NCCL 2.30 and later: {SHARED_GPU_VARIABLE}=1)"
             )

@@ -13,7 +13,7 @@ import secrets
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytagi_ddp.distributed.engine.errors import LaunchError
 
@@ -106,7 +106,7 @@ def unlink_own_files() -> None:
             os.unlink(name)
 
 
-def join_shared_sum(node) -> SharedSum | None:
+def join_shared_sum(node: Any) -> SharedSum | None:
     """The memory in which the ranks of `node` (an mpi4py communicator) add short arrays; collective.
 
     None on every rank if one of them cannot have it. No file stays behind: its name goes as soon as all have it mapped.

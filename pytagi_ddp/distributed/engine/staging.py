@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -21,12 +23,12 @@ class Staging:
         self._memory: np.ndarray | None = None
 
     @contextmanager
-    def for_mpi(self, buffer) -> Iterator:
+    def for_mpi(self, buffer: Any) -> Iterator[Any]:
         """`buffer` as MPI may read and change it while the body runs."""
         if isinstance(buffer, np.ndarray) or buffer.size == 0:
             yield buffer
             return
-        from pytagi_ddp.kernels.cuda import array
+        from pytagi_ddp.kernels.cuda import array  # here, because CuPy is loaded only where a GPU is used
 
         device = array.arrays(array.device_of(buffer))
         if self.cuda_aware:
@@ -38,7 +40,7 @@ class Staging:
         yield host
         device.copy(host, buffer)
 
-    def _pinned(self, array, nbytes: int) -> np.ndarray:
+    def _pinned(self, array: ModuleType, nbytes: int) -> np.ndarray:
         if self._memory is None or self._memory.size < nbytes:
             self._memory = array.pinned(nbytes, np.uint8)
         return self._memory[:nbytes]

@@ -111,8 +111,8 @@ def test_batch_norm(shape, bias, accumulate):
 
     delta = Delta(normal(*shape, seed=8), -uniform(*shape, seed=9))
     old = [normal(n, seed=k) if accumulate else np.zeros(n, np.float32) for k in range(4)]
-    weights = weights._replace(g=old[0], h=old[1])
-    biases = biases._replace(g=old[2] if bias else old[2][:0], h=old[3] if bias else old[3][:0])
+    weights = weights._replace(delta_mu_sum=old[0], delta_var_sum=old[1])
+    biases = biases._replace(delta_mu_sum=old[2] if bias else old[2][:0], delta_var_sum=old[3] if bias else old[3][:0])
     results = []
     for kernels in (cpu, cuda):
         partial = np.full(kernels.batch_norm.partial_shape(rows, n), NAN)
@@ -132,7 +132,9 @@ def test_sums_of_a_failed_step_are_replaced():
     """NaN sums, as observations out of range leave them, must not survive in those of the next step."""
     x = State(normal(5, 3), None)
     partial = np.empty(cuda.batch_norm.partial_shape(5, 3), np.float32)
-    weights, biases = (tensor._replace(g=np.full(3, NAN), h=np.full(3, NAN)) for tensor in affine(3))
+    weights, biases = (
+        tensor._replace(delta_mu_sum=np.full(3, NAN), delta_var_sum=np.full(3, NAN)) for tensor in affine(3)
+    )
     arguments = [x, Delta(x.mu.copy(), x.mu.copy()), x.mu[0], x.mu[1], weights, biases, partial, False]
     assert np.isfinite(flat(call(cuda, "batch_norm", "backward", arguments)[4:6])).all()
 
@@ -146,8 +148,8 @@ def test_layer_norm(shape):
     both("layer_norm", "forward", [x, mean, r, weights, biases, unwritten(State, *shape)], 2e-5)
     delta = Delta(normal(*shape, seed=8), -uniform(*shape, seed=9))
     partial = np.zeros((4, batch, n), np.float32)
-    weights = weights._replace(g=normal(n), h=normal(n, seed=1))
-    biases = biases._replace(g=normal(n, seed=2), h=normal(n, seed=3))
+    weights = weights._replace(delta_mu_sum=normal(n), delta_var_sum=normal(n, seed=1))
+    biases = biases._replace(delta_mu_sum=normal(n, seed=2), delta_var_sum=normal(n, seed=3))
     for accumulate in (True, False):
         both("layer_norm", "backward", [x, delta, mean, r, weights, biases, partial, accumulate], 2e-5)
 
@@ -204,7 +206,7 @@ def test_output_update_using_indices():
 @pytest.mark.parametrize("factors", [(1, 2), (0.5, 0.1), (0, 1)])
 def test_step(factors):
     parameters = Tensor(normal(90), uniform(90), normal(90, seed=1), normal(90, seed=2))
-    parameters.g[5], parameters.h[40], parameters.h[7] = np.nan, np.inf, -1e9
+    parameters.delta_mu_sum[5], parameters.delta_var_sum[40], parameters.delta_var_sum[7] = np.nan, np.inf, -1e9
     starts, stops = np.int32([0, 3, 39]), np.int32([3, 39, 90])
     counts = np.full((2, 3), -1, np.int32)
     after = both("step", "step", [parameters, np.float32(factors), starts, stops, *counts])

@@ -22,10 +22,10 @@ class Piece:
 
 
 def operations() -> Operations:
-    def give_up(what, waited):
+    def raise_timeout(what, waited):
         raise TimeoutError(what)
 
-    return Operations(0, lambda what: None, give_up)
+    return Operations(0, lambda what: None, raise_timeout)
 
 
 def test_what_fails_in_the_thread_is_raised_by_the_next_wait():
