@@ -12,9 +12,7 @@ from pytagi_ddp.distributed.exchange import Exchange
 from pytagi_ddp.kernels.tensors import Delta, Tensor
 from pytagi_ddp.nn.arena import HEADER
 from pytagi_ddp.nn.sequential import Sequential
-from pytagi_ddp.nn.state import Array
 
-Rows = tuple[Array, Array]
 MERGES = ("mean", "precision_weighted")
 
 
