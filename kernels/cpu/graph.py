@@ -76,6 +76,7 @@ class Graphs:
         """Forgets all parts; call when layers change what they call."""
         self._parts.clear()
         self.express.clear()
+        self.plan = None
 
 
 class _Part:
