@@ -232,9 +232,12 @@ class Sequential(NetworkParameters):
     def _run_part(
         self, name: str, key: tuple, memory: tuple, function: Callable[[], Any], prepare: Callable[[], None] = _nothing
     ) -> Any:
-        """`function()`, or a replay of it; where hooks or other ranks have a say within it, it runs as it is."""
+        """`function()`, or a replay of it; it runs as it is where hooks or other ranks have a say within it.
+
+        Likewise with state carried from call to call, which a pass that is repeated puts back: no recording has that.
+        """
         meets_others = self._hooks or any(leaf.reduce_sums is not None for leaf in self.arena.running)
-        if meets_others:
+        if meets_others or self.arena.carried.size:
             self.forget_graphs()
             prepare()
             return function()

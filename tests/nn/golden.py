@@ -1,6 +1,7 @@
 """Recorded cases of pytagi: networks, inputs and every number that a training step makes."""
 
 import json
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,16 @@ FIELDS = ("mu_w", "var_w", "mu_b", "var_b")
 def load(name: str) -> dict[str, np.ndarray]:
     with np.load(FOLDER / f"{name}.npz") as file:
         return dict(file)
+
+
+@cache
+def _specs() -> dict[str, str]:
+    return {name: str(load(name)["spec"]) for name in NAMES}
+
+
+def with_layer(kind: str) -> list[str]:
+    """The recorded cases with a layer of this kind."""
+    return [f"golden/{name}.npz" for name, spec in _specs().items() if f'"{kind}"' in spec]
 
 
 def make_layer(kind: str, arguments: dict) -> nn.BaseLayer:

@@ -149,6 +149,8 @@ FORMULAS = {
     "ClosedFormSoftmax": closed_form_softmax,
 }
 
+CANCELLING = {"MixtureSigmoid", "MixtureTanh", "ClosedFormSoftmax"}  # small differences of large float32 numbers
+
 
 def moments(name, m, s, *parameters):
     """(mean, variance, Jacobian) of the activation called `name`; m, s: (batch, units)."""

@@ -7,91 +7,10 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed, nn
-from pytagi_ddp.kernels.cpu import graph
 from pytagi_ddp.kernels.cpu.extension import load
-from tests.mpi.ddp_networks import WITHOUT_BATCH_NORM, with_batch_norm
+from tests.mpi.ddp_networks import with_batch_norm
 from tests.nn.networks import randomise
-
-NETWORKS = WITHOUT_BATCH_NORM | {
-    "BatchNorm2d": with_batch_norm,
-    "BatchNorm2d of units": lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm2d(4), nn.Linear(4, 2)),
-    "activation first": lambda: nn.Sequential(nn.ReLU(), nn.Linear(5, 4), nn.Tanh(), nn.Softplus()),
-}
-
-
-@pytest.fixture
-def walks(monkeypatch):
-    """The parts that were walked through, of all networks."""
-    names = []
-    run = graph.Graphs.run
-
-    def watched(self, name, key, memory, function, prepare=None):
-        return run(self, name, key, memory, lambda: (names.append(name), function())[1], prepare)
-
-    monkeypatch.setattr(graph.Graphs, "run", watched)
-    return names
-
-
-class Both:
-    """A network that replays and its twin that walks, in the same hands."""
-
-    def __init__(self, net: nn.Sequential):
-        self.nets = (net, copy.deepcopy(net))
-        self.rng = np.random.default_rng(0)
-        self.updater = nn.OutputUpdater("cpu")
-
-    def do(self, function) -> None:
-        """`function(net)` for both; what it returns, and all that the networks hold, has to be the same."""
-        results = []
-        for net, on in zip(self.nets, (True, False), strict=True):
-            graph.use_graphs = on
-            try:
-                results.append(function(net))
-            finally:
-                graph.use_graphs = True
-        for a, b in zip(results[0] or (), results[1] or (), strict=True):
-            assert np.array_equal(a, b)
-        a, b = (net.arena for net in self.nets)
-        for name in ("theta", "buffer", "statistics", "carried"):
-            assert np.array_equal(getattr(a, name), getattr(b, name)), name
-
-    def forward(self, batch: int, with_var: bool = False) -> None:
-        x = self.rng.normal(size=(batch, self.nets[0].in_shape.size))
-        var = self.rng.uniform(0.1, 1, x.shape) if with_var else None
-        self.do(lambda net: net(x, var))
-
-    def backward(self) -> None:
-        z = self.nets[0].output_z_buffer
-        y = self.rng.normal(size=z.size)
-
-        def learn(net):
-            self.updater.update(net.output_z_buffer, y, np.full(y.shape, 0.3), net.input_delta_z_buffer)
-            net.backward()
-            return net.get_input_states() if net.input_state_update else ()
-
-        self.do(learn)
-
-    def train(self, batch: int, steps: int = 4, **options) -> None:
-        for _ in range(steps):
-            self.forward(batch, **options)
-            self.backward()
-            self.do(nn.Sequential.step)
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_training_and_predicting(name, walks):
-    manual_seed(2)
-    both = Both(randomise(NETWORKS[name]()))
-    x = both.rng.normal(size=(3, both.nets[0].in_shape.size))
-    for batch in (4, 2, 7, 4):
-        both.train(batch)
-        both.do(lambda net: net.predict(x, 2))
-    both.train(4, with_var=True)
-    both.do(lambda net: net.predict(x, 2))
-    both.train(4, steps=2)
-    walks.clear()
-    both.train(4, steps=3)
-    assert walks == ["forward", "backward", "step"] * 3  # by the twin
+from tests.nn.twins import Both
 
 
 @pytest.mark.parametrize("checkpoint_blocks", [False, True])

@@ -31,19 +31,6 @@ def residual():
     ]
 
 
-def mixed():
-    """Pooling, other norms, changes of image order and a block in a block."""
-    return [
-        nn.LayerBlock(
-            nn.Conv2d(3, 4, 3, padding=1, in_width=8, in_height=8), nn.LayerNorm([4, 8, 8]), nn.MaxPool2d(2, 2)
-        ),
-        nn.LayerBlock(nn.Linear(64, 64), nn.MixtureSigmoid()),
-        nn.ResNetBlock(nn.LayerBlock(nn.Linear(64, 64), nn.LayerBlock(nn.ReLU(), nn.Linear(64, 64)))),
-        nn.BatchNorm2d(64),
-        nn.Linear(64, 10),
-    ]
-
-
 def deep():
     def block():
         return nn.ResNetBlock(
@@ -67,9 +54,8 @@ def same(a: nn.Sequential, b: nn.Sequential) -> bool:
 
 
 @pytest.mark.parametrize("input_state_update", [False, True])
-@pytest.mark.parametrize("layers", [residual, mixed])
-def test_training_gives_the_same_bits(layers, input_state_update):
-    kept, recomputed = twins(layers, input_state_update)
+def test_training_gives_the_same_bits(input_state_update):
+    kept, recomputed = twins(residual, input_state_update)
     for batch in (8, 32, 5, 32):
         for trainer in (kept, recomputed):
             trainer.step(batch)
@@ -78,19 +64,6 @@ def test_training_gives_the_same_bits(layers, input_state_update):
         if input_state_update:
             assert np.array_equal(kept.net.get_input_states(), recomputed.net.get_input_states())
     assert np.array_equal(kept.net.predict(kept.x, 7), recomputed.net.predict(kept.x, 7))
-
-
-def test_deltas_accumulate_over_passes():
-    kept, recomputed = twins(residual)
-    for trainer in (kept, recomputed):
-        trainer.net.pending.accumulating = True
-        for rows in (slice(0, 9), slice(9, 32)):
-            trainer.net(trainer.x[rows])
-            buffers = (trainer.net.output_z_buffer, trainer.y[rows], trainer.noise[rows])
-            trainer.updater.update(*buffers, trainer.net.input_delta_z_buffer)
-            trainer.net.backward()
-        trainer.net.step()
-    assert same(kept.net, recomputed.net)
 
 
 def test_statistics_of_all_ranks_are_not_asked_for_again():

@@ -1,6 +1,5 @@
-"""`settings()`: what describes a layer, in `repr` too, and that nothing which changes results is missing."""
+"""`settings()` of blocks and networks; those of each layer are checked in `tests/battery`."""
 
-import inspect
 import json
 
 import numpy as np
@@ -8,47 +7,6 @@ import pytest
 
 from pytagi_ddp import nn
 from pytagi_ddp.nn.architecture import architecture, first_difference
-from pytagi_ddp.nn.layer import BaseLayer
-from tests.nn.test_interface import ACTIVATIONS
-
-# Arguments of the prior, which is in the parameters once it is drawn.
-PRIOR = {"gain_weight", "gain_bias", "init_method"}
-LAYERS = {
-    "Linear": {"input_size": 3, "output_size": 2, "bias": False},
-    "Conv2d": {
-        "in_channels": 1,
-        "out_channels": 2,
-        "kernel_size": 3,
-        "stride": 2,
-        "padding": 1,
-        "padding_type": 2,
-        "bias": False,
-        "in_width": 6,
-        "in_height": 8,
-    },
-    "AvgPool2d": {"kernel_size": 3, "stride": 2, "padding": 1, "padding_type": 1},
-    "MaxPool2d": {"kernel_size": 3, "stride": 2, "padding": 1, "padding_type": 2},
-    "BatchNorm2d": {"num_features": 3, "eps": 1e-3, "momentum": 0.5, "bias": False},
-    "LayerNorm": {"normalized_shape": [3, 4, 5], "eps": 1e-3, "bias": False},
-    **{name: {} for name in ACTIVATIONS},
-    "LeakyReLU": {"negative_slope": 0.2},
-    "ELU": {"alpha": 0.5},
-}
-
-
-@pytest.mark.parametrize(("name", "arguments"), LAYERS.items(), ids=LAYERS)
-def test_settings_are_the_arguments(name, arguments):
-    """All of the constructor's but those of the prior; they make the layer again."""
-    layer = getattr(nn, name)(**arguments)
-    assert layer.settings() == arguments
-    assert arguments.keys() == inspect.signature(type(layer)).parameters.keys() - PRIOR
-    assert repr(getattr(nn, name)(**layer.settings())) == repr(layer)
-    assert repr(layer) == f"{name}({', '.join(f'{key}={value!r}' for key, value in layer.settings().items())})"
-
-
-def test_every_layer_is_tested_here():
-    layers = {name for name in nn.__all__ if inspect.isclass(cls := getattr(nn, name)) and issubclass(cls, BaseLayer)}
-    assert layers == {*LAYERS, "BaseLayer", "LayerBlock", "ResNetBlock"}
 
 
 def test_settings_of_a_block_are_those_of_its_layers():

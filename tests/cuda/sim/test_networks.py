@@ -1,4 +1,4 @@
-"""Whole networks in the simulator: training steps, moves between devices, copies and graphs against the CPU."""
+"""Whole networks in the simulator: moves between devices, copies and graphs; steps of each layer: `test_battery.py`."""
 
 import copy
 import pickle
@@ -57,22 +57,6 @@ def test_fresh_statistics():
     for net in (host, device):
         nn.update_bn(np.random.default_rng(1).normal(1, 2, (3, 4, 16)), net)
     assert_equal_states(device, host, 2e-5)
-
-
-@pytest.mark.parametrize("make", [dense, image, residual])
-def test_pass_and_steps(make):
-    """Outputs, deltas of input and parameters of one pass, then parameters and statistics after two steps."""
-    host = randomise(make())
-    device = copy.deepcopy(host)
-    device.to_device("cuda")
-    batch = random_batch(host, 3)
-    assert_same(pass_through(device, *batch), pass_through(host, *batch), 2e-5)
-    train(host, 2)
-    train(device, 2)
-    assert_equal_states(device, host, 5e-5)
-    assert device.get_neg_var_w_counter() == host.get_neg_var_w_counter()
-    x = batch[0]
-    np.testing.assert_allclose(device.predict(x, 2), host.predict(x, 2), 2e-4, 2e-5)
 
 
 def test_blocks_that_are_run_again():

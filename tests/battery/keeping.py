@@ -1,0 +1,138 @@
+"""Checks of what outlasts a network: copies, files, and the settings that describe it."""
+
+import copy
+import inspect
+import json
+import pickle
+import re
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from pytagi_ddp import nn
+from tests.battery.example import (
+    Example,
+    assert_continue_alike,
+    assert_same_bits,
+    check,
+    memory,
+    observe,
+    snapshot,
+    train,
+)
+
+# Arguments of the prior, which is in the parameters once it is drawn: no settings.
+PRIOR = {"gain_weight", "gain_bias", "init_method"}
+
+
+@check
+def copies_continue_alone(example: Example) -> None:
+    """deepcopy and pickle, between a pass back and its step: they go on with the same bits, and share nothing."""
+    for duplicate in (copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))):
+        net = train(example.network(), 4, 3)
+        observe(net, 4)
+        twin = duplicate(net)
+        pairs = zip(memory(net).items(), memory(twin).values(), strict=True)
+        shared = [name for (name, mine), theirs in pairs if np.shares_memory(mine, theirs)]
+        assert not shared, f"a copy shares {shared}"
+        kept = snapshot(net)
+        assert_same_bits(snapshot(twin), kept, "a copy")
+        twin.step()
+        train(twin, 5)
+        assert_same_bits(snapshot(net), kept, "what a copy was made of, after the copy has learned")
+        net.step()
+        train(net, 5)
+        assert_continue_alike(twin, net, "a copy")
+
+
+@check
+def files_bring_everything_back(example: Example) -> None:
+    """A file or dictionary makes another network equal, and equal networks make equal bytes."""
+    net = train(example.network(), 4, 3)
+    read, filled = example.network(seed=2), example.network(seed=2)
+    kept = net.state_dict(carried=True)
+    assert read.state_dict() != kept, "another seed gives the same network: nothing could be seen here"
+    with TemporaryDirectory() as folder:
+        file, again = Path(folder, "net"), Path(folder, "again")
+        net.save(file, carried=True)
+        read.load(file)
+        read.save(again, carried=True)
+        assert file.read_bytes() == again.read_bytes(), "equal networks, other bytes"
+    filled.load_state_dict(kept)
+    for other, source in ((read, "a file"), (filled, "a dictionary")):
+        assert other.state_dict(carried=True) == kept, f"not all comes back from {source}"
+        assert_continue_alike(other, copy.deepcopy(net), source)
+
+
+@check
+def settings_make_the_layer_again(example: Example) -> None:
+    """They are the arguments of the constructor but those of the prior, and are what `repr` shows."""
+    net = train(example.network(), 4)
+    for _, leaf in net.named_leaves():
+        settings, kind = leaf.settings(), type(leaf)
+        arguments = {
+            name
+            for name, p in inspect.signature(kind).parameters.items()
+            if p.kind is not inspect.Parameter.VAR_KEYWORD
+        }
+        assert settings.keys() == arguments - PRIOR, f"{kind.__name__}: settings {set(settings)}, arguments {arguments}"
+        shown = f"{leaf.name}({', '.join(f'{name}={value!r}' for name, value in settings.items())})"
+        assert repr(leaf) == repr(kind(**settings)) == shown, f"{leaf!r} is made again as {kind(**settings)!r}"
+    again = nn.Sequential(*map(_made_again, net.layers))
+    again.load_state_dict(net.state_dict(carried=True))
+    assert_continue_alike(again, net, "a network of the same settings")
+
+
+def _made_again(layer: nn.BaseLayer) -> nn.BaseLayer:
+    if isinstance(layer, nn.LayerBlock):
+        return nn.LayerBlock(*map(_made_again, layer.layers))
+    if isinstance(layer, nn.ResNetBlock):
+        return nn.ResNetBlock(_made_again(layer.main_block), layer.shortcut and _made_again(layer.shortcut))
+    return type(layer)(**layer.settings())
+
+
+@check
+def files_of_other_settings_are_refused(example: Example) -> None:
+    """Each setting of each layer counts; the message names both, and the network stays as it was."""
+    net = example.network()
+    before = net.state_dict()
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "net")
+        net.save(file)
+        data = file.read_bytes()
+        for key, leaf in net.named_leaves():
+            for name, value in leaf.settings().items():
+                other = _another(value)
+                file.write_bytes(_with_architecture(data, lambda layers: layers[key].update({name: other})))  # noqa: B023
+                message = _refusal(lambda: net.load(file))
+                expected = f"{name} of {key} is {other!r} there and {value!r} here"
+                assert message is not None and re.search(re.escape(expected), message), f"{expected}: got {message}"
+    assert net.state_dict() == before, "a file that is refused changes the network"
+
+
+def _another(value: Any) -> Any:
+    if isinstance(value, bool):
+        return not value
+    return [*value, 1] if isinstance(value, list) else value + type(value)(1)
+
+
+def _with_architecture(data: bytes, change: Callable[[dict], None]) -> bytes:
+    """A safetensors file whose architecture was changed."""
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    layers = json.loads(header["__metadata__"]["architecture"])
+    change(layers)
+    header["__metadata__"]["architecture"] = json.dumps(layers)
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data[8 + size :]
+
+
+def _refusal(function: Callable[[], None]) -> str | None:
+    try:
+        function()
+    except ValueError as error:
+        return str(error)
+    return None

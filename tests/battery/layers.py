@@ -1,0 +1,148 @@
+"""Networks for every layer of `pytagi_ddp.nn`: the layer where it belongs, its settings at unusual values."""
+
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+
+from pytagi_ddp import nn
+from pytagi_ddp.nn.activation import Activation
+from tests.battery.example import Example
+from tests.nn.reference_activation import CANCELLING
+
+Layers = Callable[[], list[nn.BaseLayer]]
+
+
+def stem(**options) -> nn.Conv2d:
+    """Of images of 2x4x6; gives 3x2x4."""
+    return nn.Conv2d(2, 3, 3, in_width=6, in_height=4, **options)
+
+
+def conv(c_in: int, c_out: int, **options) -> nn.Conv2d:
+    return nn.Conv2d(c_in, c_out, 3, padding=1, **options)
+
+
+def residual(*layers: nn.BaseLayer, shortcut: nn.BaseLayer | None = None) -> nn.ResNetBlock:
+    return nn.ResNetBlock(nn.LayerBlock(*layers), shortcut)
+
+
+def of_pooling(pool: type) -> dict[str, Layers]:
+    return {
+        "default stride": lambda: [stem(), pool(2), nn.Linear(6 if pool is nn.AvgPool2d else 9, 2)],
+        "strided": lambda: [stem(), nn.ReLU(), pool(2, 2), conv(3, 2)],
+        "padded right and bottom": lambda: [stem(), pool(3, 2, 1, 2), nn.Tanh(), nn.Linear(6, 2)],
+        "in a block": lambda: [stem(), nn.ReLU(), residual(conv(3, 3), pool(3, 1, 1, 1)), conv(3, 1)],
+    }
+
+
+EXAMPLES: dict[type, dict[str, Layers]] = {
+    nn.Linear: {
+        "dense": lambda: [nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3, bias=False)],
+        "among activations": lambda: [nn.ReLU(), nn.Linear(5, 4), nn.Tanh(), nn.Softplus()],
+        "after an image": lambda: [stem(), nn.ReLU(), nn.Linear(24, 5), nn.Linear(5, 2)],
+        "in a block": lambda: [nn.Linear(4, 5), residual(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 5)), nn.Linear(5, 2)],
+    },
+    nn.Conv2d: {
+        "image": lambda: [nn.Conv2d(2, 3, 2, in_width=5, in_height=4), nn.MixtureReLU(), conv(3, 2)],
+        "strided, padded right and bottom": lambda: [
+            stem(bias=False),
+            nn.ReLU(),
+            conv(3, 4, bias=False, stride=2, padding_type=2),
+            nn.Linear(8, 2),
+        ],
+        "after a dense layer": lambda: [nn.Linear(4, 24), nn.Tanh(), nn.Conv2d(2, 3, 2, in_width=3, in_height=4)],
+        "in a block": lambda: [stem(), nn.ReLU(), residual(conv(3, 2), nn.ReLU(), conv(2, 3)), nn.Linear(24, 2)],
+    },
+    nn.AvgPool2d: of_pooling(nn.AvgPool2d),
+    nn.MaxPool2d: of_pooling(nn.MaxPool2d),
+    nn.BatchNorm2d: {
+        "units": lambda: [nn.Linear(4, 5), nn.BatchNorm2d(5, eps=1e-2, momentum=0.5), nn.ReLU(), nn.Linear(5, 2)],
+        "image": lambda: [
+            stem(),
+            nn.MixtureReLU(),
+            nn.BatchNorm2d(3, bias=False),
+            nn.MaxPool2d(2, 2),
+            nn.Linear(6, 2),
+        ],
+        "in a block": lambda: [
+            stem(bias=False),
+            residual(conv(3, 3), nn.ReLU(), nn.BatchNorm2d(3), shortcut=nn.BatchNorm2d(3)),
+            nn.Linear(24, 2),
+        ],
+    },
+    nn.LayerNorm: {
+        "units": lambda: [nn.Linear(4, 5), nn.LayerNorm([5], eps=1e-2), nn.ReLU(), nn.Linear(5, 2)],
+        "image": lambda: [stem(), nn.MixtureReLU(), nn.LayerNorm([3, 2, 4], bias=False), nn.Linear(24, 2)],
+        "in a block": lambda: [
+            nn.Linear(4, 6),
+            nn.Tanh(),
+            residual(nn.LayerNorm([6]), nn.Linear(6, 6)),
+            nn.Linear(6, 2),
+        ],
+    },
+    nn.LayerBlock: {
+        "dense": lambda: [nn.LayerBlock(nn.Linear(4, 5), nn.Tanh()), nn.Linear(5, 2)],
+        "image, first": lambda: [nn.LayerBlock(stem(), nn.ReLU(), nn.AvgPool2d(2)), nn.LayerBlock(nn.Linear(6, 2))],
+        "nested": lambda: [nn.Linear(4, 5), nn.LayerBlock(nn.Tanh(), nn.LayerBlock(nn.Linear(5, 3), nn.Sigmoid()))],
+    },
+    nn.ResNetBlock: {
+        "dense": lambda: [nn.Linear(4, 5), nn.ReLU(), residual(nn.Linear(5, 5), nn.Tanh()), nn.Linear(5, 2)],
+        "image, strided": lambda: [
+            stem(),
+            nn.MixtureReLU(),
+            residual(conv(3, 4, stride=2, padding_type=2), nn.MixtureReLU(), shortcut=nn.Conv2d(3, 4, 2, stride=2)),
+            nn.Linear(8, 2),
+        ],
+        "with batch norms": lambda: [
+            stem(),
+            residual(conv(3, 3), nn.MixtureReLU(), nn.BatchNorm2d(3)),
+            residual(
+                conv(3, 4, stride=2, padding_type=2),
+                nn.BatchNorm2d(4),
+                shortcut=nn.LayerBlock(nn.Conv2d(3, 4, 2, stride=2), nn.BatchNorm2d(4)),
+            ),
+            nn.Linear(8, 2),
+        ],
+        "dense branch beside an image": lambda: [
+            stem(),
+            nn.Tanh(),
+            residual(nn.Linear(24, 4), nn.ReLU(), nn.Linear(4, 24)),
+            conv(3, 1),
+        ],
+    },
+}
+
+
+def of_activation(kind: type) -> dict[str, Layers]:
+    """Any activation has these places, so that a new one needs no entry."""
+    settings = dict.fromkeys(kind.formula_settings, 0.3)
+    return {
+        "between dense layers": lambda: [nn.Linear(5, 6), kind(), nn.Linear(6, 3)],
+        "at the end": lambda: [nn.Linear(5, 6), kind(**settings)],
+        "on an image": lambda: [stem(), kind(**settings), conv(3, 2), nn.Linear(16, 2)],
+        "in a block": lambda: [nn.Linear(4, 6), nn.Tanh(), residual(nn.Linear(6, 6), kind()), nn.Linear(6, 2)],
+    }
+
+
+def layers_of(module: ModuleType) -> list[type]:
+    """The layers among the public names of `module`."""
+    found = (getattr(module, name) for name in module.__all__)
+    return [
+        kind for kind in found if inspect.isclass(kind) and issubclass(kind, nn.BaseLayer) and kind is not nn.BaseLayer
+    ]
+
+
+def examples_of(kind: type) -> dict[str, Example]:
+    """By a word on the place of the layer.
+
+    Raises:
+        LookupError: there is none.
+    """
+    lists = EXAMPLES.get(kind) or (of_activation(kind) if issubclass(kind, Activation) else None)
+    if not lists:
+        raise LookupError(
+            f"{kind.__name__} has no example: add to EXAMPLES in tests/battery/layers.py a few lists of layers "
+            "that have it where it belongs: among dense layers, on an image, in a block; with each setting at an "
+            "unusual value once"
+        )
+    cancels = {"tolerance": 2e-4, "rounding": 5e-5} if kind.__name__ in CANCELLING else {}
+    return {name: Example(lambda make=make: nn.Sequential(*make()), **cancels) for name, make in lists.items()}

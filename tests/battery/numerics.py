@@ -1,0 +1,160 @@
+"""Checks of the numbers of a pass: right, and independent of how samples come together."""
+
+import copy
+from unittest import mock
+
+import numpy as np
+
+from pytagi_ddp import nn
+from pytagi_ddp.kernels.cpu import compile as loops
+from pytagi_ddp.kernels.cpu import elementwise
+from tests.battery.example import Example, check, rows, snapshot, train
+from tests.nn import golden, reference, reference_activation
+from tests.nn.networks import DELTAS, assert_matches_reference, assert_same, leaves, pass_through, random_batch
+
+TIED = "statistics of the batch tie its samples together"
+
+
+def oracles(kind: type) -> list[str]:
+    """What says that the numbers of a layer are right: its function in float64, and recorded results of pytagi."""
+    found = []
+    if kind in reference.LAYERS or issubclass(kind, nn.LayerBlock):
+        found.append(f"reference.{reference.LAYERS.get(kind, reference.chain).__name__}")
+    elif kind.__name__ in reference_activation.FORMULAS:
+        found.append(f"reference_activation.{reference_activation.FORMULAS[kind.__name__].__name__}")
+    return found + golden.with_layer(kind.__name__)
+
+
+def one_pass(net: nn.Sequential, *batch) -> dict[str, np.ndarray]:
+    """`pass_through` of a network that carries nothing from earlier passes."""
+    net.reset_state()
+    return pass_through(net, *batch)
+
+
+@check
+def equals_float64(example: Example) -> str | None:
+    """Outputs, Jacobians and deltas of one pass are those of the float64 reference, which knows no trick."""
+    for layer in leaves(example.network()):
+        kind = type(layer)
+        found = oracles(kind)
+        assert found, (
+            f"nothing says which numbers of {kind.__name__} are right: add its formulas to reference.LAYERS (an "
+            "activation: to reference_activation.FORMULAS) in tests/nn, or recorded results to tests/golden"
+        )
+        if not found[0].startswith("reference"):
+            return f"{kind.__name__} has no float64 reference; covered by {', '.join(found)}"
+    for with_variance in (True, False):
+        assert_matches_reference(example.network(), tolerance=example.tolerance, with_variance=with_variance)
+    return None
+
+
+@check
+def shards_add_up(example: Example) -> str | None:
+    """Passes over the parts of a batch, accumulated, are one pass over the batch: the sum on which DDP stands."""
+    net = example.network()
+    if net.arena.running:
+        return TIED
+    batch = random_batch(net, 9)
+    whole = one_pass(example.network(), *batch)
+    with net.accumulate():
+        passes = [one_pass(net, *rows(batch, part)) for part in (slice(0, 4), slice(4, 5))]
+    passes.append(one_pass(net, *rows(batch, slice(5, 9))))
+    assert net.pending.waiting == 9, f"{net.pending.waiting} of 9 samples wait for the step"
+    for name, expected in whole.items():
+        parts = [one[name] for one in passes]
+        joined = parts[-1] if name.startswith(DELTAS) else np.concatenate(parts)
+        assert_same({name: joined}, {name: expected}, example.rounding)
+    return None
+
+
+@check
+def samples_are_predicted_one_by_one(example: Example) -> str | None:
+    """In evaluation a sample's output does not depend on those beside it, statistics or not."""
+    net = train(example.network(), 4, 3)
+    if net.arena.carried.size:
+        return "what is carried from one batch to the next makes a sample depend on those before it"
+    x, var_x, *_ = random_batch(net, 7)
+    whole, parts, single = (
+        dict(zip(("mean", "variance"), net.predict(x, size, var_x), strict=True)) for size in (7, 3, 1)
+    )
+    assert_same(parts, whole, example.rounding)
+    assert_same(single, whole, example.rounding)
+    return None
+
+
+@check
+def order_does_not_matter(example: Example) -> None:
+    """A permuted batch gives permuted outputs and the same deltas of the parameters."""
+    net = example.network()
+    batch = random_batch(net, 8)
+    order = np.random.default_rng(2).permutation(8)
+    plain, permuted = one_pass(net, *batch), one_pass(net, *rows(batch, order))
+    for name, expected in plain.items():
+        if not name.startswith(DELTAS):
+            expected = expected.reshape(8, -1)[order]
+        assert_same({name: permuted[name]}, {name: expected}, example.rounding)
+
+
+@check
+def nothing_is_left_of_other_batches(example: Example) -> None:
+    """Batches that grow and shrink, with and without input variances: each as in a new network, to the last bit."""
+    net = example.network()
+    new = copy.deepcopy(net)
+    smallest = 2 if net.arena.running else 1
+    for size, with_variance in ((2, True), (7, False), (3, True), (40, True), (smallest, False), (9, True), (2, False)):
+        batch = random_batch(net, size, seed=size, with_variance=with_variance)
+        assert_same(one_pass(net, *batch), one_pass(copy.deepcopy(new), *batch), 0)
+
+
+@check
+def no_variance_is_zero_variance(example: Example) -> None:
+    """An input without variances is one with variances of 0, and those of an input are not ignored."""
+    net = example.network()
+    x, var_x, *deltas = random_batch(net, 4)
+    known = one_pass(net, x, None, *deltas)
+    assert_same(one_pass(net, x, np.zeros_like(x), *deltas), known, example.rounding)
+    uncertain = one_pass(net, x, var_x, *deltas)
+    assert not np.array_equal(uncertain["output variance"], known["output variance"]), "input variances are ignored"
+
+
+@check
+def missing_observations_teach_nothing(example: Example) -> None:
+    """NaN is no observation: a sample without any has no deltas, and a batch without any changes no parameter."""
+    net = example.network()
+    net.input_state_update = True
+    x, var_x, y, _ = random_batch(net, 4)
+    updater = nn.OutputUpdater("cpu")
+
+    def learn(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Deltas of the input, (2, samples, inputs), and of all parameters."""
+        net.reset_state()
+        net(x, var_x)
+        updater.update(net.output_z_buffer, y, np.full(y.shape, 0.3), net.input_delta_z_buffer)
+        net.backward()
+        return np.reshape(net.get_input_states(), (2, 4, -1)), net.arena.delta.copy()
+
+    everything = learn(y)[0]
+    y[1] = np.nan
+    some = learn(y)[0]
+    assert not some[:, 1].any(), "a sample without observations has deltas at the input"
+    assert np.array_equal(some[:, [0, 2, 3]], everything[:, [0, 2, 3]]), "one sample's observations change another's"
+    before = snapshot(net)["theta"]
+    assert not learn(np.full_like(y, np.nan))[1].any(), "no observations, and deltas of parameters"
+    net.step()
+    assert np.array_equal(net.arena.theta, before), "a step without observations changes parameters"
+
+
+@check
+def threads_do_not_change_numbers(example: Example) -> None:
+    """Two threads give what one gives: sums are made in blocks of a fixed size, which may round differently."""
+    net = example.network()
+    before, results = net.layers[0].num_threads, []
+    small = (mock.patch.object(module, "PARALLEL_MIN", 100) for module in (loops, elementwise))
+    try:
+        with next(small), next(small):  # or only loops over thousands of samples would take two
+            for threads in (1, 2):
+                net.set_threads(threads)
+                results.append(one_pass(net, *random_batch(net, 150)))
+    finally:
+        net.set_threads(before)
+    assert_same(results[1], results[0], example.rounding)

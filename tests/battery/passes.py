@@ -1,0 +1,126 @@
+"""Checks of the ways in which a pass can run: recorded, recomputed, with hooks; and of the state that it may change."""
+
+import copy
+
+import numpy as np
+
+from pytagi_ddp import nn
+from pytagi_ddp.nn.activation import Activation
+from tests.battery.example import Example, assert_same_bits, check, observe, snapshot, train
+from tests.nn.networks import leaves, random_batch
+from tests.nn.twins import Both, walked_parts
+
+
+@check
+def recorded_passes_have_the_same_bits(example: Example) -> str | None:
+    """Replayed from C as walked through in Python: batches that change, predictions in between, accumulation."""
+    both = Both(example.network())
+    x = random_batch(both.nets[0], 3)[0]
+    for batch in (4, 2, 7, 4):
+        both.train(batch, steps=3)
+        both.do(lambda net: net.predict(x, 2))
+    both.train(4, with_var=True)
+    for _ in range(3):
+        with both.nets[0].accumulate(), both.nets[1].accumulate():
+            for batch in (4, 2):
+                both.forward(batch)
+                both.backward()
+        both.forward(3)
+        both.do(lambda net: net.predict(x, 2) and None)
+        both.forward(4)
+        both.backward()
+        both.do(nn.Sequential.step)
+    both.train(4, steps=2)
+    if both.nets[0].arena.carried.size:
+        return "a network that carries state from call to call is always walked through"
+    with walked_parts() as walked:
+        both.train(4, steps=3)
+    assert walked == ["forward", "backward", "step"] * 3, f"walked through, by the twin and by others: {walked}"
+    return None
+
+
+@check
+def blocks_have_the_same_bits(example: Example) -> None:
+    """In blocks, kept or recomputed (`checkpoint_blocks`), as written out; also what is not learned."""
+    layers = example.network().layers
+    sized = next(k for k, layer in enumerate(layers, 1) if not isinstance(layer, Activation))  # no block before that
+    head = nn.Linear(layers[-1].output_size, 2)
+
+    def network(*blocks: list, **options) -> nn.Sequential:
+        wrap = (nn.LayerBlock(*copy.deepcopy(block)) for block in blocks)
+        return nn.Sequential(*wrap, nn.LayerBlock(copy.deepcopy(head)), **options)
+
+    nets = {
+        "written out": nn.Sequential(*copy.deepcopy(layers), copy.deepcopy(head)),
+        "one block": network(layers),
+        "one block, recomputed": network(layers, checkpoint_blocks=True),
+        "a block each, recomputed": network(
+            layers[:sized], *([layer] for layer in layers[sized:]), checkpoint_blocks=True
+        ),
+    }
+    results = {}
+    for name, net in nets.items():
+        net.input_state_update = True
+        train(net, *[4] * 4, 3)  # passes that are recorded, too
+        with net.accumulate():
+            observe(net, 3)
+        observe(net, 4)
+        results[name] = snapshot(net) | {"output": net.get_outputs(), "deltas of the input": net.get_input_states()}
+    expected = results.pop("written out")
+    for name, result in results.items():
+        assert_same_bits(result, expected, name)
+
+
+@check
+def hooks_are_called_once(example: Example) -> None:
+    """Before and after each leaf in both directions, and nothing else changes."""
+    net, twin = example.network(), example.network()
+    calls: list[tuple] = []
+    for one in (net, twin):
+        one.input_state_update = True  # or the pass back ends at the first layer with parameters
+        train(one, *[4] * 4)  # recorded, and replayed
+    before, after = (lambda *call, when=when: calls.append((when, *call)) for when in ("before", "after"))
+    x, var_x, *_ = random_batch(net, 4, seed=9)
+    with net.add_hook(before, after):
+        first = net(x, var_x)
+        calls.clear()
+        observe(net, 4)
+    assert np.array_equal(first, twin(x, var_x)), "with hooks: outputs differ"
+    observe(twin, 4)
+    assert_same_bits(snapshot(net), snapshot(twin), "with hooks")
+    inside = leaves(net)
+    expected = [(when, leaf, "forward") for leaf in inside for when in ("before", "after")]
+    assert calls[: len(expected)] == expected, "hooks of the forward pass"
+    back = calls[len(expected) :]
+    assert back[1::2] == [("after", *call) for _, *call in back[::2]], "a leaf inside another one, in the pass back"
+    seen = [leaf for when, leaf, direction in back if (when, direction) == ("before", "backward")]
+    assert len(seen) == len(inside) and set(seen) == set(inside), f"hooks of the pass back: {seen}"
+    calls.clear()
+    observe(net, 4)
+    assert not calls, "hooks that were removed are called"
+
+
+@check
+def state_changes_in_training_only(example: Example) -> None:
+    """Predictions and passes in evaluation change nothing that a network keeps; training passes running state only."""
+    net = train(example.network(), 4)
+    observe(net, 4)  # deltas that wait for a step
+    kept, waiting = snapshot(net), net.pending.waiting
+    x, var_x, *_ = random_batch(net, 5)
+    net.predict(x, 2, var_x)
+    assert_same_bits(snapshot(net), kept, "predict")
+    net.profile(x, repeat=1)
+    assert_same_bits(snapshot(net), kept, "profile")
+    net.eval()
+    net(x, var_x)
+    net.train()
+    carried = {"carried": net.arena.carried.copy()}
+    assert_same_bits(snapshot(net), kept | carried, "a pass in evaluation")
+    assert net.pending.waiting == waiting == 4, "deltas that wait for a step are lost"
+    net(x, var_x)
+    now = snapshot(net)
+    assert_same_bits(now, {"theta": kept["theta"]}, "a forward pass in training")
+    if net.arena.running:
+        assert not np.array_equal(now["statistics"], kept["statistics"]), "running state does not run"
+    net.reset_state()
+    assert_same_bits({"carried": net.arena.carried}, {"carried": example.network().arena.carried}, "reset_state")

@@ -1,0 +1,201 @@
+"""The battery itself: it passes a layer of one's own, and every check of it finds a layer that does wrong."""
+
+from collections.abc import Callable
+
+import pytest
+
+from pytagi_ddp import nn
+from pytagi_ddp.nn import persistence
+from pytagi_ddp.nn.state import StateTensor, apply_jacobian
+from tests.battery import CHECKS, check_layer, keeping, numerics, passes
+from tests.battery.example import Example
+from tests.battery.layers import examples_of
+from tests.nn import reference, reference_activation
+
+
+class Own(nn.LeakyReLU):
+    """An activation as it could stand in somebody's program."""
+
+    name = "Own"
+
+    def __init__(self, slope: float = 0.5):
+        super().__init__(slope)
+
+    def settings(self):
+        return {"slope": self.negative_slope}
+
+
+@pytest.fixture
+def formula(monkeypatch):
+    monkeypatch.setitem(reference_activation.FORMULAS, "Own", reference_activation.leaky_relu)
+
+
+def test_a_layer_of_ones_own(formula):
+    assert check_layer(lambda: nn.Sequential(nn.Linear(4, 6), Own(), nn.Linear(6, 3))) == {}
+
+
+def test_what_does_not_apply_is_told(formula):
+    skipped = check_layer(lambda: nn.Sequential(nn.Linear(4, 6), nn.BatchNorm2d(6), Own(), nn.Linear(6, 3)))
+    assert skipped == {"shards_add_up": "statistics of the batch tie its samples together"}
+
+
+class Memory(nn.BaseLayer):
+    """Adds what it carries from batch to batch: the mean of the last sample that it gave."""
+
+    name = "Memory"
+
+    def state_tensors(self):
+        return (StateTensor("mean", self.in_shape.size, "carried", initial=1),)
+
+    def forward(self, state):
+        self._input = x = self._with_variance(state)
+        out, mean = self._output(state.batch), self.state["mean"]
+        self.kernels.array.copy(x.var, out.var)
+        for row in range(state.batch):
+            self.kernels.elementwise.add(x.mu[row], mean, out.mu[row])
+        self.kernels.array.copy(out.mu[-1], mean)
+        return out
+
+    def backward(self, delta, pool, need_input, accumulate):
+        apply_jacobian(self.kernels, delta, self._input)
+        return delta
+
+
+def test_a_layer_that_carries_state(monkeypatch):
+    monkeypatch.setitem(reference.LAYERS, Memory, lambda layer, m, s: (m + 1, s, lambda dm, ds, sums: (dm, ds)))
+    skipped = check_layer(lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), Memory(), nn.Linear(6, 3)))
+    assert {check: why.split(" makes ")[0] for check, why in skipped.items()} == {
+        "samples_are_predicted_one_by_one": "what is carried from one batch to the next",
+        "recorded_passes_have_the_same_bits": "a network that carries state from call to call is always walked through",
+    }
+
+
+def test_what_is_missing_is_named(monkeypatch):
+    with pytest.raises(AssertionError, match=r"which numbers of Own are right: add its formulas to reference\.LAYERS"):
+        numerics.equals_float64(among(Own))
+    with pytest.raises(LookupError, match=r"BaseLayer has no example: add to EXAMPLES in tests/battery/layers\.py"):
+        examples_of(nn.BaseLayer)
+    monkeypatch.delitem(reference.LAYERS, nn.Linear)
+    assert numerics.oracles(nn.Linear)[0] == "golden/batchnorm_fc.npz"
+    why = numerics.equals_float64(among(nn.ReLU))
+    assert why.startswith("Linear has no float64 reference; covered by golden/batchnorm_fc.npz, golden/closedform")
+
+
+class FirstSampleCounts(nn.ReLU):
+    """By NumPy, too, which no recording sees."""
+
+    def forward(self, state):
+        state.mu[0] *= 2
+        return super().forward(state)
+
+
+class RemembersBatches(nn.ReLU):
+    seen = 0
+
+    def forward(self, state):
+        self.seen += state.batch
+        state.mu[...] += self.seen
+        return super().forward(state)
+
+
+class ForgetsShards(nn.Linear):
+    def backward(self, delta, pool, need_input, accumulate):
+        return super().backward(delta, pool, need_input, False)
+
+
+class LearnsFromNothing(nn.Linear):
+    def backward(self, delta, pool, need_input, accumulate):
+        delta.mu[...] += 1
+        return super().backward(delta, pool, need_input, accumulate)
+
+
+class NoisyWhereKnown(nn.Linear):
+    def forward(self, state):
+        out = super().forward(state)
+        if state.var is None:
+            out.var[...] += 1
+        return out
+
+
+class KnowsThreads(nn.ReLU):
+    def forward(self, state):
+        state.mu[...] *= self.num_threads
+        return super().forward(state)
+
+
+class KeepsHooks(nn.LayerBlock):
+    def set_hooks(self, hooks):
+        pass
+
+
+class LearnsInEvaluation(nn.BatchNorm2d):
+    def forward(self, state):
+        self.running_mean[...] += 1
+        return super().forward(state)
+
+
+class LosesSlope(nn.LeakyReLU):
+    def __getstate__(self):
+        return super().__getstate__() | {"negative_slope": 0.9}
+
+
+class HidesState(nn.ReLU):
+    factor = 1.0
+
+    def forward(self, state):
+        if self.training:
+            self.factor *= 0.9
+        state.mu[...] *= self.factor
+        return super().forward(state)
+
+
+class HidesSetting(nn.LeakyReLU):
+    def settings(self):
+        return {}
+
+
+def among(make: Callable[[], nn.BaseLayer], first: Callable = nn.Linear) -> Example:
+    """The layer of `make` between dense ones."""
+    return Example(lambda: nn.Sequential(first(4, 6), make(), nn.Linear(6, 3)))
+
+
+FAULTS = {
+    numerics.equals_float64: (lambda: LearnsFromNothing(6, 6), "input delta mean: error"),
+    numerics.shards_add_up: (lambda: ForgetsShards(6, 6), "delta_mu_w of layer 1 .*: error"),
+    numerics.samples_are_predicted_one_by_one: (FirstSampleCounts, "mean: error"),
+    numerics.order_does_not_matter: (FirstSampleCounts, "output mean: error"),
+    numerics.nothing_is_left_of_other_batches: (RemembersBatches, "output mean: error"),
+    numerics.missing_observations_teach_nothing: (lambda: LearnsFromNothing(6, 6), "without observations has deltas"),
+    numerics.threads_do_not_change_numbers: (KnowsThreads, "output mean: error"),
+    passes.recorded_passes_have_the_same_bits: (FirstSampleCounts, "differ"),
+    passes.blocks_have_the_same_bits: (RemembersBatches, "one block, recomputed: theta differs"),
+    passes.hooks_are_called_once: (lambda: KeepsHooks(nn.Linear(6, 6)), "hooks of the forward pass"),
+    passes.state_changes_in_training_only: (lambda: LearnsInEvaluation(6), "predict: statistics differs"),
+    keeping.copies_continue_alone: (LosesSlope, "a copy, two steps later: theta differs"),
+    keeping.files_bring_everything_back: (HidesState, "a file, two steps later: theta differs"),
+    keeping.settings_make_the_layer_again: (HidesSetting, r"settings set\(\), arguments {'negative_slope'}"),
+}
+
+
+@pytest.mark.parametrize("check", FAULTS, ids=lambda check: check.__name__)
+def test_faults_are_found(check, monkeypatch):
+    monkeypatch.setitem(reference.LAYERS, LearnsFromNothing, reference.linear)
+    make, words = FAULTS[check]
+    with pytest.raises(AssertionError, match=words):
+        check(among(make))
+
+
+def test_a_setting_that_is_not_compared_is_found(monkeypatch):
+    monkeypatch.setattr(persistence, "first_difference", lambda ours, theirs: None)
+    with pytest.raises(AssertionError, match=r"input_size of Linear\.0 is 5 there and 4 here: got None"):
+        keeping.files_of_other_settings_are_refused(among(nn.ReLU))
+
+
+def test_noise_on_known_inputs_is_found():
+    with pytest.raises(AssertionError, match="output variance: error"):
+        numerics.no_variance_is_zero_variance(among(nn.ReLU, first=NoisyWhereKnown))
+
+
+def test_every_check_can_fail():
+    others = {keeping.files_of_other_settings_are_refused, numerics.no_variance_is_zero_variance}
+    assert FAULTS.keys() | others == {*CHECKS}
