@@ -15,7 +15,8 @@ from pathlib import Path
 
 SPINS = "100"
 VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
-_state = "not loaded yet"
+NOT_LOADED = "not settled yet: GNU OpenMP is not loaded"
+_state = NOT_LOADED
 
 
 def describe() -> str:
@@ -25,9 +26,9 @@ def describe() -> str:
 
 @contextlib.contextmanager
 def bounded() -> Iterator[None]:
-    """Loads of GNU OpenMP within the block get a short wait."""
+    """If GNU OpenMP is loaded within the block, it gets a short wait."""
     global _state
-    if _state != "not loaded yet":
+    if _state != NOT_LOADED:
         yield
         return
     given = [f"{name}={os.environ[name]}" for name in VARIABLES if os.environ.get(name)]
@@ -35,15 +36,18 @@ def bounded() -> Iterator[None]:
         _state = f"as {' and '.join(given)} say" + "s" * (len(given) == 1)
         yield
     elif _is_loaded():
-        _state = "as another library has set it, which loaded GNU OpenMP first; set GOMP_SPINCOUNT=100 before the start"
+        _state = (
+            f"as another library has set it, which loaded GNU OpenMP first; set GOMP_SPINCOUNT={SPINS} at the start"
+        )
         yield
     else:
-        _state = f"short, {SPINS} spins (GOMP_SPINCOUNT)"
         os.environ["GOMP_SPINCOUNT"] = SPINS
         try:
             yield
         finally:
             del os.environ["GOMP_SPINCOUNT"]
+        if _is_loaded():  # not every module needs it
+            _state = f"short, {SPINS} spins (GOMP_SPINCOUNT)"
 
 
 def _is_loaded() -> bool:

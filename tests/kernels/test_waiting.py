@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from pytagi_ddp.kernels.cpu import waiting
+
 PROGRAM = """
 import os, ctypes
 {before}
@@ -27,7 +29,18 @@ def run(before: str = "", **environment: str) -> list[str]:
 
 def test_it_is_short():
     description, left = run()
-    assert description.startswith("short, ") and left == "None"
+    assert description == f"short, {waiting.SPINS} spins (GOMP_SPINCOUNT)" and left == "None"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="GNU OpenMP")
+def test_openmp_has_heard_of_it():
+    program = "from pytagi_ddp.kernels.cpu import linear"
+    known = {name: value for name, value in os.environ.items() if name not in waiting.VARIABLES}
+    environment = known | {"OMP_DISPLAY_ENV": "VERBOSE"}
+    result = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert f"GOMP_SPINCOUNT = '{waiting.SPINS}'" in result.stderr
 
 
 @pytest.mark.parametrize(("name", "value"), [("GOMP_SPINCOUNT", "7"), ("OMP_WAIT_POLICY", "passive")])
