@@ -1,5 +1,6 @@
 """What one asks of a network beside training it: its parameters, its files, its layers."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pytagi_ddp.nn.sequential import Sequential
 
 
-class NetworkParameters:
+class NetworkParameters(ABC):
     """Access to the parameters of a network: the part of `Sequential` that neither trains nor predicts.
 
     Attributes:
@@ -29,9 +30,9 @@ class NetworkParameters:
     kernels: Kernels
 
     @property
+    @abstractmethod
     def layers(self) -> list[BaseLayer]:
         """The layers as given."""
-        raise NotImplementedError
 
     def named_layers(self) -> Iterator[tuple[str, BaseLayer]]:
         """(state-dict key, layer) for every layer in forward order, a block before what is in it."""
