@@ -109,7 +109,7 @@ class NetworkParameters(ABC):
         """Reads the four files of `save_csv`."""
         persistence.load_csv(self, filename)
 
-    def preinit_layer(self) -> None:
+    def preinit_layer(self) -> None:  # noqa: B027 - for programs that call it
         """Does nothing: parameters exist from the start. For programs written for pytagi."""
 
     def get_neg_var_w_counter(self) -> dict[str, int]:
