@@ -90,6 +90,8 @@ class Run:
             else:
                 self.net.arena.step(self._caps * cap_factor(len(labels)))
                 self.net.arena.delta.fill(0)  # the next backward pass adds to them
+                for norm in self.net.arena.running:
+                    norm.update_running()
             after_step()
         return 100 * wrong / len(self.loader.dataset)
 
