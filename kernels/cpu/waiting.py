@@ -1,7 +1,7 @@
 """How long threads of GNU OpenMP spin at the end of a parallel loop before they sleep.
 
 Left to itself, the library spins for some milliseconds. That pays only where every thread has a core to itself all the
-time: beside one other busy process, it made two threads 26 times slower than one, as each core that spins is one that
+time: beside other work, it made a step with two threads 85 times as long as with one, as a core that spins is one that
 the thread which is waited for does not have. `python -m benchmarks.waiting` measures it.
 
 The library reads its setting once, when it is loaded. So it is set around the first load of a module that needs it,
