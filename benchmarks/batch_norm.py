@@ -27,6 +27,7 @@ from pytagi_ddp.nn.arena import cap_factor
 
 MODELS = {"resnet8": resnet8_cifar10, "resnet18": resnet18_cifar10}
 MOMENTA = (0.5, 0.97)  # beside the network's own 0.9
+CANDIDATES = (0.0, 0.3, 0.5, 0.7, 0.9, 0.97)  # of the momentum that adapts
 BATCHES = (10, 20, 40)
 AVERAGED = (10, 40)  # last steps whose posterior means are averaged
 CAUSES = {
@@ -134,19 +135,44 @@ class StepChange:
 
 
 class Shadow:
-    """Running statistics by other momenta, and means of the posterior means of the last steps."""
+    """Running statistics by other momenta, and means of the posterior means of the last steps.
+
+    The momentum that adapts is the one of `CANDIDATES` whose running statistics have lately predicted those of the
+    next batch best: for each layer the squared errors of its log variances, averaged over about ten steps, decide.
+    """
 
     def __init__(self, net: Sequential):
         self._net, self._norms = net, norms_of(net)
-        self._running = {m: net.arena.statistics.copy() for m in MOMENTA}
+        self._running = {m: net.arena.statistics.copy() for m in {*MOMENTA, *CANDIDATES}}
+        self._errors = np.zeros((len(CANDIDATES), len(self._norms)))
         self._means: list[np.ndarray] = []
 
     def after_step(self) -> None:
         batch = np.concatenate([moments for norm in self._norms for moments in norm.batch_statistics()])
+        self._errors *= 0.9
+        for errors, momentum in zip(self._errors, CANDIDATES, strict=True):
+            errors += [self._error(self._running[momentum], batch, layer) for layer in range(len(self._norms))]
         for momentum, running in self._running.items():
             running *= np.float32(momentum)
             running += np.float32(1 - momentum) * batch
         self._means = [*self._means[1 - max(AVERAGED) :], self._net.arena.theta[0].copy()]
+
+    def _layer(self, layer: int) -> slice:
+        """Where a layer's means and variances are among all statistics."""
+        starts = np.cumsum([0, *(2 * norm.running_var.size for norm in self._norms)])
+        return slice(starts[layer], starts[layer + 1])
+
+    def _error(self, running: np.ndarray, batch: np.ndarray, layer: int) -> float:
+        part = self._layer(layer)
+        half = (part.stop - part.start) // 2
+        return float(np.mean(np.log((running[part][half:] + 1e-5) / (batch[part][half:] + 1e-5)) ** 2))
+
+    def adapted(self) -> tuple[Sequential, list[float]]:
+        """A network with each layer's best predicted statistics, and the momenta they have."""
+        net, best = copy.deepcopy(self._net), [CANDIDATES[i] for i in self._errors.argmin(axis=0)]
+        for layer, momentum in enumerate(best):
+            net.arena.statistics[self._layer(layer)] = self._running[momentum][self._layer(layer)]
+        return net, best
 
     def with_momentum(self, momentum: float) -> Sequential:
         net = copy.deepcopy(self._net)
@@ -172,7 +198,7 @@ def layer_by_layer(run: Run, batches: int) -> Sequential:
         norm.training, found = True, []
         norm.on_moments = lambda *moments, found=found: found.append([np.array(m, np.float64) for m in moments])
         for x, _ in islice(run.second, batches):
-            net(x)
+            net.pass_forward(x)
         norm.on_moments = None
         rows = sum(n for n, _, _ in found)
         mean = sum(n * m for n, m, _ in found) / rows
@@ -202,6 +228,9 @@ def ways(args: argparse.Namespace, train: ImageDataset, test: ImageDataset) -> N
     print(table(header, rows))
     nets = {"running, momentum 0.9": run.net}
     nets |= {f"running, momentum {m:g}": shadow.with_momentum(m) for m in MOMENTA}
+    adapted, momenta = shadow.adapted()
+    print(f"\nmomenta that predict the next batch best, layer by layer: {' '.join(f'{m:g}' for m in momenta)}")
+    nets["running, momentum that adapts"] = adapted
     nets |= {f"{n} batches": run.fresh(n) for n in BATCHES}
     nets["all batches"] = run.fresh(None)
     nets["40 batches without augmentation"] = run.fresh(40, run.plain)
