@@ -2,8 +2,9 @@
 
 At the end of each parallel loop, threads of GNU OpenMP spin for a while before they sleep (`GOMP_SPINCOUNT`). On a
 quiet machine that saves waking them; beside other work, it takes the core from the thread that is waited for. Steps of
-one process with one and two threads for several lengths of the wait, alone and beside busy processes, in turns. Times
-are medians over rounds; a ratio is to one thread of the same row.
+a network with one and two threads for several lengths of the wait, alone and beside busy processes, in turns. Several
+networks in processes of their own train at once as ranks do between exchanges. Times are medians over rounds, of the
+slowest process; a ratio is to one thread of the same row.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from itertools import product
 
 from benchmarks.peers import OWN
 from benchmarks.report import duration, table
@@ -38,18 +41,23 @@ def busy(count: int, nice: int) -> Iterator[None]:
             process.wait()
 
 
-def measure(workload: str, settings: dict[str, tuple[int, dict]], repeat: int, seconds: float) -> dict[str, float]:
+def measure(
+    workload: str, settings: dict[str, tuple[int, dict]], processes: int, repeat: int, seconds: float
+) -> dict[str, float]:
     """Median seconds of a step by setting."""
     with ExitStack() as stack:
         workers, rounds = {}, {name: [] for name in settings}
         for name, (threads, environment) in settings.items():
-            workers[name] = worker = stack.enter_context(Worker(OWN, threads, env=environment))
-            worker.ask("versions")
-            worker.ask("build", workload=workload)
-            worker.ask("start")
+            workers[name] = [stack.enter_context(Worker(OWN, threads, env=environment)) for _ in range(processes)]
+            for worker in workers[name]:
+                worker.ask("versions")
+                worker.ask("build", workload=workload)
+                worker.ask("start")
+        pool = stack.enter_context(ThreadPoolExecutor(processes))
         for _ in range(repeat):
-            for name, worker in workers.items():
-                rounds[name].append(statistics.median(worker.ask("round", seconds=seconds)["times"]))
+            for name, group in workers.items():
+                answers = pool.map(lambda worker: worker.ask("round", seconds=seconds), group)
+                rounds[name].append(max(statistics.median(answer["times"]) for answer in answers))
     return {name: statistics.median(times) for name, times in rounds.items()}
 
 
@@ -60,6 +68,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--spins", nargs="+", default=SPINS, metavar="COUNT", help="values of GOMP_SPINCOUNT")
     parser.add_argument("--workload", nargs="+", default=WORKLOADS)
     parser.add_argument("--busy", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="busy processes (0 1 2)")
+    parser.add_argument("--processes", nargs="+", type=int, default=[1], metavar="N", help="that train at once (1)")
     parser.add_argument("--nice", type=int, default=19, help="of the busy processes (19)")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.0, help="of a round (1)")
@@ -67,15 +76,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     settings = {"one thread": (1, LIBRARY), "as it is": (args.threads, LIBRARY)}
     settings |= {f"spin {count}": (args.threads, LIBRARY | {"GOMP_SPINCOUNT": count}) for count in args.spins}
     rows = []
-    for workload in args.workload:
-        for count in args.busy:
-            with busy(count, args.nice):
-                times = measure(workload, settings, args.repeat, args.seconds)
-            one = times["one thread"]
-            cells = [f"{duration(time)} ({time / one:.2f})" for time in times.values()]
-            rows.append([workload, str(count), *cells])
-            print("  ".join(rows[-1]), flush=True)
-    print("\n" + table(("workload", "busy", *settings), rows))
+    for workload, processes, count in product(args.workload, args.processes, args.busy):
+        with busy(count, args.nice):
+            times = measure(workload, settings, processes, args.repeat, args.seconds)
+        one = times["one thread"]
+        cells = [f"{duration(time)} ({time / one:.2f})" for time in times.values()]
+        rows.append([workload, str(processes), str(count), *cells])
+        print("  ".join(rows[-1]), flush=True)
+    print("\n" + table(("workload", "processes", "busy", *settings), rows))
 
 
 if __name__ == "__main__":
