@@ -77,7 +77,7 @@ cdef class Express:
         self.passes[found.size, state.var is not None, found.training] = self.last = found
         self.record()
 
-    def forward(self, net, mu_x, var_x, bint training):
+    def forward(self, net, passes, mu_x, var_x, bint training):
         """`Sequential.forward` in this mode: (mu, var), flat, or None."""
         cdef _Pass found = self.last
         if found is None or type(mu_x) is not cnp.ndarray or not self.as_recorded():
@@ -90,11 +90,11 @@ cdef class Express:
         if look(mu_x, size) & ~NEGATIVE or (var_x is not None and look(var_x, size)):
             return None
         self.last = found
-        net._trained_batch = 0
+        passes.batch = 0
         take(mu_x, cnp.PyArray_DATA(found.mu))
         if var_x is not None:
             take(var_x, cnp.PyArray_DATA(found.var))
-        net._last_pass = found.key
+        passes.last = found.key
         found.plan.run()
         states, deltas = net.output_z_buffer, net.input_delta_z_buffer
         if states.state is not found.out:
@@ -102,7 +102,7 @@ cdef class Express:
         if deltas.block_size != found.batch or deltas.size != found.out_size:
             deltas.set_size(found.out_size, found.batch)
         if training:
-            net._trained_batch = found.batch
+            passes.batch = found.batch
         return copied(found.out_mu), copied(found.out_var)
 
     def offer_backward(self, plan, key, start, end):
@@ -110,11 +110,10 @@ cdef class Express:
         if plan is not None and self.last is not None:
             self.last.backward[key] = (plan, start, end)
 
-    def backward(self, net):
+    def backward(self, net, passes):
         """`Sequential.backward`; returns whether it was done."""
         cdef _Pass found = self.last
-        if found is None or net._trained_batch != found.batch or net._last_pass is not found.key \
-                or not self.as_recorded():
+        if found is None or passes.batch != found.batch or passes.last is not found.key or not self.as_recorded():
             return False
         pending = net.pending
         if pending.accumulating:

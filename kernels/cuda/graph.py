@@ -81,13 +81,13 @@ class Express:
     def offer_forward(self, plan, key, state, out):
         pass
 
-    def forward(self, net, mu_x, var_x, training):
+    def forward(self, net, passes, mu_x, var_x, training):
         return None
 
     def offer_backward(self, plan, key, start, end):
         pass
 
-    def backward(self, net):
+    def backward(self, net, passes):
         return False
 
     def offer_step(self, plan, factors, non_finite):

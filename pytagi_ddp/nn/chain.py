@@ -138,6 +138,11 @@ class Chain:
     def recomputes(self) -> bool:
         return any(isinstance(op, Recomputed) for op in self.operations)
 
+    @property
+    def widest(self) -> int:
+        """The most units of a sample that an operation takes or gives, in blocks too."""
+        return max(operation.get_max_num_states() for operation in (*self.operations, *self.leaves()))
+
     def listing(self, owner: str) -> str:
         """The layers of `owner` as text, a line each."""
         return listing(owner, dict(enumerate(self.layers)))

@@ -139,8 +139,7 @@ def _table(net: Sequential, leaves: dict, rounds: list[dict[Any, float]]) -> Pro
 
     names = [(key, leaf.get_layer_info(), leaf.buffer_bytes) for key, leaf in leaves.items()]
     orders = sum(operation.buffer_bytes for operation in net._chain.operations if isinstance(operation, Reorder))
-    deltas = sum(block.nbytes for block in net._pool._free)
-    names += [("", BETWEEN, net._input.nbytes + orders + deltas), ("", STEP, 0)]
+    names += [("", BETWEEN, net._input.nbytes + orders + net._passes.nbytes), ("", STEP, 0)]
     times = [(ms(key or layer, "forward"), ms(key or layer, "backward")) for key, layer, _ in names]
     total = sum(map(sum, times))
     rows = (

@@ -1,8 +1,7 @@
 """A network of layers in order."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,14 +16,11 @@ from pytagi_ddp.nn.hooks import Hook, HookHandle, LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.network_input import NetworkInput
 from pytagi_ddp.nn.network_parameters import NetworkParameters
+from pytagi_ddp.nn.passes import Passes
 from pytagi_ddp.nn.pending import PendingDeltas
-from pytagi_ddp.nn.state import Array, DeltaPool, State
+from pytagi_ddp.nn.state import State
 from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics
 from pytagi_ddp.nn.validate import flat_float32
-
-
-def _nothing() -> None:
-    """What most parts of a step need done before they run."""
 
 
 class Sequential(NetworkParameters):
@@ -90,10 +86,7 @@ class Sequential(NetworkParameters):
         self.output_delta_z_buffer = BaseDeltaStates()
         self.pending = PendingDeltas()
         self.trainer: Any = None
-        self._trained_batch = 0  # samples of the forward pass that backward would continue
         self._hooks = LeafHooks()
-        self._last_pass: Any = None  # batch size, mode and input of the last forward pass
-        self._remembered: Any = None  # those of the pass that the layers remember for a backward pass
         self._attach()
 
     def _build(self) -> None:
@@ -106,13 +99,11 @@ class Sequential(NetworkParameters):
         self.out_shape = self._chain.build(shape, channels_last=False, first_in_place=False)
 
     def _attach(self) -> None:
-        self._last_pass = self._remembered = None
         self.kernels = get_kernels(self.device, self._precision)
         self._chain.attach(self.kernels)
         self.arena = ParameterArena(list(self._chain.leaves()), self.kernels)
-        self._pool = DeltaPool(self.kernels)
-        self._graphs = self.kernels.graph.Graphs(self.kernels.array)
-        self._express = self._graphs.express
+        self._passes = Passes(self._chain, self.arena, self.kernels, self._hooks)
+        self._express = self._passes.express
         self._input = NetworkInput(self.in_shape.size, self.kernels.array, self.device)
         self.output_z_buffer.hold(self.output_z_buffer.on(self.device), self.device)
         self.input_delta_z_buffer.move(self.device)
@@ -130,9 +121,7 @@ class Sequential(NetworkParameters):
     def checkpoint_blocks(self, value: bool) -> None:
         if value != self.checkpoint_blocks:
             self._chain.recompute_blocks(value)
-            self._trained_batch = 0
-            self._chain.attach(self.kernels)
-            self.forget_graphs()
+            self._attach_again()
 
     @property
     def precision(self) -> str:
@@ -143,9 +132,13 @@ class Sequential(NetworkParameters):
         kernels = get_kernels(self.device, value)
         if value != self._precision:
             self.kernels, self._precision = kernels, value
-            self._trained_batch = 0
-            self._chain.attach(kernels)
-            self.forget_graphs()
+            self._attach_again()
+
+    def _attach_again(self) -> None:
+        """To the same memory."""
+        self._passes.batch = 0
+        self._chain.attach(self.kernels)
+        self.forget_graphs()
 
     # -- training ---------------------------------------------------------------------------------------------
 
@@ -166,7 +159,7 @@ class Sequential(NetworkParameters):
         Raises:
             ValueError: sizes that do not fit, or values that are not finite.
         """
-        moments = self._express.forward(self, mu_x, var_x, self.training)
+        moments = self._express.forward(self, self._passes, mu_x, var_x, self.training)
         if moments is not None:
             return moments
         state = self._run(mu_x, var_x)
@@ -178,43 +171,14 @@ class Sequential(NetworkParameters):
     def _run(self, mu_x: ArrayLike | BaseHiddenStates, var_x: ArrayLike | None = None) -> State:
         """`forward`, without the copies of the result."""
         state = self._input.state(mu_x, var_x)
-        self._trained_batch = 0  # if a layer raises, buffers hold parts of two batches: no way back
-        self._last_pass = key = (state.batch, self.training, state)
-        out = self._run_part("forward", key[:2], state, lambda: self._walk_forward(key))
+        out = self._passes.forward(state, self.training)
         self.output_z_buffer.hold(out, self.device)
-        batch = out.batch
-        self._express.offer_forward(self._graphs.plan, key, state, out)
-        self.input_delta_z_buffer.set_size(batch * self.out_shape.size, batch)
-        if self.training:
-            self._trained_batch = batch
+        self.input_delta_z_buffer.set_size(out.batch * self.out_shape.size, out.batch)
         return out
-
-    def _walk_forward(self, key: tuple[int, bool, State]) -> State:
-        self._remembered = key
-        return self._chain.forward(key[2])
-
-    def _remember_last_pass(self) -> None:
-        """Has the layers remember the last forward pass, if that was replayed after another one was walked through."""
-        batch, training, state = self._last_pass
-        if self._remembered is not None:
-            old_batch, old_training, old_state = self._remembered
-            if (old_batch, old_training) == (batch, training) and old_state is state:
-                return
-        for leaf in self.arena.leaves:
-            leaf.recomputing = True
-        try:
-            self._walk_forward(self._last_pass)
-        finally:
-            for leaf in self.arena.leaves:
-                leaf.recomputing = False
 
     def pass_forward(self, mu_x: ArrayLike | BaseHiddenStates) -> State:
         """A forward pass for its own sake: no output is kept, and no backward pass can follow."""
-        state = self._input.state(mu_x)
-        self._trained_batch = 0
-        self._remembered = None
-        self.forget_graphs()
-        return self._chain.forward(state)
+        return self._passes.forward_only(self._input.state(mu_x))
 
     def update_bn(self, loader: Iterable[Any], num_batches: int | None = None) -> list[StatisticsChange]:
         """Sets the running statistics of every BatchNorm2d to the exact ones of the given batches: see `nn.update_bn`.
@@ -228,20 +192,6 @@ class Sequential(NetworkParameters):
         if self.trainer is not None:
             raise RuntimeError("update_bn() of a network in a DDPSequential: call that one's, on every rank")
         return take_statistics(self, loader, num_batches)
-
-    def _run_part(
-        self, name: str, key: tuple, memory: tuple, function: Callable[[], Any], prepare: Callable[[], None] = _nothing
-    ) -> Any:
-        """`function()`, or a replay of it; it runs as it is where hooks or other ranks have a say within it.
-
-        Likewise with state carried from call to call, which a pass that is repeated puts back: no recording has that.
-        """
-        meets_others = self._hooks or any(leaf.reduce_sums is not None for leaf in self.arena.running)
-        if meets_others or self.arena.carried.size:
-            self.forget_graphs()
-            prepare()
-            return function()
-        return self._graphs.run(name, key, memory, function, prepare)
 
     def add_hook(self, before: Hook | None = None, after: Hook | None = None) -> HookHandle:
         """Has functions called around every leaf (a layer that computes, in blocks too) of every pass from now on.
@@ -288,47 +238,21 @@ class Sequential(NetworkParameters):
             RuntimeError: no forward pass in training mode came before.
             ValueError: deltas of another batch size.
         """
-        if self._express.backward(self):
+        if self._express.backward(self, self._passes):
             return
-        batch, out_size = self._trained_batch, self.out_shape.size
+        batch, out_size = self._passes.batch, self.out_shape.size
         if not batch:
             raise RuntimeError("backward() needs a forward pass in training mode before it (see train())")
         source = self.input_delta_z_buffer
         if source.size != batch * out_size:
             raise ValueError(f"input_delta_z_buffer holds {source.size} deltas, the batch has {batch} x {out_size}")
-        self._pool.reserve(batch * self._widest())
         source.move(self.device)
-        start, end = source.arrays, None
+        end = None
         if self.input_state_update:
-            self.output_delta_z_buffer.set_size(batch * self.in_shape.size, batch)
-            end = self.output_delta_z_buffer.arrays
-        accumulate = self.pending.adds
-        key = (batch, self.input_state_update, accumulate)
-        walk = partial(self._backward, start, end, accumulate)
-        name = "backward, adding" if accumulate else "backward"
-        self._run_part(name, key, (*start, *(end or ())), walk, self._remember_last_pass)
-        end_memory = self.output_delta_z_buffer.memory if end else None
-        self._express.offer_backward(self._graphs.plan, key[1:], source.memory, end_memory)
+            end = self.output_delta_z_buffer
+            end.set_size(batch * self.in_shape.size, batch)
+        self._passes.backward(source, end, self.pending.adds)
         self.pending.passed(batch)
-
-    def _backward(self, start: tuple[Array, Array], end: tuple[Array, Array] | None, accumulate: bool) -> None:
-        """From the deltas `start` at the output to the deltas `end` at the input, if these are asked for."""
-        copy = self.kernels.array.copy
-        delta = self._pool.take(*start[0].shape)
-        copy(start[0], delta.mu)
-        copy(start[1], delta.var)
-        into = self._chain.backward(delta, self._pool, end is not None, accumulate)
-        if into is not None and end is not None:
-            copy(into.mu, end[0])
-            copy(into.var, end[1])
-            self._pool.give(into)
-
-    def _widest(self) -> int:
-        return max(self.in_shape.size, max(op.get_max_num_states() for op in self._operations()))
-
-    def _operations(self) -> Iterator[BaseLayer]:
-        yield from self._chain.operations
-        yield from self._chain.leaves()
 
     def step(self) -> None:
         """Adds the deltas to the parameters, each capped at sqrt(s)/c: c = 0.1, 2, 3 for batches of 1, 2-255, more.
@@ -344,8 +268,7 @@ class Sequential(NetworkParameters):
             return
         all_finite = self._express.step(cap)
         if all_finite is None:
-            self.arena.step(cap, run=partial(self._run_part, "step", (), ()))
-            self._express.offer_step(self._graphs.plan, *self.arena.step_memory)
+            self._passes.step(cap)
         elif not all_finite:
             self.arena.finish()
 
@@ -390,7 +313,8 @@ class Sequential(NetworkParameters):
         if batch_size < 1:
             raise ValueError(f"predict needs a batch_size of at least 1, got {batch_size}")
         inputs, one = self.in_shape.size, self.out_shape.image or (self.out_shape.size,)
-        if not self.arena.carried.size and (moments := self._express.forward(self, x, var_x, False)) is not None:
+        moments = None if self.arena.carried.size else self._express.forward(self, self._passes, x, var_x, False)
+        if moments is not None:
             return moments[0].reshape(-1, *one), moments[1].reshape(-1, *one)
         mu_x = flat_float32(x, "x")
         if mu_x.size % inputs:
@@ -442,7 +366,7 @@ class Sequential(NetworkParameters):
     @property
     def z_buffer_size(self) -> int:
         """Values that the widest layer holds for the last batch."""
-        return self._widest() * self.z_buffer_block_size
+        return self._chain.widest * self.z_buffer_block_size
 
     @property
     def z_buffer_block_size(self) -> int:
@@ -471,7 +395,6 @@ class Sequential(NetworkParameters):
         for leaf in self.arena.leaves:
             leaf.detach()
         self.device = cuda.device_name(device)
-        self._trained_batch = 0
         self._attach()
         self.kernels.array.copy(tail, self.arena.tail)
 
@@ -483,7 +406,7 @@ class Sequential(NetworkParameters):
 
     def forget_graphs(self) -> None:
         """Drops recorded passes (see `pytagi_ddp.cuda` for a GPU's); call after changing what a layer calls."""
-        self._graphs.clear()
+        self._passes.forget()
 
     def set_threads(self, num_threads: int) -> None:
         """Threads of all CPU work of this process, BLAS included."""
@@ -495,12 +418,11 @@ class Sequential(NetworkParameters):
 
     def __getstate__(self) -> dict:
         state = self.__dict__.copy()
-        for name in ("kernels", "arena", "_pool", "_graphs", "_express", "_input"):
+        for name in ("kernels", "arena", "_passes", "_express", "_input"):
             del state[name]
         pending = PendingDeltas(self.pending.samples, self.pending.applied)
         # a copy belongs to no DDPSequential
-        own = {"pending": pending, "trainer": None, "_hooks": LeafHooks()}
-        return state | own | {"_trained_batch": 0, "_last_pass": None, "_remembered": None}
+        return state | {"pending": pending, "trainer": None, "_hooks": LeafHooks()}
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)

@@ -108,3 +108,8 @@ class DeltaPool:
 
     def give(self, delta: Delta) -> None:
         self._free.append(delta.memory)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the blocks that are not taken."""
+        return sum(block.nbytes for block in self._free)

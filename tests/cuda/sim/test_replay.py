@@ -13,7 +13,7 @@ from pytagi_ddp.kernels.cuda import graph
 from pytagi_ddp.kernels.cuda.array import arrays
 from pytagi_ddp.kernels.cuda.compile import Kernel
 from pytagi_ddp.kernels.cuda.recorder import is_recording, recording
-from pytagi_ddp.nn import sequential
+from pytagi_ddp.nn import passes
 from pytagi_ddp.nn.state import Delta, DeltaPool
 from tests.cuda.sim.test_networks import train
 from tests.nn.networks import randomise
@@ -77,7 +77,7 @@ class OrderedPool(DeltaPool):
 def stand_in(monkeypatch) -> None:
     """In the simulator, kernels that take no time."""
     monkeypatch.setattr(Kernel, "_simulate", mix)
-    monkeypatch.setattr(sequential, "DeltaPool", OrderedPool)
+    monkeypatch.setattr(passes, "DeltaPool", OrderedPool)
 
 
 @pytest.fixture

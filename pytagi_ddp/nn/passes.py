@@ -1,0 +1,121 @@
+"""The passes of a training step: walks through the layers, recorded and from then on replayed."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from pytagi_ddp.kernels.protocol import Kernels
+from pytagi_ddp.nn.arena import ParameterArena
+from pytagi_ddp.nn.chain import Chain
+from pytagi_ddp.nn.data_struct import BaseDeltaStates
+from pytagi_ddp.nn.hooks import LeafHooks
+from pytagi_ddp.nn.state import Array, DeltaPool, State
+
+
+def _nothing() -> None:
+    """What most parts of a step need done before they run."""
+
+
+class Passes:
+    """Forward passes, backward passes and steps of a network on one device.
+
+    Args:
+        chain, arena, kernels: the network's. hooks: its hooks; while there are any, passes are walked through.
+
+    Attributes:
+        batch: samples of the forward pass that `backward` would continue; 0: there is none.
+        last: batch size, mode and input of the last forward pass.
+        express: what serves the public calls in their common case, see `kernels.protocol.Express`.
+    """
+
+    def __init__(self, chain: Chain, arena: ParameterArena, kernels: Kernels, hooks: LeafHooks):
+        self._chain, self._arena, self._hooks, self._copy = chain, arena, hooks, kernels.array.copy
+        self._pool = DeltaPool(kernels)
+        self._graphs = kernels.graph.Graphs(kernels.array)
+        self.express = self._graphs.express
+        self.batch = 0
+        self.last: Any = None
+        self._remembered: Any = None  # as `last`, of the pass that the layers remember for a backward pass
+
+    def forward(self, state: State, training: bool) -> State:
+        """The output for an input that stays where it is until the backward pass."""
+        self.batch = 0  # if a layer raises, buffers hold parts of two batches: no way back
+        self.last = key = (state.batch, training, state)
+        out = self._run("forward", key[:2], state, partial(self._walk_forward, key))
+        self.express.offer_forward(self._graphs.plan, key, state, out)
+        if training:
+            self.batch = out.batch
+        return out
+
+    def forward_only(self, state: State) -> State:
+        """A forward pass for its own sake: no backward pass can follow."""
+        self.batch, self._remembered = 0, None
+        self.forget()
+        return self._chain.forward(state)
+
+    def backward(self, start: BaseDeltaStates, end: BaseDeltaStates | None, accumulate: bool) -> None:
+        """From the deltas `start` at the output to the deltas `end` at the input, if these are asked for."""
+        self._pool.reserve(self.batch * self._chain.widest)
+        key = (self.batch, end is not None, accumulate)
+        first, last = start.arrays, end.arrays if end else None
+        walk = partial(self._walk_backward, first, last, accumulate)
+        name = "backward, adding" if accumulate else "backward"
+        self._run(name, key, (*first, *(last or ())), walk, self._remember_last)
+        self.express.offer_backward(self._graphs.plan, key[1:], start.memory, end.memory if end else None)
+
+    def step(self, cap: float) -> None:
+        """`ParameterArena.step`."""
+        self._arena.step(cap, run=partial(self._run, "step", (), ()))
+        self.express.offer_step(self._graphs.plan, *self._arena.step_memory)
+
+    def forget(self) -> None:
+        """Drops what is recorded; call when layers change what they call."""
+        self._graphs.clear()
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the memory for deltas."""
+        return self._pool.nbytes
+
+    def _run(
+        self, name: str, key: tuple, memory: tuple, function: Callable[[], Any], prepare: Callable[[], None] = _nothing
+    ) -> Any:
+        """`function()`, or a replay of it; it runs as it is where hooks or other ranks have a say within it.
+
+        Likewise with state carried from call to call, which a pass that is repeated puts back: no recording has that.
+        """
+        meets_others = self._hooks or any(leaf.reduce_sums is not None for leaf in self._arena.running)
+        if meets_others or self._arena.carried.size:
+            self.forget()
+            prepare()
+            return function()
+        return self._graphs.run(name, key, memory, function, prepare)
+
+    def _walk_forward(self, key: tuple[int, bool, State]) -> State:
+        self._remembered = key
+        return self._chain.forward(key[2])
+
+    def _remember_last(self) -> None:
+        """Has the layers remember the last forward pass, if that was replayed after another one was walked through."""
+        batch, training, state = self.last
+        if self._remembered is not None:
+            old_batch, old_training, old_state = self._remembered
+            if (old_batch, old_training) == (batch, training) and old_state is state:
+                return
+        for leaf in self._arena.leaves:
+            leaf.recomputing = True
+        try:
+            self._walk_forward(self.last)
+        finally:
+            for leaf in self._arena.leaves:
+                leaf.recomputing = False
+
+    def _walk_backward(self, start: tuple[Array, Array], end: tuple[Array, Array] | None, accumulate: bool) -> None:
+        delta = self._pool.take(*start[0].shape)
+        self._copy(start[0], delta.mu)
+        self._copy(start[1], delta.var)
+        into = self._chain.backward(delta, self._pool, end is not None, accumulate)
+        if into is not None and end is not None:
+            self._copy(into.mu, end[0])
+            self._copy(into.var, end[1])
+            self._pool.give(into)
