@@ -43,6 +43,7 @@ class BaseLayer(ABC):
     bias = False
     num_sums = 0  # sums over the batch that are added over ranks, in the tail of the reduced buffer
     is_leaf = True  # a layer that computes; False: a block of layers, or a change of order between them
+    replayable = True  # False: its passes are more than kernel calls, and networks that have it are walked through
     recomputing = False  # True while a forward pass is repeated, which must change nothing that outlasts it
     kernels: Kernels
     shared_sums: Array
@@ -215,6 +216,22 @@ class BaseLayer(ABC):
         if memory is None or memory.size < size:
             memory = self._buffers[name] = self.kernels.array.empty(size)
         return memory[:size].reshape(shape)
+
+    def _carried(self, name: str) -> Array:
+        """What the layer carried into this pass, for `forward` to read, and to keep for `backward`.
+
+        A copy, so that a pass that is run again begins where it began the first time.
+        """
+        source = self.state[name]
+        kept = self._scratch(f"carried {name}", source.shape)
+        if not self.recomputing:
+            self.kernels.array.copy(source, kept)
+        return kept
+
+    def _carry(self, name: str, values: Array) -> None:
+        """Has the next pass begin with `values`, which this one has made; a pass that is run again changes nothing."""
+        if not self.recomputing:
+            self.kernels.array.copy(values, self.state[name])
 
     @property
     def buffer_bytes(self) -> int:

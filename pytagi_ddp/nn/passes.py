@@ -9,6 +9,7 @@ from pytagi_ddp.nn.arena import ParameterArena
 from pytagi_ddp.nn.chain import Chain
 from pytagi_ddp.nn.data_struct import BaseDeltaStates
 from pytagi_ddp.nn.hooks import LeafHooks
+from pytagi_ddp.nn.recompute import recomputing
 from pytagi_ddp.nn.state import Array, DeltaPool, State
 
 
@@ -30,6 +31,7 @@ class Passes:
 
     def __init__(self, chain: Chain, arena: ParameterArena, kernels: Kernels, hooks: LeafHooks):
         self._chain, self._arena, self._hooks, self._copy = chain, arena, hooks, kernels.array.copy
+        self._replayable = all(leaf.replayable for leaf in arena.leaves)
         self._pool = DeltaPool(kernels)
         self._graphs = kernels.graph.Graphs(kernels.array)
         self.express = self._graphs.express
@@ -80,12 +82,9 @@ class Passes:
     def _run(
         self, name: str, key: tuple, memory: tuple, function: Callable[[], Any], prepare: Callable[[], None] = _nothing
     ) -> Any:
-        """`function()`, or a replay of it; it runs as it is where hooks or other ranks have a say within it.
-
-        Likewise with state carried from call to call, which a pass that is repeated puts back: no recording has that.
-        """
+        """`function()`, or a replay of it; it runs as it is where hooks, ranks or layers do more than call kernels."""
         meets_others = self._hooks or any(leaf.reduce_sums is not None for leaf in self._arena.running)
-        if meets_others or self._arena.carried.size:
+        if meets_others or not self._replayable:
             self.forget()
             prepare()
             return function()
@@ -102,13 +101,8 @@ class Passes:
             old_batch, old_training, old_state = self._remembered
             if (old_batch, old_training) == (batch, training) and old_state is state:
                 return
-        for leaf in self._arena.leaves:
-            leaf.recomputing = True
-        try:
+        with recomputing(self._arena.leaves):
             self._walk_forward(self.last)
-        finally:
-            for leaf in self._arena.leaves:
-                leaf.recomputing = False
 
     def _walk_backward(self, start: tuple[Array, Array], end: tuple[Array, Array] | None, accumulate: bool) -> None:
         delta = self._pool.take(*start[0].shape)

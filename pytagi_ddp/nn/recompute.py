@@ -1,6 +1,7 @@
 """Blocks whose activations are computed again in the backward pass instead of being kept."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn.hooks import LeafHooks
@@ -44,8 +45,8 @@ class BlockMemory:
 class Recomputed(BaseLayer):
     """Runs a block and keeps its output only. Not a layer of the user's: chains put it around their blocks.
 
-    The backward pass runs the block again first: the same kernels over the same input, so the same bits. Batch
-    statistics are not taken again. The block that ran last is not run again: its activations still lie there.
+    The backward pass runs the block again first: the same kernels over the same input, so the same bits. State is
+    neither taken again nor changed. The block that ran last is not run again: its activations still lie there.
     """
 
     name = "Recomputed"
@@ -56,7 +57,6 @@ class Recomputed(BaseLayer):
         super().__init__()
         self.block = block
         self.in_shape, self.out_shape = block.in_shape, block.out_shape
-        self._before: list[Array] = []  # what its layers carried into the last forward pass
 
     def set_hooks(self, hooks: LeafHooks | None) -> None:
         self.block.set_hooks(hooks)
@@ -71,7 +71,6 @@ class Recomputed(BaseLayer):
     def forward(self, state: State) -> State:
         self._input = state
         self.memory.begin(self)
-        self._before = self._copies_of_carried()
         out = self.block.forward(state)
         kept = (None if a is None else self._buffer(name, *a.shape) for name, a in zip(State._fields, out, strict=True))
         result = State(*kept)
@@ -83,37 +82,27 @@ class Recomputed(BaseLayer):
     def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
         if self.memory.holder is not self:
             self.memory.begin(self)
-            after = self._copies_of_carried()
-            self._set_carried(self._before)  # the block has to begin where it began the first time
-            for leaf in self.block.leaves():
-                leaf.recomputing = True
-            try:
+            with recomputing(self.block.leaves()):
                 self.block.forward(self._input)
-            finally:
-                for leaf in self.block.leaves():
-                    leaf.recomputing = False
-                self._set_carried(after)
         return self.block.backward(delta, pool, need_input, accumulate)
-
-    def _carried(self) -> list[Array]:
-        return [
-            leaf.state[tensor.name]
-            for leaf in self.block.leaves()
-            for tensor in leaf.state_tensors()
-            if tensor.kind == "carried"
-        ]
-
-    def _copies_of_carried(self) -> list[Array]:
-        return [self.kernels.array.snapshot(values) for values in self._carried()]
-
-    def _set_carried(self, copies: list[Array]) -> None:
-        for source, target in zip(copies, self._carried(), strict=True):
-            self.kernels.array.copy(source, target)
 
     def __getstate__(self) -> dict:
         state = super().__getstate__()
         state.pop("memory", None)
-        return state | {"_before": []}
+        return state
+
+
+@contextmanager
+def recomputing(leaves: Iterable[BaseLayer]) -> Iterator[None]:
+    """A forward pass through `leaves` inside repeats the last one, and changes nothing that outlasts it."""
+    leaves = list(leaves)
+    for leaf in leaves:
+        leaf.recomputing = True
+    try:
+        yield
+    finally:
+        for leaf in leaves:
+            leaf.recomputing = False
 
 
 def is_block(layer: BaseLayer) -> bool:

@@ -63,7 +63,8 @@ class StateTensor:
         size: numbers.
         kind: "running": statistics of the data, equal on every rank, moved in training, saved with the parameters.
             "carried": memory from one call to the next, such as that of a recurrent layer; each rank's own, saved when
-            asked for, and reset by the user (`Sequential.reset_state`).
+            asked for, and reset by the user (`Sequential.reset_state`). A layer reads and writes it by `_carried` and
+            `_carry`.
         initial: value of a new network.
         variance: whether the values are variances, which must not be negative.
     """

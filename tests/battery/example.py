@@ -39,10 +39,11 @@ def check(function: Check) -> Check:
     return function
 
 
-def observe(net: nn.Sequential, batch: int, seed: int = 0) -> None:
-    """Everything of a training step but the step."""
+def observe(net: nn.Sequential, batch: int, seed: int = 0, between: Callable[[], None] = lambda: None) -> None:
+    """Everything of a training step but the step; `between` is called between the passes."""
     x, var_x, y, _ = random_batch(net, batch, seed)
     net(x, var_x)
+    between()
     updater = nn.OutputUpdater(net.device)
     updater.update(net.output_z_buffer, y, np.full(y.shape, 0.3), net.input_delta_z_buffer)
     net.backward()

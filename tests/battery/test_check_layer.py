@@ -6,11 +6,11 @@ import pytest
 
 from pytagi_ddp import nn
 from pytagi_ddp.nn import persistence
-from pytagi_ddp.nn.state import StateTensor, apply_jacobian
 from tests.battery import CHECKS, check_layer, keeping, numerics, passes
 from tests.battery.example import Example
 from tests.battery.layers import examples_of
 from tests.nn import reference, reference_activation
+from tests.nn.carrying import Memory
 
 
 class Own(nn.LeakyReLU):
@@ -39,35 +39,33 @@ def test_what_does_not_apply_is_told(formula):
     assert skipped == {"shards_add_up": "statistics of the batch tie its samples together"}
 
 
-class Memory(nn.BaseLayer):
-    """Adds what it carries from batch to batch: the mean of the last sample that it gave."""
-
-    name = "Memory"
-
-    def state_tensors(self):
-        return (StateTensor("mean", self.in_shape.size, "carried", initial=1),)
-
-    def forward(self, state):
-        self._input = x = self._with_variance(state)
-        out, mean = self._output(state.batch), self.state["mean"]
-        self.kernels.array.copy(x.var, out.var)
-        for row in range(state.batch):
-            self.kernels.elementwise.add(x.mu[row], mean, out.mu[row])
-        self.kernels.array.copy(out.mu[-1], mean)
-        return out
-
-    def backward(self, delta, pool, need_input, accumulate):
-        apply_jacobian(self.kernels, delta, self._input)
-        return delta
-
-
 def test_a_layer_that_carries_state(monkeypatch):
     monkeypatch.setitem(reference.LAYERS, Memory, lambda layer, m, s: (m + 1, s, lambda dm, ds, sums: (dm, ds)))
     skipped = check_layer(lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), Memory(), nn.Linear(6, 3)))
-    assert {check: why.split(" makes ")[0] for check, why in skipped.items()} == {
-        "samples_are_predicted_one_by_one": "what is carried from one batch to the next",
-        "recorded_passes_have_the_same_bits": "a network that carries state from call to call is always walked through",
-    }
+    reason = "what is carried from one batch to the next makes a sample depend on those before it"
+    assert skipped == {"samples_are_predicted_one_by_one": reason}
+
+
+class ReadsWhatIsCarried(Memory):
+    """Not as the pass found it, but as it is."""
+
+    def _carried(self, name):
+        return self.state[name]
+
+
+class CarriesAgain(Memory):
+    """In a pass that is run again, too."""
+
+    def _carry(self, name, values):
+        self.kernels.array.copy(values, self.state[name])
+
+
+@pytest.mark.parametrize("layer", [ReadsWhatIsCarried, CarriesAgain])
+def test_state_that_a_repeated_pass_gets_wrong_is_found(layer):
+    with pytest.raises(AssertionError, match=r", recomputed: .* differs"):
+        passes.blocks_have_the_same_bits(among(layer))
+    with pytest.raises(AssertionError, match="differ"):
+        passes.recorded_passes_have_the_same_bits(among(layer))
 
 
 def test_what_is_missing_is_named(monkeypatch):

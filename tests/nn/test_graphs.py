@@ -65,6 +65,25 @@ def test_whatever_comes_in_between(checkpoint_blocks):
     both.train(4)
 
 
+class Remembers(nn.ReLU):
+    """In Python, where no recording looks."""
+
+    replayable = False
+    seen = 0
+
+    def forward(self, state):
+        self.seen += state.batch
+        return super().forward(state)
+
+
+def test_a_layer_that_cannot_be_replayed_is_walked_through():
+    layer = Remembers()
+    net = nn.Sequential(nn.Linear(3, 4), layer, nn.Linear(4, 1))
+    for _ in range(5):
+        net(np.ones((2, 3)))
+    assert layer.seen == 10
+
+
 def test_hooks_are_called_where_passes_were_replayed():
     net = randomise(with_batch_norm())
     rng, seen = np.random.default_rng(0), []

@@ -16,6 +16,7 @@ from pytagi_ddp.kernels.cuda.recorder import is_recording, recording
 from pytagi_ddp.nn import passes
 from pytagi_ddp.nn.state import Delta, DeltaPool
 from tests.cuda.sim.test_networks import train
+from tests.nn.carrying import Memory
 from tests.nn.networks import randomise
 
 PARTS = 3  # forward, backward, step
@@ -33,6 +34,11 @@ def blocks() -> nn.Sequential:
 
     manual_seed(1)
     return randomise(nn.Sequential(nn.Linear(3, 2), block(), block()))
+
+
+def carrying() -> nn.Sequential:
+    manual_seed(1)
+    return randomise(nn.Sequential(nn.Linear(3, 2), nn.LayerBlock(Memory(), nn.Linear(2, 2)), nn.LayerBlock(nn.Tanh())))
 
 
 def inputs(batch: int = 3) -> np.ndarray:
@@ -195,6 +201,7 @@ CHANGES = {
         copied,
     ),
     blocks: (checkpoint_blocks, fresh_statistics, other_batch),
+    carrying: (evaluate, nn.Sequential.reset_state, load, checkpoint_blocks, there_and_back, other_batch, copied),
 }
 
 
@@ -215,7 +222,7 @@ def test_replayed_steps_equal_walked_steps(make, stand_in, replays, monkeypatch)
             before = len(replays)
             train(net, 3, seed=1)
             assert len(replays) - before >= switch * PARTS, change.__name__
-            states[change.__name__] = net.state_dict()
+            states[change.__name__] = net.state_dict(carried=True)
         assert bool(replays) == switch
     for name, state in walked.items():
         assert replayed[name] == state, f"differs after: {name}"
