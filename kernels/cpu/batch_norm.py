@@ -3,6 +3,7 @@
 import numpy as np
 from numba import prange
 
+from pytagi_ddp.kernels.cpu.columns import add_partials
 from pytagi_ddp.kernels.cpu.compile import loop
 from pytagi_ddp.kernels.formulas.normalize import (
     input_deltas,
@@ -21,7 +22,7 @@ ZERO, ONE = np.float32(0), np.float32(1)
 
 def partial_shape(rows: int, features: int) -> tuple[int, int, int]:
     """Shape of the scratch array that `moments` and `backward` need."""
-    return (2, -(-rows // ROWS), features)
+    return (4, -(-rows // ROWS), features)
 
 
 @loop
@@ -99,40 +100,21 @@ def _forward(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
 
 
 @loop
-def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial, accumulate, g_w, h_w, g_b, h_b):
+def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial):
     rows, features = mu.shape
-    blocks = (rows + ROWS - 1) // ROWS
-    for k in prange(blocks):
-        for c in range(features):
-            partial[0, k, c] = ZERO
-            partial[1, k, c] = ZERO
-        for i in range(k * ROWS, min(rows, (k + 1) * ROWS)):
+    for k in prange(partial.shape[1]):
+        for j in range(4):
             for c in range(features):
-                gi, hi = weight_summands(mu[i, c], mean[c], r[c], delta_mu[i, c], delta_var[i, c])
-                partial[0, k, c] += gi
-                partial[1, k, c] += hi
-    for c in range(features):
-        g, h = (g_w[c], h_w[c]) if accumulate else (ZERO, ZERO)
-        for k in range(blocks):
-            g += partial[0, k, c]
-            h += partial[1, k, c]
-        g_w[c], h_w[c] = g, h
-    for k in prange(blocks):
-        for c in range(features):
-            partial[0, k, c] = ZERO
-            partial[1, k, c] = ZERO
+                partial[j, k, c] = ZERO
         for i in range(k * ROWS, min(rows, (k + 1) * ROWS)):
             for c in range(features):
                 dm, ds = delta_mu[i, c], delta_var[i, c]
-                partial[0, k, c] += dm
-                partial[1, k, c] += ds
+                g, h = weight_summands(mu[i, c], mean[c], r[c], dm, ds)
+                partial[0, k, c] += g
+                partial[1, k, c] += h
+                partial[2, k, c] += dm
+                partial[3, k, c] += ds
                 delta_mu[i, c], delta_var[i, c] = input_deltas(r[c], w_mu[c], dm, ds)
-    for c in range(g_b.size):
-        g, h = (g_b[c], h_b[c]) if accumulate else (ZERO, ZERO)
-        for k in range(blocks):
-            g += partial[0, k, c]
-            h += partial[1, k, c]
-        g_b[c], h_b[c] = g, h
 
 
 def moments(x: State, partial: Array, mean: Array, m2: Array) -> None:
@@ -176,5 +158,5 @@ def backward(
     accumulate: bool,
 ) -> None:
     """Batch sums for w and b; then the deltas, in place, become those of the input (without its Jacobian)."""
-    sums = weights.delta_mu_sum, weights.delta_var_sum, bias.delta_mu_sum, bias.delta_var_sum
-    _backward(x.mu, mean, r, weights.mu, delta.mu, delta.var, partial, accumulate, *sums)
+    _backward(x.mu, mean, r, weights.mu, delta.mu, delta.var, partial)
+    add_partials(partial, accumulate, weights, bias)

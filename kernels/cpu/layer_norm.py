@@ -3,6 +3,7 @@
 import numpy as np
 from numba import prange
 
+from pytagi_ddp.kernels.cpu.columns import add_partials
 from pytagi_ddp.kernels.cpu.compile import loop
 from pytagi_ddp.kernels.formulas.normalize import (
     input_deltas,
@@ -50,7 +51,7 @@ def _forward(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
 
 
 @loop
-def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial, accumulate, g_w, h_w, g_b, h_b):
+def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial):
     batch, positions, features = mu.shape
     for b in prange(batch):
         for j in range(4):
@@ -59,24 +60,12 @@ def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial, accumulate, g_w, 
         for p in range(positions):
             for c in range(features):
                 dm, ds = delta_mu[b, p, c], delta_var[b, p, c]
-                gi, hi = weight_summands(mu[b, p, c], mean[b], r[b], dm, ds)
-                partial[0, b, c] += gi
-                partial[1, b, c] += hi
+                g, h = weight_summands(mu[b, p, c], mean[b], r[b], dm, ds)
+                partial[0, b, c] += g
+                partial[1, b, c] += h
                 partial[2, b, c] += dm
                 partial[3, b, c] += ds
                 delta_mu[b, p, c], delta_var[b, p, c] = input_deltas(r[b], w_mu[c], dm, ds)
-    for c in range(features):
-        g, h = (g_w[c], h_w[c]) if accumulate else (ZERO, ZERO)
-        for b in range(batch):
-            g += partial[0, b, c]
-            h += partial[1, b, c]
-        g_w[c], h_w[c] = g, h
-    for c in range(g_b.size):
-        g, h = (g_b[c], h_b[c]) if accumulate else (ZERO, ZERO)
-        for b in range(batch):
-            g += partial[2, b, c]
-            h += partial[3, b, c]
-        g_b[c], h_b[c] = g, h
 
 
 def moments(x: State, eps: float, mean: Array, r: Array) -> None:
@@ -100,5 +89,5 @@ def backward(
     accumulate: bool,
 ) -> None:
     """Batch sums for w and b (partial: (4, batch, features) scratch); the deltas become those of the input."""
-    sums = weights.delta_mu_sum, weights.delta_var_sum, bias.delta_mu_sum, bias.delta_var_sum
-    _backward(x.mu, mean, r, weights.mu, delta.mu, delta.var, partial, accumulate, *sums)
+    _backward(x.mu, mean, r, weights.mu, delta.mu, delta.var, partial)
+    add_partials(partial, accumulate, weights, bias)

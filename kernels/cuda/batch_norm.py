@@ -9,19 +9,18 @@ from pytagi_ddp.kernels.cuda.columns import (
     add_partials,
     column,
     lane,
-    lanes_sum,
+    lanes_sums,
     merge_moments,
     merge_threads,
+    weight_sums,
 )
 from pytagi_ddp.kernels.cuda.compile import blocks, cuda, float32, floats, int32, kernel, thread_index
 from pytagi_ddp.kernels.formulas.normalize import (
-    input_deltas,
     moved_running,
     normalized_moments,
     pooled_moments,
     pooled_sums,
     reciprocal_deviation,
-    weight_summands,
 )
 from pytagi_ddp.kernels.tensors import Array, Delta, State, Sums, Tensor
 
@@ -129,20 +128,9 @@ def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial, rows, features, p
     k = cuda.blockIdx.x
     gw, hw, gb, hb = ZERO, ZERO, ZERO, ZERO
     if c < features:
-        scale, centre, weight = r[c], mean[c], w_mu[c]
-        for row in range(k * ROWS + lane(), min(rows, (k + 1) * ROWS), LANES):
-            i = row * features + c
-            dm, ds = delta_mu[i], delta_var[i]
-            g, h = weight_summands(mu[i], centre, scale, dm, ds)
-            gw += g
-            hw += h
-            gb += dm
-            hb += ds
-            delta_mu[i], delta_var[i] = input_deltas(scale, weight, dm, ds)
-    gw = lanes_sum(gw, scratch)
-    hw = lanes_sum(hw, scratch)
-    gb = lanes_sum(gb, scratch)
-    hb = lanes_sum(hb, scratch)
+        first, stop = k * ROWS, min(rows, (k + 1) * ROWS)
+        gw, hw, gb, hb = weight_sums(first, stop, c, features, mean[c], r[c], w_mu[c], mu, delta_mu, delta_var)
+    gw, hw, gb, hb = lanes_sums(gw, hw, gb, hb, scratch)
     if c < features and lane() == 0:
         i = k * features + c
         plane = parts * features

@@ -8,6 +8,7 @@ import numpy as np
 
 from pytagi_ddp.kernels.cuda.compile import blocks, cuda, device, float32, floats, int32, kernel
 from pytagi_ddp.kernels.cuda.geometry import block_size
+from pytagi_ddp.kernels.formulas.normalize import input_deltas, weight_summands
 from pytagi_ddp.kernels.tensors import Array, Tensor
 
 THREADS = block_size(256)
@@ -43,6 +44,28 @@ def lanes_sum(value, scratch):
     total = scratch[i % WIDTH]
     cuda.syncthreads()
     return total
+
+
+@device
+def weight_sums(first, stop, c, features, mean, r, w_mu, mu, delta_mu, delta_var):
+    """Sums (g, h) for weights and biases over this lane's rows of a normalisation; deltas become those of the input."""
+    gw, hw, gb, hb = ZERO, ZERO, ZERO, ZERO
+    for row in range(first + lane(), stop, LANES):
+        i = row * features + c
+        dm, ds = delta_mu[i], delta_var[i]
+        g, h = weight_summands(mu[i], mean, r, dm, ds)
+        gw += g
+        hw += h
+        gb += dm
+        hb += ds
+        delta_mu[i], delta_var[i] = input_deltas(r, w_mu, dm, ds)
+    return gw, hw, gb, hb
+
+
+@device
+def lanes_sums(gw, hw, gb, hb, scratch):
+    """`lanes_sum` of each."""
+    return lanes_sum(gw, scratch), lanes_sum(hw, scratch), lanes_sum(gb, scratch), lanes_sum(hb, scratch)
 
 
 @device
@@ -87,10 +110,7 @@ def _add_partials(partial, g_w, h_w, g_b, h_b, parts, features, biased, accumula
             hw += partial[plane + i]
             gb += partial[2 * plane + i]
             hb += partial[3 * plane + i]
-    gw = lanes_sum(gw, scratch)
-    hw = lanes_sum(hw, scratch)
-    gb = lanes_sum(gb, scratch)
-    hb = lanes_sum(hb, scratch)
+    gw, hw, gb, hb = lanes_sums(gw, hw, gb, hb, scratch)
     if c < features and lane() == 0:
         g_w[c] = g_w[c] + gw if accumulate else gw
         h_w[c] = h_w[c] + hw if accumulate else hw

@@ -9,15 +9,14 @@ from pytagi_ddp.kernels.cuda.columns import (
     add_partials,
     column,
     lane,
-    lanes_sum,
+    lanes_sums,
     merge_threads,
+    weight_sums,
 )
 from pytagi_ddp.kernels.cuda.compile import blocks, cuda, float32, floats, int32, kernel
 from pytagi_ddp.kernels.formulas.normalize import (
-    input_deltas,
     normalized_moments,
     reciprocal_deviation,
-    weight_summands,
 )
 from pytagi_ddp.kernels.tensors import Array, Delta, State, Tensor
 
@@ -64,20 +63,9 @@ def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial, batch, positions,
     b = cuda.blockIdx.x
     gw, hw, gb, hb = ZERO, ZERO, ZERO, ZERO
     if c < features:
-        scale, centre, weight = r[b], mean[b], w_mu[c]
-        for p in range(lane(), positions, LANES):
-            i = (b * positions + p) * features + c
-            dm, ds = delta_mu[i], delta_var[i]
-            g, h = weight_summands(mu[i], centre, scale, dm, ds)
-            gw += g
-            hw += h
-            gb += dm
-            hb += ds
-            delta_mu[i], delta_var[i] = input_deltas(scale, weight, dm, ds)
-    gw = lanes_sum(gw, scratch)
-    hw = lanes_sum(hw, scratch)
-    gb = lanes_sum(gb, scratch)
-    hb = lanes_sum(hb, scratch)
+        first, stop = b * positions, (b + 1) * positions
+        gw, hw, gb, hb = weight_sums(first, stop, c, features, mean[b], r[b], w_mu[c], mu, delta_mu, delta_var)
+    gw, hw, gb, hb = lanes_sums(gw, hw, gb, hb, scratch)
     if c < features and lane() == 0:
         i = b * features + c
         plane = batch * features

@@ -1,5 +1,6 @@
 """Average and max pooling."""
 
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,23 @@ class _Pool2d(BaseLayer):
 
     def _infer_output(self, shape: Shape) -> Shape:
         return self.window.slide(shape, shape.channels)
+
+    @property
+    def _geometry(self) -> tuple[int, int, int]:
+        return self.window.kernel_size, self.window.stride, self.window.before
+
+    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
+        into = None
+        if need_input:
+            into = pool.take(self._input.batch, self.input_size)
+            self._spread(pixels(delta, self.out_shape), pixels(into, self.in_shape))
+            apply_jacobian(self.kernels, into, self._input)
+        pool.give(delta)
+        return into
+
+    @abstractmethod
+    def _spread(self, delta: Delta, into: Delta) -> None:
+        """Deltas of the windows to their pixels."""
 
     def settings(self) -> dict[str, Any]:
         return self.window.settings()
@@ -55,29 +73,12 @@ class AvgPool2d(_Pool2d):
     def forward(self, state: State) -> State:
         out = self._output(state.batch)
         self._input = state
-        self.kernels.pooling.average_forward(
-            pixels(self._with_variance(state), self.in_shape),
-            pixels(out, self.out_shape),
-            self.window.kernel_size,
-            self.window.stride,
-            self.window.before,
-        )
+        x = pixels(self._with_variance(state), self.in_shape)
+        self.kernels.pooling.average_forward(x, pixels(out, self.out_shape), *self._geometry)
         return out
 
-    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
-        into = None
-        if need_input:
-            into = pool.take(self._input.batch, self.input_size)
-            self.kernels.pooling.average_backward(
-                pixels(delta, self.out_shape),
-                pixels(into, self.in_shape),
-                self.window.kernel_size,
-                self.window.stride,
-                self.window.before,
-            )
-            apply_jacobian(self.kernels, into, self._input)
-        pool.give(delta)
-        return into
+    def _spread(self, delta: Delta, into: Delta) -> None:
+        self.kernels.pooling.average_backward(delta, into, *self._geometry)
 
 
 class MaxPool2d(_Pool2d):
@@ -103,31 +104,12 @@ class MaxPool2d(_Pool2d):
         out = self._output(state.batch)
         self._input = state
         self._winner = pixels(self._buffer("winner", state.batch, self.output_size, np.int32), self.out_shape)
-        self.kernels.pooling.max_forward(
-            pixels(self._with_variance(state), self.in_shape),
-            pixels(out, self.out_shape),
-            self._winner,
-            self.window.kernel_size,
-            self.window.stride,
-            self.window.before,
-        )
+        x = pixels(self._with_variance(state), self.in_shape)
+        self.kernels.pooling.max_forward(x, pixels(out, self.out_shape), self._winner, *self._geometry)
         return out
 
-    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
-        into = None
-        if need_input:
-            into = pool.take(self._input.batch, self.input_size)
-            self.kernels.pooling.max_backward(
-                pixels(delta, self.out_shape),
-                self._winner,
-                pixels(into, self.in_shape),
-                self.window.kernel_size,
-                self.window.stride,
-                self.window.before,
-            )
-            apply_jacobian(self.kernels, into, self._input)
-        pool.give(delta)
-        return into
+    def _spread(self, delta: Delta, into: Delta) -> None:
+        self.kernels.pooling.max_backward(delta, self._winner, into, *self._geometry)
 
     def __getstate__(self) -> dict:
         return super().__getstate__() | {"_winner": None}

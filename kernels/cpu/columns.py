@@ -1,0 +1,28 @@
+"""Sums over the rows of a (rows, features) array: blocks of rows first, then the partial sums."""
+
+import numpy as np
+from numba import prange
+
+from pytagi_ddp.kernels.cpu.compile import loop
+from pytagi_ddp.kernels.tensors import Array, Tensor
+
+ZERO = np.float32(0)
+
+
+@loop
+def _add_partials(partial, accumulate, g, h):
+    for c in prange(g.size):
+        g_c, h_c = (g[c], h[c]) if accumulate else (ZERO, ZERO)
+        for k in range(partial.shape[1]):
+            g_c += partial[0, k, c]
+            h_c += partial[1, k, c]
+        g[c], h[c] = g_c, h_c
+
+
+def add_partials(partial: Array, accumulate: bool, weights: Tensor, bias: Tensor) -> None:
+    """Sums of partial (4, parts, features) over its parts, into or onto g and h of weights, and of bias if it has any.
+
+    The planes of partial: for g and h of the weights, then of the biases.
+    """
+    _add_partials(partial[:2], accumulate, *weights[2:])
+    _add_partials(partial[2:], accumulate, *bias[2:])
