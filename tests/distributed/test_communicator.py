@@ -1,4 +1,4 @@
-"""The engine for one process, and the choice of an engine."""
+"""The choice of an engine, and what it does before ranks meet; its collectives: `tests/mpi/test_collectives.py`."""
 
 import subprocess
 import sys
@@ -24,38 +24,6 @@ def test_one_process(backend):
     comm = create_communicator(backend, rank=0, world_size=1)
     assert (comm.backend, comm.rank, comm.world_size) == ("serial", 0, 1)
     assert (comm.local_rank, comm.local_world_size) == (0, 1)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
-@pytest.mark.parametrize("shape", [(0,), (1,), (), (3, 5)])
-def test_collectives_of_one_process_change_nothing(dtype, shape):
-    comm = create_communicator("serial")
-    buffer = np.full(shape, 3, dtype)
-    comm.all_reduce(buffer)
-    comm.broadcast(buffer)
-    np.testing.assert_array_equal(buffer, np.full(shape, 3, dtype))
-    comm.barrier()
-    payload = {"any": [1, 2]}
-    assert comm.broadcast_object(payload) == payload
-    assert comm.all_gather_object(payload) == [payload]
-    assert (comm.reduce_calls, comm.reduce_bytes) == (1, buffer.nbytes)
-    assert 0 <= comm.reduce_seconds < 1
-
-
-@pytest.mark.parametrize("op", ["sum", "mean", "max", "min", "prod"])
-def test_ops_and_exchanges_of_one_process(op):
-    comm = create_communicator("serial")
-    buffer = np.array([[1.5, -2.0]])
-    comm.all_reduce(buffer, op)
-    comm.reduce(buffer, op, 0)
-    for handle in (comm.start_all_reduce(buffer, op), comm.start_broadcast(buffer)):
-        assert handle.test()
-        handle.wait()
-    assert buffer.tolist() == [[1.5, -2.0]] and comm.reduce_calls == 2
-    for exchange in (comm.all_gather, comm.all_to_all):
-        received = np.zeros(2, np.float16)
-        exchange(buffer.astype(np.float16), received)
-        assert received.tolist() == [1.5, -2.0]
 
 
 def test_a_dropped_handle_makes_the_next_collective_raise():
@@ -88,38 +56,6 @@ def test_fingerprints_are_compared_part_by_part():
         compare(7, [ours, ours, ours | {"op": "max"}])
     with pytest.raises(CollectiveMismatchError, match="root is 'absent' on rank 0 and 3 on rank 1"):
         compare(7, [ours, ours | {"root": 3}])
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda comm: comm.all_reduce([1.0]), TypeError, "not on list"),
-        (lambda comm: comm.all_reduce(np.zeros(2, np.float16)), TypeError, "float32, float64, int64, not float16"),
-        (lambda comm: comm.all_reduce(np.zeros((4, 4), np.float32)[:, 1]), ValueError, r"\(4,\) is not contiguous"),
-        (lambda comm: comm.broadcast(np.frombuffer(b"12", np.uint8)), ValueError, "read-only"),
-        (lambda comm: comm.broadcast(np.array([None])), TypeError, "array of object"),
-        (lambda comm: comm.broadcast(np.zeros(2), 1), ValueError, "rank from 0 to 0, got 1"),
-        (lambda comm: comm.broadcast_object(2, -1), ValueError, "got -1"),
-        (
-            lambda comm: comm.all_reduce(np.zeros(2), "median"),
-            ValueError,
-            "unknown op 'median'; known are 'sum', 'mean'",
-        ),
-        (lambda comm: comm.all_reduce(np.zeros(2, int), "mean"), TypeError, "the mean of int64 is no int64"),
-        (lambda comm: comm.reduce(np.zeros(2), "sum", 1), ValueError, "rank from 0 to 0, got 1"),
-        (lambda comm: comm.all_gather(np.zeros(2), np.zeros(3)), ValueError, "2 values to send .* into 3 values"),
-        (lambda comm: comm.all_to_all(np.zeros(2), np.zeros(2, int)), TypeError, "sends float64 and receives int64"),
-        (
-            lambda comm: comm.all_to_all([1], np.zeros(1)),
-            TypeError,
-            "NumPy arrays, in host memory, of numbers, not list",
-        ),
-        (lambda comm: comm.barrier(timeout=-1), ValueError, "above 0, got -1"),
-    ],
-)
-def test_bad_arguments(call, error, message):
-    with pytest.raises(error, match=message):
-        call(create_communicator("serial"))
 
 
 def test_a_closed_communicator_refuses():

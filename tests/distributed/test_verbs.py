@@ -1,4 +1,4 @@
-"""The verbs without MPI: one process, no launcher."""
+"""The verbs without MPI: one process, no launcher. What they do is tested in `tests/mpi/test_verbs.py`."""
 
 import inspect
 import re
@@ -62,23 +62,6 @@ def nn_linear():
     from pytagi_ddp import nn
 
     return nn.Sequential(nn.Linear(1, 1))
-
-
-def test_one_process():
-    dist.initialize()
-    assert (dist.rank(), dist.local_rank(), dist.world_size()) == (0, 0, 1)
-    array = np.arange(3.0)
-    assert dist.all_reduce("serial", array, "mean") is array and dist.broadcast("auto", array) is array
-    assert dist.reduce("auto", array).tolist() == [0, 1, 2]
-    dist.start_all_reduce("auto", array).wait()
-    tree = dist.synchronize("auto", {"a": [1, array], "b": ("x", None)})
-    assert tree["a"][0] == 1 and tree["a"][1] is array and tree["b"] == ("x", None)
-    metrics = dist.all_reduce_metrics("auto", {"loss": (3, 2), "time": 5, "none": (0.0, 0)})
-    assert (metrics["loss"], metrics["time"]) == (1.5, 5.0) and np.isnan(metrics["none"])
-    with pytest.raises(ValueError, match="unknown op 'median'"):
-        dist.all_reduce_metrics("auto", {}, "median")
-    with pytest.raises(TypeError, match=r"on rank 0, tree\['a'\]\[1\] is a object, which"):
-        dist.synchronize("auto", {"a": [1, object()]})
 
 
 def test_second_names_are_those_documented():

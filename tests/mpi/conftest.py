@@ -27,7 +27,7 @@ def _outcomes():
 def results(request, np, _outcomes):
     """What the program of this test (`tests.mpi.shared.on_ranks`) returned, rank by rank."""
     call = shared.Call.of(request.node)
-    if np == "serial":
+    if isinstance(np, str):
         return shared.run_serial(call)
     if call not in _outcomes:
         calls = dict.fromkeys(shared.Call.of(item) for item in request.session.items)

@@ -15,12 +15,14 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
 import pytest
 
 from pytagi_ddp.distributed.communicator import SerialCommunicator
+from tests.distributed.engine.nccl_stand_in import nccl_communicator
 from tests.mpi import rank
 from tests.mpi.run import Hang, Outlived, mpirun, name_of
 
@@ -31,9 +33,10 @@ def on_ranks(program: Callable, *numbers: int | str):
     Args:
         program: a function that leaves all ranks in step and returns what JSON can carry. It may take parameters of
             the test, by their names.
-        numbers: how many ranks, each of them a test; "serial" is this process with the communicator for one.
+        numbers: how many ranks, each of them a test. Or this process alone: "serial" with the communicator for one,
+            "nccl" with that of a stand-in for a GPU.
     """
-    cases = [pytest.param(np, marks=() if np == "serial" else pytest.mark.mpi) for np in numbers]
+    cases = [pytest.param(np, marks=() if isinstance(np, str) else pytest.mark.mpi) for np in numbers]
 
     def mark(test):
         return pytest.mark.rank_program.with_args(program)(pytest.mark.parametrize("np", cases)(test))
@@ -63,7 +66,9 @@ class Call:
 
 def run_serial(call: Call) -> list:
     """Runs a call in this process."""
-    result = rank.find(call.program)(SerialCommunicator(), **json.loads(call.arguments))
+    stand_in = nccl_communicator() if call.job[1] == "nccl" else nullcontext(SerialCommunicator())
+    with stand_in as communicator:
+        result = rank.find(call.program)(communicator, **json.loads(call.arguments))
     return json.loads(rank.in_json([result]))
 
 

@@ -39,7 +39,7 @@ def in_flight(comm):
     return results
 
 
-@on_ranks(in_flight, "serial", 1, 2, 3)
+@on_ranks(in_flight, "serial", "nccl", 1, 2, 3)
 def test_several_in_flight(results):
     for result in results:
         assert len(result) == 5

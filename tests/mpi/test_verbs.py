@@ -113,12 +113,13 @@ def metrics(comm):
     checks["pair or number"] = size == 1 or text.endswith(f"'a' is a number on rank 0 and a pair on rank {last}")
     text = refused(lambda: all_reduce_metrics(backend, {"a": "high" if rank == last else 1.0}))
     checks["no number"] = text == f"TypeError: metric 'a' on rank {last} is str, not a number or a pair (sum, count)"
+    checks["unknown op"] = "unknown op 'median'" in refused(lambda: all_reduce_metrics(backend, {}, "median"))
     return checks
 
 
 @on_ranks(metrics, "serial", 1, 2, 3)
 def test_metrics(results):
-    check(results, 14)
+    check(results, 15)
 
 
 @on_initialized
