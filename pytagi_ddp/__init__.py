@@ -4,6 +4,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from pytagi_ddp import cuda, metric, nn
 from pytagi_ddp.metric import HRCSoftmaxMetric
+from pytagi_ddp.nn.hierarchical_softmax import HRCSoftmax
 from pytagi_ddp.nn.init import manual_seed
 from pytagi_ddp.tagi_utils import Normalizer, Utils, exponential_scheduler
 
@@ -13,6 +14,7 @@ except PackageNotFoundError:  # a source tree that is not installed
     __version__ = "0+unknown"
 
 __all__ = [
+    "HRCSoftmax",
     "HRCSoftmaxMetric",
     "Normalizer",
     "Utils",

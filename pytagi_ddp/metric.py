@@ -6,7 +6,17 @@ from typing import Literal
 
 import numpy as np
 
+from pytagi_ddp.nn.hierarchical_softmax import HRCSoftmax
 from pytagi_ddp.tagi_utils import Utils
+
+__all__ = [
+    "HRCSoftmax",
+    "HRCSoftmaxMetric",
+    "classification_error",
+    "log_likelihood",
+    "mse",
+    "rmse",
+]
 
 
 class HRCSoftmaxMetric:

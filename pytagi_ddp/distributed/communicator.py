@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 
+from pytagi_ddp.distributed.engine.errors import LaunchError
 from pytagi_ddp.distributed.engine.interface import Communicator
 from pytagi_ddp.distributed.engine.launcher import detect_launcher
 from pytagi_ddp.distributed.engine.limits import TIMEOUT, time_limit
@@ -84,7 +85,12 @@ def _mpi(timeout: float, device_ids: Sequence[int] | None, cuda_aware_mpi: bool)
 
 def _nccl(timeout: float, device_ids: Sequence[int] | None, cuda_aware_mpi: bool) -> Communicator:
     host = create_communicator("auto", timeout=timeout)
-    return importlib.import_module("pytagi_ddp.distributed.engine.nccl").NCCLCommunicator(host, timeout, device_ids)
+    engine = importlib.import_module("pytagi_ddp.distributed.engine.nccl")
+    try:
+        return engine.NCCLCommunicator(host, timeout, device_ids)
+    except LaunchError:  # every rank has the same
+        host.close()
+        raise
 
 
 # One entry per engine: how to make it, given the time-out in seconds and what concerns GPUs.

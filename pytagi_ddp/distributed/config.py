@@ -1,11 +1,13 @@
 """How the ranks of a data-parallel job find and talk to each other."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
 
 from pytagi_ddp.distributed.backends import get_distributed_backend, is_initialized
 from pytagi_ddp.distributed.communicator import Communicator, create_communicator
+from pytagi_ddp.distributed.engine.errors import LaunchError
 from pytagi_ddp.distributed.wire import WIRE_DTYPES
 
 
@@ -15,7 +17,9 @@ class DDPConfig:
 
     Attributes:
         device_ids: GPU of each rank of a node, by local rank; None: the GPUs of the node in turn. Unused on the CPU.
-        backend: "auto" (MPI if a launcher started several ranks, else serial), "mpi", "nccl" or "serial".
+        backend: "auto" (MPI if a launcher started several ranks, else serial), "mpi", "nccl" or "serial". Where NCCL
+            cannot start on every rank, a network on the CPU takes "auto" instead, with a warning: pytagi's default is
+            "nccl", and its programs shall run on machines without a GPU.
         rank, world_size: checked against the launcher's; None takes them from it.
         timeout: seconds that a rank may wait for the others; None: $PYTAGI_DDP_TIMEOUT, or 300.
         cuda_aware_mpi: "mpi" hands GPU memory to the MPI library, which must be built for that (it crashes otherwise),
@@ -36,8 +40,11 @@ class DDPConfig:
     wire_dtype: str = "float32"
     buckets: int = 1
 
-    def connect(self) -> Communicator:
+    def connect(self, device: str = "cpu") -> Communicator:
         """The communicator of `initialize`, if that has been called and serves these options; else a new one.
+
+        Args:
+            device: where the network is. On the CPU, MPI (or one process) stands in for an NCCL that does not start.
 
         Raises:
             ValueError, LaunchError: as `create_communicator`.
@@ -47,9 +54,17 @@ class DDPConfig:
             limit = self.timeout is None or self.timeout == known.timeout
             if limit and not self.cuda_aware_mpi and self.device_ids is None:
                 return self.accept(known)
-        return create_communicator(
-            self.backend, self.rank, self.world_size, self.timeout, self.device_ids, self.cuda_aware_mpi
-        )
+        try:
+            return create_communicator(
+                self.backend, self.rank, self.world_size, self.timeout, self.device_ids, self.cuda_aware_mpi
+            )
+        except LaunchError as error:
+            if self.backend != "nccl" or device != "cpu":
+                raise
+            communicator = create_communicator("auto", self.rank, self.world_size, self.timeout)
+            if communicator.rank == 0:
+                warnings.warn(f"ranks meet by {communicator.backend!r} instead of NCCL: {error}", stacklevel=3)
+            return communicator
 
     def accept(self, communicator: Communicator) -> Communicator:
         """`communicator`, if it is what these options ask for.

@@ -97,7 +97,7 @@ class DDPSequential(Replica):
             raise ValueError(f"merge must be one of {', '.join(map(repr, MERGES))}, got {merge!r}")
         c.check(model.device, every, sync_batch_norm)
         self.model, self.config, self.average, self.every = model, c, average, every
-        self.communicator = c.connect() if communicator is None else c.accept(communicator)
+        self.communicator = c.connect(model.device) if communicator is None else c.accept(communicator)
         ours_to_choose = c.device_ids is not None or self.communicator.local_world_size > 1
         if self.communicator.backend == "nccl" or (model.device != "cpu" and ours_to_choose):
             model.to_device(f"cuda:{choose_device(self.communicator.local_rank, c.device_ids)}")

@@ -5,11 +5,12 @@ from typing import Any
 from pytagi_ddp.nn.init import check_gains, fan_scale, gaussian_prior
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
+from pytagi_ddp.nn.pytagi_view import WindowView
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State
 from pytagi_ddp.nn.window import Window, as_image, pixels
 
 
-class Conv2d(BaseLayer):
+class Conv2d(WindowView, BaseLayer):
     """Cross-correlation of images with Gaussian weights: the algebra of `Linear`, with weights shared by position.
 
     Output (o, y, x) sums over input pixels (c, y s + r - p, x s + q - p); taps outside the image contribute nothing.

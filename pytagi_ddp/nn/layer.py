@@ -17,6 +17,7 @@ import numpy as np
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import NO_STATE
 from pytagi_ddp.nn.parameters import Parameters, ParameterValues
+from pytagi_ddp.nn.pytagi_view import LayerView
 from pytagi_ddp.nn.state import UNKNOWN, Array, Delta, DeltaPool, Shape, State, StateTensor
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from pytagi_ddp.nn.sequential import Sequential
 
 
-class BaseLayer(ABC):
+class BaseLayer(LayerView, ABC):
     """Base of all layers: sizes, parameters and buffers.
 
     Attributes:
@@ -91,7 +92,7 @@ class BaseLayer(ABC):
     def _infer_output(self, shape: Shape) -> Shape:
         return shape
 
-    def draw_prior(self) -> None:  # noqa: B027 - nothing to draw without parameters
+    def draw_prior(self) -> None:
         """Draws the parameters, if the layer has any and they have not been drawn."""
 
     def _set_prior(self, prior: tuple, weight_shape: tuple[int, ...]) -> None:
@@ -151,14 +152,14 @@ class BaseLayer(ABC):
             return self._saved_state
         return {name: self.kernels.array.to_host(values) for name, values in self.state.items()}
 
-    def update_running(self) -> None:  # noqa: B027 - for layers with sums
+    def update_running(self) -> None:
         """Moves the running state by the batch sums, which may be those of all ranks, and clears them."""
 
     def normalisation_moments(self) -> tuple[Array, Array, Array, Array] | None:
         """Running means and variances, and those of the last training batch, of a layer that normalises by them."""
         return None
 
-    def set_hooks(self, hooks: LeafHooks | None) -> None:  # noqa: B027 - a leaf's are called by who calls the leaf
+    def set_hooks(self, hooks: LeafHooks | None) -> None:
         """Hands the network's hooks to the layers inside."""
 
     def leaves(self) -> Iterator[BaseLayer]:
@@ -251,7 +252,7 @@ class BaseLayer(ABC):
             zeros = self._buffers["zeros"] = self.kernels.array.zeros((state.batch, self.in_shape.size))
         return state._replace(var=zeros[: state.batch])
 
-    # -- pytagi's view of a layer -----------------------------------------------------------------------------
+    # -- names and copies -------------------------------------------------------------------------------------
 
     def get_layer_name(self) -> str:
         return self.name
@@ -270,58 +271,3 @@ class BaseLayer(ABC):
         state.update(_buffers={}, _memory=None, _input=NO_STATE, _owner=None, state={})
         state.update(pool_at_step=False, reduce_sums=None, on_moments=None)  # a copy belongs to no DDPSequential
         return state
-
-    @property
-    def input_size(self) -> int:
-        return self.in_shape.size
-
-    @property
-    def output_size(self) -> int:
-        return self.out_shape.size
-
-    @property
-    def in_channels(self) -> int:
-        return self.in_shape.channels
-
-    @property
-    def in_height(self) -> int:
-        return self.in_shape.height
-
-    @property
-    def in_width(self) -> int:
-        return self.in_shape.width
-
-    @property
-    def out_channels(self) -> int:
-        return self.out_shape.channels
-
-    @property
-    def out_height(self) -> int:
-        return self.out_shape.height
-
-    @property
-    def out_width(self) -> int:
-        return self.out_shape.width
-
-    @property
-    def device(self) -> str:
-        return self._owner.device if self._owner else "cpu"
-
-    @property
-    def num_threads(self) -> int:
-        from pytagi_ddp.kernels.cpu.threads import (
-            get_threads,  # here, because `import pytagi_ddp` shall not wait for it
-        )
-
-        return get_threads()
-
-    @property
-    def num_weights(self) -> int:
-        return self.parameters.num_weights if self.parameters else 0
-
-    @property
-    def num_biases(self) -> int:
-        return self.parameters.num_biases if self.parameters else 0
-
-    def get_max_num_states(self) -> int:
-        return max(self.input_size, self.output_size)

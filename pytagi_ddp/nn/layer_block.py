@@ -7,6 +7,7 @@ from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn.chain import Chain
 from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.pytagi_view import refuse_assignment
 from pytagi_ddp.nn.recompute import BlockMemory
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State
 
@@ -92,3 +93,6 @@ class LayerBlock(BaseLayer):
 
     def get_layer_info(self) -> str:
         return f"LayerBlock({self.input_size},{self.output_size})"
+
+
+refuse_assignment(LayerBlock, ("layers",), "make a new LayerBlock, and a new network")

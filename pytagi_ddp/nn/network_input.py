@@ -1,11 +1,14 @@
 """What a network is given."""
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.kernels.protocol import ArrayFunctions
 from pytagi_ddp.nn.data_struct import BaseHiddenStates
 from pytagi_ddp.nn.state import Array, State
 from pytagi_ddp.nn.validate import check_finite, check_variances, flat_float32
+
+MISSING = ("error", "standard normal", "pass")
 
 
 class NetworkInput:
@@ -21,8 +24,10 @@ class NetworkInput:
         self._var: Array = array.empty((0, size))
         self._states: dict[tuple[int, bool], State] = {}
 
-    def state(self, mu_x: ArrayLike | BaseHiddenStates, var_x: ArrayLike | None = None) -> State:
-        """The input as a batch; arguments and errors are those of `Sequential.forward`."""
+    def state(
+        self, mu_x: ArrayLike | BaseHiddenStates, var_x: ArrayLike | None = None, missing: str = "error"
+    ) -> State:
+        """The input as a batch; arguments and errors are those of `Sequential.forward`, and its `missing_inputs`."""
         if isinstance(mu_x, BaseHiddenStates):
             if mu_x.actual_size != self._size:
                 raise ValueError(f"the network takes {self._size} inputs, the other network gives {mu_x.actual_size}")
@@ -31,7 +36,12 @@ class NetworkInput:
         if mu.size == 0 or mu.size % self._size:
             raise ValueError(f"mu_x holds {mu.size} values, not a whole number of samples of {self._size} inputs")
         var = None if var_x is None else flat_float32(var_x, "var_x", mu.size)
-        check_finite(mu, "mu_x")
+        if missing != "error" and (nan := np.isnan(mu)).any():
+            check_finite(np.where(nan, 0, mu), "mu_x")
+            if missing == "standard normal":
+                mu, var = np.where(nan, 0, mu), np.where(nan, 1, 0 if var is None else var)
+        else:
+            check_finite(mu, "mu_x")
         if var is not None:
             check_finite(var, "var_x")
             check_variances(var, "var_x")

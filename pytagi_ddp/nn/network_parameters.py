@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pytagi_ddp.files import atomic_write
 from pytagi_ddp.kernels.protocol import Kernels
-from pytagi_ddp.nn import persistence
+from pytagi_ddp.nn import persistence, pytagi_format
 from pytagi_ddp.nn.arena import ParameterArena
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.profile import Profile, profile
@@ -77,7 +78,8 @@ class NetworkParameters(ABC):
         """Takes the values of `state_dict`, this library's or pytagi's (CPU or CUDA).
 
         Raises:
-            KeyError: a layer is missing, or a key has no layer here. ValueError: a size differs.
+            KeyError: layers are missing, or keys have no layer here. ValueError: sizes differ, or values are not finite
+                or no variances. The message names all of them, and the network is as it was.
         """
         persistence.load_state_dict(self, state_dict)
 
@@ -100,6 +102,11 @@ class NetworkParameters(ABC):
             ValueError: another architecture, or a truncated or foreign file.
         """
         persistence.load(self, filename)
+
+    def save_pytagi(self, filename: str | Path) -> None:
+        """Writes the binary file that pytagi's `load` reads into the same network; never leaves half a file."""
+        self.arena.check()
+        atomic_write(filename, pytagi_format.format_bytes(self))
 
     def save_csv(self, filename: str | Path) -> None:
         """Writes four text files, `<filename>_1_mw.csv`, `_2_Sw.csv`, `_3_mb.csv`, `_4_Sb.csv`: a value per line."""

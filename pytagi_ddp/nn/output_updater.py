@@ -37,7 +37,8 @@ class OutputUpdater:
         Args:
             output_states: the network's `output_z_buffer`.
             mu_obs: observations, batch x outputs values in any shape.
-            var_obs: their variances, as many.
+            var_obs: their variances, as many; or one number for all. Of more, the first ones count, so that variances
+                made once for a full batch serve a smaller last one (as pytagi has it).
             delta_states: the network's `input_delta_z_buffer`; receives the deltas.
 
         Raises:
@@ -61,7 +62,7 @@ class OutputUpdater:
 
         Args:
             output_states, delta_states: as in `update`.
-            mu_obs, var_obs: batch x n observations and their variances.
+            mu_obs, var_obs: batch x n observations and their variances, the latter as in `update`.
             selected_idx: batch x n output numbers, counted from 1 within a sample (hierarchical softmax).
 
         Raises:
@@ -122,7 +123,12 @@ def _observations(values: ArrayLike, size: int) -> np.ndarray:
 
 
 def _variances(values: ArrayLike, size: int) -> np.ndarray:
-    variances = flat_float32(values, "var_obs", size)
+    variances = flat_float32(values, "var_obs")
+    if np.ndim(values) == 0:
+        variances = np.repeat(variances, size)
+    elif variances.size < size:
+        raise ValueError(f"var_obs must hold {size} values, got {variances.size}")
+    variances = variances[:size]
     if not np.all(variances >= 0):
         raise ValueError(f"var_obs are variances and must not be negative or NaN, the smallest is {variances.min()}")
     return variances

@@ -3,7 +3,7 @@
 import json
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,6 +16,7 @@ from safetensors.numpy import save as save_safetensors
 from pytagi_ddp.files import atomic_write
 from pytagi_ddp.nn import pytagi_format
 from pytagi_ddp.nn.architecture import architecture, first_difference, first_other_size, sizes
+from pytagi_ddp.nn.state import Array
 from pytagi_ddp.nn.validate import check_finite, check_variances, flat_float32
 
 if TYPE_CHECKING:
@@ -71,28 +72,47 @@ def load_state_dict(model: "NetworkParameters", values: dict) -> None:
     """Checks everything before it changes anything; entries of what is not learned may be missing (pytagi)."""
     given = {re.sub(r"^(\w+?)Cuda(?=\.)", r"\1", key): value for key, value in values.items()}
     checked: list[tuple] = []
-    known = set()
-    for key, leaf in model.named_leaves():
-        if leaf.parameters is not None:
-            known.add(key)
-            if key not in given:
-                raise KeyError(f"the state dict has no {key!r}; it has {sorted(given)}")
-            sizes = {field: getattr(leaf, field).size for field in FIELDS}
-            arrays = _entry(key, given[key], sizes, variances=FIELDS[1::2])
-            checked += zip(leaf.parameters.views, arrays.values(), strict=True)
-        for kind in KINDS:
-            tensors = [tensor for tensor in leaf.state_tensors() if tensor.kind == kind]
-            entry = f"{key}.{kind}"
-            if tensors and entry in given:
-                known.add(entry)
-                variances = [tensor.name for tensor in tensors if tensor.variance]
-                arrays = _entry(entry, given[entry], {tensor.name: tensor.size for tensor in tensors}, variances)
-                checked += [(leaf.state[tensor.name], arrays[tensor.name]) for tensor in tensors]
+    known, missing, misfits = set(), [], []
+    for entry, targets, variances, learned in _entries(model):
+        if entry not in given:
+            missing += [entry] if learned else []
+            continue
+        known.add(entry)
+        try:
+            arrays = _entry(entry, given[entry], {name: a.size for name, a in targets.items()}, variances)
+        except (TypeError, ValueError) as error:
+            misfits.append(str(error))
+        else:
+            checked += [(target, arrays[name]) for name, target in targets.items()]
     unknown = sorted(given.keys() - known)
-    if unknown:
-        raise KeyError(f"the network has no layer for {unknown[0]!r} (and {len(unknown) - 1} more entries)")
+    if missing or unknown:
+        parts = {"it lacks": missing, "it has no place for": unknown, "what does not fit": misfits}
+        raise KeyError("the state dict is another network's: " + _listing(parts))
+    if misfits:
+        raise ValueError("; ".join(misfits))
     for target, array in checked:
         model.kernels.array.copy(array, target)
+
+
+def _entries(model: "NetworkParameters") -> Iterator[tuple[str, dict[str, Array], Sequence[str], bool]]:
+    """(key, where its arrays go by name, which of them are variances, whether it is learned) of all entries."""
+    for key, leaf in model.named_leaves():
+        if leaf.parameters is not None:
+            yield key, dict(zip(FIELDS, leaf.parameters.views, strict=True)), FIELDS[1::2], True
+        for kind in KINDS:
+            if tensors := [tensor for tensor in leaf.state_tensors() if tensor.kind == kind]:
+                targets = {tensor.name: leaf.state[tensor.name] for tensor in tensors}
+                yield f"{key}.{kind}", targets, [tensor.name for tensor in tensors if tensor.variance], False
+
+
+def _listing(parts: dict[str, list[str]], most: int = 5) -> str:
+    """'<what> a, b, ... and 3 more' for each list that is not empty."""
+    found = []
+    for what, names in parts.items():
+        if names:
+            rest = f" and {len(names) - most} more" if len(names) > most else ""
+            found.append(f"{what} {', '.join(names[:most])}{rest}")
+    return "; ".join(found)
 
 
 def _entry(

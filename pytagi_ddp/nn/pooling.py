@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 
 from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.pytagi_view import WindowView
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, apply_jacobian
 from pytagi_ddp.nn.window import Window, as_image, pixels
 
 
-class _Pool2d(BaseLayer):
+class _Pool2d(WindowView, BaseLayer):
     """What both poolings share: geometry, and the Jacobian of the input in the backward pass."""
 
     def __init__(self, kernel_size: int, stride: int, padding: int, padding_type: int):

@@ -1,8 +1,9 @@
-"""Reads the binary files that pytagi's `Sequential.save` writes.
+"""Reads and writes the binary files of pytagi's `Sequential.save`.
 
 For each layer that is no activation, in forward order (blocks: main, then shortcut): uint64 length of the layer's
 info string, the string, then float32 mu_w, var_w, mu_b, var_b; BatchNorm2d adds running mean and variance, LayerNorm
-the statistics of its last batch (of unknown size). Little endian, no header.
+the statistics of its last batch (of unknown size; pytagi cannot load them back, and none are written here). Little
+endian, no header.
 """
 
 from typing import TYPE_CHECKING
@@ -62,6 +63,19 @@ def parse(model: "NetworkParameters", data: bytes, what: str) -> dict:
     if position != len(data):
         raise ValueError(f"{what} goes on for {len(data) - position} bytes after the last layer")
     return result
+
+
+def format_bytes(model: "NetworkParameters") -> bytes:
+    """The contents of a file that pytagi loads into the same network."""
+    parts = []
+    for _, leaf in model.named_leaves():
+        if isinstance(leaf, Activation):
+            continue
+        parts.append(_header(leaf))
+        running = [leaf.state[tensor.name] for tensor in leaf.state_tensors() if tensor.kind == "running"]
+        arrays = [] if leaf.parameters is None else [*leaf.parameters.views, *running]
+        parts += [model.kernels.array.to_host(array).astype("<f4").tobytes() for array in arrays]
+    return b"".join(parts)
 
 
 def _header(leaf: "BaseLayer") -> bytes:

@@ -8,6 +8,7 @@ from pytagi_ddp.nn.chain import listing
 from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.layer_block import LayerBlock
+from pytagi_ddp.nn.pytagi_view import BlockView, refuse_assignment
 from pytagi_ddp.nn.recompute import BlockMemory
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, apply_jacobian
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from pytagi_ddp.nn.sequential import Sequential
 
 
-class ResNetBlock(BaseLayer):
+class ResNetBlock(BlockView, BaseLayer):
     """main(x) + x, or main(x) + shortcut(x): means add, and variances add (the branches taken as independent).
 
     Backward: both branches get the deltas of the sum, and their input deltas add. A Jacobian that a branch ends
@@ -33,15 +34,23 @@ class ResNetBlock(BaseLayer):
 
     name = "ResNetBlock"
     is_leaf = False
+    _ends: list[State] | None = None  # outputs of the branches, from `forward` to `backward`
 
     def __init__(self, main_block: BaseLayer, shortcut: BaseLayer | None = None):
         super().__init__()
-        self.main_block = main_block if isinstance(main_block, LayerBlock) else LayerBlock(main_block)
-        self.shortcut = shortcut
+        self._shortcut = shortcut
         # Inside, a single layer is a block of one; outside (names, files) it stays what the user gave.
-        self._branches = [self.main_block]
+        self._branches = [main_block if isinstance(main_block, LayerBlock) else LayerBlock(main_block)]
         if shortcut is not None:
             self._branches.append(shortcut if isinstance(shortcut, LayerBlock) else LayerBlock(shortcut))
+
+    @property
+    def main_block(self) -> LayerBlock:
+        return self._branches[0]
+
+    @property
+    def shortcut(self) -> BaseLayer | None:
+        return self._shortcut
 
     def default_input_shape(self) -> Shape | None:
         return next((shape for b in self._branches if (shape := b.default_input_shape()) is not None), None)
@@ -106,8 +115,8 @@ class ResNetBlock(BaseLayer):
 
     def forward(self, state: State) -> State:
         self._input = state
-        self._ends = [branch.forward(state) for branch in self._branches]
-        main, short = (*self._ends, state)[:2]
+        self._ends = ends = [branch.forward(state) for branch in self._branches]
+        main, short = (*ends, state)[:2]
         add = self.kernels.elementwise.add  # into the main branch's buffers: no backward pass reads its output
         add(main.mu, short.mu, main.mu)
         if short.var is not None:
@@ -135,6 +144,7 @@ class ResNetBlock(BaseLayer):
     def _branch_backward(
         self, which: int, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool
     ) -> Delta | None:
+        assert self._ends is not None  # `forward` has come before
         apply_jacobian(self.kernels, delta, self._ends[which])
         return self._branches[which].backward(delta, pool, need_input, accumulate)
 
@@ -143,3 +153,6 @@ class ResNetBlock(BaseLayer):
 
     def get_layer_info(self) -> str:
         return f"ResNetBlock({self.input_size},{self.output_size})"
+
+
+refuse_assignment(ResNetBlock, ("main_block", "shortcut"), "make a new ResNetBlock, and a new network")

@@ -14,10 +14,11 @@ from pytagi_ddp.nn.chain import Chain
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.hooks import Hook, HookHandle, LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
-from pytagi_ddp.nn.network_input import NetworkInput
+from pytagi_ddp.nn.network_input import MISSING, NetworkInput
 from pytagi_ddp.nn.network_parameters import NetworkParameters
 from pytagi_ddp.nn.passes import Passes
 from pytagi_ddp.nn.pending import PendingDeltas
+from pytagi_ddp.nn.pytagi_view import refuse_assignment
 from pytagi_ddp.nn.state import State
 from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics
 from pytagi_ddp.nn.validate import flat_float32
@@ -46,7 +47,10 @@ class Sequential(NetworkParameters):
         pending: what waits for a step, a `PendingDeltas`.
         trainer: the `DDPSequential` that trains this network, or None.
         input_state_update: whether `backward` computes the deltas of the network's input.
-        device: "cpu" or "cuda:<index>"; see `to_device`.
+        missing_inputs: what a NaN in `mu_x` means. "error" (default). "standard normal": an unknown value N(0, 1), the
+            prior of an input that was standardised; its variance goes through the network, and the prediction says how
+            much was missing. "pass": NaN goes into the layers as it is, as in pytagi; their output means nothing.
+        device: "cpu" or "cuda:<index>"; an assignment is `to_device`.
         checkpoint_blocks: as above; may be set at any time, and a pass back then needs a new forward pass first.
         precision: likewise.
 
@@ -79,7 +83,8 @@ class Sequential(NetworkParameters):
             for layer in self.layers:
                 layer.release(self)
             raise
-        self.device = "cpu"
+        self._device = "cpu"
+        self._missing_inputs = "error"
         self.input_state_update = False
         self.output_z_buffer = BaseHiddenStates()
         self.input_delta_z_buffer = BaseDeltaStates()
@@ -140,6 +145,16 @@ class Sequential(NetworkParameters):
         self._chain.attach(self.kernels)
         self.forget_graphs()
 
+    @property
+    def missing_inputs(self) -> str:
+        return self._missing_inputs
+
+    @missing_inputs.setter
+    def missing_inputs(self, value: str) -> None:
+        if value not in MISSING:
+            raise ValueError(f"missing_inputs must be one of {', '.join(map(repr, MISSING))}, got {value!r}")
+        self._missing_inputs = value
+
     # -- training ---------------------------------------------------------------------------------------------
 
     def forward(
@@ -170,7 +185,7 @@ class Sequential(NetworkParameters):
 
     def _run(self, mu_x: ArrayLike | BaseHiddenStates, var_x: ArrayLike | None = None) -> State:
         """`forward`, without the copies of the result."""
-        state = self._input.state(mu_x, var_x)
+        state = self._input.state(mu_x, var_x, self._missing_inputs)
         out = self._passes.forward(state, self.training)
         self.output_z_buffer.hold(out, self.device)
         self.input_delta_z_buffer.set_size(out.batch * self.out_shape.size, out.batch)
@@ -178,7 +193,7 @@ class Sequential(NetworkParameters):
 
     def pass_forward(self, mu_x: ArrayLike | BaseHiddenStates) -> State:
         """A forward pass for its own sake: no output is kept, and no backward pass can follow."""
-        return self._passes.forward_only(self._input.state(mu_x))
+        return self._passes.forward_only(self._input.state(mu_x, missing=self._missing_inputs))
 
     def update_bn(self, loader: Iterable[Any], num_batches: int | None = None) -> list[StatisticsChange]:
         """Sets the running statistics of every BatchNorm2d to the exact ones of the given batches: see `nn.update_bn`.
@@ -353,9 +368,19 @@ class Sequential(NetworkParameters):
         return np.array(deltas.delta_mu), np.array(deltas.delta_var)
 
     def set_delta_z(self, delta_mu: ArrayLike, delta_var: ArrayLike) -> None:
-        """Sets the deltas at the output, where `backward` starts."""
-        self.input_delta_z_buffer.delta_mu = delta_mu
-        self.input_delta_z_buffer.delta_var = delta_var
+        """Sets the deltas at the output, where `backward` starts: of any batch size, which `backward` compares.
+
+        Raises:
+            ValueError: not as many variances as means, or no whole number of samples.
+        """
+        mu = flat_float32(delta_mu, "delta_mu")
+        batch, rest = divmod(mu.size, self.out_shape.size)
+        if rest or not batch:
+            raise ValueError(f"delta_mu holds {mu.size} values, not a whole number of samples of {self.out_shape.size}")
+        var = flat_float32(delta_var, "delta_var", mu.size)
+        self.input_delta_z_buffer.set_size(mu.size, batch)
+        self.input_delta_z_buffer.delta_mu = mu
+        self.input_delta_z_buffer.delta_var = var
 
     def output_to_host(self) -> None:
         """Does nothing: the output comes to the host when it is read. For programs written for pytagi."""
@@ -394,9 +419,17 @@ class Sequential(NetworkParameters):
         self.arena.check()
         for leaf in self.arena.leaves:
             leaf.detach()
-        self.device = cuda.device_name(device)
+        self._device = cuda.device_name(device)
         self._attach()
         self.kernels.array.copy(tail, self.arena.tail)
+
+    @property
+    def device(self) -> str:
+        return self._device
+
+    @device.setter
+    def device(self, value: str) -> None:
+        self.to_device(value)
 
     def params_to_device(self) -> None:
         """Does nothing: parameters are on the device. For programs written for pytagi."""
@@ -429,3 +462,6 @@ class Sequential(NetworkParameters):
         for layer in self.layers:
             layer.claim(self)
         self._attach()
+
+
+refuse_assignment(Sequential, ("z_buffer_size", "z_buffer_block_size"), "it follows from the last forward pass")

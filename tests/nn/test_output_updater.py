@@ -86,7 +86,7 @@ def test_a_buffer_of_another_size_is_resized(net, updater):
 
 BAD_VALUES = [
     (np.zeros(7), np.ones(8), "mu_obs must hold 8 values, got 7"),
-    (np.zeros(8), np.ones(9), "var_obs must hold 8 values, got 9"),
+    (np.zeros(8), np.ones(7), "var_obs must hold 8 values, got 7"),
     (np.zeros(8), [1, 1, 1, -0.25, 1, 1, 1, 1], "var_obs .* the smallest is -0.25"),
     (np.zeros(8), [1, 1, 1, NAN, 1, 1, 1, 1], "var_obs .* NaN"),
     ([np.inf, 0, 0, 0, 0, 0, 0, -np.inf], np.ones(8), "mu_obs: 2 of 8 observations are infinite"),

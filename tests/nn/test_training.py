@@ -44,8 +44,12 @@ def test_deltas_of_another_batch(net):
     net.input_delta_z_buffer.set_size(8, 4)
     with pytest.raises(ValueError, match="holds 8 deltas, the batch has 3 x 2"):
         net.backward()
-    with pytest.raises(ValueError, match="delta_mu must hold 8 values, got 6"):
-        net.set_delta_z(np.zeros(6), np.zeros(6))
+    with pytest.raises(ValueError, match="delta_mu holds 7 values, not a whole number of samples of 2"):
+        net.set_delta_z(np.zeros(7), np.zeros(7))
+    with pytest.raises(ValueError, match="delta_var must hold 6 values, got 8"):
+        net.set_delta_z(np.zeros(6), np.zeros(8))
+    net.set_delta_z(np.zeros(6), np.zeros(6))  # the buffer takes the size of what it is given
+    net.backward()
 
 
 def test_input_states_need_their_switch(net):

@@ -1,0 +1,45 @@
+"""Programs written for pytagi, as they are: `python -m pytagi_ddp.as_pytagi PROGRAM.py ARGUMENTS ...`.
+
+`import pytagi` then gives this library, and so do its modules (`pytagi.nn`, `pytagi.nn.linear`, `pytagi.metric`, ...).
+In a program or notebook of your own, `import pytagi_ddp.as_pytagi` before the first `import pytagi` does the same.
+"""
+
+import runpy
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+
+import pytagi_ddp
+
+MODULES = ("", ".cuda", ".metric", ".tagi_utils", ".nn")
+
+
+def install() -> None:
+    """Has `import pytagi` give this library in this process.
+
+    Raises:
+        ImportError: pytagi itself has been imported already.
+    """
+    present = sys.modules.get("pytagi")
+    if present is not None and present is not pytagi_ddp:
+        raise ImportError("pytagi itself has been imported already; import pytagi_ddp.as_pytagi before it")
+    layers = (f".nn.{module.name}" for module in iter_modules(pytagi_ddp.nn.__path__))
+    for name in (*MODULES, *layers):
+        sys.modules[f"pytagi{name}"] = import_module(f"pytagi_ddp{name}")
+
+
+def main(argv: Sequence[str]) -> None:
+    """Runs a program, with its arguments, as `python PROGRAM.py` would."""
+    if not argv:
+        raise SystemExit("usage: python -m pytagi_ddp.as_pytagi PROGRAM.py ARGUMENTS ...")
+    sys.argv = list(argv)
+    sys.path[0] = str(Path(argv[0]).resolve().parent)
+    runpy.run_path(argv[0], run_name="__main__")
+
+
+install()
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,194 @@
+"""What pytagi's objects show beside what a network is made of: the names that its programs read.
+
+Its objects let a program assign to nearly all of them, often without any effect. Here an assignment does what it says,
+or raises an AttributeError that tells how to get there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pytagi_ddp.nn.data_struct import BaseHiddenStates
+
+if TYPE_CHECKING:
+    from pytagi_ddp.nn.parameters import Parameters
+    from pytagi_ddp.nn.sequential import Sequential
+    from pytagi_ddp.nn.state import Shape, State
+    from pytagi_ddp.nn.window import Window
+
+
+def refuse_assignment(owner: type, names: tuple[str, ...], remedy: str) -> None:
+    """Gives the properties `names` of a class a setter that raises AttributeError with the remedy."""
+
+    def refusal(name: str) -> Any:
+        def refuse(self: Any, value: Any) -> NoReturn:
+            raise AttributeError(f"{type(self).__name__}.{name} cannot be assigned: {remedy}")
+
+        return refuse
+
+    for name in names:
+        setattr(owner, name, getattr(owner, name).setter(refusal(name)))
+
+
+class LayerView:
+    """Sizes and settings of a layer, by pytagi's names."""
+
+    in_shape: Shape
+    out_shape: Shape
+    parameters: Parameters | None
+    bias: bool
+    gain_weight: float
+    gain_bias: float
+    _owner: Sequential | None
+
+    @property
+    def input_size(self) -> int:
+        return self.in_shape.size
+
+    @property
+    def output_size(self) -> int:
+        return self.out_shape.size
+
+    @property
+    def in_channels(self) -> int:
+        return self.in_shape.channels
+
+    @property
+    def in_height(self) -> int:
+        return self.in_shape.height
+
+    @property
+    def in_width(self) -> int:
+        return self.in_shape.width
+
+    @property
+    def out_channels(self) -> int:
+        return self.out_shape.channels
+
+    @property
+    def out_height(self) -> int:
+        return self.out_shape.height
+
+    @property
+    def out_width(self) -> int:
+        return self.out_shape.width
+
+    @property
+    def device(self) -> str:
+        return self._owner.device if self._owner else "cpu"
+
+    @property
+    def num_threads(self) -> int:
+        from pytagi_ddp.kernels.cpu.threads import (
+            get_threads,  # here, because `import pytagi_ddp` shall not wait for it
+        )
+
+        return get_threads()
+
+    @property
+    def num_weights(self) -> int:
+        return self.parameters.num_weights if self.parameters else 0
+
+    @property
+    def num_biases(self) -> int:
+        return self.parameters.num_biases if self.parameters else 0
+
+    def get_max_num_states(self) -> int:
+        return max(self.input_size, self.output_size)
+
+    @property
+    def is_bias(self) -> bool:
+        return self.bias
+
+    @property
+    def gain_w(self) -> float:
+        return self.gain_weight
+
+    @property
+    def gain_b(self) -> float:
+        return self.gain_bias
+
+    def to_cuda(self) -> NoReturn:
+        """Refuses: a layer moves with its network."""
+        raise RuntimeError(f"{type(self).__name__} moves with its network: call to_device('cuda') of the Sequential")
+
+    switch_to_cuda = to_cuda
+
+
+SIZES = ("input_size", "output_size", "in_channels", "in_height", "in_width", "out_channels", "out_height", "out_width")
+refuse_assignment(LayerView, SIZES, "it follows from the layers before; build the layers, and the network, anew")
+refuse_assignment(
+    LayerView, ("num_weights", "num_biases", "is_bias"), "the constructor of the layer takes what it says"
+)
+refuse_assignment(LayerView, ("gain_w", "gain_b"), "set gain_weight or gain_bias, then call init_weight_bias()")
+refuse_assignment(LayerView, ("device",), "call to_device() of the network")
+refuse_assignment(LayerView, ("num_threads",), "call set_threads() of the network")
+
+
+class WindowView:
+    """The window of a convolution or pooling, by pytagi's names."""
+
+    window: Window
+
+    @property
+    def kernel_size(self) -> int:
+        return self.window.kernel_size
+
+    @property
+    def stride(self) -> int:
+        return self.window.stride
+
+    @property
+    def padding(self) -> int:
+        return self.window.padding
+
+    @property
+    def padding_type(self) -> int:
+        return self.window.padding_type
+
+
+refuse_assignment(
+    WindowView, ("kernel_size", "stride", "padding", "padding_type"), "the constructor of the layer takes it"
+)
+
+
+class BlockView:
+    """The buffers of a ResNetBlock, by pytagi's names; nothing has to be made before they are used."""
+
+    device: str
+    _input: State
+    _ends: list[State] | None
+
+    @property
+    def input_z(self) -> BaseHiddenStates:
+        """Moments of the block's last input, as long as no other pass has run."""
+        return self._shown(self._input)
+
+    @property
+    def shortcut_output_z(self) -> BaseHiddenStates:
+        """Moments of what the shortcut gave in the last pass, as long as no other has run."""
+        return self._shown((*(self._ends or ()), self._input)[1 if self._ends else 0])
+
+    def _shown(self, state: State) -> BaseHiddenStates:
+        states = BaseHiddenStates()
+        if state.mu is not None:
+            states.hold(state, self.device)
+        return states
+
+    @property
+    def input_delta_z(self) -> NoReturn:
+        raise AttributeError("deltas inside a network are not kept; those of its ends are in its *_delta_z_buffer")
+
+    shortcut_output_delta_z = input_delta_z
+
+    def init_shortcut_state(self) -> None:
+        """Does nothing: buffers exist when they are needed. For programs written for pytagi."""
+
+    init_shortcut_delta_state = init_input_buffer = init_shortcut_state
+
+
+refuse_assignment(
+    BlockView,
+    ("input_z", "shortcut_output_z", "input_delta_z", "shortcut_output_delta_z"),
+    "buffers inside a network are its own; give the network another input or other deltas",
+)

@@ -1,0 +1,221 @@
+"""What programs written for pytagi do beyond calling the same functions: names they read, sizes they count on."""
+
+import copy
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import manual_seed
+from pytagi_ddp.models import resnet8_cifar10
+from pytagi_ddp.nn import (
+    AvgPool2d,
+    Conv2d,
+    LayerNorm,
+    Linear,
+    MaxPool2d,
+    OutputUpdater,
+    ReLU,
+    ResNetBlock,
+    Sequential,
+)
+
+X = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+Y = np.random.default_rng(1).normal(size=(5, 2)).astype(np.float32)
+
+
+@pytest.fixture
+def net():
+    manual_seed(1)
+    return Sequential(Linear(3, 4), ReLU(), Linear(4, 2))
+
+
+def deltas(net, y, var_obs):
+    net(X[: len(y)])
+    OutputUpdater(net.device).update(net.output_z_buffer, y, var_obs, net.input_delta_z_buffer)
+    return net.input_delta_z_buffer.delta_mu.copy(), net.input_delta_z_buffer.delta_var.copy()
+
+
+def test_variances_made_for_a_full_batch_serve_the_smaller_last_one(net):
+    full = np.linspace(0.1, 1, 10, dtype=np.float32)
+    for _ in range(3):  # walked, recorded, replayed
+        np.testing.assert_array_equal(deltas(net, Y[:3], full), deltas(net, Y[:3], full[:6]))
+    with pytest.raises(ValueError, match="var_obs must hold 10 values, got 6"):
+        deltas(net, Y, full[:6])
+
+
+def test_one_variance_for_all_observations(net):
+    np.testing.assert_array_equal(deltas(net, Y, 0.25), deltas(net, Y, np.full(Y.shape, 0.25)))
+    with pytest.raises(ValueError, match="must not be negative"):
+        deltas(net, Y, -0.25)
+
+
+def test_missing_inputs_are_an_error_unless_they_are_asked_for(net):
+    x = X.copy()
+    x[1, 2] = np.nan
+    with pytest.raises(ValueError, match="mu_x: 1 of 15 values are NaN"):
+        net(x)
+    with pytest.raises(ValueError, match="missing_inputs must be one of 'error', 'standard normal', 'pass'"):
+        net.missing_inputs = "mean"
+    net = Sequential(Linear(3, 2))
+    net.missing_inputs = "pass"
+    mu, var = (moments.reshape(5, 2) for moments in net(x))
+    for moments in (mu, var):
+        assert np.isnan(moments[1]).all() and np.isfinite(moments[[0, 2, 3, 4]]).all()
+    x[0, 0] = np.inf
+    with pytest.raises(ValueError, match="mu_x: 1 of 15"):
+        net(x)
+
+
+@pytest.mark.parametrize("var_x", [None, np.full((5, 3), 0.5, np.float32)])
+def test_a_missing_input_is_a_standard_normal(net, var_x):
+    x = X.copy()
+    x[1, 2] = np.nan
+    filled, var = x.copy(), np.zeros((5, 3), np.float32) if var_x is None else var_x.copy()
+    filled[1, 2], var[1, 2] = 0, 1
+    expected = net(filled, var)
+    net.missing_inputs = "standard normal"
+    for _ in range(3):
+        np.testing.assert_array_equal(net(x, var_x), expected)
+    np.testing.assert_array_equal(net.predict(x, var_x=var_x), np.reshape(expected, (2, 5, 2)))
+    assert np.isnan(x[1, 2])  # the caller's array is as it was
+
+
+def test_names_of_layers():
+    manual_seed(1)
+    conv = Conv2d(1, 2, 3, bias=False, stride=2, padding=1, padding_type=2, in_width=8, in_height=8, gain_weight=0.5)
+    assert (conv.kernel_size, conv.stride, conv.padding, conv.padding_type, conv.is_bias) == (3, 2, 1, 2, False)
+    assert (conv.gain_w, conv.gain_b) == (0.5, 1.0)
+    assert (MaxPool2d(3, 2).kernel_size, AvgPool2d(2).stride) == (3, 2)
+    with pytest.raises(RuntimeError, match=re.escape("call to_device('cuda') of the Sequential")):
+        conv.to_cuda()
+
+
+@pytest.mark.parametrize(
+    "name", ["input_size", "out_width", "num_weights", "is_bias", "device", "num_threads", "gain_w"]
+)
+def test_what_cannot_be_assigned_says_what_to_do(net, name):
+    with pytest.raises(AttributeError, match=f"Linear.{name} cannot be assigned: "):
+        setattr(net.layers[0], name, 3)
+
+
+def test_blocks_show_their_buffers():
+    block = ResNetBlock(Linear(4, 4))
+    assert block.input_z.size == 0
+    manual_seed(1)
+    net = Sequential(Linear(3, 4), ReLU(), block)
+    net(X)
+    head = Sequential(copy.deepcopy(net.layers[0]), ReLU())
+    head(X)
+    for buffer in (block.input_z, block.shortcut_output_z):  # the shortcut is the identity
+        np.testing.assert_array_equal(buffer.mu_a, head.output_z_buffer.mu_a)
+        np.testing.assert_array_equal(buffer.var_a, head.output_z_buffer.var_a)
+    for name in ("main_block", "shortcut", "input_z"):
+        with pytest.raises(AttributeError, match="cannot be assigned"):
+            setattr(block, name, None)
+    with pytest.raises(AttributeError, match="not kept"):
+        _ = block.input_delta_z
+
+
+def test_a_device_that_is_assigned_is_where_the_network_goes(net):
+    net.device = "cpu"
+    with pytest.raises(ValueError, match="tpu"):
+        net.device = "tpu"
+    with pytest.raises(AttributeError, match="follows from the last forward pass"):
+        net.z_buffer_size = 3
+
+
+def test_a_foreign_state_dict_is_answered_with_all_that_is_wrong(net):
+    before = net.state_dict()
+    foreign = Sequential(Linear(3, 5), ReLU(), Linear(5, 2), ReLU(), Linear(2, 2)).state_dict()
+    foreign["Linear.7"] = foreign.pop("Linear.2")
+    with pytest.raises(KeyError) as caught:
+        net.load_state_dict(foreign)
+    message = caught.value.args[0]
+    for part in ("it lacks Linear.2", "no place for Linear.4, Linear.7", "Linear.0 mu_w must hold 12 values, got 15"):
+        assert part in message
+    assert net.state_dict() == before
+
+
+def test_pytagi_files_move_both_ways(tmp_path):
+    def make(seed):
+        manual_seed(seed)
+        return resnet8_cifar10()
+
+    net, twin, path = make(1), make(2), tmp_path / "net.bin"
+    net.arena.statistics[...] = np.arange(net.arena.statistics.size) % 7 + 1
+    net.save_pytagi(path)
+    assert path.read_bytes()[8:].startswith(b"Conv2d(3,")
+    twin.load(path)
+    assert twin.state_dict() == net.state_dict()
+    norm = [Sequential(Linear(3, 4), LayerNorm([4]), ReLU(), Linear(4, 2)) for _ in range(2)]
+    norm[0].save_pytagi(path)
+    norm[1].load(path)
+    assert norm[0].state_dict() == norm[1].state_dict()
+
+
+def test_the_file_for_pytagi_is_that_of_pytagi(tmp_path):
+    """A file that pytagi wrote, loaded and written again, is the same file."""
+    from tests.nn.test_pytagi_files import FOLDER, NETWORKS
+
+    for name in ("conv", "residual"):  # the dense one has a LayerNorm, whose last batch pytagi writes too
+        net = NETWORKS[name]()
+        net.load(FOLDER / f"{name}.bin")
+        net.save_pytagi(tmp_path / "again.bin")
+        assert (tmp_path / "again.bin").read_bytes() == (FOLDER / f"{name}.bin").read_bytes(), name
+
+
+def test_state_dicts_as_json(net):
+    text = json.dumps(net.state_dict(), default=np.ndarray.tolist)
+    twin = Sequential(Linear(3, 4), ReLU(), Linear(4, 2))
+    twin.load_state_dict(json.loads(text))
+    assert twin.state_dict() == net.state_dict()
+
+
+PROGRAM = """
+import sys
+import numpy as np
+import pytagi
+import pytagi.metric as metric
+from pytagi import HRCSoftmax, Normalizer, cuda, manual_seed
+from pytagi.metric import HRCSoftmaxMetric
+from pytagi.nn import DDPConfig, DDPSequential, Linear, OutputUpdater, ReLU, Sequential
+from pytagi.nn.base_layer import BaseLayer
+from pytagi.nn.ddp import DDPSequential as same
+from pytagi.tagi_utils import Utils
+
+assert same is DDPSequential and issubclass(Linear, BaseLayer)
+manual_seed(3)
+net = Sequential(Linear(1, 8), ReLU(), Linear(8, 1))
+ddp = DDPSequential(net, DDPConfig([0], "nccl", 0, 1), True)
+updater = OutputUpdater(net.device)
+x, y = np.linspace(-1, 1, 10, dtype=np.float32), np.linspace(0, 1, 10, dtype=np.float32)
+var_y = np.full(16, 0.01, np.float32)
+errors = []
+for _ in range(30):
+    mu, var = ddp(x)
+    updater.update(ddp.output_z_buffer, y, var_y, ddp.input_delta_z_buffer)
+    ddp.backward()
+    ddp.step()
+    errors.append(metric.mse(mu, y))
+assert errors[-1] < 0.2 * errors[0], errors
+print(sys.argv[1], __name__, pytagi.__name__)
+"""
+
+
+def test_a_program_of_pytagi_runs_as_it_is(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    command = [sys.executable, "-m", "pytagi_ddp.as_pytagi", str(tmp_path / "program.py"), "seven"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["seven", "__main__", "pytagi_ddp"]
+    assert done.stderr.count("UserWarning") == 1 and "instead of NCCL" in done.stderr
+
+
+def test_usage_of_as_pytagi():
+    done = subprocess.run([sys.executable, "-m", "pytagi_ddp.as_pytagi"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and "PROGRAM.py" in done.stderr
