@@ -20,7 +20,8 @@ class ResNetBlock(BlockView, BaseLayer):
     """main(x) + x, or main(x) + shortcut(x): means add, and variances add (the branches taken as independent).
 
     Backward: both branches get the deltas of the sum, and their input deltas add. A Jacobian that a branch ends
-    with is applied to that branch.
+    with is applied to that branch, and that of an activation before the block to the identity too. (pytagi leaves the
+    latter out: its deltas before an identity block that follows an activation are other ones.)
 
     Args:
         main_block: a `LayerBlock` or a single layer.
