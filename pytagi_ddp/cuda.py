@@ -13,7 +13,9 @@ Attributes:
         a ResNet18 step). False by default until it has been measured on a GPU.
 """
 
+import sys
 import warnings
+from ctypes import CDLL
 from importlib.util import find_spec
 from types import ModuleType
 from uuid import UUID
@@ -37,6 +39,8 @@ def why_not() -> str | None:
     if is_simulated():
         return "NUMBA_ENABLE_CUDASIM is set: kernels run in Numba's simulator"
     missing = [package for module, package in _NEEDED.items() if find_spec(module) is None]
+    if missing and not _has_driver():
+        return "this machine has no driver for NVIDIA GPUs (libcuda); networks run on the CPU"
     if missing:
         return f"not installed: {', '.join(missing)}; try pip install 'pytagi-ddp[cuda]'"
     cupy = _cupy()
@@ -45,6 +49,14 @@ def why_not() -> str | None:
     except cupy.cuda.runtime.CUDARuntimeError as error:
         return f"CUDA does not start: {error}"
     return None if count else "CUDA sees no GPU; is CUDA_VISIBLE_DEVICES empty?"
+
+
+def _has_driver() -> bool:
+    try:
+        CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def is_available() -> bool:

@@ -1,5 +1,6 @@
 """Layers, networks and output updates, with pytagi's names and arguments."""
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from pytagi_ddp.nn.activation import (
@@ -74,4 +75,8 @@ def __getattr__(name: str) -> Any:
         from pytagi_ddp import distributed
 
         return getattr(distributed, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    near = get_close_matches(name, __all__, 3, 0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(__all__)}"
+    raise AttributeError(f"{__name__} has no {name!r}; {hint}")

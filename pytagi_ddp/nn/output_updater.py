@@ -43,10 +43,11 @@ class OutputUpdater:
 
         Raises:
             ValueError: wrong number of values, an infinite observation, or a variance that is negative or NaN.
+            RuntimeError: the network has not been called yet.
         """
         if self._express(output_states, mu_obs, var_obs, delta_states):
             return
-        size = output_states.size
+        size = _size(output_states)
         observed = State(_observations(mu_obs, size), _variances(var_obs, size))
         self._run("update", output_states, delta_states, observed)
 
@@ -68,6 +69,7 @@ class OutputUpdater:
         Raises:
             ValueError: wrong number of values, a bad value as in `update`, or an output number out of range.
         """
+        _size(output_states)
         batch, outputs = output_states.block_size, output_states.actual_size
         index = np.asarray(selected_idx).reshape(-1)
         if index.size == 0 or index.size % batch:
@@ -95,9 +97,10 @@ class OutputUpdater:
         Raises:
             ValueError: an odd number of outputs, wrong number of observations, or an infinite one.
         """
+        size = _size(output_states)
         if output_states.actual_size % 2:
             raise ValueError(f"update_heteros needs outputs in pairs, the network has {output_states.actual_size}")
-        observed = State(_observations(mu_obs, output_states.size // 2), None)
+        observed = State(_observations(mu_obs, size // 2), None)
         self._run("update_heteros", output_states, delta_states, observed)
 
     @staticmethod
@@ -112,6 +115,13 @@ class OutputUpdater:
         observed = State(place(observed.mu), None if observed.var is None else place(observed.var))
         delta = Delta(*deltas.arrays)
         getattr(kernels.output_update, name)(states.complete(), observed, *map(place, places), delta)
+
+
+def _size(states: BaseHiddenStates) -> int:
+    """Outputs of the whole batch."""
+    if not states.size:
+        raise RuntimeError("there is no output to observe yet: call the network first, as in net(x)")
+    return states.size
 
 
 def _observations(values: ArrayLike, size: int) -> np.ndarray:

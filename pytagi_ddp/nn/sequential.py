@@ -272,6 +272,9 @@ class Sequential(NetworkParameters):
     def step(self) -> None:
         """Adds the deltas to the parameters, each capped at sqrt(s)/c: c = 0.1, 2, 3 for batches of 1, 2-255, more.
 
+        The deltas are those of the `backward` calls since the last step. Before the first one there are none, and
+        nothing changes. A second step without another `backward` adds the same deltas once more, as in pytagi.
+
         Raises:
             FloatingPointError: a delta that is not finite; its parameter was not changed. On a GPU it comes with the
                 next `step`, `eval` or `state_dict`, so that no step waits for the one before.

@@ -7,10 +7,13 @@ from numpy.typing import ArrayLike
 def flat_float32(values: ArrayLike, what: str, size: int | None = None) -> np.ndarray:
     """`values` of any real dtype, shape and strides as a flat float32 array.
 
+    A tensor of PyTorch is read as it is, whether it takes part in a gradient or not, and from whatever device.
+
     Raises:
         TypeError: values that are not real numbers. ValueError: not `size` of them.
     """
-    array = np.asarray(values)
+    detach = getattr(values, "detach", None)
+    array = np.asarray(values if detach is None else detach().cpu())
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{what} must hold real numbers, got dtype {array.dtype}")
     with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and callers look for that

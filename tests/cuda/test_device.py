@@ -1,6 +1,7 @@
 """What the library says about GPUs where there is none, and what it refuses to do."""
 
 import copy
+import ctypes
 import os
 import pickle
 import subprocess
@@ -32,8 +33,15 @@ def test_nothing_is_promised_without_a_gpu():
         assert cuda.why_not() in str(error.value)
 
 
+def test_who_has_no_gpu_is_not_sent_to_install_packages(monkeypatch):
+    monkeypatch.setattr(cuda, "find_spec", lambda name: None)
+    monkeypatch.setattr(cuda, "CDLL", lambda name: ctypes.CDLL(f"no such library: {name}"))
+    assert cuda.why_not() == "this machine has no driver for NVIDIA GPUs (libcuda); networks run on the CPU"
+
+
 def test_missing_packages_are_named(monkeypatch):
     monkeypatch.setattr(cuda, "find_spec", lambda name: None)
+    monkeypatch.setattr(cuda, "CDLL", lambda name: None)
     assert "cupy-cuda13x[ctk], numba-cuda[cu13]" in cuda.why_not()
     assert "pip install 'pytagi-ddp[cuda]'" in cuda.why_not()
     assert not cuda.is_available()

@@ -6,11 +6,12 @@ import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from pytagi_ddp import manual_seed
+from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.models import resnet8_cifar10
 from pytagi_ddp.nn import (
     AvgPool2d,
@@ -174,6 +175,51 @@ def test_state_dicts_as_json(net):
     twin = Sequential(Linear(3, 4), ReLU(), Linear(4, 2))
     twin.load_state_dict(json.loads(text))
     assert twin.state_dict() == net.state_dict()
+
+
+def test_an_update_needs_an_output(net):
+    updater = OutputUpdater(net.device)
+    calls = (
+        lambda: updater.update(net.output_z_buffer, Y, 0.1, net.input_delta_z_buffer),
+        lambda: updater.update_using_indices(net.output_z_buffer, Y[:, 0], 0.1, [1] * 5, net.input_delta_z_buffer),
+        lambda: updater.update_heteros(net.output_z_buffer, Y[:, 0], net.input_delta_z_buffer),
+    )
+    for call in calls:
+        with pytest.raises(RuntimeError, match="call the network first"):
+            call()
+
+
+def test_a_step_before_any_backward_changes_nothing(net):
+    before = net.state_dict()
+    net.step()
+    net(X)
+    net.step()
+    assert net.state_dict() == before
+
+
+def test_names_that_are_not_there():
+    with pytest.raises(AttributeError, match=r"pytagi_ddp\.nn has no 'LeakyRelu'; did you mean LeakyReLU"):
+        _ = nn.LeakyRelu
+    with pytest.raises(AttributeError, match="has no 'Zzz'; there are ELU, AvgPool2d"):
+        _ = nn.Zzz
+    assert not hasattr(nn, "__path_of_nothing__")
+
+
+class Tensor:
+    """What NumPy refuses to read as PyTorch's tensors that take part in a gradient."""
+
+    def __init__(self, values):
+        self._values = values
+
+    def __array__(self, *args, **options):
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
+
+    def detach(self):
+        return SimpleNamespace(cpu=lambda: self._values)
+
+
+def test_tensors_that_take_part_in_a_gradient(net):
+    np.testing.assert_array_equal(net(Tensor(X)), net(X))
 
 
 PROGRAM = """
