@@ -2,13 +2,14 @@
 
 import copy
 import os
+import warnings
 from functools import partial
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 
-from pytagi_ddp import manual_seed
+from pytagi_ddp import cuda, manual_seed
 from pytagi_ddp.distributed import NonFiniteError
 from pytagi_ddp.distributed.compare import ReplicaMismatchError
 from pytagi_ddp.nn import DDPConfig, DDPSequential
@@ -296,3 +297,34 @@ def test_replicas_are_compared(results, change, words):
     for text in results:
         assert all(word in text for word in words)
         assert bool(text) == (change != "nothing")
+
+
+def default_of_pytagi(comm):
+    """Its default backend is "nccl": the step over the stand-in, and the warnings that this rank saw."""
+    rank, size = comm.rank, comm.world_size
+    manual_seed(7)
+    net = WITHOUT_BATCH_NORM["Linear"]()
+    reference = copy.deepcopy(net)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ddp = DDPSequential(net, DDPConfig(list(range(size)), "nccl", rank, size), False)
+    x, y = batch(net, 3 * size, 0)
+    backpropagate(ddp, x[3 * rank : 3 * rank + 3], y[3 * rank : 3 * rank + 3])
+    ddp.step()
+    backpropagate(reference, x, y)
+    reference.step()
+    ddp.communicator.barrier()
+    return (
+        ddp.communicator.backend,
+        difference(reference.state_dict(), net.state_dict()),
+        [str(w.message) for w in caught],
+    )
+
+
+@pytest.mark.skipif(cuda.is_nccl_available(), reason="NCCL would start")
+@on_ranks(default_of_pytagi, 1, 2)
+def test_nccl_without_a_gpu_is_mpi_with_one_warning(results):
+    for rank, (backend, worst, said) in enumerate(results):
+        assert backend == ("mpi" if len(results) > 1 else "serial") and worst < 2e-5
+        assert len(said) == (rank == 0)
+        assert rank or "instead of NCCL: backend 'nccl' cannot be used on rank 0" in said[0]
