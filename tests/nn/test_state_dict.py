@@ -61,8 +61,8 @@ def test_bad_state_dicts_change_nothing(trained):
         (r"Linear\.4 mu_b: 3 of 3 values are NaN or infinite", (mu_w, var_w, mu_b * np.inf, var_b)),
     ]
     cases = [
-        (KeyError, r"no 'Linear\.4'", without),
-        (KeyError, r"no layer for 'Linear\.7'", {**state, "Linear.7": (mu_w, var_w, mu_b, var_b)}),
+        (KeyError, r"it lacks Linear\.4", without),
+        (KeyError, r"it has no place for Linear\.7", {**state, "Linear.7": (mu_w, var_w, mu_b, var_b)}),
         *((ValueError, message, without | {"Linear.4": arrays}) for message, arrays in changed),
     ]
     net = make()
