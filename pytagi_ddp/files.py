@@ -1,9 +1,36 @@
-"""Files that are either whole or not there."""
+"""Files that are either whole or not there, and what is read of files that somebody else may have made."""
 
 import contextlib
+import errno
 import os
+import stat
 import uuid
 from pathlib import Path
+
+
+def file_size(path: str | Path) -> int:
+    """Bytes in a regular file.
+
+    Raises:
+        OSError: no such file, or a pipe, device or folder, which would be waited for or never end; names it.
+    """
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        kind = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
+        raise OSError(kind, f"{os.strerror(kind)}: not a regular file", str(path))
+    return status.st_size
+
+
+def read_file(path: str | Path, limit: int | None = None) -> bytes:
+    """The content of a regular file.
+
+    Raises:
+        OSError: as `file_size`. ValueError: more than `limit` bytes; nothing is read then.
+    """
+    size = file_size(path)
+    if limit is not None and size > limit:
+        raise ValueError(f"{path} has {size} bytes, more than the {limit} that such a file has")
+    return Path(path).read_bytes()
 
 
 def atomic_write(path: str | Path, data: bytes) -> None:

@@ -162,7 +162,7 @@ def cut(path):
 
 def flip(path):
     data = bytearray(path.read_bytes())
-    data[20] ^= 1  # in the header, where the format's own checksum does not look
+    data[20] ^= 1
     path.write_bytes(data)
 
 
@@ -195,7 +195,7 @@ def test_a_damaged_checkpoint_is_named(two, damage, message):
 def test_truncated_without_a_manifest(two, tmp_path, size):
     path = tmp_path / "copy.safetensors"
     path.write_bytes(two[2].read_bytes()[:size])
-    with pytest.raises(DamagedCheckpointError, match=f"{path} is truncated or no file of this library"):
+    with pytest.raises(DamagedCheckpointError, match=f"{path} is truncated or "):
         two[0].load(network(), path)
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import pytagi_ddp
+from pytagi_ddp.checkpoint.manifest import DamagedCheckpointError
 from pytagi_ddp.checkpoint.position import TrainingPosition
+
+KEYS = ("position", "world_size", "settings", "version")
 
 
 @dataclass(frozen=True)
@@ -51,13 +54,19 @@ def describe(path: Path, meta: Mapping[str, str]) -> Checkpoint:
     """What the metadata `meta` of the file `path` say.
 
     Raises:
-        ValueError: a network that was saved without a position.
+        ValueError: a network that was saved without a position. DamagedCheckpointError: one that makes no sense.
     """
-    keys = ("position", "world_size", "settings", "version")
-    if not meta.keys() >= set(keys):
+    if not meta.keys() >= set(KEYS):
         raise ValueError(f"{path} is no checkpoint: it says nothing of a place in a training run")
-    position, *rest = (json.loads(meta[key]) for key in keys)
-    return Checkpoint(path, TrainingPosition(**position), *rest)
+    try:
+        position, world_size, settings, version = (json.loads(meta[key]) for key in KEYS)
+        if (type(world_size), type(settings), type(version)) != (int, dict, str):
+            raise TypeError("ranks, settings and version must be an integer, an object and a text")
+        if position.keys() != {field.name for field in fields(TrainingPosition)}:
+            raise ValueError(f"a position has {', '.join(field.name for field in fields(TrainingPosition))}")
+        return Checkpoint(path, TrainingPosition(**position), world_size, settings, version)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise DamagedCheckpointError(f"checkpoint {path} is damaged: what it says of its run is {error}") from error
 
 
 def compare(checkpoint: Checkpoint, world_size: int, settings: dict[str, Any] | None, allow_changes: bool) -> None:

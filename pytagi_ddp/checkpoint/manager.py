@@ -10,6 +10,7 @@ from typing import Any
 from pytagi_ddp.checkpoint.content import Checkpoint, compare, describe, metadata
 from pytagi_ddp.checkpoint.manifest import (
     MANIFEST,
+    NAME,
     DamagedCheckpointError,
     Entry,
     checksum,
@@ -19,11 +20,10 @@ from pytagi_ddp.checkpoint.manifest import (
 )
 from pytagi_ddp.checkpoint.position import TrainingPosition
 from pytagi_ddp.distributed.ddp import DDPSequential
-from pytagi_ddp.files import atomic_write, remove_temporary_files
-from pytagi_ddp.nn.persistence import read, take, to_bytes
+from pytagi_ddp.files import atomic_write, read_file, remove_temporary_files
+from pytagi_ddp.nn.persistence import Contents, read, take, to_bytes
 from pytagi_ddp.nn.sequential import Sequential
-
-NAME = "step-{:010d}-{}.safetensors"  # step, and the beginning of the checksum: no other content has this name
+from pytagi_ddp.nn.validate import check_finite
 
 
 class CheckpointManager:
@@ -65,6 +65,8 @@ class CheckpointManager:
 
         Raises:
             RuntimeError: ranks that have trained apart since their last merge: none has the parameters of all.
+            ValueError: parameters or statistics that are NaN or infinite, or settings too long for a header; names
+                them. The checkpoints before are as they were.
             OSError: no space, no permission, ...; names the file. The checkpoints before are as they were.
             DamagedCheckpointError: a manifest that cannot be understood.
         """
@@ -101,10 +103,10 @@ class CheckpointManager:
                 (self.folder / other.file).unlink(missing_ok=True)
 
     def latest(self, fall_back: bool = False) -> Path | None:
-        """The newest checkpoint, after its checksum was verified; None if there is none. Not collective.
+        """The newest checkpoint, after it was read and its checksum verified; None if there is none. Not collective.
 
         Args:
-            fall_back: if it is damaged, warn and take the newest one that is whole.
+            fall_back: if it is damaged, or its values are not finite, warn and take the newest one that is whole.
 
         Raises:
             DamagedCheckpointError: it is damaged (with `fall_back`: all are); names it, and the one before.
@@ -112,12 +114,12 @@ class CheckpointManager:
         found = self._read_latest(fall_back)
         return found and found[0]
 
-    def _read_latest(self, fall_back: bool) -> tuple[Path, bytes] | None:
+    def _read_latest(self, fall_back: bool) -> tuple[Path, Contents] | None:
         entries = read_manifest(self.folder)[::-1]
         for number, entry in enumerate(entries, 1):
             path = self.folder / entry.file
             try:
-                return path, read_checked(path, entry)
+                return path, _contents(path, read_checked(path, entry))
             except DamagedCheckpointError as error:
                 if number == len(entries):
                     raise DamagedCheckpointError(f"{error}; there is none before it") from None
@@ -156,7 +158,7 @@ class CheckpointManager:
 
         Raises:
             OSError: no such file, no checkpoint in the folder `path`, or unreadable.
-            DamagedCheckpointError: checksum and content do not agree.
+            DamagedCheckpointError: checksum and content do not agree, or values that are not finite.
             ValueError: no checkpoint, another architecture, or other settings; names what differs.
         """
         if not isinstance(model, DDPSequential):
@@ -189,16 +191,28 @@ class CheckpointManager:
                 raise FileNotFoundError(errno.ENOENT, "no checkpoint in this folder", str(path))
             if found is None:
                 return None
-            path, data = found
+            path, contents = found
         else:
             path = Path(path)
             listed = {entry.file: entry for entry in read_manifest(path.parent)} if path.exists() else {}
-            data = read_checked(path, listed[path.name]) if path.name in listed else path.read_bytes()
-        try:
-            contents = read(data, str(path))
-        except ValueError as error:
-            raise DamagedCheckpointError(str(error)) from error
+            data = read_checked(path, listed[path.name]) if path.name in listed else read_file(path)
+            contents = _contents(path, data)
         checkpoint = describe(path, contents.metadata)
         compare(checkpoint, world_size, settings, allow_changes)
         take(model, contents)
         return checkpoint
+
+
+def _contents(path: Path, data: bytes) -> Contents:
+    """The parts of a checkpoint.
+
+    Raises:
+        DamagedCheckpointError: no such file, or values that no network takes: those of a run that had gone wrong.
+    """
+    try:
+        contents = read(data, str(path))
+        for name, values in contents.tensors.items():
+            check_finite(values, f"checkpoint {path}: {name}")
+    except ValueError as error:
+        raise DamagedCheckpointError(str(error)) from error
+    return contents

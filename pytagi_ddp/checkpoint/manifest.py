@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pytagi_ddp.files import atomic_write
+from pytagi_ddp.files import atomic_write, file_size, read_file
 
 MANIFEST = "manifest.json"
 FORMAT = "pytagi_ddp checkpoints 1"
+NAME = "step-{:010d}-{}.safetensors"  # step, and the beginning of the checksum: no other content has this name
+PATTERN = re.compile(r"step-[0-9]{10,}-[0-9a-f]{8}\.safetensors")  # what NAME gives: a name, never a path
+MAX_BYTES = 16 << 20  # of a manifest, 60,000 checkpoints; parsing takes 20 times as much memory
 
 
 class DamagedCheckpointError(ValueError):
-    """A checkpoint is missing, cut short or changed; the message names it."""
+    """A checkpoint is missing, cut short or changed, or has values that are not finite; the message names it."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One checkpoint: name and size of its file, checksum of all its bytes, and what it holds."""
+    """One checkpoint: name and size of its file, checksum of all its bytes, and what it holds.
+
+    Raises:
+        TypeError: a name that is no text, or a number that is no integer. ValueError: a name that no checkpoint has: a
+            manifest may come from somewhere else, and what it lists is read, and deleted when its time is over.
+    """
 
     file: str
     bytes: int
@@ -29,6 +38,13 @@ class Entry:
     batch: int
     step: int
     world_size: int
+
+    def __post_init__(self) -> None:
+        if not PATTERN.fullmatch(self.file):
+            raise ValueError(f"{self.file!r:.100} is no name of a checkpoint, as {NAME.format(12, '0123abcd')!r} is")
+        for name, value in asdict(self).items():
+            if name not in ("file", "sha256") and type(value) is not int:
+                raise TypeError(f"{name} of {self.file} must be an integer, got {value!r:.50}")
 
 
 def read_manifest(folder: Path) -> list[Entry]:
@@ -39,13 +55,13 @@ def read_manifest(folder: Path) -> list[Entry]:
     """
     path = folder / MANIFEST
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_file(path, MAX_BYTES))
         if content["format"] != FORMAT:
-            raise ValueError(f"its format is {content['format']!r}, this version reads {FORMAT!r}")
+            raise ValueError(f"its format is {content['format']!r:.50}, this version reads {FORMAT!r}")
         return [Entry(**entry) for entry in content["checkpoints"]]
     except FileNotFoundError:
         return []
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise DamagedCheckpointError(
             f"{path} is damaged: {error!r}. Once it is removed, the checkpoints beside it can be loaded by name, and "
             "the next one begins a new list"
@@ -53,9 +69,16 @@ def read_manifest(folder: Path) -> list[Entry]:
 
 
 def write_manifest(folder: Path, entries: Sequence[Entry]) -> None:
-    """Replaces the manifest in one piece."""
+    """Replaces the manifest in one piece.
+
+    Raises:
+        ValueError: so many checkpoints that it could not be read again.
+    """
     content = {"format": FORMAT, "checkpoints": [asdict(entry) for entry in entries]}
-    atomic_write(folder / MANIFEST, (json.dumps(content, indent=1) + "\n").encode())
+    text = (json.dumps(content, indent=1) + "\n").encode()
+    if len(text) > MAX_BYTES:
+        raise ValueError(f"{len(entries)} checkpoints are too many for one {MANIFEST}: give keep_last, or a new folder")
+    atomic_write(folder / MANIFEST, text)
 
 
 def checksum(data: bytes) -> str:
@@ -69,11 +92,12 @@ def read_checked(path: Path, entry: Entry) -> bytes:
         DamagedCheckpointError: it is not what `entry` says, or not there.
     """
     try:
-        data = path.read_bytes()
+        size = file_size(path)
+        data = read_file(path) if size == entry.bytes else b""
     except FileNotFoundError:
         raise DamagedCheckpointError(f"checkpoint {path} is missing, though {MANIFEST} lists it") from None
-    if len(data) != entry.bytes:
-        raise DamagedCheckpointError(f"checkpoint {path} is damaged: it has {len(data)} of {entry.bytes} bytes")
+    if size != entry.bytes:
+        raise DamagedCheckpointError(f"checkpoint {path} is damaged: it has {size} of {entry.bytes} bytes")
     if (found := checksum(data)) != entry.sha256:
         raise DamagedCheckpointError(
             f"checkpoint {path} is damaged: its sha256 is {found}, and was {entry.sha256} when it was written"

@@ -18,7 +18,7 @@ class TrainingPosition:
         seed: of order and augmentation.
 
     Raises:
-        ValueError: a negative number.
+        TypeError: something else than an integer. ValueError: a negative number.
     """
 
     epoch: int = 0
@@ -28,6 +28,8 @@ class TrainingPosition:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise TypeError(f"{name} must be an integer, got {value!r:.50}")
             if value < 0:
                 raise ValueError(f"{name} must be at least 0, got {value}")
 

@@ -1,7 +1,12 @@
-"""Parameters of a network as dictionaries and files."""
+"""Parameters of a network as dictionaries and files.
+
+A file is one of the safetensors format, whose header begins with `_BEGINNING` and a checksum of all other bytes. So
+damage is noticed before anything is parsed. In files of earlier formats the checksum is one of the values alone.
+"""
 
 import json
 import re
+import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
-from pytagi_ddp.files import atomic_write
+from pytagi_ddp.files import atomic_write, file_size, read_file
 from pytagi_ddp.nn import pytagi_format
 from pytagi_ddp.nn.architecture import architecture, first_difference, first_other_size, sizes
 from pytagi_ddp.nn.state import Array
@@ -25,8 +30,12 @@ if TYPE_CHECKING:
 
 FIELDS = ("mu_w", "var_w", "mu_b", "var_b")
 KINDS = ("running", "carried")  # suffixes of the entries of what a layer keeps and does not learn
-FORMAT = "pytagi_ddp 2"
-FORMAT_OF_SIZES = "pytagi_ddp 1"  # whose architecture has sizes, and no settings
+FORMAT = "pytagi_ddp 3"
+FORMAT_OF_VALUES = "pytagi_ddp 2"  # whose checksum is one of the values, without the header
+FORMAT_OF_SIZES = "pytagi_ddp 1"  # likewise; its architecture has sizes, and no settings
+_BEGINNING = f'{{"__metadata__":{{"format":"{FORMAT}","crc32":"'.encode()
+_DIGITS = slice(8 + len(_BEGINNING), 8 + len(_BEGINNING) + 8)  # where the checksum stands, in hexadecimal digits
+MAX_HEADER = 8 << 20  # bytes; 100 per tensor and 300 per layer are usual, and parsing takes 30 times as much memory
 CSV_SUFFIXES = ("_1_mw.csv", "_2_Sw.csv", "_3_mb.csv", "_4_Sb.csv")
 
 
@@ -70,6 +79,16 @@ def state_dict(model: "NetworkParameters", carried: bool = False) -> StateDict:
 
 def load_state_dict(model: "NetworkParameters", values: dict) -> None:
     """Checks everything before it changes anything; entries of what is not learned may be missing (pytagi)."""
+    for target, array in _checked(model, values):
+        model.kernels.array.copy(array, target)
+
+
+def _checked(model: "NetworkParameters", values: dict) -> list[tuple]:
+    """(array of the network, its new values) for all of a state dict.
+
+    Raises:
+        KeyError, ValueError, TypeError: what the network cannot take; names the entry.
+    """
     given = {re.sub(r"^(\w+?)Cuda(?=\.)", r"\1", key): value for key, value in values.items()}
     checked: list[tuple] = []
     known, missing, misfits = set(), [], []
@@ -90,8 +109,7 @@ def load_state_dict(model: "NetworkParameters", values: dict) -> None:
         raise KeyError("the state dict is another network's: " + _listing(parts))
     if misfits:
         raise ValueError("; ".join(misfits))
-    for target, array in checked:
-        model.kernels.array.copy(array, target)
+    return checked
 
 
 def _entries(model: "NetworkParameters") -> Iterator[tuple[str, dict[str, Array], Sequence[str], bool]]:
@@ -133,17 +151,54 @@ def _entry(
 
 
 def to_bytes(model: "NetworkParameters", extra: dict[str, str] | None = None, carried: bool = False) -> bytes:
-    """The network as one safetensors file in memory; `extra` joins its metadata. Equal networks give equal bytes."""
+    """The network as one safetensors file in memory; `extra` joins its metadata. Equal networks give equal bytes.
+
+    Raises:
+        ValueError: values that `take` would refuse, as NaN, or a header of more than `MAX_HEADER` bytes.
+    """
     tensors = {}
     names = entry_names(model)
-    for key, arrays in state_dict(model, carried).items():
+    for key, arrays in _savable(model, carried).items():
         tensors.update({f"{key}/{name}": a for name, a in zip(names[key], arrays, strict=False) if a.size})
     header, values = _split(save_safetensors(tensors))
+    return seal({"architecture": architecture(model), **(extra or {})}, header, values)
+
+
+def _savable(model: "NetworkParameters", carried: bool = False) -> StateDict:
+    """The state dict.
+
+    Raises:
+        ValueError: values that no network takes when they are read again.
+    """
+    result = state_dict(model, carried)
+    try:
+        _checked(model, result)
+    except ValueError as error:
+        raise ValueError(f"the network is not saved, for it could not be loaded: {error}") from None
+    return result
+
+
+def seal(meta: dict[str, str], header: dict, values: bytes | memoryview) -> bytes:
+    """A file of a header and the values behind it, with their checksum.
+
+    Raises:
+        ValueError: a header of more than `MAX_HEADER` bytes.
+    """
     # Put in here, because the writer gives metadata in the order of a hash that differs from run to run.
-    meta = {"format": FORMAT, "architecture": architecture(model), "crc32": _checksum(values), **(extra or {})}
+    meta = {"format": FORMAT, "crc32": "0" * 8, **meta}
     text = json.dumps({"__metadata__": meta, **header}, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    return b"".join((len(text).to_bytes(8, "little"), text, values))
+    if len(text) > MAX_HEADER:
+        raise ValueError(f"a header of {len(text)} bytes is not saved, for at most {MAX_HEADER} are read")
+    start = len(text).to_bytes(8, "little") + text
+    digits = _checksum(start, values).encode()
+    return b"".join((start[: _DIGITS.start], digits, start[_DIGITS.stop :], values))
+
+
+def _checksum(start: bytes | memoryview, values: bytes | memoryview = b"") -> str:
+    """That of a file, which may be given in two parts: of everything but the digits that it stands in."""
+    before = zlib.crc32(start[_DIGITS.stop :], zlib.crc32(start[: _DIGITS.start]))
+    return f"{zlib.crc32(values, before):08x}"
 
 
 def entry_names(model: "NetworkParameters") -> dict[str, Sequence[str]]:
@@ -159,34 +214,51 @@ def entry_names(model: "NetworkParameters") -> dict[str, Sequence[str]]:
 def _split(data: bytes) -> tuple[dict, memoryview]:
     """Header and values of a safetensors file."""
     start = 8 + int.from_bytes(data[:8], "little")
+    if start > 8 + MAX_HEADER:
+        raise ValueError(f"its header has {start - 8} bytes, more than {MAX_HEADER}")
     return json.loads(data[8:start]), memoryview(data)[start:]
 
 
-def _checksum(values: memoryview) -> str:
-    return f"{zlib.crc32(values):08x}"
-
-
 class Contents(NamedTuple):
-    """A file of `to_bytes` in parts. what: its name in errors; checksum: that of the values it holds."""
+    """A file of `to_bytes` in parts, whose checksum is right. what: its name in errors."""
 
     what: str
     metadata: dict[str, str]
     tensors: dict[str, np.ndarray]
-    checksum: str
 
 
 def read(data: bytes, what: str) -> Contents:
     """The parts of a file of `to_bytes`; `what` names the source in errors.
 
     Raises:
-        ValueError: truncated, or no such file.
+        ValueError: truncated, changed, or no such file.
     """
+    if whole := data[8 : _DIGITS.start] == _BEGINNING:
+        _compare_checksums(what, data[_DIGITS], _checksum(memoryview(data)))
     try:
-        tensors = load_safetensors(data)
         header, values = _split(data)
-    except (SafetensorError, ValueError, TypeError, KeyError) as error:
+        tensors = load_safetensors(data)
+        meta = header.get("__metadata__") or {}
+        if not all(isinstance(value, str) for value in meta.values()):
+            raise ValueError("metadata that are no text")
+    except (SafetensorError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"{what} is truncated or no file of this library: {error}") from error
-    return Contents(what, header.get("__metadata__", {}), tensors, _checksum(values))
+    if meta.get("format") in (FORMAT_OF_VALUES, FORMAT_OF_SIZES):
+        _compare_checksums(what, str(meta.get("crc32")).encode(), f"{zlib.crc32(values):08x}")
+    elif meta.get("format") != FORMAT:
+        raise ValueError(f"{what} has format {meta.get('format')!r:.50}, this version reads up to {FORMAT!r}")
+    elif not whole:
+        raise ValueError(f"{what} is corrupt: its header is not as this library writes it")
+    for name, array in tensors.items():
+        if array.dtype != np.float32:
+            raise ValueError(f"{what}: {name} holds {array.dtype}, not float32")
+    return Contents(what, meta, tensors)
+
+
+def _compare_checksums(what: str, noted: bytes, found: str) -> None:
+    if noted != found.encode():
+        noted_text = noted.decode(errors="replace")
+        raise ValueError(f"{what} is truncated or corrupt: it has checksum {found}, not {noted_text:.50}")
 
 
 def from_bytes(model: "NetworkParameters", data: bytes, what: str) -> dict[str, str]:
@@ -200,16 +272,12 @@ def take(model: "NetworkParameters", contents: Contents) -> None:
     """Takes the values of a file.
 
     Raises:
-        ValueError: another architecture, or a corrupt file. The network is as it was.
+        ValueError: another architecture, or values that no network has. The network is as it was.
     """
-    what, meta, tensors, checksum = contents
+    what, meta, tensors = contents
     _check_architecture(model, meta, what)
-    if meta.get("crc32") != checksum:
-        raise ValueError(f"{what} is corrupt: its values have checksum {checksum}, not {meta.get('crc32')}")
     entries: dict[str, dict[str, np.ndarray]] = {}
     for name, array in tensors.items():
-        if array.dtype != np.float32:
-            raise ValueError(f"{what}: {name} holds {array.dtype}, not float32")
         key, _, field = name.rpartition("/")
         entries.setdefault(key, {})[field] = array
     empty, names = np.zeros(0, np.float32), entry_names(model)
@@ -226,18 +294,16 @@ def take(model: "NetworkParameters", contents: Contents) -> None:
 
 def _check_architecture(model: "NetworkParameters", meta: dict[str, str], what: str) -> None:
     """Raises ValueError naming the first layer, and its setting, in which a file differs from the network."""
-    if meta.get("format") == FORMAT:
-        try:
-            difference = first_difference(architecture(model), meta.get("architecture", "{}"))
-        except ValueError as error:
-            raise ValueError(f"{what} is corrupt: its architecture cannot be read: {error}") from error
-    elif meta.get("format") == FORMAT_OF_SIZES:
+    if meta.get("format") == FORMAT_OF_SIZES:
         difference = first_other_size(sizes(model), meta.get("architecture", ""))
     else:
-        raise ValueError(f"{what} has format {meta.get('format')!r}, this version reads up to {FORMAT!r}")
+        try:
+            difference = first_difference(architecture(model), meta.get("architecture", "{}"))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{what} is corrupt: its architecture cannot be read: {error}") from error
     if difference:
         setting, ours, theirs = difference
-        raise ValueError(f"{what} has another architecture: {setting} is {theirs} there and {ours} here")
+        raise ValueError(f"{what} has another architecture: {setting} is {theirs!s:.200} there and {ours} here")
 
 
 def _load_checked(model: "NetworkParameters", values: dict, what: str) -> None:
@@ -253,7 +319,7 @@ def save(model: "NetworkParameters", filename: str | Path, carried: bool = False
 
 
 def load(model: "NetworkParameters", filename: str | Path) -> None:
-    data = Path(filename).read_bytes()
+    data = read_file(filename)
     if data[8:9] == b"{":
         from_bytes(model, data, str(filename))
     else:
@@ -261,6 +327,7 @@ def load(model: "NetworkParameters", filename: str | Path) -> None:
 
 
 def save_csv(model: "NetworkParameters", prefix: str | Path) -> None:
+    _savable(model)
     columns = zip(*model.parameters(), strict=True)
     for suffix, arrays in zip(CSV_SUFFIXES, columns, strict=True):
         text = "".join(f"{value:.9g}\n" for value in np.concatenate(arrays))
@@ -271,13 +338,26 @@ def load_csv(model: "NetworkParameters", prefix: str | Path) -> None:
     leaves = [(key, leaf) for key, leaf in model.named_leaves() if leaf.parameters is not None]
     columns = []
     for suffix, field in zip(CSV_SUFFIXES, FIELDS, strict=True):
-        path = Path(f"{prefix}{suffix}")
-        try:
-            values = np.array(path.read_text().split(), np.float32)
-        except ValueError as error:
-            raise ValueError(f"{path} is no file of numbers: {error}") from error
         sizes = [getattr(leaf, field).size for _, leaf in leaves]
-        if values.size != sum(sizes):
-            raise ValueError(f"{path} holds {values.size} values, the network has {sum(sizes)}")
+        values = _numbers(Path(f"{prefix}{suffix}"), sum(sizes))
         columns.append(np.split(values, np.cumsum(sizes)[:-1]))
     _load_checked(model, {key: arrays for (key, _), *arrays in zip(leaves, *columns, strict=True)}, str(prefix))
+
+
+def _numbers(path: Path, count: int) -> np.ndarray:
+    """The `count` numbers in a text file; no more memory is taken than they need.
+
+    Raises:
+        ValueError: not so many, or something else.
+    """
+    file_size(path)  # an OSError here names the file, and one of a pipe comes at once
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", DeprecationWarning)  # what NumPy does for now with text that is no number
+            values = np.fromfile(path, np.float32, count + 1, sep=" ")
+    except (ValueError, DeprecationWarning) as error:
+        raise ValueError(f"{path} is no file of numbers: {error}") from None
+    if values.size != count:
+        found = "more" if values.size > count else values.size
+        raise ValueError(f"{path} holds {found} values, the network has {count}")
+    return values

@@ -23,6 +23,7 @@ from tests.battery.example import (
     snapshot,
     train,
 )
+from tests.headers import with_header
 
 # Arguments of the prior, which is in the parameters once it is drawn: no settings.
 PRIOR = {"gain_weight", "gain_bias", "init_method"}
@@ -120,14 +121,14 @@ def _another(value: Any) -> Any:
 
 
 def _with_architecture(data: bytes, change: Callable[[dict], None]) -> bytes:
-    """A safetensors file whose architecture was changed."""
-    size = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + size])
-    layers = json.loads(header["__metadata__"]["architecture"])
-    change(layers)
-    header["__metadata__"]["architecture"] = json.dumps(layers)
-    text = json.dumps(header).encode()
-    return len(text).to_bytes(8, "little") + text + data[8 + size :]
+    """A file whose architecture was changed."""
+
+    def change_layers(header: dict) -> None:
+        layers = json.loads(header["__metadata__"]["architecture"])
+        change(layers)
+        header["__metadata__"]["architecture"] = json.dumps(layers)
+
+    return with_header(data, change_layers)
 
 
 def _refusal(function: Callable[[], None]) -> str | None:
