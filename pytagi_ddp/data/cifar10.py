@@ -2,7 +2,7 @@
 
 Source: Krizhevsky (2009), "Learning multiple layers of features from tiny images". Both official layouts are
 read: binary (`cifar-10-batches-bin`: records of one label byte and 3 x 32 x 32 pixels) and Python
-(`cifar-10-batches-py`: pickled dictionaries).
+(`cifar-10-batches-py`: pickled dictionaries, see `pickled_batch`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import numpy as np
 from pytagi_ddp.data.dataset import ImageDataset
 from pytagi_ddp.data.download import atomic_file, download_file
 from pytagi_ddp.data.folders import Layout, download_folder, find_layout, not_found, search_folders
-from pytagi_ddp.data.restricted_pickle import load_arrays
+from pytagi_ddp.data.pickled_batch import read_batch
+from pytagi_ddp.files import file_size
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
@@ -118,7 +119,7 @@ def _load(folder: Path, names: tuple[str, ...], title: str) -> ImageDataset:
 
 
 def _read_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    expected, found = BATCH_SIZE * (1 + _PIXELS), path.stat().st_size
+    expected, found = BATCH_SIZE * (1 + _PIXELS), file_size(path)
     if found != expected:
         raise ValueError(f"{path}: expected {expected} bytes, found {found}; fetch the file again")
     records = np.fromfile(path, np.uint8).reshape(BATCH_SIZE, 1 + _PIXELS)
@@ -126,13 +127,7 @@ def _read_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _read_python(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    content = load_arrays(path)
-    pixels = content.get(b"data") if isinstance(content, dict) else None
-    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8:
-        raise ValueError(f"{path}: holds no uint8 array under the key 'data'; fetch the file again")
-    labels = content.get(b"labels")
-    if not isinstance(labels, list) or not all(isinstance(label, int) for label in labels):
-        raise ValueError(f"{path}: holds no list of integers under the key 'labels'; fetch the file again")
+    pixels, labels = read_batch(path, 2 * BATCH_SIZE * _PIXELS)
     if pixels.shape != (BATCH_SIZE, _PIXELS) or len(labels) != BATCH_SIZE:
         raise ValueError(
             f"{path}: expected {BATCH_SIZE} labels and {BATCH_SIZE * _PIXELS} bytes of pixels, "

@@ -5,11 +5,19 @@ Source: LeCun, Cortes & Burges, "The MNIST database of handwritten digits".
 
 from __future__ import annotations
 
+import gzip
 import math
 import zlib
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
+
+from pytagi_ddp.files import file_size
+
+# A gzipped file may unpack to so many times its size, or to so many bytes. Photographs and digits shrink to a tenth at
+# best; a file made to fill the memory, to a thousandth.
+MAX_RATIO, ALWAYS = 32, 64 << 20
 
 
 def read_idx(path: Path, axes: int) -> np.ndarray:
@@ -22,25 +30,37 @@ def read_idx(path: Path, axes: int) -> np.ndarray:
         uint8 array, read-only.
 
     Raises:
-        ValueError: no IDX file of bytes with so many axes, or a truncated or corrupt one.
+        ValueError: no IDX file of bytes with so many axes, or a truncated or corrupt one, or a gzipped one that unpacks
+            to more than 32 times its size and 64 MiB.
+        OSError: no such file, or no regular one.
     """
-    data = path.read_bytes()
-    if path.suffix == ".gz":
-        data = _gunzip(data, path)
-    header = 4 * (1 + axes)
-    magic = bytes((0, 0, 8, axes))  # 8: unsigned bytes
-    if len(data) < header or data[:4] != magic:
-        raise ValueError(f"{path}: begins with {data[:4].hex()} ({len(data)} bytes), expected {magic.hex()}")
-    shape = tuple(int(size) for size in np.frombuffer(data, ">u4", axes, offset=4))
-    expected = header + math.prod(shape)
-    if len(data) != expected:
-        raise ValueError(f"{path}: expected {expected} bytes for shape {shape}, found {len(data)}; fetch it again")
-    return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
-
-
-def _gunzip(data: bytes, path: Path) -> bytes:
-    """Unpack as much as there is: the sizes in the header then tell what is missing."""
+    size = file_size(path)
+    if path.suffix != ".gz":
+        with open(path, "rb") as file:
+            return _read(file, path, axes, size, f"found {size}")
+    limit = max(ALWAYS, MAX_RATIO * size)
     try:
-        return zlib.decompressobj(wbits=31).decompress(data)
-    except zlib.error as error:
-        raise ValueError(f"{path}: corrupt gzip file of {len(data)} bytes: {error}; fetch it again") from error
+        with gzip.open(path) as unpacked:
+            return _read(unpacked, path, axes, limit, f"of {size} packed ones at most {limit} are unpacked")
+    except (zlib.error, EOFError, gzip.BadGzipFile) as error:
+        raise ValueError(f"{path}: corrupt gzip file of {size} bytes: {error}; fetch it again") from error
+
+
+def _read(file: BinaryIO | gzip.GzipFile, path: Path, axes: int, limit: int, beyond: str) -> np.ndarray:
+    """The array in an open file, if it has no more than `limit` bytes; `beyond` says why not more."""
+    header = 4 * (1 + axes)
+    begin = file.read(header)
+    magic = bytes((0, 0, 8, axes))  # 8: unsigned bytes
+    if len(begin) < header or begin[:4] != magic:
+        raise ValueError(f"{path}: begins with {begin[:4].hex()} ({len(begin)} bytes), expected {magic.hex()}")
+    shape = tuple(int(count) for count in np.frombuffer(begin, ">u4", axes, offset=4))
+    expected = header + math.prod(shape)
+    if expected > limit:
+        raise ValueError(f"{path}: expected {expected} bytes for shape {shape}, {beyond}; fetch it again")
+    # One byte more is asked for: it shows that there is more, and gzip compares its checksum at the end of a file only.
+    data = file.read(expected - header + 1)
+    found = header + len(data)
+    if found != expected:
+        more = " or more" if found > expected else ""
+        raise ValueError(f"{path}: expected {expected} bytes for shape {shape}, found {found}{more}; fetch it again")
+    return np.frombuffer(data, np.uint8).reshape(shape)

@@ -3,6 +3,7 @@ import io
 import os
 import pickle
 import tarfile
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -35,13 +36,15 @@ def write_binary(folder, records):
 
 
 class Python2Pickler(pickle._Pickler):
-    """Writes bytes as the `str` of Python 2, as the official files have them."""
+    """Writes bytes and text as the `str` of Python 2, as the official files have them."""
 
     def save_str(self, value):
-        self.write(pickle.BINSTRING + len(value).to_bytes(4, "little") + value)
+        data = value if isinstance(value, bytes) else value.encode()
+        code, size = (pickle.SHORT_BINSTRING, 1) if len(data) < 256 else (pickle.BINSTRING, 4)
+        self.write(code + len(data).to_bytes(size, "little") + data)
         self.memoize(value)
 
-    dispatch = pickle._Pickler.dispatch | {bytes: save_str}
+    dispatch = pickle._Pickler.dispatch | {bytes: save_str, str: save_str}
 
 
 def python2_pickle(content):
@@ -129,15 +132,17 @@ def test_a_label_out_of_range_is_told(tmp_path, records):
 def test_a_truncated_python_file_is_told(tmp_path, records):
     write_python(tmp_path / "py", records)
     os.truncate(tmp_path / "py" / "data_batch_4", 5000)
-    with pytest.raises(ValueError, match="data_batch_4: 5000 bytes that are not a pickle of arrays"):
+    with pytest.raises(ValueError, match=r"data_batch_4: 5000 bytes that are not a batch .* ends too soon; .* binary"):
         load_cifar10(tmp_path / "py")
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([1, 2], "no uint8 array"),
-        ({b"data": np.zeros((COUNT, 3072)), b"labels": [0] * COUNT}, "no uint8 array"),
+        ([1, 2], "no dictionary"),
+        ({b"labels": [0] * COUNT}, "no array"),
+        ({b"data": np.zeros(COUNT * 3072, np.uint8), b"labels": [0] * COUNT}, "no array"),
+        ({b"data": np.zeros((COUNT, 3072), np.int8), b"labels": [0] * COUNT}, "no uint8 array"),
         ({b"data": np.zeros((COUNT, 3072), np.uint8), b"labels": ["cat"] * COUNT}, "no list of integers"),
         ({b"data": np.zeros((7, 3072), np.uint8), b"labels": [0] * 7}, f"expected {COUNT} labels and {COUNT * 3072}"),
     ],
@@ -147,6 +152,17 @@ def test_a_python_file_with_other_content_is_refused(tmp_path, records, content,
     (tmp_path / "py" / "test_batch").write_bytes(python2_pickle(content))
     with pytest.raises(ValueError, match=f"test_batch: .*{message}"):
         load_cifar10(tmp_path / "py")
+
+
+def test_a_python_file_as_python_2_wrote_it_with_fewer_notes_and_in_column_order(tmp_path, records):
+    """cPickle remembers only what is referred to again; an array may be stored by columns."""
+    write_python(tmp_path / "py", records)
+    labels, pixels = records["test_batch"]
+    data = python2_pickle({b"labels": labels.tolist(), b"data": np.asfortranarray(pixels)})
+    start = data.index(b"U\x06labels") + 8
+    (tmp_path / "py" / "test_batch").write_bytes(data[:start] + data[start + 2 :])  # without its BINPUT
+    test = load_cifar10(tmp_path / "py", download=False)[1]
+    np.testing.assert_array_equal(test.images.reshape(COUNT, -1), pixels)
 
 
 class RunsCommand:
@@ -164,9 +180,65 @@ class ReadsFile:
 def test_a_pickle_that_names_a_function_is_refused(tmp_path, records, attack, protocol):
     write_python(tmp_path / "py", records)
     (tmp_path / "py" / "data_batch_1").write_bytes(pickle.dumps({b"data": attack}, protocol=protocol))
-    with pytest.raises(ValueError, match=r"data_batch_1: .* is not allowed in a data file"):
+    with pytest.raises(ValueError, match=r"data_batch_1: .* not a batch as Python 2 has pickled it"):
         load_cifar10(tmp_path / "py")
     assert not (tmp_path / "was-run").exists()
+
+
+def instructions(*parts):
+    """A pickle of protocol 2: names, texts and numbers are tuples, bytes and integers, the rest is as it is written."""
+    codes = []
+    for part in parts:
+        if isinstance(part, tuple):  # module and name
+            codes.append("c{}\n{}\n".format(*part).encode())
+        elif isinstance(part, bytes):
+            codes.append(b"U" + bytes([len(part)]) + part)
+        elif isinstance(part, int):
+            codes.append(b"J" + part.to_bytes(4, "little"))
+        else:
+            codes.append(part.encode("latin-1"))
+    return b"\x80\x02" + b"".join(codes) + b"."
+
+
+# An array of 8 bytes, whose type becomes one of objects afterwards: the bytes would be taken for an address.
+MADE = [("numpy", "dtype"), "(", b"O", "tRq\1", "0", ("numpy", "dtype"), "(", b"V8", "tRq\2", "0"]
+ARRAY = [("numpy.core.multiarray", "_reconstruct"), "(", ("numpy", "ndarray"), "(", 0, "t", b"b", "tRq\3"]
+STATE = ["(", 1, "(", 1, "th\2\x89", b"A" * 8, "tb0"]
+CHANGED = ["h\2(", 3, b"|", "N(", b"a", "t}", b"a", "(h\1", 0, "ts", 8, 1, 0x1B, "tb0h\3"]
+
+ATTACKS = {
+    "a type that is changed afterwards": instructions(*MADE, *ARRAY, *STATE, *CHANGED),
+    "the same without what is not allowed": instructions(*(p for p in MADE + ARRAY + STATE + CHANGED if p != "0")),
+    "a place far away in the memo": instructions("Nr\0\0\0\x10"),
+    "a list in itself": instructions("]q\0(h\0h\0eq\1(h\1h\1e"),
+    "nested tuples": instructions(")" + "\x85" * 100_000),
+    "many dictionaries": instructions("}" * 100_000),
+    "a text longer than the file": instructions("T\xff\xff\xff\xffabc"),
+    "nothing on the stack": instructions("q\0"),
+    "no mark": instructions("Nt"),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+def test_a_python_file_that_attacks_the_reader_is_refused(tmp_path, records, attack):
+    """Python's machine crashes on the first, and takes 4 GB for nine bytes with the third."""
+    write_python(tmp_path / "py", records)
+    (tmp_path / "py" / "data_batch_1").write_bytes(attack)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=r"data_batch_1: .* not a batch as Python 2 has pickled it"):
+            load_cifar10(tmp_path / "py")
+        assert tracemalloc.get_traced_memory()[1] < 50e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_python_file_that_is_too_large_is_not_read(tmp_path, records):
+    write_python(tmp_path / "py", records)
+    with (tmp_path / "py" / "data_batch_1").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ValueError, match=f"data_batch_1 has {1 << 40} bytes, more than the"):
+        load_cifar10(tmp_path / "py")
 
 
 def archive_of(folder, *, lacks=()):

@@ -1,5 +1,6 @@
 import gzip
 import hashlib
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -73,8 +74,8 @@ SIZE = 16 + 30 * 784
     ("damage", "message"),
     [
         (lambda data: gzip.compress(data[:1000]), rf"expected {SIZE} bytes for shape \(30, 28, 28\), found 1000"),
-        (lambda data: gzip.compress(data + b"more"), f"expected {SIZE} bytes .* found {SIZE + 4}"),
-        (lambda data: gzip.compress(data)[:9000], f"expected {SIZE} bytes .* found"),
+        (lambda data: gzip.compress(data + b"more"), f"expected {SIZE} bytes .* found {SIZE + 1} or more"),
+        (lambda data: gzip.compress(data)[:9000], "corrupt gzip file of 9000 bytes: .* ended"),
         (lambda data: gzip.compress(b"\0\0\x08\1" + data[4:]), "begins with 00000801 .* expected 00000803"),
         (lambda data: gzip.compress(b""), r"\(0 bytes\)"),
         (lambda data: b"<html>not gzip</html>", "corrupt gzip file of 21 bytes"),
@@ -86,6 +87,45 @@ def test_a_damaged_file_is_told_with_its_sizes(tmp_path, arrays, damage, message
     path = tmp_path / "mine" / "train-images-idx3-ubyte.gz"
     path.write_bytes(damage(idx(arrays["train-images-idx3-ubyte"])))
     with pytest.raises(ValueError, match=f"train-images-idx3-ubyte.gz: .*{message}"):
+        load_mnist(tmp_path / "mine")
+
+
+def test_a_small_file_that_unpacks_to_gigabytes_is_refused_early(tmp_path, arrays):
+    """As many zeros as the header says, or more."""
+    write(tmp_path / "mine", arrays)
+    path = tmp_path / "mine" / "train-images-idx3-ubyte.gz"
+    zeros = gzip.compress(bytes(1 << 24)) * 20  # a gzip file may have several parts
+    for count, message in ((1, "found 801 or more"), (400_000, "at most 67108864 are unpacked")):
+        header = bytes((0, 0, 8, 3)) + np.array([count, 28, 28], ">u4").tobytes()
+        path.write_bytes(gzip.compress(header) + zeros)
+        tracemalloc.start()
+        try:
+            with pytest.raises(ValueError, match=f"{path}: expected .*{message}"):
+                load_mnist(tmp_path / "mine")
+            assert tracemalloc.get_traced_memory()[1] < 10e6
+        finally:
+            tracemalloc.stop()
+
+
+def test_changed_pixels_are_noticed_and_a_cut_end_too(tmp_path, arrays):
+    """The checksum stands in the last 8 bytes; in a file that is packed without compression all else fits."""
+    write(tmp_path / "mine", arrays)
+    path = tmp_path / "mine" / "train-images-idx3-ubyte.gz"
+    data = bytearray(gzip.compress(idx(arrays["train-images-idx3-ubyte"]), 0))
+    data[500] ^= 255
+    for changed in (data, data[:-8], data[:-1], data + b"more"):
+        path.write_bytes(changed)
+        with pytest.raises(ValueError, match=f"{path}: corrupt gzip file of {len(changed)} bytes"):
+            load_mnist(tmp_path / "mine")
+
+
+@pytest.mark.parametrize("size", [3, 1000, SIZE - 1, SIZE + 1])
+def test_a_plain_file_of_another_size(tmp_path, arrays, size):
+    write(tmp_path / "mine", arrays, gz=False)
+    path = tmp_path / "mine" / "train-images-idx3-ubyte"
+    with path.open("r+b") as file:
+        file.truncate(size)
+    with pytest.raises(ValueError, match=rf"{path}: (begins with 000008|expected {SIZE} bytes for shape)"):
         load_mnist(tmp_path / "mine")
 
 
