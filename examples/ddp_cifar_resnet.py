@@ -129,11 +129,11 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
                 break
             again.set_epoch(epoch)
             result |= evaluate(net, head, test, again, args.bn_batches, both=epoch + 1 == args.epochs)
+            checkpoints.after_epoch()  # first: what writes and draws below may fail
             if log:
                 print(title + ": " + report(result, args.bn_batches), flush=True)
                 log.write("epoch", epoch=epoch + 1, sigma_v=sigma_v, **result)
                 log.plot()
-            checkpoints.after_epoch()
     if log:
         print(f"log and curves: {log.folder}", flush=True)
 

@@ -118,8 +118,11 @@ class BatchLoader:
         The number of ranks may differ as long as the global batch is the same.
 
         Raises:
-            ValueError: A state of another data size, global batch or seed.
+            ValueError: A state of another data size, global batch or seed, or with something else than integers.
         """
+        for key in self.state_dict():
+            if not isinstance(state.get(key), int | np.integer):
+                raise ValueError(f"the stored position has no integer for {key}: {state!r:.200}")
         for key, value in self._identity().items():
             if state[key] != value:
                 raise ValueError(f"the stored position has {key} {state[key]}, this loader has {value}")

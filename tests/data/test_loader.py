@@ -146,6 +146,17 @@ def test_a_position_of_another_order_is_refused(options, message):
         BatchLoader(make_data(100), 12).load_state_dict(state)
 
 
+@pytest.mark.parametrize("change", [{"epoch": "1"}, {"batch": None}, {"seed": 1.0}, {"global_batch": []}])
+def test_a_position_without_integers_is_refused(change):
+    loader = BatchLoader(make_data(), 12)
+    state = loader.state_dict()
+    (key,) = change
+    for wrong in (state | change, {name: value for name, value in state.items() if name != key}):
+        with pytest.raises(ValueError, match=f"the stored position has no integer for {key}: "):
+            loader.load_state_dict(wrong)
+    assert loader.state_dict() == state
+
+
 def test_close_ends_an_iteration_that_was_left():
     loader = BatchLoader(make_data(), 4)
     iteration = iter(loader)

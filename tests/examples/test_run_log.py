@@ -6,7 +6,7 @@ import json
 import pytest
 
 from examples import run_log
-from examples.run_log import RunLog
+from examples.run_log import MAX_LINE, RunLog, read_epochs
 
 
 def events(folder):
@@ -45,3 +45,49 @@ def test_without_matplotlib_there_are_no_curves(tmp_path, monkeypatch):
     log.write("epoch", epoch=1, train_error=0.5, test_error=0.6)
     assert log.plot() is None
     assert not (tmp_path / "curves.png").exists()
+
+
+EPOCH = {"train_error": 0.5, "test_error": 0.6}
+
+
+def test_a_line_that_was_cut_short_is_passed_over(tmp_path):
+    """A full disk or a kill leaves half a line; the next run begins a new one."""
+    log = RunLog(tmp_path)
+    for epoch in (1, 2):
+        log.write("epoch", epoch=epoch, **EPOCH)
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(path.read_bytes()[:-9])
+    RunLog(tmp_path, append=True).write("epoch", epoch=3, **EPOCH)
+    RunLog(tmp_path, append=True).write("epoch", epoch=4, **EPOCH)
+    assert len(path.read_text().splitlines()) == 4
+    assert [record["epoch"] for record in read_epochs(path)] == [1, 3, 4]
+
+
+def test_lines_of_anything_else_are_passed_over(tmp_path):
+    good = json.dumps({"event": "epoch", "epoch": 7, **EPOCH}).encode()
+    strange = [
+        b"",
+        b"[]",
+        b"7",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"event": "epoch"}',
+        b'{"event": "epoch", "epoch": "7", "train_error": 0, "test_error": 0}',
+        b'{"event": "epoch", "epoch": 7, "train_error": null, "test_error": 0}',
+        b" " * (MAX_LINE + 9) + good,
+    ]
+    (tmp_path / "log.jsonl").write_bytes(b"\n".join([*strange, good, b'{"event": "epo']))
+    assert [record["epoch"] for record in read_epochs(tmp_path / "log.jsonl")] == [7, 7]  # one behind many spaces
+
+
+def test_what_cannot_be_drawn_stops_nothing(tmp_path, capsys):
+    pytest.importorskip("matplotlib", reason="the plot extra is not installed")
+    log = RunLog(tmp_path)
+    log.write("epoch", epoch=10**400, **EPOCH)
+    assert log.plot() is None
+    (tmp_path / "curves.png").mkdir()
+    log = RunLog(tmp_path)
+    log.write("epoch", epoch=1, **EPOCH)
+    assert log.plot() is None
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.startswith(f"{tmp_path}/curves.png was not drawn: ") for line in lines] == [True, True]

@@ -57,6 +57,19 @@ def test_resumed_after_an_epoch(whole, tmp_path):
     assert log[-1]["train_error"] == whole[0][-1]["train_error"]
 
 
+def test_half_a_line_in_the_log_and_curves_that_cannot_be_drawn_cost_no_epoch(tmp_path):
+    job = ["--limit-train", 8, "--limit-test", 8, "--batch-size", 8, "--checkpoint-dir", tmp_path]
+    train(tmp_path, *job, "--epochs", 1)
+    log, curves = tmp_path / "log.jsonl", tmp_path / "curves.png"
+    log.write_bytes(log.read_bytes()[:-9])
+    curves.unlink(missing_ok=True)
+    curves.mkdir()
+    result = start("--log-dir", tmp_path, *job, "--resume").finish(SECONDS)
+    assert result.returncode == 0, result.stderr
+    assert newest(tmp_path)[0]["epoch"] == 2
+    assert [json.loads(line).get("epoch") for line in log.read_text().splitlines()[-2:]] == [None, 2]
+
+
 @mpi
 def test_resumed_within_an_epoch(whole, tmp_path):
     job = [*SETTINGS, "--batch-size", 8, "--checkpoint-dir", tmp_path]
