@@ -7,15 +7,19 @@ ends, and leaves nothing to tidy up. Where there are no such locks, every proces
 """
 
 import contextlib
+import io
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numba
-from numba.core.caching import FunctionCache
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.runtime import rtsys
+
+from pytagi_ddp.kernels.sealed import read_sealed, seal
 
 try:
     import fcntl
@@ -69,11 +73,36 @@ class FileLock:
             self._file = None
 
 
+class SealedFiles(IndexDataCacheFile):
+    """Numba's files of one function; damaged ones count as missing, where Numba would raise, or run what is in them.
+
+    A checksum behind a pickle does not disturb those who read it.
+    """
+
+    @contextlib.contextmanager
+    def _open_for_write(self, filepath: str) -> Iterator[io.BytesIO]:
+        content = io.BytesIO()
+        yield content
+        with super()._open_for_write(filepath) as file:
+            file.write(seal(content.getvalue()))
+
+    def _load_index(self) -> dict:
+        return {} if read_sealed(self._index_path) is None else super()._load_index()
+
+    def _load_data(self, name: str) -> Any:
+        return None if read_sealed(self._data_path(name)) is None else super()._load_data(name)
+
+
 class SharedCache(FunctionCache):
     """Numba's cache of one function, with a lock that is taken before anything is compiled for it."""
 
     def __init__(self, function: Callable):
         super().__init__(function)
+        self._cache_file = SealedFiles(
+            cache_path=self.cache_path,
+            filename_base=self._impl.filename_base,
+            source_stamp=self._impl.locator.get_source_stamp(),
+        )
         self.lock = FileLock(Path(self.cache_path, f"{function.__module__}.{function.__qualname__}.lock"))
 
     def load_overload(self, sig, target_context):

@@ -54,6 +54,7 @@ from numba import float32, int32, types, uint32
 from pytagi_ddp.kernels.cpu.compile import cache_folder
 from pytagi_ddp.kernels.cuda.recorder import queue
 from pytagi_ddp.kernels.cuda.simulator import Memory, SimulatedCuda
+from pytagi_ddp.kernels.sealed import read_sealed, seal
 
 __all__ = [
     "ALIGN",
@@ -254,13 +255,12 @@ class Kernel:
         letters = "".join("ap"[present] for present in variant)  # absent, present
         folder = _cubin_folder()
         path = folder and folder / "{}-{}-sm{}{}.cubin".format(self.name, letters, *capability)
-        if path and path.exists():
-            cubin = path.read_bytes()
-        else:
+        cubin = path and read_sealed(path)
+        if not cubin:
             cubin = self.compile(capability, variant).cubin
             if path:
                 with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-                    file.write(cubin)
+                    file.write(seal(cubin))
                 os.replace(file.name, path)  # whole or not at all, whatever other ranks do
         function = self._loaded[device, variant] = _array().Function(device, cubin, self.name)
         return function

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from pytagi_ddp.kernels.sealed import read_sealed
 from tests.cuda.compile_report import missing
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
@@ -70,6 +71,21 @@ def test_a_second_process_finds_the_cubin(driver, monkeypatch):
     monkeypatch.setattr(again, "compile", lambda *_: pytest.fail("compiled again"))
     again.launch(1, x, x, x, 5)
     assert driver.loads[0][2] == driver.loads[1][2]
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data[:-40] + b"!" + data[-39:], lambda _: b""])
+def test_a_damaged_cubin_is_made_again(driver, tmp_path, damage):
+    from pytagi_ddp.kernels.cuda import compile
+
+    x = np.ones(5, np.float32)
+    make().launch(1, x, x, x, 5)
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(damage(path.read_bytes()))
+    compile.REGISTRY.clear()
+    make().launch(1, x, x, x, 5)
+    again = driver.loads[1][2]
+    assert again[:4] == b"\x7fELF"
+    assert read_sealed(path) == again
 
 
 def test_arguments(driver):

@@ -90,6 +90,23 @@ def test_a_full_disk_costs_the_cache_and_nothing_else(tmp_path):
     assert (done.stdout, done.returncode) == (f"{LOOPS}\n", 0), done.stderr
 
 
+def test_damaged_files_are_made_again(tmp_path):
+    """Whatever is damaged of an index or of compiled code: neither an error nor other numbers."""
+    assert compiled(start(tmp_path)) == [LOOPS]
+    files = sorted(path for path in tmp_path.rglob("*") if path.suffix in (".nbi", ".nbc"))
+    assert len(files) == 2 * LOOPS
+    damages = (
+        lambda data: data[: len(data) // 2],
+        lambda data: data[:100] + bytes([data[100] ^ 1]) + data[101:],
+        lambda data: b"",
+        lambda data: b"nonsense" * 99,
+    )
+    for path, damage in zip(files, damages, strict=True):
+        path.write_bytes(damage(path.read_bytes()))
+    assert compiled(start(tmp_path)) == [LOOPS]
+    assert compiled(start(tmp_path)) == [0]
+
+
 def test_a_lock_that_another_has_is_waited_for_and_then_given_up(tmp_path):
     mine, other = FileLock(tmp_path / "lock"), FileLock(tmp_path / "lock")
     assert other.acquire()
