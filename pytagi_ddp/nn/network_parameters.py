@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pytagi_ddp.files import atomic_write
 from pytagi_ddp.kernels.protocol import Kernels
-from pytagi_ddp.nn import persistence, pytagi_format
+from pytagi_ddp.nn import persistence
 from pytagi_ddp.nn.arena import ParameterArena
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.profile import Profile, profile
@@ -105,8 +104,7 @@ class NetworkParameters(ABC):
 
     def save_pytagi(self, filename: str | Path) -> None:
         """Writes the binary file that pytagi's `load` reads into the same network; never leaves half a file."""
-        self.arena.check()
-        atomic_write(filename, pytagi_format.format_bytes(self))
+        persistence.save_pytagi(self, filename)
 
     def save_csv(self, filename: str | Path) -> None:
         """Writes four text files, `<filename>_1_mw.csv`, `_2_Sw.csv`, `_3_mb.csv`, `_4_Sb.csv`: a value per line."""

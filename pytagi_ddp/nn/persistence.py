@@ -89,6 +89,8 @@ def _checked(model: "NetworkParameters", values: dict) -> list[tuple]:
     Raises:
         KeyError, ValueError, TypeError: what the network cannot take; names the entry.
     """
+    if strange := [key for key in values if not isinstance(key, str)]:
+        raise TypeError(f"the keys of a state dict are texts such as 'Linear.0', got {strange[0]!r:.50}")
     given = {re.sub(r"^(\w+?)Cuda(?=\.)", r"\1", key): value for key, value in values.items()}
     checked: list[tuple] = []
     known, missing, misfits = set(), [], []
@@ -99,7 +101,7 @@ def _checked(model: "NetworkParameters", values: dict) -> list[tuple]:
         known.add(entry)
         try:
             arrays = _entry(entry, given[entry], {name: a.size for name, a in targets.items()}, variances)
-        except (TypeError, ValueError) as error:
+        except ValueError as error:
             misfits.append(str(error))
         else:
             checked += [(target, arrays[name]) for name, target in targets.items()]
@@ -138,6 +140,8 @@ def _entry(
 ) -> dict[str, np.ndarray]:
     """The arrays of one entry by name; behind those with a name, empty ones may stand."""
     expected = max(len(FIELDS), len(sizes))
+    if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str):
+        raise TypeError(f"{key}: expected {expected} arrays ({', '.join(sizes)}), got {type(value).__name__}")
     if len(value) != expected:
         raise ValueError(f"{key}: expected {expected} arrays ({', '.join(sizes)}), got {len(value)}")
     arrays = {name: flat_float32(a, f"{key} {name}", n) for a, (name, n) in zip(value, sizes.items(), strict=False)}
@@ -316,6 +320,11 @@ def _load_checked(model: "NetworkParameters", values: dict, what: str) -> None:
 
 def save(model: "NetworkParameters", filename: str | Path, carried: bool = False) -> None:
     atomic_write(filename, to_bytes(model, carried=carried))
+
+
+def save_pytagi(model: "NetworkParameters", filename: str | Path) -> None:
+    _savable(model)
+    atomic_write(filename, pytagi_format.format_bytes(model))
 
 
 def load(model: "NetworkParameters", filename: str | Path) -> None:

@@ -10,10 +10,13 @@ def flat_float32(values: ArrayLike, what: str, size: int | None = None) -> np.nd
     A tensor of PyTorch is read as it is, whether it takes part in a gradient or not, and from whatever device.
 
     Raises:
-        TypeError: values that are not real numbers. ValueError: not `size` of them.
+        TypeError: values that are not real numbers. ValueError: not `size` of them, or rows of unequal length.
     """
     detach = getattr(values, "detach", None)
-    array = np.asarray(values if detach is None else detach().cpu())
+    try:
+        array = np.asarray(values if detach is None else detach().cpu())
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise ValueError(f"{what} must be an array of numbers: {error}") from None
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{what} must hold real numbers, got dtype {array.dtype}")
     with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and callers look for that

@@ -10,6 +10,7 @@ import pytest
 
 from pytagi_ddp.data import DatasetNotFoundError, cifar10, download_cifar10, find_cifar10, load_cifar10
 from tests.data.file_server import file_server
+from tests.data.python2_pickle import cifar10_batch, python2_pickle
 
 pytestmark = pytest.mark.usefixtures("empty_machine")
 
@@ -35,29 +36,10 @@ def write_binary(folder, records):
         np.c_[labels.astype(np.uint8), pixels].tofile(folder / f"{name}.bin")
 
 
-class Python2Pickler(pickle._Pickler):
-    """Writes bytes and text as the `str` of Python 2, as the official files have them."""
-
-    def save_str(self, value):
-        data = value if isinstance(value, bytes) else value.encode()
-        code, size = (pickle.SHORT_BINSTRING, 1) if len(data) < 256 else (pickle.BINSTRING, 4)
-        self.write(code + len(data).to_bytes(size, "little") + data)
-        self.memoize(value)
-
-    dispatch = pickle._Pickler.dispatch | {bytes: save_str, str: save_str}
-
-
-def python2_pickle(content):
-    stream = io.BytesIO()
-    Python2Pickler(stream, protocol=2).dump(content)
-    return stream.getvalue().replace(b"numpy._core.", b"numpy.core.")
-
-
 def write_python(folder, records):
     folder.mkdir(parents=True)
     for name, (labels, pixels) in records.items():
-        content = {b"batch_label": b"batch", b"labels": labels.tolist(), b"data": pixels, b"filenames": [b"a.png"]}
-        (folder / name).write_bytes(python2_pickle(content))
+        (folder / name).write_bytes(cifar10_batch(labels, pixels))
 
 
 WRITERS = {"cifar-10-batches-bin": write_binary, "cifar-10-batches-py": write_python}

@@ -1,0 +1,94 @@
+"""One damaged file is read, under a limit of memory and time."""
+
+import random
+import resource
+import time
+import warnings
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.fuzz.formats import FORMATS, Format
+from tests.fuzz.mutations import Mutation, mutate, random_mutations
+
+SECONDS = 5.0  # of one case, on the processor
+SLACK = 200 << 20  # bytes beside ten times the largest good file
+
+
+class Reader:
+    """A folder of good files of a format, of which one at a time is damaged.
+
+    Args:
+        name: of the format.
+        folder: an empty one.
+
+    Attributes:
+        refused, accepted: how many cases have ended so.
+    """
+
+    def __init__(self, name: str, folder: Path):
+        self.format: Format = FORMATS[name]()
+        self.folder = folder
+        self.refused = self.accepted = 0
+        for file, data in self.format.files.items():
+            (folder / file).write_bytes(data)
+        self._good: dict[str, Hashable] = {}
+        for file in self.format.changed:
+            self._good[file] = self.format.read(folder / file)
+            (folder / file).write_bytes(self.format.files[file])
+
+    def damaged(self, which: int, inside: bool, mutations: Sequence[Mutation]) -> tuple[str, bytes, bool]:
+        """A file's name, its damaged content, and whether its checksum is right again."""
+        file = self.format.changed[which % len(self.format.changed)]
+        data = self.format.files[file]
+        if not (inside and self.format.inside):
+            return file, mutate(data, mutations), False
+        unpack, pack = self.format.inside
+        return file, pack(mutate(unpack(data), mutations)), True
+
+    def check(self, file: str, data: bytes, resealed: bool = False) -> None:
+        """Reads the folder with this content of one file.
+
+        Raises:
+            AssertionError: something else than a documented error that names the file, a change of the network, or
+                what can't have been in a good file.
+        """
+        path = self.folder / file
+        path.write_bytes(data)
+        begin = time.process_time()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # of falling back
+                found = self.format.read(path)
+        except self.format.errors as error:
+            self.refused += 1
+            assert self.format.names(path, str(error)), f"the error does not name the file: {error!r:.300}"
+        else:
+            self.accepted += 1
+            assert self.format.sound(found), f"not to be read from such a file: {found!r:.300}"
+            if self.format.exact and not resealed:
+                assert found == self._good[file], "a damaged file is read, and has another content"
+        seconds = time.process_time() - begin
+        assert seconds < SECONDS, f"{seconds:.1f} s"
+        path.write_bytes(self.format.files[file])
+        assert {other.name for other in self.folder.iterdir()} == self.format.files.keys()
+
+    def random_case(self, rng: random.Random) -> tuple[str, bytes, bool]:
+        """What `check` takes."""
+        return self.damaged(rng.getrandbits(16), rng.random() < 0.5, random_mutations(rng))
+
+    def memory_limit(self) -> int:
+        """Bytes that reading may take beside what the process has."""
+        return 10 * max(map(len, self.format.files.values())) + SLACK
+
+
+@contextmanager
+def limited_memory(more: int) -> Iterator[None]:
+    """This process gets `more` bytes of address space beside what it has; then there is a MemoryError."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    former = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more, former[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, former)

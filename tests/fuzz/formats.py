@@ -1,0 +1,337 @@
+"""What is read, from which good files, and what a reader may do with bad ones."""
+
+import gzip
+import json
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest import mock
+
+import numpy as np
+
+from examples.run_log import read_epochs
+from pytagi_ddp import manual_seed, nn
+from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
+from pytagi_ddp.data import BatchLoader, ImageDataset, cifar10
+from pytagi_ddp.data.idx import read_idx
+from pytagi_ddp.kernels.cpu.shared_cache import SealedFiles
+from pytagi_ddp.nn import persistence
+from tests.data.python2_pickle import cifar10_batch
+from tests.nn.networks import randomise
+from tests.nn.test_persistence import GOLDEN, make
+from tests.nn.test_pytagi_files import dense
+
+IMAGES = 4  # in a file of CIFAR-10
+POSITION = TrainingPosition(epoch=3, batch=5, step=20, seed=7)
+
+
+@dataclass
+class Format:
+    """Good files, and what reads them.
+
+    Attributes:
+        files: a folder of them, by name.
+        read: reads the file at a path in such a folder, and returns what it held.
+        errors: what it may raise.
+        names: whether a message names the file.
+        changed: the files that are damaged; the others stay good.
+        exact: files of which all is under a checksum: those that are damaged are refused, or hold the same.
+        inside: how a damaged file gets a checksum that is right again, from (unpacked content) to (file); then anything
+            that `sound` allows may be read.
+        sound: whether what was read is possible at all.
+    """
+
+    files: dict[str, bytes]
+    read: Callable[[Path], Hashable]
+    errors: tuple[type[Exception], ...] = (ValueError,)
+    names: Callable[[Path, str], bool] = lambda path, message: str(path) in message
+    changed: tuple[str, ...] = ()
+    exact: bool = False
+    inside: tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]] | None = None
+    sound: Callable[[Hashable], bool] = field(default=lambda found: True)
+
+    def __post_init__(self) -> None:
+        self.changed = self.changed or tuple(self.files)
+
+
+def bits(net: nn.Sequential) -> bytes:
+    return net.arena.theta.tobytes() + net.arena.statistics.tobytes()
+
+
+def into(net: nn.Sequential, load: Callable[[Path], object]) -> Callable[[Path], Hashable]:
+    """Reads into a network, and returns its parameters and what `load` does; a file that is refused changes nothing."""
+    start = net.state_dict()
+
+    def read(path: Path) -> Hashable:
+        before = bits(net)
+        try:
+            said = load(path)
+        except BaseException:
+            assert bits(net) == before, "a file that was refused has changed the network"
+            raise
+        after, theta = bits(net), net.arena.theta.copy()
+        assert np.isfinite(theta).all() and np.isfinite(net.arena.statistics).all(), "values that are not finite"
+        assert (theta[1] >= 0).all(), "negative variances"
+        net.load_state_dict(start)
+        return after, repr(said)
+
+    return read
+
+
+def with_checksum(data: bytes) -> bytes:
+    """A file of a network whose checksum is right again, if there is place for one."""
+    place = persistence._DIGITS
+    if len(data) < place.stop:
+        return data
+    return data[: place.start] + persistence._checksum(data).encode() + data[place.stop :]
+
+
+UNCHANGED = (lambda data: data, with_checksum)
+
+
+def networks() -> Format:
+    net = randomise(make())
+    return Format({"net": persistence.to_bytes(net)}, into(net, net.load), exact=True, inside=UNCHANGED)
+
+
+def earlier_networks() -> Format:
+    net = make()
+    files = {path.name: path.read_bytes() for path in (GOLDEN / "pytagi_ddp_files").iterdir()}
+    return Format(files, into(net, net.load))
+
+
+def pytagi_networks() -> Format:
+    net = dense()
+    return Format({"net.bin": (GOLDEN / "pytagi_files" / "dense.bin").read_bytes()}, into(net, net.load))
+
+
+def csv_files() -> Format:
+    net = dense()
+    files = {f"net{s}": (GOLDEN / "pytagi_files" / f"dense{s}").read_bytes() for s in persistence.CSV_SUFFIXES}
+    read = into(net, lambda path: net.load_csv(path.parent / "net"))
+    return Format(files, read, names=lambda path, message: str(path.parent / "net") in message)
+
+
+def small_network() -> nn.Sequential:
+    manual_seed(3)
+    return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm2d(3), nn.Linear(3, 1))
+
+
+def folder_of_checkpoints() -> dict[str, bytes]:
+    """Two of them, and the manifest."""
+    with TemporaryDirectory() as folder:
+        for step, seed in ((19, 1), (20, 2)):
+            position = TrainingPosition(POSITION.epoch, POSITION.batch, step, POSITION.seed)
+            CheckpointManager(folder).save(randomise(small_network(), seed), position, {"sigma_v": 0.5})
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+def checkpoints() -> Format:
+    """One that is loaded by name: what it says of its position and settings has no other checksum than its own."""
+    net = small_network()
+    data = next(data for name, data in folder_of_checkpoints().items() if name.startswith("step-0000000020"))
+
+    def load(path: Path) -> object:
+        found = CheckpointManager(path.parent).load(net, path)
+        assert found is not None and all(type(n) is int and n >= 0 for n in vars(found.position).values())
+        return found.position, found.settings, found.world_size
+
+    return Format({"net.safetensors": data}, into(net, load), exact=True, inside=UNCHANGED)
+
+
+def manifests() -> Format:
+    """A folder that is loaded, and then saved to with keep_last=1, which deletes what is listed.
+
+    Only what the two checkpoints hold may be loaded, whatever the manifest says.
+    """
+    net, files = small_network(), folder_of_checkpoints()
+    victims = {"victim": b"precious"}
+    good: set[Hashable] = {None}
+
+    def load_and_save(path: Path) -> Hashable:
+        manager = CheckpointManager(path.parent, keep_last=1)
+        try:
+            return read(path)
+        finally:
+            with mock.patch("os.fsync"), suppress(ValueError):
+                manager.save(net, POSITION)
+            names = {other.name for other in path.parent.iterdir()}
+            for name in names - files.keys() - victims.keys():
+                (path.parent / name).unlink()
+            assert all((path.parent / name).read_bytes() == data for name, data in victims.items()), "it deletes files"
+            for name, data in files.items():
+                if name != path.name:
+                    (path.parent / name).write_bytes(data)
+
+    def load(path: Path) -> object:
+        found = CheckpointManager(path.parent).load(net, fall_back=True)
+        return found and found.position.step
+
+    read = into(net, load)
+    with TemporaryDirectory() as folder:
+        for name, data in files.items():
+            Path(folder, name).write_bytes(data)
+        manager, nothing = CheckpointManager(folder), bits(net)
+        good.add((nothing, "None"))
+        for name in files:
+            if name.startswith("step-"):
+                manager.load(net, Path(folder, name))
+                good.add((bits(net), repr(int(name[5:15]))))
+    net = small_network()
+    read = into(net, load)
+    return Format(
+        files | victims,
+        load_and_save,
+        names=lambda path, message: str(path.parent) in message,
+        changed=tuple(files),
+        sound=lambda found: found in good,
+    )
+
+
+def _from_json(use: Callable[[object], object]) -> Callable[[Path], object]:
+    """Dictionaries of any values that JSON can write; what is no JSON is no concern of the reader's."""
+
+    def read(path: Path) -> object:
+        try:
+            value = json.loads(path.read_bytes())
+        except (ValueError, RecursionError):
+            return None
+        return use(value) if isinstance(value, dict) else None
+
+    return read
+
+
+def state_dicts() -> Format:
+    net = small_network()
+    lists = {key: [array.tolist() for array in value] for key, value in randomise(net).state_dict().items()}
+    keys = ("state dict", "the network has no layer", *(key.split(".running")[0] for key in lists))
+    return Format(
+        {"state.json": json.dumps(lists).encode()},
+        into(net, _from_json(net.load_state_dict)),
+        errors=(KeyError, ValueError, TypeError),
+        names=lambda path, message: any(key in message for key in keys),
+    )
+
+
+def positions() -> Format:
+    data = ImageDataset(np.zeros((50, 1, 2, 2), np.uint8), np.zeros(50, np.int64), ("zero",), "test")
+    loader = BatchLoader(data, 4, seed=5)
+    loader.set_epoch(3, 2)
+
+    def load(state: object) -> object:
+        before = loader.state_dict()
+        try:
+            loader.load_state_dict(state)
+        except ValueError:
+            assert loader.state_dict() == before
+            raise
+        return loader.state_dict()
+
+    text = json.dumps(loader.state_dict()).encode()
+    read = _from_json(load)
+    words = ("position", "start_batch", "epoch")
+    return Format(
+        {"position.json": text},
+        lambda path: repr(read(path)),
+        names=lambda path, message: any(word in message for word in words),
+    )
+
+
+def logs() -> Format:
+    records = [{"event": "start", "time": 1.5, "ranks": 2, "data": None}]
+    records += [{"event": "epoch", "epoch": k, "train_error": 0.5, "test_error": 0.6} for k in (1, 2, 3)]
+
+    def read(path: Path) -> Hashable:
+        found = [(r["epoch"], r["train_error"], r["test_error"]) for r in read_epochs(path)]
+        assert all(isinstance(value, int | float) for record in found for value in record)
+        return repr(found)
+
+    return Format({"log.jsonl": b"".join(json.dumps(r).encode() + b"\n" for r in records)}, read, errors=())
+
+
+def idx_file(axes: int) -> bytes:
+    shape = (5, 4, 3)[:axes]
+    values = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    return bytes((0, 0, 8, axes)) + np.array(shape, ">u4").tobytes() + values.tobytes()
+
+
+def _read_idx(path: Path) -> Hashable:
+    array = read_idx(path, 3 if "images" in path.name else 1)
+    assert array.dtype == np.uint8
+    return array.shape, array.tobytes()
+
+
+def idx_files() -> Format:
+    return Format({"images": idx_file(3), "labels": idx_file(1)}, _read_idx)
+
+
+def gzipped_idx_files() -> Format:
+    files = {"images.gz": gzip.compress(idx_file(3)), "labels.gz": gzip.compress(idx_file(1), 0)}
+    return Format(files, _read_idx, exact=True, inside=(gzip.decompress, gzip.compress))
+
+
+def _read_cifar10(path: Path) -> Hashable:
+    with mock.patch.object(cifar10, "BATCH_SIZE", IMAGES):
+        found = cifar10._load(path.parent, ("test_batch",), "test")
+    assert found.images.shape == (IMAGES, 3, 32, 32) and found.images.dtype == np.uint8
+    assert set(found.labels.tolist()) <= set(range(10))
+    return found.images.tobytes(), found.labels.tobytes()
+
+
+def _images() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return rng.integers(0, 10, IMAGES), rng.integers(0, 256, (IMAGES, 3072), dtype=np.uint8)
+
+
+def binary_cifar10() -> Format:
+    labels, pixels = _images()
+    return Format({"test_batch.bin": np.c_[labels.astype(np.uint8), pixels].tobytes()}, _read_cifar10)
+
+
+def python_cifar10() -> Format:
+    """What is not pixels is damaged by itself too: in the whole file it is rarely hit."""
+    labels, pixels = _images()
+    data = cifar10_batch(labels, pixels)
+    start = data.index(pixels.tobytes()[:50])
+    stop = start + pixels.size
+
+    def with_pixels(text: bytes) -> bytes:
+        return text.replace(b"<pixels>", data[start:stop])
+
+    inside = (lambda whole: whole[:start] + b"<pixels>" + whole[stop:], with_pixels)
+    return Format({"test_batch": data}, _read_cifar10, inside=inside)
+
+
+def caches() -> Format:
+    """Of compiled code; what is damaged counts as missing."""
+    key, payload = ("signature", ("cpu", "features")), ("code", 7, b"\x90" * 300)
+
+    def files_in(folder: str | Path) -> SealedFiles:
+        return SealedFiles(cache_path=str(folder), filename_base="loop", source_stamp=(1.5, 100))
+
+    with TemporaryDirectory() as folder:
+        files_in(folder).save(key, payload)
+        files = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+    return Format(
+        files, lambda path: files_in(path.parent).load(key), errors=(), sound=lambda found: found in (None, payload)
+    )
+
+
+FORMATS: dict[str, Callable[[], Format]] = {
+    "safetensors": networks,
+    "earlier safetensors": earlier_networks,
+    "checkpoint": checkpoints,
+    "manifest": manifests,
+    "pytagi binary": pytagi_networks,
+    "csv": csv_files,
+    "state dict": state_dicts,
+    "position": positions,
+    "log": logs,
+    "idx": idx_files,
+    "idx.gz": gzipped_idx_files,
+    "cifar10 binary": binary_cifar10,
+    "cifar10 python": python_cifar10,
+    "cache": caches,
+}

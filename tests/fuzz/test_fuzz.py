@@ -1,0 +1,97 @@
+"""Every reader, with damaged files: a fixed number of them here, as many as one likes with `make fuzz`."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("resource", reason="this system has no limit of memory")
+hypothesis = pytest.importorskip("hypothesis", reason="hypothesis is not installed")
+from hypothesis import strategies as st  # noqa: E402
+
+from tests.fuzz.cases import Reader, limited_memory  # noqa: E402
+from tests.fuzz.formats import FORMATS  # noqa: E402
+from tests.fuzz.kept import KEPT  # noqa: E402
+from tests.fuzz.mutations import CHANGES  # noqa: E402
+
+EXAMPLES = 60  # of each format, which hypothesis makes smaller where one fails
+CASES = 500  # of each format, without that, in a process that may crash
+
+numbers = st.integers(0, (1 << 24) - 1)
+mutations = st.lists(st.tuples(st.integers(0, len(CHANGES) - 1), numbers, numbers, numbers), min_size=1, max_size=4)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_any_damage(name, tmp_path):
+    reader = Reader(name, tmp_path)
+
+    @hypothesis.settings(max_examples=EXAMPLES, derandomize=True, deadline=None, database=None)
+    @hypothesis.given(st.integers(0, 9), st.booleans(), mutations)
+    def run(which, inside, changes):
+        reader.check(*reader.damaged(which, inside, changes))
+
+    with limited_memory(reader.memory_limit()):
+        run()
+    assert reader.refused + reader.accepted >= EXAMPLES
+
+
+@pytest.mark.parametrize("number", range(len(KEPT)))
+def test_what_once_broke_something(number, tmp_path):
+    name, file, content = KEPT[number]
+    reader = Reader(name, tmp_path)
+    with limited_memory(reader.memory_limit()):
+        reader.check(file, content)
+
+
+def test_many_files(tmp_path):
+    command = [sys.executable, "-m", "tests.fuzz", "--here", "--cases", str(CASES), "--keep", str(tmp_path / "kept")]
+    environment = os.environ | {"PYTAGI_DDP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(f": {CASES} files, ") == len(FORMATS)
+    assert not (tmp_path / "kept").exists()
+
+
+def test_what_a_reader_must_not_do_is_noticed(tmp_path):
+    """The checks themselves: an error without a name, another content, another file, too much memory."""
+
+    def reads(do, errors=(ValueError,)):
+        reader = Reader("idx", tmp_path)
+        reader.format.read, reader.format.errors, reader.format.exact = do, errors, True
+        with limited_memory(reader.memory_limit()):
+            reader.check("images", b"damaged")
+
+    def nameless(path):
+        raise ValueError("something is wrong")
+
+    def leaves_a_file(path):
+        (path.parent / "other").write_bytes(b"")
+        raise ValueError(path)
+
+    for broken, error, message in (
+        (nameless, AssertionError, "does not name the file"),
+        (lambda path: 7, AssertionError, "has another content"),
+        (leaves_a_file, AssertionError, ""),
+        (lambda path: bytes(1 << 30), MemoryError, ""),
+        (lambda path: {}[path], KeyError, ""),
+    ):
+        with pytest.raises(error, match=message):
+            reads(broken)
+        (tmp_path / "other").unlink(missing_ok=True)
+
+
+def test_a_crash_is_an_answer(tmp_path):
+    """The process of a format ends by a signal, and the file that did it is kept."""
+    program = (
+        "import argparse, os, pathlib, sys, tests.fuzz.__main__ as main\n"
+        f"args = argparse.Namespace(cases=3, seconds=1.0, seed=0, keep=pathlib.Path({str(tmp_path)!r}))\n"
+        "main.subprocess.run = lambda *a, **k: argparse.Namespace(returncode=-11)\n"
+        "sys.exit(main.in_a_process('idx', args))\n"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert f"idx: ended by SIGSEGV (SIGPROF: more than 5.0 s); the file is in {tmp_path}" in done.stdout
