@@ -1,10 +1,11 @@
-# What a newcomer types: `make demo`, `make check` while working, `make test`. Each makes .venv first.
+# What a newcomer types: `make demo`, `make check` while working, `make test`; `make fuzz` as long as one likes. Each
+# makes .venv first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test check lint clean
+.PHONY: demo test check lint fuzz clean
 
 # mpirun hides the terminal from its ranks, so whether to draw a bar is decided here.
 demo: $(INSTALLED)
@@ -23,6 +24,11 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Damaged files for every reader: for SECONDS in all, or CASES files of each format.
+SECONDS ?= 60
+fuzz: $(INSTALLED)
+	$(BIN)/python -m tests.fuzz $(if $(CASES),--cases $(CASES),--seconds $(SECONDS))
 
 ENGINE := pytagi_ddp/distributed/engine
 $(INSTALLED): pyproject.toml setup.py $(wildcard kernels/cpu/*.pyx kernels/cpu/*.pxd kernels/cpu/*.h $(ENGINE)/*.pyx $(ENGINE)/*.h)
