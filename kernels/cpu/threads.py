@@ -5,11 +5,13 @@ threads never compete. SciPy's BLAS is called from inside those regions and ther
 which only user code calls, follows the setting.
 """
 
+import contextlib
 import os
 import threading
 from pathlib import Path
 
 from pytagi_ddp.kernels.cpu.extension import load
+from pytagi_ddp.process_tree import ancestor
 
 _RANKS_ON_NODE = (  # MPICH and Intel MPI, Open MPI, MVAPICH, Cray, Slurm
     "MPI_LOCALNRANKS",
@@ -18,14 +20,16 @@ _RANKS_ON_NODE = (  # MPICH and Intel MPI, Open MPI, MVAPICH, Cray, Slurm
     "PALS_LOCAL_SIZE",
     "SLURM_NTASKS_PER_NODE",
 )
+# What starts the ranks of a node, and binds them to cores, but not itself. (Slurm's may use more than the job has.)
+_LAUNCHERS = ("hydra_pmi_proxy", "mpirun", "mpiexec", "orterun", "orted", "prterun", "prted")
 CONTROL_GROUP = Path("/sys/fs/cgroup")
 _threads: int | None = None
 _applied = threading.local()  # Numba keeps its number per Python thread
 
 
-def usable_cores() -> int:
-    """Cores this process may run on: its affinity mask, capped by the CPU quota of its control group."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def usable_cores(process: int = 0) -> int:
+    """Cores a process may run on (0: this one): its affinity mask, capped by the CPU quota of our control group."""
+    cores = len(os.sched_getaffinity(process)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         if (CONTROL_GROUP / "cpu.max").exists():
             quota, period = (CONTROL_GROUP / "cpu.max").read_text().split()
@@ -47,8 +51,20 @@ def ranks_on_node() -> int:
     return 1
 
 
+def cores_of_rank() -> int:
+    """Usable cores, but no more than this rank's share of what the node gives to all of its ranks, and at least 1.
+
+    A launcher may bind each rank to cores of its own, as Open MPI does: those are its share already.
+    """
+    mine = node = usable_cores()
+    if (ranks := ranks_on_node()) > 1 and (launcher := ancestor(_LAUNCHERS)):
+        with contextlib.suppress(OSError):  # it has just ended
+            node = usable_cores(int(launcher.name))
+    return max(1, min(mine, node // ranks))
+
+
 def default_threads() -> int:
-    """`$PYTAGI_DDP_NUM_THREADS`, else `$OMP_NUM_THREADS`, else usable cores / ranks on this node, at least 1.
+    """`$PYTAGI_DDP_NUM_THREADS`, else `$OMP_NUM_THREADS`, else `cores_of_rank()`.
 
     Raises:
         ValueError: one of the two variables is set to something other than a positive integer.
@@ -59,7 +75,7 @@ def default_threads() -> int:
             if not first.isdecimal() or int(first) < 1:
                 raise ValueError(f"{name}={value!r}: expected a positive number of threads")
             return int(first)
-    return max(1, usable_cores() // ranks_on_node())
+    return cores_of_rank()
 
 
 def set_threads(n: int) -> None:

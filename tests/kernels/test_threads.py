@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numba
 import pytest
@@ -63,12 +64,30 @@ def test_holds_in_every_python_thread():
 
 
 def test_default_is_cores_over_ranks(no_launcher):
-    no_launcher.setattr(threads, "usable_cores", lambda: 8)
+    no_launcher.setattr(threads, "usable_cores", lambda *_: 8)
     assert threads.default_threads() == 8
     no_launcher.setenv("MPI_LOCALNRANKS", "4")
     assert threads.default_threads() == 2
     no_launcher.setenv("MPI_LOCALNRANKS", "16")
     assert threads.default_threads() == 1
+
+
+@pytest.mark.parametrize(
+    ("mask", "node", "ranks", "cores"),
+    [
+        (1, 8, 2, 1),  # bound to a core
+        (4, 8, 2, 4),  # to its half
+        (8, 16, 4, 4),  # to a half together with another rank
+        (8, 8, 2, 4),  # not bound
+        (4, 4, 2, 2),  # not bound, but the whole job is
+        (2, 2, 4, 1),
+    ],
+)
+def test_a_bound_rank_keeps_its_cores(no_launcher, mask, node, ranks, cores):
+    no_launcher.setattr(threads, "ancestor", lambda names: Path("/proc/77") if "mpirun" in names else None)
+    no_launcher.setattr(threads, "usable_cores", lambda process=0: node if process == 77 else mask)
+    no_launcher.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", str(ranks))
+    assert threads.cores_of_rank() == threads.default_threads() == cores
 
 
 def test_environment_overrides_the_default(no_launcher):
