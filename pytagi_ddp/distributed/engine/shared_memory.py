@@ -12,6 +12,7 @@ import os
 import secrets
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,34 +110,63 @@ def unlink_own_files() -> None:
 def join_shared_sum(node: Any) -> SharedSum | None:
     """The memory in which the ranks of `node` (an mpi4py communicator) add short arrays; collective.
 
-    None on every rank if one of them cannot have it. No file stays behind: its name goes as soon as all have it mapped.
+    None on every rank if one of them cannot have it. Other users can neither read nor write it. No file stays behind:
+    it has no name, or, where ranks cannot look into each other's processes, one that goes when all have it mapped.
     """
     from pytagi_ddp.distributed.engine._shared_sum import SharedSum, shared_bytes
 
     floats = SUM_BYTES // (shared_bytes(node.size, 1) - shared_bytes(node.size, 0)) // 16 * 16
-    file = node.bcast(_shared_file(shared_bytes(node.size, floats)) if node.rank == 0 else None)
-    memory = None
-    if file is not None:
-        with contextlib.suppress(OSError), open(file, "r+b") as opened:
-            memory = mmap.mmap(opened.fileno(), 0)
-    everyone = all(node.allgather(memory is not None))
-    if node.rank == 0 and file is not None:
-        os.unlink(file)
-    return SharedSum(memory, node.rank, node.size, floats) if everyone else None
+    nbytes = shared_bytes(node.size, floats)
+    for make in (_nameless_file, _named_file):
+        with make(nbytes) if node.rank == 0 else contextlib.nullcontext() as path:
+            memory = _map(*node.bcast((path, path and _identity(path))))
+            everyone = all(node.allgather(memory is not None))
+        if everyone:
+            return SharedSum(memory, node.rank, node.size, floats)
+    return None
 
 
-def _shared_file(nbytes: int) -> Path | None:
-    """A new file of zeros that has its memory, or None where there is no room for it, or no such place."""
-    if sys.platform != "linux":
-        return None
-    path = SHM / f"{OWN_PREFIX}{secrets.token_hex(8)}"
-    try:
-        with open(path, "xb") as file:
-            os.posix_fallocate(file.fileno(), 0, nbytes)
-        return path
-    except OSError:
-        path.unlink(missing_ok=True)
-        return None
+@contextlib.contextmanager
+def _nameless_file(nbytes: int) -> Iterator[Path | None]:
+    """A new file of zeros, in memory, that only this user's processes can open; None where there is no such thing."""
+    with contextlib.ExitStack() as opened:
+        path = None
+        with contextlib.suppress(OSError, AttributeError):  # of a system without memfd_create
+            descriptor = os.memfd_create(OWN_PREFIX, os.MFD_CLOEXEC)
+            opened.callback(os.close, descriptor)
+            os.posix_fallocate(descriptor, 0, nbytes)
+            here = Path(f"/proc/{os.getpid()}/fd/{descriptor}")
+            path = here if here.exists() else None
+        yield path
+
+
+@contextlib.contextmanager
+def _named_file(nbytes: int) -> Iterator[Path | None]:
+    """The same in /dev/shm, under a name until the end of the body; None where there is no room, or no such place."""
+    with contextlib.ExitStack() as made:
+        path = None
+        with contextlib.suppress(OSError):
+            here = SHM / f"{OWN_PREFIX}{secrets.token_hex(8)}"
+            descriptor = os.open(here, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            made.callback(os.unlink, here)
+            made.callback(os.close, descriptor)
+            os.posix_fallocate(descriptor, 0, nbytes)
+            path = here
+        yield path
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_dev, status.st_ino
+
+
+def _map(path: Path | None, identity: tuple[int, int] | None) -> mmap.mmap | None:
+    """The memory of a file, or None: a rank in another container may have none of this name, or another one."""
+    with contextlib.suppress(OSError):
+        if path is not None and _identity(path) == identity:
+            with path.open("r+b") as file:
+                return mmap.mmap(file.fileno(), 0)
+    return None
 
 
 def _mapped_files(maps: Path, prefixes: tuple[str, ...]) -> set[str]:
