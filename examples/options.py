@@ -7,7 +7,7 @@ import contextlib
 import os
 from collections.abc import Sequence
 
-from pytagi_ddp.distributed.engine.launcher import detect_launcher
+from pytagi_ddp.distributed.engine.offspring import launcher_of_rank
 
 DESCRIPTION = """\
 Train a Bayesian residual network on CIFAR-10 by TAGI, data-parallel over MPI.
@@ -22,7 +22,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     Raises:
         SystemExit: a bad option (exit code 2), or --help (0).
     """
-    launch = detect_launcher()
+    launch = launcher_of_rank()
     ranks = (launch and launch.world_size) or 1
     parser = _parser()
     with contextlib.ExitStack() as silence:

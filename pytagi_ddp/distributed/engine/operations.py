@@ -82,6 +82,7 @@ class Operations:
         self.completed = 0
         self.broken: BaseException | None = None
         self.broken_in = ""
+        self._ended = ""
         self._rank, self._check_peers, self._raise_timeout = rank, check_peers, raise_timeout
         self._started = 0
         self._pending: deque[Operation] = deque()  # keeps the buffers that MPI may still write into
@@ -143,6 +144,10 @@ class Operations:
         except BaseException as error:
             self._break(error)
             raise
+
+    def end(self, reason: str) -> None:
+        """Lets no collective start or go on any more."""
+        self._ended = reason
 
     def _finish(self, operation: Operation) -> None:
         self._advance(POLLS)
@@ -230,6 +235,8 @@ class Operations:
             self._raise_timeout(what, polled)
 
     def _check(self, name: str) -> None:
+        if self._ended:
+            raise RuntimeError(f"{name}: {self._ended}")
         if self.broken is not None:
             raise RuntimeError(
                 f"rank {self._rank} cannot go on with {name}: {self.broken_in} was cut short by {self.broken!r}, and "

@@ -1,0 +1,83 @@
+"""What a rank starts or forks is no rank, though it has inherited the launcher's variables and sockets."""
+
+from __future__ import annotations
+
+import functools
+import os
+import weakref
+from collections.abc import Mapping
+from typing import Protocol
+
+from pytagi_ddp.distributed.engine.launcher import HYDRA_PROXY, Launch, detect_launcher
+from pytagi_ddp.process_tree import ancestor
+
+# Set in a rank: its process and its job. What it starts inherits that together with the launcher's variables.
+RANK_VARIABLE = "PYTAGI_DDP_RANK"
+
+FORKED = "this process was forked from rank {rank}, and is no rank itself: it can compute, but not communicate"
+
+
+class OfRank(Protocol):
+    """What a forked child must not use, since it would speak in the place of the rank."""
+
+    def end_in_child(self) -> None: ...
+
+
+_of_rank: weakref.WeakSet[OfRank] = weakref.WeakSet()
+
+
+def keep_from_children(thing: OfRank) -> None:
+    """Calls ``thing.end_in_child()`` in each process that is forked from this one."""
+    _of_rank.add(thing)
+
+
+def _end_in_child() -> None:
+    for thing in _of_rank:
+        thing.end_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_end_in_child)
+
+
+def launcher_of_rank() -> Launch | None:
+    """As `detect_launcher`, but None in a process that is no rank of that job itself (`why_no_rank`)."""
+    launch = detect_launcher()
+    return None if launch is None or why_no_rank() else launch
+
+
+def why_no_rank(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Says why this process is no rank of the job that its environment tells of; None if it is one.
+
+    A program that a rank starts (by subprocess, os.system, fork or multiprocessing) inherits the launcher's variables.
+    In MPI it would wait for ranks that never come, or speak to the launcher in the place of the rank.
+    """
+    rank, _, job = environ.get(RANK_VARIABLE, "").partition(" of ")
+    if rank == str(os.getpid()):
+        return None
+    if rank and job == _job_name(environ):
+        return f"process {rank} is, which has started this one"
+    connection = environ.get("PMI_FD", "")
+    try:
+        os.fstat(int(connection)) if connection else None
+    except (OSError, ValueError):
+        return f"PMI_FD={connection}, the connection to the launcher, is not open here, but in a process above this one"
+    return None
+
+
+def mark_rank() -> None:
+    """Lets what this process starts know that this one is the rank."""
+    os.environ[RANK_VARIABLE] = f"{os.getpid()} of {_job_name(os.environ)}"
+
+
+def _job_name(environ: Mapping[str, str]) -> str:
+    """What differs between a job and one that its ranks start, by an mpirun of their own."""
+    proxy = _proxy_above()
+    names = ("PMIX_NAMESPACE", "PMI_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID")
+    return " ".join([f"Hydra {proxy}"] if proxy else [f"{name} {environ[name]}" for name in names if name in environ])
+
+
+@functools.cache
+def _proxy_above() -> str | None:
+    proxy = ancestor((HYDRA_PROXY,))
+    return proxy.name if proxy else None
