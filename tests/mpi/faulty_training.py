@@ -1,4 +1,4 @@
-"""What the ranks of `tests.mpi.random_faults` run: training that would never end, and a fault in it.
+"""What the ranks of `tests.mpi.random_faults` run: training, without end where a fault is to end it, and the fault.
 
 ``python -m tests.mpi.faulty_training CASE``, with a `Case` in JSON.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -28,11 +29,23 @@ os.kill(int(pid), int(number))
 """
 
 
+# What a program beside a rank does: it trains by itself.
+BESIDE = """
+import numpy as np
+from pytagi_ddp import nn
+ddp = nn.DDPSequential(nn.Sequential(nn.Linear(8, 4)))
+assert (ddp.communicator.backend, ddp.world_size) == ("serial", 1)
+ddp(np.ones((3, 8), np.float32))
+"""
+
+
 class Trouble:
     """Makes the fault of a case when its rank comes to its point of the program."""
 
     def __init__(self, case: dict):
         self._case = case
+        self._started: list = []  # processes that work beside this rank
+        self.ddp = None  # once it is there
         self.mine = int(os.environ["PMI_RANK"]) == case["rank"]
 
     def at(self, point: str, step: int = 0) -> bool:
@@ -47,6 +60,10 @@ class Trouble:
             subprocess.Popen([sys.executable, "-S", "-c", LATER, str(delay), str(os.getpid()), str(signal_number)])
             if not delay:
                 time.sleep(60)
+        elif kind == "fork":
+            self._fork()
+        elif kind == "program":
+            self._start_program()
         elif kind == "exception in a thread":
             threading.Timer(delay, self._fail).start()
         elif kind == "exception":
@@ -63,6 +80,39 @@ class Trouble:
     def is_other(self, kind: str) -> bool:
         """Returns whether this rank is the one that differs from the others in this way."""
         return self.mine and self._case["kind"] == kind
+
+    def _fork(self) -> None:
+        """Forks a process that ends in some way, after a delay; the rank does not wait for it here."""
+        case = self._case
+        pid = os.fork()
+        self._started.append(lambda: os.waitpid(pid, 0))
+        if pid == 0:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # its traceback is none of the job's
+            time.sleep(case["delay"])
+            if case["how"] == "communicate" and self.ddp is not None:
+                for call in (self.ddp.step, self.ddp.barrier):
+                    with contextlib.suppress(Exception):
+                        call()
+            elif case["how"] == "fail":
+                raise ValueError("in the child")
+            elif case["how"] == "be killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            sys.exit(3)
+
+    def _start_program(self) -> None:
+        """Starts a program that uses the library, in one of several ways."""
+        if self._case["how"] == "system":
+            assert os.system(f"{sys.executable} -W ignore -c '{BESIDE}'") == 0
+        else:
+            other = subprocess.Popen([sys.executable, "-W", "ignore", "-c", BESIDE])
+            self._started.append(other.wait)
+            if self._case["how"] == "wait":
+                assert other.wait() == 0
+
+    def wait_for_started(self) -> None:
+        """Returns when what this rank has started is at its end."""
+        for wait in self._started:
+            wait()
 
     def _fail(self) -> None:
         stamp()
@@ -111,6 +161,7 @@ def main(case: dict) -> None:
         return
     ddp = DDPSequential(net, DDPConfig(backend="mpi", **wire), **options)
     ddp.communicator.timeout = case["timeout"]
+    trouble.ddp = ddp
     note(str(ddp.rank), os.getpid())  # as ready() of tests.mpi.run
     updater = nn.OutputUpdater("cpu")
 
@@ -126,7 +177,7 @@ def main(case: dict) -> None:
 
     def train() -> None:
         x, y = batch(net, 4, ddp.rank)
-        for step in range(10**9):
+        for step in range(case["steps"]):
             if use_no_sync:
                 with ddp.no_sync():
                     if not learn(x, y, step):
@@ -142,7 +193,9 @@ def main(case: dict) -> None:
 
     with ddp.join() if use_join else contextlib.nullcontext():
         train()
-    print("left the loop", flush=True)
+    trouble.wait_for_started()
+    theta = hashlib.sha256(net.arena.theta).hexdigest()
+    os.write(1, f"trained {case['steps']} steps to {theta}\n".encode())  # in one piece
 
 
 if __name__ == "__main__":

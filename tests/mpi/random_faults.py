@@ -2,26 +2,30 @@
 
 Each case is a data-parallel training on 2 to 4 ranks with options, a fault, a rank and a moment that follow from its
 number: ``--seed 17 --count 1`` repeats case 17 by itself. A job has to end, soon after the fault, with an exit code
-other than 0, leave no process, and say what happened as often as it should. The exit code is the number of cases where
-it did not (up to 99).
+other than 0, leave no process, and say what happened as often as it should. What is no fault (a rank forks, or starts a
+program; there is another job, or another user who wants to read or to get in) must leave no trace: the job trains to
+its end, all ranks to the same parameters. The exit code is the number of cases that went otherwise (up to 99).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from pytagi_ddp.distributed.engine import shared_memory
-from tests.mpi.run import Hang, MpiJob, Outlived, Result
+from tests.mpi import other_user
+from tests.mpi.run import Hang, MpiJob, Outlived, Result, mpirun_command
 
 AT_ONCE = 2
 SOON = 5.0  # seconds from the fault to the end of the job
@@ -31,6 +35,7 @@ START_TIMEOUT = 15.0
 STARTING = 5.0  # more, for a fault in the start, which the other ranks have yet to come to
 MPIRUN_STARTS = 0.3  # before it has started the ranks, some 20 ms, Hydra drops SIGINT and SIGTERM
 LIMIT = 45.0  # seconds after which a case counts as a hang
+LIMIT_TO_THE_END = 150.0  # the same where a job trains to its end
 
 EARLY_POINTS = ("before MPI", "before construction")  # as `tests.mpi.faulty_training` names them
 POINTS = ("before forward", "before backward", "before step", "after step")
@@ -54,7 +59,27 @@ SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGSEGV")
 TO_MPIRUN = ("SIGKILL to mpirun", "SIGTERM to mpirun", "SIGINT to mpirun")
 STUCK = ("stall", "SIGSTOP", "another collective")
 DIFFERENT = ("other network", "other options")
-KINDS = (*RAISED, *LEFT, *SIGNALS, *TO_MPIRUN, *STUCK, *DIFFERENT)
+FAULTS = (*RAISED, *LEFT, *SIGNALS, *TO_MPIRUN, *STUCK, *DIFFERENT)
+HARMLESS = {  # how they come about
+    "fork": ("end", "fail", "be killed", "communicate"),
+    "program": ("wait", "go on", "system"),
+    "other job": ("trains", "is killed"),  # as in containers that share a network
+    "other user": ("nobody",),
+}
+KINDS = (*FAULTS, *HARMLESS)
+STEPS = 24  # of training where there is no fault; the ranks are equal after these, with all options
+
+# Gives a job process ids and shared memory of its own, in the network of the machine.
+CONTAINER = (
+    "unshare",
+    "--pid",
+    "--fork",
+    "--mount-proc",
+    "sh",
+    "-c",
+    'mount -t tmpfs none /dev/shm && exec "$@"',
+    "sh",
+)
 
 
 @dataclass
@@ -67,6 +92,7 @@ class Case:
         delay: seconds from there to the fault, for signals and threads; from the start of mpirun for ``to mpirun``
             with the point "before MPI", else from the first step.
         timeout: of the communicator.
+        how: one of those in `HARMLESS`. steps: of training.
     """
 
     seed: int
@@ -78,6 +104,8 @@ class Case:
     step: int
     delay: float
     timeout: float
+    how: str = ""
+    steps: int = 10**9
 
 
 def draw(seed: int) -> Case:
@@ -101,15 +129,31 @@ def draw(seed: int) -> Case:
         delay += MPIRUN_STARTS
     rank = None if kind in TO_MPIRUN else rng.randrange(ranks)
     timeout = TIMEOUT if kind in STUCK else LONG_TIMEOUT
-    return Case(seed, ranks, options, kind, rank, point, step, delay, timeout)
+    how, steps = "", 10**9
+    if kind in HARMLESS:
+        how, steps, delay = rng.choice(HARMLESS[kind]), STEPS, round(rng.uniform(0, 0.5), 3)
+        if how == "system" and early:
+            how = "wait"  # before its rank has started, such a program is the rank: the launcher's socket is open to it
+    return Case(seed, ranks, options, kind, rank, point, step, delay, timeout, how, steps)
 
 
 def run(case: Case) -> tuple[list[str], str]:
     """Runs a case; returns what was wrong, and everything that is known about it."""
-    program = ["-m", "tests.mpi.faulty_training", json.dumps(asdict(case))]
-    job = MpiJob(program, case.ranks, env={"PYTAGI_DDP_TIMEOUT": str(START_TIMEOUT)})
     try:
-        if case.kind in TO_MPIRUN:
+        with _company(case) as company:
+            wrong, story = _run(case)
+        wrong += company
+    except NotPossible as error:
+        return [], f"not possible here: {error}"
+    return wrong, story
+
+
+def _run(case: Case) -> tuple[list[str], str]:
+    job = _start(case, apart=case.kind == "other job")
+    try:
+        if case.kind in HARMLESS:
+            pass
+        elif case.kind in TO_MPIRUN:
             if case.point != "before MPI":
                 job.wait_ready(LIMIT)
             time.sleep(case.delay)
@@ -117,7 +161,7 @@ def run(case: Case) -> tuple[list[str], str]:
             os.kill(job.process.pid, getattr(signal, case.kind.split()[0]))
         else:
             _wait_for_fault(job)
-        result = job.finish(LIMIT)
+        result = job.finish(LIMIT if case.kind in FAULTS else LIMIT_TO_THE_END)
     except Hang as error:
         # Python drops a Ctrl-C in a callback from C, as of Numba's compiler; what the library catches of that, it ends.
         lost = case.kind == "SIGINT" and "Exception ignored" in str(error)
@@ -130,6 +174,49 @@ def run(case: Case) -> tuple[list[str], str]:
         job.close()
     story = f"exit code {result.returncode}, {result.seconds:.1f} s\n{result.stdout}{result.stderr}"
     return judge(case, result), story
+
+
+class NotPossible(Exception):
+    """This machine, or this user, cannot make a case."""
+
+
+def _start(case: Case, apart: bool) -> MpiJob:
+    program = ["-m", "tests.mpi.faulty_training", json.dumps(asdict(case))]
+    launcher = [*CONTAINER, *mpirun_command(), "-np", str(case.ranks), sys.executable] if apart else None
+    return MpiJob(program, case.ranks, env={"PYTAGI_DDP_TIMEOUT": str(START_TIMEOUT)}, launcher=launcher)
+
+
+@contextlib.contextmanager
+def _company(case: Case) -> Iterator[list[str]]:
+    """What is there besides the job; gives a list, to which it adds what was wrong with that."""
+    wrong: list[str] = []
+    if case.kind == "other job":
+        if subprocess.run([*CONTAINER, "true"], capture_output=True).returncode:
+            raise NotPossible("needs the right to make name spaces (unshare)")
+        killed = case.how == "is killed"
+        other = _start(replace(case, kind="SIGKILL", steps=10**9) if killed else case, apart=True)
+        try:
+            yield wrong
+            wrong += _unless(bool(other.finish(LIMIT_TO_THE_END).returncode) == killed, "THE OTHER JOB")
+        finally:
+            other.close()
+    elif case.kind == "other user":
+        if os.getuid() != 0:
+            raise NotPossible("needs root, to become another user")
+        spy = subprocess.Popen([sys.executable, other_user.__file__], stdout=subprocess.PIPE, text=True)
+        try:
+            assert spy.stdout is not None and spy.stdout.readline() == "here\n"
+            yield wrong
+        finally:
+            spy.kill()
+            found = spy.communicate()[0]
+        wrong += _unless(not found, f"FOUND {found!r}")
+    else:
+        yield wrong
+
+
+def _unless(right: bool, word: str) -> list[str]:
+    return [] if right else [word]
 
 
 def _wait_for_fault(job: MpiJob) -> None:
@@ -147,6 +234,11 @@ def _wait_for_fault(job: MpiJob) -> None:
 def judge(case: Case, result: Result) -> list[str]:
     """Compares how a job ended with how it should have."""
     wrong = []
+    if case.kind in HARMLESS:
+        ends = result.stdout.splitlines()
+        wrong += _unless(result.returncode == 0, f"exit code {result.returncode}")
+        wrong += _unless(len(ends) == case.ranks and len(set(ends)) == 1, "other parameters")
+        return wrong + _unless(not result.stderr, "other messages")
     if result.returncode == 0:
         wrong.append("exit code 0")
     stuck = case.kind in STUCK
