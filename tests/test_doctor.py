@@ -3,8 +3,11 @@
 import subprocess
 import sys
 
+import pytest
+
 from pytagi_ddp import doctor
 from pytagi_ddp.blas import Blas
+from tests.mpi.run import mpirun_command
 
 
 def test_a_report_of_this_machine():
@@ -44,6 +47,15 @@ def test_a_missing_mpi4py_is_said_with_the_remedy(monkeypatch):
     (finding,) = doctor._mpi()
     assert (finding.text, finding.needed) == ("not installed", False)
     assert "pytagi-ddp[mpi]" in finding.advice
+
+
+@pytest.mark.mpi
+def test_the_trial_says_its_sum_once(monkeypatch):
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    said, ask = [], doctor._ask
+    monkeypatch.setattr(doctor, "_ask", lambda command: said.append(ask(command)) or said[0])
+    assert doctor._trial(mpirun_command()[0]).text == "2 ranks start, add and end"
+    assert said == [("2\n", "")]  # lines of two ranks would sometimes arrive as "22"
 
 
 def test_pinned_kernels_are_said_with_the_remedy(monkeypatch):

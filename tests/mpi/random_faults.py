@@ -144,7 +144,7 @@ def run(case: Case) -> tuple[list[str], str]:
             wrong, story = _run(case)
         wrong += company
     except NotPossible as error:
-        return [], f"not possible here: {error}"
+        return [], f"{NOT_POSSIBLE}{error}"
     return wrong, story
 
 
@@ -174,6 +174,9 @@ def _run(case: Case) -> tuple[list[str], str]:
         job.close()
     story = f"exit code {result.returncode}, {result.seconds:.1f} s\n{result.stdout}{result.stderr}"
     return judge(case, result), story
+
+
+NOT_POSSIBLE = "not possible here: "
 
 
 class NotPossible(Exception):
@@ -242,7 +245,7 @@ def judge(case: Case, result: Result) -> list[str]:
     if result.returncode == 0:
         wrong.append("exit code 0")
     stuck = case.kind in STUCK
-    starting = case.point in EARLY_POINTS
+    starting = case.point in EARLY_POINTS or case.kind in DIFFERENT
     waiting = 0.0 if not stuck else START_TIMEOUT if starting else TIMEOUT
     if result.seconds > SOON + waiting + STARTING * starting:
         wrong.append("late")

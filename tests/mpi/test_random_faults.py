@@ -4,16 +4,38 @@ from collections import Counter
 
 import pytest
 
-from tests.mpi.random_faults import EARLY_POINTS, KINDS, LONG_TIMEOUT, OPTIONS, Case, draw, judge, run, table
+from tests.mpi.random_faults import (
+    EARLY_POINTS,
+    HARMLESS,
+    KINDS,
+    LONG_TIMEOUT,
+    NOT_POSSIBLE,
+    OPTIONS,
+    Case,
+    draw,
+    judge,
+    run,
+    table,
+)
 from tests.mpi.run import Result
 
 SAMPLE = (1, 5, 7, 9, 13, 14, 21, 29)
+NO_FAULTS = (18, 38, 41, 61)
 
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("seed", SAMPLE)
 def test_a_random_fault_ends_the_job(seed, hydra):
     wrong, story = run(draw(seed))
+    assert not wrong, story
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("seed", NO_FAULTS)
+def test_what_is_no_fault_leaves_no_trace(seed, hydra):
+    wrong, story = run(draw(seed))
+    if story.startswith(NOT_POSSIBLE):
+        pytest.skip(story)
     assert not wrong, story
 
 
@@ -40,10 +62,11 @@ def test_cases_follow_from_their_number_and_cover_every_kind():
     assert cases == [draw(seed) for seed in range(200)]
     kinds = Counter(case.kind for case in cases)
     assert set(kinds) == set(KINDS)
-    assert min(kinds.values()) >= 11
+    assert min(kinds.values()) >= 9
     assert {case.ranks for case in cases} == {2, 3, 4}
     assert 20 <= sum(case.point in EARLY_POINTS for case in cases) <= 60
     assert len({draw(seed).kind for seed in SAMPLE}) == len(SAMPLE)
+    assert {draw(seed).kind for seed in NO_FAULTS} == set(HARMLESS)
 
 
 @pytest.mark.parametrize(
@@ -61,3 +84,18 @@ def test_the_judge(result, wrong):
     assert judge(case, result) == wrong
     rows = table([(case, wrong)]).splitlines()
     assert rows[1].split() == (["exception", "1"] if not wrong else ["exception", "0", "1"])
+
+
+@pytest.mark.parametrize(
+    ("result", "wrong"),
+    [
+        (Result(0, "trained to 5\ntrained to 5\n", "", 60.0), []),
+        (Result(11, "trained to 5\ntrained to 5\n", "", 60.0), ["exit code 11"]),
+        (Result(0, "trained to 5\ntrained to 6\n", "", 60.0), ["other parameters"]),
+        (Result(0, "trained to 5\n", "", 60.0), ["other parameters"]),
+        (Result(0, "trained to 5\ntrained to 5\n", "[rank 0/2] Traceback", 60.0), ["other messages"]),
+    ],
+)
+def test_the_judge_of_what_is_no_fault(result, wrong):
+    case = Case(0, 2, {}, "fork", 1, "before step", 3, 0.0, LONG_TIMEOUT, how="end", steps=24)
+    assert judge(case, result) == wrong

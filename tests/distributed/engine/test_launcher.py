@@ -1,5 +1,7 @@
 """Who started us, which MPI will be loaded, and whether they fit: read from environments and version texts."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from pytagi_ddp.distributed.engine import launcher
@@ -8,6 +10,7 @@ from pytagi_ddp.distributed.engine.launcher import (
     check_launcher,
     detect_launcher,
     find_mpirun,
+    how_to_get_mpi,
     mpi_family,
     short_version,
 )
@@ -100,8 +103,8 @@ def test_a_launcher_that_does_not_fit(environ, library, names):
 def fake_mpirun(tmp_path, monkeypatch):
     """Puts an mpirun that prints a given version first on PATH, with no mpirun installed from PyPI."""
 
-    def put(version):
-        mpirun = tmp_path / "mpirun"
+    def put(version, name="mpirun"):
+        mpirun = tmp_path / name
         mpirun.write_text(f"#!/bin/sh\necho '{version}'\n")
         mpirun.chmod(0o755)
         return mpirun
@@ -120,3 +123,32 @@ def test_mpirun_from_path_must_be_of_the_family(fake_mpirun):
         find_mpirun("MPICH")
     fake_mpirun("Intel(R) MPI Library for Linux* OS, Version 2021.13")
     assert find_mpirun("MPICH") == mpirun
+
+
+def test_other_names_of_an_mpirun_on_path(fake_mpirun):
+    fake_mpirun("mpirun (Open MPI) 4.1.4")
+    for_open_mpi = fake_mpirun("mpirun (Open MPI) 4.1.4", "mpirun.openmpi")
+    debian = fake_mpirun("HYDRA build details:", "mpirun.mpich")
+    assert find_mpirun("MPICH") == debian
+    fake_mpirun("HYDRA build details:")
+    assert find_mpirun("Open MPI") == for_open_mpi
+
+
+def test_intel_mpi_without_its_environment(tmp_path, monkeypatch):
+    for name in ("mpirun", "mpiexec.hydra"):
+        (tmp_path / name).write_text("")
+        (tmp_path / name).chmod(0o755)
+    files = [SimpleNamespace(name=file.name, locate=lambda file=file: file) for file in tmp_path.iterdir()]
+    monkeypatch.setattr(launcher.importlib.metadata, "files", lambda distribution: files)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert find_mpirun("Intel MPI") == tmp_path / "mpiexec.hydra"  # its mpirun is a script that looks for that on PATH
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_mpirun("Intel MPI") == tmp_path / "mpirun"
+
+
+def test_what_to_install_fits_the_launcher(fake_mpirun):
+    assert how_to_get_mpi(None) == how_to_get_mpi(detect_launcher(HYDRA)) == 'pip install "pytagi-ddp[mpi]"'
+    assert how_to_get_mpi(detect_launcher(OPEN_MPI)).startswith("pip install mpi4py ")
+    fake_mpirun("mpirun (Open MPI) 4.1.4")
+    assert how_to_get_mpi(None).startswith("pip install mpi4py ")
+    assert how_to_get_mpi(detect_launcher(HYDRA)) == 'pip install "pytagi-ddp[mpi]"'

@@ -2,7 +2,9 @@
 
 import mmap
 import os
+import stat
 import time
+from pathlib import Path
 
 import pytest
 
@@ -92,6 +94,40 @@ class OneRank:
 def test_memory_for_sums_leaves_no_file(shm):
     shared = shared_memory.join_shared_sum(OneRank(True))
     assert shared.floats == shared_memory.SUM_BYTES // 16 and list(shm.iterdir()) == []
+
+
+@pytest.mark.parametrize("nameless", [True, False])
+def test_memory_for_sums_is_this_users_from_its_creation(shm, monkeypatch, nameless):
+    if not nameless:
+        monkeypatch.delattr(os, "memfd_create")
+    seen = []
+
+    class Looking(OneRank):
+        def bcast(self, value):
+            if path := value[0]:
+                seen.append((path.parent, path.stat().st_uid, stat.S_IMODE(path.stat().st_mode)))
+            return super().bcast(value)
+
+    before = os.umask(0)
+    try:
+        assert shared_memory.join_shared_sum(Looking(True)) is not None
+    finally:
+        os.umask(before)
+    if nameless:
+        assert seen == [(Path(f"/proc/{os.getpid()}/fd"), os.getuid(), 0o777)]  # which only this user may look into
+        assert stat.S_IMODE(seen[0][0].stat().st_mode) & 0o077 == 0
+    else:
+        assert seen == [(shm, os.getuid(), 0o600)]
+    assert list(shm.iterdir()) == []
+
+
+def test_a_file_of_another_container_is_not_taken_for_the_shared_one(shm):
+    mine, other = shm / "mine", shm / "other"
+    for file in (mine, other):
+        file.write_bytes(b"x" * 4096)
+    assert shared_memory._map(mine, shared_memory._identity(mine))[:1] == b"x"
+    assert shared_memory._map(mine, shared_memory._identity(other)) is None
+    assert shared_memory._map(shm / "absent", (0, 0)) is None
 
 
 def test_memory_that_one_rank_cannot_have_is_used_by_none(shm):
