@@ -61,8 +61,11 @@ cdef class Express:
         """Whether this thread works as the one that recorded did; `Graphs` can tell more."""
         return self.thread == PyThread_get_thread_ident() and self.num_threads == settings["_threads"]
 
-    cdef void record(self):
-        self.thread, self.num_threads = PyThread_get_thread_ident(), settings["_threads"]
+    cdef record(self):
+        """Notes who works how; what was recorded otherwise (before a fork, or with more threads) does not count."""
+        if not self.as_recorded():
+            self.clear()
+            self.thread, self.num_threads = PyThread_get_thread_ident(), settings["_threads"]
 
     def offer_forward(self, plan, key, state, out):
         """Takes a recorded forward pass: `key` is (batch size, mode, input)."""
@@ -74,8 +77,8 @@ cdef class Express:
         found.batch, found.training = key[0], key[1]
         found.size, found.out_size = state.mu.size, out.mu.size
         found.backward = {}
-        self.passes[found.size, state.var is not None, found.training] = self.last = found
         self.record()
+        self.passes[found.size, state.var is not None, found.training] = self.last = found
 
     def forward(self, net, passes, mu_x, var_x, bint training):
         """`Sequential.forward` in this mode: (mu, var), flat, or None."""
@@ -107,7 +110,7 @@ cdef class Express:
 
     def offer_backward(self, plan, key, start, end):
         """Takes a recorded pass back from the last forward pass: deltas go from the memory `start` to `end`."""
-        if plan is not None and self.last is not None:
+        if plan is not None and self.last is not None and self.as_recorded():
             self.last.backward[key] = (plan, start, end)
 
     def backward(self, net, passes):
@@ -137,8 +140,8 @@ cdef class Express:
     def offer_step(self, plan, factors, non_finite):
         """Takes the recorded step of the arena: its factors (scale and cap), and its counts of bad deltas."""
         if plan is not None:
-            self.step_plan, self.factors, self.non_finite = plan, factors, non_finite
             self.record()
+            self.step_plan, self.factors, self.non_finite = plan, factors, non_finite
 
     def step(self, float cap):
         """`ParameterArena.step` with this cap: whether all deltas were finite, or None if it was not done."""

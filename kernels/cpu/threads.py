@@ -3,14 +3,19 @@
 The products (Cython) and the elementwise loops (Numba, its `omp` layer) are regions of one OpenMP pool, so their
 threads never compete. SciPy's BLAS is called from inside those regions and therefore stays on one thread; NumPy's,
 which only user code calls, follows the setting.
+
+A forked process has its parent's memory, but only one of its threads: GNU OpenMP would wait for the others for ever,
+and Numba ends the process. So a child whose parent had set up its threads works on one.
 """
 
 import contextlib
 import os
+import sys
 import threading
-from pathlib import Path
+import warnings
 
 from pytagi_ddp.kernels.cpu.extension import load
+from pytagi_ddp.kernels.cpu.quota import cpu_quota
 from pytagi_ddp.process_tree import ancestor
 
 _RANKS_ON_NODE = (  # MPICH and Intel MPI, Open MPI, MVAPICH, Cray, Slurm
@@ -22,25 +27,15 @@ _RANKS_ON_NODE = (  # MPICH and Intel MPI, Open MPI, MVAPICH, Cray, Slurm
 )
 # What starts the ranks of a node, and binds them to cores, but not itself. (Slurm's may use more than the job has.)
 _LAUNCHERS = ("hydra_pmi_proxy", "mpirun", "mpiexec", "orterun", "orted", "prterun", "prted")
-CONTROL_GROUP = Path("/sys/fs/cgroup")
 _threads: int | None = None
+_one_only = False  # forked from a process with threads: they are gone, and there is no way to start others
 _applied = threading.local()  # Numba keeps its number per Python thread
 
 
 def usable_cores(process: int = 0) -> int:
-    """Cores a process may run on (0: this one): its affinity mask, capped by the CPU quota of our control group."""
+    """Cores a process may run on (0: this one): its affinity mask, capped by the CPU quotas of our control groups."""
     cores = len(os.sched_getaffinity(process)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        if (CONTROL_GROUP / "cpu.max").exists():
-            quota, period = (CONTROL_GROUP / "cpu.max").read_text().split()
-        else:
-            quota = (CONTROL_GROUP / "cpu/cpu.cfs_quota_us").read_text()
-            period = (CONTROL_GROUP / "cpu/cpu.cfs_period_us").read_text()
-        if quota != "max" and int(quota) > 0:
-            cores = min(cores, -(-int(quota) // int(period)))
-    except (OSError, ValueError):
-        pass  # no control group: no quota
-    return cores
+    return max(1, int(min(cores, cpu_quota())))
 
 
 def ranks_on_node() -> int:
@@ -81,6 +76,8 @@ def default_threads() -> int:
 def set_threads(n: int) -> None:
     """Makes `n` the number of threads of every CPU kernel of this process, whichever Python thread calls it.
 
+    In a process that was forked from one with threads it stays at 1, with a RuntimeWarning that says what to do.
+
     Args:
         n: at least 1. More than the machine's cores is allowed and slow.
 
@@ -90,6 +87,14 @@ def set_threads(n: int) -> None:
     global _threads
     if n < 1:
         raise ValueError(f"set_threads({n}): a kernel needs at least 1 thread")
+    if _one_only and n > 1:
+        warnings.warn(
+            f"set_threads({n}): this process was forked from one that had threads, and works on one; for more, start "
+            'processes by multiprocessing.get_context("spawn"), or fork before the first network computes',
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        n = 1
     _threads = int(n)
     _limit_blas(_threads)
     _limit_numba(_threads)
@@ -98,11 +103,22 @@ def set_threads(n: int) -> None:
 def get_threads() -> int:
     """The number of threads of CPU kernels: what `set_threads` said, or `default_threads()`."""
     if _threads is None:
-        set_threads(default_threads())
+        set_threads(1 if _one_only else default_threads())
     assert _threads is not None  # by now
     if getattr(_applied, "threads", None) != _threads:
         _limit_numba(_threads)
     return _threads
+
+
+def _after_fork() -> None:
+    global _threads, _one_only
+    numba_pool = sys.modules.get("numba.np.ufunc.parallel")  # set up by us, or by a program's own loops
+    _one_only = _one_only or _threads is not None or getattr(numba_pool, "_is_initialized", False)
+    _threads = None  # and so do recorded passes of several threads no longer count
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _limit_numba(n: int) -> None:

@@ -114,25 +114,6 @@ def test_affinity_limits_the_cores():
     assert result.stdout.strip() == "1"
 
 
-@pytest.mark.parametrize(
-    ("files", "cores"),
-    [
-        ({"cpu.max": "150000 100000\n"}, 2),  # version 2 of control groups; a part of a core counts as one
-        ({"cpu.max": "max 100000\n"}, 8),
-        ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),  # version 1
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
-        ({}, 8),
-    ],
-)
-def test_quota_limits_the_cores(monkeypatch, tmp_path, files, cores):
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    monkeypatch.setattr(threads, "CONTROL_GROUP", tmp_path)
-    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: range(8), raising=False)
-    assert threads.usable_cores() == cores
-
-
 def test_importing_starts_no_threads_of_its_own():
     code = (
         "import os, numpy, scipy.linalg.cython_blas; before = len(os.listdir('/proc/self/task'));"
