@@ -8,6 +8,7 @@ Processes that start together share the work by way of it (see `shared_cache`).
 import hashlib
 import os
 import tempfile
+import warnings
 from collections.abc import Callable
 from functools import cache, partial, update_wrapper
 from pathlib import Path
@@ -36,18 +37,31 @@ def _source_hash() -> str:
 
 @cache
 def cache_folder() -> Path | None:
-    """The folder of this source tree's compiled loops, or None if no folder can be written.
+    """The folder of this source tree's compiled loops, or None, with a warning, if no folder can be written.
 
     Below `$NUMBA_CACHE_DIR` if that is set, else below the user's cache directory.
     """
-    base = os.environ.get("NUMBA_CACHE_DIR") or platformdirs.user_cache_dir("pytagi_ddp")
-    folder = Path(base) / f"kernels-{_source_hash()}"
     try:
+        base = os.environ.get("NUMBA_CACHE_DIR") or _user_folder()
+        folder = Path(base) / f"kernels-{_source_hash()}"
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             return folder
-    except OSError:
+    except (OSError, RuntimeError) as error:
+        warnings.warn(
+            f"there is no place to keep compiled loops ({error}), so that every process compiles them again: set "
+            "NUMBA_CACHE_DIR to a folder of yours that can be written",
+            RuntimeWarning,
+            stacklevel=2,
+        )
         return None
+
+
+def _user_folder() -> str:
+    folder = platformdirs.user_cache_dir("pytagi_ddp")
+    if folder.startswith("~"):  # not every version of platformdirs says so itself
+        raise RuntimeError("this user has no home directory")
+    return folder
 
 
 def _jit(function: Callable, parallel: bool = False, fastmath: bool | set[str] = FASTMATH) -> Callable:

@@ -64,9 +64,34 @@ def test_an_edited_formula_never_meets_a_stale_cache(tree):
     assert files(tree) == both, "the first cache was not found again"
 
 
+WARNING = "there is no place to keep compiled loops"
+
+
 def test_without_a_place_for_a_cache_it_computes_all_the_same(tree):
     (tree / "cache").write_text("a file where the folder should be")
     assert run(tree) == pytest.approx(-0.8)
+
+
+# As root with the user's number only in name: other users may not be able to read this Python.
+WITHOUT_HOME = """
+import os, pwd
+os.environ.pop("HOME", None)
+if os.getuid() == 0:
+    os.setreuid(12345, 0)
+else:
+    pwd.getpwuid = {}.__getitem__
+"""
+
+
+def test_a_user_without_a_home_directory_gets_one_warning(tmp_path):
+    environment = {k: v for k, v in os.environ.items() if k not in ("HOME", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME")}
+    command = [sys.executable, "-c", WITHOUT_HOME + PROGRAM]
+    environment["PYTHONPATH"] = str(ROOT)
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert float(result.stdout) == pytest.approx(-0.8)
+    assert result.stderr.count(WARNING) == 1 and "set NUMBA_CACHE_DIR" in result.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_loops_run_uncompiled_where_numba_is_told_not_to_compile(tree, monkeypatch):
