@@ -1,6 +1,16 @@
-"""Builds the Cython modules. Everything else is declared in pyproject.toml."""
+"""Builds the Cython modules. Everything else is declared in pyproject.toml.
 
+With PYTAGI_DDP_SANITIZE=1 they are built to find errors of memory: indices are checked, and AddressSanitizer looks at
+every access (see CONTRIBUTING.md).
+"""
+
+import os
+import shlex
+import shutil
+import subprocess
 import sys
+import sysconfig
+import tempfile
 from pathlib import Path
 
 import numpy
@@ -8,8 +18,49 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-OPENMP = [] if sys.platform == "darwin" else ["-fopenmp"]  # Apple's clang has none: loops run on one thread
 KERNELS, ENGINE = Path("pytagi_ddp/kernels/cpu"), Path("pytagi_ddp/distributed/engine")
+COMPILER = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "")  # none known: Windows
+SANITIZE = os.environ.get("PYTAGI_DDP_SANITIZE") == "1"
+COMPILING = {"build", "build_ext", "bdist_wheel", "editable_wheel", "develop", "install"} & set(sys.argv)
+
+
+def compiles(program, *flags):
+    """Whether the compiler makes a program of this C code."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [*COMPILER, "-x", "c", "-", *flags, "-o", os.path.join(folder, "program")]
+        return subprocess.run(command, input=program.encode(), capture_output=True, check=False).returncode == 0
+
+
+def missing():
+    """What has to be installed before anything can be compiled, in one line; None if nothing."""
+    name = " ".join(COMPILER)
+    if not shutil.which(COMPILER[0]) or not compiles("#include <stdlib.h>\nint main(void) { return 0; }"):
+        return (
+            f"there is no C compiler that works ({name} was tried): install one (Debian, Ubuntu: apt install gcc "
+            "libc6-dev; Fedora: dnf install gcc; conda: conda install c-compiler; macOS: xcode-select --install), or "
+            "name yours by the variable CC"
+        )
+    headers = ["-I" + sysconfig.get_path(kind) for kind in ("include", "platinclude")]
+    if not compiles("#include <Python.h>\nint main(void) { return 0; }", *headers):
+        return (
+            f"the C headers of Python {sysconfig.get_python_version()} are not there: install them (Debian, Ubuntu: "
+            "apt install python3-dev; Fedora: dnf install python3-devel)"
+        )
+    return None
+
+
+def openmp():
+    """The flags of OpenMP, or none where compiler or library lack it (clang without libomp): loops run on one thread."""
+    if not COMPILING or compiles("#include <omp.h>\nint main(void) { return !omp_get_max_threads(); }", "-fopenmp"):
+        return ["-fopenmp"]
+    print("pytagi_ddp: this C compiler has no OpenMP, products of matrices will run on one thread", file=sys.stderr)
+    return []
+
+
+if COMPILING and COMPILER and (what := missing()):
+    sys.exit(f"pytagi_ddp cannot be compiled: {what}")
+OPENMP = openmp() if COMPILER else []
+FLAGS = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address"] if SANITIZE else ["-O3"]
 
 
 class BuildKernels(build_ext):
@@ -29,13 +80,18 @@ def extension(source):
         depends=[str(path) for pattern in ("*.h", "*.pxd") for path in source.parent.glob(pattern)],
         include_dirs=[numpy.get_include()],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
-        extra_compile_args=["-O3", *OPENMP],
-        extra_link_args=list(OPENMP),
+        extra_compile_args=[*FLAGS, *OPENMP],
+        extra_link_args=[*OPENMP, *(["-fsanitize=address"] if SANITIZE else [])],
     )
 
 
 SOURCES = sorted([*KERNELS.glob("*.pyx"), *ENGINE.glob("*.pyx")])
 setup(
-    ext_modules=cythonize([extension(source) for source in SOURCES], language_level=3),
+    ext_modules=cythonize(
+        [extension(source) for source in SOURCES],
+        language_level=3,
+        compiler_directives={"boundscheck": SANITIZE, "initializedcheck": SANITIZE},
+        force=SANITIZE,
+    ),
     cmdclass={"build_ext": BuildKernels},
 )

@@ -1,4 +1,4 @@
-# cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: wraparound=False, cdivision=True
 """Moment products of a 2-D convolution: blocks of patches times weights, in OpenMP threads. See conv2d.py.
 
 A block of patches is built once, used by every product that needs it while it is in cache, and never materialised

@@ -1,4 +1,4 @@
-# cython: boundscheck=False, wraparound=False, initializedcheck=False
+# cython: wraparound=False
 """The public calls of a training step in their common case: arrays of the sizes of the last step, nothing changed since.
 
 With recorded passes, a step of a small network spends most of its time in what surrounds them: checks of arguments,

@@ -1,4 +1,4 @@
-# cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: wraparound=False, cdivision=True
 """Moment products of a dense layer, one tile of the outputs per OpenMP thread. See linear.py for the formulas.
 
 Blocks of the operands are copied next to each other where they are not already: rows that lie 16 KB apart (4096

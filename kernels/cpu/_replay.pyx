@@ -1,4 +1,3 @@
-# cython: boundscheck=False, initializedcheck=False
 """Kernel calls as lists: written down while they are made, and made again from C in one go.
 
 A call is the address of a C function, and the block of machine words that it reads its arguments from. The function

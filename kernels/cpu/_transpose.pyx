@@ -1,4 +1,4 @@
-# cython: boundscheck=False, wraparound=False, initializedcheck=False
+# cython: wraparound=False
 """Changes of the order of images in memory, matrix by matrix in OpenMP threads."""
 
 from cython.parallel cimport prange
