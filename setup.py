@@ -50,7 +50,7 @@ def missing():
 
 
 def openmp():
-    """The flags of OpenMP, or none where compiler or library lack it (clang without libomp): loops run on one thread."""
+    """The flags of OpenMP, or none where compiler or library lack it, as clang does without libomp."""
     if not COMPILING or compiles("#include <omp.h>\nint main(void) { return !omp_get_max_threads(); }", "-fopenmp"):
         return ["-fopenmp"]
     print("pytagi_ddp: this C compiler has no OpenMP, products of matrices will run on one thread", file=sys.stderr)

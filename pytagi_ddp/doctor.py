@@ -95,7 +95,11 @@ def _imports(module: str) -> bool:
 def _kernels() -> Iterator[Finding]:
     try:
         importlib.import_module("pytagi_ddp.kernels.cpu")
-        yield Finding("CPU kernels", "built")
+        if importlib.import_module("pytagi_ddp.kernels.cpu._blas").has_openmp:
+            yield Finding("CPU kernels", "built")
+        else:
+            advice = "install OpenMP for your C compiler (clang: apt install libomp-dev) or gcc, and pytagi-ddp again"
+            yield Finding("CPU kernels", "built without OpenMP: products run on one thread", advice)
     except Exception as error:
         yield Finding("CPU kernels", "do not load", str(error), needed=True)
 

@@ -69,6 +69,91 @@ def test_wheel_from_sdist_works_elsewhere(tmp_path):
     assert Path(result.stdout.strip()).parents[1] == site
 
 
+@pytest.fixture(scope="module")
+def c_sources(tmp_path_factory) -> Path:
+    """A source tree in which the C code of every module is there already."""
+    for module in ("Cython", "setuptools"):
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"needs the package {module}")
+    tree = source_tree(tmp_path_factory.mktemp("sources"))
+    made = run(sys.executable, "setup.py", "--quiet", "egg_info", cwd=tree)  # Cython comes before any command
+    assert made.returncode == 0, made.stderr
+    return tree
+
+
+# A command that is the compiler without OpenMP: neither header nor library.
+WITHOUT_OPENMP = """#!/bin/sh
+for word; do [ "$word" = -fopenmp ] && exit 1; done
+exec {compiler} "$@"
+"""
+CHECK = (
+    STEP
+    + """
+from pytagi_ddp.kernels.cpu._blas import has_openmp
+net = Sequential(Linear(300, 200), ReLU(), Conv2d(8, 4, 3, in_width=5, in_height=5))
+net.set_threads(2)
+x = np.linspace(-1, 1, 64 * 300, dtype=np.float32).reshape(64, 300)
+net.eval()
+mean = net(x)[0]
+w, b = net.layers[0].mu_w.reshape(200, 300), net.layers[0].mu_b
+a = np.maximum(x @ w.T + b, 0).reshape(64, 8, 5, 5)
+k = net.layers[2].mu_w.reshape(4, 8, 3, 3)
+windows = np.lib.stride_tricks.sliding_window_view(a, (3, 3), axis=(2, 3))
+expected = np.einsum("bchwij,ocij->bohw", windows, k) + net.layers[2].mu_b.reshape(4, 1, 1)
+np.testing.assert_allclose(mean.ravel(), expected.ravel(), rtol=1e-4, atol=1e-4)
+print(has_openmp)
+"""
+)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ["gcc", "clang"])
+def test_builds_with(name, c_sources, tmp_path):
+    """gcc without OpenMP (with it: the wheel above); clang with the OpenMP that it has, if it has one."""
+    compiler = shutil.which(name)
+    if compiler is None:
+        pytest.skip(f"{name} is not installed")
+    if name == "gcc":
+        wrapper = tmp_path / "cc"
+        wrapper.write_text(WITHOUT_OPENMP.format(compiler=compiler))
+        wrapper.chmod(0o755)
+        compiler = str(wrapper)
+    probe = (compiler, "-fopenmp", "-x", "c", "-", "-o", str(tmp_path / "probe"))
+    program = b"#include <omp.h>\nint main(void) { return !omp_get_max_threads(); }"
+    openmp = subprocess.run(probe, input=program, capture_output=True, check=False).returncode == 0
+    assert not (openmp and name == "gcc")
+    library = tmp_path / "library"
+    command = ["build", "--build-base", str(tmp_path / "build"), "--build-lib", str(library), "--parallel", "2"]
+    built = run(
+        sys.executable, "setup.py", "--quiet", *command, cwd=c_sources, CC=compiler, CFLAGS="-Werror=unused-function"
+    )
+    assert built.returncode == 0, built.stderr[-3000:]
+    assert ("has no OpenMP" in built.stderr) is not openmp
+    result = run(sys.executable, "-c", CHECK, cwd=tmp_path, PYTHONPATH=str(library))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == [str(library / "pytagi_ddp/__init__.py"), str(openmp)]
+
+
+@pytest.mark.parametrize(
+    ("compiler", "what"),
+    [
+        ("/no/such/gcc", "there is no C compiler that works (/no/such/gcc was tried): install one"),
+        ("false", "there is no C compiler that works (false was tried): install one"),
+        ("{folder}/without_headers", "the C headers of Python"),
+    ],
+)
+def test_the_first_line_says_what_to_install(tmp_path, compiler, what):
+    script = tmp_path / "without_headers"
+    script.write_text("#!/bin/sh\n! grep -q Python.h\n")
+    script.chmod(0o755)
+    command = (sys.executable, "setup.py", "bdist_wheel")
+    done = run(*command, cwd=ROOT, CC=compiler.format(folder=tmp_path))
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"pytagi_ddp cannot be compiled: {what}") and "apt install" in done.stderr
+    assert done.stdout == "" and done.stderr.count("\n") == 1
+
+
 def test_unbuilt_tree_names_the_build_command(tmp_path):
     tree = source_tree(tmp_path)
     result = run(sys.executable, "-c", STEP, cwd=tree, PYTHONPATH=str(tree))

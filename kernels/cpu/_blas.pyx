@@ -20,6 +20,18 @@ cdef extern from "bfloat16.h" nogil:
     void bfloat16_product(bint ta, bint tb, int m, int n, int k, const float* a, long lda, const float* b, long ldb,
                           float beta, float* c, long ldc)
 
+cdef extern from *:
+    """
+    #ifdef _OPENMP
+    enum { HAS_OPENMP = 1 };
+    #else
+    enum { HAS_OPENMP = 0 };
+    #endif
+    """
+    enum: HAS_OPENMP
+
+has_openmp = bool(HAS_OPENMP)  # without, loops over tiles run on one thread
+
 cdef enum:
     SMALL = 1000000
 
