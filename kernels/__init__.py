@@ -57,7 +57,7 @@ def _mixed(package: ModuleType) -> SimpleNamespace:
     if reason:
         raise RuntimeError(f'precision "mixed" cannot be used: {reason}; keep "float32"')
     modules = {name: getattr(package, name) for name in package.__all__}
-    for name in ("linear", "conv2d"):
+    for name in ("linear", "conv2d", "convtranspose2d"):
         forward, backward = (partial(getattr(modules[name], way), mixed=True) for way in ("forward", "backward"))
         modules[name] = SimpleNamespace(forward=forward, backward=backward)
     return SimpleNamespace(**modules)

@@ -81,7 +81,7 @@ class Linear(Protocol):
     ) -> None: ...
 
 
-class Conv2d(Protocol):
+class Convolution(Protocol):
     def forward(self, x: State, weights: Tensor, bias: Tensor | None, out: State, stride: int, pad: int) -> None: ...
     def backward(
         self,
@@ -192,7 +192,8 @@ class Kernels(Protocol):
     activation: Activation
     array: ArrayFunctions
     batch_norm: BatchNorm
-    conv2d: Conv2d
+    conv2d: Convolution
+    convtranspose2d: Convolution
     elementwise: Elementwise
     graph: Graph
     layer_norm: LayerNorm

@@ -1,18 +1,19 @@
 # cython: cdivision=True
-"""Deltas of a convolution's input.
+"""Sums at the inputs of a convolution, each over the windows that it is in: the adjoint. See _conv2d_product.pyx.
 
-For the pixels of one phase of the stride they are a convolution, with stride 1, of the output's deltas by flipped
-weights. So they are gathered like the forward pass, and each is written once. The other way, a product whose result
-is scattered over the pixels, handles C elements per tap and *output* position instead of O per tap and *input*
+For the pixels of one phase of the stride they are a convolution, with stride 1, of what is at the outputs by flipped
+weights. So they are gathered like the sums at the outputs, and each is written once. The other way, a product whose
+result is scattered over the pixels, handles C elements per tap and *output* position instead of O per tap and *input*
 position, and each of them twice; it wins where the map shrinks or the channels grow much.
 """
 
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
-from pytagi_ddp.kernels.cpu._blas cimport (Grid, Product, best_grid, cut, fill_rows, panel_width, product, square,
-                                             times_jacobian, times_panels)
-from pytagi_ddp.kernels.cpu._patches cimport COLUMNS, ROWS, Patches, chunk_of, gather, positions_of, scatter
-from pytagi_ddp.kernels.cpu._winograd cimport MEAN, SQUARE, Convolution, convolve, tiles_of, winograd, winograd_size
+from pytagi_ddp.kernels.cpu._blas cimport (Grid, Product, best_grid, cut, fill_rows, panel_width, product,
+                                             square, times_jacobian)
+from pytagi_ddp.kernels.cpu._conv2d_product cimport Factors, Finish, add_block, squares, winograd_tile
+from pytagi_ddp.kernels.cpu._patches cimport COLUMNS, ROWS, Patches, chunk_of, positions_of, scatter
+from pytagi_ddp.kernels.cpu._winograd cimport winograd, winograd_size
 
 
 cdef inline int phase_taps(int kernel, int stride, int pad, int phase) noexcept nogil:
@@ -21,37 +22,36 @@ cdef inline int phase_taps(int kernel, int stride, int pad, int phase) noexcept 
 
 
 cdef bint scatters(const Patches* image, int O, int tiles) noexcept nogil:
-    """Which of the two ways to the input's deltas: see the top of this file."""
+    """Which of the two ways: see the top of this file."""
     cdef long pixels = <long>image.batch * image.height * image.width
     return image.batch >= tiles and (2 * positions_of(image) * image.channels * image.stride * image.stride
                                      < pixels * O)
 
 
 cdef size_t state_size(const Patches* image, int O, int tiles) noexcept nogil:
-    """Scratch of one thread for its deltas of the input."""
+    """Scratch of one thread."""
     cdef int s = image.stride, taps = image.kernel_height * image.kernel_width, C = image.channels
     cdef size_t columns = max(COLUMNS, 16 * taps)
     if winograd(image, O):
         return winograd_size(O, C)
     if scatters(image, O, tiles):
-        return columns * <size_t>(ROWS + 2 * O)
+        return columns * <size_t>(ROWS + 3 * O) + ROWS * <size_t>O
     cdef long rows = <long>image.batch * ((image.height + s - 1) // s) * ((image.width + s - 1) // s)
     cdef Grid grid = best_grid(rows, C, tiles)
     cdef size_t results = 0 if s == 1 else 2 * (rows // grid.row_parts + 16) * <size_t>(C // grid.column_parts + 16)
-    return columns * <size_t>(ROWS + 2 * (C // grid.column_parts + 16)) + results
+    return columns * <size_t>(ROWS + 3 * (C // grid.column_parts + 16)) + results
 
 
-cdef void state_tile(Product multiply_var, const Patches* image, const float* delta_mu, const float* delta_var,
-                     const float* w_mu, const float* jcb, float* in_mu, float* in_var, int O, int tile, int tiles,
-                     float* scratch) noexcept nogil:
+cdef void state_tile(Product multiply_var, const Patches* image, const Factors* f, const Finish* finish, float* in_mu,
+                     float* in_var, int O, int tile, int tiles, float* scratch) noexcept nogil:
     cdef int s = image.stride, y, x
     cdef Patches p
     if winograd(image, O):
-        state_winograd(multiply_var, image, delta_mu, delta_var, w_mu, jcb, in_mu, in_var, O, tile, tiles, scratch)
+        winograd_tile(multiply_var, image, f, finish, True, in_mu, in_var, O, tile, tiles, scratch)
         return
     if scatters(image, O, tiles):
-        state_scattered(multiply_var, image, delta_mu, delta_var, w_mu, jcb, in_mu, in_var, O,
-                        <long>image.batch * tile // tiles, <long>image.batch * (tile + 1) // tiles, scratch)
+        state_scattered(multiply_var, image, f, finish, in_mu, in_var, O, <long>image.batch * tile // tiles,
+                        <long>image.batch * (tile + 1) // tiles, scratch)
         return
     p.batch, p.height, p.width, p.channels, p.stride = image.batch, image.out_height, image.out_width, O, 1
     for y in range(min(s, image.height)):
@@ -62,64 +62,47 @@ cdef void state_tile(Product multiply_var, const Patches* image, const float* de
             p.kernel_width = phase_taps(image.kernel_width, s, image.left, x)
             p.left = p.kernel_width - 1 - (x + image.left) // s
             p.out_width = (image.width - x + s - 1) // s
-            state_phase(multiply_var, p, image, delta_mu, delta_var, w_mu, jcb, in_mu, in_var, y, x, tile, tiles,
-                        scratch)
+            state_phase(multiply_var, p, image, f, finish, in_mu, in_var, y, x, tile, tiles, scratch)
 
 
-cdef void state_winograd(Product multiply_var, const Patches* image, const float* delta_mu, const float* delta_var,
-                         const float* w_mu, const float* jcb, float* in_mu, float* in_var, int O, int tile, int tiles,
-                         float* scratch) noexcept nogil:
-    cdef int C = image.channels, n = tiles_of(image), i
-    cdef Grid grid = best_grid(n, C, tiles)
-    cdef Convolution jobs[2]
-    jobs[0] = Convolution(product, delta_mu, False, w_mu, NULL, MEAN, True, False, NULL, False, jcb, in_mu)
-    jobs[1] = Convolution(multiply_var, delta_var, False, w_mu, NULL, SQUARE, True, False, NULL, False, jcb, in_var)
-    for i in range(2):
-        convolve(&jobs[i], image, O, cut(n, tile // grid.column_parts, grid.row_parts),
-                 cut(n, tile // grid.column_parts + 1, grid.row_parts),
-                 cut(C, tile % grid.column_parts, grid.column_parts),
-                 cut(C, tile % grid.column_parts + 1, grid.column_parts), scratch)
-
-
-cdef void state_phase(Product multiply_var, Patches p, const Patches* image, const float* delta_mu,
-                      const float* delta_var, const float* w_mu, const float* jcb, float* in_mu, float* in_var, int y,
-                      int x, int tile, int tiles, float* block) noexcept nogil:
-    """Deltas of the pixels (y, x) modulo the stride."""
+cdef void state_phase(Product multiply_var, Patches p, const Patches* image, const Factors* f, const Finish* finish,
+                      float* in_mu, float* in_var, int y, int x, int tile, int tiles, float* block) noexcept nogil:
+    """The pixels (y, x) modulo the stride."""
     cdef int O = p.channels, C = image.channels, taps = p.kernel_height * p.kernel_width, chunk = chunk_of(O, taps)
     cdef Grid grid = best_grid(positions_of(&p), C, tiles)
-    cdef long n0 = cut(positions_of(&p), tile // grid.column_parts, grid.row_parts), n
+    cdef long n0 = cut(positions_of(&p), tile // grid.column_parts, grid.row_parts), n, at
     cdef long n1 = cut(positions_of(&p), tile // grid.column_parts + 1, grid.row_parts)
     cdef int c0 = cut(C, tile % grid.column_parts, grid.column_parts)
     cdef int c1 = cut(C, tile % grid.column_parts + 1, grid.column_parts)
-    cdef int width = c1 - c0, stride = C, o, o1, columns, rows
+    cdef int width = c1 - c0, stride = C, o, o1, rows
+    cdef long size = <long>taps * chunk * width
     cdef float* w = block + <long>ROWS * taps * chunk
-    cdef float* w2 = w + <long>taps * chunk * width
+    cdef float* w2s = w + size
+    cdef float* s = w2s + size
     cdef float* mean = in_mu + n0 * C + c0
     cdef float* var = in_var + n0 * C + c0
+    cdef bint start = finish.start_mu != NULL
     if image.stride > 1:  # the pixels are not side by side
-        mean = w2 + <long>taps * chunk * width
+        mean = s + size
         var = mean + (n1 - n0) * width
         stride = width
     for o from 0 <= o < O by chunk:
         o1 = min(o + chunk, O)
-        columns = (o1 - o) * taps
-        pack_channels(w_mu, w, image, &p, y, x, o, o1, c0, c1)
-        square(w, w2, <long>columns * width)
+        pack_channels(f.w, w, image, &p, y, x, o, o1, c0, c1)
+        if f.w_var:
+            pack_channels(f.w_var, s, image, &p, y, x, o, o1, c0, c1)
+        squares(f, w, s, w2s, <long>(o1 - o) * taps * width)
         for n from n0 <= n < n1 by ROWS:
             rows = min(ROWS, n1 - n)
-            if taps == 0:  # the kernel steps over these pixels
-                fill_rows(mean + (n - n0) * stride, stride, NULL, rows, width)
-                fill_rows(var + (n - n0) * stride, stride, NULL, rows, width)
-            else:
-                p.x = <float*>delta_mu
-                gather(&p, n, rows, o, o1, block)
-                times_panels(product, block, rows, columns, w, width, o > 0, mean + (n - n0) * stride, stride)
-                p.x = <float*>delta_var
-                gather(&p, n, rows, o, o1, block)
-                times_panels(multiply_var, block, rows, columns, w2, width, o > 0, var + (n - n0) * stride, stride)
+            at = (n - n0) * stride
+            if o == 0 and (start or taps == 0):  # without taps, the kernel steps over these pixels
+                fill_rows(mean + at, stride, finish.start_mu + c0 if start else NULL, rows, width)
+                fill_rows(var + at, stride, finish.start_var + c0 if start else NULL, rows, width)
+            if taps:
+                add_block(multiply_var, f, &p, n, rows, o, o1, block, w, s, w2s, width, start or o > 0, mean + at,
+                          var + at, stride)
             if o1 == O:
-                place(&p, image, mean + (n - n0) * stride, var + (n - n0) * stride, stride, jcb, in_mu, in_var, n,
-                      rows, y, x, c0, c1)
+                place(&p, image, mean + at, var + at, stride, finish.jcb, in_mu, in_var, n, rows, y, x, c0, c1)
 
 
 cdef void pack_channels(const float* w_mu, float* out, const Patches* image, const Patches* p, int y, int x, int o0,
@@ -158,33 +141,47 @@ cdef void place(const Patches* p, const Patches* image, const float* mean, const
             times_jacobian(in_mu + pixel, in_var + pixel, jcb + pixel, c1 - c0)
 
 
-cdef void state_scattered(Product multiply_var, const Patches* image, const float* delta_mu, const float* delta_var,
-                          const float* w_mu, const float* jcb, float* in_mu, float* in_var, int O, int b0, int b1,
-                          float* block) noexcept nogil:
-    """Deltas of images b0:b1, by adding up what each output position sends to its taps."""
+cdef void state_scattered(Product multiply_var, const Patches* image, const Factors* f, const Finish* finish,
+                          float* in_mu, float* in_var, int O, int b0, int b1, float* block) noexcept nogil:
+    """Images b0:b1, by adding up what each output position sends to its taps."""
     cdef Patches p = image[0]
     cdef int C = p.channels, taps = p.kernel_height * p.kernel_width, chunk = chunk_of(C, taps), c, c1, columns, rows
-    cdef int area = p.out_height * p.out_width, o, i, tap
-    cdef long at = <long>b0 * p.height * p.width * C, size = <long>(b1 - b0) * p.height * p.width * C, n
+    cdef int area = p.out_height * p.out_width
+    cdef long at = <long>b0 * p.height * p.width * C, pixels = <long>(b1 - b0) * p.height * p.width, n
     cdef float* w = block + <long>ROWS * taps * chunk
-    cdef float* w2 = w + <long>O * taps * chunk
-    memset(in_mu + at, 0, size * sizeof(float))
-    memset(in_var + at, 0, size * sizeof(float))
+    cdef float* w2s = w + <long>O * taps * chunk
+    cdef float* s = w2s + <long>O * taps * chunk
+    cdef float* x2 = s + <long>O * taps * chunk
+    fill_rows(in_mu + at, C, finish.start_mu, pixels, C)
+    fill_rows(in_var + at, C, finish.start_var, pixels, C)
     for c from 0 <= c < C by chunk:
         c1 = min(c + chunk, C)
         columns = (c1 - c) * taps
-        for o in range(O):
-            for i in range(c1 - c):
-                for tap in range(taps):
-                    w[<long>o * columns + tap * (c1 - c) + i] = w_mu[(<long>o * C + c + i) * taps + tap]
-        square(w, w2, <long>O * columns)
+        pack_taps(f.w, w, O, C, taps, c, c1)
+        if f.w_var:
+            pack_taps(f.w_var, s, O, C, taps, c, c1)
+        squares(f, w, s, w2s, <long>O * columns)
         for n from b0 * area <= n < b1 * area by ROWS:
             rows = min(ROWS, b1 * area - n)
-            product(False, False, rows, columns, O, delta_mu + n * O, O, w, columns, 0, block, columns)
+            product(False, False, rows, columns, O, f.x + n * O, O, w, columns, 0, block, columns)
             p.x = in_mu
             scatter(&p, n, rows, c, c1, block)
-            multiply_var(False, False, rows, columns, O, delta_var + n * O, O, w2, columns, 0, block, columns)
             p.x = in_var
+            if f.w_var:
+                square(f.x + n * O, x2, <long>rows * O)
+                multiply_var(False, False, rows, columns, O, x2, O, s, columns, 0, block, columns)
+            if f.x_var:
+                multiply_var(False, False, rows, columns, O, f.x_var + n * O, O, w2s, columns, f.w_var != NULL, block,
+                             columns)
             scatter(&p, n, rows, c, c1, block)
-    if jcb:
-        times_jacobian(in_mu + at, in_var + at, jcb + at, size)
+    if finish.jcb:
+        times_jacobian(in_mu + at, in_var + at, finish.jcb + at, pixels * C)
+
+
+cdef void pack_taps(const float* w, float* out, int O, int C, int taps, int c0, int c1) noexcept nogil:
+    """w[:, c0:c1, taps] to (outputs, taps, channels)."""
+    cdef int o, i, tap, chunk = c1 - c0
+    for o in range(O):
+        for i in range(chunk):
+            for tap in range(taps):
+                out[(<long>o * taps + tap) * chunk + i] = w[(<long>o * C + c0 + i) * taps + tap]

@@ -1,5 +1,9 @@
 # cython: cdivision=True
-"""Sums over batch and positions from which the weight deltas of a convolution are made."""
+"""Sums over batch and positions from which the weight deltas of a convolution are made.
+
+A convolution has units at its inputs and deltas at its outputs: g = sum d x, h = sum d_var x^2. A transposed one is its
+adjoint, so there the deltas are in the image and the units at the outputs: g = sum d x, h = sum d^2 x_var.
+"""
 
 from libc.string cimport memcpy, memset
 
@@ -48,22 +52,22 @@ cdef size_t weight_size(const Patches* p, int O) noexcept nogil:
     return ROWS * <size_t>(channels_of(p, O) * taps_of(p, O) + panel_width())
 
 
-cdef void weight_tile(Product multiply_var, const Patches* patches, const float* delta_mu, const float* delta_var,
-                      float* g_w, float* h_w, float* g_b, float* h_b, bint accumulate, int O, int tile, int tiles,
-                      int slices, float* totals, float* block) noexcept nogil:
-    """Sums for a slice of the channels over a share of the positions; with channel 0, those of the bias."""
+cdef void weight_tile(Product multiply_var, const Patches* patches, const Terms* terms, float* g_w, float* h_w,
+                      float* g_b, float* h_b, bint accumulate, int O, int tile, int tiles, int slices, float* totals,
+                      float* block) noexcept nogil:
+    """Sums for a slice of the channels over a share of the positions; with channel 0, those of the bias, if any."""
     cdef int C = patches.channels, chunk = channels_of(patches, O), c, end
     cdef int c0 = cut(C, tile % slices, slices), c1 = cut(C, tile % slices + 1, slices)
     cdef long n = positions_of(patches), n0, n1
     cdef bint alone = slices == tiles
     cdef float* g = totals + 2 * O
     cdef float* h
-    if c0 == 0:
+    if c0 == 0 and g_b:
         n0, n1 = cut(n, tile // slices, tiles // slices), cut(n, tile // slices + 1, tiles // slices)
         memset(totals, 0, 2 * O * sizeof(float))
-        sum_rows(delta_mu + n0 * O, O, totals, n1 - n0, O)
-        sum_rows(delta_var + n0 * O, O, totals + O, n1 - n0, O)
-        if alone and g_b:
+        sum_rows(terms.out + n0 * O, O, totals, n1 - n0, O)
+        sum_rows(terms.out_var + n0 * O, O, totals + O, n1 - n0, O)
+        if alone:
             put(totals, g_b, O, accumulate)
             put(totals + O, h_b, O, accumulate)
     if winograd(patches, O):
@@ -75,9 +79,13 @@ cdef void weight_tile(Product multiply_var, const Patches* patches, const float*
         if n0 == n1:
             memset(g, 0, 2 * (h - g) * sizeof(float))
         elif winograd(patches, O):
-            add_tiles(multiply_var, patches, delta_mu, delta_var, O, c, end, n0, n1, g, h, block)
+            add_tiles(product, patches, terms.image, False, terms.out, False, O, c, end, n0, n1, g, block)
+            if terms.image_var:
+                add_tiles(multiply_var, patches, terms.image_var, False, terms.out, True, O, c, end, n0, n1, h, block)
+            else:
+                add_tiles(multiply_var, patches, terms.image, True, terms.out_var, False, O, c, end, n0, n1, h, block)
         else:
-            add_patches(multiply_var, patches, delta_mu, delta_var, O, c, end, n0, n1, g, h, block)
+            add_patches(multiply_var, patches, terms, O, c, end, n0, n1, g, h, block)
         if alone:
             unpack(patches, g, g_w, O, c, end, 0, O, accumulate)
             unpack(patches, h, h_w, O, c, end, 0, O, accumulate)
@@ -85,28 +93,40 @@ cdef void weight_tile(Product multiply_var, const Patches* patches, const float*
             g = h + (h - g)
 
 
-cdef void add_patches(Product multiply_var, const Patches* p, const float* delta_mu, const float* delta_var, int O,
-                      int c0, int c1, long n0, long n1, float* g, float* h, float* block) noexcept nogil:
+cdef void add_patches(Product multiply_var, const Patches* patches, const Terms* terms, int O, int c0, int c1, long n0,
+                      long n1, float* g, float* h, float* block) noexcept nogil:
     """g and h, each (O, taps, channels c0:c1) = the sums over positions n0:n1."""
+    cdef Patches p = patches[0]
     cdef int columns = (c1 - c0) * p.kernel_height * p.kernel_width, rows
     cdef float* panel = block + <long>ROWS * columns
     cdef long n
     for n from n0 <= n < n1 by ROWS:
         rows = min(ROWS, n1 - n)
-        gather(p, n, rows, c0, c1, block)
-        add_outer(product, delta_mu + n * O, O, block, rows, columns, n > n0, g, panel)
-        square(block, block, <long>rows * columns)
-        add_outer(multiply_var, delta_var + n * O, O, block, rows, columns, n > n0, h, panel)
+        p.x = <float*>terms.image
+        gather(&p, n, rows, c0, c1, block)
+        add_outer(product, terms.out + n * O, False, O, block, rows, columns, n > n0, g, panel)
+        if terms.image_var:
+            p.x = <float*>terms.image_var
+            gather(&p, n, rows, c0, c1, block)
+            add_outer(multiply_var, terms.out + n * O, True, O, block, rows, columns, n > n0, h, panel)
+        else:
+            square(block, block, <long>rows * columns)
+            add_outer(multiply_var, terms.out_var + n * O, False, O, block, rows, columns, n > n0, h, panel)
 
 
-cdef void add_outer(Product multiply, const float* delta, int O, const float* block, int rows, int columns, float beta,
-                    float* sums, float* panel) noexcept nogil:
-    """sums (O, columns) = delta^T block + beta sums."""
+cdef void add_outer(Product multiply, const float* out, bint squared, int O, const float* block, int rows, int columns,
+                    float beta, float* sums, float* panel) noexcept nogil:
+    """sums (O, columns) = out^T block + beta sums; squared: of out^2."""
     cdef int o, width, limit = panel_width()
+    cdef const float* factor
     for o from 0 <= o < O by limit:
         width = min(limit, O - o)
-        multiply(True, False, width, columns, rows, packed(delta + o, O, rows, width, panel), width, block, columns,
-                beta, sums + <long>o * columns, columns)
+        factor = packed(out + o, O, rows, width, panel)
+        if squared:
+            square(factor, panel, <long>rows * width)
+            factor = panel
+        multiply(True, False, width, columns, rows, factor, width, block, columns, beta, sums + <long>o * columns,
+                 columns)
 
 
 cdef inline void put(const float* x, float* out, int n, bint accumulate) noexcept nogil:

@@ -4,7 +4,8 @@ from pytagi_ddp.kernels.cpu._patches cimport Patches
 
 cdef int winograd_chunk(int C, int O) noexcept nogil
 cdef size_t winograd_weight_size(int C, int O) noexcept nogil
-cdef void add_tiles(Product multiply_var, const Patches* p, const float* delta_mu, const float* delta_var, int O,
-                    int c0, int c1, int t0, int t1, float* g, float* h, float* scratch) noexcept nogil
+cdef void add_tiles(Product multiply, const Patches* p, const float* image, bint image_squared, const float* delta,
+                    bint delta_squared, int O, int c0, int c1, int t0, int t1, float* sums,
+                    float* scratch) noexcept nogil
 cdef void restore_sums(const float* sums, float* out, int C, int O, int c0, int c1, int o0, int o1,
                        bint accumulate) noexcept nogil

@@ -5,13 +5,13 @@ The gradient of an output tile's product with its deltas e with respect to the k
 the same transform of the pixels d, and 16 sums over all tiles of products with transformed deltas.
 """
 
-from pytagi_ddp.kernels.cpu._blas cimport Product, panel_width, product
+from pytagi_ddp.kernels.cpu._blas cimport Product, panel_width
 from pytagi_ddp.kernels.cpu._patches cimport Patches
 from pytagi_ddp.kernels.cpu._winograd cimport transform_tiles
 
 cdef extern from "winograd.h" nogil:
-    void transform_deltas(const float* x, size_t line, size_t pixel, int tiles, float* out, size_t stride,
-                          size_t plane, size_t channels)
+    void transform_deltas(const float* x, bint squared, size_t line, size_t pixel, int tiles, float* out,
+                          size_t stride, size_t plane, size_t channels)
     void restore_kernels(const float* m, size_t plane, bint more, float* out)
 
 cdef enum:
@@ -30,23 +30,23 @@ cdef size_t winograd_weight_size(int C, int O) noexcept nogil:
     return 16 * (TILES * <size_t>(winograd_chunk(C, O) + panel_width()) + 2 * PAD)
 
 
-cdef void add_tiles(Product multiply_var, const Patches* p, const float* delta_mu, const float* delta_var, int O,
-                    int c0, int c1, int t0, int t1, float* g, float* h, float* scratch) noexcept nogil:
-    """g and h, each (16, O, c1 - c0) = the transformed sums over tiles t0:t1."""
+cdef void add_tiles(Product multiply, const Patches* p, const float* image, bint image_squared, const float* delta,
+                    bint delta_squared, int O, int c0, int c1, int t0, int t1, float* sums,
+                    float* scratch) noexcept nogil:
+    """sums (16, O, c1 - c0) = the transformed sums over tiles t0:t1 of delta and image, or of their squares."""
     cdef int t, tiles, width = c1 - c0
     cdef float* d = scratch + 16 * (TILES * <size_t>panel_width() + PAD)
     cdef size_t plane
     for t from t0 <= t < t1 by TILES:
         tiles = min(TILES, t1 - t)
         plane = <size_t>tiles * width + PAD
-        transform_tiles(p.x, False, p, p.channels, c0, c1, t, tiles, d, plane)
-        add_products(product, p, delta_mu, O, width, t, tiles, t > t0, d, plane, g, scratch)
-        transform_tiles(p.x, True, p, p.channels, c0, c1, t, tiles, d, plane)
-        add_products(multiply_var, p, delta_var, O, width, t, tiles, t > t0, d, plane, h, scratch)
+        transform_tiles(image, image_squared, p, p.channels, c0, c1, t, tiles, d, plane)
+        add_products(multiply, p, delta, delta_squared, O, width, t, tiles, t > t0, d, plane, sums, scratch)
 
 
-cdef void add_products(Product multiply, const Patches* p, const float* delta, int O, int width, int first, int tiles,
-                       bint more, const float* d, size_t plane, float* sums, float* e) noexcept nogil:
+cdef void add_products(Product multiply, const Patches* p, const float* delta, bint squared, int O, int width,
+                       int first, int tiles, bint more, const float* d, size_t plane, float* sums,
+                       float* e) noexcept nogil:
     """sums (16, O, width) (+)= transformed deltas^T d."""
     cdef int o, outputs, panel = panel_width(), across = p.width // 2, done, n, i
     cdef size_t size, pixel
@@ -57,8 +57,8 @@ cdef void add_products(Product multiply, const Patches* p, const float* delta, i
         while done < tiles:
             n = min(across - (first + done) % across, tiles - done)
             pixel = <size_t>((first + done) // across) * 2 * p.width + (first + done) % across * 2
-            transform_deltas(delta + pixel * O + o, <size_t>p.width * O, O, n, e + <size_t>done * outputs, outputs,
-                             size, outputs)
+            transform_deltas(delta + pixel * O + o, squared, <size_t>p.width * O, O, n,
+                             e + <size_t>done * outputs, outputs, size, outputs)
             done += n
         for i in range(16):
             multiply(True, False, outputs, width, tiles, e + i * size, outputs, d + i * plane, width, more,

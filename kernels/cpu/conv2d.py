@@ -38,7 +38,7 @@ def forward(
     """
     b = bias or NO_TENSOR
     arrays = x.mu, x.var, weights.mu, weights.var, b.mu, b.var, out.mu, out.var
-    call(_conv2d.forward, *arrays, stride, pad, get_threads(), mixed)
+    call(_conv2d.forward, *arrays, stride, pad, False, get_threads(), mixed)
 
 
 def backward(
@@ -71,4 +71,4 @@ def backward(
     b, into = bias or NO_TENSOR, in_delta or NO_DELTA
     inputs = x.mu, x.jcb, delta.mu, delta.var, weights.mu
     outputs = into.mu, into.var, weights.delta_mu_sum, weights.delta_var_sum, b.delta_mu_sum, b.delta_var_sum
-    call(_conv2d.backward, *inputs, *outputs, stride, pad, accumulate, get_threads(), mixed)
+    call(_conv2d.backward, *inputs, *outputs, stride, pad, False, accumulate, get_threads(), mixed)

@@ -80,15 +80,16 @@ VECTORISED void restore_pixels(const float *m, size_t stride, size_t plane, int 
         }
 }
 
-/* A e A^T of the 2 x 2 pixels of each tile; out: 16 planes. */
-VECTORISED void transform_deltas(const float *x, size_t line, size_t pixel, int tiles, float *out, size_t stride,
-                                 size_t plane, size_t channels) {
+/* A e A^T of the 2 x 2 pixels of each tile, or of their squares; out: 16 planes. */
+VECTORISED void transform_deltas(const float *x, int squared, size_t line, size_t pixel, int tiles, float *out,
+                                 size_t stride, size_t plane, size_t channels) {
     for (int tile = 0; tile < tiles; tile++, x += 2 * pixel, out += stride)
         for (size_t i = 0; i < channels; i += 16) {
             vector a[2] = {FROM(x + i), FROM(x + pixel + i)}, b[2] = {FROM(x + line + i), FROM(x + line + pixel + i)};
             vector t[4][2];
             float *target = out + i;
             for (int q = 0; q < 2; q++) {
+                if (squared) a[q] *= a[q], b[q] *= b[q];
                 t[0][q] = a[q];
                 t[1][q] = a[q] + b[q];
                 t[2][q] = a[q] - b[q];

@@ -10,6 +10,7 @@ __all__ = [
     "array",
     "batch_norm",
     "conv2d",
+    "convtranspose2d",
     "elementwise",
     "graph",
     "layer_norm",

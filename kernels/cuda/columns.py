@@ -6,14 +6,16 @@ read in one piece. Every sum is a tree of fixed shape: the same input gives the 
 
 import numpy as np
 
+from pytagi_ddp.kernels.cuda.array import workspace
 from pytagi_ddp.kernels.cuda.compile import blocks, cuda, device, float32, floats, int32, kernel
 from pytagi_ddp.kernels.cuda.geometry import block_size
 from pytagi_ddp.kernels.formulas.normalize import input_deltas, weight_summands
-from pytagi_ddp.kernels.tensors import Array, Tensor
+from pytagi_ddp.kernels.tensors import Array, Delta, Tensor
 
 THREADS = block_size(256)
 LANES = THREADS // 32 if THREADS > 32 else 4
 WIDTH = THREADS // LANES
+ROWS = 64 * LANES  # of one block of `sum_columns`
 ZERO = np.float32(0)
 
 
@@ -108,8 +110,9 @@ def _add_partials(partial, g_w, h_w, g_b, h_b, parts, features, biased, accumula
             i = k * features + c
             gw += partial[i]
             hw += partial[plane + i]
-            gb += partial[2 * plane + i]
-            hb += partial[3 * plane + i]
+            if biased:
+                gb += partial[2 * plane + i]
+                hb += partial[3 * plane + i]
     gw, hw, gb, hb = lanes_sums(gw, hw, gb, hb, scratch)
     if c < features and lane() == 0:
         g_w[c] = g_w[c] + gw if accumulate else gw
@@ -122,9 +125,38 @@ def _add_partials(partial, g_w, h_w, g_b, h_b, parts, features, biased, accumula
 def add_partials(partial: Array, accumulate: bool, weights: Tensor, bias: Tensor) -> None:
     """Sums of partial (4, parts, features) over its parts, into or onto g and h of weights, and of bias if it has any.
 
-    The planes of partial: for g and h of the weights, then of the biases.
+    The planes of partial: for g and h of the weights, then (if there are any) of the biases.
     """
     _, parts, features = partial.shape
     biased = bias.delta_mu_sum.size > 0
     grid = 1, blocks(features, WIDTH)
     _add_partials.launch(grid, partial, *weights[2:], *bias[2:], parts, features, biased, accumulate)
+
+
+@kernel(floats, floats, floats, int32, int32, int32, threads=THREADS)
+def _partial_sums(first, second, partial, rows, parts, features):
+    scratch = cuda.shared.array(THREADS, float32)
+    c = column()
+    a, b = ZERO, ZERO
+    if c < features:
+        begin = cuda.blockIdx.x * ROWS
+        for row in range(begin + lane(), min(rows, begin + ROWS), LANES):
+            a += first[row * features + c]
+            b += second[row * features + c]
+    a = lanes_sum(a, scratch)
+    b = lanes_sum(b, scratch)
+    if c < features and lane() == 0:
+        i = cuda.blockIdx.x * features + c
+        partial[i], partial[parts * features + i] = a, b
+
+
+def sum_columns(rows: Delta, bias: Tensor, accumulate: bool) -> None:
+    """g and h of a bias: sums of means and variances of (rows, features) deltas, into or onto what is there."""
+    features = bias.delta_mu_sum.size
+    n = rows.mu.size // features
+    parts = blocks(n, ROWS)
+    partial = workspace(2 * parts * features, rows.mu)[: 2 * parts * features].reshape(2, parts, features)
+    grid = parts, blocks(features, WIDTH)
+    _partial_sums.launch(grid, rows.mu, rows.var, partial, n, parts, features)
+    nothing = bias.delta_mu_sum[:0]
+    add_partials(partial, accumulate, bias, Tensor(None, None, nothing, nothing))

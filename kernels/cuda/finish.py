@@ -2,7 +2,7 @@
 
 from pytagi_ddp.kernels.cuda.compile import device, floats, int32, kernel, thread_index
 from pytagi_ddp.kernels.cuda.intrinsics import divide
-from pytagi_ddp.kernels.cuda.plan import PARAMETERS, STATE
+from pytagi_ddp.kernels.cuda.plan import STATE, TRANSPOSED, at_inputs, at_weights
 from pytagi_ddp.kernels.cuda.work import ZERO, i32, locate
 
 THREADS = 256
@@ -61,6 +61,7 @@ def make_store(kind: int, count: tuple[int, int], group: tuple[int, int], apart:
     GROUP_M, GROUP_N = group
     APART_M, APART_N = apart
     LATER = ROWS * COLUMNS - COLUMNS
+    AT_INPUTS, AT_WEIGHTS, OF_DELTAS = at_inputs(kind), at_weights(kind), kind % TRANSPOSED == STATE
 
     @device
     def store(mean, variance, row0, column0, work, sizes, parts, extra, finish, out):
@@ -68,18 +69,18 @@ def make_store(kind: int, count: tuple[int, int], group: tuple[int, int], apart:
         batch, image_h, image_w, channels_in, _, _, _, kernel_size, stride, _ = sizes
         rows, columns = work.rows, work.columns
         size = i32(rows * columns)
-        if kind == STATE:
+        if AT_INPUTS:
             size = i32(i32(i32(batch * image_h) * image_w) * columns)
         for i in range(ROWS):
             row = i32(row0 + i32(i // GROUP_M * APART_M) + i32(i % GROUP_M))
             if row < rows:
                 place, step = i32(row * columns), i32(1)  # of the row's first result, and between its results
-                if kind == STATE:
+                if AT_INPUTS:
                     phase_y, phase_x = divide(work.phase, stride)
                     image, y, x = locate(row, work.grid, image_h)
                     y, x = i32(i32(y * stride) + phase_y), i32(i32(x * stride) + phase_x)
                     place = i32(i32(i32(i32(image + y) * image_w) + x) * columns)
-                elif kind == PARAMETERS:
+                elif AT_WEIGHTS:
                     place, step = row, rows
                     if parts == i32(1):
                         place, step = parameter_place(row, i32(kernel_size * kernel_size), channels_in)
@@ -91,9 +92,9 @@ def make_store(kind: int, count: tuple[int, int], group: tuple[int, int], apart:
                         o = i32(place + i32(column * step))
                         if parts > i32(1):
                             out[0][o], out[0][i32(o + size)] = mean[j], variance[j]
-                        elif kind == STATE:
+                        elif OF_DELTAS:
                             finish_state(mean[j], variance[j], o, extra, finish[0], out[0], out[1])
-                        elif kind != PARAMETERS:
+                        elif not AT_WEIGHTS:
                             finish_forward(mean[j], variance[j], o, column, extra, finish[0], finish[1], out[0], out[1])
                         elif row < i32(i32(kernel_size * kernel_size) * channels_in):
                             finish_sum(mean[j], variance[j], o, extra, out[0], out[1])

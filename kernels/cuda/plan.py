@@ -10,6 +10,7 @@ from functools import cache
 from typing import NamedTuple
 
 FORWARD, KNOWN, STATE, PARAMETERS = range(4)  # kinds of product: see `work`
+TRANSPOSED = 4  # added to a kind: that of a transposed convolution
 DEPTH = 8  # terms of a tile, and of one mma of TF32
 MIN_PART = 64  # terms of the shortest part
 WORKSPACE = 1 << 24  # most float32 of all parts: 64 MB
@@ -18,6 +19,22 @@ TRAFFIC = 16 * 8 / 3  # terms in the time in which both moments of a part are wr
 LAUNCH = 2e7  # terms in the time that one more kernel takes
 MULTIPROCESSORS = 132
 LATENCY = 0.2  # of the time of a full wave, which an almost empty one takes as well
+
+
+def at_inputs(kind: int) -> bool:
+    """Whether the sums of a kind of product are those at the inputs of a convolution."""
+    return kind in (STATE, FORWARD + TRANSPOSED, KNOWN + TRANSPOSED)
+
+
+def at_weights(kind: int) -> bool:
+    """Whether they are those of the weights; else they are those at the outputs."""
+    return kind % TRANSPOSED == PARAMETERS
+
+
+def uncertain(kind: int) -> tuple[bool, bool]:
+    """Whether the image operand and the matrix operand of a kind of product have variances."""
+    image = kind % TRANSPOSED in (FORWARD, STATE) or kind == PARAMETERS + TRANSPOSED
+    return image, not (kind % TRANSPOSED == STATE or kind == PARAMETERS + TRANSPOSED)
 
 
 class Tile(NamedTuple):
@@ -96,10 +113,10 @@ def plan(kind: int, sizes: Sizes, speeds: tuple[tuple[Tile, Speed], ...], ones: 
         raise ValueError(f"a layer of {s} has an array of 2^31 elements or more: use a smaller batch")
     rows, columns, depth = positions_out, s.channels_out, taps * s.channels_in
     results = rows * columns
-    if kind == PARAMETERS:
+    if at_weights(kind):
         rows, depth = depth + ones, positions_out
         results = rows * columns
-    elif kind == STATE:
+    elif at_inputs(kind):
         phases = s.stride**2
         rows = s.batch * _ceil(s.image_h, s.stride) * _ceil(s.image_w, s.stride)
         columns, depth = s.channels_in, _ceil(s.kernel_size, s.stride) ** 2 * s.channels_out

@@ -10,7 +10,7 @@ from pytagi_ddp.kernels.cuda.compile import ALIGN, Kernel, cuda, float32, floats
 from pytagi_ddp.kernels.cuda.finish import make_store
 from pytagi_ddp.kernels.cuda.gather import advance, gather4, matrix4
 from pytagi_ddp.kernels.cuda.intrinsics import divide, load4, store1, store4
-from pytagi_ddp.kernels.cuda.plan import DEPTH, FORWARD, PARAMETERS, STATE, Tile
+from pytagi_ddp.kernels.cuda.plan import DEPTH, Tile, at_inputs, at_weights, uncertain
 from pytagi_ddp.kernels.cuda.work import ZERO, assign, i32, locate, move, origin_of
 
 PAD = 4  # numbers between the rows of shared memory: spreads transposed stores over the banks
@@ -26,9 +26,10 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
     """
     BM, BN, TM, TN = tile
     THREADS = tile.threads
-    K_LAST = kind != PARAMETERS  # k runs along the memory of x
-    W_K_LAST = kind not in (STATE, PARAMETERS)
-    TWO_X, TWO_W = kind in (FORWARD, STATE), kind != STATE  # whether the operand has a variance
+    AT_INPUTS, AT_WEIGHTS = at_inputs(kind), at_weights(kind)
+    K_LAST = not AT_WEIGHTS  # k runs along the memory of x
+    W_K_LAST = not (AT_INPUTS or AT_WEIGHTS)
+    TWO_X, TWO_W = uncertain(kind)  # whether the operand has a variance
     LX, LW = BM + PAD, BN + PAD
     SX, SW = DEPTH * LX, DEPTH * LW
     VAR_X, VAR_W = 2 * SX, 2 * SW  # from a mean to its variance in shared memory
@@ -41,7 +42,7 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
     FOURS_W = DEPTH // 4 if W_K_LAST else BN // 4
     ROWS_X, ROWS_W = THREADS // FOURS_X, THREADS // FOURS_W  # rows that all threads fetch at once
     NX, NW = FETCH_X // 4, FETCH_W // 4
-    SIGN = i32(-1 if kind == STATE else 1)
+    SIGN = i32(-1 if AT_INPUTS else 1)
 
     store = make_store(kind, (TM, TN), (4, 4), (APART_M, APART_N))
 
@@ -71,7 +72,7 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
         thread = i32(cuda.threadIdx.x)
 
         sizes = batch, image_h, image_w, channels_in, out_h, out_w, channels_out, kernel_size, stride, pad
-        work = assign(kind, BM, BN, DEPTH, sizes, part, ones)
+        work = assign(AT_INPUTS, AT_WEIGHTS, BM, BN, DEPTH, sizes, part, ones)
         if work.row0 >= work.rows:
             return
         view, grid = work.view, work.grid
@@ -131,10 +132,10 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
                         for i in range(TM):
                             s = i * TN + j
                             mean[s] += x[i] * w[j]
-                            if kind == FORWARD:
+                            if TWO_X and TWO_W:
                                 variance[s] += x2[i] * (w[j] * w[j] + w2[j])
                                 variance[s] += (x[i] * x[i]) * w2[j]
-                            elif kind == STATE:
+                            elif TWO_X:
                                 variance[s] += x2[i] * (w[j] * w[j])
                             else:
                                 variance[s] += (x[i] * x[i]) * w2[j]
@@ -151,12 +152,16 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
                     else:
                         o, e = i32(half * i32(SX) + i32(i32(row_x + i32(n * ROWS_X)) * i32(LX)) + along_x), 4 * n
                         store4(shared_x, o, next_x[e], next_x[e + 1], next_x[e + 2], next_x[e + 3])
+                        if TWO_X:
+                            o = i32(o + i32(VAR_X))
+                            store4(shared_x, o, next_x2[e], next_x2[e + 1], next_x2[e + 2], next_x2[e + 3])
                 for n in range(NW):
                     if W_K_LAST:
                         o = i32(half * i32(SW) + i32(along_w * i32(LW)) + row_w + i32(n * ROWS_W))
                         for e in range(4):
                             store1(shared_w, i32(o + i32(e * LW)), next_w[4 * n + e])
-                            store1(shared_w, i32(o + i32(VAR_W + e * LW)), next_w2[4 * n + e])
+                            if TWO_W:
+                                store1(shared_w, i32(o + i32(VAR_W + e * LW)), next_w2[4 * n + e])
                     else:
                         o, e = i32(half * i32(SW) + i32(i32(row_w + i32(n * ROWS_W)) * i32(LW)) + along_w), 4 * n
                         store4(shared_w, o, next_w[e], next_w[e + 1], next_w[e + 2], next_w[e + 3])

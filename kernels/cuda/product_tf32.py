@@ -14,7 +14,7 @@ from pytagi_ddp.kernels.cuda.compile import ALIGN, Kernel, cuda, device, float32
 from pytagi_ddp.kernels.cuda.finish import make_store
 from pytagi_ddp.kernels.cuda.gather import advance, send4, send_matrix4
 from pytagi_ddp.kernels.cuda.intrinsics import copy_commit, copy_wait, divide, load1, mma_tf32
-from pytagi_ddp.kernels.cuda.plan import DEPTH, FORWARD, PARAMETERS, STATE
+from pytagi_ddp.kernels.cuda.plan import DEPTH, at_inputs, at_weights, uncertain
 from pytagi_ddp.kernels.cuda.work import ZERO, assign, i32, locate, move, origin_of
 
 STAGES = 3  # one multiplied, one awaited, one on its way
@@ -41,9 +41,10 @@ def make_product(kind: int, tile: WarpTile, name: str) -> Kernel:
     """Same grid and arguments as `product_fp32.make_product`."""
     BM, BN, WM, WN = tile
     THREADS = tile.threads
-    K_LAST = kind != PARAMETERS
-    W_K_LAST = kind not in (STATE, PARAMETERS)
-    TWO_X, TWO_W = kind in (FORWARD, STATE), kind != STATE
+    AT_INPUTS, AT_WEIGHTS = at_inputs(kind), at_weights(kind)
+    K_LAST = not AT_WEIGHTS
+    W_K_LAST = not (AT_INPUTS or AT_WEIGHTS)
+    TWO_X, TWO_W = uncertain(kind)
     LX, LW = (DEPTH if K_LAST else BM + PAD), (DEPTH if W_K_LAST else BN + PAD)
     SX, SW = (BM * LX if K_LAST else DEPTH * LX), (BN * LW if W_K_LAST else DEPTH * LW)
     VAR_X, VAR_W = STAGES * SX, STAGES * SW  # from a mean to its variance in shared memory
@@ -56,7 +57,7 @@ def make_product(kind: int, tile: WarpTile, name: str) -> Kernel:
     ROWS_X, ROWS_W = THREADS // FOURS_X, THREADS // FOURS_W
     NX, NW = BM * DEPTH // 4 // THREADS, BN * DEPTH // 4 // THREADS
     STEP_X, STEP_W = (DEPTH if K_LAST else 1), (DEPTH if W_K_LAST else 1)  # in shared memory, between rows, columns
-    SIGN = i32(-1 if kind == STATE else 1)
+    SIGN = i32(-1 if AT_INPUTS else 1)
 
     @device
     def multiply(sums, i, j, a, b):
@@ -91,7 +92,7 @@ def make_product(kind: int, tile: WarpTile, name: str) -> Kernel:
         thread = i32(cuda.threadIdx.x)
 
         sizes = batch, image_h, image_w, channels_in, out_h, out_w, channels_out, kernel_size, stride, pad
-        work = assign(kind, BM, BN, DEPTH, sizes, part, ones)
+        work = assign(AT_INPUTS, AT_WEIGHTS, BM, BN, DEPTH, sizes, part, ones)
         if work.row0 >= work.rows:
             return
         view, grid = work.view, work.grid
@@ -188,7 +189,7 @@ def make_product(kind: int, tile: WarpTile, name: str) -> Kernel:
                         multiply(mean, i, j, x, w)
                         if TWO_X:
                             multiply(variance, i, j, x2, ww)
-                        if kind != STATE:
+                        if TWO_W:
                             multiply(variance, i, j, xx, w2)
                 stage = i32(stage + i32(1)) if stage < i32(STAGES - 1) else i32(0)
             t = i32(t + i32(1))

@@ -17,7 +17,20 @@ from pytagi_ddp.kernels.cuda import product_fp32, product_tf32
 from pytagi_ddp.kernels.cuda.array import SIMULATOR, compute_capability, device_of, workspace
 from pytagi_ddp.kernels.cuda.compile import Kernel, blocks
 from pytagi_ddp.kernels.cuda.finish import THREADS, sum_forward, sum_parameters, sum_state
-from pytagi_ddp.kernels.cuda.plan import FORWARD, KNOWN, PARAMETERS, STATE, Plan, Sizes, Speed, Tile, plan
+from pytagi_ddp.kernels.cuda.plan import (
+    FORWARD,
+    KNOWN,
+    PARAMETERS,
+    STATE,
+    TRANSPOSED,
+    Plan,
+    Sizes,
+    Speed,
+    Tile,
+    at_inputs,
+    at_weights,
+    plan,
+)
 from pytagi_ddp.kernels.cuda.product_tf32 import WarpTile
 
 LARGE, SMALL = Tile(128, 64, 8, 8), Tile(32, 32, 4, 4)
@@ -29,6 +42,7 @@ if SIMULATOR:  # where time goes by the thread, and padding counts
     SPEEDS = TF32_SPEEDS = {TINY: Speed(16, 1.0)}
 
 _NAMES = {FORWARD: "forward", KNOWN: "known", STATE: "state", PARAMETERS: "parameters"}
+_NAMES |= {kind + TRANSPOSED: f"transposed_{name}" for kind, name in _NAMES.items()}
 FP32 = {
     (kind, tile): product_fp32.make_product(kind, tile, f"{name}_fp32_{tile.rows}x{tile.columns}")
     for kind, name in _NAMES.items()
@@ -72,6 +86,7 @@ def multiply(
     """One product of `work`, both moments.
 
     Args:
+        kind: of `work`; sizes: of the layer, or of the convolution that a transposed one is the adjoint of.
         image, matrix: (mean, variance or None) of the operands.
         finish: FORWARD, KNOWN: (b_mu, b_var); STATE: (jcb, None); PARAMETERS: (g_b, h_b); or (None, None).
         out: (mean, variance).
@@ -81,8 +96,9 @@ def multiply(
     how = plan_of(kind, sizes, image[0], kind == PARAMETERS and finish[0] is not None)
     if how.rows == 0 or how.columns == 0:
         return
-    along_x = sizes.channels_out if kind == STATE else sizes.channels_in
-    along_w = sizes.channels_in * sizes.kernel_size**2 if kind in (FORWARD, KNOWN) else how.columns
+    along_x = sizes.channels_out if at_inputs(kind) else sizes.channels_in
+    at_outputs = not (at_inputs(kind) or at_weights(kind))
+    along_w = sizes.channels_in * sizes.kernel_size**2 if at_outputs else how.columns
     wide_x = along_x % 4 == 0 and aligned(*image)
     wide_w = along_w % 4 == 0 and aligned(*matrix)
     operands = [image[0] if a is None else a for a in (*image, *matrix, *finish)]
@@ -95,9 +111,9 @@ def multiply(
     if how.parts == 1:
         return
     grid, head = blocks(how.results, THREADS), (scratch, how.results, how.parts)
-    if kind == STATE:
+    if kind % TRANSPOSED == STATE:
         sum_state.launch(grid, *head, extra, operands[4], *out)
-    elif kind == PARAMETERS:
+    elif at_weights(kind):
         taps, channels = sizes.kernel_size**2, sizes.channels_in
         sum_parameters.launch(grid, *head, how.rows, taps, channels, extra, *operands[4:], *out)
     else:

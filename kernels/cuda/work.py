@@ -10,6 +10,13 @@ Kinds of product, with x, v the mean and variance of the input, d, e the deltas 
     PARAMETERS  rows: taps and input channels; columns: output channels; sums over output positions
                 mean x d, variance x^2 e
 
+A transposed convolution is the adjoint of a convolution from its outputs to its inputs, and is seen as that one. So its
+units are made where the other's deltas are, and the other way round:
+
+    FORWARD, KNOWN  as above, with rows and columns of STATE
+    STATE           mean d w, variance e w^2, with rows and columns of FORWARD
+    PARAMETERS      mean d x, variance e x^2: the image operand holds the deltas
+
 The image operand is never unfolded: a tile's elements are fetched from the image where the taps point. A dense layer
 is a convolution of one tap over an image of one row, with the batch as its width. STATE with a stride falls into
 stride^2 phases, the positions that the same taps reach: each is a convolution of its own without gaps.
@@ -21,7 +28,6 @@ import numpy as np
 
 from pytagi_ddp.kernels.cuda.compile import cuda, device
 from pytagi_ddp.kernels.cuda.intrinsics import divide
-from pytagi_ddp.kernels.cuda.plan import PARAMETERS, STATE
 
 ZERO, ONE = np.float32(0), np.float32(1)
 i32 = np.int32  # every index is wrapped in it: numba would widen sums to 64 bits
@@ -62,15 +68,15 @@ def phase_start(first_y, first_x, kernel_size, stride):
 
 
 @device
-def survey(kind, phase, sizes):
-    """What a block needs to know of a layer, of one phase of it if kind is STATE.
+def survey(at_inputs, phase, sizes):
+    """What a block needs to know of a layer, of one phase of it if the sums are at the inputs.
 
     Returns (height, width, channels of the image operand, rows and columns of its taps), (height and width of the grid
     of positions, pixels between them, pixel of tap (0, 0) at the first), columns of the product, and taps before those
     of the phase in the matrix operand.
     """
     _, image_h, image_w, channels_in, out_h, out_w, channels_out, kernel_size, stride, pad = sizes
-    if kind == STATE:
+    if at_inputs:
         phase_y, phase_x = divide(phase, stride)
         first_y, taps_y, shift_y = phase_taps(phase_y, kernel_size, stride, pad)
         first_x, taps_x, shift_x = phase_taps(phase_x, kernel_size, stride, pad)
@@ -89,7 +95,7 @@ class Work(NamedTuple):
         view: height, width and channels of the image operand, rows and columns of its taps.
         grid: height and width of the grid of positions, pixels between them, pixel of tap (0, 0) at the first.
         image_size: numbers of one image.
-        phase, which: of the layer (STATE); which part of the sum.
+        phase, which: of the layer (at its inputs); which part of the sum.
         rows, columns, depth: of the product; row0, column0: first of this block's tile.
         positions: of the grid, in the whole batch.
         first_row: of the phase in the matrix operand.
@@ -113,16 +119,16 @@ class Work(NamedTuple):
 
 
 @device
-def assign(kind, tile_rows, tile_columns, tile_depth, sizes, part, ones):
+def assign(at_inputs, at_weights, tile_rows, tile_columns, tile_depth, sizes, part, ones):
     """The work of this block."""
     which, phase = i32(cuda.blockIdx.y), i32(0)
-    if kind == STATE:
+    if at_inputs:
         which, phase = divide(which, i32(sizes[8] * sizes[8]))
-    view, grid, columns, taps_earlier = survey(kind, phase, sizes)
+    view, grid, columns, taps_earlier = survey(at_inputs, phase, sizes)
     positions = i32(i32(sizes[0] * grid[0]) * grid[1])
     unfolded = i32(i32(view[3] * view[4]) * view[2])
     rows, depth = positions, unfolded
-    if kind == PARAMETERS:
+    if at_weights:
         rows, depth = i32(unfolded + ones), positions
     row, column = divide(i32(cuda.blockIdx.x), divide(i32(columns + i32(tile_columns - 1)), i32(tile_columns))[0])
     begin = i32(which * part)

@@ -20,6 +20,7 @@ from pytagi_ddp.nn.activation import (
 )
 from pytagi_ddp.nn.batch_norm import BatchNorm2d
 from pytagi_ddp.nn.conv2d import Conv2d
+from pytagi_ddp.nn.convtranspose2d import ConvTranspose2d
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.hierarchical_softmax import HRCSoftmax
 from pytagi_ddp.nn.layer import BaseLayer
@@ -44,6 +45,7 @@ __all__ = [
     "BatchNorm2d",
     "ClosedFormSoftmax",
     "Conv2d",
+    "ConvTranspose2d",
     "DDPConfig",
     "DDPSequential",
     "EvenExp",

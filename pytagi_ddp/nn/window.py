@@ -44,9 +44,14 @@ class Window(NamedTuple):
         """Zero rows above and zero columns left of the image."""
         return self.padding if self.padding_type == 1 else 0
 
+    @property
+    def total(self) -> int:
+        """Zeros before and after the pixels of a side."""
+        return {1: 2, 2: 1}.get(self.padding_type, 0) * self.padding
+
     def output(self, size: int) -> int:
         """Windows that fit along an image side of `size` pixels: (size - k + P)/stride + 1."""
-        total = {1: 2, 2: 1}.get(self.padding_type, 0) * self.padding
+        total = self.total
         steps, rest = divmod(size - self.kernel_size + total, self.stride)
         if rest or steps < 0:
             raise ValueError(
@@ -54,6 +59,16 @@ class Window(NamedTuple):
                 f"{total} zeros; change padding or stride"
             )
         return steps + 1
+
+    def spread(self, windows: int) -> int:
+        """Pixels that so many windows along a side cover, without those cut off: (windows - 1) stride + k - P."""
+        size = (windows - 1) * self.stride + self.kernel_size - self.total
+        if size < 1:
+            raise ValueError(
+                f"{self.layer}: {windows} windows of {self.kernel_size} with stride {self.stride} have no pixel left "
+                f"when {self.total} are cut off; change padding or stride"
+            )
+        return size
 
     def slide(self, shape: Shape, channels: int) -> Shape:
         return Shape.of_image(channels, self.output(shape.height), self.output(shape.width))

@@ -52,6 +52,23 @@ EXAMPLES: dict[type, dict[str, Layers]] = {
         "after a dense layer": lambda: [nn.Linear(4, 24), nn.Tanh(), nn.Conv2d(2, 3, 2, in_width=3, in_height=4)],
         "in a block": lambda: [stem(), nn.ReLU(), residual(conv(3, 2), nn.ReLU(), conv(2, 3)), nn.Linear(24, 2)],
     },
+    nn.ConvTranspose2d: {
+        "strided": lambda: [
+            stem(),
+            nn.MixtureReLU(),
+            nn.ConvTranspose2d(3, 2, 4, stride=2, padding=1, in_width=4, in_height=2),
+        ],
+        "cut at the right and bottom, gaps": lambda: [
+            nn.Linear(4, 12),
+            nn.Tanh(),
+            nn.ConvTranspose2d(3, 2, 3, False, 2, 1, 2, in_width=2, in_height=2),
+            nn.ReLU(),
+            nn.ConvTranspose2d(2, 1, 1, stride=2),
+            nn.Linear(49, 2),
+        ],
+        "image, first": lambda: [nn.ConvTranspose2d(2, 3, 2, in_width=3, in_height=2), nn.ReLU(), nn.Linear(36, 2)],
+        "in a block": lambda: [stem(), residual(nn.ConvTranspose2d(3, 3, 3, padding=1), nn.ReLU()), nn.Linear(24, 2)],
+    },
     nn.AvgPool2d: of_pooling(nn.AvgPool2d),
     nn.MaxPool2d: of_pooling(nn.MaxPool2d),
     nn.BatchNorm2d: {

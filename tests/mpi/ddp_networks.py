@@ -32,6 +32,7 @@ WITHOUT_BATCH_NORM = {
     "no bias": lambda: nn.Sequential(nn.Linear(8, 6, bias=False), nn.ReLU(), nn.Linear(6, 4, bias=False)),
     "LayerNorm": lambda: nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.LayerNorm([12]), nn.Linear(12, 4)),
     "Conv2d": lambda: conv(features=108),
+    "ConvTranspose2d": lambda: conv(nn.ConvTranspose2d(3, 2, 3, stride=2, padding_type=2), features=338),
     "AvgPool2d": lambda: conv(nn.AvgPool2d(2), features=27),
     "MaxPool2d": lambda: conv(nn.MaxPool2d(2, 2), features=27),
     "LayerNorm of an image": lambda: conv(nn.LayerNorm([3, 6, 6]), features=108),

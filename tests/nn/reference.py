@@ -77,6 +77,40 @@ def conv2d(layer, m, s):
     return out_m.transpose(0, 3, 1, 2), out_s.transpose(0, 3, 1, 2), back
 
 
+def convtranspose2d(layer, m, s):
+    """Written out tap by tap: what input pixel (y, x) adds to output pixels."""
+    w, s_w, b, s_b = _float64(layer, *layer.parameters.weight_shape)
+    t, before = layer.window.stride, layer.window.before
+    shape = (len(m), layer.out_channels, layer.out_height, layer.out_width)
+    places = np.meshgrid(*(np.arange(n) for n in m.shape[2:]), indexing="ij")
+    taps = []
+    for r, q in np.ndindex(w.shape[2:]):
+        y, x = t * places[0] + r - before, t * places[1] + q - before
+        inside = (y >= 0) & (y < shape[2]) & (x >= 0) & (x < shape[3])
+        taps.append((r, q, *(place[inside] for place in (*places, y, x))))
+
+    def moment(a, kernel, start):
+        out = np.zeros(shape) + (start[:, None, None] if len(b) else 0.0)
+        for r, q, rows, columns, y, x in taps:
+            out[:, :, y, x] += np.einsum("bcn,co->bon", a[:, :, rows, columns], kernel[:, :, r, q])
+        return out
+
+    def back(dm, ds, sums):
+        result = np.zeros((2, *m.shape))
+        g, h = np.zeros((2, *w.shape))
+        for r, q, rows, columns, y, x in taps:
+            d, e, a = dm[:, :, y, x], ds[:, :, y, x], m[:, :, rows, columns]
+            result[0][:, :, rows, columns] += np.einsum("bon,co->bcn", d, w[:, :, r, q])
+            result[1][:, :, rows, columns] += np.einsum("bon,co->bcn", e, w[:, :, r, q] ** 2)
+            g[:, :, r, q] = np.einsum("bcn,bon->co", a, d)
+            h[:, :, r, q] = np.einsum("bcn,bon->co", a**2, e)
+        of_bias = (s_b * dm.sum((0, 2, 3)), s_b**2 * ds.sum((0, 2, 3))) if len(b) else (b, b)
+        sums[layer] = ((s_w * g).ravel(), (s_w**2 * h).ravel(), *of_bias)
+        return tuple(result)
+
+    return moment(m, w, b), moment(s, w**2 + s_w, s_b) + moment(m**2, s_w, 0 * s_b), back
+
+
 def average_pool(layer, m, s):
     window, n = layer.window, layer.window.kernel_size**2
     ones = np.ones((window.kernel_size, window.kernel_size))
@@ -176,6 +210,7 @@ def residual(layer, m, s):
 LAYERS = {
     nn.Linear: linear,
     nn.Conv2d: conv2d,
+    nn.ConvTranspose2d: convtranspose2d,
     nn.AvgPool2d: average_pool,
     nn.MaxPool2d: max_pool,
     nn.BatchNorm2d: batch_norm,

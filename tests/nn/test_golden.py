@@ -62,4 +62,4 @@ def test_recorded_case(name):
 
 
 def test_all_recorded_cases_are_here():
-    assert len(golden.NAMES) == 34
+    assert len(golden.NAMES) == 36

@@ -10,7 +10,7 @@ from tests.nn.networks import leaves
 
 def takes_long(name: str) -> bool:
     """In the simulator a convolution takes seconds; and kernels of activations see units, of an image or not."""
-    convolutions = sum(isinstance(leaf, nn.Conv2d) for leaf in leaves(ALL[name].make()))
+    convolutions = sum(isinstance(leaf, nn.Conv2d | nn.ConvTranspose2d) for leaf in leaves(ALL[name].make()))
     return cuda.is_simulated() and (convolutions > 1 or name.endswith("on an image"))
 
 

@@ -9,20 +9,22 @@ import pytest
 from pytagi_ddp import cuda
 from pytagi_ddp.kernels.cpu import array as cpu_array
 from pytagi_ddp.kernels.cpu import conv2d as cpu_conv2d
+from pytagi_ddp.kernels.cpu import convtranspose2d as cpu_convtranspose2d
 from pytagi_ddp.kernels.cpu import linear as cpu_linear
 from pytagi_ddp.kernels.cuda import array as cuda_array
-from pytagi_ddp.kernels.cuda import conv2d, linear, plan, product_fp32, product_tf32, products
-from pytagi_ddp.kernels.cuda.plan import FORWARD, KNOWN, PARAMETERS, STATE, Speed, Tile
+from pytagi_ddp.kernels.cuda import conv2d, convtranspose2d, linear, plan, product_fp32, product_tf32, products
+from pytagi_ddp.kernels.cuda.plan import FORWARD, KNOWN, PARAMETERS, STATE, TRANSPOSED, Speed, Tile
 from pytagi_ddp.kernels.tensors import Delta, State, Tensor
 
 KINDS = (FORWARD, KNOWN, STATE, PARAMETERS)
+ALL_KINDS = (*KINDS, *(kind + TRANSPOSED for kind in KINDS))
 TINY = Tile(8, 8, 4, 4)
-for kind in KINDS:
+for kind in ALL_KINDS:
     if (kind, TINY) not in products.FP32:  # not in the simulator
         products.FP32[kind, TINY] = product_fp32.make_product(kind, TINY, f"tiny_{kind}")
 TF32_TILES = [product_tf32.WarpTile(16, 16, 16, 16), product_tf32.WarpTile(32, 32, 16, 32)]  # one warp, two
 TF32 = {
-    tile: {(kind, tile): product_tf32.make_product(kind, tile, f"warp_{kind}_{tile.rows}") for kind in KINDS}
+    tile: {(kind, tile): product_tf32.make_product(kind, tile, f"warp_{kind}_{tile.rows}") for kind in ALL_KINDS}
     for tile in TF32_TILES
 }
 DENSE = [(1, 1, 1), (1, 7, 3), (5, 1, 17), (9, 34, 10), (12, 12, 8)]  # batch, inputs, outputs
@@ -88,9 +90,17 @@ def convolution(case, draw=normal):
     return layer(*shapes, draw), (stride, before)
 
 
+def transposed(case, draw=normal):
+    """From the outputs of a convolution to its inputs."""
+    batch, height, width, channels, outputs, k, stride, before, after = case
+    out = [(n + before + after - k) // stride + 1 for n in (height, width)]
+    shapes = (batch, *out, outputs), (batch, height, width, channels), (outputs, channels, k, k), channels
+    return layer(*shapes, draw), (stride, before)
+
+
 def everything(product, a, window, var=True, bias=True, jcb=True, accumulate=False):
     """All results of a layer's forward and backward pass."""
-    array = cpu_array if product in (cpu_linear, cpu_conv2d) else cuda_array.arrays(0)
+    array = cpu_array if product in (cpu_linear, cpu_conv2d, cpu_convtranspose2d) else cuda_array.arrays(0)
     start = np.float32(0.5 if accumulate else np.nan)
     pair = lambda like: [array.place(np.full(like.shape, start)) for _ in range(2)]  # noqa: E731
     out, into, sums, bias_sums = pair(a["dm"]), pair(a["mu"]), pair(a["w"]), pair(a["b"])
@@ -131,6 +141,14 @@ def test_convolution(case, switches):
     compare(everything(conv2d, a, window, **switches), everything(cpu_conv2d, a, window, **switches))
 
 
+@pytest.mark.parametrize("case", CONV)
+@pytest.mark.parametrize("switches", SWITCHES)
+def test_transposed_convolution(case, switches):
+    a, window = transposed(case)
+    expected = everything(cpu_convtranspose2d, a, window, **switches)
+    compare(everything(convtranspose2d, a, window, **switches), expected)
+
+
 @pytest.mark.parametrize("tile", [products.SMALL, products.LARGE])
 @pytest.mark.parametrize("case", [(3, 5, 9), (4, 12, 8)])
 def test_tiles_of_the_gpu(tile, case, use):
@@ -164,6 +182,14 @@ def test_split_sums_of_a_strided_convolution(use):
     compare(everything(conv2d, a, window), everything(cpu_conv2d, a, window))
 
 
+def test_split_sums_of_a_transposed_convolution(use):
+    use(TINY, split=True)
+    a, window = transposed((1, 9, 8, 4, 8, 3, 2, 1, 1))
+    sizes = plan.Sizes(1, 9, 8, 4, 5, 4, 8, 3, 2, 1)
+    assert all(products.plan_of(kind + TRANSPOSED, sizes, None).parts > 1 for kind in KINDS)
+    compare(everything(convtranspose2d, a, window), everything(cpu_convtranspose2d, a, window))
+
+
 @pytest.mark.parametrize("tile", TF32_TILES)
 @pytest.mark.parametrize("case", [(17, 12, 20), (5, 11, 3)])
 def test_tf32_dense(tile, case, use):
@@ -177,6 +203,12 @@ def test_tf32_convolution(case, use):
     use(TF32_TILES[0], tf32=TF32[TF32_TILES[0]])
     a, window = convolution(case, coarse)
     compare(everything(conv2d, a, window), everything(cpu_conv2d, a, window))
+
+
+def test_tf32_transposed_convolution(use):
+    use(TF32_TILES[0], tf32=TF32[TF32_TILES[0]])
+    a, window = transposed((1, 5, 4, 3, 5, 3, 2, 1, 1), coarse)
+    compare(everything(convtranspose2d, a, window), everything(cpu_convtranspose2d, a, window))
 
 
 def test_tf32_rounds_to_ten_bits_without_bias(use):
@@ -219,7 +251,8 @@ def test_nan_reaches_both_moments(use):
 
 @pytest.mark.parametrize("name", ["mu", "var", "jcb", "w", "s", "b", "sb", "dm", "ds"])
 def test_sizes_that_do_not_fit(name):
-    for product, (a, window) in ((linear, dense((4, 6, 5))), (conv2d, convolution(CONV[1]))):
+    layers = {linear: dense((4, 6, 5)), conv2d: convolution(CONV[1]), convtranspose2d: transposed(CONV[1])}
+    for product, (a, window) in layers.items():
         a[name] = np.ascontiguousarray(a[name][..., :-1])
         with pytest.raises(ValueError, match=product.__name__.rsplit(".", 1)[-1]):
             everything(product, a, window)

@@ -1,0 +1,61 @@
+# cython: cdivision=True
+"""Both moments of sums of products x w, for whichever of the factors are uncertain.
+
+    mean = sum x w                  var = sum x_var (w^2 + w_var) + x^2 w_var
+
+A layer's units have all four; a known input has no x_var; deltas, whose mean and variance go back each by itself, meet
+weights without w_var: mean = sum dm w, var = sum ds w^2. A convolution makes units by gathering and takes deltas back
+by the adjoint; a transposed convolution does the opposite.
+"""
+
+from pytagi_ddp.kernels.cpu._blas cimport Grid, best_grid, cut, product, square, square_plus, times_panels
+from pytagi_ddp.kernels.cpu._patches cimport gather
+from pytagi_ddp.kernels.cpu._winograd cimport MEAN, SQUARE, SQUARE_PLUS, Convolution, convolve, tiles_of
+
+
+cdef void squares(const Factors* f, const float* w, const float* s, float* w2s, long size) noexcept nogil:
+    """w2s = w^2 + s, what x_var is multiplied by."""
+    if f.w_var:
+        square_plus(w, s, w2s, size)
+    else:
+        square(w, w2s, size)
+
+
+cdef void add_block(Product multiply_var, const Factors* f, Patches* p, long n, int rows, int c0, int c1, float* block,
+                    const float* w, const float* s, const float* w2s, int width, float beta, float* mean, float* var,
+                    long stride) noexcept nogil:
+    """mean, var (rows x width) = patches of channels c0:c1 at the positions from n on times packed weights, + beta."""
+    cdef int columns = (c1 - c0) * p.kernel_height * p.kernel_width
+    p.x = <float*>f.x
+    gather(p, n, rows, c0, c1, block)
+    times_panels(product, block, rows, columns, w, width, beta, mean, stride)
+    if f.w_var:
+        square(block, block, <long>rows * columns)
+        times_panels(multiply_var, block, rows, columns, s, width, beta, var, stride)
+    if f.x_var:
+        p.x = <float*>f.x_var
+        gather(p, n, rows, c0, c1, block)
+        times_panels(multiply_var, block, rows, columns, w2s, width, 1 if f.w_var else beta, var, stride)
+
+
+cdef void winograd_tile(Product multiply_var, const Patches* p, const Factors* f, const Finish* finish, bint adjoint,
+                        float* out_mu, float* out_var, int O, int tile, int tiles, float* scratch) noexcept nogil:
+    """The share of one thread, in the Winograd form; adjoint: from the outputs of the convolution `p` to its inputs."""
+    cdef int n = tiles_of(p), lanes = p.channels if adjoint else O, count = 1, i
+    cdef Grid grid = best_grid(n, lanes, tiles)
+    cdef Convolution jobs[3]
+    jobs[0] = Convolution(product, f.x, False, f.w, NULL, MEAN, adjoint, False, finish.start_mu, False, finish.jcb,
+                          out_mu)
+    if f.w_var:  # here nothing is negative
+        jobs[count] = Convolution(multiply_var, f.x, True, f.w_var, NULL, MEAN, adjoint, True, finish.start_var, False,
+                                  NULL, out_var)
+        count += 1
+    if f.x_var:
+        jobs[count] = Convolution(multiply_var, f.x_var, False, f.w, f.w_var, SQUARE_PLUS if f.w_var else SQUARE,
+                                  adjoint, f.w_var != NULL, NULL, f.w_var != NULL, finish.jcb, out_var)
+        count += 1
+    for i in range(count):
+        convolve(&jobs[i], p, O, cut(n, tile // grid.column_parts, grid.row_parts),
+                 cut(n, tile // grid.column_parts + 1, grid.row_parts),
+                 cut(lanes, tile % grid.column_parts, grid.column_parts),
+                 cut(lanes, tile % grid.column_parts + 1, grid.column_parts), scratch)

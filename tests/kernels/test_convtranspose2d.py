@@ -1,0 +1,94 @@
+"""Transposed convolution moment products against float64 sums over taps."""
+
+import numpy as np
+import pytest
+
+from pytagi_ddp.kernels.cpu import convtranspose2d
+from pytagi_ddp.kernels.tensors import Delta, State, Tensor
+from tests.kernels.test_conv2d import CASES, adjoint, arrays, close, convolve, weight_sums
+
+
+def transposed(case) -> dict[str, np.ndarray]:
+    """Operands by name: inputs have the shape of a convolution's outputs, and the other way round."""
+    drawn, rng = arrays(case), np.random.default_rng(1)
+    of_image, of_output = ("mu", "var", "jcb"), ("dm", "ds")
+    shape = drawn["dm"].shape
+    a = {name: rng.standard_normal(shape, dtype=np.float32) for name in of_image}
+    a["var"] **= 2
+    a |= dict(zip(of_output, (drawn["mu"], -drawn["var"]), strict=True))
+    channels = drawn["w"].shape[1]
+    b, sb = rng.standard_normal((2, channels), dtype=np.float32)
+    return a | {"w": drawn["w"], "s": drawn["s"], "b": b, "sb": sb**2}
+
+
+def run_forward(case, a, deterministic=False, bias=True):
+    out = np.full((2, *a["dm"].shape), np.nan, np.float32)
+    x, weights = State(a["mu"], None if deterministic else a["var"]), Tensor(a["w"], a["s"])
+    convtranspose2d.forward(x, weights, Tensor(a["b"], a["sb"]) if bias else None, State(*out), case[6], case[7])
+    return out
+
+
+def run_backward(case, a, jcb=True, state=True, bias=True, accumulate=False, start=np.nan):
+    d_in = np.full((2, *a["mu"].shape), np.nan, np.float32)
+    weight = np.full((2, *a["w"].shape), start, np.float32)
+    b = np.full((2, len(a["b"])), start, np.float32)
+    convtranspose2d.backward(
+        State(a["mu"], a["var"], a["jcb"] if jcb else None),
+        Delta(a["dm"], a["ds"]),
+        Tensor(a["w"], a["s"], *weight),
+        Tensor(a["b"], a["sb"], *b) if bias else None,
+        Delta(*d_in) if state else None,
+        case[6],
+        case[7],
+        accumulate,
+    )
+    return d_in, weight, b
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("deterministic", "bias"), [(False, True), (True, False)])
+def test_forward(case, deterministic, bias, threads):
+    a = transposed(case)
+    out_mu, out_var = run_forward(case, a, deterministic, bias)
+    var = 0 if deterministic else adjoint(case, a["var"], a["w"].astype(np.float64) ** 2 + a["s"], out_var.shape)
+    close(out_mu, adjoint(case, a["mu"], a["w"], out_mu.shape) + bias * a["b"])
+    close(out_var, var + adjoint(case, a["mu"].astype(np.float64) ** 2, a["s"], out_var.shape) + bias * a["sb"])
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("jcb", "accumulate"), [(True, False), (False, True)])
+def test_backward(case, jcb, accumulate, threads):
+    a = transposed(case)
+    start = 0.5 if accumulate else np.nan
+    d_in, weight, bias = run_backward(case, a, jcb, accumulate=accumulate, start=start)
+    offset = start if accumulate else 0
+    jacobian = a["jcb"].astype(np.float64) if jcb else 1
+    close(d_in[0], jacobian * convolve(case, a["dm"], a["w"], a["mu"].shape))
+    close(d_in[1], jacobian**2 * convolve(case, a["ds"], a["w"].astype(np.float64) ** 2, a["mu"].shape))
+    close(weight[0], offset + weight_sums(case, a["dm"], a["mu"], a["w"].shape))
+    close(weight[1], offset + weight_sums(case, a["ds"], a["mu"].astype(np.float64) ** 2, a["w"].shape))
+    close(bias[0], offset + a["dm"].sum((0, 1, 2), dtype=np.float64))
+    close(bias[1], offset + a["ds"].sum((0, 1, 2), dtype=np.float64))
+
+
+def test_first_layer_skips_input_deltas_and_bias():
+    a = transposed(CASES[1])
+    _, weight, _ = run_backward(CASES[1], a, state=False, bias=False)
+    _, expected, _ = run_backward(CASES[1], a)
+    np.testing.assert_array_equal(weight, expected)
+
+
+@pytest.mark.parametrize("name", ["mu", "var", "w", "s", "b", "sb"])
+def test_forward_refuses_sizes_that_do_not_fit(name):
+    a = transposed(CASES[1])
+    a[name] = np.ascontiguousarray(a[name][..., :-1])
+    with pytest.raises(ValueError, match="convtranspose2d"):
+        run_forward(CASES[1], a)
+
+
+@pytest.mark.parametrize("name", ["jcb", "dm", "ds", "w"])
+def test_backward_refuses_sizes_that_do_not_fit(name):
+    a = transposed(CASES[1])
+    a[name] = np.ascontiguousarray(a[name][..., :-1])
+    with pytest.raises(ValueError, match="convtranspose2d"):
+        run_backward(CASES[1], a)
