@@ -1,4 +1,4 @@
-"""Layer normalisation of (batch, positions, features): statistics per sample, affine map per feature."""
+"""Norms of (batch, positions, features): statistics per sample, affine map per feature."""
 
 import numpy as np
 from numba import prange
@@ -40,6 +40,20 @@ def _moments(mu, var, eps, mean, r):
 
 
 @loop
+def _mean_squares(mu, var, eps, mean, r):
+    batch, positions, features = mu.shape
+    for b in prange(batch):
+        total = ZERO
+        for p in range(positions):
+            part = ZERO
+            for c in range(features):
+                part += mu[b, p, c] * mu[b, p, c] + var[b, p, c]
+            total += part
+        mean[b] = ZERO
+        r[b] = reciprocal_deviation(total, np.float32(positions * features), eps)
+
+
+@loop
 def _forward(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
     batch, positions, features = mu.shape
     for b in prange(batch):
@@ -71,6 +85,11 @@ def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial):
 def moments(x: State, eps: float, mean: Array, r: Array) -> None:
     """Per sample: mean over all positions and features, r = 1/sqrt(variance + eps) with n - 1 in the denominator."""
     _moments(x.mu, x.var, np.float32(eps), mean, r)
+
+
+def mean_squares(x: State, eps: float, mean: Array, r: Array) -> None:
+    """Per sample: mean 0, r = 1/sqrt(E[a^2] + eps) with the mean of a^2 over all positions and features."""
+    _mean_squares(x.mu, x.var, np.float32(eps), mean, r)
 
 
 def forward(x: State, mean: Array, r: Array, weights: Tensor, bias: Tensor, out: State) -> None:

@@ -1,4 +1,4 @@
-"""Layer normalisation of (batch, positions, features): statistics per sample, affine map per feature."""
+"""Norms of (batch, positions, features): statistics per sample, affine map per feature."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from pytagi_ddp.kernels.cuda.columns import (
     merge_threads,
     weight_sums,
 )
-from pytagi_ddp.kernels.cuda.compile import blocks, cuda, float32, floats, int32, kernel
+from pytagi_ddp.kernels.cuda.compile import block_sum, blocks, cuda, float32, floats, int32, kernel
 from pytagi_ddp.kernels.formulas.normalize import (
     normalized_moments,
     reciprocal_deviation,
@@ -41,6 +41,19 @@ def _moments(mu, var, mean, r, eps, units):
     if cuda.threadIdx.x == 0:
         mean[cuda.blockIdx.x] = a
         r[cuda.blockIdx.x] = reciprocal_deviation(s, n - ONE, eps)
+
+
+@kernel(floats, floats, floats, floats, float32, int32, threads=THREADS)
+def _mean_squares(mu, var, mean, r, eps, units):
+    scratch = cuda.shared.array(THREADS, float32)
+    start = cuda.blockIdx.x * units
+    total = ZERO
+    for i in range(start + cuda.threadIdx.x, start + units, THREADS):
+        total += mu[i] * mu[i] + var[i]
+    total = block_sum(total, scratch, THREADS)
+    if cuda.threadIdx.x == 0:
+        mean[cuda.blockIdx.x] = ZERO
+        r[cuda.blockIdx.x] = reciprocal_deviation(total, float32(units), eps)
 
 
 @kernel(*[floats] * 10, int32, int32, threads=THREADS)
@@ -76,6 +89,12 @@ def moments(x: State, eps: float, mean: Array, r: Array) -> None:
     """Per sample: mean over all positions and features, r = 1/sqrt(variance + eps) with n - 1 in the denominator."""
     batch, positions, features = x.mu.shape
     _moments.launch(batch, x.mu, x.var, mean, r, eps, positions * features)
+
+
+def mean_squares(x: State, eps: float, mean: Array, r: Array) -> None:
+    """Per sample: mean 0, r = 1/sqrt(E[a^2] + eps) with the mean of a^2 over all positions and features."""
+    batch, positions, features = x.mu.shape
+    _mean_squares.launch(batch, x.mu, x.var, mean, r, eps, positions * features)
 
 
 def forward(x: State, mean: Array, r: Array, weights: Tensor, bias: Tensor, out: State) -> None:

@@ -30,6 +30,7 @@ from pytagi_ddp.nn.linear import Linear
 from pytagi_ddp.nn.output_updater import OutputUpdater
 from pytagi_ddp.nn.pooling import AvgPool2d, MaxPool2d
 from pytagi_ddp.nn.resnet_block import ResNetBlock
+from pytagi_ddp.nn.rmsnorm import RMSNorm
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.update_bn import update_bn
 
@@ -59,6 +60,7 @@ __all__ = [
     "MixtureSigmoid",
     "MixtureTanh",
     "OutputUpdater",
+    "RMSNorm",
     "ReLU",
     "Remax",
     "ResNetBlock",

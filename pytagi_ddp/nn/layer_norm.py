@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from pytagi_ddp.nn.norm import Norm
-from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, apply_jacobian
+from pytagi_ddp.nn.norm import Moments, RowNorm
+from pytagi_ddp.nn.state import Shape
 
 
-class LayerNorm(Norm):
+class LayerNorm(RowNorm):
     """Normalises each sample by the mean and variance over all its units.
 
         mean = sum m / n                    var = (sum (m - mean)^2 + sum s) / (n - 1)
@@ -60,27 +60,5 @@ class LayerNorm(Norm):
     def settings(self) -> dict[str, Any]:
         return {"normalized_shape": list(self.normalized_shape), "eps": self.eps, "bias": self.bias}
 
-    def forward(self, state: State) -> State:
-        shape = (state.batch, -1, self.num_features)
-        x, norm = self._with_variance(state).reshape(*shape), self.kernels.layer_norm
-        out = self._output(state.batch)
-        self._input = state
-        mean, r = self._scratch("mean", (state.batch,)), self._scratch("r", (state.batch,))
-        norm.moments(x, self.eps, mean, r)
-        norm.forward(x, mean, r, self.parameters.w, self._bias(), out.reshape(*shape))
-        return out
-
-    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
-        batch, shape = self._input.batch, (self._input.batch, -1, self.num_features)
-        self.kernels.layer_norm.backward(
-            self._input.reshape(*shape),
-            delta.reshape(*shape),
-            self._scratch("mean", (batch,)),
-            self._scratch("r", (batch,)),
-            self.parameters.w,
-            self._bias(),
-            self._scratch("partial", (4, batch, self.num_features)),
-            accumulate,
-        )
-        apply_jacobian(self.kernels, delta, self._input)
-        return delta
+    def _moments(self) -> Moments:
+        return self.kernels.layer_norm.moments

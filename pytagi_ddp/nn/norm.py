@@ -1,5 +1,6 @@
 """What the normalisation layers share: the prior of their affine map, and its arrays for the kernels."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,9 @@ from pytagi_ddp.kernels.tensors import Tensor
 from pytagi_ddp.nn.init import check_gains
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
+from pytagi_ddp.nn.state import Array, Delta, DeltaPool, State, apply_jacobian
+
+Moments = Callable[[State, float, Array, Array], None]
 
 
 class Setting:
@@ -56,3 +60,39 @@ class Norm(BaseLayer):
             self._buffers["no bias"] = self.kernels.array.zeros(self.num_features)
         zeros = self._buffers["no bias"]
         return Tensor(zeros, zeros, zeros[:0], zeros[:0])
+
+
+class RowNorm(Norm):
+    """A norm whose statistics come from each row of the present batch: from a sample, or a step of a sequence."""
+
+    def _rows(self, batch: int) -> tuple[int, int, int]:
+        """Rows, positions in a row, and features, which a batch is read as."""
+        return batch, self.in_shape.size // self.num_features, self.num_features
+
+    def _moments(self) -> Moments:
+        """The kernel that makes mean and r of each row."""
+        raise NotImplementedError
+
+    def forward(self, state: State) -> State:
+        shape = self._rows(state.batch)
+        x, out = self._with_variance(state).reshape(*shape), self._output(state.batch)
+        self._input = state
+        mean, r = self._scratch("mean", shape[:1]), self._scratch("r", shape[:1])
+        self._moments()(x, self.eps, mean, r)
+        self.kernels.layer_norm.forward(x, mean, r, self.parameters.w, self._bias(), out.reshape(*shape))
+        return out
+
+    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
+        shape = self._rows(self._input.batch)
+        self.kernels.layer_norm.backward(
+            self._input.reshape(*shape),
+            delta.reshape(*shape),
+            self._scratch("mean", shape[:1]),
+            self._scratch("r", shape[:1]),
+            self.parameters.w,
+            self._bias(),
+            self._scratch("partial", (4, shape[0], self.num_features)),
+            accumulate,
+        )
+        apply_jacobian(self.kernels, delta, self._input)
+        return delta

@@ -96,6 +96,11 @@ EXAMPLES: dict[type, dict[str, Layers]] = {
             nn.Linear(6, 2),
         ],
     },
+    nn.RMSNorm: {
+        "units": lambda: [nn.Linear(4, 5), nn.RMSNorm([5], eps=1e-2), nn.ReLU(), nn.Linear(5, 2)],
+        "image": lambda: [stem(), nn.MixtureReLU(), nn.RMSNorm([24]), nn.Linear(24, 2)],
+        "in a block": lambda: [nn.Linear(4, 6), nn.Tanh(), residual(nn.RMSNorm(6), nn.Linear(6, 6)), nn.Linear(6, 2)],
+    },
     nn.LayerBlock: {
         "dense": lambda: [nn.LayerBlock(nn.Linear(4, 5), nn.Tanh()), nn.Linear(5, 2)],
         "image, first": lambda: [nn.LayerBlock(stem(), nn.ReLU(), nn.AvgPool2d(2)), nn.LayerBlock(nn.Linear(6, 2))],

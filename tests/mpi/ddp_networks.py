@@ -31,6 +31,7 @@ WITHOUT_BATCH_NORM = {
     "Linear": lambda: nn.Sequential(nn.Linear(8, 4)),
     "no bias": lambda: nn.Sequential(nn.Linear(8, 6, bias=False), nn.ReLU(), nn.Linear(6, 4, bias=False)),
     "LayerNorm": lambda: nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.LayerNorm([12]), nn.Linear(12, 4)),
+    "RMSNorm": lambda: nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.RMSNorm([12]), nn.Linear(12, 4)),
     "Conv2d": lambda: conv(features=108),
     "ConvTranspose2d": lambda: conv(nn.ConvTranspose2d(3, 2, 3, stride=2, padding_type=2), features=338),
     "AvgPool2d": lambda: conv(nn.AvgPool2d(2), features=27),

@@ -173,6 +173,19 @@ def layer_norm(layer, m, s):
     return _flat(_normalise, layer, m, s, (1,), 1)
 
 
+def rms_norm(layer, m, s):
+    r = 1 / np.sqrt((m**2 + s).mean(-1, keepdims=True) + layer.eps)
+    w, s_w, b, _ = _float64(layer, -1)
+
+    def back(dm, ds, sums):
+        t = (r * m).reshape(-1, len(w))
+        d, e = dm.reshape(-1, len(w)), ds.reshape(-1, len(w))
+        sums[layer] = (s_w * (t * d).sum(0), s_w**2 * (t**2 * e).sum(0), b, b)
+        return r * w * dm, (r * w) ** 2 * ds
+
+    return r * m * w, r**2 * (s * (w**2 + s_w) + s_w * m**2), back
+
+
 def _flat(function, layer, m, s, *rest):
     """`function` on samples taken as flat rows of units."""
     rows = (len(m), -1)
@@ -215,6 +228,7 @@ LAYERS = {
     nn.MaxPool2d: max_pool,
     nn.BatchNorm2d: batch_norm,
     nn.LayerNorm: layer_norm,
+    nn.RMSNorm: lambda layer, m, s: _flat(rms_norm, layer, m, s),
     nn.ResNetBlock: residual,
 }
 
