@@ -9,7 +9,6 @@ import numpy as np
 
 import pytagi_ddp
 from pytagi_ddp.nn import Linear, OutputUpdater, Sequential
-from pytagi_ddp.nn.arena import cap_factor
 
 RANKS, SAMPLES, WEIGHTS, NOISE, SEEDS = 4, 4, 20, 0.5, 5
 
@@ -28,7 +27,7 @@ def distance(average: bool, steps: int, seed: int) -> tuple[float, float]:
         net(x[rows])
         updater.update(net.output_z_buffer, y[rows], np.full(batch, NOISE**2), net.input_delta_z_buffer)
         net.backward()
-        net.arena.step(cap_factor(SAMPLES if average else batch), 1 / RANKS if average else 1.0)
+        net.arena.step(SAMPLES if average else batch, 1 / RANKS if average else 1.0)
     mu, var = net.arena.theta
     return float(np.median(var / spread)), float(np.median(np.abs(mu - exact) / np.sqrt(spread)))
 

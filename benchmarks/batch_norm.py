@@ -23,7 +23,6 @@ from pytagi_ddp.data import BatchLoader, ImageDataset, load_cifar10, random_crop
 from pytagi_ddp.kernels.cpu.threads import set_threads
 from pytagi_ddp.models import resnet8_cifar10, resnet18_cifar10
 from pytagi_ddp.nn import BatchNorm2d, DDPConfig, DDPSequential, Sequential, update_bn
-from pytagi_ddp.nn.arena import cap_factor
 
 MODELS = {"resnet8": resnet8_cifar10, "resnet18": resnet18_cifar10}
 MOMENTA = (0.5, 0.97)  # beside the network's own 0.9
@@ -89,7 +88,7 @@ class Run:
             if self._caps == 1:
                 self._ddp.step()
             else:
-                self.net.arena.step(self._caps * cap_factor(len(labels)))
+                self.net.arena.step(len(labels), caps=self._caps)
                 self.net.arena.delta.fill(0)  # the next backward pass adds to them
                 for norm in self.net.arena.running:
                     norm.update_running()

@@ -24,7 +24,6 @@ from pytagi_ddp.kernels.cpu import merge
 from pytagi_ddp.kernels.cpu.threads import set_threads
 from pytagi_ddp.kernels.tensors import Delta, Tensor
 from pytagi_ddp.nn import Linear, OutputUpdater, ReLU, Sequential
-from pytagi_ddp.nn.arena import cap_factor
 
 CLASSES = 10
 AT_EVERY_STEP = ("sum", "average")
@@ -59,7 +58,7 @@ class Replicas:
             x, labels = (np.concatenate(parts) for parts in zip(*batches, strict=True))
             learn(self.nets[0], x, labels, sigma_v)
             samples, scale = (len(x), 1.0) if self.rule == "sum" else (-(-len(x) // self.ranks), 1 / self.ranks)
-            self.nets[0].arena.step(cap_factor(samples), scale)
+            self.nets[0].arena.step(samples, scale)
             self.bytes += self.prior.nbytes
             return
         for net, (x, labels) in zip(self.nets, batches, strict=True):

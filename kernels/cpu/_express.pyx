@@ -138,18 +138,18 @@ cdef class Express:
         return True
 
     def offer_step(self, plan, factors, non_finite):
-        """Takes the recorded step of the arena: its factors (scale and cap), and its counts of bad deltas."""
+        """Takes the recorded step of the arena: its factors (scale, samples, caps), and its counts of bad deltas."""
         if plan is not None:
             self.record()
             self.step_plan, self.factors, self.non_finite = plan, factors, non_finite
 
-    def step(self, float cap):
-        """`ParameterArena.step` with this cap: whether all deltas were finite, or None if it was not done."""
+    def step(self, float samples):
+        """`ParameterArena.step` with so many samples: whether all deltas were finite, or None if it was not done."""
         cdef Py_ssize_t k
         if self.step_plan is None or not self.as_recorded():
             return None
         cdef float* factors = <float*>cnp.PyArray_DATA(self.factors)
-        factors[0], factors[1] = 1, cap
+        factors[0], factors[1], factors[2] = 1, samples, 1
         self.step_plan.run()
         cdef int* bad = <int*>cnp.PyArray_DATA(self.non_finite)
         for k in range(cnp.PyArray_SIZE(self.non_finite)):

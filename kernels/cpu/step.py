@@ -7,16 +7,17 @@ from pytagi_ddp.kernels.cpu.compile import loop
 from pytagi_ddp.kernels.formulas import update
 from pytagi_ddp.kernels.tensors import Array, Tensor
 
-capped_step, pooled = update.capped_step, update.pooled_factors
+cap_factor, capped_step, pooled = update.cap_factor, update.capped_step, update.pooled_factors
 INFINITY = np.float32(np.inf)
 NONE, ONE = np.int32(0), np.int32(1)
 
 
 @loop
-def _step(mu, var, g, h, factors, starts, stops, negative, non_finite):
-    scale, cap = factors[0], factors[1]
+def _step(mu, var, g, h, factors, starts, stops, steps, negative, non_finite):
+    scale = factors[0]
     for k in prange(starts.size):
         below, bad = NONE, NONE
+        cap = factors[2] * cap_factor(np.int32(factors[1]) * steps[k])
         # Slices and selections instead of offsets and branches: only so does the loop vectorise (7 times as fast).
         part = slice(starts[k], stops[k] if scale else starts[k])
         m, s, gs, hs = mu[part], var[part], g[part], h[part]
@@ -34,6 +35,7 @@ def _step(mu, var, g, h, factors, starts, stops, negative, non_finite):
 @loop
 def _pooled_factors(header, factors, average):
     factors[0], factors[1] = pooled(header[0], header[1], average)
+    factors[2] = ONE
 
 
 def step(
@@ -41,18 +43,19 @@ def step(
     factors: Array,
     starts: Array,
     stops: Array,
+    steps: Array,
     negative: Array,
     non_finite: Array,
 ) -> None:
-    """Adds the capped deltas scale * (s g, s^2 h) to every parameter; factors: (scale, cap), scale 0 for no step.
+    """Adds the capped deltas scale * (s g, s^2 h) to every parameter; factors: (scale, samples, caps); 0: no step.
 
-    Parameters are flat. Segment k is [starts[k], stops[k]): one tensor or a part of one; negative[k] and non_finite[k]
-    receive how many of its variances fell to <= 0 (and became 1e-5) and how many of its deltas were not finite (those
-    parameters stay as they are).
+    Parameters are flat. Segment k is [starts[k], stops[k]): one tensor or a part of one, whose cap has the divisor
+    caps * cap_factor(samples * steps[k]); negative[k] and non_finite[k] receive how many of its variances fell to <= 0
+    (and became 1e-5) and how many of its deltas were not finite (those parameters stay as they are).
     """
-    _step(*parameters, factors, starts, stops, negative, non_finite)
+    _step(*parameters, factors, starts, stops, steps, negative, non_finite)
 
 
 def pooled_factors(header: Array, factors: Array, average: bool) -> None:
-    """factors = (scale, cap) of a step from the sums over ranks in header = (samples, ranks with samples, ...)."""
+    """factors = (scale, samples, 1) of a step, from the sums over ranks in header = (samples, active ranks, ...)."""
     _pooled_factors(header, factors, average)

@@ -93,7 +93,7 @@ class Express:
     def offer_step(self, plan, factors, non_finite):
         pass
 
-    def step(self, cap):
+    def step(self, samples):
         return None
 
 

@@ -9,16 +9,17 @@ from pytagi_ddp.kernels.cuda.geometry import block_size
 from pytagi_ddp.kernels.formulas import update
 from pytagi_ddp.kernels.tensors import Array, Tensor
 
-capped_step, pooled = update.capped_step, update.pooled_factors
+cap_factor, capped_step, pooled = update.cap_factor, update.capped_step, update.pooled_factors
 THREADS = block_size(256)
 ZERO, ONE = np.float32(0), np.float32(1)
 
 
-@kernel(floats, floats, floats, floats, floats, ints, ints, ints, ints, threads=THREADS)
-def _step(mu, var, g, h, factors, starts, stops, negative, non_finite):
+@kernel(floats, floats, floats, floats, floats, ints, ints, ints, ints, ints, threads=THREADS)
+def _step(mu, var, g, h, factors, starts, stops, steps, negative, non_finite):
     scratch = cuda.shared.array(THREADS, float32)
     k = cuda.blockIdx.x
-    scale, cap = factors[0], factors[1]
+    scale = factors[0]
+    cap = factors[2] * cap_factor(int32(factors[1]) * steps[k])
     below, bad = ZERO, ZERO
     if scale != ZERO:
         for i in range(starts[k] + cuda.threadIdx.x, stops[k], THREADS):
@@ -42,18 +43,28 @@ def _step(mu, var, g, h, factors, starts, stops, negative, non_finite):
 def _pooled_factors(header, factors, average):
     if cuda.threadIdx.x == 0:
         factors[0], factors[1] = pooled(header[0], header[1], average)
+        factors[2] = ONE
 
 
-def step(parameters: Tensor, factors: Array, starts: Array, stops: Array, negative: Array, non_finite: Array) -> None:
-    """Adds the capped deltas scale * (s g, s^2 h) to every parameter; factors: (scale, cap), scale 0 for no step.
+def step(
+    parameters: Tensor,
+    factors: Array,
+    starts: Array,
+    stops: Array,
+    steps: Array,
+    negative: Array,
+    non_finite: Array,
+) -> None:
+    """Adds the capped deltas scale * (s g, s^2 h) to every parameter; factors: (scale, samples, caps); 0: no step.
 
-    Parameters are flat. Segment k, a block of threads, is [starts[k], stops[k]): one tensor or a part of one;
-    negative[k] and non_finite[k] receive how many of its variances fell to <= 0 (and became 1e-5) and how many of its
-    deltas were not finite (those parameters stay as they are).
+    Parameters are flat. Segment k, a block of threads, is [starts[k], stops[k]): one tensor or a part of one, whose cap
+    has the divisor caps * cap_factor(samples * steps[k]); negative[k] and non_finite[k] receive how many of its
+    variances fell to <= 0 (and became 1e-5) and how many of its deltas were not finite (those parameters stay as they
+    are).
     """
-    _step.launch(starts.size, *parameters, factors, starts, stops, negative, non_finite)
+    _step.launch(starts.size, *parameters, factors, starts, stops, steps, negative, non_finite)
 
 
 def pooled_factors(header: Array, factors: Array, average: bool) -> None:
-    """factors = (scale, cap) of a step from the sums over ranks in header = (samples, ranks with samples, ...)."""
+    """factors = (scale, samples, 1) of a step, from the sums over ranks in header = (samples, active ranks, ...)."""
     _pooled_factors.launch(1, header, factors, average)

@@ -81,13 +81,13 @@ def cap_factor(samples):
 
 @formula
 def pooled_factors(samples, ranks, average):
-    """(scale, cap) of a step with the summed deltas of `samples` samples on `ranks` ranks; (0, 1), no step, for none.
+    """(scale, samples) of a step with the summed deltas of `samples` samples on `ranks` ranks; (0, 0), no step: none.
 
     The average over ranks has the cap of one rank's samples, rounded up.
     """
     n, r = np.int32(samples + HALF), np.int32(ranks + HALF)
     if n == 0:
-        return ZERO, ONE
+        return ZERO, ZERO
     if average:
-        return ONE / f(r), cap_factor((n + r - 1) // r)
-    return ONE, cap_factor(n)
+        return ONE / f(r), f((n + r - 1) // r)
+    return ONE, f(n)

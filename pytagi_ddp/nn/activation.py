@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from pytagi_ddp.nn.layer import BaseLayer
-from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State
+from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, by_step
 
 
 class Activation(BaseLayer):
@@ -50,6 +50,9 @@ class Activation(BaseLayer):
         """Calls the kernel."""
         settings = [getattr(self, name) for name in self.formula_settings]
         self.kernels.activation.elementwise(self.formula, x, out, *settings)
+
+    def _by_step(self, *states: State) -> tuple[State, ...]:
+        return tuple(by_step(state, self.in_shape.steps) for state in states)
 
     def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta:
         return delta
@@ -161,12 +164,15 @@ class MixtureTanh(Activation):
 
 
 class Softmax(Activation):
-    """a = softmax(m) over the units of a sample, J = a (1 - a), variance J^2 (s + s of the largest unit)."""
+    """a = softmax(m) over the units of a sample, J = a (1 - a), variance J^2 (s + s of the largest unit).
+
+    Of a sequence: over those of each time step, as `Remax` and `ClosedFormSoftmax`.
+    """
 
     name = "Softmax"
 
     def _run(self, x: State, out: State) -> None:
-        self.kernels.softmax.softmax(x, out)
+        self.kernels.softmax.softmax(*self._by_step(x, out))
 
 
 class EvenExp(Activation):
@@ -184,7 +190,7 @@ class EvenExp(Activation):
         self.kernels.activation.even_exp(x, out)
 
     def input_shape(self, shape: Shape) -> Shape:
-        if shape.size % 2:
+        if shape.features % 2:
             raise ValueError(f"EvenExp needs an even number of units, the layer before gives {shape}")
         return shape.ordered(channels_last=False)
 
@@ -195,7 +201,7 @@ class Remax(Activation):
     name = "Remax"
 
     def _run(self, x: State, out: State) -> None:
-        self.kernels.softmax.remax(x, out)
+        self.kernels.softmax.remax(*self._by_step(x, out))
 
 
 class ClosedFormSoftmax(Activation):
@@ -204,4 +210,4 @@ class ClosedFormSoftmax(Activation):
     name = "ClosedFormSoftmax"
 
     def _run(self, x: State, out: State) -> None:
-        self.kernels.softmax.closed_form_softmax(x, out)
+        self.kernels.softmax.closed_form_softmax(*self._by_step(x, out))

@@ -91,7 +91,7 @@ class ParameterArena:
 
     def _segments(self) -> None:
         """Cuts the parameters into parts for threads; a part lies within one tensor."""
-        starts, stops, layers = [], [], []
+        starts, stops, steps, layers = [], [], [], []
         begin = 0
         for leaf in self.leaves:
             p = leaf.parameters
@@ -101,28 +101,38 @@ class ParameterArena:
                 cuts = [*range(begin, begin + size, SEGMENT), begin + size]
                 starts += cuts[:-1]
                 stops += cuts[1:]
+                steps += [leaf.steps] * (len(cuts) - 1)
                 layers += [layer] * (len(cuts) - 1)
                 begin += size
         zeros, copy = self._kernels.array.zeros, self._kernels.array.copy
-        self._starts, self._stops, self._negative, self._non_finite = (zeros(len(starts), np.int32) for _ in range(4))
-        copy(np.array(starts, np.int32), self._starts)
-        copy(np.array(stops, np.int32), self._stops)
+        self._starts, self._stops, self._steps, self._negative, self._non_finite = (
+            zeros(len(starts), np.int32) for _ in range(5)
+        )
+        for values, target in ((starts, self._starts), (stops, self._stops), (steps, self._steps)):
+            copy(np.array(values, np.int32), target)
         self._first_of = starts
         self._weights_of = layers
-        self._factors = zeros(2)  # scale and cap of the step
+        self._factors = zeros(3)  # scale, samples and caps of the step
         self._unchecked: Array | None = None  # counts of deltas that were not finite, in the last step
 
     @property
     def step_memory(self) -> tuple[Array, Array]:
-        """(scale and cap of a step, counts of its deltas that were not finite): what a step reads and writes."""
+        """(factors of a step, counts of its deltas that were not finite): what a step reads and writes."""
         return self._factors, self._non_finite
 
-    def step(self, cap: float, scale: float = 1.0, run: Callable[[Callable[[], None]], None] | None = None) -> None:
+    def step(
+        self,
+        samples: int,
+        scale: float = 1.0,
+        caps: float = 1.0,
+        run: Callable[[Callable[[], None]], None] | None = None,
+    ) -> None:
         """Adds the capped deltas to every parameter.
 
         Args:
-            cap: divisor c of the cap, see `cap_factor`.
+            samples: behind the batch sums. The divisor c of a layer's cap is `cap_factor` of samples x time steps.
             scale: factor on the batch sums (1/R for the average over R ranks); 0 for no step.
+            caps: factor on the divisors.
             run: calls what it is given, or replays it; None: calls it.
 
         Raises:
@@ -130,12 +140,12 @@ class ParameterArena:
                 GPU this comes with the next step or `check`, so that no step waits for the one before to end.
         """
         self.check()
-        self._kernels.array.copy(np.array([scale, cap], np.float32), self._factors)
+        self._kernels.array.copy(np.array([scale, samples, caps], np.float32), self._factors)
         self._apply() if run is None else run(self._apply)
         self.finish()
 
     def step_pooled(self, average: bool) -> None:
-        """`step` after `tail` has been added over all ranks: scale and cap follow from the samples and ranks in it.
+        """`step` after `tail` has been added over all ranks: scale and caps follow from the samples and ranks in it.
 
         No samples on any rank: no step.
         """
@@ -147,7 +157,7 @@ class ParameterArena:
     def _apply(self) -> None:
         counts = (self._negative, self._non_finite)
         parameters = Tensor(*self.theta, *self.delta)
-        self._kernels.step.step(parameters, self._factors, self._starts, self._stops, *counts)
+        self._kernels.step.step(parameters, self._factors, self._starts, self._stops, self._steps, *counts)
 
     def finish(self) -> None:
         """Looks for deltas that were not finite, now or (on a GPU) with the next step or `check`."""

@@ -17,9 +17,9 @@ class BatchNorm2d(Norm):
         m_z = r t w + b                     s_z = r^2 (s (w^2 + s_w) + s_w t^2) + s_b
         dm = r w J dm_z                     ds = (r w J)^2 ds_z
 
-    over the N values of the channel (batch and pixels) or unit (batch). Training uses the batch's statistics and
-    moves the running ones, running = momentum running + (1 - momentum) batch; evaluation uses the running ones
-    (mean 0, variance 1 at the start). Statistics are constants in the backward pass.
+    over the N values of the channel (batch and pixels) or unit (batch and time steps). Training uses the batch's
+    statistics and moves the running ones, running = momentum running + (1 - momentum) batch; evaluation uses the
+    running ones (mean 0, variance 1 at the start). Statistics are constants in the backward pass.
 
     Args:
         num_features: channels of an image input, or units of a flat one.
@@ -68,7 +68,7 @@ class BatchNorm2d(Norm):
 
     def input_shape(self, shape: Shape) -> Shape:
         channels = shape.channels == self.num_features
-        if not channels and shape.size != self.num_features:
+        if not channels and self.num_features not in (shape.size, shape.features):
             raise ValueError(f"BatchNorm2d of {self.num_features} features after a layer that gives {shape}")
         return shape.ordered(channels_last=channels)
 

@@ -30,7 +30,10 @@ class BaseHiddenStates(OnDevice):
         mu_a, var_a, jcb: flat float32 arrays of block_size x actual_size values, assignable. From a GPU they come as
             copies, when they are read.
         block_size: batch size. actual_size: units per sample. size: both multiplied.
+        seq_len: time steps of a sample, among which its units are divided.
     """
+
+    seq_len = 1
 
     def __init__(self, size: int | None = None, block_size: int | None = None):
         self.set_size(size or 0, block_size or 1)

@@ -92,6 +92,11 @@ class BaseLayer(LayerView, ABC):
     def _infer_output(self, shape: Shape) -> Shape:
         return shape
 
+    @property
+    def steps(self) -> int:
+        """Time steps at which the parameters work: each counts as a sample for the cap of their change."""
+        return 1
+
     def draw_prior(self) -> None:
         """Draws the parameters, if the layer has any and they have not been drawn."""
 

@@ -14,7 +14,8 @@ class LayerNorm(RowNorm):
         mean = sum m / n                    var = (sum (m - mean)^2 + sum s) / (n - 1)
 
     and the affine map of `BatchNorm2d`, with one weight and bias per unit (1-D shape) or per channel (3-D shape).
-    Statistics always come from the present sample, and are constants in the backward pass.
+    Statistics always come from the present sample, and are constants in the backward pass. Of a sequence, a 1-D shape
+    of [features] normalises each time step by itself.
 
     Args:
         normalized_shape: [units], or [channels, height, width] of an image.
@@ -50,9 +51,12 @@ class LayerNorm(RowNorm):
 
     def input_shape(self, shape: Shape) -> Shape:
         by_channel = len(self.normalized_shape) == 3
-        fits = shape.size == math.prod(self.normalized_shape)
-        if by_channel:
-            fits = fits and shape.channels == self.num_features
+        size = math.prod(self.normalized_shape)
+        fits = (
+            shape.size == size and shape.channels == self.num_features
+            if by_channel
+            else size in (shape.size, shape.features)
+        )
         if not fits:
             raise ValueError(f"LayerNorm of {self.normalized_shape} after a layer that gives {shape}")
         return shape.ordered(channels_last=by_channel)

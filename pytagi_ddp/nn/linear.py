@@ -5,7 +5,7 @@ from typing import Any
 from pytagi_ddp.nn.init import gaussian_prior
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
-from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State
+from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, by_step
 
 
 class Linear(BaseLayer):
@@ -18,8 +18,12 @@ class Linear(BaseLayer):
     W, S: means and variances of the weights, (output_size, input_size) row by row; m, s: means and variances of the
     units; J: Jacobian of the activation before. Deltas are summed over the batch.
 
+    Of a sequence, (time steps, features) per sample, a layer with input_size = features takes every step by itself, and
+    gives (time steps, output_size); the cap of a step (`Sequential.step`) then counts batch x time steps. A layer with
+    input_size = time steps x features takes all of it as one flat sample.
+
     Args:
-        input_size, output_size: units per sample.
+        input_size, output_size: units per sample, or per time step.
         bias: with biases or without.
         gain_weight, gain_bias: factors on the prior standard deviations (not on the prior means).
         init_method: "He" (scale sqrt(1/fan_in)) or "Xavier" (sqrt(2/(fan_in + fan_out))).
@@ -46,6 +50,7 @@ class Linear(BaseLayer):
         if input_size < 1 or output_size < 1:
             raise ValueError(f"Linear needs sizes of at least 1, got ({input_size}, {output_size})")
         self.bias = bias
+        self._sizes = input_size, output_size
         self.in_shape, self.out_shape = Shape(input_size), Shape(output_size)
         self.gain_weight, self.gain_bias, self.init_method = gain_weight, gain_bias, init_method
         self.init_weight_bias()
@@ -63,27 +68,41 @@ class Linear(BaseLayer):
         )
         self._set_prior(prior, (self.output_size, self.input_size))
 
+    @property
+    def input_size(self) -> int:
+        return self._sizes[0]
+
+    @property
+    def output_size(self) -> int:
+        return self._sizes[1]
+
+    @property
+    def steps(self) -> int:
+        return self.in_shape.size // self.input_size
+
     def default_input_shape(self) -> Shape:
-        return self.in_shape
+        return Shape(self.input_size)
 
     def input_shape(self, shape: Shape) -> Shape:
-        if shape.size != self.input_size:
+        if self.input_size not in (shape.size, shape.features):
             raise ValueError(f"{self.get_layer_info()} needs {self.input_size} inputs, the layer before gives {shape}")
         return shape.ordered(channels_last=False)
 
     def _infer_output(self, shape: Shape) -> Shape:
-        return self.out_shape
+        return Shape.of_sequence(self.steps, self.output_size)
 
     def forward(self, state: State) -> State:
         out = self._output(state.batch)
-        self._input = state
-        self.kernels.linear.forward(state, self.parameters.w, self.parameters.b, out)
+        self._input = state = by_step(state, self.steps)
+        self.kernels.linear.forward(state, self.parameters.w, self.parameters.b, by_step(out, self.steps))
         return out
 
     def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
-        into = pool.take(self._input.batch, self.input_size) if need_input else None
+        steps = self.steps
+        into = pool.take(self._input.batch // steps, self.in_shape.size) if need_input else None
         weights, bias = self.parameters.w, self.parameters.b
-        self.kernels.linear.backward(self._input, delta, weights, bias, into, accumulate)
+        by_rows = into and by_step(into, steps)
+        self.kernels.linear.backward(self._input, by_step(delta, steps), weights, bias, by_rows, accumulate)
         pool.give(delta)
         return into
 

@@ -36,6 +36,11 @@ class Norm(BaseLayer):
     num_features: int
     eps = Setting()
 
+    @property
+    def steps(self) -> int:
+        of_steps = self.in_shape.features == self.num_features
+        return self.in_shape.steps if of_steps else 1
+
     def _init_affine(self, gain_weight: float, gain_bias: float) -> None:
         """Prior: weights N(1, gain^2/n), biases N(0, gain^2/n)."""
         check_gains(gain_weight, gain_bias)
@@ -67,7 +72,8 @@ class RowNorm(Norm):
 
     def _rows(self, batch: int) -> tuple[int, int, int]:
         """Rows, positions in a row, and features, which a batch is read as."""
-        return batch, self.in_shape.size // self.num_features, self.num_features
+        rows = batch * self.steps
+        return rows, batch * self.in_shape.size // (rows * self.num_features), self.num_features
 
     def _moments(self) -> Moments:
         """The kernel that makes mean and r of each row."""

@@ -6,6 +6,7 @@ from numpy.typing import ArrayLike
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.tensors import Delta, State
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
+from pytagi_ddp.nn.state import by_step
 from pytagi_ddp.nn.validate import flat_float32
 
 
@@ -61,6 +62,8 @@ class OutputUpdater:
     ) -> None:
         """Observations of some outputs only, the same number n for each sample; the others get zero deltas.
 
+        Where outputs are sequences, (time steps, features) per sample, read "time step" for "sample".
+
         Args:
             output_states, delta_states: as in `update`.
             mu_obs, var_obs: batch x n observations and their variances, the latter as in `update`.
@@ -70,7 +73,8 @@ class OutputUpdater:
             ValueError: wrong number of values, a bad value as in `update`, or an output number out of range.
         """
         _size(output_states)
-        batch, outputs = output_states.block_size, output_states.actual_size
+        steps = output_states.seq_len
+        batch, outputs = output_states.block_size * steps, output_states.actual_size // steps
         index = np.asarray(selected_idx).reshape(-1)
         if index.size == 0 or index.size % batch:
             raise ValueError(f"selected_idx must hold the same number of outputs for {batch} samples, got {index.size}")
@@ -113,8 +117,9 @@ class OutputUpdater:
         deltas.set_size(states.size, states.block_size)
         place = kernels.array.place
         observed = State(place(observed.mu), None if observed.var is None else place(observed.var))
-        delta = Delta(*deltas.arrays)
-        getattr(kernels.output_update, name)(states.complete(), observed, *map(place, places), delta)
+        steps = states.seq_len
+        output, delta = by_step(states.complete(), steps), by_step(Delta(*deltas.arrays), steps)
+        getattr(kernels.output_update, name)(output, observed, *map(place, places), delta)
 
 
 def _size(states: BaseHiddenStates) -> int:

@@ -65,9 +65,9 @@ class Passes:
         self._run(name, key, (*first, *(last or ())), walk, self._remember_last)
         self.express.offer_backward(self._graphs.plan, key[1:], start.memory, end.memory if end else None)
 
-    def step(self, cap: float) -> None:
+    def step(self, samples: int) -> None:
         """`ParameterArena.step`."""
-        self._arena.step(cap, run=partial(self._run, "step", (), ()))
+        self._arena.step(samples, run=partial(self._run, "step", (), ()))
         self.express.offer_step(self._graphs.plan, *self._arena.step_memory)
 
     def forget(self) -> None:

@@ -94,7 +94,7 @@ class LayerView:
         return self.parameters.num_biases if self.parameters else 0
 
     def get_max_num_states(self) -> int:
-        return max(self.input_size, self.output_size)
+        return max(self.in_shape.size, self.out_shape.size)
 
     @property
     def is_bias(self) -> bool:

@@ -65,7 +65,8 @@ class ResNetBlock(BlockView, BaseLayer):
         main, short = outputs
         if main.size != short.size or (main.image and short.image and main.image != short.image):
             raise ValueError(f"ResNetBlock: the main block gives {main}, the shortcut {short}; they must be equal")
-        target = short if self.shortcut is None or main.image is None else main
+        plain = main.image is None and main.sequence is None
+        target = short if self.shortcut is None or plain else main
         for branch, out in zip(self._branches, outputs, strict=False):
             # A dense branch beside an image is that image, channels first.
             if out.channels_last != target.channels_last and (out.order_matters or target.order_matters):

@@ -87,6 +87,7 @@ class Sequential(NetworkParameters):
         self._missing_inputs = "error"
         self.input_state_update = False
         self.output_z_buffer = BaseHiddenStates()
+        self.output_z_buffer.seq_len = self.out_shape.steps
         self.input_delta_z_buffer = BaseDeltaStates()
         self.output_delta_z_buffer = BaseDeltaStates()
         self.pending = PendingDeltas()
@@ -163,8 +164,8 @@ class Sequential(NetworkParameters):
         """Propagates means and variances of a batch.
 
         Args:
-            mu_x: batch x inputs values of any real dtype, shape and strides (images as NCHW); or the
-                `output_z_buffer` of another network.
+            mu_x: batch x inputs values of any real dtype, shape and strides (images as NCHW, sequences as batch, time
+                steps, features); or the `output_z_buffer` of another network.
             var_x: variances of the inputs, as many; None for a deterministic input.
 
         Returns:
@@ -272,6 +273,8 @@ class Sequential(NetworkParameters):
     def step(self) -> None:
         """Adds the deltas to the parameters, each capped at sqrt(s)/c: c = 0.1, 2, 3 for batches of 1, 2-255, more.
 
+        Of a layer that takes each time step of a sequence by itself, time steps count as samples.
+
         The deltas are those of the `backward` calls since the last step. Before the first one there are none, and
         nothing changes. A second step without another `backward` adds the same deltas once more, as in pytagi.
 
@@ -279,14 +282,14 @@ class Sequential(NetworkParameters):
             FloatingPointError: a delta that is not finite; its parameter was not changed. On a GPU it comes with the
                 next `step`, `eval` or `state_dict`, so that no step waits for the one before.
         """
-        cap, average = self.pending.cap, self.pending.average
+        samples, average = self.pending.samples, self.pending.average
         self.pending.stepped()
         if average is not None:
             self.arena.step_pooled(average)
             return
-        all_finite = self._express.step(cap)
+        all_finite = self._express.step(samples)
         if all_finite is None:
-            self._passes.step(cap)
+            self._passes.step(samples)
         elif not all_finite:
             self.arena.finish()
 
@@ -326,11 +329,13 @@ class Sequential(NetworkParameters):
             batch_size: samples in memory at a time.
 
         Returns:
-            (mu, var), each (n, outputs), or (n, channels, height, width) where the output is an image.
+            (mu, var), each (n, outputs), or (n, channels, height, width) where the output is an image, or (n, time
+            steps, features) where it is a sequence.
         """
         if batch_size < 1:
             raise ValueError(f"predict needs a batch_size of at least 1, got {batch_size}")
-        inputs, one = self.in_shape.size, self.out_shape.image or (self.out_shape.size,)
+        shape = self.out_shape
+        inputs, one = self.in_shape.size, shape.image or shape.sequence or (shape.size,)
         moments = None if self.arena.carried.size else self._express.forward(self, self._passes, x, var_x, False)
         if moments is not None:
             return moments[0].reshape(-1, *one), moments[1].reshape(-1, *one)

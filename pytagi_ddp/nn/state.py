@@ -1,7 +1,7 @@
 """What flows through a network: shapes, hidden states (forward) and deltas (backward)."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Array, Delta, State
@@ -15,15 +15,32 @@ class Shape:
         size: number of units.
         image: (channels, height, width) where the units are pixels, else None.
         channels_last: order of an image in memory; False is the public order, channels first.
+        sequence: (time steps, features) where the units are those of several steps, one after the other, else None.
     """
 
     size: int
     image: tuple[int, int, int] | None = None
     channels_last: bool = False
+    sequence: tuple[int, int] | None = None
 
     @classmethod
     def of_image(cls, channels: int, height: int, width: int, channels_last: bool = True) -> "Shape":
         return cls(channels * height * width, (channels, height, width), channels_last)
+
+    @classmethod
+    def of_sequence(cls, steps: int, features: int) -> "Shape":
+        """One step is flat units, and no sequence."""
+        return cls(steps * features, sequence=(steps, features) if steps > 1 else None)
+
+    @property
+    def steps(self) -> int:
+        """Time steps; 1 without a sequence."""
+        return self.sequence[0] if self.sequence else 1
+
+    @property
+    def features(self) -> int:
+        """Units of a time step; all units without a sequence."""
+        return self.size // self.steps
 
     def ordered(self, channels_last: bool) -> "Shape":
         """The same units in the given order of memory."""
@@ -48,7 +65,7 @@ class Shape:
         return self.channels > 1 and self.height * self.width > 1
 
     def __str__(self) -> str:
-        return f"{self.size}" if self.image is None else "x".join(map(str, self.image))
+        return "x".join(map(str, self.image or self.sequence or (self.size,)))
 
 
 UNKNOWN = Shape(0)  # of a layer that is not part of a network yet
@@ -74,6 +91,14 @@ class StateTensor:
     kind: Literal["running", "carried"]
     initial: float = 0.0
     variance: bool = False
+
+
+Moments = TypeVar("Moments", State, Delta)
+
+
+def by_step(units: Moments, steps: int) -> Moments:
+    """(batch, units) as (batch * steps, features): the same memory, a row for each time step."""
+    return units if steps == 1 else units.reshape(len(units.mu) * steps, -1)
 
 
 def apply_jacobian(kernels: Kernels, delta: Delta, state: State) -> None:

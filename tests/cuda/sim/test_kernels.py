@@ -203,14 +203,14 @@ def test_output_update_using_indices():
     both("output_update", "update_using_indices", [output, observed, index, unwritten(Delta, *rows)])
 
 
-@pytest.mark.parametrize("factors", [(1, 2), (0.5, 0.1), (0, 1)])
+@pytest.mark.parametrize("factors", [(1, 2, 1), (0.5, 1, 2), (0, 1, 1)])
 def test_step(factors):
     parameters = Tensor(normal(90), uniform(90), normal(90, seed=1), normal(90, seed=2))
     parameters.delta_mu_sum[5], parameters.delta_var_sum[40], parameters.delta_var_sum[7] = np.nan, np.inf, -1e9
-    starts, stops = np.int32([0, 3, 39]), np.int32([3, 39, 90])
+    starts, stops, steps = np.int32([0, 3, 39]), np.int32([3, 39, 90]), np.int32([1, 200, 3])
     counts = np.full((2, 3), -1, np.int32)
-    after = both("step", "step", [parameters, np.float32(factors), starts, stops, *counts])
-    np.testing.assert_array_equal(after[5], [0, 1, 1] if factors[0] else [0, 0, 0])
+    after = both("step", "step", [parameters, np.float32(factors), starts, stops, steps, *counts])
+    np.testing.assert_array_equal(after[6], [0, 1, 1] if factors[0] else [0, 0, 0])
     if not factors[0]:
         np.testing.assert_array_equal(after[0][:2], parameters[:2])
 
@@ -218,7 +218,7 @@ def test_step(factors):
 @pytest.mark.parametrize("header", [(0, 0, 0), (1, 1, 0), (300, 2, 1), (257, 2, 0), (510, 2, 0)])
 def test_pooled_factors(header):
     for average in (True, False):
-        both("step", "pooled_factors", [np.float32(header), np.full(2, NAN), average])
+        both("step", "pooled_factors", [np.float32(header), np.full(3, NAN), average])
 
 
 @pytest.mark.parametrize("weighted", [True, False])

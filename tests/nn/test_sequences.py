@@ -1,0 +1,106 @@
+"""Layers on sequences: what takes each time step by itself does what it does with time steps as samples."""
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import manual_seed, nn
+from pytagi_ddp.nn.state import Shape
+from tests.nn.networks import leaves, random_batch, randomise
+
+STEPS, FEATURES = 4, 6
+
+
+class Sequence(nn.BaseLayer):
+    """States that the input is a sequence, and passes it on."""
+
+    def default_input_shape(self):
+        return Shape.of_sequence(STEPS, FEATURES)
+
+    def forward(self, state):
+        return state
+
+    def backward(self, delta, pool, need_input, accumulate):
+        return delta
+
+
+def learn(net: nn.Sequential, x, var_x, y) -> dict[str, np.ndarray]:
+    """A step; all that comes of it."""
+    net.input_state_update = True
+    result = dict(zip(("mean", "variance"), net(x, var_x), strict=True))
+    updater = nn.OutputUpdater(net.device)
+    updater.update(net.output_z_buffer, y, np.full(np.size(y), 0.3), net.input_delta_z_buffer)
+    net.backward()
+    net.step()
+    return result | {"deltas of the input": np.array(net.get_input_states()), "parameters": net.arena.theta.copy()}
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        lambda: [nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3, bias=False)],
+        lambda: [nn.LayerNorm([6]), nn.Linear(6, 2), nn.Tanh()],
+        lambda: [nn.Linear(6, 5), nn.BatchNorm2d(5), nn.Sigmoid(), nn.Linear(5, 2)],
+        lambda: [nn.Linear(6, 4), nn.Softmax(), nn.Linear(4, 3), nn.Remax()],
+        lambda: [nn.Linear(6, 4), nn.EvenExp(), nn.Linear(4, 3), nn.ClosedFormSoftmax()],
+        lambda: [
+            nn.Linear(6, 5),
+            nn.ResNetBlock(nn.LayerBlock(nn.Linear(5, 3), nn.ReLU(), nn.Linear(3, 2)), nn.Linear(5, 2)),
+        ],
+    ],
+)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_time_steps_are_samples(layers, batch):
+    """To the last bit, the cap on a step's change included: it is that of batch x time steps samples."""
+    manual_seed(1)
+    net, rows = (randomise(nn.Sequential(*head, *layers())) for head in ([Sequence()], []))
+    assert (net.in_shape.sequence, net.out_shape.steps) == ((STEPS, FEATURES), STEPS)
+    rows.arena.theta[...] = net.arena.theta
+    x, var_x, y, _ = random_batch(net, batch)
+    actual, expected = learn(net, x, var_x, y), learn(rows, x, var_x, y)
+    for name, want in expected.items():
+        np.testing.assert_array_equal(actual[name], want, err_msg=name)
+    assert {leaf.steps for leaf in leaves(net) if leaf.num_weights} == {STEPS}
+
+
+def test_a_flat_sample():
+    """Linear(time steps x features) takes a sample as a whole, and its cap counts samples."""
+    net, flat = (randomise(nn.Sequential(*head, nn.Linear(STEPS * FEATURES, 2))) for head in ([Sequence()], []))
+    flat.arena.theta[...] = net.arena.theta
+    batch = random_batch(net, 1)[:3]
+    for actual, expected in zip(learn(net, *batch).values(), learn(flat, *batch).values(), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+    assert net.layers[1].steps == 1 and net.out_shape == Shape(2)
+
+
+def test_shapes_of_inputs_and_predictions():
+    net = nn.Sequential(Sequence(), nn.Linear(FEATURES, 2))
+    x = random_batch(net, 3)[0]
+    expected = net(x)
+    for shape in ((3, STEPS, FEATURES), (3, STEPS * FEATURES), (-1,)):
+        np.testing.assert_array_equal(net(x.reshape(shape)), expected)
+    mu, var = net.predict(x, batch_size=2)
+    assert mu.shape == var.shape == (3, STEPS, 2)
+    np.testing.assert_allclose(mu.reshape(-1), expected[0], 1e-6)
+    with pytest.raises(ValueError, match="not a whole number of samples of 24 inputs"):
+        net(x[0, :FEATURES])
+
+
+def test_observations_of_some_outputs_of_each_step():
+    net = nn.Sequential(Sequence(), nn.Linear(FEATURES, 5))
+    net(random_batch(net, 2)[0])
+    index = np.arange(2 * STEPS * 2).reshape(2, STEPS, 2) % 5 + 1
+    updater, deltas = nn.OutputUpdater("cpu"), net.input_delta_z_buffer
+    updater.update_using_indices(net.output_z_buffer, np.ones(16), np.ones(16), index, deltas)
+    observed = np.zeros((2 * STEPS, 5), bool)
+    observed[np.arange(8)[:, None], index.reshape(8, 2) - 1] = True
+    np.testing.assert_array_equal(deltas.delta_var.reshape(8, 5) != 0, observed)
+    with pytest.raises(ValueError, match="from 1 to 5"):
+        updater.update_using_indices(net.output_z_buffer, np.ones(8), np.ones(8), np.full(8, 6), deltas)
+
+
+@pytest.mark.parametrize("layer", [lambda: nn.Linear(5, 2), lambda: nn.LayerNorm([4]), lambda: nn.BatchNorm2d(5)])
+def test_sizes_that_do_not_fit(layer):
+    with pytest.raises(ValueError, match="gives 4x6"):
+        nn.Sequential(Sequence(), layer())
+    with pytest.raises(ValueError, match=r"EvenExp .* gives 4x3"):
+        nn.Sequential(Sequence(), nn.Linear(FEATURES, 3), nn.EvenExp())
