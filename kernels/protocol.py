@@ -96,6 +96,11 @@ class Convolution(Protocol):
     ) -> None: ...
 
 
+class Embedding(Protocol):
+    def forward(self, categories: Array, weights: Tensor, padding: int, out: State) -> None: ...
+    def backward(self, categories: Array, delta: Delta, weights: Tensor, padding: int) -> None: ...
+
+
 class BatchNorm(Protocol):
     def partial_shape(self, rows: int, features: int) -> tuple[int, int, int]: ...
     def moments(self, x: State, partial: Array, mean: Array, m2: Array) -> None: ...
@@ -197,6 +202,7 @@ class Kernels(Protocol):
     conv2d: Convolution
     convtranspose2d: Convolution
     elementwise: Elementwise
+    embedding: Embedding
     graph: Graph
     layer_norm: LayerNorm
     linear: Linear

@@ -12,6 +12,7 @@ __all__ = [
     "conv2d",
     "convtranspose2d",
     "elementwise",
+    "embedding",
     "graph",
     "layer_norm",
     "linear",

@@ -22,6 +22,7 @@ from pytagi_ddp.nn.batch_norm import BatchNorm2d
 from pytagi_ddp.nn.conv2d import Conv2d
 from pytagi_ddp.nn.convtranspose2d import ConvTranspose2d
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
+from pytagi_ddp.nn.embedding import Embedding
 from pytagi_ddp.nn.hierarchical_softmax import HRCSoftmax
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.layer_block import LayerBlock
@@ -49,6 +50,7 @@ __all__ = [
     "ConvTranspose2d",
     "DDPConfig",
     "DDPSequential",
+    "Embedding",
     "EvenExp",
     "HRCSoftmax",
     "LayerBlock",

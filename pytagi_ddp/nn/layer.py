@@ -45,6 +45,7 @@ class BaseLayer(LayerView, ABC):
     num_sums = 0  # sums over the batch that are added over ranks, in the tail of the reduced buffer
     is_leaf = True  # a layer that computes; False: a block of layers, or a change of order between them
     replayable = True  # False: its passes are more than kernel calls, and networks that have it are walked through
+    checks_input = False  # whether it has a `check_input`
     recomputing = False  # True while a forward pass is repeated, which must change nothing that outlasts it
     kernels: Kernels
     shared_sums: Array
@@ -96,6 +97,9 @@ class BaseLayer(LayerView, ABC):
     def steps(self) -> int:
         """Time steps at which the parameters work: each counts as a sample for the cap of their change."""
         return 1
+
+    def check_input(self, values: np.ndarray) -> None:
+        """Raises ValueError if some of the finite `values` are no inputs of this layer, the first of a network."""
 
     def draw_prior(self) -> None:
         """Draws the parameters, if the layer has any and they have not been drawn."""

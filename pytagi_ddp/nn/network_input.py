@@ -1,5 +1,7 @@
 """What a network is given."""
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -16,10 +18,11 @@ class NetworkInput:
 
     Args:
         size: units of a sample. array: the array functions of the network's device. device: its name.
+        check: what the first layer asks of them, see `BaseLayer.check_input`.
     """
 
-    def __init__(self, size: int, array: ArrayFunctions, device: str):
-        self._size, self._array, self._device = size, array, device
+    def __init__(self, size: int, array: ArrayFunctions, device: str, check: Callable[[np.ndarray], None]):
+        self._size, self._array, self._device, self._check = size, array, device, check
         self._mu: Array = array.empty((0, size))
         self._var: Array = array.empty((0, size))
         self._states: dict[tuple[int, bool], State] = {}
@@ -45,6 +48,7 @@ class NetworkInput:
         if var is not None:
             check_finite(var, "var_x")
             check_variances(var, "var_x")
+        self._check(mu)
         shape = (mu.size // self._size, self._size)
         state = self._kept(shape[0], var is not None)
         self._array.copy(mu.reshape(shape), state.mu)

@@ -10,6 +10,8 @@ from pytagi_ddp.nn.state import Shape
 class RMSNorm(RowNorm):
     """Divides each sample by the root of the mean square of its units, which is a constant in the backward pass.
 
+    Of a sequence, [features] divides each time step by its own.
+
         r = 1/sqrt(sum (m^2 + s) / n + eps)
         m_z = r m w                     s_z = r^2 (s (w^2 + s_w) + s_w m^2)
         dm = J r w dm_z                 ds = (J r w)^2 ds_z
@@ -48,7 +50,7 @@ class RMSNorm(RowNorm):
         return Shape(self.num_features)
 
     def input_shape(self, shape: Shape) -> Shape:
-        if shape.size != self.num_features:
+        if self.num_features not in (shape.size, shape.features):
             raise ValueError(f"RMSNorm of {self.normalized_shape} after a layer that gives {shape}")
         return shape.ordered(channels_last=False)
 

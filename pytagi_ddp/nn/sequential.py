@@ -110,7 +110,9 @@ class Sequential(NetworkParameters):
         self.arena = ParameterArena(list(self._chain.leaves()), self.kernels)
         self._passes = Passes(self._chain, self.arena, self.kernels, self._hooks)
         self._express = self._passes.express
-        self._input = NetworkInput(self.in_shape.size, self.kernels.array, self.device)
+        self._input = NetworkInput(
+            self.in_shape.size, self.kernels.array, self.device, self.arena.leaves[0].check_input
+        )
         self.output_z_buffer.hold(self.output_z_buffer.on(self.device), self.device)
         self.input_delta_z_buffer.move(self.device)
         self.output_delta_z_buffer.move(self.device)

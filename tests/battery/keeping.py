@@ -26,7 +26,7 @@ from tests.battery.example import (
 from tests.headers import with_header
 
 # Arguments of the prior, which is in the parameters once it is drawn: no settings.
-PRIOR = {"gain_weight", "gain_bias", "init_method"}
+PRIOR = {"gain_weight", "gain_bias", "init_method", "scale"}
 
 
 @check

@@ -96,6 +96,11 @@ EXAMPLES: dict[type, dict[str, Layers]] = {
             nn.Linear(6, 2),
         ],
     },
+    nn.Embedding: {
+        "positions": lambda: [nn.Embedding(5, 4, 3, padding_idx=2), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)],
+        "flat sample": lambda: [nn.Embedding(7, 2, 3), nn.Tanh(), nn.Linear(6, 2)],
+        "in a block": lambda: [nn.LayerBlock(nn.Embedding(4, 3, 2), nn.RMSNorm(3)), nn.Linear(3, 2)],
+    },
     nn.RMSNorm: {
         "units": lambda: [nn.Linear(4, 5), nn.RMSNorm([5], eps=1e-2), nn.ReLU(), nn.Linear(5, 2)],
         "image": lambda: [stem(), nn.MixtureReLU(), nn.RMSNorm([24]), nn.Linear(24, 2)],

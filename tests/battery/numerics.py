@@ -107,14 +107,17 @@ def nothing_is_left_of_other_batches(example: Example) -> None:
 
 
 @check
-def no_variance_is_zero_variance(example: Example) -> None:
+def no_variance_is_zero_variance(example: Example) -> str | None:
     """An input without variances is one with variances of 0, and those of an input are not ignored."""
     net = example.network()
+    if isinstance(leaves(net)[0], nn.Embedding):
+        return "categories have no variance"
     x, var_x, *deltas = random_batch(net, 4)
     known = one_pass(net, x, None, *deltas)
     assert_same(one_pass(net, x, np.zeros_like(x), *deltas), known, example.rounding)
     uncertain = one_pass(net, x, var_x, *deltas)
     assert not np.array_equal(uncertain["output variance"], known["output variance"]), "input variances are ignored"
+    return None
 
 
 @check

@@ -31,6 +31,7 @@ WITHOUT_BATCH_NORM = {
     "Linear": lambda: nn.Sequential(nn.Linear(8, 4)),
     "no bias": lambda: nn.Sequential(nn.Linear(8, 6, bias=False), nn.ReLU(), nn.Linear(6, 4, bias=False)),
     "LayerNorm": lambda: nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.LayerNorm([12]), nn.Linear(12, 4)),
+    "Embedding": lambda: nn.Sequential(nn.Embedding(9, 4, 3), nn.RMSNorm(4), nn.Linear(4, 2)),
     "RMSNorm": lambda: nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.RMSNorm([12]), nn.Linear(12, 4)),
     "Conv2d": lambda: conv(features=108),
     "ConvTranspose2d": lambda: conv(nn.ConvTranspose2d(3, 2, 3, stride=2, padding_type=2), features=338),
@@ -77,6 +78,8 @@ def batch(net, samples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Inputs and observations, the same on every rank."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(samples, net.in_shape.size)).astype(np.float32)
+    if isinstance(net.layers[0], nn.Embedding):
+        x = rng.integers(0, net.layers[0].num_embeddings, x.shape).astype(np.float32)
     return x, rng.normal(size=(samples, net.out_shape.size)).astype(np.float32)
 
 

@@ -35,9 +35,9 @@ def _affine(layer, taps, taps_s, w, s_w, b, s_b):
 
 def linear(layer, m, s):
     def rows(layer, m, s):
-        return _affine(layer, m, s, *_float64(layer, layer.output_size, layer.input_size))
+        return _affine(layer, m, s, *_float64(layer, *layer.parameters.weight_shape))
 
-    return _flat(rows, layer, m, s)
+    return _of_steps(rows, layer, m, s)
 
 
 def _patches(images, window, fill=0.0):
@@ -170,7 +170,22 @@ def batch_norm(layer, m, s):
 def layer_norm(layer, m, s):
     if len(layer.normalized_shape) == 3:
         return _normalise(layer, m, s, (1, 2, 3), 1)
-    return _flat(_normalise, layer, m, s, (1,), 1)
+    return _of_steps(lambda layer, m, s: _normalise(layer, m, s, (1,), 1), layer, m, s)
+
+
+def embedding(layer, m, s):
+    table, var_table, b, _ = _float64(layer, *layer.parameters.weight_shape)
+    row = m.astype(int)
+    known = ((row >= 0) & (row != layer.padding_idx))[..., None]
+
+    def back(dm, ds, sums):
+        g, h = np.zeros((2, *table.shape))
+        for total, d in ((g, dm), (h, ds)):
+            np.add.at(total, row, known * d.reshape(*row.shape, -1))
+        sums[layer] = ((var_table * g).ravel(), (var_table**2 * h).ravel(), b, b)
+        return np.zeros_like(m), np.zeros_like(m)
+
+    return known * table[row], known * var_table[row], back
 
 
 def rms_norm(layer, m, s):
@@ -184,6 +199,17 @@ def rms_norm(layer, m, s):
         return r * w * dm, (r * w) ** 2 * ds
 
     return r * m * w, r**2 * (s * (w**2 + s_w) + s_w * m**2), back
+
+
+def _of_steps(function, layer, m, s):
+    """`function` on rows of units: samples, or (where the layer takes them so) each of their time steps."""
+    flat, flat_s = (a.reshape(len(m) * layer.steps, -1) for a in (m, s))
+    out_m, out_s, step_back = function(layer, flat, flat_s)
+
+    def back(dm, ds, sums):
+        return tuple(d.reshape(m.shape) for d in step_back(dm.reshape(out_m.shape), ds.reshape(out_m.shape), sums))
+
+    return out_m.reshape(len(m), -1), out_s.reshape(len(m), -1), back
 
 
 def _flat(function, layer, m, s, *rest):
@@ -227,8 +253,9 @@ LAYERS = {
     nn.AvgPool2d: average_pool,
     nn.MaxPool2d: max_pool,
     nn.BatchNorm2d: batch_norm,
+    nn.Embedding: embedding,
     nn.LayerNorm: layer_norm,
-    nn.RMSNorm: lambda layer, m, s: _flat(rms_norm, layer, m, s),
+    nn.RMSNorm: lambda layer, m, s: _of_steps(rms_norm, layer, m, s),
     nn.ResNetBlock: residual,
 }
 

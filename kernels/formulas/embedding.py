@@ -1,0 +1,15 @@
+"""Where a category is in a table."""
+
+import numpy as np
+
+from pytagi_ddp.kernels.formulas.formula import formula
+
+ZERO = np.float32(0)
+NONE = np.int32(-1)
+
+
+@formula
+def row_of(category, rows, padding):
+    """Its row; -1 if it has none, or is the padding. Fractions are cut off."""
+    row = np.int32(category) if ZERO <= category < rows else NONE
+    return NONE if row == padding else row

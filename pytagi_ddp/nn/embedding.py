@@ -1,0 +1,132 @@
+"""Categories as vectors."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from pytagi_ddp.nn.init import normal
+from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.parameters import Parameters
+from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, by_step
+
+LARGEST = 2**24  # categories: float32 has all integers up to here
+
+
+class Embedding(BaseLayer):
+    """Rows of a table with Gaussian entries: the inputs are categories 0, 1, ..., the outputs are their rows.
+
+        m_z = m[c], s_z = s[c]          dm[c] = s[c] sum dm_z          ds[c] = s[c]^2 sum ds_z
+
+    summed over the occurrences of category c; only rows of categories that occur change. (pytagi multiplies ds by s[c]
+    once, and on CPUs sums over all steps.) The output is a sequence, (input_size, embedding_dim) per sample: `Linear`
+    with embedding_dim inputs takes each position by itself, one with input_size x embedding_dim all of them.
+
+    It is the first layer of a network. Input variances mean nothing here, and inputs have no deltas (they are 0).
+    The table is part of every step and, with several ranks, of the one all-reduce: docs/embedding.md says what a large
+    one costs.
+
+    Args:
+        num_embeddings: categories, at most 2^24.
+        embedding_dim: features of each.
+        input_size: categories per sample.
+        scale: prior standard deviation of the entries, and spread of their means.
+        padding_idx: this input, a category or -1, gives mean and variance 0 and learns nothing. Without one, -1 (the
+            default) may still be given for positions that are empty.
+
+    Raises:
+        ValueError: sizes below 1, a scale that is not positive and finite, a padding_idx out of range, or (as an input)
+            what is no category.
+
+    Source: cuTAGI.
+    """
+
+    name = "Embedding"
+    parameters: Parameters
+    checks_input = True
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        input_size: int = 0,
+        scale: float = 1.0,
+        padding_idx: int = -1,
+    ):
+        super().__init__()
+        if not 1 <= num_embeddings <= LARGEST or embedding_dim < 1 or input_size < 0:
+            raise ValueError(
+                f"Embedding needs 1 to {LARGEST} num_embeddings, embedding_dim >= 1 and input_size >= 1, got "
+                f"{num_embeddings}, {embedding_dim}, {input_size}"
+            )
+        if not (scale > 0 and math.isfinite(scale)):
+            raise ValueError(f"scale of Embedding must be positive and finite, got {scale}")
+        if not -1 <= padding_idx < num_embeddings:
+            raise ValueError(f"padding_idx of Embedding must be a category or -1, got {padding_idx}")
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.scale, self.padding_idx = scale, padding_idx
+        self.in_shape = Shape(input_size)
+        self.init_weight_bias()
+
+    def init_weight_bias(self) -> None:
+        """Draws the prior anew: means N(0, scale^2), variances scale^2."""
+        mu = normal(self.num_embeddings * self.embedding_dim, self.scale)
+        nothing = np.zeros(0, np.float32)
+        prior = mu, np.full_like(mu, self.scale**2), nothing, nothing
+        self._set_prior(prior, (self.num_embeddings, self.embedding_dim))
+
+    def default_input_shape(self) -> Shape:
+        if not self.in_shape.size:
+            raise ValueError("Embedding as first layer needs input_size, the number of categories per sample")
+        return self.in_shape
+
+    def input_shape(self, shape: Shape) -> Shape:
+        if self.in_shape.size and shape != self.in_shape:
+            raise ValueError(f"Embedding of {self.in_shape} categories after a layer that gives {shape}: put it first")
+        return shape
+
+    def _infer_output(self, shape: Shape) -> Shape:
+        return Shape.of_sequence(shape.size, self.embedding_dim)
+
+    def check_input(self, values: np.ndarray) -> None:
+        """Raises ValueError if a value is neither a category nor the padding."""
+        allowed = (values >= 0) & (values < self.num_embeddings) & (values == np.floor(values))
+        wrong = values[~(allowed | (values == self.padding_idx))]
+        if wrong.size:
+            raise ValueError(
+                f"Embedding takes categories from 0 to {self.num_embeddings - 1}, or {self.padding_idx}: {wrong.size} "
+                f"of {values.size} inputs are none, the first of them {wrong[0]}"
+            )
+
+    def forward(self, state: State) -> State:
+        out = self._output(state.batch)
+        self._input = state
+        rows = by_step(out, self.in_shape.size)
+        self.kernels.embedding.forward(state.mu.reshape(-1), self.parameters.w, self.padding_idx, rows)
+        return out
+
+    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
+        w, array = self.parameters.w, self.kernels.array
+        if not accumulate:
+            array.clear(w.delta_mu_sum)
+            array.clear(w.delta_var_sum)
+        categories, rows = self._input.mu.reshape(-1), by_step(delta, self.in_shape.size)
+        self.kernels.embedding.backward(categories, rows, w, self.padding_idx)
+        pool.give(delta)
+        if not need_input:
+            return None
+        into = pool.take(self._input.batch, self.in_shape.size)
+        array.clear(into.mu)
+        array.clear(into.var)
+        return into
+
+    def settings(self) -> dict[str, Any]:
+        return {
+            "num_embeddings": self.num_embeddings,
+            "embedding_dim": self.embedding_dim,
+            "input_size": self.in_shape.size,
+            "padding_idx": self.padding_idx,
+        }
+
+    def get_layer_info(self) -> str:
+        return f"Embedding({self.num_embeddings}->{self.embedding_dim})"

@@ -1,0 +1,68 @@
+"""What is a category, and which rows of the table learn; numbers are checked by the battery and recorded cases."""
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import nn
+from tests.battery.example import observe
+
+
+def test_rows_that_do_not_occur_keep_every_bit():
+    net = nn.Sequential(nn.Embedding(9, 4, 2, padding_idx=3), nn.Linear(8, 2))
+    table = net.layers[0]
+    for categories in ([[1, 3], [7, 1]], [[0, 0]], [[8, 3]]):  # sums of one step must not reach the next
+        before = table.mu_w.copy().reshape(9, 4), table.var_w.copy().reshape(9, 4)
+        net(np.array(categories))
+        nn.OutputUpdater("cpu").update(net.output_z_buffer, np.ones(2 * len(categories)), 0.1, net.input_delta_z_buffer)
+        net.backward()
+        net.step()
+        changed = np.isin(np.arange(9), categories) & (np.arange(9) != 3)
+        for now, old in zip((table.mu_w, table.var_w), before, strict=True):
+            np.testing.assert_array_equal((now.reshape(9, 4) != old).all(1), changed)
+            np.testing.assert_array_equal((now.reshape(9, 4) != old).any(1), changed)
+
+
+@pytest.mark.parametrize("wrong", [5, -2, 1.5, 1e9])
+def test_what_is_no_category(wrong):
+    net = nn.Sequential(nn.LayerBlock(nn.Embedding(5, 3, 2)), nn.Linear(3, 1))
+    for _ in range(4):  # walked through, recorded, replayed
+        net(np.array([[0, -1], [4, 2]]))
+    words = f"categories from 0 to 4, or -1: 1 of 4 inputs are none, the first of them {np.float32(wrong)}"
+    with pytest.raises(ValueError, match=words.replace("+", r"\+")):
+        net(np.array([[0, wrong], [4, 2]], np.float32))
+    with pytest.raises(ValueError, match="1 of 2 inputs are none"):
+        net.predict(np.array([[0, wrong]], np.float32))
+
+
+def test_a_state_of_another_network_is_read_within_the_table():
+    net = nn.Sequential(nn.Embedding(5, 3, 2), nn.Linear(3, 1))
+    state = nn.BaseHiddenStates(4, 2)
+    state.mu_a = [-1e9, 1e9, 4, 5]
+    inside = net(state)[0].reshape(2, 2)
+    state.mu_a = [-1, -1, 4, -1]
+    np.testing.assert_array_equal(net(state)[0].reshape(2, 2), inside)
+    observe(nn.Sequential(nn.Embedding(5, 3, 2), nn.Linear(3, 1)), 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((0, 3), "1 to 16777216 num_embeddings"),
+        ((2**24 + 1, 3), "1 to 16777216 num_embeddings"),
+        ((5, 3, 2, 0.0), "scale of Embedding must be positive"),
+        ((5, 3, 2, 1.0, 5), "padding_idx of Embedding must be a category or -1, got 5"),
+    ],
+)
+def test_arguments(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        nn.Embedding(*arguments)
+
+
+def test_place_in_a_network():
+    with pytest.raises(ValueError, match="Embedding as first layer needs input_size"):
+        nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 1))
+    with pytest.raises(ValueError, match="Embedding of 2 categories after a layer that gives 4: put it first"):
+        nn.Sequential(nn.Linear(1, 4), nn.Embedding(5, 3, 2))
+    net = nn.Sequential(nn.Embedding(5, 3, 2))
+    assert (net.out_shape.sequence, net.layers[0].get_layer_info()) == ((2, 3), "Embedding(5->3)")
+    assert (nn.Embedding(4, 2, 1, scale=0.5).var_w == 0.25).all()
