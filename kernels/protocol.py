@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pytagi_ddp.kernels.tensors import Array, Delta, State, Sums, Tensor
+from pytagi_ddp.kernels.tensors import Array, Delta, Heads, State, Sums, Tensor
 
 
 class ArrayFunctions(Protocol):
@@ -94,6 +94,15 @@ class Convolution(Protocol):
         pad: int,
         accumulate: bool,
     ) -> None: ...
+
+
+class Attention(Protocol):
+    def multiply(
+        self, x: Heads, y: Heads, out: Heads, batch: int, heads: int, rows: int, depth: int, columns: int, causal: int
+    ) -> None: ...
+    def remax(self, scores: State, slopes: Delta, scale: float, causal: bool) -> None: ...
+    def remax_backward(self, delta: Delta, shares: Array, slopes: Delta, scale: float, causal: bool) -> None: ...
+    def rotate(self, units: Delta | State, table: Array, heads: int, inverse: bool) -> None: ...
 
 
 class Embedding(Protocol):
@@ -198,6 +207,7 @@ class Kernels(Protocol):
 
     activation: Activation
     array: ArrayFunctions
+    attention: Attention
     batch_norm: BatchNorm
     conv2d: Convolution
     convtranspose2d: Convolution

@@ -73,6 +73,33 @@ class Sums(NamedTuple):
     square: Array
 
 
+ALL, CAUSAL_FACTOR, CAUSAL_RESULT = range(3)  # which matrix of a product has nothing above its diagonal: x, or out
+
+
+class Heads(NamedTuple):
+    """A matrix for each head of each sample, within larger arrays.
+
+    Attributes:
+        units: means and variances (None: certain) of the arrays.
+        first, batch, head, row: where element (i, j) of head h of sample b lies, in their flat memory: at
+            first + b batch + (h // share) head + i row + j.
+        share: heads that have one matrix together.
+        transposed: its transpose is meant.
+    """
+
+    units: State | Delta
+    first: int
+    batch: int
+    head: int
+    row: int
+    share: int = 1
+    transposed: bool = False
+
+    @property
+    def place(self) -> tuple[int, ...]:
+        return self[1:]
+
+
 NO_STATE = State(None, None)  # what stands for a state that has not been computed
 NO_TENSOR = Tensor(None, None)  # for a bias that is not there
 NO_DELTA = Delta(None, None)  # and for deltas that nobody needs

@@ -3,6 +3,7 @@
 from pytagi_ddp.kernels.cpu import (
     activation,
     array,
+    attention,
     batch_norm,
     conv2d,
     convtranspose2d,
@@ -22,6 +23,7 @@ from pytagi_ddp.kernels.cpu import (
 __all__ = [
     "activation",
     "array",
+    "attention",
     "batch_norm",
     "conv2d",
     "convtranspose2d",

@@ -8,6 +8,7 @@ from importlib import import_module
 __all__ = [
     "activation",
     "array",
+    "attention",
     "batch_norm",
     "conv2d",
     "convtranspose2d",

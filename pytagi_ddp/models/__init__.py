@@ -1,5 +1,6 @@
 """Ready-made networks."""
 
 from pytagi_ddp.models.resnet import resnet8_cifar10, resnet18_cifar10
+from pytagi_ddp.models.transformer import transformer
 
-__all__ = ["resnet8_cifar10", "resnet18_cifar10"]
+__all__ = ["resnet8_cifar10", "resnet18_cifar10", "transformer"]

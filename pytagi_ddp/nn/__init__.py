@@ -18,6 +18,7 @@ from pytagi_ddp.nn.activation import (
     Softplus,
     Tanh,
 )
+from pytagi_ddp.nn.attention import MultiheadAttention
 from pytagi_ddp.nn.batch_norm import BatchNorm2d
 from pytagi_ddp.nn.conv2d import Conv2d
 from pytagi_ddp.nn.convtranspose2d import ConvTranspose2d
@@ -61,6 +62,7 @@ __all__ = [
     "MixtureReLU",
     "MixtureSigmoid",
     "MixtureTanh",
+    "MultiheadAttention",
     "OutputUpdater",
     "RMSNorm",
     "ReLU",

@@ -96,6 +96,20 @@ EXAMPLES: dict[type, dict[str, Layers]] = {
             nn.Linear(6, 2),
         ],
     },
+    nn.MultiheadAttention: {
+        "causal, rotary": lambda: [nn.MultiheadAttention(4, 2, seq_len=3), nn.Tanh(), nn.Linear(4, 2)],
+        "all steps, shared keys": lambda: [
+            nn.Linear(5, 24),
+            nn.Tanh(),
+            nn.MultiheadAttention(8, 4, 2, False, causal=False, use_rope=False, out_proj=False),
+            nn.Linear(24, 2),
+        ],
+        "in a block": lambda: [
+            nn.Embedding(5, 6, 4),
+            residual(nn.RMSNorm(6), nn.MultiheadAttention(6, 3, 1, rope_theta=50.0)),
+            nn.Linear(6, 2),
+        ],
+    },
     nn.Embedding: {
         "positions": lambda: [nn.Embedding(5, 4, 3, padding_idx=2), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)],
         "flat sample": lambda: [nn.Embedding(7, 2, 3), nn.Tanh(), nn.Linear(6, 2)],

@@ -32,6 +32,7 @@ WITHOUT_BATCH_NORM = {
     "no bias": lambda: nn.Sequential(nn.Linear(8, 6, bias=False), nn.ReLU(), nn.Linear(6, 4, bias=False)),
     "LayerNorm": lambda: nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.LayerNorm([12]), nn.Linear(12, 4)),
     "Embedding": lambda: nn.Sequential(nn.Embedding(9, 4, 3), nn.RMSNorm(4), nn.Linear(4, 2)),
+    "MultiheadAttention": lambda: nn.Sequential(nn.MultiheadAttention(4, 2, seq_len=3), nn.Linear(4, 2)),
     "RMSNorm": lambda: nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.RMSNorm([12]), nn.Linear(12, 4)),
     "Conv2d": lambda: conv(features=108),
     "ConvTranspose2d": lambda: conv(nn.ConvTranspose2d(3, 2, 3, stride=2, padding_type=2), features=338),

@@ -33,7 +33,7 @@ def random_batch(net: nn.Sequential, batch: int, seed: int = 1, with_variance: b
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(batch, net.in_shape.size)).astype(np.float32)
     if isinstance(first := leaves(net)[0], nn.Embedding):
-        x = rng.integers(-1, first.num_embeddings, x.shape).astype(np.float32)
+        x = rng.integers(min(0, first.padding_idx), first.num_embeddings, x.shape).astype(np.float32)
     var_x = rng.uniform(0.05, 0.5, x.shape).astype(np.float32) if with_variance else None
     delta_mu = rng.normal(size=(batch, net.out_shape.size)).astype(np.float32)
     delta_var = -rng.uniform(0.1, 1, delta_mu.shape).astype(np.float32)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from pytagi_ddp import nn
-from tests.nn import reference_activation
+from tests.nn import reference_activation, reference_attention
 
 
 def _float64(layer, *shape):
@@ -173,6 +173,10 @@ def layer_norm(layer, m, s):
     return _of_steps(lambda layer, m, s: _normalise(layer, m, s, (1,), 1), layer, m, s)
 
 
+def attention(layer, m, s):
+    return reference_attention.attention(layer, m, s, _affine)
+
+
 def embedding(layer, m, s):
     table, var_table, b, _ = _float64(layer, *layer.parameters.weight_shape)
     row = m.astype(int)
@@ -255,6 +259,7 @@ LAYERS = {
     nn.BatchNorm2d: batch_norm,
     nn.Embedding: embedding,
     nn.LayerNorm: layer_norm,
+    nn.MultiheadAttention: attention,
     nn.RMSNorm: lambda layer, m, s: _of_steps(rms_norm, layer, m, s),
     nn.ResNetBlock: residual,
 }

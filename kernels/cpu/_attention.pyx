@@ -1,0 +1,112 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Products of the matrices of attention heads, in OpenMP threads: one head, or one group of them, at a time.
+
+See attention.py for what they are. What is above the diagonal of a causal matrix is not multiplied, in blocks of rows.
+"""
+
+from cython.parallel cimport prange
+
+from pytagi_ddp.kernels.cpu._blas cimport copy_rows, lines, product, square, square_plus
+
+from pytagi_ddp.kernels.cpu.workspace import workspace
+
+cdef enum:
+    FACTOR = 1  # is causal: `kernels.tensors.CAUSAL_FACTOR`
+    RESULT = 2
+    ROWS = 128  # of the first factor, as it lies in memory, at a time
+    SERIAL = 500000  # multiply-adds of a product below which waking the threads costs more than they save
+
+
+cdef struct Matrix:  # element (i, j) of head h of sample b: first + b batch + h // share head + i row + j
+    float* mu
+    float* var
+    long first, batch, head, row
+    int share
+    bint transposed  # element (j, i) in place of (i, j)
+
+
+cdef Matrix matrix_of(const float[::1] mu, const float[::1] var, tuple place):
+    cdef Matrix m
+    m.mu = <float*>&mu[0]
+    m.var = NULL if var is None else <float*>&var[0]
+    m.first, m.batch, m.head, m.row, m.share, m.transposed = place
+    return m
+
+
+cdef long start_of(const Matrix* m, int b, int h) noexcept nogil:
+    return m.first + b * m.batch + h // m.share * m.head
+
+
+def multiply(const float[::1] x_mu, const float[::1] x_var, tuple x_place, const float[::1] y_mu,
+             const float[::1] y_var, tuple y_place, float[::1] out_mu, float[::1] out_var, tuple out_place, int batch,
+             int heads, int rows, int depth, int columns, int causal, int threads):
+    cdef Matrix x = matrix_of(x_mu, x_var, x_place), y = matrix_of(y_mu, y_var, y_place)
+    cdef Matrix out = matrix_of(out_mu, out_var, out_place)
+    cdef int groups = batch * heads // out.share, t
+    if <double>groups * out.share * rows * depth * columns < SERIAL:
+        threads = 1
+    cdef size_t per_thread = lines(<size_t>ROWS * (rows if x.transposed else depth)) + 3 * lines(<size_t>depth * columns)
+    cdef float[::1] scratch = workspace(threads * per_thread)
+    for t in prange(threads, schedule="static", num_threads=threads, nogil=True):
+        multiply_groups(&x, &y, &out, heads, rows, depth, columns, causal, groups * t // threads,
+                        groups * (t + 1) // threads, &scratch[t * per_thread])
+
+
+cdef void multiply_groups(const Matrix* x, const Matrix* y, const Matrix* out, int heads, int rows, int depth,
+                          int columns, int causal, int first, int last, float* scratch) noexcept nogil:
+    cdef int group, share = out.share, h, b
+    for group in range(first, last):
+        b = group * share // heads
+        for h in range(group * share % heads, group * share % heads + share):
+            multiply_head(x, y, out, b, h, rows, depth, columns, causal, h % share > 0, scratch)
+
+
+cdef void multiply_head(const Matrix* x, const Matrix* y, const Matrix* out, int b, int h, int rows, int depth,
+                        int columns, int causal, bint more, float* scratch) noexcept nogil:
+    cdef long at_x = start_of(x, b, h), at_y = start_of(y, b, h), at = start_of(out, b, h)
+    cdef int height = columns if y.transposed else depth, width = depth if y.transposed else columns
+    cdef int stored = depth if x.transposed else rows, across = rows if x.transposed else depth
+    cdef float* w = scratch
+    cdef float* s = w + lines(<size_t>depth * columns)
+    cdef float* w2s = s + lines(<size_t>depth * columns)
+    cdef float* x2 = w2s + lines(<size_t>depth * columns)
+    cdef const float* part
+    cdef int i, n, m, k, c, skip
+    cdef float beta
+    copy_rows(y.mu + at_y, y.row, w, height, width)
+    if y.var:
+        copy_rows(y.var + at_y, y.row, s, height, width)
+        square_plus(w, s, w2s, <size_t>height * width)
+    else:
+        square(w, w2s, <size_t>height * width)
+    for i from (stored - 1) // ROWS * ROWS >= i >= 0 by ROWS:  # from the end: there a causal matrix has its whole width
+        n = min(ROWS, stored - i)
+        m, k, c, skip = rows, depth, columns, 0
+        if x.transposed:  # a block of the sum
+            k, skip = n, i
+            beta = more or i + n < stored
+            if causal == FACTOR:
+                m = i + n
+        else:  # a block of the result
+            m, beta = n, more
+            if causal == FACTOR:
+                k = i + n
+            elif causal == RESULT:
+                c = i + n
+        multiply_block(x, y, at_x + i * x.row, at + (0 if x.transposed else i * out.row), out, w, s, w2s, x2, m, k, c,
+                       width, skip * (1 if y.transposed else width), across, n, beta)
+
+
+cdef void multiply_block(const Matrix* x, const Matrix* y, long at_x, long at, const Matrix* out, const float* w,
+                         const float* s, const float* w2s, float* x2, int m, int k, int c, int width, long skip,
+                         int across, int n, float beta) noexcept nogil:
+    cdef bint ta = x.transposed, tb = y.transposed
+    cdef int used = m if ta else k, row
+    product(ta, tb, m, c, k, x.mu + at_x, x.row, w + skip, width, beta, out.mu + at, out.row)
+    if y.var:
+        for row in range(n):
+            square(x.mu + at_x + row * x.row, x2 + <long>row * across, used)
+        product(ta, tb, m, c, k, x2, across, s + skip, width, beta, out.var + at, out.row)
+        beta = 1
+    if x.var:
+        product(ta, tb, m, c, k, x.var + at_x, x.row, w2s + skip, width, beta, out.var + at, out.row)

@@ -1,0 +1,247 @@
+"""Multi-head attention."""
+
+import math
+from collections.abc import Callable
+from functools import wraps
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+
+from pytagi_ddp.kernels.protocol import Kernels
+from pytagi_ddp.kernels.tensors import ALL, CAUSAL_FACTOR, CAUSAL_RESULT, Heads, Tensor
+from pytagi_ddp.nn.init import gaussian_prior
+from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.parameters import Parameters
+from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State, by_step
+
+
+def either_order(init: Callable) -> Callable:
+    """Lets the fourth argument be `bias`, or (a number, as in pytagi's later version) `seq_len`, before `bias`."""
+    later = ("seq_len", "bias", "gain_weight", "gain_bias", "init_method")
+
+    @wraps(init)
+    def take(self: Any, *arguments: Any, **named: Any) -> None:
+        fourth = arguments[3] if len(arguments) > 3 else None
+        if isinstance(fourth, Integral) and not isinstance(fourth, bool | np.bool_):
+            named = dict(zip(later, arguments[3:], strict=False)) | named
+            arguments = arguments[:3]
+        init(self, *arguments, **named)
+
+    return take
+
+
+class MultiheadAttention(BaseLayer):
+    """Each time step takes a mean of values of (earlier) steps, weighted by how queries meet keys.
+
+        q, k, v = linear maps of the input, for H heads of D = embed_dim / H units each (k and v: num_kv_heads)
+        A[t, l] = q[t] k[l] / sqrt(D)         S = Remax of A over l (causal: l <= t)         o[t] = sum_l S[t, l] v[l]
+
+    and, with `out_proj`, one more linear map of the heads side by side. Products have the moments of independent
+    factors; Remax passes deltas back by its whole Jacobian, as a row of shares does not change when its scores are
+    scaled. Deltas of the parameters are those of `Linear`, summed over batch and time steps; the cap of a step
+    (`Sequential.step`) counts samples. (pytagi mixes time steps between q, k and v, does not divide the scores, and
+    takes deltas back by the wrong arrays; this is what it means.)
+
+    Args:
+        embed_dim: features of a time step, in and out; a multiple of num_heads.
+        num_heads: H.
+        num_kv_heads: heads of keys and values, each for H / num_kv_heads heads of queries; None: H.
+        bias: with biases or without.
+        gain_weight, gain_bias, init_method: of the prior, as of `Linear`; drawn for q, k, v and `out_proj` in turn.
+        seq_len: time steps of the input if this is the first layer; else they follow from the layer before.
+        causal: whether a step sees only itself and earlier ones.
+        use_rope: whether q and k are turned by angles that grow with the time step t (rotary positions): pairs
+            (2d, 2d + 1) by t rope_theta^(-2d/D). Only this tells the order of steps. Needs an even D.
+        rope_theta: as above.
+        out_proj: False leaves the last map out, which gives the parameters pytagi's shapes.
+
+    pytagi's arguments may stand in either order: as here, or with `seq_len` before `bias`.
+
+    Raises:
+        ValueError: sizes that do not divide each other, unknown `init_method`, or (in a network) an input of other
+            features.
+
+    Source: Vaswani et al. (2017), arXiv:1706.03762; Su et al. (2021), arXiv:2104.09864; Ainslie et al. (2023),
+    arXiv:2305.13245; moments as in cuTAGI.
+    """
+
+    name = "MultiheadAttention"
+    parameters: Parameters
+
+    @either_order
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        num_kv_heads: int | None = None,
+        bias: bool = True,
+        gain_weight: float = 1.0,
+        gain_bias: float = 1.0,
+        init_method: str = "Xavier",
+        *,
+        seq_len: int = 1,
+        causal: bool = True,
+        use_rope: bool = True,
+        rope_theta: float = 10000.0,
+        out_proj: bool = True,
+    ):
+        super().__init__()
+        groups = num_heads if num_kv_heads is None else num_kv_heads
+        if min(embed_dim, num_heads, groups, seq_len) < 1 or embed_dim % num_heads or num_heads % groups:
+            raise ValueError(
+                "MultiheadAttention needs embed_dim a multiple of num_heads, that a multiple of num_kv_heads, and "
+                f"seq_len >= 1, got {embed_dim}, {num_heads}, {groups}, {seq_len}"
+            )
+        if use_rope and (embed_dim // num_heads) % 2:
+            raise ValueError(f"use_rope turns pairs of units: {embed_dim // num_heads} units in a head are odd")
+        if not rope_theta > 0:
+            raise ValueError(f"rope_theta must be positive, got {rope_theta}")
+        self.embed_dim, self.num_heads, self.num_kv_heads = int(embed_dim), int(num_heads), int(groups)
+        self.bias, self.seq_len = bool(bias), int(seq_len)
+        self.causal, self.use_rope, self.rope_theta, self.out_proj = causal, use_rope, float(rope_theta), out_proj
+        self.gain_weight, self.gain_bias, self.init_method = gain_weight, gain_bias, init_method
+        self.head_dim = self.embed_dim // self.num_heads
+        self.init_weight_bias()
+
+    @property
+    def _projected(self) -> int:
+        """Units of q, k and v together."""
+        return (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
+
+    def init_weight_bias(self) -> None:
+        """Draws the prior anew."""
+        keys = self.num_kv_heads * self.head_dim
+        outputs = [self.embed_dim, keys, keys] + [self.embed_dim] * self.out_proj
+        gains = self.gain_weight, self.gain_bias, self.init_method
+        draws = [gaussian_prior(self.embed_dim * n, n * self.bias, self.embed_dim, n, *gains) for n in outputs]
+        mu_w, var_w, mu_b, var_b = (np.concatenate(parts) for parts in zip(*draws, strict=True))
+        self._set_prior((mu_w, var_w, mu_b, var_b), mu_w.shape)
+
+    def default_input_shape(self) -> Shape:
+        return Shape.of_sequence(self.seq_len, self.embed_dim)
+
+    def input_shape(self, shape: Shape) -> Shape:
+        steps = shape.size // self.embed_dim
+        if shape.size % self.embed_dim or shape.image or shape.features not in (self.embed_dim, shape.size):
+            raise ValueError(
+                f"MultiheadAttention of {self.embed_dim} features after a layer that gives {shape}: give it sequences "
+                "of so many features"
+            )
+        return Shape.of_sequence(steps, self.embed_dim)
+
+    def attach(self, kernels: Kernels) -> None:
+        super().attach(kernels)
+        self._angles: Array | None = None
+        if self.use_rope:
+            half = np.arange(self.head_dim // 2)
+            turns = np.arange(self.in_shape.steps)[:, None] * self.rope_theta ** (-2 * half / self.head_dim)
+            table = np.concatenate([np.cos(turns), np.sin(turns)], 1).astype(np.float32)
+            self._angles = kernels.array.empty(table.shape)
+            kernels.array.copy(table, self._angles)
+
+    def _maps(self) -> list[tuple[Tensor, Tensor | None]]:
+        """(weights, biases) of the map to q, k, v, and of `out_proj`."""
+        weights, bias, E = self.parameters.w, self.parameters.b, self.embed_dim
+        maps, row = [], 0
+        for rows in (self._projected, E)[: 1 + self.out_proj]:
+            part = slice(row, row + rows)
+            w = Tensor(*(None if a is None else a[part.start * E : part.stop * E].reshape(rows, E) for a in weights))
+            maps.append((w, bias and Tensor(*(a[part] for a in bias))))
+            row += rows
+        return maps
+
+    def _heads(self, units: State | Delta, first: int, width: int, share: int = 1, transposed: bool = False) -> Heads:
+        """Heads side by side in units of `width` for each time step, from the head `first` on."""
+        size = self.head_dim
+        return Heads(units, first * size, self.in_shape.steps * width, size, width, share, transposed)
+
+    def _square(self, units: State | Delta, transposed: bool = False) -> Heads:
+        """Matrices of (time steps, time steps), one after the other."""
+        steps = self.in_shape.steps
+        return Heads(units, 0, self.num_heads * steps**2, steps**2, steps, 1, transposed)
+
+    def _qkv(self, units: State | Delta) -> tuple[Heads, Heads, Heads]:
+        share, width = self.num_heads // self.num_kv_heads, self._projected
+        starts = (0, 1), (self.num_heads, share), (self.num_heads + self.num_kv_heads, share)
+        q, k, v = (self._heads(units, first, width, shared) for first, shared in starts)
+        return q, k, v
+
+    def _pair(self, name: str, rows: int, size: int) -> State:
+        return State(self._buffer(f"{name} mu", rows, size), self._buffer(f"{name} var", rows, size))
+
+    def forward(self, state: State) -> State:
+        batch, steps = state.batch, self.in_shape.steps
+        attention, linear, D, H = self.kernels.attention, self.kernels.linear, self.head_dim, self.num_heads
+        maps, out = self._maps(), self._output(batch)
+        projected = self._pair("qkv", batch * steps, self._projected)
+        shares = self._pair("shares", batch * H * steps, steps)
+        slopes = Delta(*self._pair("slopes", batch * H * steps, steps)[:2])
+        means = self._pair("heads", batch * steps, self.embed_dim) if self.out_proj else by_step(out, steps)
+        self._input = state
+        self._kept = projected, shares, slopes, means
+
+        linear.forward(by_step(state, steps), *maps[0], projected)
+        if self._angles is not None:
+            attention.rotate(projected, self._angles, H + self.num_kv_heads, False)
+        q, k, v = self._qkv(projected)
+        sizes = batch, H, steps
+        result, factor = (CAUSAL_RESULT, CAUSAL_FACTOR) if self.causal else (ALL, ALL)
+        attention.multiply(q, k._replace(transposed=True), self._square(shares), *sizes, D, steps, result)
+        attention.remax(shares, slopes, 1 / math.sqrt(D), self.causal)
+        heads = self._heads(means, 0, self.embed_dim)
+        attention.multiply(self._square(shares), v, heads, *sizes, steps, D, factor)
+        if self.out_proj:
+            linear.forward(means, *maps[1], by_step(out, steps))
+        return out
+
+    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
+        batch, steps = self._input.batch, self.in_shape.steps
+        attention, linear, D, H = self.kernels.attention, self.kernels.linear, self.head_dim, self.num_heads
+        projected, shares, slopes, means = self._kept
+        maps = self._maps()
+        into = pool.take(batch, self.in_shape.size) if need_input else None
+        of_heads = by_step(delta, steps)
+        if self.out_proj:
+            inner = Delta(*self._pair("heads delta", batch * steps, self.embed_dim)[:2])
+            linear.backward(means, of_heads, *maps[1], inner, accumulate)
+            of_heads = inner
+        of_projected = Delta(*self._pair("qkv delta", batch * steps, self._projected)[:2])
+        of_shares = Delta(*self._pair("shares delta", batch * H * steps, steps)[:2])
+
+        d, sizes = self._heads(of_heads, 0, self.embed_dim), (batch, H, steps)
+        result, factor = (CAUSAL_RESULT, CAUSAL_FACTOR) if self.causal else (ALL, ALL)
+        q, k, v = self._qkv(State(projected.mu, None))
+        of_q, of_k, of_v = self._qkv(of_projected)
+        certain = State(shares.mu, None)
+        attention.multiply(self._square(certain, True), d, of_v, *sizes, steps, D, factor)
+        attention.multiply(d, v._replace(transposed=True), self._square(of_shares), *sizes, D, steps, result)
+        attention.remax_backward(of_shares, shares.mu, slopes, 1 / math.sqrt(D), self.causal)
+        attention.multiply(self._square(of_shares), k, of_q, *sizes, steps, D, factor)
+        attention.multiply(self._square(of_shares, True), q, of_k, *sizes, steps, D, factor)
+        if self._angles is not None:
+            attention.rotate(of_projected, self._angles, H + self.num_kv_heads, True)
+        target = into and by_step(into, steps)
+        linear.backward(by_step(self._input, steps), of_projected, *maps[0], target, accumulate)
+        pool.give(delta)
+        return into
+
+    def __getstate__(self) -> dict:
+        return super().__getstate__() | {"_kept": None, "_angles": None}
+
+    def settings(self) -> dict[str, Any]:
+        """Of the input, the time steps that it has in the network."""
+        return {
+            "embed_dim": self.embed_dim,
+            "num_heads": self.num_heads,
+            "num_kv_heads": self.num_kv_heads,
+            "bias": self.bias,
+            "seq_len": self.in_shape.steps if self.in_shape.size else self.seq_len,
+            "causal": self.causal,
+            "use_rope": self.use_rope,
+            "rope_theta": self.rope_theta,
+            "out_proj": self.out_proj,
+        }
+
+    def get_layer_info(self) -> str:
+        return f"SelfAttention(heads={self.num_heads}, kv_heads={self.num_kv_heads}, emb_size={self.embed_dim})"
