@@ -44,14 +44,15 @@ class Workload:
         """Operations of the matrix products of one step.
 
         3 forward and 4 backward for a layer, 2 and 2 for the first one, whose input is deterministic and needs no
-        deltas.
+        deltas. Of attention heads there are 6 forward and 8 backward, each half as large if it is causal.
         """
         total, first = 0, self.var_x is None
         for _, leaf in self.net.named_leaves():
-            if isinstance(leaf, nn.Linear | nn.Conv2d):
-                positions = leaf.out_height * leaf.out_width if isinstance(leaf, nn.Conv2d) else 1
-                total += (4 if first else 7) * 2 * self.batch * positions * leaf.num_weights
+            if isinstance(leaf, nn.Linear | nn.Conv2d | nn.ConvTranspose2d | nn.MultiheadAttention):
+                total += (4 if first else 7) * 2 * self.batch * _positions(leaf) * leaf.num_weights
                 first = False
+            if isinstance(leaf, nn.MultiheadAttention):
+                total += 14 * 2 * self.batch * leaf.in_shape.steps**2 * leaf.embed_dim / (2 if leaf.causal else 1)
         return total
 
     @property
@@ -59,6 +60,15 @@ class Workload:
         """Bytes that a step moves at least: everything kept for it is written once and read once."""
         kept = sum(leaf.buffer_bytes for _, leaf in self.net.named_leaves())
         return 2 * (kept + self.net.arena.nbytes)
+
+
+def _positions(leaf: nn.BaseLayer) -> int:
+    """How often a sample meets the weights of a layer."""
+    if isinstance(leaf, nn.Conv2d):
+        return leaf.out_height * leaf.out_width
+    if isinstance(leaf, nn.ConvTranspose2d):
+        return leaf.in_height * leaf.in_width
+    return leaf.in_shape.steps
 
 
 if __name__ == "__main__":

@@ -45,6 +45,18 @@ def conv(nn: Any, channels: int, pixels: int):
     )
 
 
+def deconv(nn: Any, channels: int, pixels: int):
+    """Doubles the sides of images, as a decoder does."""
+    return nn.Sequential(
+        nn.ConvTranspose2d(channels, channels, 4, bias=False, stride=2, padding=1, in_width=pixels, in_height=pixels),
+    )
+
+
+def attention(nn: Any, features: int, heads: int, steps: int):
+    """Causal, with an output map, and without rotary positions, which not every library has."""
+    return nn.Sequential(nn.MultiheadAttention(features, heads, seq_len=steps, use_rope=False))
+
+
 def resnet(nn: Any, which: str):
     """A network of `pytagi_ddp.models`, by the name of its widths there."""
     from pytagi_ddp.models import resnet as models  # here, because other workloads of a peer do without this library
@@ -58,7 +70,7 @@ class Spec:
 
     Attributes:
         build: called with the namespace of a library. batch: samples of a step.
-        in_shape: (units,) or (channels, height, width). outputs: units of one sample.
+        in_shape: (units,), (channels, height, width) or (time steps, features). outputs: units of one sample.
         inside: a layer as it is inside a network: variances come in, and deltas of the input are asked for.
         predict: a prediction is measured instead of a training step.
     """
@@ -86,6 +98,8 @@ SPECS = {
     "mlp-4096-b256": Spec(lambda nn: mlp(nn, 784, 4096, 4096, 10), 256, (784,), 10),
     "mnist-cnn-b128": Spec(mnist_cnn, 128, (1, 28, 28), 11),
     "conv64-b32": Spec(lambda nn: conv(nn, 64, 32), 32, (64, 32, 32), 64 * 32 * 32, inside=True),
+    "deconv64-b32": Spec(lambda nn: deconv(nn, 64, 16), 32, (64, 16, 16), 64 * 32 * 32, inside=True),
+    "attention-b16": Spec(lambda nn: attention(nn, 256, 8, 128), 16, (128, 256), 128 * 256, inside=True),
     "resnet18-b16": Spec(RESNET18, 16, IMAGE, 11),
     "resnet18-b128": Spec(RESNET18, 128, IMAGE, 11),
 }
@@ -98,5 +112,7 @@ SMALL = {
     "1-50-1-predict": Spec(lambda nn: mlp(nn, 1, 50, 1), 1, (1,), 1, predict=True),
     "mlp-16-b8": Spec(lambda nn: mlp(nn, 12, 16, 16, 3), 8, (12,), 3),
     "conv4-b4": Spec(lambda nn: conv(nn, 4, 8), 4, (4, 8, 8), 4 * 8 * 8, inside=True),
+    "deconv4-b4": Spec(lambda nn: deconv(nn, 4, 4), 4, (4, 4, 4), 4 * 8 * 8, inside=True),
+    "attention-b2": Spec(lambda nn: attention(nn, 8, 2, 4), 2, (4, 8), 4 * 8, inside=True),
     "resnet8-b2": Spec(partial(resnet, which="RESNET8"), 2, IMAGE, 11),
 }

@@ -25,6 +25,20 @@ def conv2d(c_in: int, c_out: int, kernel: int, bias=True, stride=1, padding=0, p
     return nn.Conv2d(c_in, c_out, kernel, stride, padding, bias=bias)
 
 
+def conv_transpose2d(c_in: int, c_out: int, kernel: int, bias=True, stride=1, padding=0, **_) -> nn.Module:
+    return nn.ConvTranspose2d(c_in, c_out, kernel, stride, padding, bias=bias)
+
+
+class MultiheadAttention(nn.Module):
+    def __init__(self, features: int, heads: int, seq_len: int, **_):
+        super().__init__()
+        self.layer = nn.MultiheadAttention(features, heads, batch_first=True)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(seq_len))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x, x, x, attn_mask=self.mask, is_causal=True, need_weights=False)[0]
+
+
 class ResNetBlock(nn.Module):
     def __init__(self, main: nn.Module, shortcut: nn.Module | None = None):
         super().__init__()
@@ -37,6 +51,8 @@ class ResNetBlock(nn.Module):
 LAYERS = SimpleNamespace(
     Linear=linear,
     Conv2d=conv2d,
+    ConvTranspose2d=conv_transpose2d,
+    MultiheadAttention=MultiheadAttention,
     ReLU=nn.ReLU,
     MixtureReLU=nn.ReLU,
     BatchNorm2d=nn.BatchNorm2d,
