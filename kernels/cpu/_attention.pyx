@@ -1,4 +1,4 @@
-# cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: wraparound=False, cdivision=True
 """Products of the matrices of attention heads, in OpenMP threads: one head, or one group of them, at a time.
 
 See attention.py for what they are. What is above the diagonal of a causal matrix is not multiplied, in blocks of rows.

@@ -53,12 +53,12 @@ def _multiply(
                     p, q = at_x + k * x_column, at_y + k * y_row
                     m, w = x[p], y[q]
                     mean += m * w
-                    if x_var is None:
-                        variance += m * m * y_var[q]
-                    elif y_var is None:
+                    if x_var is not None:
                         variance += x_var[p] * (w * w)
-                    else:
-                        variance += x_var[p] * (w * w + y_var[q]) + m * m * y_var[q]
+                    if y_var is not None:
+                        variance += m * m * y_var[q]
+                        if x_var is not None:
+                            variance += x_var[p] * y_var[q]
             o = first + b * batch + h0 // share * head + i * row + j
             out[o], out_var[o] = mean, variance
 
