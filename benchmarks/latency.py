@@ -9,7 +9,16 @@ from benchmarks.peak import SgemmPeak
 from benchmarks.report import table
 from benchmarks.training import HEADER, cells, derive, installed, measure
 
-WORKLOADS = ("1-50-1-b1", "1-50-1-b16", "8-64-64-1-b1", "8-64-64-1-b16", "mlp-128-b32", "1-50-1-predict")
+WORKLOADS = (
+    "1-50-1-b1",
+    "1-50-1-b16",
+    "8-64-64-1-b1",
+    "8-64-64-1-b16",
+    "mlp-128-b32",
+    "lstm-40-t1-b1",
+    "lstm-40-t24-b16",
+    "1-50-1-predict",
+)
 PEERS = ("pytagi_ddp walked", "pytagi")
 
 

@@ -48,7 +48,7 @@ class Workload:
         """
         total, first = 0, self.var_x is None
         for _, leaf in self.net.named_leaves():
-            if isinstance(leaf, nn.Linear | nn.Conv2d | nn.ConvTranspose2d | nn.MultiheadAttention):
+            if isinstance(leaf, nn.Linear | nn.Conv2d | nn.ConvTranspose2d | nn.MultiheadAttention | nn.LSTM):
                 total += (4 if first else 7) * 2 * self.batch * _positions(leaf) * leaf.num_weights
                 first = False
             if isinstance(leaf, nn.MultiheadAttention):

@@ -57,6 +57,12 @@ def attention(nn: Any, features: int, heads: int, steps: int):
     return nn.Sequential(nn.MultiheadAttention(features, heads, seq_len=steps, use_rope=False))
 
 
+def lstm(nn: Any, units: int, steps: int):
+    """Two layers, and a dense one over what the second gives at all time steps."""
+    layers = nn.LSTM(1, units, steps), nn.LSTM(units, units, steps), nn.Linear(units * steps, 1)
+    return nn.Sequential(*layers)
+
+
 def resnet(nn: Any, which: str):
     """A network of `pytagi_ddp.models`, by the name of its widths there."""
     from pytagi_ddp.models import resnet as models  # here, because other workloads of a peer do without this library
@@ -97,6 +103,7 @@ SPECS = {
     "mlp-128-b512": Spec(lambda nn: mlp(nn, 784, 128, 128, 11), 512, (784,), 11),
     "mlp-4096-b256": Spec(lambda nn: mlp(nn, 784, 4096, 4096, 10), 256, (784,), 10),
     "mnist-cnn-b128": Spec(mnist_cnn, 128, (1, 28, 28), 11),
+    "lstm-40-t24-b16": Spec(lambda nn: lstm(nn, 40, 24), 16, (24,), 1),
     "conv64-b32": Spec(lambda nn: conv(nn, 64, 32), 32, (64, 32, 32), 64 * 32 * 32, inside=True),
     "deconv64-b32": Spec(lambda nn: deconv(nn, 64, 16), 32, (64, 16, 16), 64 * 32 * 32, inside=True),
     "attention-b16": Spec(lambda nn: attention(nn, 256, 8, 128), 16, (128, 256), 128 * 256, inside=True),
@@ -109,6 +116,8 @@ SMALL = {
     "1-50-1-b16": Spec(lambda nn: mlp(nn, 1, 50, 1), 16, (1,), 1),
     "8-64-64-1-b1": Spec(lambda nn: mlp(nn, 8, 64, 64, 1), 1, (8,), 1),
     "8-64-64-1-b16": Spec(lambda nn: mlp(nn, 8, 64, 64, 1), 16, (8,), 1),
+    "lstm-40-t1-b1": Spec(lambda nn: lstm(nn, 40, 1), 1, (1,), 1),
+    "lstm-4-t3-b2": Spec(lambda nn: lstm(nn, 4, 3), 2, (3,), 1),
     "1-50-1-predict": Spec(lambda nn: mlp(nn, 1, 50, 1), 1, (1,), 1, predict=True),
     "mlp-16-b8": Spec(lambda nn: mlp(nn, 12, 16, 16, 3), 8, (12,), 3),
     "conv4-b4": Spec(lambda nn: conv(nn, 4, 8), 4, (4, 8, 8), 4 * 8 * 8, inside=True),

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pytagi_ddp.kernels.tensors import Array, Delta, Heads, State, Sums, Tensor
+from pytagi_ddp.kernels.tensors import Array, Delta, Heads, Passage, State, Sums, Tensor
 
 
 class ArrayFunctions(Protocol):
@@ -168,6 +168,35 @@ class Pooling(Protocol):
     ) -> None: ...
 
 
+class Recurrent(Protocol):
+    def scratch_size(self, batch: int, inputs: int, outputs: int) -> int: ...
+    def forward(
+        self,
+        x: State,
+        weights: Tensor,
+        bias: Tensor | None,
+        start: State,
+        end: State,
+        kept: Passage,
+        scratch: Array,
+        out: State,
+    ) -> None: ...
+    def backward(
+        self,
+        jcb: Array | None,
+        delta: Delta,
+        weights: Tensor,
+        bias: Tensor | None,
+        kept: Passage,
+        scratch: Array,
+        gates: Delta,
+        in_delta: Delta | None,
+        cell_path: bool,
+        accumulate: bool,
+    ) -> None: ...
+    def update_memory(self, memory: State, delta: Delta, kept: Passage) -> None: ...
+
+
 class Elementwise(Protocol):
     def add(self, a: Array, b: Array, out: Array) -> None: ...
     def multiply(self, out: Array, factor: Array) -> None: ...
@@ -219,5 +248,6 @@ class Kernels(Protocol):
     merge: Merge
     output_update: OutputUpdate
     pooling: Pooling
+    recurrent: Recurrent
     softmax: Softmax
     step: Step

@@ -3,6 +3,7 @@
 The fields are arrays of the device that the kernel runs on: float32, C-contiguous.
 """
 
+import math
 from typing import Any, NamedTuple
 
 Array = Any  # a NumPy array on the CPU, the array of another device elsewhere
@@ -98,6 +99,47 @@ class Heads(NamedTuple):
     @property
     def place(self) -> tuple[int, ...]:
         return self[1:]
+
+
+def cut(memory: Array, *shapes: tuple[int, ...]) -> list[Array]:
+    """Arrays of these shapes, one behind the other in flat memory."""
+    arrays, start = [], 0
+    for shape in shapes:
+        stop = start + math.prod(shape)
+        arrays.append(memory[start:stop].reshape(shape))
+        start = stop
+    return arrays
+
+
+class Passage(NamedTuple):
+    """What an LSTM remembers of a pass forward for the pass back, time step by time step: arrays (steps, batch, ...).
+
+    Attributes:
+        mu, var: of the inputs of the gates: those of the layer, then the hidden state of the step before.
+        f, i, c: slopes of the cell state C to the forget gate, input gate and candidate, before their activation.
+        o, h: slope of the hidden state to the output gate before its activation, and to C.
+        kept: slope of C to that of the step before.
+    """
+
+    mu: Array
+    var: Array
+    f: Array
+    i: Array
+    c: Array
+    o: Array
+    h: Array
+    kept: Array
+
+    @staticmethod
+    def size(inputs: int, outputs: int) -> int:
+        """Numbers per time step and sample."""
+        return 2 * (inputs + outputs) + 6 * outputs
+
+    @classmethod
+    def cut(cls, memory: Array, steps: int, batch: int, inputs: int, outputs: int) -> "Passage":
+        """Out of flat memory."""
+        joined, units = (steps, batch, inputs + outputs), (steps, batch, outputs)
+        return cls(*cut(memory, joined, joined, *[units] * 6))
 
 
 NO_STATE = State(None, None)  # what stands for a state that has not been computed

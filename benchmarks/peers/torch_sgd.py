@@ -39,6 +39,15 @@ class MultiheadAttention(nn.Module):
         return self.layer(x, x, x, attn_mask=self.mask, is_causal=True, need_weights=False)[0]
 
 
+class LSTM(nn.Module):
+    def __init__(self, inputs: int, outputs: int, steps: int):
+        super().__init__()
+        self._steps, self._lstm = steps, nn.LSTM(inputs, outputs, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._lstm(x.reshape(len(x), self._steps, -1))[0]
+
+
 class ResNetBlock(nn.Module):
     def __init__(self, main: nn.Module, shortcut: nn.Module | None = None):
         super().__init__()
@@ -49,6 +58,7 @@ class ResNetBlock(nn.Module):
 
 
 LAYERS = SimpleNamespace(
+    LSTM=LSTM,
     Linear=linear,
     Conv2d=conv2d,
     ConvTranspose2d=conv_transpose2d,

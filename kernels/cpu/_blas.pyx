@@ -10,6 +10,7 @@ edge is 16. So that is how `product` calls it; any other library gets whole prod
 Products of variances may be made in bfloat16 instead: see bfloat16.h.
 """
 
+from libc.stdint cimport intptr_t
 from libc.string cimport memcpy, memset
 from scipy.linalg.cython_blas cimport sgemm
 
@@ -65,6 +66,11 @@ cdef Product variance_product(bint mixed) except NULL:
     if not has_bfloat16():
         raise RuntimeError(f"mixed: {why_not_mixed()}")
     return bfloat16_product
+
+
+def address_of_product():
+    """The address of `product`, for loops that Numba compiles."""
+    return <intptr_t>&product
 
 
 cdef int panel_width() noexcept nogil:

@@ -64,21 +64,42 @@ def _user_folder() -> str:
     return folder
 
 
-def _jit(function: Callable, parallel: bool = False, fastmath: bool | set[str] = FASTMATH) -> Callable:
+def _jit(
+    function: Callable, parallel: bool = False, fastmath: bool | set[str] = FASTMATH, apart: bool = False
+) -> Callable:
     folder = cache_folder()
-    compiled = numba.njit(error_model="numpy", fastmath=fastmath, nogil=True, parallel=parallel)(function)
+    compiled = inner(function, fastmath, apart, parallel)
     if folder is not None and not numba.config.DISABLE_JIT:
         # Serial and parallel code of one function would share a cache entry, hence a folder each.
         share(compiled, folder / ("parallel" if parallel else "serial"))
     return compiled
 
 
-def loop(function: Callable) -> Any:
+def inner(
+    function: Callable, fastmath: bool | set[str] = FASTMATH, apart: bool = False, parallel: bool = False
+) -> Callable:
+    """Compiles what loops call: with options of `loop`, and not kept by itself."""
+    compiled = numba.njit(error_model="numpy", fastmath=fastmath, nogil=True, parallel=parallel)(function)
+    if apart and not numba.config.DISABLE_JIT:
+        compiled._compiler._customize_flags = _without_aliases
+    return compiled
+
+
+def _without_aliases(flags: Any) -> Any:
+    flags.noalias = True
+    return flags
+
+
+def loop(function: Callable, fastmath: set[str] = FASTMATH, apart: bool = False) -> Any:
     """Compiles a loop over `numba.prange` for one thread and for many; the size of the first array decides.
 
     Each form is compiled (or loaded) when it is first needed: a process of one thread never pays for the other.
+
+    Args:
+        fastmath: what the compiler may do to sums and products.
+        apart: no two arrays that it is called with share memory. Loops that write several arrays vectorise only so.
     """
-    form = cache(partial(_jit, function))
+    form = cache(partial(_jit, function, fastmath=fastmath, apart=apart))
 
     def compiled_for(first) -> Callable:
         return form(first.size >= PARALLEL_MIN and get_threads() > 1)

@@ -20,6 +20,7 @@ __all__ = [
     "merge",
     "output_update",
     "pooling",
+    "recurrent",
     "softmax",
     "step",
 ]

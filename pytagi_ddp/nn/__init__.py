@@ -29,6 +29,7 @@ from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.layer_block import LayerBlock
 from pytagi_ddp.nn.layer_norm import LayerNorm
 from pytagi_ddp.nn.linear import Linear
+from pytagi_ddp.nn.lstm import LSTM
 from pytagi_ddp.nn.output_updater import OutputUpdater
 from pytagi_ddp.nn.pooling import AvgPool2d, MaxPool2d
 from pytagi_ddp.nn.resnet_block import ResNetBlock
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ELU",
+    "LSTM",
     "AvgPool2d",
     "BaseDeltaStates",
     "BaseHiddenStates",

@@ -15,16 +15,16 @@ from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.hooks import Hook, HookHandle, LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.network_input import MISSING, NetworkInput
-from pytagi_ddp.nn.network_parameters import NetworkParameters
 from pytagi_ddp.nn.passes import Passes
 from pytagi_ddp.nn.pending import PendingDeltas
 from pytagi_ddp.nn.pytagi_view import refuse_assignment
+from pytagi_ddp.nn.recurrent_network import RecurrentNetwork
 from pytagi_ddp.nn.state import State
 from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics
 from pytagi_ddp.nn.validate import flat_float32
 
 
-class Sequential(NetworkParameters):
+class Sequential(RecurrentNetwork):
     """Layers run one after the other, trained by TAGI.
 
     One training step: `forward`, an `OutputUpdater` that fills `input_delta_z_buffer` from the observations,

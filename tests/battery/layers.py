@@ -120,6 +120,18 @@ EXAMPLES: dict[type, dict[str, Layers]] = {
         "image": lambda: [stem(), nn.MixtureReLU(), nn.RMSNorm([24]), nn.Linear(24, 2)],
         "in a block": lambda: [nn.Linear(4, 6), nn.Tanh(), residual(nn.RMSNorm(6), nn.Linear(6, 6)), nn.Linear(6, 2)],
     },
+    nn.LSTM: {
+        "stacked": lambda: [nn.LSTM(2, 3, False, 4), nn.LSTM(3, 4, True, 4, bias=False), nn.Linear(4, 2)],
+        "each time step given": lambda: [
+            nn.LSTM(2, 3, seq_len=3, cell_path=False),
+            nn.Tanh(),
+            nn.Linear(3, 4),
+            nn.LSTM(4, 2, seq_len=3),
+        ],
+        "not recurrent": lambda: [nn.LSTM(2, 3, seq_len=3, recurrent=False), nn.ReLU(), nn.Linear(9, 2)],
+        "one time step": lambda: [nn.LSTM(3, 4), nn.LSTM(4, 3), nn.Linear(3, 2)],
+        "in a block": lambda: [nn.LSTM(2, 3, seq_len=3), residual(nn.LSTM(3, 3, seq_len=3)), nn.Linear(9, 2)],
+    },
     nn.LayerBlock: {
         "dense": lambda: [nn.LayerBlock(nn.Linear(4, 5), nn.Tanh()), nn.Linear(5, 2)],
         "image, first": lambda: [nn.LayerBlock(stem(), nn.ReLU(), nn.AvgPool2d(2)), nn.LayerBlock(nn.Linear(6, 2))],

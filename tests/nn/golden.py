@@ -37,7 +37,12 @@ def make_layer(kind: str, arguments: dict) -> nn.BaseLayer:
 
 
 def make_network(case: dict) -> nn.Sequential:
-    return nn.Sequential(*(make_layer(*spec) for spec in json.loads(str(case["spec"]))))
+    """Where pytagi 0.2.1 recorded an LSTM of more than one time step, it is not recurrent, and says nothing of it."""
+    specs = json.loads(str(case["spec"]))
+    for kind, arguments in specs:
+        if kind == "LSTM" and arguments["seq_len"] > 1 and "last_timestep" not in arguments:
+            arguments["recurrent"] = False
+    return nn.Sequential(*(make_layer(*spec) for spec in specs))
 
 
 def parameters(case: dict, prefix: str) -> dict[str, tuple]:

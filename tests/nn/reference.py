@@ -227,6 +227,73 @@ def _flat(function, layer, m, s, *rest):
     return out_m, out_s, back
 
 
+def lstm(layer, m, s):
+    n_in, n, batch = layer.input_size, layer.output_size, len(m)
+    steps = layer.seq_len if layer.recurrent else 1
+    w, s_w, b, s_b = _float64(layer, 4, n, n_in + n)
+    bias, var_bias = (b.reshape(4, 1, n), s_b.reshape(4, 1, n)) if len(b) else (0.0, 0.0)
+    x_m, x_s = (a.reshape(-1, steps, n_in).swapaxes(0, 1) for a in (m, s))
+    h_m = h_s = c_m = c_s = np.zeros((x_m.shape[1], n))
+    kept, out = [], []
+    for t in range(steps):
+        a_m, a_s = np.hstack([x_m[t], h_m]), np.hstack([x_s[t], h_s])
+        z_m = a_m @ w.transpose(0, 2, 1) + bias
+        z_s = a_s @ (w**2 + s_w).transpose(0, 2, 1) + a_m**2 @ s_w.transpose(0, 2, 1) + var_bias
+        (f, i, _, o), c = 1 / (1 + np.exp(-z_m)), np.tanh(z_m[2])
+        j_f, j_i, j_c, j_o = f * (1 - f), i * (1 - i), 1 - c**2, o * (1 - o)
+        s_f, s_i, s_c, s_o = np.array([j_f, j_i, j_c, j_o]) ** 2 * z_s
+        fo, io, co = (a_s[:, :n_in] @ (w[gate] * w[3])[:, :n_in].T for gate in range(3))
+        cov = j_i * j_c * (a_s @ (w[1] * w[2]).T)
+        slopes = [j_f * c_m, j_i * c, j_c * i]
+        new_m = f * c_m + i * c + cov
+        new_s = c_s * f**2 + c_s * s_f + s_f * c_m**2
+        c_m, c_s = new_m, new_s + s_c * i**2 + s_i * s_c + s_i * c**2 + cov**2 + 2 * cov * i * c
+        tau = np.tanh(c_m)
+        j_tau = 1 - tau**2
+        cov = j_tau * j_o * (fo * slopes[0] + io * slopes[1] + co * slopes[2])
+        h_m = o * tau + cov
+        s_tau = j_tau**2 * c_s
+        h_s = s_tau * o**2 + s_tau * s_o + s_o * tau**2 + cov**2 + 2 * cov * o * tau
+        kept.append((a_m, [*slopes, 0 * o], [k * j_tau * o for k in slopes] + [j_o * tau], j_tau * o, f))
+        out.append((h_m, h_s))
+
+    def back(dm, ds, sums):
+        d_m, d_s = (d.reshape(x_m.shape[1], -1, n).swapaxes(0, 1) for d in (dm, ds))
+        later = np.zeros((4, *h_m.shape))  # from the next step: to h and to C
+        total, in_m, in_s = [np.zeros(a.shape) for a in (w, w, b, b)], [], []
+        for t in range(steps)[::-1]:
+            a, to_c, to_h, h_c, f = kept[t]
+            dh_m, dh_s, dc_m, dc_s = later
+            if len(d_m) == steps or t == steps - 1:
+                dh_m, dh_s = dh_m + d_m[t - steps], dh_s + d_s[t - steps]
+            for gate in range(4):
+                g = to_h[gate] * dh_m + to_c[gate] * dc_m
+                h = to_h[gate] ** 2 * dh_s + to_c[gate] ** 2 * dc_s
+                total[0][gate] += g.T @ a
+                total[1][gate] += h.T @ a**2
+                if len(b):
+                    total[2].reshape(4, n)[gate] += g.sum(0)
+                    total[3].reshape(4, n)[gate] += h.sum(0)
+            paths = [sum(k[gate][:, :, None] * w[gate] for gate in range(4)) for k in (to_h, to_c)]
+            step_m = sum(np.einsum("bjz,bj->bz", path, d) for path, d in zip(paths, (dh_m, dc_m), strict=True))
+            step_s = sum(np.einsum("bjz,bj->bz", path**2, d) for path, d in zip(paths, (dh_s, dc_s), strict=True))
+            in_m.insert(0, step_m[:, :n_in])
+            in_s.insert(0, step_s[:, :n_in])
+            through = f if layer.cell_path else 0
+            later = [
+                step_m[:, n_in:],
+                step_s[:, n_in:],
+                through * (h_c * dh_m + dc_m),
+                through**2 * (h_c**2 * dh_s + dc_s),
+            ]
+        g_w, h_w, g_b, h_b = total
+        sums[layer] = (s_w * g_w, s_w**2 * h_w, s_b * g_b, s_b**2 * h_b)
+        return tuple(np.array(d).swapaxes(0, 1).reshape(m.shape) for d in (in_m, in_s))
+
+    shown = out[-1:] if layer.last_timestep else out
+    return *(np.stack(a, 1).reshape(batch, -1) for a in zip(*shown, strict=True)), back
+
+
 def activation(layer, m, s):
     flat = (len(m), -1)
     settings = [getattr(layer, name) for name in layer.formula_settings]
@@ -261,6 +328,7 @@ LAYERS = {
     nn.LayerNorm: layer_norm,
     nn.MultiheadAttention: attention,
     nn.RMSNorm: lambda layer, m, s: _of_steps(rms_norm, layer, m, s),
+    nn.LSTM: lstm,
     nn.ResNetBlock: residual,
 }
 

@@ -1,0 +1,92 @@
+"""One time step of an LSTM: moments of its cell and output, and the deltas that go back through them.
+
+Gates are f (forget), i (input), c (candidate), o (output). Source: Vuong, Nguyen & Goulet (2024), arXiv:2401.16174
+(TAGI-LSTM); cuTAGI.
+"""
+
+import numpy as np
+
+from pytagi_ddp.kernels.formulas.activation import sigmoid_moments, tanh_moments
+from pytagi_ddp.kernels.formulas.formula import formula
+
+f = np.float32
+ZERO, TWO = f(0), f(2)
+VAR_FLOOR = f(1e-5)  # what a smoother takes for a variance that is not positive
+
+
+@formula
+def product_moments(m, s, n, t, cov):
+    """Moments of x y for x ~ N(m, s) and y ~ N(n, t) with this covariance."""
+    return m * n + cov, s * t + s * n * n + t * m * m + cov * cov + TWO * cov * m * n
+
+
+@formula
+def cell_moments(z_f, s_f, z_i, s_i, z_c, s_c, z_o, s_o, ic, fo, io, co, c_mu, c_var):
+    """C = f C' + i c and h = o tanh C.
+
+    Args:
+        z_f, s_f, ...: moments of the gates before their activation.
+        ic, fo, io, co: covariances of the gates before their activation, due to their common input.
+        c_mu, c_var: of C', the cell state of the step before.
+
+    Returns:
+        Moments of h and of C; the sensitivities of C to the gates f, i, c before their activation; of h to gate o; of h
+        to C; and of C to C'.
+    """
+    f, s_f, j_f = sigmoid_moments(z_f, s_f)
+    i, s_i, j_i = sigmoid_moments(z_i, s_i)
+    c, s_c, j_c = tanh_moments(z_c, s_c)
+    o, s_o, j_o = sigmoid_moments(z_o, s_o)
+    k_f, k_i, k_c = j_f * c_mu, j_i * c, j_c * i
+    kept_mu, kept_var = product_moments(f, s_f, c_mu, c_var, ZERO)
+    new_mu, new_var = product_moments(i, s_i, c, s_c, j_i * j_c * ic)
+    mean, var = kept_mu + new_mu, kept_var + new_var
+    t, s_t, j_t = tanh_moments(mean, var)
+    h, s_h = product_moments(o, s_o, t, s_t, j_t * j_o * (fo * k_f + io * k_i + co * k_c))
+    return h, s_h, mean, var, k_f, k_i, k_c, j_o * t, j_t * o, f
+
+
+@formula
+def cell_deltas(h_c, dm, ds, later_dm, later_ds):
+    """Deltas of C: from those of h, whose slope is h_c, and those that come from the next step."""
+    return h_c * dm + later_dm, h_c * h_c * ds + later_ds
+
+
+@formula
+def input_deltas(slopes, w_f, w_i, w_c, w_o, cell_dm, dm, ds, later_ds):
+    """Summands of a unit to the deltas of one of its inputs, whose weights in the four gates are w_f, w_i, w_c, w_o.
+
+    Args:
+        slopes: of C to f, i, c; of h to o; of h to C.
+        cell_dm: of `cell_deltas`. dm, ds: of h. later_ds: of C, from the next step.
+    """
+    k_f, k_i, k_c, k_o, h_c = slopes
+    to_c = k_f * w_f + k_i * w_i + k_c * w_c
+    to_o = k_o * w_o
+    to_h = h_c * to_c + to_o
+    return to_c * cell_dm + to_o * dm, to_h * to_h * ds + to_c * to_c * later_ds
+
+
+@formula
+def posterior(m, s, k, dm, ds):
+    """Moments of x ~ N(m, s) after deltas of what depends on it with slope k."""
+    p = k * s
+    return m + p * dm, s + p * p * ds
+
+
+@formula
+def smoother_gain(cov, prior_s):
+    """Covariance of a state and the next one over the next one's prior variance; one that is not positive is 1e-5."""
+    return cov / (prior_s if prior_s > ZERO else VAR_FLOOR)
+
+
+@formula
+def smoothing(gain, next_m, next_s, prior_m, prior_s):
+    """Change of the moments of a state by what the next one was found to be: N(next_m, next_s) instead of its prior."""
+    return gain * (next_m - prior_m), gain * gain * (next_s - prior_s)
+
+
+@formula
+def smoothed_variance(s):
+    """A negative one becomes 1e-5."""
+    return VAR_FLOOR if s < ZERO else s

@@ -1,0 +1,244 @@
+"""Recurrent layer with long short-term memory."""
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+
+from pytagi_ddp.kernels.tensors import NO_STATE, Passage
+from pytagi_ddp.nn.init import gaussian_prior
+from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.parameters import Parameters
+from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, StateTensor
+
+GATES = 4
+
+
+def either_order(init: Callable) -> Callable:
+    """Lets an LSTM be made with pytagi's arguments in the order of either of its versions.
+
+    (input_size, output_size, last_timestep, seq_len, bias, ...), or, if the third one is a number, (input_size,
+    output_size, seq_len, bias, ...).
+    """
+    later = ("seq_len", "bias", "gain_weight", "gain_bias", "init_method")
+
+    @wraps(init)
+    def take(self: Any, *arguments: Any, **named: Any) -> None:
+        third = arguments[2] if len(arguments) > 2 else None
+        if isinstance(third, Integral) and not isinstance(third, bool | np.bool_):
+            by_name = dict(zip(later, arguments[2:], strict=False))
+            init(self, *arguments[:2], *arguments[2 + len(later) :], **by_name, **named)
+        else:
+            init(self, *arguments, **named)
+
+    return take
+
+
+class LSTM(BaseLayer):
+    """Long short-term memory: reads a sequence, (time steps, features) per sample, and gives its hidden states.
+
+        f, i, o = sigmoid(W x + b), c = tanh(W x + b)       gates, each with W and b of its own; x = [input, h before]
+        C = f C before + i c                                h = o tanh(C)
+
+    with the moments of `Linear` and of linearised activations, and of products of Gaussians. Of their covariances those
+    of i with c, and of o with tanh(C) due to the input, count; gates with the states before, and the weights that the
+    time steps share, are taken as independent. The deltas go back through h and C to the gates, the inputs and the time
+    steps before. Batch sums are over samples and time steps; the cap of a step (`Sequential.step`) counts samples.
+
+    Every sequence begins with h = C = 0. A layer of one time step, called with one sample, goes on from the call before
+    instead: `Sequential.get_lstm_states` tells how. It keeps moments of h and C after the forward pass (in training
+    and evaluation alike; `predict` puts them back), and a pass back makes them those given the observation. Any other
+    number of samples sets them to 0.
+
+    Args:
+        input_size: features of a time step.
+        output_size: hidden units.
+        last_timestep: give the hidden state of the last time step only: (output_size,) instead of (seq_len,
+            output_size) per sample.
+        seq_len: time steps.
+        bias: with biases or without.
+        gain_weight, gain_bias, init_method: of the prior, as of `Linear`.
+        cell_path: take deltas back in time through C, too: the chain rule. False leaves that out, as pytagi does, which
+            makes the deltas of weights wrong by their own size.
+        recurrent: False makes every time step a sequence of its own, which begins at 0: what pytagi 0.2.1 does with
+            more than one time step.
+
+    Raises:
+        ValueError: sizes below 1, unknown `init_method`, `last_timestep` without `recurrent`, or (in a network) an
+            input of another size.
+
+    pytagi's arguments may stand in either order: as here, or (input_size, output_size, seq_len, bias, ...) where the
+    third is a number.
+
+    Source: Vuong, Nguyen & Goulet (2024), arXiv:2401.16174; the path through C is ours.
+    """
+
+    name = "LSTM"
+    parameters: Parameters
+
+    @either_order
+    def __init__(
+        self,
+        input_size: int,
+        output_size: int,
+        last_timestep: bool = False,
+        seq_len: int = 1,
+        bias: bool = True,
+        gain_weight: float = 1.0,
+        gain_bias: float = 1.0,
+        init_method: str = "He",
+        *,
+        cell_path: bool = True,
+        recurrent: bool = True,
+    ):
+        super().__init__()
+        if min(input_size, output_size, seq_len) < 1:
+            raise ValueError(f"{self.name} needs sizes of at least 1, got ({input_size}, {output_size}, {seq_len=})")
+        if last_timestep and not recurrent:
+            raise ValueError(f"{self.name} without recurrence has no last time step: all of them are alike")
+        self._sizes = int(input_size), int(output_size)
+        self.last_timestep, self.seq_len, self.bias = bool(last_timestep), int(seq_len), bool(bias)
+        self.cell_path, self.recurrent = bool(cell_path), bool(recurrent)
+        self.gain_weight, self.gain_bias, self.init_method = gain_weight, gain_bias, init_method
+        self.init_weight_bias()
+
+    def init_weight_bias(self) -> None:
+        """Draws the prior anew."""
+        inputs, outputs = self._sizes
+        prior = gaussian_prior(
+            GATES * outputs * (inputs + outputs),
+            GATES * outputs if self.bias else 0,
+            inputs + outputs,
+            outputs,
+            self.gain_weight,
+            self.gain_bias,
+            self.init_method,
+        )
+        self._set_prior(prior, (GATES * outputs, inputs + outputs))
+
+    @property
+    def input_size(self) -> int:
+        return self._sizes[0]
+
+    @property
+    def output_size(self) -> int:
+        return self._sizes[1]
+
+    @property
+    def carries(self) -> bool:
+        """Whether h and C go from call to call, if there is one sample."""
+        return self.seq_len == 1 and self.recurrent
+
+    def default_input_shape(self) -> Shape:
+        return Shape.of_sequence(self.seq_len, self.input_size)
+
+    def input_shape(self, shape: Shape) -> Shape:
+        expected = self.default_input_shape()
+        if shape.size != expected.size or shape.steps not in (1, self.seq_len):
+            raise ValueError(
+                f"{self.get_layer_info()} with seq_len={self.seq_len} needs an input of {expected} (time steps x "
+                f"features), the layer before gives {shape}"
+            )
+        return shape.ordered(channels_last=False)
+
+    def _infer_output(self, shape: Shape) -> Shape:
+        return Shape.of_sequence(1 if self.last_timestep else self.seq_len, self.output_size)
+
+    def state_tensors(self) -> tuple[StateTensor, ...]:
+        if not self.carries:
+            return ()
+        n = 2 * self.output_size  # of h, then of C
+        return StateTensor("mu", n, "carried"), StateTensor("var", n, "carried", variance=True)
+
+    def get_memory(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """(mu_h, var_h, mu_c, var_c): moments of h and C that the next call begins with; copies."""
+        n = self.output_size
+        if not self.carries:
+            zeros = np.zeros((4, n), np.float32)
+            return zeros[0], zeros[1], zeros[2], zeros[3]
+        mu, var = (self.kernels.array.to_host(self.state[name]) for name in ("mu", "var"))
+        return mu[:n], var[:n], mu[n:], var[n:]
+
+    def set_memory(self, state: Sequence[np.ndarray]) -> None:
+        """Takes what `get_memory` gives."""
+        if self.carries:
+            for name, h, c in zip(("mu", "var"), state[:2], state[2:], strict=True):
+                self.kernels.array.copy(np.concatenate([h, c]), self.state[name])
+
+    def _sequences(self, batch: int) -> tuple[int, int]:
+        """How many go through time by themselves, and their time steps."""
+        return (batch, self.seq_len) if self.recurrent else (batch * self.seq_len, 1)
+
+    def _passage(self, batch: int) -> Passage:
+        rows, steps = self._sequences(batch)
+        memory = self._buffer("kept", rows * steps, Passage.size(*self._sizes))
+        return Passage.cut(memory.reshape(-1), steps, rows, *self._sizes)
+
+    def _work(self, rows: int) -> Any:
+        return self._scratch("work", (self.kernels.recurrent.scratch_size(rows, *self._sizes),))
+
+    def forward(self, state: State) -> State:
+        batch, (inputs, outputs) = state.batch, self._sizes
+        rows, steps = self._sequences(batch)
+        self._input, out = state, self._output(batch)
+        self._kept = self._passage(batch)
+        start = end = NO_STATE
+        carried = self.carries and batch == 1
+        if carried:
+            start = State(self._carried("mu"), self._carried("var"))
+            end = State(*self._scratch("end", (2, 2 * outputs)))
+        elif self.carries and not self.recomputing:
+            for values in self.state.values():
+                self.kernels.array.clear(values)
+        self.kernels.recurrent.forward(
+            self._with_variance(state).reshape(rows, steps, inputs),
+            self.parameters.w,
+            self.parameters.b,
+            start,
+            end,
+            self._kept,
+            self._work(rows),
+            out.reshape(rows, -1, outputs),
+        )
+        if carried:
+            self._carry("mu", end.mu)
+            self._carry("var", end.var)
+        return out
+
+    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
+        batch, (inputs, outputs) = self._input.batch, self._sizes
+        rows, steps = self._sequences(batch)
+        jcb = self._input.jcb
+        into = pool.take(batch, self.in_shape.size) if need_input else None
+        gates = self._scratch("gates", (2, steps, rows, GATES * outputs))
+        by_step = delta.reshape(rows, -1, outputs)
+        self.kernels.recurrent.backward(
+            None if jcb is None else jcb.reshape(rows, steps, inputs),
+            by_step,
+            self.parameters.w,
+            self.parameters.b,
+            self._kept,
+            self._work(rows),
+            Delta(*gates),
+            into and into.reshape(rows, steps, inputs),
+            self.cell_path,
+            accumulate,
+        )
+        if self.carries and batch == 1:
+            self.kernels.recurrent.update_memory(State(self.state["mu"], self.state["var"]), by_step, self._kept)
+        pool.give(delta)
+        return into
+
+    def settings(self) -> dict[str, Any]:
+        names = ("input_size", "output_size", "last_timestep", "seq_len", "bias", "cell_path", "recurrent")
+        return {name: getattr(self, name) for name in names}
+
+    def get_layer_info(self) -> str:
+        return f"{self.name}({self.input_size},{self.output_size})"
+
+    def __getstate__(self) -> dict:
+        state = super().__getstate__()
+        state.pop("_kept", None)
+        return state
