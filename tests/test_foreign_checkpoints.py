@@ -198,7 +198,7 @@ def test_a_network_that_is_not_finite_is_not_saved(manager, tmp_path, value):
     net.layers[0].mu_w[1] = value
     message = r"the network is not saved, .* Linear\.0 mu_w: 1 of 6 values are NaN or infinite"
     saves = (lambda: manager.save(net, TrainingPosition(step=2)), lambda: net.save(tmp_path / "net"))
-    for save in (*saves, lambda: net.save_csv(tmp_path / "net")):
+    for save in (*saves, lambda: net.save_csv(tmp_path / "net"), lambda: net.save_pytagi(tmp_path / "net")):
         with pytest.raises(ValueError, match=message):
             save()
     assert manager.latest() == good
@@ -210,7 +210,7 @@ def test_falling_back_skips_networks_that_are_not_finite(manager, monkeypatch):
     manager.keep_last = 3
     paths = []
     with monkeypatch.context() as patch:
-        patch.setattr(persistence, "_savable", persistence.state_dict)
+        patch.setattr(persistence, "savable", persistence.state_dict)
         for step, value in enumerate((1, np.nan, np.inf), 1):
             paths.append(manager.save(network(value), TrainingPosition(step=step)))
     with pytest.raises(DamagedCheckpointError, match=f"{paths[2]}: .*infinite; the one before is {paths[1]}"):

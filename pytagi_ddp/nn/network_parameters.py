@@ -91,6 +91,9 @@ class NetworkParameters(ABC):
 
         Args:
             carried: with the memory of layers that carry some from call to call; `load` then takes it.
+
+        Raises:
+            ValueError: values that are NaN or infinite, which `load` would refuse; names them.
         """
         persistence.save(self, filename, carried)
 
@@ -98,12 +101,17 @@ class NetworkParameters(ABC):
         """Reads a file of `save`, or a binary file of pytagi's `save`.
 
         Raises:
-            ValueError: another architecture, or a truncated or foreign file.
+            ValueError: another architecture, or a truncated, changed or foreign file; names it, and the network is as
+                it was. OSError: no such file, or no regular one.
         """
         persistence.load(self, filename)
 
     def save_pytagi(self, filename: str | Path) -> None:
-        """Writes the binary file that pytagi's `load` reads into the same network; never leaves half a file."""
+        """Writes the binary file that pytagi's `load` reads into the same network; never leaves half a file.
+
+        Raises:
+            ValueError: values that are NaN or infinite.
+        """
         persistence.save_pytagi(self, filename)
 
     def save_csv(self, filename: str | Path) -> None:

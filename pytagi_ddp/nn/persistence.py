@@ -162,13 +162,13 @@ def to_bytes(model: "NetworkParameters", extra: dict[str, str] | None = None, ca
     """
     tensors = {}
     names = entry_names(model)
-    for key, arrays in _savable(model, carried).items():
+    for key, arrays in savable(model, carried).items():
         tensors.update({f"{key}/{name}": a for name, a in zip(names[key], arrays, strict=False) if a.size})
     header, values = _split(save_safetensors(tensors))
     return seal({"architecture": architecture(model), **(extra or {})}, header, values)
 
 
-def _savable(model: "NetworkParameters", carried: bool = False) -> StateDict:
+def savable(model: "NetworkParameters", carried: bool = False) -> StateDict:
     """The state dict.
 
     Raises:
@@ -323,7 +323,7 @@ def save(model: "NetworkParameters", filename: str | Path, carried: bool = False
 
 
 def save_pytagi(model: "NetworkParameters", filename: str | Path) -> None:
-    _savable(model)
+    savable(model)
     atomic_write(filename, pytagi_format.format_bytes(model))
 
 
@@ -336,7 +336,7 @@ def load(model: "NetworkParameters", filename: str | Path) -> None:
 
 
 def save_csv(model: "NetworkParameters", prefix: str | Path) -> None:
-    _savable(model)
+    savable(model)
     columns = zip(*model.parameters(), strict=True)
     for suffix, arrays in zip(CSV_SUFFIXES, columns, strict=True):
         text = "".join(f"{value:.9g}\n" for value in np.concatenate(arrays))
