@@ -4,7 +4,7 @@ It is the adjoint of a convolution from its outputs to its inputs, with weights 
 """
 
 from pytagi_ddp.kernels.cuda.columns import sum_columns
-from pytagi_ddp.kernels.cuda.conv2d import check_backward, check_forward, multiply_packed, sizes_of
+from pytagi_ddp.kernels.cuda.convolution import check_backward, check_forward, multiply_packed, sizes_of
 from pytagi_ddp.kernels.cuda.plan import FORWARD, KNOWN, PARAMETERS, STATE, TRANSPOSED
 from pytagi_ddp.kernels.cuda.products import multiply
 from pytagi_ddp.kernels.tensors import NO_TENSOR, Delta, State, Tensor

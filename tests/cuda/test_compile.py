@@ -88,6 +88,6 @@ def test_global_memory_is_read_four_numbers_at_a_time(products):
 
 
 def test_arguments_lie_as_a_launch_passes_them():
-    kernel = registry()["conv2d_pack"]
+    kernel = registry()["convolution_pack"]
     parameters = re.findall(r"\.param \.(\w+) ", kernel.compile((9, 0), (False,)).ptx.split("{")[0])
     assert parameters == ["u64", "u64", "u64", "u32", "u32", "u32", "u32"]  # an array that is None is a null pointer
