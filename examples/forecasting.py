@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> Scores:
         axes.plot(t[shown], series.y[shown], ".", color="0.4", markersize=3, label="observed")
         band(axes, t[-ahead:], mu, var, "forecast, two standard deviations", "C0")
         axes.axvline(args.steps - ahead, color="0.7", linestyle="--")
-        axes.legend(loc="lower left")
+        axes.legend(loc="lower left", framealpha=0.9)
 
     draw(args.plot, paint)
     return scores

@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> list[float]:
             t = np.arange(n)[part]
             axes.plot(t, y[part], ".", color="0.4", markersize=3, label="observed")
             band(axes, t, mu[part], var[part], "predicted before, two standard deviations", "C0")
-            axes.legend(loc="lower left")
+            axes.legend(loc="lower left", framealpha=0.9)
 
     draw(args.plot, paint, (9, 6))
     return [found.rmse for found in scores.values()]

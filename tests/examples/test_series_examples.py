@@ -1,0 +1,52 @@
+"""The examples of time series and images that make their own data, on small settings."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+from examples import autoencoder, forecasting, online_forecasting
+from examples.series import make_series, score
+
+
+@pytest.fixture
+def picture(tmp_path):
+    """A name for a picture, which the example has to have drawn where matplotlib is there."""
+    path = tmp_path / "picture.png"
+    yield str(path)
+    if importlib.util.find_spec("matplotlib"):
+        assert path.read_bytes()[1:4] == b"PNG"
+
+
+def test_series_are_standardised_and_change():
+    series, same = make_series(480), make_series(480, seed=1)
+    assert abs(series.signal[:240].mean()) < 1e-5 and abs(series.signal[:240].std() - 1) < 1e-5
+    np.testing.assert_array_equal(series.signal, same.signal)
+    assert abs(np.std(series.y - series.signal) / series.noise - 1) < 0.1
+    assert np.abs(make_series(480, change_at=300).signal - series.signal)[300:].mean() > 0.3
+
+
+def test_scores_are_those_of_the_normal_distribution():
+    y = np.array([0.0, np.nan, 3.0])
+    found = score(np.zeros(3), np.full(3, 4.0), y)
+    assert found.rmse == pytest.approx(np.sqrt(4.5)) and found.coverage == 1
+    assert found.log_likelihood == pytest.approx(np.mean(-0.5 * np.log(8 * np.pi) - np.array([0, 9]) / 8))
+
+
+def test_forecasting_learns(picture, capsys):
+    found = forecasting.main(["--steps", "400", "--epochs", "3", "--plot", picture])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
+    errors = [float(line.split()[-1]) for line in lines]
+    assert len(errors) == 3 and errors[2] < 0.7 * errors[0]
+    assert np.isfinite(found).all()
+
+
+def test_online_forecasting_learns(picture):
+    first, before, after, *rest = online_forecasting.main(["--steps", "1500", "--plot", picture])
+    assert before < 0.7 * first and after > before and np.isfinite(rest).all()
+
+
+def test_the_autoencoder_draws_images_again(picture):
+    images = autoencoder.make_images(100, 1)
+    error = autoencoder.main(["--images", "600", "--epochs", "3", "--plot", picture])
+    assert error < 0.85 * images.std()
