@@ -1,6 +1,6 @@
 """Launches and copies of a training step on a GPU, and the host's time for it, without one.
 
-`python -m benchmarks.gpu` starts this. The networks run as in Numba's simulator, but kernels and copies on the device
+`python -m benchmarks.gpu` starts this. The networks run as in the simulator, but kernels and copies on the device
 do nothing: an empty function stands in for each call to CuPy and the driver, whose own time a GPU adds. Walked: every
 layer runs as Python. Replayed: the recorded calls are made again (`pytagi_ddp.cuda.replay_launches`). Both hold what a
 step does anew each time: checks and copies of the input and the observations, and the copies of the results.

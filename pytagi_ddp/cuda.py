@@ -1,7 +1,7 @@
 """What the machine offers in GPUs, and how they are used.
 
 Asking costs an import of CuPy at the first call, and never raises where something is missing: no GPU, no driver, no
-CuPy, or Numba's simulator (in which `Sequential.to_device("cuda")` works, on the CPU, for tests).
+CuPy, or the simulator (in which `Sequential.to_device("cuda")` works, on the CPU, for tests).
 
 Attributes:
     allow_tf32: matrix products may round their factors to TF32 (10 bits of mantissa) and use tensor cores, on GPUs of
@@ -37,7 +37,7 @@ def is_simulated() -> bool:
 def why_not() -> str | None:
     """What keeps networks from moving to a GPU, and the remedy; None if nothing does."""
     if is_simulated():
-        return "NUMBA_ENABLE_CUDASIM is set: kernels run in Numba's simulator"
+        return "NUMBA_ENABLE_CUDASIM is set: kernels run in a simulator"
     missing = [package for module, package in _NEEDED.items() if find_spec(module) is None]
     if missing and not _has_driver():
         return "this machine has no driver for NVIDIA GPUs (libcuda); networks run on the CPU"

@@ -1,4 +1,4 @@
-"""Arrays on a GPU: CuPy, float32 unless said otherwise; NumPy arrays in Numba's simulator. The only file with CuPy.
+"""Arrays on a GPU: CuPy, float32 unless said otherwise; NumPy arrays in the simulator. The only file with CuPy.
 
 A model on GPU i uses `arrays(i)`, which has the functions of `kernels.cpu.array`. Everything is queued on CuPy's
 current stream of that GPU; the host waits only where a NumPy array is handed out. Memory of transfers is pinned.
@@ -248,7 +248,7 @@ class SimulatedArray(np.ndarray):
 
 
 class SimulatedArrays:
-    """The same as `Arrays` for Numba's simulator."""
+    """The same as `Arrays` for the simulator."""
 
     asynchronous = True
 

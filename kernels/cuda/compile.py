@@ -17,7 +17,7 @@ A kernel is a function over flat memory; parameter types are declared once, so n
   compiling. Arguments are checked for dtype and contiguity, not for size. The first one is always an array.
 * Arithmetic of int32 and int64 is int64; mixing uint32 with a signed number is float64: use one kind per kernel.
   Constants of formulas are `np.float32`. No float64 may appear in the code (the compile lane fails on it).
-* Shared memory: `s = cuda.shared.array(SIZE, float32, ALIGN)`, one per source line. `block_sum(value, s, threads)`.
+* Shared memory: `s = cuda.shared.array(SIZE, float32, ALIGN)`; sums over a block: `block_sum(value, s, threads)`.
 * Instructions without a name in numba are in `intrinsics.py`. Functions that kernels call are formulas or `@device`.
 * Every kernel enters `REGISTRY`; the compile lane builds all of them for all architectures.
 
@@ -28,12 +28,11 @@ A launch runs on the device of its arrays. `kernels.cuda.array` supplies what th
 `compute_capability(device) -> (major, minor)` and `Function(device, cubin, name)`, a callable(grid, block, arguments)
 which launches on that device's current stream, entering the device first if it is not the current one.
 
-With NUMBA_ENABLE_CUDASIM=1 the same functions run in numba's simulator over NumPy arrays, every access bounds-checked.
+With NUMBA_ENABLE_CUDASIM=1 the same functions run in `simulator`, over NumPy arrays, every access bounds-checked.
 """
 
 import os
 import re
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -53,7 +52,7 @@ from numba import float32, int32, types, uint32
 
 from pytagi_ddp.kernels.cpu.compile import cache_folder
 from pytagi_ddp.kernels.cuda.recorder import queue
-from pytagi_ddp.kernels.cuda.simulator import Memory, SimulatedCuda
+from pytagi_ddp.kernels.cuda.simulator import Memory, SimulatedCuda, with_pauses
 from pytagi_ddp.kernels.sealed import read_sealed, seal
 
 __all__ = [
@@ -100,15 +99,9 @@ class optional(NamedTuple):
 
 
 if SIMULATOR:
-    from numba.cuda.simulator.kernel import _get_kernel_context
-
     intrinsic: Any = None
-    cuda = SimulatedCuda(_get_kernel_context)
-
-    def device(function: Callable) -> Callable:
-        """A function that kernels call."""
-        return function
-
+    cuda = SimulatedCuda()
+    device = with_pauses
 else:
     from numba.cuda import dispatcher, extending
 
@@ -175,13 +168,11 @@ class Kernel:
         min_capability: tuple[int, int],
     ):
         self.name, self.threads, self.min_blocks, self.min_capability = name, threads, min_blocks, min_capability
-        self._function = function
+        self._function = with_pauses(function) if SIMULATOR else function
         self._types = tuple(p.type if isinstance(p, optional) else p for p in parameters)
         self._optional = tuple(i for i, p in enumerate(parameters) if isinstance(p, optional))
         self._convert = [self._converter(i) for i in range(len(parameters))]
         self._loaded: dict = {}
-        if SIMULATOR:
-            self._simulated = numba_cuda.jit(function)
 
     def variants(self) -> list[tuple[bool, ...]]:
         """Every choice of optional arguments that are there (True) or None (False)."""
@@ -225,12 +216,7 @@ class Kernel:
 
     def _simulate(self, grid: tuple[int, ...], arguments: list) -> None:
         memory = [Memory(a) if isinstance(a, np.ndarray) else a for a in arguments]
-        interval = sys.getswitchinterval()
-        sys.setswitchinterval(1e-5)  # the simulator polls its threads: it had better let them run
-        try:
-            self._simulated[grid, self.threads](*memory)
-        finally:
-            sys.setswitchinterval(interval)
+        cuda.launch(self._function, grid, self.threads, memory)
 
     def _converter(self, position: int) -> Callable:
         """What an argument passes on its way: a check of arrays, the type of scalars."""

@@ -3,11 +3,9 @@
 Each has a twin in Python for the simulator, where memory is a plain array and the threads of a block take turns.
 """
 
-import threading
-
 import numpy as np
 
-from pytagi_ddp.kernels.cuda.compile import SIMULATOR, cuda, float32, int32, intrinsic, types
+from pytagi_ddp.kernels.cuda.compile import SIMULATOR, cuda, device, float32, int32, intrinsic, types
 
 __all__ = [
     "copy_async1",
@@ -55,14 +53,14 @@ if SIMULATOR:
     def _cut(x):
         return (np.float32(x).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
+    @device
     def mma_tf32(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
         # Every thread of the block must be here at once: the operands of a warp meet in a table of the block.
-        thread = threading.current_thread()
-        table = vars(thread._manager).setdefault("mma_operands", {})
-        table[thread.thread_id] = tuple(_cut(x) for x in (a0, a1, a2, a3, b0, b1))
+        thread, table = cuda.threadIdx.x, cuda.operands
+        table[thread] = tuple(_cut(x) for x in (a0, a1, a2, a3, b0, b1))
         cuda.syncthreads()
-        first = thread.thread_id // 32 * 32
-        group, slot = divmod(thread.thread_id % 32, 4)
+        first = thread // 32 * 32
+        group, slot = divmod(thread % 32, 4)
         sums = [c0, c1, c2, c3]
         for k in range(8):
             upper, lower = (table[first + group * 4 + k % 4][2 * (k // 4) + half] for half in (0, 1))

@@ -1,7 +1,18 @@
-"""Memory and the name `cuda` inside a simulated kernel: numba's simulator with its traps closed."""
+"""The simulator: kernels run as Python over NumPy arrays, where NUMBA_ENABLE_CUDASIM=1 asks for it.
 
+The threads of a block take turns, from barrier to barrier, in an order that is drawn anew each time (the same in every
+run of a program): where a barrier is missing, a thread comes too early in some of them. Functions with barriers become
+generators for that, which pause there. Numba's own simulator starts a thread of the operating system for each of the
+block, and asks all of them in a loop whether they wait.
+"""
+
+import ast
+import inspect
+import random
 import sys
+import textwrap
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import float32, types
@@ -35,22 +46,53 @@ class Memory:
         self._array[self._index(i)] = value
 
 
+class _Index(NamedTuple):
+    """Of a thread or a block; or a number of them."""
+
+    x: int
+    y: int = 0
+    z: int = 0
+
+
 class SimulatedCuda:
-    """`numba.cuda` as the running block sees it.
+    """The name `cuda` inside a kernel, as the thread that has its turn sees it.
 
-    The simulator swaps the name `cuda` in the module of a kernel while it runs, not in the modules of its helpers, and
-    two threads in one helper undo each other's swap. Looking the block up needs no swap.
-
-    Args:
-        context: gives the simulator's module of the running kernel.
+    Attributes:
+        operands: what the threads of this block hand each other without memory (`intrinsics.mma_tf32`), by thread.
     """
 
-    def __init__(self, context: Callable):
-        self._context = context
-        self.local, self.shared = _Local(), _Shared(context)
+    def __init__(self) -> None:
+        self.local, self.shared = _Local(), _Shared()
+        self._random = random.Random(0)
 
-    def __getattr__(self, name: str):
-        return getattr(self._context(), name)
+    def launch(self, kernel: Callable, grid: tuple[int, ...], threads: int, arguments: list) -> None:
+        """Runs a kernel (`with_pauses`) to its end, block by block."""
+        self.blockDim = _Index(threads, 1, 1)
+        for z, y, x in np.ndindex((1, 1, *reversed(grid))[-3:]):
+            self.blockIdx = _Index(x, y, z)
+            self.operands: dict[int, Any] = {}
+            self.shared.arrays = {}
+            paused = []
+            for thread in self._random.sample(range(threads), threads):
+                self.threadIdx = _Index(thread)
+                running = kernel(*arguments)
+                if _pauses(kernel):
+                    paused.append((self.threadIdx, running))
+            while paused:
+                self._random.shuffle(paused)
+                turns, paused = paused, []
+                for index, running in turns:
+                    self.threadIdx = index
+                    if next(running, False):
+                        paused.append((index, running))
+
+    def syncthreads(self) -> None:
+        """In kernels and functions for them a pause stands in its place.
+
+        Raises:
+            RuntimeError: another function calls it.
+        """
+        raise RuntimeError("cuda.syncthreads() in a function that is neither a kernel nor a @device function")
 
 
 class _Local:
@@ -60,12 +102,53 @@ class _Local:
 
 
 class _Shared:
-    def __init__(self, context: Callable):
-        self._context = context
+    arrays: dict[tuple, Memory]
 
     def array(self, size: int, dtype: types.Type, alignment: int | None = None) -> Memory:
         """The same memory for all threads of a block that come by the same place of the code."""
-        context, caller = self._context(), sys._getframe(1)
-        block = context.blockIdx
-        key = caller.f_code, caller.f_lasti, block.x, block.y, block.z
-        return vars(context).setdefault("shared_memory", {}).setdefault(key, Memory.unwritten(size, dtype))
+        caller = sys._getframe(1)
+        key = caller.f_code, caller.f_lasti
+        if key not in self.arrays:
+            self.arrays[key] = Memory.unwritten(size, dtype)
+        return self.arrays[key]
+
+
+def with_pauses(function: Callable) -> Callable:
+    """`function`, or a generator of it that yields True at each barrier, if it has any or calls functions that have."""
+    code = function.__code__
+    around = dict(zip(code.co_freevars, (cell.cell_contents for cell in function.__closure__ or ()), strict=True))
+    scope = function.__globals__ | around
+    if "syncthreads" not in code.co_names and not any(
+        _pauses(scope.get(name)) for name in (*code.co_names, *code.co_freevars)
+    ):
+        return function
+    module = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    ast.increment_lineno(module, code.co_firstlineno - 1)
+    (definition,) = _Pauses(scope).visit(module).body
+    definition.decorator_list = []
+    # A function around it has the names that the original finds around itself.
+    factory: Any = ast.parse(f"def factory({', '.join(around)}):\n    return {function.__name__}")
+    factory.body[0].body.insert(0, definition)
+    made: dict[str, Any] = {}
+    exec(compile(ast.fix_missing_locations(factory), code.co_filename, "exec"), function.__globals__, made)
+    return made["factory"](**around)
+
+
+def _pauses(function: Any) -> bool:
+    """Whether this is a function with barriers, as `with_pauses` makes it."""
+    return inspect.isgeneratorfunction(function)
+
+
+class _Pauses(ast.NodeTransformer):
+    """Makes barriers and calls of functions that have some what a generator has in their place."""
+
+    def __init__(self, scope: dict[str, Any]):
+        self._scope = scope
+
+    def visit_Call(self, call: ast.Call) -> ast.expr:
+        self.generic_visit(call)
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "syncthreads":
+            return ast.Yield(ast.Constant(True))
+        if isinstance(call.func, ast.Name) and _pauses(self._scope.get(call.func.id)):
+            return ast.YieldFrom(call)
+        return call
