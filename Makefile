@@ -12,13 +12,17 @@ demo: $(INSTALLED)
 	@if [ -t 1 ]; then progress=bar; else progress=lines; fi; \
 	$(BIN)/mpirun -np 2 $(BIN)/python -m examples.ddp_cifar_resnet --progress $$progress
 
+# In two processes, one of which runs all that starts ranks (tests/conftest.py); `python -m pytest` takes one for all.
+TWO := -n 2 --dist loadgroup --no-loadscope-reorder
+
+# Within ten minutes on two quiet cores.
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(TWO)
 
 # What needs no mpirun and compiles neither CUDA kernels nor a wheel: within 90 s on two quiet cores.
 check: $(INSTALLED)
 	$(BIN)/ruff check .
-	$(BIN)/python -m pytest -q -m "not mpi and not slow"
+	$(BIN)/python -m pytest -q $(TWO) -m "not mpi and not slow"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -1,13 +1,14 @@
 """Compile lane: what NVVM and the assembler make of every CUDA kernel, on machines without a GPU.
 
-What runs on a GPU is this very code: launches load the cubins that are made here.
+What runs on a GPU is this very code: launches load the cubins that are made here. `python -m tests.cuda.compile_report`
+prints the numbers.
 """
 
 import re
 
 import pytest
 
-from tests.cuda.compile_report import CAPABILITIES, compile_all, missing, registry, table
+from tests.cuda.compile_report import CAPABILITIES, compile_all, missing, registry
 
 pytestmark = [
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
@@ -20,12 +21,8 @@ FLOAT64_ALLOWED: dict[str, int] = {}  # kernel: instructions
 
 
 @pytest.fixture(scope="module")
-def rows(request):
-    rows = compile_all()
-    capture = request.config.pluginmanager.getplugin("capturemanager")
-    with capture.global_and_fixture_disabled():
-        print("\ncompute capability " + ", ".join("{}.{}".format(*c) for c in CAPABILITIES) + "\n" + table(rows))
-    return rows
+def rows(processes):
+    return compile_all(processes=processes)
 
 
 @pytest.fixture(scope="module")

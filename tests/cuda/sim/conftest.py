@@ -3,7 +3,6 @@
 In the simulator they run in a pytest of their own, with NUMBA_ENABLE_CUDASIM=1: see tests/cuda/test_simulator.py.
 """
 
-import os
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,6 @@ collect_ignore_glob = [] if cuda.is_simulated() or cuda.is_available() else ["te
 
 
 def pytest_collection_modifyitems(items):
-    if share := os.environ.get("TEST_SHARE"):  # "0/2" and "1/2": every second test, for two processes
-        index, count = map(int, share.split("/"))
-        items[:] = items[index::count]
     for item in items:
         if Path(__file__).parent in item.path.parents and not cuda.is_simulated():
             item.add_marker(pytest.mark.gpu)
