@@ -124,10 +124,9 @@ def test_builds_with(name, c_sources, tmp_path, processes):
     openmp = subprocess.run(probe, input=program, capture_output=True, check=False).returncode == 0
     assert not (openmp and name == "gcc")
     library = tmp_path / "library"
-    command = ["build", "--build-base", str(tmp_path / "build"), "--build-lib", str(library), "--parallel", str(processes)]
-    built = run(
-        sys.executable, "setup.py", "--quiet", *command, cwd=c_sources, CC=compiler, CFLAGS="-Werror=unused-function"
-    )
+    folders = ["--build-base", str(tmp_path / "build"), "--build-lib", str(library)]
+    command = [sys.executable, "setup.py", "--quiet", "build", *folders, "--parallel", str(processes)]
+    built = run(*command, cwd=c_sources, CC=compiler, CFLAGS="-Werror=unused-function")
     assert built.returncode == 0, built.stderr[-3000:]
     assert ("has no OpenMP" in built.stderr) is not openmp
     result = run(sys.executable, "-c", CHECK, cwd=tmp_path, PYTHONPATH=str(library))
