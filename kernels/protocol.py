@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pytagi_ddp.kernels.tensors import Array, Delta, Heads, Passage, State, Sums, Tensor
+from pytagi_ddp.kernels.tensors import Array, Delta, Heads, Passage, Record, State, Sums, Tensor
 
 
 class ArrayFunctions(Protocol):
@@ -195,6 +195,8 @@ class Recurrent(Protocol):
         accumulate: bool,
     ) -> None: ...
     def update_memory(self, memory: State, delta: Delta, kept: Passage) -> None: ...
+    def record(self, kept: Passage, weights: Tensor, var_before: Array, cov_c: Array, cov_h: Array) -> None: ...
+    def smooth(self, record: Record) -> None: ...
 
 
 class Elementwise(Protocol):

@@ -142,6 +142,26 @@ class Passage(NamedTuple):
         return cls(*cut(memory, joined, joined, *[units] * 6))
 
 
+class Record(NamedTuple):
+    """What a smoother needs of the memory of an LSTM, time step by time step: arrays (steps, outputs).
+
+    Attributes:
+        prior, posterior: (mu_h, var_h, mu_c, var_c), moments of the hidden and the cell state before and after the
+            observation of the time step.
+        cov_c: covariance of the cell state of the step before and the prior of this one, unit by unit.
+        cov_h: likewise of the hidden states, all with all: (steps, outputs before, outputs).
+    """
+
+    prior: tuple[Array, Array, Array, Array]
+    posterior: tuple[Array, Array, Array, Array]
+    cov_c: Array
+    cov_h: Array
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        return *self.prior, *self.posterior, self.cov_c, self.cov_h
+
+
 NO_STATE = State(None, None)  # what stands for a state that has not been computed
 NO_TENSOR = Tensor(None, None)  # for a bias that is not there
 NO_DELTA = Delta(None, None)  # and for deltas that nobody needs

@@ -15,8 +15,17 @@ from numba.extending import intrinsic
 from pytagi_ddp.kernels.cpu import linear
 from pytagi_ddp.kernels.cpu.compile import FASTMATH, inner, loop
 from pytagi_ddp.kernels.cpu.extension import load
-from pytagi_ddp.kernels.formulas.lstm import cell_deltas, cell_moments, input_deltas, posterior
-from pytagi_ddp.kernels.tensors import NO_DELTA, NO_TENSOR, Array, Delta, Passage, State, Tensor, cut
+from pytagi_ddp.kernels.formulas.lstm import (
+    cell_deltas,
+    cell_moments,
+    input_deltas,
+    input_slopes,
+    posterior,
+    smoothed_variance,
+    smoother_gain,
+    smoothing,
+)
+from pytagi_ddp.kernels.tensors import NO_DELTA, NO_TENSOR, Array, Delta, Passage, Record, State, Tensor, cut
 
 address_of_product = load("_blas").address_of_product
 ROWS = 16  # samples that go through time together
@@ -316,6 +325,42 @@ def _posterior(mu, var, delta_mu, delta_var, h_c):
         mu[c], var[c] = posterior(mu[c], var[c], h_c[j], delta_mu[j], delta_var[j])
 
 
+@loop
+def _record(cov_h, cov_c, var, w, k_f, k_i, k_c, k_o, h_c, kept, var_before):
+    n = cov_c.size
+    first = w.shape[1] - n
+    for p in prange(n):
+        cov_c[p] = var_before[p] * kept[p]
+        for j in range(n):
+            slopes = k_f[j], k_i[j], k_c[j], k_o[j], h_c[j]
+            z = first + p
+            _, _, to_h = input_slopes(slopes, w[j, z], w[n + j, z], w[2 * n + j, z], w[3 * n + j, z])
+            cov_h[p, j] = var[z] * to_h
+
+
+@loop
+def _smooth(
+    cov_h, cov_c, prior_mu_h, prior_var_h, prior_mu_c, prior_var_c, mu_h, var_h, mu_c, var_c
+):  # fmt: skip
+    steps, n = mu_h.shape
+    for back in range(1, steps):
+        t = steps - 1 - back
+        after = t + 1
+        for p in range(n):
+            gain = smoother_gain(cov_c[after, p], prior_var_c[after, p])
+            dm, ds = smoothing(gain, mu_c[after, p], var_c[after, p], prior_mu_c[after, p], prior_var_c[after, p])
+            mu_c[t, p] += dm
+            var_c[t, p] = smoothed_variance(var_c[t, p] + ds)
+            m, s = ZERO, ZERO
+            for j in range(n):
+                gain = smoother_gain(cov_h[after, p, j], prior_var_h[after, j])
+                dm, ds = smoothing(gain, mu_h[after, j], var_h[after, j], prior_mu_h[after, j], prior_var_h[after, j])
+                m += dm
+                s += ds
+            mu_h[t, p] += m
+            var_h[t, p] = smoothed_variance(var_h[t, p] + s)
+
+
 def scratch_size(batch: int, inputs: int, outputs: int) -> int:
     """Numbers of scratch memory that `forward` and `backward` need each."""
     width = inputs + outputs
@@ -392,3 +437,16 @@ def backward(
 def update_memory(memory: State, delta: Delta, kept: Passage) -> None:
     """The posterior of the hidden and the cell state of one sample, from the deltas of its last hidden state."""
     _posterior(memory.mu, memory.var, delta.mu.reshape(-1), delta.var.reshape(-1), kept.h.reshape(-1))
+
+
+def record(kept: Passage, weights: Tensor, var_before: Array, cov_c: Array, cov_h: Array) -> None:
+    """Covariances of the states before a pass of one time step and of those after it, see `Record`.
+
+    var_before: of the cell state.
+    """
+    _record(cov_h, cov_c, kept.var[0, 0], weights.mu, *(k[0, 0] for k in kept[2:]), var_before)
+
+
+def smooth(record: Record) -> None:
+    """The posterior becomes that given the observations of all time steps (Rauch, Tung & Striebel 1965)."""
+    _smooth(record.cov_h, record.cov_c, *record.prior, *record.posterior)

@@ -9,8 +9,17 @@ import numpy as np
 from pytagi_ddp.kernels.cuda import linear
 from pytagi_ddp.kernels.cuda.compile import blocks, floats, int32, kernel, optional, thread_index
 from pytagi_ddp.kernels.cuda.geometry import block_size
-from pytagi_ddp.kernels.formulas.lstm import cell_deltas, cell_moments, input_deltas, posterior
-from pytagi_ddp.kernels.tensors import Array, Delta, Passage, State, Tensor, cut
+from pytagi_ddp.kernels.formulas.lstm import (
+    cell_deltas,
+    cell_moments,
+    input_deltas,
+    input_slopes,
+    posterior,
+    smoothed_variance,
+    smoother_gain,
+    smoothing,
+)
+from pytagi_ddp.kernels.tensors import Array, Delta, Passage, Record, State, Tensor, cut
 
 THREADS = block_size(128)
 ZERO, ONE = np.float32(0), np.float32(1)
@@ -166,6 +175,42 @@ def _posterior(mu, var, delta_mu, delta_var, h_c, outputs):
         mu[c], var[c] = posterior(mu[c], var[c], h_c[j], delta_mu[j], delta_var[j])
 
 
+@kernel(*[floats] * 11, int32, int32, threads=THREADS)
+def _record(var, w, k_f, k_i, k_c, k_o, h_c, kept, var_before, cov_c, cov_h, inputs, outputs):
+    i = thread_index()
+    if i < outputs * outputs:
+        p, j = i // outputs, i % outputs
+        width = inputs + outputs
+        gate, k = outputs * width, j * width + inputs + p
+        slopes = k_f[j], k_i[j], k_c[j], k_o[j], h_c[j]
+        _, _, to_h = input_slopes(slopes, w[k], w[k + gate], w[k + 2 * gate], w[k + 3 * gate])
+        cov_h[i] = var[inputs + p] * to_h
+        if j == 0:
+            cov_c[p] = var_before[p] * kept[p]
+
+
+@kernel(*[floats] * 14, int32, threads=THREADS)
+def _smooth(
+    cov_h, cov_c, prior_mu_h, prior_var_h, prior_mu_c, prior_var_c, next_mu_h, next_var_h, next_mu_c, next_var_c,
+    mu_h, var_h, mu_c, var_c, outputs,
+):  # fmt: skip
+    """One time step from the next one, whose covariances, priors and smoothed moments come first."""
+    p = thread_index()
+    if p < outputs:
+        gain = smoother_gain(cov_c[p], prior_var_c[p])
+        dm, ds = smoothing(gain, next_mu_c[p], next_var_c[p], prior_mu_c[p], prior_var_c[p])
+        mu_c[p] += dm
+        var_c[p] = smoothed_variance(var_c[p] + ds)
+        m, s = ZERO, ZERO
+        for j in range(outputs):
+            gain = smoother_gain(cov_h[p * outputs + j], prior_var_h[j])
+            dm, ds = smoothing(gain, next_mu_h[j], next_var_h[j], prior_mu_h[j], prior_var_h[j])
+            m += dm
+            s += ds
+        mu_h[p] += m
+        var_h[p] = smoothed_variance(var_h[p] + s)
+
+
 def scratch_size(batch: int, inputs: int, outputs: int) -> int:
     """Numbers of scratch memory that `forward` and `backward` need each."""
     return 10 * batch * outputs
@@ -237,3 +282,21 @@ def update_memory(memory: State, delta: Delta, kept: Passage) -> None:
     """The posterior of the hidden and the cell state of one sample, from the deltas of its last hidden state."""
     outputs = kept.f.shape[2]
     _posterior.launch(blocks(outputs, THREADS), *memory[:2], *delta[:2], kept.h, outputs)
+
+
+def record(kept: Passage, weights: Tensor, var_before: Array, cov_c: Array, cov_h: Array) -> None:
+    """Covariances of the states before a pass of one time step and of those after it, see `Record`."""
+    outputs = cov_c.shape[0]
+    inputs = kept.mu.shape[2] - outputs
+    slopes = kept[2:]
+    _record.launch(
+        blocks(outputs * outputs, THREADS), kept.var, weights.mu, *slopes, var_before, cov_c, cov_h, inputs, outputs
+    )
+
+
+def smooth(record: Record) -> None:
+    """The posterior becomes that given the observations of all time steps; see `kernels.cpu.recurrent.smooth`."""
+    steps, outputs = record.cov_c.shape
+    for t in reversed(range(steps - 1)):
+        after = record.cov_h[t + 1], record.cov_c[t + 1], *(a[t + 1] for a in (*record.prior, *record.posterior))
+        _smooth.launch(blocks(outputs, THREADS), *after, *(a[t] for a in record.posterior), outputs)

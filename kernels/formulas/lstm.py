@@ -53,6 +53,15 @@ def cell_deltas(h_c, dm, ds, later_dm, later_ds):
 
 
 @formula
+def input_slopes(slopes, w_f, w_i, w_c, w_o):
+    """Slopes of a unit to one of its inputs: of C, of h beside its way through C, and of h altogether."""
+    k_f, k_i, k_c, k_o, h_c = slopes
+    to_c = k_f * w_f + k_i * w_i + k_c * w_c
+    to_o = k_o * w_o
+    return to_c, to_o, h_c * to_c + to_o
+
+
+@formula
 def input_deltas(slopes, w_f, w_i, w_c, w_o, cell_dm, dm, ds, later_ds):
     """Summands of a unit to the deltas of one of its inputs, whose weights in the four gates are w_f, w_i, w_c, w_o.
 
@@ -60,10 +69,7 @@ def input_deltas(slopes, w_f, w_i, w_c, w_o, cell_dm, dm, ds, later_ds):
         slopes: of C to f, i, c; of h to o; of h to C.
         cell_dm: of `cell_deltas`. dm, ds: of h. later_ds: of C, from the next step.
     """
-    k_f, k_i, k_c, k_o, h_c = slopes
-    to_c = k_f * w_f + k_i * w_i + k_c * w_c
-    to_o = k_o * w_o
-    to_h = h_c * to_c + to_o
+    to_c, to_o, to_h = input_slopes(slopes, w_f, w_i, w_c, w_o)
     return to_c * cell_dm + to_o * dm, to_h * to_h * ds + to_c * to_c * later_ds
 
 

@@ -35,6 +35,8 @@ from pytagi_ddp.nn.pooling import AvgPool2d, MaxPool2d
 from pytagi_ddp.nn.resnet_block import ResNetBlock
 from pytagi_ddp.nn.rmsnorm import RMSNorm
 from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.nn.slinear import SLinear
+from pytagi_ddp.nn.slstm import SLSTM
 from pytagi_ddp.nn.update_bn import update_bn
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ELU",
     "LSTM",
+    "SLSTM",
     "AvgPool2d",
     "BaseDeltaStates",
     "BaseHiddenStates",
@@ -70,6 +73,7 @@ __all__ = [
     "ReLU",
     "Remax",
     "ResNetBlock",
+    "SLinear",
     "Sequential",
     "Sigmoid",
     "Softmax",

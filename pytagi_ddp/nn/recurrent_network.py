@@ -6,8 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pytagi_ddp.kernels.tensors import State
 from pytagi_ddp.nn.lstm import LSTM
 from pytagi_ddp.nn.network_parameters import NetworkParameters
+from pytagi_ddp.nn.slinear import SLinear
+from pytagi_ddp.nn.slstm import SLSTM
 from pytagi_ddp.nn.validate import check_finite, check_variances, flat_float32
 
 NAMES = ("mu_h", "var_h", "mu_c", "var_c")
@@ -15,17 +18,34 @@ States = dict[int, tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]
 
 
 class RecurrentNetwork(NetworkParameters):
-    """Access to the memory of the LSTM layers of a network: the part of `Sequential` that is about time."""
+    """Access to the memory of the LSTM layers of a network: the part of `Sequential` that is about time.
+
+    Attributes:
+        num_samples: time steps that `smoother` gives at least, and for which SLSTM layers make room; None: as many as
+            were recorded.
+    """
+
+    num_samples: int | None = None
+    _smoothed_outputs: tuple[np.ndarray, np.ndarray] | None = None
 
     def _lstm_layers(self) -> dict[int, LSTM]:
         return {k: layer for k, layer in enumerate(self.layers) if isinstance(layer, LSTM)}
 
-    def get_lstm_states(self) -> States:
+    def get_lstm_states(self, time_step: int = -1) -> States:
         """Memory of each LSTM by the number of the layer: (mu_h, var_h, mu_c, var_c), moments of h and C, copies.
 
         That of layers in blocks is in `state_dict(carried=True)`. A layer of several time steps has none: zeros.
+
+        Args:
+            time_step: -1 for the present memory; else, of each SLSTM, what the last `smoother` found for that step.
+
+        Raises:
+            IndexError: it had no such time step.
         """
-        return {k: layer.get_memory() for k, layer in self._lstm_layers().items()}
+        layers = self._lstm_layers()
+        if time_step == -1:
+            return {k: layer.get_memory() for k, layer in layers.items()}
+        return {k: layer.get_smoothed(time_step) for k, layer in layers.items() if isinstance(layer, SLSTM)}
 
     def set_lstm_states(self, states: Mapping[int, Any]) -> None:
         """Sets what `get_lstm_states` gives, of all layers or of some; also before the first forward pass.
@@ -45,6 +65,57 @@ class RecurrentNetwork(NetworkParameters):
     def reset_lstm_states(self) -> None:
         """Sets the memory of all LSTM layers to 0."""
         self.reset_state()
+
+    def smoother(self) -> tuple[np.ndarray, np.ndarray]:
+        """States and outputs of all training steps since the last call, given the observations of all of them.
+
+        Steps are those with one sample of one time step. The states of each `SLSTM` are smoothed from last to first
+        (`get_lstm_states` gives them); the `SLinear` behind the last one makes outputs of its smoothed h. The memory is
+        0 afterwards, and the next record begins.
+
+        Returns:
+            (mu, var): means and variances of the outputs, flat, time step by time step; those of h without an
+            `SLinear`. If `num_samples` is more than there are steps, the rest is what `SLinear` makes of h = 0.
+
+        Raises:
+            RuntimeError: no SLSTM, or no step was recorded.
+
+        Source: Rauch, Tung & Striebel (1965); cuTAGI.
+        """
+        leaves = self.arena.leaves
+        layers = [leaf for leaf in leaves if isinstance(leaf, SLSTM)]
+        if not layers or not layers[-1].recorded:
+            raise RuntimeError(
+                "smoother() needs SLSTM layers, and training steps with one sample of one time step behind it"
+            )
+        last = layers[-1]
+        steps = last.recorded
+        total = max(steps, self.num_samples or 0)
+        smoothed = [layer.smooth() for layer in layers][-1]
+        array = self.kernels.array
+        h = State(*(array.zeros((total, last.output_size)) for _ in range(2)))
+        for source, target in zip(smoothed, h[:2], strict=True):
+            array.copy(source, target[:steps])
+        behind = leaves[leaves.index(last) + 1 :]
+        linear = next((leaf for leaf in behind if isinstance(leaf, SLinear)), None)
+        if linear is not None:
+            out = State(*(array.empty((total, linear.output_size)) for _ in range(2)))
+            self.kernels.linear.forward(h, linear.parameters.w, linear.parameters.b, out)
+            h = out
+        self.reset_lstm_states()
+        self._smoothed_outputs = array.to_host(h.mu).reshape(-1), array.to_host(h.var).reshape(-1)
+        return self.get_outputs_smoother()
+
+    def get_outputs_smoother(self) -> tuple[np.ndarray, np.ndarray]:
+        """What the last `smoother` has returned; copies.
+
+        Raises:
+            RuntimeError: there was none.
+        """
+        if self._smoothed_outputs is None:
+            raise RuntimeError("get_outputs_smoother() gives what smoother() has found: call that first")
+        mu, var = self._smoothed_outputs
+        return mu.copy(), var.copy()
 
 
 def _checked(state: Any, layer: LSTM, k: int) -> list[np.ndarray]:

@@ -132,6 +132,16 @@ EXAMPLES: dict[type, dict[str, Layers]] = {
         "one time step": lambda: [nn.LSTM(3, 4), nn.LSTM(4, 3), nn.Linear(3, 2)],
         "in a block": lambda: [nn.LSTM(2, 3, seq_len=3), residual(nn.LSTM(3, 3, seq_len=3)), nn.Linear(9, 2)],
     },
+    nn.SLSTM: {
+        "one time step": lambda: [nn.SLSTM(3, 4), nn.SLSTM(4, 3, bias=False), nn.SLinear(3, 2)],
+        "several time steps": lambda: [
+            nn.SLSTM(2, 3, seq_len=3, cell_path=False),
+            nn.SLSTM(3, 3, seq_len=3, last_timestep=True),
+            nn.SLinear(3, 2),
+        ],
+        "not recurrent": lambda: [nn.SLSTM(2, 3, seq_len=3, recurrent=False), nn.SLinear(9, 2)],
+    },
+    nn.SLinear: {"after an SLSTM": lambda: [nn.SLSTM(3, 4), nn.SLinear(4, 3, bias=False), nn.SLinear(3, 2)]},
     nn.LayerBlock: {
         "dense": lambda: [nn.LayerBlock(nn.Linear(4, 5), nn.Tanh()), nn.Linear(5, 2)],
         "image, first": lambda: [nn.LayerBlock(stem(), nn.ReLU(), nn.AvgPool2d(2)), nn.LayerBlock(nn.Linear(6, 2))],

@@ -329,6 +329,8 @@ LAYERS = {
     nn.MultiheadAttention: attention,
     nn.RMSNorm: lambda layer, m, s: _of_steps(rms_norm, layer, m, s),
     nn.LSTM: lstm,
+    nn.SLSTM: lstm,
+    nn.SLinear: linear,
     nn.ResNetBlock: residual,
 }
 

@@ -215,3 +215,21 @@ def test_same_bits_every_time():
         net.to_device("cuda")
         train(net, 1)
     assert nets[0].state_dict() == nets[1].state_dict()
+
+
+def test_memory_and_smoother():
+    """One sample at a time: states, their smoothed moments and the outputs as on the CPU."""
+    host = randomise(nn.Sequential(nn.SLSTM(2, 3), nn.SLSTM(3, 4), nn.SLinear(4, 2)))
+    device = copy.deepcopy(host)
+    device.to_device("cuda")
+    found = []
+    for net in (host, device):
+        train(net, 3, batch=1)
+        states = net.get_lstm_states()
+        outputs = dict(zip(("mean", "variance"), net.smoother(), strict=True))
+        smoothed = [net.get_lstm_states(t) for t in range(3)]
+        moments = {(t, k): np.stack(s[k]) for t, s in enumerate([states, *smoothed]) for k in s}
+        found.append(outputs | moments)
+        net.set_lstm_states(states)
+        assert all(np.array_equal(np.stack(net.get_lstm_states()[k]), np.stack(states[k])) for k in states)
+    assert_same(found[1], found[0], 2e-5)

@@ -1,0 +1,112 @@
+"""SLSTM, SLinear and the smoother."""
+
+import copy
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import manual_seed, nn
+from tests.battery.example import train
+from tests.nn import golden
+from tests.nn.networks import randomise
+
+FIELDS = ("mu_h", "var_h", "mu_c", "var_c")
+LAYERS = {"slstm_one_layer": (0,), "slstm_two_layers_missing": (0, 1)}
+
+
+def assert_close(actual, expected, what: str = "") -> None:
+    np.testing.assert_allclose(actual, expected, 2e-5, 2e-5 * np.abs(expected).max(), err_msg=what)
+
+
+def follow(net: nn.Sequential, case: dict) -> None:
+    """The recorded training steps, each from the recorded parameters."""
+    for step in range(len(case["batches"])):
+        net.load_state_dict(golden.parameters(case, f"{step - 1}/params" if step else "params0"))
+        net(case[f"{step}/x"], case.get(f"{step}/var_x"))
+        golden.update_output(net, case, step)
+        net.backward()
+        net.step()
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_smoothed_as_recorded(name):
+    """Some of the recorded observations are missing."""
+    case = golden.load(name)
+    net = golden.make_network(case)
+    net.num_samples = int(case["num_samples"])
+    follow(net, case)
+    net.eval()
+    net(case["eval/x"])
+    for got, which in zip(net.smoother(), ("mu", "var"), strict=True):
+        assert_close(got, case[f"smooth/{which}"], f"outputs, {which}")
+    for k in LAYERS[name]:
+        for position, field in enumerate(FIELDS):
+            got = [net.get_lstm_states(t)[k][position] for t in range(len(case["batches"]))]
+            assert_close(got, case[f"smooth/state/{k}/{field}"], f"{field} of layer {k}")
+    assert not any(a.any() for state in net.get_lstm_states().values() for a in state), "the memory is not 0"
+
+
+def several_outputs() -> nn.Sequential:
+    manual_seed(4)
+    return randomise(nn.Sequential(nn.SLSTM(2, 3), nn.SLSTM(3, 4), nn.SLinear(4, 3)))
+
+
+def test_several_outputs():
+    """Each is what the dense layer makes of the smoothed h; the last time step is smoothed already."""
+    net = several_outputs()
+    train(net, *[1] * 5)
+    last = net.get_lstm_states()
+    mu, var = (a.reshape(5, 3) for a in net.smoother())
+    layer = net.layers[2]
+    w, s_w = layer.mu_w.reshape(3, 4), layer.var_w.reshape(3, 4)
+    for t in range(5):
+        m, s, _, _ = net.get_lstm_states(t)[1]
+        assert_close(mu[t], w @ m + layer.mu_b)
+        assert_close(var[t], (w**2 + s_w) @ s + s_w @ m**2 + layer.var_b)
+    for k in (0, 1):
+        for got, expected in zip(net.get_lstm_states(4)[k], last[k], strict=True):
+            np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(net.get_outputs_smoother()[0], mu.reshape(-1))
+
+
+def test_records_begin_anew_and_grow():
+    """As many steps as were recorded, or as `num_samples` says: then the rest is the bias."""
+    net, fresh = several_outputs(), several_outputs()
+    train(net, *[1] * 3)
+    net.smoother()
+    fresh.load_state_dict(net.state_dict())
+    fresh.num_samples = 100
+    for one in (net, fresh):
+        train(one, *[1] * 70, seed=5)
+    short, long = net.smoother(), fresh.smoother()
+    assert short[0].size == 70 * 3 and long[0].size == 100 * 3
+    for a, b, bias in zip(short, long, ("mu_b", "var_b"), strict=True):
+        np.testing.assert_array_equal(b[: a.size], a)
+        np.testing.assert_array_equal(b[a.size :].reshape(30, 3), np.tile(getattr(net.layers[2], bias), (30, 1)))
+
+
+def test_evaluation_and_predictions_are_not_recorded():
+    net = several_outputs()
+    train(net, 1, 1)
+    twin = copy.deepcopy(net)
+    net.predict(np.ones((3, 2)), batch_size=1)
+    net.eval()
+    net(np.ones(2))
+    net.train()
+    assert net.smoother()[0].size == 2 * 3
+    with pytest.raises(RuntimeError, match="one sample of one time step"):
+        twin.smoother()  # a copy has the memory, and no record
+
+
+def test_what_is_asked_too_early():
+    net = several_outputs()
+    for call in (net.smoother, nn.Sequential(nn.LSTM(2, 2)).smoother):
+        with pytest.raises(RuntimeError, match="needs SLSTM layers, and training steps"):
+            call()
+    with pytest.raises(RuntimeError, match=r"smoother\(\)"):
+        net.get_outputs_smoother()
+    with pytest.raises(IndexError, match="time step 0: the last"):
+        net.get_lstm_states(0)
+    train(net, 3)
+    with pytest.raises(RuntimeError, match="one sample"):
+        net.smoother()
