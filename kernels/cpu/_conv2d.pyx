@@ -22,6 +22,7 @@ from pytagi_ddp.kernels.cpu.workspace import workspace
 
 cdef enum:
     SERIAL = 500000  # multiply-adds of a product below which waking the threads costs more than they save
+    LARGEST = 1073741824  # numbers of pixels, of taps and of lines that are stepped over stay below: they are ints
 
 
 cdef bint shaped(const Py_ssize_t* shape, Py_ssize_t n0, Py_ssize_t n1, Py_ssize_t n2, Py_ssize_t n3):
@@ -41,6 +42,10 @@ cdef int threads_for(const Patches* image, int O, int threads) noexcept nogil:
     return 1 if terms < SERIAL else threads
 
 
+cdef bint countable(double B, double H, double W, double k, double stride, double Ho, double Wo):
+    return max(B * H * W, B * Ho * Wo, k * k, Ho * stride, Wo * stride) < LARGEST
+
+
 def forward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] var, const float[:, :, :, ::1] w_mu,
             const float[:, :, :, ::1] w_var, const float[::1] b_mu, const float[::1] b_var,
             float[:, :, :, ::1] out_mu, float[:, :, :, ::1] out_var, int stride, int pad, bint transposed, int threads,
@@ -50,9 +55,10 @@ def forward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] var, const f
     cdef int B = image.shape[0], H = image.shape[1], W = image.shape[2], C = image.shape[3]
     cdef int O = out.shape[3], Ho = out.shape[1], Wo = out.shape[2], k = w_mu.shape[2], results = C if transposed else O
     cdef str name = "convtranspose2d.forward" if transposed else "conv2d.forward"
-    if stride < 1 or pad < 0:
-        raise ValueError(f"{name}: stride {stride}, pad {pad}: expected at least 1 and 0")
-    if not (B > 0 and shaped(w_mu.shape, O, C, k, k) and shaped(w_var.shape, O, C, k, k)
+    if not (0 < stride < LARGEST and 0 <= pad < LARGEST):
+        raise ValueError(f"{name}: stride {stride}, pad {pad}: expected at least 1 and 0, below {LARGEST}")
+    if not (min(B, H, W, C, O, k, Ho, Wo, threads) > 0 and countable(B, H, W, k, stride, Ho, Wo)
+            and shaped(w_mu.shape, O, C, k, k) and shaped(w_var.shape, O, C, k, k)
             and shaped(image.shape, B, H, W, C) and shaped(out.shape, B, Ho, Wo, O)
             and (var is None or shaped(var.shape, mu.shape[0], mu.shape[1], mu.shape[2], mu.shape[3]))
             and (b_mu is None) == (b_var is None) and (b_mu is None or b_mu.shape[0] == b_var.shape[0] == results)
@@ -85,9 +91,10 @@ def backward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] jcb, const 
     cdef int B = image.shape[0], H = image.shape[1], W = image.shape[2], C = image.shape[3]
     cdef int O = out.shape[3], Ho = out.shape[1], Wo = out.shape[2], k = w_mu.shape[2], results = C if transposed else O
     cdef str name = "convtranspose2d.backward" if transposed else "conv2d.backward"
-    if stride < 1 or pad < 0:
-        raise ValueError(f"{name}: stride {stride}, pad {pad}: expected at least 1 and 0")
-    if not (B > 0 and shaped(w_mu.shape, O, C, k, k) and shaped(g_w.shape, O, C, k, k)
+    if not (0 < stride < LARGEST and 0 <= pad < LARGEST):
+        raise ValueError(f"{name}: stride {stride}, pad {pad}: expected at least 1 and 0, below {LARGEST}")
+    if not (min(B, H, W, C, O, k, Ho, Wo, threads) > 0 and countable(B, H, W, k, stride, Ho, Wo)
+            and shaped(w_mu.shape, O, C, k, k) and shaped(g_w.shape, O, C, k, k)
             and shaped(h_w.shape, O, C, k, k) and shaped(image.shape, B, H, W, C) and shaped(out.shape, B, Ho, Wo, O)
             and (jcb is None or shaped(jcb.shape, mu.shape[0], mu.shape[1], mu.shape[2], mu.shape[3]))
             and shaped(delta_var.shape, delta_mu.shape[0], delta_mu.shape[1], delta_mu.shape[2], delta_mu.shape[3])

@@ -43,7 +43,7 @@ def forward(const float[:, ::1] mu, const float[:, ::1] var, const float[:, ::1]
             const float[::1] b_mu, const float[::1] b_var, float[:, ::1] out_mu, float[:, ::1] out_var, int threads,
             bint mixed):
     cdef int B = mu.shape[0], I = mu.shape[1], O = w_mu.shape[0]
-    if not (B > 0 and shaped(w_mu.shape, O, I) and shaped(w_var.shape, O, I)
+    if not (min(B, I, O, threads) > 0 and mu.shape[0] == B and shaped(w_mu.shape, O, I) and shaped(w_var.shape, O, I)
             and (var is None or shaped(var.shape, B, I))
             and (b_mu is None) == (b_var is None) and (b_mu is None or b_mu.shape[0] == b_var.shape[0] == O)
             and shaped(out_mu.shape, B, O) and shaped(out_var.shape, B, O)):
@@ -128,7 +128,7 @@ def backward(const float[:, ::1] mu, const float[:, ::1] jcb, const float[:, ::1
              float[:, ::1] in_delta_var, float[:, ::1] g_w, float[:, ::1] h_w, float[::1] g_b, float[::1] h_b,
              bint accumulate, int threads, bint mixed):
     cdef int B = mu.shape[0], I = mu.shape[1], O = w_mu.shape[0]
-    if not (B > 0 and shaped(w_mu.shape, O, I) and shaped(g_w.shape, O, I) and shaped(h_w.shape, O, I)
+    if not (min(B, I, O, threads) > 0 and mu.shape[0] == B and shaped(w_mu.shape, O, I) and shaped(g_w.shape, O, I) and shaped(h_w.shape, O, I)
             and (jcb is None or shaped(jcb.shape, B, I))
             and shaped(delta_mu.shape, B, O) and shaped(delta_var.shape, B, O)
             and (in_delta_mu is None) == (in_delta_var is None)

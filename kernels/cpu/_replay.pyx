@@ -164,7 +164,7 @@ def allocations():
     return getattr(_local, "allocations", 0)
 
 
-def address(cnp.ndarray array):
+def address(cnp.ndarray array not None):
     """Where the numbers of an array are."""
     return <intptr_t>cnp.PyArray_DATA(array)
 
@@ -192,10 +192,10 @@ def copy(source, out):
         call(np.copyto, out, source)
 
 
-def clear(cnp.ndarray array):
+def clear(cnp.ndarray array not None):
     """array[...] = 0, for a contiguous array of float32."""
     cdef intptr_t words[2]
-    if is_plain(array):
+    if is_plain(array) and cnp.PyArray_ISWRITEABLE(array):
         words = [<intptr_t>cnp.PyArray_DATA(array), cnp.PyArray_NBYTES(array)]
         issue(clear_entry, words, 2, 0, (array,))
     else:

@@ -11,7 +11,7 @@ cdef extern from "transpose.h" nogil:
 
 def transpose(const float[:, :, ::1] source, float[:, :, ::1] out, int threads):
     cdef Py_ssize_t batch = source.shape[0], rows = source.shape[1], columns = source.shape[2], b
-    if not (out.shape[0] == batch and out.shape[1] == columns and out.shape[2] == rows):
+    if not (threads > 0 and out.shape[0] == batch and out.shape[1] == columns and out.shape[2] == rows):
         raise size_error("elementwise.transpose", source=source, out=out)
     if batch == 0 or rows == 0 or columns == 0:
         return

@@ -37,13 +37,13 @@ def _loop_of(name: str, formula: Callable) -> Callable:
     pattern = (_units, _units_with_parameter)[len(parameters_of(formula))]
     function = FunctionType(pattern.__code__, globals() | {"moments": formula}, name)
     function.__qualname__ = name
-    return loop(function)
+    return loop("n n n _" if pattern is _units_with_parameter else "n n n")(function)
 
 
 _LOOPS = {name: _loop_of(name, formula) for name, formula in ELEMENTWISE.items()}
 
 
-@loop
+@loop("n n n")
 def _even_exp(mu, var, jcb):
     for i in prange(mu.size):
         if i % 2:

@@ -23,7 +23,7 @@ call = load("_replay").call
 ZERO = np.float32(0)
 
 
-@loop
+@loop("rk rk rk rk _ _")
 def _remax(mu, var, d, c, scale, causal):
     rows, steps = mu.shape
     for row in prange(rows):
@@ -45,7 +45,7 @@ def _remax(mu, var, d, c, scale, causal):
             mu[row, k], var[row, k], d[row, k], c[row, k] = ZERO, ZERO, ZERO, ZERO
 
 
-@loop
+@loop("rk rk rk rk rk _ _")
 def _remax_backward(delta_mu, delta_var, mu, d, c, scale, causal):
     rows, steps = mu.shape
     for row in prange(rows):
@@ -64,7 +64,7 @@ def _remax_backward(delta_mu, delta_var, mu, d, c, scale, causal):
             delta_mu[row, k], delta_var[row, k] = ZERO, ZERO
 
 
-@loop
+@loop("rn rn ts =h _", lambda n: n.t > 0 and 0 <= n.h * n.s <= n.n)
 def _rotate(mu, var, table, heads, direction):
     rows = mu.shape[0]
     steps, size = table.shape

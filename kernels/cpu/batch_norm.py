@@ -25,7 +25,12 @@ def partial_shape(rows: int, features: int) -> tuple[int, int, int]:
     return (4, -(-rows // ROWS), features)
 
 
-@loop
+def _in_parts(n) -> bool:
+    """Whether scratch memory has that shape."""
+    return n.k == -(-n.r // ROWS)
+
+
+@loop("rf rf 4kf f f", _in_parts)
 def _moments(mu, var, partial, mean, m2):
     """In two passes."""
     rows, features = mu.shape
@@ -55,13 +60,13 @@ def _moments(mu, var, partial, mean, m2):
         m2[c] = total
 
 
-@loop
+@loop("f _ _ f")
 def _rescale(square, denominator, eps, r):
     for c in range(square.size):
         r[c] = reciprocal_deviation(square[c], denominator, eps)
 
 
-@loop
+@loop("f f _ f 1 f f")
 def _pool_moments(mean, m2, rows, shift, count, total, square):
     n = np.float32(rows)
     count[0] += n
@@ -69,14 +74,14 @@ def _pool_moments(mean, m2, rows, shift, count, total, square):
         total[c], square[c] = pooled_sums(total[c], square[c], mean[c], m2[c], n, shift[c])
 
 
-@loop
+@loop("f 1 f f f f")
 def _pooled_statistics(shift, count, total, square, mean, var):
     n = count[0]
     for c in range(mean.size):
         mean[c], var[c] = pooled_moments(shift[c], n, total[c], square[c])
 
 
-@loop
+@loop("f f _ 1 f f")
 def _update_running(mean, var, momentum, count, total, square):
     n = count[0]
     if n > ONE:
@@ -88,7 +93,7 @@ def _update_running(mean, var, momentum, count, total, square):
         square[c] = ZERO
 
 
-@loop
+@loop("rf rf f f f f f f rf rf")
 def _forward(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
     rows, features = mu.shape
     for k in prange((rows + ROWS - 1) // ROWS):
@@ -99,7 +104,7 @@ def _forward(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
                 )
 
 
-@loop
+@loop("rf f f f rf rf 4kf", _in_parts)
 def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial):
     rows, features = mu.shape
     for k in prange(partial.shape[1]):

@@ -9,7 +9,7 @@ from pytagi_ddp.kernels.tensors import Array, Tensor
 ZERO = np.float32(0)
 
 
-@loop
+@loop("2kf _ g g", lambda n: n.g in (0, n.f))
 def _add_partials(partial, accumulate, g, h):
     for c in prange(g.size):
         g_c, h_c = (g[c], h[c]) if accumulate else (ZERO, ZERO)

@@ -18,6 +18,7 @@ import numba
 import platformdirs
 
 from pytagi_ddp.kernels.cpu.extension import load
+from pytagi_ddp.kernels.cpu.shapes import Shapes
 from pytagi_ddp.kernels.cpu.shared_cache import share
 from pytagi_ddp.kernels.cpu.threads import get_threads
 
@@ -90,30 +91,39 @@ def _without_aliases(flags: Any) -> Any:
     return flags
 
 
-def loop(function: Callable, fastmath: set[str] = FASTMATH, apart: bool = False) -> Any:
+def loop(
+    shapes: str, fits: Callable[[Any], bool] | None = None, fastmath: set[str] = FASTMATH, apart: bool = False
+) -> Callable[[Callable], Any]:
     """Compiles a loop over `numba.prange` for one thread and for many; the size of the first array decides.
 
     Each form is compiled (or loaded) when it is first needed: a process of one thread never pays for the other.
 
     Args:
+        shapes, fits: of the arguments, see `Shapes`.
         fastmath: what the compiler may do to sums and products.
         apart: no two arrays that it is called with share memory. Loops that write several arrays vectorise only so.
     """
-    form = cache(partial(_jit, function, fastmath=fastmath, apart=apart))
 
-    def compiled_for(first) -> Callable:
-        return form(first.size >= PARALLEL_MIN and get_threads() > 1)
+    def decorate(function: Callable) -> Any:
+        form = cache(partial(_jit, function, fastmath=fastmath, apart=apart))
+        check = Shapes(function, shapes, fits).check
 
-    def run(first, *rest):
-        compiled = compiled_for(first)
-        result = compiled(first, *rest)
-        if (plan := current()) is not None:
-            _write_down(plan, compiled, (first, *rest))
-        return result
+        def compiled_for(first) -> Callable:
+            return form(first.size >= PARALLEL_MIN and get_threads() > 1)
 
-    wrapped: Any = update_wrapper(run, function)
-    wrapped.compiled_for = compiled_for
-    return wrapped
+        def run(*arguments):
+            check(arguments)
+            compiled = compiled_for(arguments[0])
+            result = compiled(*arguments)
+            if (plan := current()) is not None:
+                _write_down(plan, compiled, arguments)
+            return result
+
+        wrapped: Any = update_wrapper(run, function)
+        wrapped.compiled_for = compiled_for
+        return wrapped
+
+    return decorate
 
 
 def _write_down(plan: Any, compiled: Callable, arguments: tuple) -> None:
@@ -126,11 +136,17 @@ def _write_down(plan: Any, compiled: Callable, arguments: tuple) -> None:
         plan.add_entry(*found, arguments)
 
 
-def exact_loop(function: Callable) -> Callable:
+def exact_loop(shapes: str, fits: Callable[[Any], bool] | None = None) -> Callable[[Callable], Callable]:
     """Compiles a loop for one thread, each operation rounded as it is written: the same bits on every machine."""
-    form = cache(partial(_jit, function, fastmath=False))
 
-    def run(*arguments):
-        return form()(*arguments)
+    def decorate(function: Callable) -> Callable:
+        form = cache(partial(_jit, function, fastmath=False))
+        check = Shapes(function, shapes, fits).check
 
-    return update_wrapper(run, function)
+        def run(*arguments):
+            check(arguments)
+            return form()(*arguments)
+
+        return update_wrapper(run, function)
+
+    return decorate

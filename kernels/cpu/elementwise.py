@@ -14,19 +14,19 @@ _transpose = load("_transpose")
 call = load("_replay").call
 
 
-@loop
+@loop("n n n")
 def _add(a, b, out):
     for i in prange(out.size):
         out[i] = a[i] + b[i]
 
 
-@loop
+@loop("n n")
 def _multiply(out, factor):
     for i in prange(out.size):
         out[i] *= factor[i]
 
 
-@loop
+@loop("n n n")
 def _apply_jacobian(delta_mu, delta_var, jcb):
     for i in prange(delta_mu.size):
         j = jcb[i]

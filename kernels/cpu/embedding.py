@@ -13,7 +13,7 @@ from pytagi_ddp.kernels.tensors import Array, Delta, State, Tensor
 PART = 16  # features that one thread adds up at a time: a cache line
 
 
-@loop
+@loop("ik ik i ck ck _")
 def _forward(out_mu, out_var, categories, mu, var, padding):
     for i in prange(categories.size):
         row = row_of(categories[i], mu.shape[0], padding)
@@ -21,7 +21,7 @@ def _forward(out_mu, out_var, categories, mu, var, padding):
             out_mu[i, k], out_var[i, k] = (mu[row, k], var[row, k]) if row >= 0 else (0, 0)
 
 
-@loop
+@loop("ik ik i ck ck _")
 def _backward(delta_mu, delta_var, categories, g, h, padding):
     features = g.shape[1]
     # Each thread has some features of all rows: categories that occur twice meet nobody, and add up in their order.

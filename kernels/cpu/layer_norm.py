@@ -16,7 +16,7 @@ from pytagi_ddp.kernels.tensors import Array, Delta, State, Tensor
 ZERO, ONE = np.float32(0), np.float32(1)
 
 
-@loop
+@loop("bpf bpf _ b b")
 def _moments(mu, var, eps, mean, r):
     batch, positions, features = mu.shape
     n = np.float32(positions * features)
@@ -39,7 +39,7 @@ def _moments(mu, var, eps, mean, r):
         r[b] = reciprocal_deviation(total, n - ONE, eps)
 
 
-@loop
+@loop("bpf bpf _ b b")
 def _mean_squares(mu, var, eps, mean, r):
     batch, positions, features = mu.shape
     for b in prange(batch):
@@ -53,7 +53,7 @@ def _mean_squares(mu, var, eps, mean, r):
         r[b] = reciprocal_deviation(total, np.float32(positions * features), eps)
 
 
-@loop
+@loop("bpf bpf b b f f f f bpf bpf")
 def _forward(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
     batch, positions, features = mu.shape
     for b in prange(batch):
@@ -64,7 +64,7 @@ def _forward(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
                 )
 
 
-@loop
+@loop("bpf b b f bpf bpf 4bf")
 def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial):
     batch, positions, features = mu.shape
     for b in prange(batch):

@@ -9,13 +9,13 @@ from pytagi_ddp.kernels.tensors import Array, Delta, Tensor
 contribution, merged = merge.contribution, merge.merged
 
 
-@loop
+@loop("n n n n n n _")
 def _contribute(mu, var, prior_mu, prior_var, first, second, weighted):
     for i in prange(mu.size):
         first[i], second[i] = contribution(mu[i], var[i], prior_mu[i], prior_var[i], weighted)
 
 
-@loop
+@loop("n n n n n n 3 _")
 def _merge_sums(mu, var, prior_mu, prior_var, first, second, header, weighted):
     ranks = header[1]
     for i in prange(mu.size):

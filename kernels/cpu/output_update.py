@@ -18,13 +18,13 @@ def express_update(states: Any, mu_obs: Any, var_obs: Any, deltas: Any) -> bool:
     return _express.update(states, mu_obs, var_obs, deltas)
 
 
-@loop
+@loop("n n n n n n n")
 def _update(mu, var, jcb, obs, var_obs, delta_mu, delta_var):
     for i in prange(mu.size):
         delta_mu[i], delta_var[i] = observation_delta(mu[i], var[i], jcb[i], obs[i], var_obs[i])
 
 
-@loop
+@loop("bk bk bk bn bn bn bk bk")
 def _update_using_indices(mu, var, jcb, obs, var_obs, index, delta_mu, delta_var):
     for b in prange(mu.shape[0]):
         for k in range(mu.shape[1]):
@@ -32,12 +32,13 @@ def _update_using_indices(mu, var, jcb, obs, var_obs, index, delta_mu, delta_var
             delta_var[b, k] = 0
         for n in range(index.shape[1]):
             k = index[b, n]
-            delta_mu[b, k], delta_var[b, k] = observation_delta(
-                mu[b, k], var[b, k], jcb[b, k], obs[b, n], var_obs[b, n]
-            )
+            if 0 <= k < mu.shape[1]:  # the updater says what is wrong with others; here they must do no harm
+                delta_mu[b, k], delta_var[b, k] = observation_delta(
+                    mu[b, k], var[b, k], jcb[b, k], obs[b, n], var_obs[b, n]
+                )
 
 
-@loop
+@loop("m m m n m m", lambda n: n.m == 2 * n.n)
 def _update_heteros(mu, var, jcb, obs, delta_mu, delta_var):
     for i in prange(obs.size):
         z, v = 2 * i, 2 * i + 1

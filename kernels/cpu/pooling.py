@@ -13,7 +13,12 @@ from pytagi_ddp.kernels.tensors import Array, Delta, State
 ZERO, ONE = np.float32(0), np.float32(1)
 
 
-@loop
+def _starts_inside(n) -> bool:
+    """Whether each window starts in the image, where it begins to look for the largest mean."""
+    return n.s > 0 and n.p >= 0 and (n.y - 1) * n.s - n.p < n.h and (n.x - 1) * n.s - n.p < n.w
+
+
+@loop("bhwc bhwc byxc byxc _ =s _", lambda n: n.s > 0)
 def _average_forward(mu, var, out_mu, out_var, kernel_size, stride, pad):
     batch, height, width, channels = mu.shape
     scale = ONE / np.float32(kernel_size * kernel_size)
@@ -30,7 +35,7 @@ def _average_forward(mu, var, out_mu, out_var, kernel_size, stride, pad):
                             out_var[b, y, x, c] += scale * scale * var[b, r, q, c]
 
 
-@loop
+@loop("byxc byxc bhwc bhwc _ =s _", lambda n: n.s > 0)
 def _average_backward(delta_mu, delta_var, in_delta_mu, in_delta_var, kernel_size, stride, pad):
     batch, height, width, channels = in_delta_mu.shape
     scale = ONE / np.float32(kernel_size * kernel_size)
@@ -46,7 +51,7 @@ def _average_backward(delta_mu, delta_var, in_delta_mu, in_delta_var, kernel_siz
                             in_delta_var[b, r, q, c] += scale * scale * delta_var[b, y, x, c]
 
 
-@loop
+@loop("bhwc bhwc byxc byxc byxc _ =s =p", _starts_inside)
 def _max_forward(mu, var, out_mu, out_var, winner, kernel_size, stride, pad):
     batch, height, width, channels = mu.shape
     for b in prange(batch):
@@ -66,18 +71,20 @@ def _max_forward(mu, var, out_mu, out_var, winner, kernel_size, stride, pad):
                                 out_var[b, y, x, c] = var[b, r, q, c]
 
 
-@loop
+@loop("byxc byxc byxc bhwc bhwc")
 def _max_backward(delta_mu, delta_var, winner, in_delta_mu, in_delta_var):
-    batch, _, width, channels = in_delta_mu.shape
+    batch, height, width, channels = in_delta_mu.shape
     for b in prange(batch):
         in_delta_mu[b] = ZERO
         in_delta_var[b] = ZERO
         for y in range(delta_mu.shape[1]):
             for x in range(delta_mu.shape[2]):
                 for c in range(channels):
-                    r, q = winner[b, y, x, c] // width, winner[b, y, x, c] % width
-                    in_delta_mu[b, r, q, c] += delta_mu[b, y, x, c]
-                    in_delta_var[b, r, q, c] += delta_var[b, y, x, c]
+                    pixel = winner[b, y, x, c]
+                    if 0 <= pixel < height * width:  # whatever the numbers are, nothing is written beside the image
+                        r, q = pixel // width, pixel % width
+                        in_delta_mu[b, r, q, c] += delta_mu[b, y, x, c]
+                        in_delta_var[b, r, q, c] += delta_var[b, y, x, c]
 
 
 def average_forward(x: State, out: State, kernel_size: int, stride: int, pad: int) -> None:

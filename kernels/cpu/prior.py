@@ -11,7 +11,7 @@ PER_WORD = np.float32(2.0**-32)
 BELOW_ONE = np.nextafter(np.float32(1), np.float32(0))
 
 
-@exact_loop
+@exact_loop("w _ p2", lambda n: n.p >= n.w // 2)
 def polar_pairs(words, scale, pairs):
     """Writes the pairs of N(0, scale^2) that `words` yield to the front of `pairs`; returns how many they are.
 

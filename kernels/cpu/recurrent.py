@@ -6,6 +6,7 @@ from the pass forward to the pass back; its arrays go time step by time step.
 """
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
@@ -148,7 +149,13 @@ def _inputs_of_unit(w, j, slopes, deltas, begin, end, mu, var):
         var[z] += ds
 
 
-@loop
+def _forward_fits(n: Any) -> bool:
+    gates = n.g == 4 * n.o and n.w == n.i + n.o and n.h in (0, n.g)
+    memory = {n.s, n.e} <= {0, 2 * n.o}
+    return gates and memory and n.q in (1, n.t) and (n.p, n.m, n.z) == (5 * n.o, 3 * n.o, 12 * n.o)
+
+
+@loop("bqo bqo bti bti gw gw h h s s e e tbw tbw tbo tbo tbo tbo tbo tbo pw mi bw bz bo bo bo bo _", _forward_fits)
 def _forward(
     out_mu, out_var, x_mu, x_var, w_mu, w_var, b_mu, b_var, start_mu, start_var, end_mu, end_var,
     joined_mu, joined_var, k_f, k_i, k_c, k_o, h_c, keep, w_squares, w_pairs, squares, gates, c_mu, c_var, h_mu, h_var,
@@ -226,7 +233,13 @@ def _forward(
             _copy(c_var[first], end_var[outputs:])
 
 
-@loop
+def _backward_fits(n: Any) -> bool:
+    none, whole = (0, 0, 0), (n.b, n.t, n.w - n.o)
+    to_input = (n.A, n.B, n.C) in (none, whole) and (n.D, n.E, n.F) in (none, whole)
+    return to_input and n.w >= n.o and n.q in (1, n.t) and (n.g, n.p) == (4 * n.o, 10 * n.o)
+
+
+@loop("bqo bqo ABC ABC DEF gw tbo tbo tbo tbo tbo tbo _ tbg tbg pw bp bo bo bo bo bo bo bw bw _", _backward_fits)
 def _backward(
     delta_mu, delta_var, in_mu, in_var, jcb, w_mu, k_f, k_i, k_c, k_o, h_c, keep, cell_path,
     g_mu, g_var, w_pairs, pairs, d_mu, d_var, e_mu, e_var, q_mu, q_var, joined_mu, joined_var, product,
@@ -317,7 +330,7 @@ def _backward(
                         in_var[b, t, z] = slope * slope * joined_var[b, z]
 
 
-@loop
+@loop("m m o o o", lambda n: n.m == 2 * n.o)
 def _posterior(mu, var, delta_mu, delta_var, h_c):
     for j in range(h_c.size):
         mu[j], var[j] = posterior(mu[j], var[j], np.float32(1), delta_mu[j], delta_var[j])
@@ -325,7 +338,7 @@ def _posterior(mu, var, delta_mu, delta_var, h_c):
         mu[c], var[c] = posterior(mu[c], var[c], h_c[j], delta_mu[j], delta_var[j])
 
 
-@loop
+@loop("oo o w gw o o o o o o o", lambda n: n.g == 4 * n.o and n.w >= n.o)
 def _record(cov_h, cov_c, var, w, k_f, k_i, k_c, k_o, h_c, kept, var_before):
     n = cov_c.size
     first = w.shape[1] - n
@@ -338,7 +351,7 @@ def _record(cov_h, cov_c, var, w, k_f, k_i, k_c, k_o, h_c, kept, var_before):
             cov_h[p, j] = var[z] * to_h
 
 
-@loop
+@loop("too to to to to to to to to to")
 def _smooth(
     cov_h, cov_c, prior_mu_h, prior_var_h, prior_mu_c, prior_var_c, mu_h, var_h, mu_c, var_c
 ):  # fmt: skip

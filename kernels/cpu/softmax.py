@@ -16,7 +16,7 @@ from pytagi_ddp.kernels.tensors import State
 ZERO = np.float32(0)
 
 
-@loop
+@loop("bk bk bk bk bk")
 def _softmax(mu, var, out_mu, out_var, out_jcb):
     classes = mu.shape[1]
     for b in prange(mu.shape[0]):
@@ -37,7 +37,7 @@ def _softmax(mu, var, out_mu, out_var, out_jcb):
             out_jcb[b, k] = j
 
 
-@loop
+@loop("bk bk bk bk bk")
 def _remax(mu, var, out_mu, out_var, out_jcb):
     classes = mu.shape[1]
     for b in prange(mu.shape[0]):
@@ -60,7 +60,7 @@ def _remax(mu, var, out_mu, out_var, out_jcb):
             out_var[b, k], out_jcb[b, k] = remax_var_jcb(a / norm, e_s, growth, m, c, z_var)
 
 
-@loop
+@loop("bk bk bk bk bk")
 def _closed_form_softmax(mu, var, out_mu, out_var, out_jcb):
     classes = mu.shape[1]
     for b in prange(mu.shape[0]):

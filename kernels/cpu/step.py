@@ -12,7 +12,7 @@ INFINITY = np.float32(np.inf)
 NONE, ONE = np.int32(0), np.int32(1)
 
 
-@loop
+@loop("n n n n 3 k k k k k")
 def _step(mu, var, g, h, factors, starts, stops, steps, negative, non_finite):
     scale = factors[0]
     for k in prange(starts.size):
@@ -32,7 +32,7 @@ def _step(mu, var, g, h, factors, starts, stops, steps, negative, non_finite):
         negative[k], non_finite[k] = below, bad
 
 
-@loop
+@loop("3 3 _")
 def _pooled_factors(header, factors, average):
     factors[0], factors[1] = pooled(header[0], header[1], average)
     factors[2] = ONE

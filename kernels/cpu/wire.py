@@ -22,7 +22,12 @@ REBIAS = BITS((127 - 15) << 23)  # between the exponents of the two formats
 NORMAL, HALF_NORMAL = BITS((127 - 14) << 23), BITS(0x0400)
 
 
-@loop
+def _in_blocks(lengths) -> bool:
+    """Whether there is an exponent for each block."""
+    return lengths.k == -(-lengths.n // BLOCK)
+
+
+@loop("n n")
 def encode_bfloat16(values, half):
     """half = the upper half of each float32."""
     for i in prange(values.size):
@@ -31,14 +36,14 @@ def encode_bfloat16(values, half):
         half[i] = HALF(BFLOAT_NAN if (u & MAGNITUDE) > INFINITE else rounded)
 
 
-@loop
+@loop("n n")
 def decode_bfloat16(half, values):
     """The reverse of `encode_bfloat16`."""
     for i in prange(half.size):
         values[i] = BITS(BITS(half[i]) << UPPER).view(FLOAT)
 
 
-@loop
+@loop("n n k", _in_blocks)
 def encode_float16(values, half, exponents):
     """half = values * 2^exponent, with an exponent for each block that brings its largest number to 2^14..2^15."""
     for k in prange(exponents.size):
@@ -59,7 +64,7 @@ def encode_float16(values, half, exponents):
             half[i] = HALF(number | ((u >> UPPER) & HALF_SIGN))
 
 
-@loop
+@loop("n k n", _in_blocks)
 def decode_float16(half, exponents, values):
     """The reverse of `encode_float16`."""
     for k in prange(exponents.size):

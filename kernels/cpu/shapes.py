@@ -1,0 +1,53 @@
+"""Shapes that a loop's arguments must have: compiled code looks at none, and would read and write beside its arrays."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from pytagi_ddp.kernels.cpu.extension import size_error
+
+KEPT = 1000  # shapes that are known to fit; more come from a program with ever other batch sizes
+
+
+class Shapes:
+    """Checks the arguments of the loop `function`; those of shapes that have fitted before cost little.
+
+    Args:
+        declared: a word for each argument. "bf": an array of two dimensions, b x f; a letter has one length in all
+            words, a digit is that length. "=s": a number, called s. "_": anything.
+        fits: what else has to hold, of these lengths and numbers.
+    """
+
+    def __init__(self, function: Callable, declared: str, fits: Callable[[Any], bool] | None = None):
+        self._call = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+        self._names = function.__code__.co_varnames[: function.__code__.co_argcount]
+        self._words, self._fits = declared.split(), fits
+        if len(self._words) != len(self._names):
+            raise TypeError(f"{self._call}{self._names} is declared with {declared!r}")
+        self._places = [k for k, word in enumerate(self._words) if word != "_"]
+        self._known: set[tuple] = set()
+
+    def check(self, arguments: tuple) -> None:
+        """Raises ValueError: they do not fit together; names the shape of each."""
+        shapes = tuple([getattr(arguments[k], "shape", arguments[k]) for k in self._places])
+        if shapes in self._known:
+            return
+        lengths: dict[str, Any] = {}
+        for k, shape in zip(self._places, shapes, strict=True):
+            word = self._words[k]
+            if word[0] == "=":
+                lengths[word[1:]] = shape
+            elif len(word) != len(shape) or any(
+                length != (int(name) if name.isdigit() else lengths.setdefault(name, length))
+                for name, length in zip(word, shape, strict=True)
+            ):
+                self._refuse(arguments)
+        if self._fits is not None and not self._fits(SimpleNamespace(**lengths)):
+            self._refuse(arguments)
+        if len(self._known) >= KEPT:
+            self._known.clear()
+        self._known.add(shapes)
+
+    def _refuse(self, arguments: tuple) -> None:
+        named = zip(self._names, arguments, strict=True)
+        raise size_error(self._call, **{name: array for name, array in named if hasattr(array, "shape")})
