@@ -68,8 +68,9 @@ cdef class Express:
             self.thread, self.num_threads = PyThread_get_thread_ident(), settings["_threads"]
 
     def offer_forward(self, plan, key, state, out):
-        """Takes a recorded forward pass: `key` is (batch size, mode, input)."""
-        if plan is None or out.var is None or not (out.mu.flags.c_contiguous and out.var.flags.c_contiguous):
+        """Takes a recorded forward pass: `key` is (batch size, mode, input), which `forward` writes to."""
+        if plan is None or out.var is None or not (plain(out.mu, out.mu.size) and plain(out.var, out.mu.size)) \
+                or not (plain(state.mu, state.mu.size) and (state.var is None or plain(state.var, state.mu.size))):
             return
         cdef _Pass found = _Pass()
         found.plan, found.key, found.out = plan, key, out
@@ -126,7 +127,7 @@ cdef class Express:
             return False
         plan, start, end = recorded
         source = net.input_delta_z_buffer
-        if source.memory is not start or source.size != found.out_size:
+        if source.memory is not start or source.size != found.out_size or source.block_size != found.batch:
             return False
         if end is not None:
             target = net.output_delta_z_buffer
@@ -223,7 +224,7 @@ def update(states, mu_obs, var_obs, deltas):
     if type(mu) is not cnp.ndarray or type(var) is not cnp.ndarray or type(block) is not cnp.ndarray:
         return False
     size = cnp.PyArray_SIZE(mu)
-    if size > OBSERVATIONS or not plain(mu, size) or not plain(var, size) or not cnp.PyArray_ISCARRAY(block):
+    if size > OBSERVATIONS or not plain(mu, size) or not plain(var, size) or not holds_deltas(block, size):
         return False
     if jcb is None:
         jcb = ones
@@ -244,6 +245,12 @@ def update(states, mu_obs, var_obs, deltas):
         update_words[1 + k * ARRAY + 4] = addresses[k]
     update_entry(update_words, NULL)  # with Python's lock: the words are everybody's
     return True
+
+
+cdef bint holds_deltas(cnp.ndarray block, cnp.npy_intp size):
+    """Whether deltas of so many units can be written to a block: two rows of numbers, that of the means first."""
+    return cnp.PyArray_NDIM(block) == 2 and cnp.PyArray_DIM(block, 0) == 2 and cnp.PyArray_DIM(block, 1) >= size \
+        and cnp.PyArray_TYPE(block) == cnp.NPY_FLOAT32 and cnp.PyArray_ISCARRAY(block)
 
 
 cdef bint plain(cnp.ndarray array, cnp.npy_intp size):

@@ -106,13 +106,13 @@ def loop(
 
     def decorate(function: Callable) -> Any:
         form = cache(partial(_jit, function, fastmath=fastmath, apart=apart))
-        check = Shapes(function, shapes, fits).check
+        expected = Shapes(function, shapes, fits)
 
         def compiled_for(first) -> Callable:
             return form(first.size >= PARALLEL_MIN and get_threads() > 1)
 
         def run(*arguments):
-            check(arguments)
+            expected.check(arguments)
             compiled = compiled_for(arguments[0])
             result = compiled(*arguments)
             if (plan := current()) is not None:
@@ -120,7 +120,7 @@ def loop(
             return result
 
         wrapped: Any = update_wrapper(run, function)
-        wrapped.compiled_for = compiled_for
+        wrapped.compiled_for, wrapped.shapes = compiled_for, expected
         return wrapped
 
     return decorate
@@ -141,12 +141,14 @@ def exact_loop(shapes: str, fits: Callable[[Any], bool] | None = None) -> Callab
 
     def decorate(function: Callable) -> Callable:
         form = cache(partial(_jit, function, fastmath=False))
-        check = Shapes(function, shapes, fits).check
+        expected = Shapes(function, shapes, fits)
 
         def run(*arguments):
-            check(arguments)
+            expected.check(arguments)
             return form()(*arguments)
 
-        return update_wrapper(run, function)
+        wrapped: Any = update_wrapper(run, function)
+        wrapped.shapes = expected
+        return wrapped
 
     return decorate

@@ -16,15 +16,18 @@ class Shapes:
         declared: a word for each argument. "bf": an array of two dimensions, b x f; a letter has one length in all
             words, a digit is that length. "=s": a number, called s. "_": anything.
         fits: what else has to hold, of these lengths and numbers.
+
+    Attributes:
+        names, words: of the arguments, and what is declared of each.
     """
 
     def __init__(self, function: Callable, declared: str, fits: Callable[[Any], bool] | None = None):
         self._call = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
-        self._names = function.__code__.co_varnames[: function.__code__.co_argcount]
-        self._words, self._fits = declared.split(), fits
-        if len(self._words) != len(self._names):
-            raise TypeError(f"{self._call}{self._names} is declared with {declared!r}")
-        self._places = [k for k, word in enumerate(self._words) if word != "_"]
+        self.names = function.__code__.co_varnames[: function.__code__.co_argcount]
+        self.words, self._fits = declared.split(), fits
+        if len(self.words) != len(self.names):
+            raise TypeError(f"{self._call}{self.names} is declared with {declared!r}")
+        self._places = [k for k, word in enumerate(self.words) if word != "_"]
         self._known: set[tuple] = set()
 
     def check(self, arguments: tuple) -> None:
@@ -34,7 +37,7 @@ class Shapes:
             return
         lengths: dict[str, Any] = {}
         for k, shape in zip(self._places, shapes, strict=True):
-            word = self._words[k]
+            word = self.words[k]
             if word[0] == "=":
                 lengths[word[1:]] = shape
             elif len(word) != len(shape) or any(
@@ -49,5 +52,5 @@ class Shapes:
         self._known.add(shapes)
 
     def _refuse(self, arguments: tuple) -> None:
-        named = zip(self._names, arguments, strict=True)
+        named = zip(self.names, arguments, strict=True)
         raise size_error(self._call, **{name: array for name, array in named if hasattr(array, "shape")})

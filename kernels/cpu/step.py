@@ -24,7 +24,7 @@ def _step(mu, var, g, h, factors, starts, stops, steps, negative, non_finite):
         for i in range(m.size):
             gi, hi = scale * gs[i], scale * hs[i]
             new_m, new_s, fell = capped_step(m[i], s[i], gi, hi, cap)
-            finite = abs(gi) + abs(hi) < INFINITY
+            finite = (abs(gi) + abs(hi) < INFINITY) & (abs(new_m) + new_s < INFINITY)
             m[i] = new_m if finite else m[i]
             s[i] = new_s if finite else s[i]
             below += ONE if finite and fell else NONE
@@ -51,7 +51,8 @@ def step(
 
     Parameters are flat. Segment k is [starts[k], stops[k]): one tensor or a part of one, whose cap has the divisor
     caps * cap_factor(samples * steps[k]); negative[k] and non_finite[k] receive how many of its variances fell to <= 0
-    (and became 1e-5) and how many of its deltas were not finite (those parameters stay as they are).
+    (and became 1e-5) and how many of its deltas, or what they would make of a parameter, were not finite (those
+    parameters stay as they are).
     """
     _step(*parameters, factors, starts, stops, steps, negative, non_finite)
 

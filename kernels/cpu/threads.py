@@ -9,6 +9,7 @@ and Numba ends the process. So a child whose parent had set up its threads works
 """
 
 import contextlib
+import operator
 import os
 import sys
 import threading
@@ -28,6 +29,7 @@ _RANKS_ON_NODE = (  # MPICH and Intel MPI, Open MPI, MVAPICH, Cray, Slurm
 )
 # What starts the ranks of a node, and binds them to cores, but not itself. (Slurm's may use more than the job has.)
 _LAUNCHERS = ("hydra_pmi_proxy", "mpirun", "mpiexec", "orterun", "orted", "prterun", "prted")
+MOST_THREADS = max(256, 4 * (os.cpu_count() or 1))  # each has scratch memory of some megabytes
 _threads: int | None = None
 _one_only = False  # forked from a process with threads: they are gone, and there is no way to start others
 _applied = threading.local()  # Numba keeps its number per Python thread
@@ -80,14 +82,17 @@ def set_threads(n: int) -> None:
     In a process that was forked from one with threads it stays at 1, with a RuntimeWarning that says what to do.
 
     Args:
-        n: at least 1. More than the machine's cores is allowed and slow.
+        n: at least 1. More than the machine's cores is allowed and slow; more than `MOST_THREADS` is not.
 
     Raises:
-        ValueError: n < 1.
+        TypeError: n is no integer. ValueError: it is out of range.
     """
     global _threads
+    n = operator.index(n)
     if n < 1:
         raise ValueError(f"set_threads({n}): a kernel needs at least 1 thread")
+    if n > MOST_THREADS:
+        raise ValueError(f"set_threads({n}): at most {MOST_THREADS} on this machine; more than its cores are slow")
     if _one_only and n > 1:
         warnings.warn(
             f"set_threads({n}): this process was forked from one that had threads, and works on one; for more, start "
@@ -96,7 +101,7 @@ def set_threads(n: int) -> None:
             stacklevel=2,
         )
         n = 1
-    _threads = int(n)
+    _threads = n
     _limit_blas(_threads)
     _limit_numba(_threads)
 

@@ -25,7 +25,7 @@ def _step(mu, var, g, h, factors, starts, stops, steps, negative, non_finite):
         for i in range(starts[k] + cuda.threadIdx.x, stops[k], THREADS):
             gi, hi = scale * g[i], scale * h[i]
             m, s, fell = capped_step(mu[i], var[i], gi, hi, cap)
-            if math.isfinite(gi) and math.isfinite(hi):
+            if math.isfinite(abs(gi) + abs(hi)) and math.isfinite(abs(m) + s):
                 mu[i] = m
                 var[i] = s
                 if fell:
@@ -59,8 +59,8 @@ def step(
 
     Parameters are flat. Segment k, a block of threads, is [starts[k], stops[k]): one tensor or a part of one, whose cap
     has the divisor caps * cap_factor(samples * steps[k]); negative[k] and non_finite[k] receive how many of its
-    variances fell to <= 0 (and became 1e-5) and how many of its deltas were not finite (those parameters stay as they
-    are).
+    variances fell to <= 0 (and became 1e-5) and how many of its deltas, or what they would make of a parameter, were
+    not finite (those parameters stay as they are).
     """
     _step.launch(starts.size, *parameters, factors, starts, stops, steps, negative, non_finite)
 

@@ -33,7 +33,7 @@ def remax_var_jcb(a, e_s, growth, m, c, z_var):
 
     An input without variance has Jacobian 0: there is nothing that a delta could change.
     """
-    var = math.expm1(e_s) * a * a
+    var = max(ZERO, math.expm1(e_s)) * a * a  # e_s, a difference of log-variances, can come out below 0
     cov = growth * a * m
     return var, (min(math.sqrt(var) * math.sqrt(z_var), cov / c) / z_var if z_var > ZERO else ZERO)
 

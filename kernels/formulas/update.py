@@ -11,7 +11,7 @@ from pytagi_ddp.kernels.formulas.formula import formula
 
 f = np.float32
 ZERO, HALF, ONE, TWO, THREE, FOUR = f(0), f(0.5), f(1), f(2), f(3), f(4)
-TENTH = f(0.1)
+TENTH, LARGEST, NAN = f(0.1), f(np.finfo(np.float32).max), f(np.nan)
 VAR_FLOOR = f(1e-5)
 
 
@@ -19,20 +19,24 @@ VAR_FLOOR = f(1e-5)
 def observation_delta(m, s, j, y, var_obs):
     """Deltas at an output N(m, s), Jacobian j, from the observation y with variance var_obs.
 
-    dm = j (y - m)/(s + var_obs), ds = -j^2/(s + var_obs); a NaN observation is missing: (0, 0).
+    dm = j (y - m)/(s + var_obs), ds = -j^2/(s + var_obs); a NaN observation is missing: (0, 0). An output that is not
+    finite makes NaN, which the parameter step reports.
     """
     q = j / (s + var_obs)
     dm = q * (y - m)
     ds = -q * j
-    known = math.isfinite(dm) and math.isfinite(ds)
-    return (dm if known else ZERO), (ds if known else ZERO)
+    finite = math.isfinite(abs(m) + s)
+    known = finite and math.isfinite(dm) and math.isfinite(ds)
+    otherwise = ZERO if finite or math.isnan(y) else NAN
+    return (dm if known else otherwise), (ds if known else otherwise)
 
 
 @formula
 def heteros_delta(m, s, j, noise_m, noise_s, noise_j, y):
     """Deltas at (mean output, noise output) of a network that predicts its own noise variance (AGVI).
 
-    noise_m, noise_s: moments of the predicted observation variance; noise_j: its Jacobian. NaN y: all zero.
+    noise_m, noise_s: moments of the predicted observation variance; noise_j: its Jacobian. NaN y: all zero. What is not
+    finite in (m, s) makes NaN, as in `observation_delta`; a noise that is too large to tell anything makes zeros.
     """
     total = s + noise_m
     dm = j * (y - m) / total
@@ -47,13 +51,15 @@ def heteros_delta(m, s, j, noise_m, noise_s, noise_j, y):
     jv = noise_j / noise_s
     dn = jv * k * (v2_mean - noise_m)
     dns = jv * jv * k * k * (v2_var - prior_var)
-    known = math.isfinite(dm) and math.isfinite(ds)
+    finite = math.isfinite(abs(m) + s) and not math.isnan(noise_m)
+    known = finite and math.isfinite(dm) and math.isfinite(ds)
+    otherwise = ZERO if finite or math.isnan(y) else NAN
     trusted = known and math.isfinite(dn) and math.isfinite(dns)
     return (
-        dm if known else ZERO,
-        ds if known else ZERO,
-        dn if trusted else ZERO,
-        dns if trusted else ZERO,
+        dm if known else otherwise,
+        ds if known else otherwise,
+        dn if trusted else otherwise,
+        dns if trusted else otherwise,
     )
 
 
@@ -65,7 +71,7 @@ def capped_step(m, s, g, h, cap):
     """
     bar = math.sqrt(s) / cap
     dm = min(max(s * g, -bar), bar)
-    ds = min(max(s * s * h, -bar), bar)
+    ds = min(max(min(s * s, LARGEST) * h, -bar), bar)  # nothing is learned with h = 0, however large s is
     s = s + ds
     negative = s <= ZERO
     return m + dm, (VAR_FLOOR if negative else s), negative

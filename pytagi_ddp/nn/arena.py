@@ -171,8 +171,9 @@ class ParameterArena:
         if counts is not None and (bad := int(counts.sum())):
             first = self._first_of[int((counts > 0).argmax())]
             raise FloatingPointError(
-                f"{bad} of {self.num_parameters} parameters have a delta that is not finite, the first of them in "
-                f"{self.leaf_at(first)}; they were not changed. Check the observations and their variances."
+                f"{bad} of {self.num_parameters} parameters have a delta that is not finite, or would become so, the "
+                f"first of them in {self.leaf_at(first)}; they were not changed. Check the observations and their "
+                "variances, and whether inputs, outputs or variances of parameters are too large for float32."
             )
 
     def leaf_at(self, position: int) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 from pytagi_ddp.kernels.tensors import Sums
 from pytagi_ddp.nn.norm import Norm, Setting
 from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State, StateTensor, apply_jacobian
+from pytagi_ddp.nn.validate import check_integers
 
 
 class BatchNorm2d(Norm):
@@ -20,6 +21,10 @@ class BatchNorm2d(Norm):
     over the N values of the channel (batch and pixels) or unit (batch and time steps). Training uses the batch's
     statistics and moves the running ones, running = momentum running + (1 - momentum) batch; evaluation uses the
     running ones (mean 0, variance 1 at the start). Statistics are constants in the backward pass.
+
+    Of a channel whose values are all equal, m_z is b but for a rounding error. With b = 0, its sign is what decides
+    whether a ReLU passes the unit and its variance or neither: there results differ from those of another device or of
+    pytagi, which adds up the mean in another order.
 
     Args:
         num_features: channels of an image input, or units of a flat one.
@@ -36,7 +41,7 @@ class BatchNorm2d(Norm):
     """
 
     name = "BatchNorm2d"
-    momentum = Setting()
+    momentum = Setting(most=1)
 
     def __init__(
         self,
@@ -48,11 +53,9 @@ class BatchNorm2d(Norm):
         gain_bias: float = 1.0,
     ):
         super().__init__()
-        if num_features < 1 or not 0 <= momentum <= 1 or eps < 0:
-            raise ValueError(
-                "BatchNorm2d needs num_features >= 1, 0 <= momentum <= 1, eps >= 0, "
-                f"got {num_features}, {momentum}, {eps}"
-            )
+        check_integers("BatchNorm2d", num_features=num_features)
+        if num_features < 1:
+            raise ValueError(f"BatchNorm2d needs num_features >= 1, got {num_features}")
         self.num_features, self.eps, self.momentum, self.bias = num_features, eps, momentum, bias
         self.gain_weight, self.gain_bias = gain_weight, gain_bias
         self.num_sums = 1 + 2 * num_features

@@ -9,6 +9,7 @@ from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
 from pytagi_ddp.nn.pytagi_view import WindowView
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State
+from pytagi_ddp.nn.validate import check_integers
 from pytagi_ddp.nn.window import Window, as_image, pixels
 
 
@@ -33,6 +34,8 @@ class Convolution(WindowView, BaseLayer):
         init_method: str = "He",
     ):
         super().__init__()
+        sizes = {"in_channels": in_channels, "out_channels": out_channels, "in_width": in_width, "in_height": in_height}
+        check_integers(self.name, **sizes)
         if in_channels < 1 or out_channels < 1:
             raise ValueError(f"{self.name} needs channels of at least 1, got ({in_channels}, {out_channels})")
         self.bias = bias

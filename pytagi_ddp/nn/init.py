@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 INIT_METHODS = ("He", "he", "Xavier", "xavier")
+LARGEST_GAIN = 1e18
 
 # Pairs of uniforms handled at once: few enough to stay in cache, enough to hide the overhead of a call.
 _BLOCK_PAIRS = 1 << 14
@@ -113,9 +114,9 @@ def fan_scale(fan_in: int, fan_out: int, method: str) -> np.float32:
 
 
 def check_gains(*gains: float) -> None:
-    """Raises ValueError if a gain is NaN or infinite."""
-    if not all(math.isfinite(gain) for gain in gains):
-        raise ValueError(f"gains on the prior must be finite, got {gains}")
+    """Raises ValueError if a gain is NaN or infinite, or its square is so in float32."""
+    if not all(abs(gain) <= LARGEST_GAIN for gain in gains):
+        raise ValueError(f"gains on the prior must be finite, and at most {LARGEST_GAIN:g}, got {gains}")
 
 
 def gaussian_prior(

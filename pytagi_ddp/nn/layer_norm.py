@@ -4,8 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from pytagi_ddp.nn.norm import Moments, RowNorm
 from pytagi_ddp.nn.state import Shape
+from pytagi_ddp.nn.validate import check_integers
 
 
 class LayerNorm(RowNorm):
@@ -23,7 +26,8 @@ class LayerNorm(RowNorm):
         bias: with biases or without.
 
     Raises:
-        ValueError: a shape that is neither 1-D nor 3-D, has fewer than two units, or differs from the input's.
+        ValueError: a shape that is neither 1-D nor 3-D, has fewer than two units, or differs from the input's; or an
+            eps that is negative or not finite.
 
     Source: cuTAGI.
     """
@@ -32,7 +36,8 @@ class LayerNorm(RowNorm):
 
     def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-4, bias: bool = True):
         super().__init__()
-        dims = [normalized_shape] if isinstance(normalized_shape, int) else [int(n) for n in normalized_shape]
+        dims = np.atleast_1d(normalized_shape).tolist()
+        check_integers("LayerNorm", **{f"normalized_shape[{k}]": n for k, n in enumerate(dims)})
         if len(dims) not in (1, 3) or min(dims) < 1 or math.prod(dims) < 2:
             raise ValueError(f"LayerNorm needs [units] or [channels, height, width], at least 2 units, got {dims}")
         self.normalized_shape, self.eps, self.bias = dims, eps, bias

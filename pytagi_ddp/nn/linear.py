@@ -6,6 +6,7 @@ from pytagi_ddp.nn.init import gaussian_prior
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, by_step
+from pytagi_ddp.nn.validate import check_integers
 
 
 class Linear(BaseLayer):
@@ -47,6 +48,7 @@ class Linear(BaseLayer):
         init_method: str = "He",
     ):
         super().__init__()
+        check_integers("Linear", input_size=input_size, output_size=output_size)
         if input_size < 1 or output_size < 1:
             raise ValueError(f"Linear needs sizes of at least 1, got ({input_size}, {output_size})")
         self.bias = bias

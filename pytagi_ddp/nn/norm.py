@@ -15,7 +15,14 @@ Moments = Callable[[State, float, Array, Array], None]
 
 
 class Setting:
-    """A number that launches carry: assigning it drops those that the network has recorded with the old one."""
+    """A number that launches carry: assigning it drops those that the network has recorded with the old one.
+
+    Args:
+        most: the largest value that it may have; the smallest is 0.
+    """
+
+    def __init__(self, most: float):
+        self._most = most
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -24,6 +31,8 @@ class Setting:
         return self if layer is None else layer.__dict__[self._name]
 
     def __set__(self, layer: BaseLayer, value: float) -> None:
+        if not 0 <= value <= self._most:  # NaN is nowhere
+            raise ValueError(f"{layer.name} needs 0 <= {self._name} <= {self._most:g}, got {value}")
         layer.__dict__[self._name] = value
         if layer._owner is not None:
             layer._owner.forget_graphs()
@@ -34,7 +43,7 @@ class Norm(BaseLayer):
 
     parameters: Parameters
     num_features: int
-    eps = Setting()
+    eps = Setting(most=1e30)
 
     @property
     def steps(self) -> int:

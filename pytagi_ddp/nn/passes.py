@@ -39,12 +39,16 @@ class Passes:
         self.last: Any = None
         self._remembered: Any = None  # as `last`, of the pass that the layers remember for a backward pass
 
-    def forward(self, state: State, training: bool) -> State:
-        """The output for an input that stays where it is until the backward pass."""
+    def forward(self, state: State, training: bool, own: bool) -> State:
+        """The output for an input that stays where it is until the backward pass.
+
+        Args:
+            own: whether the input lies in the network's own memory, where the next one may replace it.
+        """
         self.batch = 0  # if a layer raises, buffers hold parts of two batches: no way back
         self.last = key = (state.batch, training, state)
         out = self._run("forward", key[:2], state, partial(self._walk_forward, key))
-        if not self._arena.leaves[0].checks_input:  # Express looks only for values that are not finite
+        if own and not self._arena.leaves[0].checks_input:  # Express looks only for values that are not finite
             self.express.offer_forward(self._graphs.plan, key, state, out)
         if training:
             self.batch = out.batch

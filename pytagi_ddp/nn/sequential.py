@@ -189,7 +189,7 @@ class Sequential(RecurrentNetwork):
     def _run(self, mu_x: ArrayLike | BaseHiddenStates, var_x: ArrayLike | None = None) -> State:
         """`forward`, without the copies of the result."""
         state = self._input.state(mu_x, var_x, self._missing_inputs)
-        out = self._passes.forward(state, self.training)
+        out = self._passes.forward(state, self.training, own=not isinstance(mu_x, BaseHiddenStates))
         self.output_z_buffer.hold(out, self.device)
         self.input_delta_z_buffer.set_size(out.batch * self.out_shape.size, out.batch)
         return out
@@ -262,8 +262,9 @@ class Sequential(RecurrentNetwork):
         if not batch:
             raise RuntimeError("backward() needs a forward pass in training mode before it (see train())")
         source = self.input_delta_z_buffer
-        if source.size != batch * out_size:
-            raise ValueError(f"input_delta_z_buffer holds {source.size} deltas, the batch has {batch} x {out_size}")
+        if (source.block_size, source.actual_size) != (batch, out_size):
+            held = f"{source.block_size} x {source.actual_size}"
+            raise ValueError(f"input_delta_z_buffer holds {held} deltas, the batch has {batch} x {out_size}")
         source.move(self.device)
         end = None
         if self.input_state_update:

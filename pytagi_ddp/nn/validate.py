@@ -1,4 +1,7 @@
-"""Checks of arrays that come from outside."""
+"""Checks of arrays and numbers that come from outside."""
+
+import operator
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -37,3 +40,12 @@ def check_variances(values: np.ndarray, what: str) -> None:
     """Raises ValueError if some of the (finite) `values` are negative."""
     if values.size and values.min() < 0:
         raise ValueError(f"{what} holds variances and must not be negative, the smallest is {values.min()}")
+
+
+def check_integers(layer: str, **values: Any) -> None:
+    """Raises TypeError if one of `values`, arguments of a `layer`, is no integer."""
+    for name, value in values.items():
+        try:
+            operator.index(value)
+        except TypeError:
+            raise TypeError(f"{layer}: {name} must be an integer, got {value!r}") from None

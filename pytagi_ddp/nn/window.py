@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple, TypeVar
 
 from pytagi_ddp.nn.state import Array, Delta, Shape, State
+from pytagi_ddp.nn.validate import check_integers
 
 Units = TypeVar("Units", Array, State, Delta)
 
@@ -21,6 +22,8 @@ class Window(NamedTuple):
     padding_type: int
 
     def check(self) -> "Window":
+        numbers = self._asdict()
+        check_integers(numbers.pop("layer"), **numbers)
         if self.kernel_size < 1 or self.stride < 1 or self.padding < 0:
             raise ValueError(
                 f"{self.layer} needs kernel_size >= 1, stride >= 1, padding >= 0, got {self.kernel_size}, "

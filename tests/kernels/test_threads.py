@@ -29,12 +29,18 @@ def no_launcher(monkeypatch):
     return monkeypatch
 
 
-@pytest.mark.parametrize("n", [0, -3])
-def test_refuses_less_than_one(n):
+@pytest.mark.parametrize("n", [0, -3, threads.MOST_THREADS + 1, 20_000, 2**31])
+def test_refuses_less_than_one_and_more_than_there_is_memory_for(n):
     before = threads.get_threads()
-    with pytest.raises(ValueError, match=str(n)):
+    with pytest.raises(ValueError, match=rf"set_threads\({n}\)"):
         threads.set_threads(n)
     assert threads.get_threads() == before
+
+
+@pytest.mark.parametrize("n", [2.0, "2", None])
+def test_refuses_what_is_no_integer(n):
+    with pytest.raises(TypeError):
+        threads.set_threads(n)
 
 
 def test_one_setting_for_all():

@@ -53,6 +53,17 @@ def test_two_networks_are_one(halves, with_variance):
         np.testing.assert_allclose(mine.mu_w, other.mu_w, rtol=1e-5, atol=1e-7)
 
 
+def test_an_input_of_its_own_leaves_the_other_networks_output_alone():
+    """After passes that were replayed on it."""
+    encoder, decoder = randomise(nn.Sequential(nn.Linear(3, 5), nn.Tanh())), randomise(nn.Sequential(nn.Linear(5, 2)))
+    for _ in range(4):
+        encoder(np.ones((2, 3)))
+        decoder(encoder.output_z_buffer)
+    before = encoder.get_outputs()
+    decoder(np.full(10, 7.0), np.ones(10))
+    np.testing.assert_array_equal(encoder.get_outputs(), before)
+
+
 def test_states_made_by_hand():
     """BaseHiddenStates of the user's own are an input like any other, Jacobian included."""
     net = randomise(nn.Sequential(nn.Linear(3, 2)))

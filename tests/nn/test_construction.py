@@ -88,10 +88,28 @@ def test_what_is_no_layer(wrong):
         (lambda: nn.Conv2d(1, 1, 1, init_method="foo"), "unknown init_method 'foo'"),
         (lambda: nn.Conv2d(1, 1, 1, gain_bias=float("inf")), "gain"),
         (lambda: nn.BatchNorm2d(3, gain_weight=float("nan")), "gain"),
+        (lambda: nn.Linear(2, 1, gain_weight=1e20), "at most 1e.18"),
     ],
 )
 def test_bad_arguments_are_named_when_the_layer_is_made(make, message):
     with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: nn.Linear(2.5, 1), "Linear: input_size must be an integer, got 2.5"),
+        (lambda: nn.Conv2d(1, 2, 3.0), "Conv2d: kernel_size must be an integer, got 3.0"),
+        (lambda: nn.Conv2d(1, 2, 3, padding=None), "Conv2d: padding must be an integer, got None"),
+        (lambda: nn.Conv2d(1, 2, 3, in_width=float("nan")), "Conv2d: in_width must be an integer, got nan"),
+        (lambda: nn.AvgPool2d(2.5), "AvgPool2d: kernel_size must be an integer, got 2.5"),
+        (lambda: nn.BatchNorm2d("3"), "BatchNorm2d: num_features must be an integer, got '3'"),
+        (lambda: nn.LayerNorm([3.7]), r"LayerNorm: normalized_shape\[0\] must be an integer, got 3.7"),
+    ],
+)
+def test_sizes_that_are_no_integers_are_named(make, message):
+    with pytest.raises(TypeError, match=message):
         make()
 
 

@@ -1,5 +1,7 @@
 """Batch and layer normalisation against the float64 reference, and their statistics."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -127,13 +129,40 @@ def test_layer_norm_is_the_same_in_evaluation():
         (lambda: [nn.Linear(2, 4), nn.LayerNorm([3])], r"LayerNorm of \[3\] after a layer that gives 4"),
         (lambda: [nn.Linear(2, 4), nn.LayerNorm([1, 2, 2])], r"LayerNorm of \[1, 2, 2\] after a layer that gives 4"),
         (lambda: [nn.LayerNorm([2, 3])], r"got \[2, 3\]"),
-        (lambda: [nn.BatchNorm2d(0)], "got 0, 0.9"),
-        (lambda: [nn.BatchNorm2d(2, momentum=1.5)], "1.5"),
+        (lambda: [nn.BatchNorm2d(0)], "num_features >= 1, got 0"),
+        (lambda: [nn.BatchNorm2d(2, momentum=1.5)], "BatchNorm2d needs 0 <= momentum <= 1, got 1.5"),
+        (lambda: [nn.BatchNorm2d(2, eps=np.nan)], "BatchNorm2d needs 0 <= eps <= 1e.30, got nan"),
+        (lambda: [nn.LayerNorm([2], eps=np.nan)], "LayerNorm needs 0 <= eps <= 1e.30, got nan"),
+        (lambda: [nn.LayerNorm([2], eps=np.inf)], "got inf"),
+        (lambda: [nn.LayerNorm([2], eps=-1)], "got -1"),
     ],
 )
 def test_bad_sizes_are_named(layers, message):
     with pytest.raises(ValueError, match=message):
         nn.Sequential(*layers())
+
+
+def test_settings_are_looked_at_when_they_are_assigned():
+    norm = nn.BatchNorm2d(2)
+    with pytest.raises(ValueError, match="BatchNorm2d needs 0 <= eps"):
+        norm.eps = np.nan
+    assert norm.eps == 1e-5
+
+
+@pytest.mark.parametrize("rows", [3, 8, 64])
+def test_equal_rows_are_normalised_to_zero_and_a_relu_passes_them_or_not(rows):
+    """The sign of a rounding error decides which of the two, and so the variance behind it; see BatchNorm2d."""
+    x = np.tile([0.5, -1.0, 0.3, 0.8], (rows, 1))
+    layers = [nn.Linear(4, 20), nn.BatchNorm2d(20), nn.ReLU()]
+    layers[1].mu_w, layers[1].var_w = np.linspace(0.5, 2, 20), np.full(20, 0.1)
+    mu, var = (moments.reshape(rows, 20) for moments in nn.Sequential(*copy.deepcopy(layers[:2]))(x))
+    s = nn.Sequential(copy.deepcopy(layers[0]))(x)[1].reshape(rows, 20)[0].astype(np.float64)
+    r2 = 1 / (rows * s / (rows - 1) + layers[1].eps)
+    np.testing.assert_allclose(mu, np.zeros((rows, 20)), atol=1e-5)
+    np.testing.assert_allclose(var, np.tile(r2 * s * (layers[1].mu_w ** 2 + 0.1) + 0.05, (rows, 1)), rtol=1e-4)
+    passed_mu, passed_var = (moments.reshape(rows, 20) for moments in nn.Sequential(*layers)(x))
+    np.testing.assert_array_equal(passed_mu, np.maximum(mu, 0))
+    np.testing.assert_array_equal(passed_var, np.where(mu > 0, var, 0))
 
 
 @pytest.mark.parametrize("make", [lambda: nn.BatchNorm2d(3), lambda: nn.LayerNorm([3])])

@@ -130,6 +130,21 @@ def test_bad_heteroscedastic_observations(net, updater):
         updater.update_heteros(odd.output_z_buffer, np.zeros(1), odd.input_delta_z_buffer)
 
 
+@pytest.mark.parametrize(("mu", "var"), [(NAN, 1), (np.inf, 1), (0, np.inf), (0, NAN)])
+def test_an_output_that_is_not_finite_makes_deltas_that_a_step_reports(updater, mu, var):
+    """It had zero deltas: training went on, and learnt nothing. Where nothing was observed, nothing is wrong."""
+    states, buffer = nn.BaseHiddenStates(4, 2), nn.BaseDeltaStates(4, 2)
+    states.mu_a, states.var_a = [mu, 0.5, mu, 0.5], [var, 0.3, var, 0.3]
+    for update in (
+        lambda y: updater.update(states, y, np.ones(4), buffer),
+        lambda y: updater.update_using_indices(states, y, np.ones(4), [[1, 2], [1, 2]], buffer),
+        lambda y: updater.update_heteros(states, y[::2], buffer),
+    ):
+        update(np.array([1.0, 1.0, NAN, 1.0]))
+        for values in (buffer.delta_mu, buffer.delta_var):
+            assert np.isnan(values[0]) and np.isfinite(values[1:]).sum() >= 2 and values[2] == 0
+
+
 def test_two_observations_of_one_output():
     """The last one counts: deltas are no sums over observations."""
     net = nn.Sequential(nn.Linear(1, 2))

@@ -42,7 +42,7 @@ def test_backward_after_a_failed_pass():
 def test_deltas_of_another_batch(net):
     net(X)
     net.input_delta_z_buffer.set_size(8, 4)
-    with pytest.raises(ValueError, match="holds 8 deltas, the batch has 3 x 2"):
+    with pytest.raises(ValueError, match="holds 4 x 2 deltas, the batch has 3 x 2"):
         net.backward()
     with pytest.raises(ValueError, match="delta_mu holds 7 values, not a whole number of samples of 2"):
         net.set_delta_z(np.zeros(7), np.zeros(7))
@@ -50,6 +50,34 @@ def test_deltas_of_another_batch(net):
         net.set_delta_z(np.zeros(6), np.zeros(8))
     net.set_delta_z(np.zeros(6), np.zeros(6))  # the buffer takes the size of what it is given
     net.backward()
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+def test_deltas_of_another_batch_with_as_many_numbers(steps):
+    """The updater was given another network's output: LayerNorm wrote past its rows; also once passes are replayed."""
+    net = randomise(nn.Sequential(nn.Linear(4, 6), nn.LayerNorm([6])))
+    other = randomise(nn.Sequential(nn.Linear(4, 18)))
+    updater = nn.OutputUpdater(net.device)
+    other(X[:1])
+    for _ in range(steps):
+        net(X)
+        updater.update(net.output_z_buffer, np.zeros(18), np.ones(18), net.input_delta_z_buffer)
+        net.backward()
+    net(X)
+    updater.update(other.output_z_buffer, np.zeros(18), np.ones(18), net.input_delta_z_buffer)
+    with pytest.raises(ValueError, match="holds 1 x 18 deltas, the batch has 3 x 6"):
+        net.backward()
+
+
+def test_a_buffer_too_small_for_what_it_says_is_not_written_to(net):
+    """Its sizes are attributes that anybody can set."""
+    net(X)
+    updater = nn.OutputUpdater(net.device)
+    updater.update(net.output_z_buffer, np.zeros(6), np.ones(6), net.input_delta_z_buffer)
+    deltas = nn.BaseDeltaStates(2, 1)
+    deltas.block_size, deltas.actual_size = 3, 2
+    updater.update(net.output_z_buffer, np.zeros(6), np.ones(6), deltas)
+    np.testing.assert_array_equal(deltas.delta_mu, net.input_delta_z_buffer.delta_mu)
 
 
 def test_input_states_need_their_switch(net):

@@ -1,0 +1,67 @@
+"""Runs every loop of `kernels.cpu` uncompiled, where an index beside an array is an error: see test_shapes.py."""
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from pytagi_ddp.kernels import cpu
+
+LENGTHS = dict(zip("bcfhknpqrwxymn", (3, 4, 5, 7, 2, 11, 9, 6, 8, 10, 2, 3, 12, 13), strict=True))
+# What else a loop's lengths and numbers have to be, for those that say so.
+FITTING = {
+    "batch_norm._moments": {"r": 300, "k": 3},
+    "batch_norm._backward": {"r": 129, "k": 2, "g": 0},
+    "layer_norm._backward": {"g": 5},
+    "output_update._update_heteros": {"n": 6, "m": 12},
+    "pooling._average_forward": {"s": 2},
+    "pooling._average_backward": {"s": 1},
+    "pooling._max_forward": {"s": 2, "p": 1, "h": 5, "w": 4, "y": 3, "x": 3},
+    "prior.polar_pairs": {"w": 9, "p": 4},
+    "wire.encode_float16": {"n": 1025, "k": 2},
+    "wire.decode_float16": {"n": 2048, "k": 2},
+}
+COMPILED_ONLY = {"wire.encode_float16", "wire.decode_float16"}  # their integers are those of Numba
+
+
+def loops() -> Iterator[tuple[str, Callable]]:
+    """(name, loop) of all."""
+    for info in pkgutil.iter_modules(cpu.__path__):
+        if info.name in cpu.__all__ or info.name in ("prior", "wire", "columns"):
+            module = importlib.import_module(f"{cpu.__name__}.{info.name}")
+            found = list(vars(module).values()) + list(getattr(module, "_LOOPS", {}).values())
+            for loop in {id(f): f for f in found if hasattr(f, "shapes") and f.__module__ == module.__name__}.values():
+                yield f"{info.name}.{loop.__name__}", loop
+
+
+def arguments(name: str, loop: Any, random: np.random.Generator) -> tuple:
+    """Arguments that fit: arrays of small positive numbers, or of whole ones of which many are out of range."""
+    lengths = LENGTHS | FITTING.get(name, {})
+    numbers = {"kernel_size": 3, "rows": 3, "accumulate": bool(random.integers(2))}
+    made: list[Any] = []
+    for argument, word in zip(loop.shapes.names, loop.shapes.words, strict=True):
+        if word == "_":
+            made.append(numbers.get(argument, 1))
+        elif word[0] == "=":
+            made.append(lengths[word[1:]])
+        else:
+            shape = [int(letter) if letter.isdigit() else lengths[letter] for letter in word]
+            whole = argument in ("winner", "index", "starts", "stops", "words", "half", "exponents", "non_finite")
+            values = random.integers(-50, 200, shape) if whole else np.abs(random.normal(size=shape)).astype(np.float32)
+            if whole:
+                kinds = {"words": np.uint32, "half": np.uint16, "exponents": np.int8}
+                values = np.abs(values).astype(kinds[argument]) if argument in kinds else values.astype(np.int32)
+            made.append(values)
+    return tuple(made)
+
+
+if __name__ == "__main__":  # with NUMBA_DISABLE_JIT
+    random = np.random.default_rng(0)
+    with np.errstate(all="ignore"):
+        for name, loop in loops():
+            if name in COMPILED_ONLY:
+                continue
+            loop(*arguments(name, loop, random))
+            print(name)
