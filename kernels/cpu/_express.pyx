@@ -120,7 +120,7 @@ cdef class Express:
         if found is None or passes.batch != found.batch or passes.last is not found.key or not self.as_recorded():
             return False
         pending = net.pending
-        if pending.accumulating:
+        if pending.accumulating or pending.average is not None:
             return False
         recorded = found.backward.get((net.input_state_update, False))
         if recorded is None:
@@ -134,7 +134,11 @@ cdef class Express:
             if target.memory is not end:
                 return False
             target.set_size(found.size, found.batch)
-        (<Plan>plan).run()
+        try:
+            (<Plan>plan).run()
+        except:
+            pending.begin()
+            raise
         pending.samples, pending.applied = found.batch, False
         return True
 

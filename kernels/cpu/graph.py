@@ -62,11 +62,15 @@ class Graphs:
         if prepare is not None:
             prepare()
         before = _replay.allocations()
-        if part is None:
-            result = function()
-        else:
-            with _replay.recording() as plan:
+        try:
+            if part is None:
                 result = function()
+            else:
+                with _replay.recording() as plan:
+                    result = function()
+        except BaseException:
+            self.clear()  # new buffers may have been made
+            raise
         if _replay.allocations() != before or len(self._parts) >= PARTS:
             self.clear()
         self._parts[key] = _Part(plan if part is not None and _replay.allocations() == before else None, result)

@@ -8,6 +8,7 @@ from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.engine.handle import Handle
 from pytagi_ddp.distributed.exchange import EveryStep
 from pytagi_ddp.distributed.sync_batch_norm import SyncBatchNorm
+from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.sequential import Sequential
 
@@ -53,6 +54,9 @@ class Buckets(EveryStep):
 
     def backward(self, last: bool) -> None:
         """Raises RuntimeError: a second pass before the step, while the deltas of the first are on their way."""
+        if self._started and self.communicator.world_size == 1:  # on their way to nobody: a step was left out
+            for handle in self._collect():
+                handle.wait()
         if self._started:
             raise RuntimeError(
                 "a second backward() before step(), while the deltas of the first are on their way: put all but the "
@@ -61,11 +65,12 @@ class Buckets(EveryStep):
         if not last:
             self.model.backward()
             return
-        if self._sync is not None:  # before the first bucket, as on a rank without a batch
-            self._sync.end_passes()
-        self._done = set()
-        with self.model.add_hook(after=self._after):
-            self.model.backward()
+        with held_back():
+            if self._sync is not None:  # before the first bucket, as on a rank without a batch
+                self._sync.end_passes()
+            self._done = set()
+            with self.model.add_hook(after=self._after):
+                self.model.backward()
 
     def _after(self, leaf: BaseLayer, direction: str) -> None:
         self._done.add(leaf)
@@ -75,7 +80,7 @@ class Buckets(EveryStep):
             self._start()
 
     def step(self, stop: bool) -> None:
-        if self._started and not self.model.pending.waiting:
+        if self._started and not self.model.pending.waiting and self.communicator.world_size > 1:
             raise RuntimeError("backward() failed with a part of its deltas on their way: the ranks cannot go on")
         super().step(stop)
 
@@ -97,8 +102,13 @@ class Buckets(EveryStep):
         """Reduces what is left, and waits for all of it; collective."""
         while self._started < len(self._parts):
             self._start()
-        self._background.close()
-        handles, self._handles, self._started = self._handles, [], 0
+        handles = self._collect()
         self.communicator.all_reduce(self.model.arena.tail)
         for handle in handles:
             handle.wait()
+
+    def _collect(self) -> list[Handle]:
+        """The handles of all parts that have been started; none are, from now on."""
+        self._background.close()
+        handles, self._handles, self._started = self._handles, [], 0
+        return handles

@@ -18,6 +18,7 @@ from pytagi_ddp.distributed.merge import MERGES, PosteriorMerge
 from pytagi_ddp.distributed.replica import Replica
 from pytagi_ddp.distributed.sync_batch_norm import SyncBatchNorm
 from pytagi_ddp.distributed.wire import HalfPrecisionSum
+from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.data_struct import BaseHiddenStates
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics
@@ -54,6 +55,9 @@ class DDPSequential(Replica):
 
     With `every=k`, ranks meet less often: each takes k steps with its own deltas (no averaging), then `merge` gives all
     ranks one posterior, see `pytagi_ddp.distributed.merge.PosteriorMerge`. In between, replicas differ.
+
+    Ctrl-C is answered at the end of a call in which ranks meet, or where it waits for other ranks, which ends the job:
+    so no rank is left in the middle of a step, and a single process (in a notebook, say) goes on with the next forward.
 
     A network belongs to the last DDPSequential that was made of it. Copy or pickle `model`: that gives a network of its
     own, which meets no ranks.
@@ -148,7 +152,8 @@ class DDPSequential(Replica):
     ) -> tuple[np.ndarray, np.ndarray]:
         """`Sequential.forward` on this rank's share of the batch."""
         self._exchange.before_forward()
-        return self.model.forward(mu_x, var_x)
+        with self._exchange.around_forward():
+            return self.model.forward(mu_x, var_x)
 
     __call__ = forward
 
@@ -169,7 +174,8 @@ class DDPSequential(Replica):
             ReplicaMismatchError: with ``PYTAGI_DDP_DEBUG=1``, parameters that differ between ranks.
         """
         self._check("step")
-        self._exchange.step(self._stop)
+        with held_back():
+            self._exchange.step(self._stop)
 
     def _check(self, name: str) -> None:
         if self._in_no_sync:
@@ -186,7 +192,8 @@ class DDPSequential(Replica):
             RuntimeError: `every` is 1, so that there is nothing to merge. Else as `step`.
         """
         self._check("merge")
-        self._exchange.merge(self._stop)
+        with held_back():
+            self._exchange.merge(self._stop)
 
     @property
     def steps_since_merge(self) -> int:
@@ -224,7 +231,8 @@ class DDPSequential(Replica):
         yield
         while True:
             self._check("join")
-            self._exchange.meet(self._stop)
+            with held_back():
+                self._exchange.meet(self._stop)
             pooled = self._exchange.pooled
             if pooled is None or not pooled[0] > 0:
                 return

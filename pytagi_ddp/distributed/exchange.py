@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.compare import compare_parameters
 from pytagi_ddp.distributed.engine.debug import NonFiniteError
 from pytagi_ddp.distributed.sync_batch_norm import SyncBatchNorm
+from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.arena import HEADER
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.state import Array
@@ -87,6 +89,10 @@ class Exchange(ABC):
     def before_forward(self) -> None:  # noqa: B027 - nothing to do in most ways
         """To be called before each forward pass."""
 
+    def around_forward(self) -> AbstractContextManager[None]:
+        """Goes around each forward pass."""
+        return nullcontext()
+
     def backward(self, last: bool) -> None:
         """The backward pass; `last`: no other comes before the step."""
         self.model.backward()
@@ -147,15 +153,27 @@ class EveryStep(Exchange):
         super().__init__(communicator, model)
         self._average, self._reduce, self._sync = average, reduce, sync
 
+    def before_forward(self) -> None:
+        self._apply()
+
+    def around_forward(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._sync is None else held_back()
+
     def step(self, stop: bool) -> None:
+        self._apply()
         if self._sync is not None:
             self._sync.end_passes()
         self.pooled = exchange_deltas(self.communicator, self.model, self._average, stop, self._reduce)
-        if self._sync is not None:
-            self._sync.begin_passes()
-        self.model.step()
+        self._apply()
         if self.communicator.debug:
             compare_parameters(self.communicator, self.model)
+
+    def _apply(self) -> None:
+        """Applies the deltas of all ranks, if they are there: those of this step, or of one that went no further."""
+        if self.model.pending.average is not None:
+            if self._sync is not None:
+                self._sync.begin_passes()
+            self.model.step()
 
     def before_statistics(self) -> None:
         self.after_statistics()  # ranks may have run different numbers of passes since the last step

@@ -71,7 +71,7 @@ class PosteriorMerge(Exchange):
 
     def step(self, stop: bool) -> None:
         problem = self._local_step()
-        if self.steps == self._every:
+        if self.steps >= self._every:
             self.merge(stop)
         if problem is not None:
             raise problem

@@ -25,7 +25,7 @@ class SyncBatchNorm:
             norm.reduce_sums = self._all_reduce
 
     def _all_reduce(self, sums: Array) -> None:
-        if self._ended:
+        if self._ended and self._communicator.world_size > 1:
             raise RuntimeError(
                 "a forward pass in training mode between backward() and step(): with buckets and sync_batch_norm, the "
                 "other ranks no longer take part in it"

@@ -4,13 +4,16 @@ from dataclasses import dataclass
 
 from pytagi_ddp.nn.arena import cap_factor
 
+CUT_SHORT = -1  # samples behind sums that a pass has not completed
+
 
 @dataclass
 class PendingDeltas:
     """What the batch sums in the arena's `delta` are of, and what the next step and backward pass do with them.
 
     Attributes:
-        samples: samples behind the sums.
+        samples: samples behind the sums; `CUT_SHORT` while a pass writes them, and after one that did not come to its
+            end: they are of parts of a batch, and of no use.
         applied: whether a step has applied them. They stay until the next backward pass.
         accumulating: whether a backward pass adds to sums that wait, instead of replacing them.
         average: None while the sums are those of this process; once they are those of all ranks, whether the step
@@ -34,13 +37,32 @@ class PendingDeltas:
 
     @property
     def cap(self) -> float:
-        """Divisor c of the cap sqrt(s)/c on a step's change, see `cap_factor`."""
+        """Divisor c of the cap sqrt(s)/c on a step's change, see `cap_factor`.
+
+        Raises:
+            RuntimeError: the sums are of no use.
+        """
+        if self.samples == CUT_SHORT:
+            raise RuntimeError(
+                "step() after a backward pass, or an accumulation, that was cut short: its deltas are of parts of a "
+                "batch; run forward, the output update and backward again"
+            )
         return cap_factor(self.samples)
 
-    def passed(self, batch: int) -> None:
-        """After a backward pass of `batch` samples."""
-        self.samples = batch + (self.samples if self.adds else 0)
-        self.applied = False
+    def begin(self) -> int:
+        """Before a backward pass: nothing waits until it is complete. Returns the samples that it adds to."""
+        before = self.samples if self.adds else 0
+        self.samples, self.applied = CUT_SHORT, True
+        return before
+
+    def passed(self, samples: int) -> None:
+        """After a backward pass, which makes it so many samples."""
+        self.samples, self.applied = samples, False
+
+    def drop(self) -> None:
+        """Forgets what has been accumulated, and that more was to come."""
+        self.begin()
+        self.accumulating = False
 
     def exchanged(self, average: bool) -> None:
         """After an exchange: the sums are those of all ranks, for one step."""

@@ -245,15 +245,21 @@ class Sequential(RecurrentNetwork):
                     learn(x, y)  # forward, output update, backward
             learn(*micro_batches[-1])
             net.step()
+
+        What an exception (or Ctrl-C) cuts short is forgotten: the next `backward` begins anew.
         """
         self.pending.accumulating = True
-        yield
+        try:
+            yield
+        except BaseException:
+            self.pending.drop()
+            raise
 
     def backward(self) -> None:
         """Propagates `input_delta_z_buffer` back and computes the deltas of all parameters.
 
         Raises:
-            RuntimeError: no forward pass in training mode came before.
+            RuntimeError: no forward pass in training mode came before, or the deltas of all ranks wait for a step.
             ValueError: deltas of another batch size.
         """
         if self._express.backward(self, self._passes):
@@ -261,6 +267,10 @@ class Sequential(RecurrentNetwork):
         batch, out_size = self._passes.batch, self.out_shape.size
         if not batch:
             raise RuntimeError("backward() needs a forward pass in training mode before it (see train())")
+        if self.pending.average is not None:
+            raise RuntimeError(
+                "backward() would overwrite the deltas of all ranks: call step() first, which applies them"
+            )
         source = self.input_delta_z_buffer
         if (source.block_size, source.actual_size) != (batch, out_size):
             held = f"{source.block_size} x {source.actual_size}"
@@ -270,8 +280,9 @@ class Sequential(RecurrentNetwork):
         if self.input_state_update:
             end = self.output_delta_z_buffer
             end.set_size(batch * self.in_shape.size, batch)
-        self._passes.backward(source, end, self.pending.adds)
-        self.pending.passed(batch)
+        before = self.pending.begin()
+        self._passes.backward(source, end, accumulate=before > 0)
+        self.pending.passed(before + batch)
 
     def step(self) -> None:
         """Adds the deltas to the parameters, each capped at sqrt(s)/c: c = 0.1, 2, 3 for batches of 1, 2-255, more.

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from pytagi_ddp.interrupts import answer
+
 # A rank that waits first polls without pause: a few times in a row, in which a small collective ends if all ranks are
 # there; then letting others have the core, for as long as it takes if they are nearly there, or, once the first piece
 # has shown that everyone is, until a piece is late. Then it sleeps, longer each time.
@@ -166,6 +168,7 @@ class Operations:
                 if waited > operation.timeout:
                     self._raise_timeout(what, waited)
                 time.sleep(pause)  # Python runs the handlers of signals here, and between any two lines
+                answer()
                 pause = min(1.5 * pause, SLEEP_LIMIT)
             self._advance()
 

@@ -1,0 +1,259 @@
+"""Ctrl-C in the middle of anything leaves a state from which the next forward goes on."""
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pytagi_ddp
+from pytagi_ddp import manual_seed, nn
+from pytagi_ddp.distributed import DDPConfig, DDPSequential
+from pytagi_ddp.interrupts import answer, held_back
+
+HOME = str(Path(pytagi_ddp.__file__).parent)
+X = np.random.default_rng(0).normal(size=(4, 6, 3)).astype(np.float32)
+Y = np.tanh(X[..., :2])
+
+
+def interrupt() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_is_answered_at_the_end_of_the_block():
+    done = []
+    with pytest.raises(KeyboardInterrupt), held_back():
+        interrupt()
+        done.append(1)
+    assert done
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_interrupt_is_answered_at_once_and_so_is_one_that_waits():
+    for again in (interrupt, answer):
+        done = []
+        with pytest.raises(KeyboardInterrupt), held_back():
+            interrupt()
+            again()
+            done.append(1)
+        assert not done
+        answer()  # nothing is left
+
+
+def test_a_handler_of_the_users_own_is_asked_later():
+    asked = []
+    signal.signal(signal.SIGINT, lambda *_: asked.append(1))
+    with held_back():
+        with held_back():
+            interrupt()
+            assert not asked
+        interrupt()
+    assert asked == [1, 1]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with held_back():
+        interrupt()
+
+
+def test_other_threads_are_left_alone():
+    seen = []
+
+    def work() -> None:
+        with held_back():
+            seen.append(signal.getsignal(signal.SIGINT))
+            answer()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [signal.default_int_handler]
+
+
+def interrupted_at(line: int, call: Callable[[], object]) -> bool:
+    """Calls with an interrupt at that line of this package's code; whether there were so many lines."""
+    lines = -1
+
+    def trace(frame, event, _):
+        nonlocal lines
+        if not frame.f_code.co_filename.startswith(HOME):
+            return None
+        if event == "line":
+            lines += 1
+            if lines == line:
+                interrupt()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        with suppress(KeyboardInterrupt):
+            call()
+    finally:
+        sys.settrace(before)
+    return lines >= line
+
+
+class Training:
+    """A network, its step, and micro-batches or not."""
+
+    def __init__(self, wrap: Callable, micro: bool, batch_norm: bool):
+        manual_seed(1)
+        norm = [nn.BatchNorm2d(5)] if batch_norm else []
+        self.model = nn.Sequential(nn.Linear(3, 5), *norm, nn.Tanh(), nn.Linear(5, 2))
+        self.net = wrap(self.model)
+        self.updater = nn.OutputUpdater("cpu")
+        self.micro = micro
+
+    def calls(self, k: int) -> list[Callable]:
+        """The calls of a step with batch k; with micro-batches, the first three learn half of it."""
+        halves = np.array_split(np.arange(6), 2 if self.micro else 1)
+        return [call for rows in halves for call in self._learn(X[k][rows], Y[k][rows])] + [self.net.step]
+
+    def _learn(self, x, y) -> list[Callable]:
+        net, var_y = self.net, np.full(y.shape, 0.1, np.float32)
+        update = self.updater.update
+        return [
+            lambda: net.forward(x),
+            lambda: update(net.output_z_buffer, y, var_y, net.input_delta_z_buffer),
+            net.backward,
+        ]
+
+    def accumulate(self):
+        if not self.micro:
+            return nullcontext()
+        return self.net.no_sync() if isinstance(self.net, DDPSequential) else self.net.accumulate()
+
+    def step(self, k: int, interrupted: int = -1, line: int = 0) -> bool:
+        """A step with batch k; call number `interrupted` is interrupted, if it has so many lines, and ends it all."""
+        calls = self.calls(k)
+        inside = 3 if self.micro else 0
+
+        def run(number: int) -> None:
+            if number != interrupted:
+                calls[number]()
+            elif interrupted_at(line, calls[number]):
+                raise KeyboardInterrupt
+
+        try:
+            with self.accumulate():
+                for number in range(inside):
+                    run(number)
+            for number in range(inside, len(calls)):
+                run(number)
+        except KeyboardInterrupt:
+            return True
+        return False
+
+    def parameters(self) -> bytes:
+        return self.model.arena.theta.tobytes()
+
+
+WAYS = {
+    "Sequential": lambda net: net,
+    "DDPSequential": lambda net: DDPSequential(net, DDPConfig(backend="serial")),
+    "buckets": lambda net: DDPSequential(net, DDPConfig(backend="serial", buckets=3)),
+    "merges": lambda net: DDPSequential(net, DDPConfig(backend="serial"), every=2),
+    "synchronised statistics": lambda net: DDPSequential(net, DDPConfig(backend="serial"), sync_batch_norm=True),
+}
+
+
+@pytest.mark.parametrize(("way", "micro"), [*((way, False) for way in WAYS), ("Sequential", True), ("buckets", True)])
+def test_training_goes_on_after_an_interrupt_anywhere(way, micro):
+    """As if the batch had been learnt, or had not been there; never a part of a pass, and never an error.
+
+    Micro-batches that wait for others, or for a step, which do not come any more, are learnt with the next batch.
+    """
+    batch_norm = way == "synchronised statistics"
+
+    def trained(*batches) -> bytes:
+        training = Training(WAYS[way], micro, batch_norm)
+        for k in batches:
+            training.step(k)
+        return training.parameters()
+
+    outcomes = [trained(0, 1, 2, 3), trained(0, 2, 3)]
+    for waiting in (3, 6) if micro else ():
+        training = Training(WAYS[way], micro, batch_norm)
+        training.step(0)
+        with training.accumulate():
+            for call in training.calls(1)[:waiting]:
+                call()
+        training.step(2)
+        training.step(3)
+        outcomes.append(training.parameters())
+    for number in (0, 2, 3, 5, 6) if micro else (0, 2, 3):
+        line = 0
+        while True:
+            training = Training(WAYS[way], micro, batch_norm)
+            training.step(0)
+            reached = training.step(1, number, line)
+            training.step(2)
+            training.step(3)
+            if batch_norm:  # an interrupted pass may have moved its statistics
+                assert np.isfinite(training.model.arena.theta).all()
+            else:
+                assert training.parameters() in outcomes, (number, line)
+            if not reached:
+                break
+            line += 1 + line // 4
+
+
+def test_deltas_that_were_cut_short_are_not_applied():
+    """A layer that raised in the middle of a backward pass: a step applied what the layers behind it had written."""
+    training = Training(WAYS["Sequential"], False, False)
+    training.step(0)
+    before = training.parameters()
+    forward, update, backward, step = training.calls(1)
+    first = training.model.layers[0]
+    forward()
+    update()
+    with training.model.add_hook(before=lambda leaf, _: 1 / 0 if leaf is first else 0), suppress(ZeroDivisionError):
+        backward()
+    with pytest.raises(RuntimeError, match="cut short"):
+        step()
+    assert training.parameters() == before
+    for call in (forward, update, backward, step):
+        call()
+    assert training.parameters() != before
+
+
+def test_an_accumulation_that_was_left_by_an_exception_is_forgotten():
+    model = Training(WAYS["Sequential"], True, False)
+    with suppress(KeyError), model.model.accumulate():
+        for call in model.calls(0)[:3]:
+            call()
+        raise KeyError
+    with pytest.raises(RuntimeError, match="cut short"):
+        model.model.step()
+    assert not model.model.pending.accumulating
+    model.step(1)
+    other = Training(WAYS["Sequential"], True, False)
+    other.step(1)
+    assert model.parameters() == other.parameters()
+
+
+def test_exchanged_deltas_that_no_step_applied_come_first():
+    """Whatever kept the step from coming: the other ranks have made it."""
+    training = Training(WAYS["DDPSequential"], False, False)
+    training.step(0)
+    step, training.model.step = training.model.step, lambda: 1 / 0
+    with suppress(ZeroDivisionError):
+        training.step(1)
+    training.model.step = step
+    with pytest.raises(RuntimeError, match=r"call step\(\) first"):
+        training.model.backward()
+    training.step(2)
+    reference = Training(WAYS["DDPSequential"], False, False)
+    for k in range(3):
+        reference.step(k)
+    assert training.parameters() == reference.parameters()
