@@ -11,5 +11,5 @@ NONE = np.int32(-1)
 @formula
 def row_of(category, rows, padding):
     """Its row; -1 if it has none, or is the padding. Fractions are cut off."""
-    row = np.int32(category) if ZERO <= category < rows else NONE
+    row = np.int32(category) if ZERO <= category < np.float32(rows) else NONE
     return NONE if row == padding else row
