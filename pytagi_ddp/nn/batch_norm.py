@@ -59,7 +59,7 @@ class BatchNorm2d(Norm):
         self.num_features, self.eps, self.momentum, self.bias = num_features, eps, momentum, bias
         self.gain_weight, self.gain_bias = gain_weight, gain_bias
         self.num_sums = 1 + 2 * num_features
-        self._m2_divisor = 0  # what makes m2 of the last training batch its variance; 0 before the first
+        self._trained = False  # whether there has been a training batch
         self.init_weight_bias()
 
     def init_weight_bias(self) -> None:
@@ -77,7 +77,7 @@ class BatchNorm2d(Norm):
 
     def detach(self) -> None:
         super().detach()
-        self._m2_divisor = 0
+        self._trained = False
 
     def state_tensors(self) -> tuple[StateTensor, StateTensor]:
         n = self.num_features
@@ -102,7 +102,8 @@ class BatchNorm2d(Norm):
         rows = x.batch
         out = self._output(state.batch)
         self._input = state
-        r = self._scratch("r", (n,))
+        # Evaluation has an r of its own: that of the last training batch is kept, see `batch_statistics`.
+        r = self._scratch("r" if self.training else "running r", (n,))
         if self.training and self.recomputing:
             mean = self._scratch("mean", (n,))
         elif self.training:
@@ -113,12 +114,13 @@ class BatchNorm2d(Norm):
             if self.on_moments is not None:
                 self.on_moments(rows, mean, m2)
             norm.pool_moments(mean, m2, rows, self.running_mean, self.sums)
-            self._m2_divisor = rows - 1
+            divisor = rows - 1
             if self.reduce_sums is not None:
                 self.reduce_sums(self.shared_sums)
                 norm.pooled_statistics(self.running_mean, self.sums, mean, m2)
-                self._m2_divisor = 1
-            norm.rescale(m2, self._m2_divisor, self.eps, r)
+                divisor = 1
+            norm.rescale(m2, divisor, self.eps, r)
+            self._trained = True
             if not self.pool_at_step:
                 self.update_running()
         else:
@@ -134,12 +136,15 @@ class BatchNorm2d(Norm):
         return self.running_mean, self.running_var, *self.batch_statistics()
 
     def batch_statistics(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of the last training batch, per feature (of this rank's, or synchronised); zeros before."""
+        """Mean and variance of the last training batch, per feature (of this rank's, or synchronised); zeros before.
+
+        A replayed pass leaves nothing but arrays: the variance is taken back from r = 1/sqrt(variance + eps).
+        """
         n = self.num_features
-        if not self._m2_divisor:
+        if not self._trained:
             return np.zeros(n, np.float32), np.zeros(n, np.float32)
-        mean, m2 = (self.kernels.array.to_host(self._scratch(name, (n,))) for name in ("mean", "m2"))
-        return mean, m2 / np.float32(self._m2_divisor)
+        mean, r = (self.kernels.array.to_host(self._scratch(name, (n,))) for name in ("mean", "r"))
+        return mean, np.maximum(r.astype(np.float64) ** -2 - self.eps, 0).astype(np.float32)
 
     def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
         n, norm = self.num_features, self.kernels.batch_norm
@@ -163,4 +168,4 @@ class BatchNorm2d(Norm):
     def __getstate__(self) -> dict:
         state = super().__getstate__()
         state.pop("sums", None)
-        return state | {"_m2_divisor": 0}
+        return state | {"_trained": False}

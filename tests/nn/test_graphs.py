@@ -187,3 +187,21 @@ def test_a_plan_goes_through_python_where_it_must():
     a[...], b[...] = 7, 8
     plan.run()
     assert calls == [1, 1] and a.tolist() == [0, 0, 0] and b.tolist() == [0, 1, 2]
+
+
+def test_batch_statistics_are_those_of_the_last_pass_replayed_or_not():
+    manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm2d(6), nn.ReLU(), nn.Linear(6, 2))
+    first = nn.Sequential(copy.deepcopy(net.layers[0]))
+    rng = np.random.default_rng(0)
+    for batch in (16, 16, 16, 5, 16, 5, 16):
+        x = rng.normal(size=(batch, 4)).astype(np.float32)
+        net(x)
+        net.eval()
+        net(x[:3])  # evaluation takes nothing of it away
+        net.train()
+        mu, var = (moments.reshape(batch, 6).astype(float) for moments in first(x))
+        mean, variance = net.layers[1].batch_statistics()
+        np.testing.assert_allclose(mean, mu.mean(0), atol=1e-5)
+        expected = (((mu - mu.mean(0)) ** 2).sum(0) + var.sum(0)) / (batch - 1)
+        np.testing.assert_allclose(variance, expected, rtol=1e-4)
