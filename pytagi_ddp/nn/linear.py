@@ -5,6 +5,7 @@ from typing import Any
 from pytagi_ddp.nn.init import gaussian_prior
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
+from pytagi_ddp.nn.pytagi_view import refuse_assignment
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, by_step
 from pytagi_ddp.nn.validate import check_integers
 
@@ -113,3 +114,6 @@ class Linear(BaseLayer):
 
     def get_layer_info(self) -> str:
         return f"Linear({self.input_size},{self.output_size})"
+
+
+refuse_assignment(Linear, ("input_size", "output_size"), "make a new layer, and a new network")

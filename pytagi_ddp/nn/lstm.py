@@ -11,6 +11,7 @@ from pytagi_ddp.kernels.tensors import NO_STATE, Passage
 from pytagi_ddp.nn.init import gaussian_prior
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
+from pytagi_ddp.nn.pytagi_view import refuse_assignment
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, StateTensor
 
 GATES = 4
@@ -242,3 +243,6 @@ class LSTM(BaseLayer):
         state = super().__getstate__()
         state.pop("_kept", None)
         return state
+
+
+refuse_assignment(LSTM, ("input_size", "output_size"), "make a new layer, and a new network")

@@ -36,8 +36,8 @@ class PendingDeltas:
         return self.accumulating and self.waiting > 0
 
     @property
-    def cap(self) -> float:
-        """Divisor c of the cap sqrt(s)/c on a step's change, see `cap_factor`.
+    def counted(self) -> int:
+        """Samples of the next step.
 
         Raises:
             RuntimeError: the sums are of no use.
@@ -47,7 +47,12 @@ class PendingDeltas:
                 "step() after a backward pass, or an accumulation, that was cut short: its deltas are of parts of a "
                 "batch; run forward, the output update and backward again"
             )
-        return cap_factor(self.samples)
+        return self.samples
+
+    @property
+    def cap(self) -> float:
+        """Divisor c of the cap sqrt(s)/c on a step's change, see `cap_factor`; errors as of `counted`."""
+        return cap_factor(self.counted)
 
     def begin(self) -> int:
         """Before a backward pass: nothing waits until it is complete. Returns the samples that it adds to."""

@@ -296,7 +296,7 @@ class Sequential(RecurrentNetwork):
             FloatingPointError: a delta that is not finite; its parameter was not changed. On a GPU it comes with the
                 next `step`, `eval` or `state_dict`, so that no step waits for the one before.
         """
-        samples, average = self.pending.samples, self.pending.average
+        samples, average = self.pending.counted, self.pending.average
         self.pending.stepped()
         if average is not None:
             self.arena.step_pooled(average)

@@ -10,20 +10,35 @@ import numpy as np
 from pytagi_ddp.kernels import cpu
 
 LENGTHS = dict(zip("bcfhknpqrwxymn", (3, 4, 5, 7, 2, 11, 9, 6, 8, 10, 2, 3, 12, 13), strict=True))
+LSTM = {"b": 2, "t": 4, "q": 4, "i": 2, "o": 3, "g": 12, "w": 5, "h": 12, "s": 6, "e": 6}
 # What else a loop's lengths and numbers have to be, for those that say so.
 FITTING = {
+    "attention._rotate": {"n": 12, "t": 3, "s": 4, "h": 3},
     "batch_norm._moments": {"r": 300, "k": 3},
     "batch_norm._backward": {"r": 129, "k": 2, "g": 0},
+    "columns._add_partials": {"f": 5, "g": 5},
+    "embedding._forward": {"i": 6},
+    "embedding._backward": {"i": 6},
     "layer_norm._backward": {"g": 5},
     "output_update._update_heteros": {"n": 6, "m": 12},
     "pooling._average_forward": {"s": 2},
     "pooling._average_backward": {"s": 1},
     "pooling._max_forward": {"s": 2, "p": 1, "h": 5, "w": 4, "y": 3, "x": 3},
     "prior.polar_pairs": {"w": 9, "p": 4},
+    "recurrent._forward": LSTM | {"p": 5 * 3, "m": 3 * 3, "z": 12 * 3},
+    "recurrent._backward": LSTM | {"p": 10 * 3} | dict(zip("ABCDEF", (2, 4, 2) * 2, strict=True)),
+    "recurrent._posterior": {"o": 3, "m": 6},
+    "recurrent._record": LSTM,
+    "recurrent._smooth": {"t": 4, "o": 3},
     "wire.encode_float16": {"n": 1025, "k": 2},
     "wire.decode_float16": {"n": 2048, "k": 2},
 }
-COMPILED_ONLY = {"wire.encode_float16", "wire.decode_float16"}  # their integers are those of Numba
+COMPILED_ONLY = {
+    "recurrent._forward",
+    "recurrent._backward",
+    "wire.encode_float16",
+    "wire.decode_float16",
+}  # addresses, integers of Numba
 
 
 def loops() -> Iterator[tuple[str, Callable]]:

@@ -28,12 +28,18 @@ def randomise(net: nn.Sequential, seed: int = 0) -> nn.Sequential:
     return net
 
 
+def random_inputs(net: nn.Sequential, batch: int, rng: np.random.Generator) -> np.ndarray:
+    """Numbers, or the categories of an embedding."""
+    shape = (batch, net.in_shape.size)
+    if isinstance(first := leaves(net)[0], nn.Embedding):
+        return rng.integers(min(0, first.padding_idx), first.num_embeddings, shape).astype(np.float32)
+    return rng.normal(size=shape).astype(np.float32)
+
+
 def random_batch(net: nn.Sequential, batch: int, seed: int = 1, with_variance: bool = True):
     """(x, var_x, delta_mu, delta_var): inputs, and deltas at the output as an observation would make them."""
     rng = np.random.default_rng(seed)
-    x = rng.normal(size=(batch, net.in_shape.size)).astype(np.float32)
-    if isinstance(first := leaves(net)[0], nn.Embedding):
-        x = rng.integers(min(0, first.padding_idx), first.num_embeddings, x.shape).astype(np.float32)
+    x = random_inputs(net, batch, rng)
     var_x = rng.uniform(0.05, 0.5, x.shape).astype(np.float32) if with_variance else None
     delta_mu = rng.normal(size=(batch, net.out_shape.size)).astype(np.float32)
     delta_var = -rng.uniform(0.1, 1, delta_mu.shape).astype(np.float32)

@@ -9,6 +9,7 @@ import numpy as np
 
 from pytagi_ddp import nn
 from pytagi_ddp.kernels.cpu import graph
+from tests.nn.networks import random_inputs
 
 
 @contextmanager
@@ -48,7 +49,7 @@ class Both:
             assert np.array_equal(getattr(a, name), getattr(b, name)), f"{name} differs"
 
     def forward(self, batch: int, with_var: bool = False) -> None:
-        x = self.rng.normal(size=(batch, self.nets[0].in_shape.size))
+        x = random_inputs(self.nets[0], batch, self.rng)
         var = self.rng.uniform(0.1, 1, x.shape) if with_var else None
         self.do(lambda net: net(x, var))
 
