@@ -13,7 +13,7 @@ demo: $(INSTALLED)
 	$(BIN)/mpirun -np 2 $(BIN)/python -m examples.ddp_cifar_resnet --progress $$progress
 
 # In two processes, one of which runs all that starts ranks (tests/conftest.py); `python -m pytest` takes one for all.
-TWO := -n 2 --dist loadgroup --no-loadscope-reorder
+TWO := -n 2 --dist loadfile
 
 # Within ten minutes on two quiet cores.
 test: lint

@@ -1,6 +1,9 @@
 """What all tests share: priors drawn from one seed, the marker of tests that need a GPU, what may run side by side."""
 
 import os
+import re
+from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -12,18 +15,31 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(config, items):
-    """With `--dist loadgroup`: one process runs all that starts ranks, which take every core and limits of time.
+@cache
+def starts_ranks(path: Path) -> bool:
+    """Whether a file has tests that start MPI ranks."""
+    return re.search(r"mark\.mpi\b|\bon_ranks\(", path.read_text()) is not None
 
-    They and the slow ones come first, so that the others fill up what is left; those of a file share its fixtures.
-    """
-    if not getattr(config.option, "loadgroup", False):
-        return
-    for item in items:
-        group = "mpi" if item.get_closest_marker("mpi") else item.path.stem
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: (not item.get_closest_marker("mpi"), not item.get_closest_marker("slow")))
+
+def pytest_xdist_make_scheduler(config, log):
+    """With `--dist loadfile`: one process runs all that starts ranks, which take every core and have limits of time."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling  # here, because pytest-xdist is not always in use
+
+    class RanksInOneProcess(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return "ranks" if starts_ranks(config.rootpath / file) else file
+
+    config.option.loadscopereorder = False
+    return RanksInOneProcess(config, log)
+
+
+def pytest_collection_modifyitems(config, items):
+    """In a process of pytest-xdist, what takes longest begins first, and the rest fills up the other process."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: (not starts_ranks(item.path), not item.get_closest_marker("slow")))
 
 
 @pytest.fixture(autouse=True)
