@@ -118,7 +118,7 @@ def save_with_a_fault(folder: str, fault: str) -> None:
     for step in (2, 3):
         checkpoints.save(big, TrainingPosition(step=step))
         big.step()
-    print("reached the end")
+    say("reached the end")
 
 
 def save_for_ever(folder: str) -> None:

@@ -14,7 +14,7 @@ from pytagi_ddp import nn
 from pytagi_ddp.distributed.communicator import create_communicator
 from pytagi_ddp.nn import DDPConfig, DDPSequential
 from tests.mpi.ddp_networks import backpropagate, batch, dense
-from tests.mpi.rank import fault, job_folder, ready
+from tests.mpi.rank import fault, job_folder, ready, say
 
 
 class Started:
@@ -35,7 +35,7 @@ class Started:
     def go_on(self) -> None:
         """What the ranks would do without the fault."""
         self.all_reduce(3)
-        print("reached the end")
+        say("reached the end")
 
 
 def with_fault(program):
@@ -67,7 +67,7 @@ def slow_receivers(job):
 def work_of_its_own(job):
     if job.rank == 0:
         time.sleep(1)
-        print("plotted")
+        say("plotted")
 
 
 @with_fault
@@ -192,11 +192,11 @@ def swallow_the_error(job):
         else:
             time.sleep(3)
     except TimeoutError:
-        print("caught")
+        say("caught")
         try:
             job.comm.barrier()
         except RuntimeError as error:
-            print(error)
+            say(error)
         sys.exit(0)
 
 
@@ -245,7 +245,7 @@ def interrupt_in_a_callback(job):
 @with_fault
 def asked_to_stop(job):
     asked = []
-    signal.signal(signal.SIGTERM, lambda *_: asked.append(1) or print("asked to stop", flush=True))
+    signal.signal(signal.SIGTERM, lambda *_: asked.append(1) or say("asked to stop"))
     ready(job.rank)
     if job.rank == 0:
         while not asked:

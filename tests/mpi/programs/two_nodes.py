@@ -54,7 +54,7 @@ def time_a_megabyte() -> None:
     start = time.perf_counter()
     comm.all_reduce(megabyte)
     if comm.rank == 0:
-        print(time.perf_counter() - start)
+        say(time.perf_counter() - start)
 
 
 def leave() -> None:
