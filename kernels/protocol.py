@@ -30,7 +30,13 @@ class ArrayFunctions(Protocol):
 
 
 class Express(Protocol):
-    """The public calls of a step in their common case; what cannot be served so returns None or False."""
+    """The public calls of a step in their common case; what cannot be served so returns None or False.
+
+    Attributes:
+        one_thread: what notices several threads in the network (`kernels.one_thread.OneThread`), from the network.
+    """
+
+    one_thread: Any
 
     def offer_forward(self, plan: Any, key: tuple[int, bool, State], state: State, out: State) -> None: ...
     def forward(

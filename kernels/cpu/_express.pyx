@@ -11,6 +11,7 @@ from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport intptr_t
 from libc.string cimport memcpy
 
+from pytagi_ddp.kernels.cpu._one_thread cimport OneThread
 from pytagi_ddp.kernels.cpu._replay cimport Entry, Plan
 
 import numpy as np
@@ -42,7 +43,12 @@ cdef class _Pass:
 
 
 cdef class Express:
-    """The common case of one network's calls, see the head of this file; the network offers it what was replayed."""
+    """The common case of one network's calls, see the head of this file; the network offers it what was replayed.
+
+    Attributes:
+        one_thread: the network's, which gives it.
+    """
+    cdef public OneThread one_thread
     cdef dict passes  # by size of the input, whether it has variances, and mode
     cdef _Pass last
     cdef Plan step_plan
@@ -93,21 +99,26 @@ cdef class Express:
                 return None
         if look(mu_x, size) & ~NEGATIVE or (var_x is not None and look(var_x, size)):
             return None
-        self.last = found
-        passes.batch = 0
-        take(mu_x, cnp.PyArray_DATA(found.mu))
-        if var_x is not None:
-            take(var_x, cnp.PyArray_DATA(found.var))
-        passes.last = found.key
-        found.plan.run()
-        states, deltas = net.output_z_buffer, net.input_delta_z_buffer
-        if states.state is not found.out:
-            states.hold(found.out, net.device)
-        if deltas.block_size != found.batch or deltas.size != found.out_size:
-            deltas.set_size(found.out_size, found.batch)
-        if training:
-            passes.batch = found.batch
-        return copied(found.out_mu), copied(found.out_var)
+        self.one_thread.enter()
+        try:
+            self.last = found
+            passes.batch = 0
+            take(mu_x, cnp.PyArray_DATA(found.mu))
+            if var_x is not None:
+                take(var_x, cnp.PyArray_DATA(found.var))
+            passes.last = found.key
+            found.plan.run()
+            states, deltas = net.output_z_buffer, net.input_delta_z_buffer
+            if states.state is not found.out:
+                states.hold(found.out, net.device)
+            if deltas.block_size != found.batch or deltas.size != found.out_size:
+                deltas.set_size(found.out_size, found.batch)
+            if training:
+                passes.batch = found.batch
+                self.one_thread.went_forward()
+            return copied(found.out_mu), copied(found.out_var)
+        finally:
+            self.one_thread.leave()
 
     def offer_backward(self, plan, key, start, end):
         """Takes a recorded pass back from the last forward pass: deltas go from the memory `start` to `end`."""
@@ -129,18 +140,23 @@ cdef class Express:
         source = net.input_delta_z_buffer
         if source.memory is not start or source.size != found.out_size or source.block_size != found.batch:
             return False
-        if end is not None:
-            target = net.output_delta_z_buffer
-            if target.memory is not end:
-                return False
-            target.set_size(found.size, found.batch)
+        self.one_thread.enter()
         try:
-            (<Plan>plan).run()
-        except:
-            pending.begin()
-            raise
-        pending.samples, pending.applied = found.batch, False
-        return True
+            self.one_thread.goes_on()
+            if end is not None:
+                target = net.output_delta_z_buffer
+                if target.memory is not end:
+                    return False
+                target.set_size(found.size, found.batch)
+            try:
+                (<Plan>plan).run()
+            except:
+                pending.begin()
+                raise
+            pending.samples, pending.applied = found.batch, False
+            return True
+        finally:
+            self.one_thread.leave()
 
     def offer_step(self, plan, factors, non_finite):
         """Takes the recorded step of the arena: its factors (scale, samples, caps), and its counts of bad deltas."""
@@ -154,8 +170,13 @@ cdef class Express:
         if self.step_plan is None or not self.as_recorded():
             return None
         cdef float* factors = <float*>cnp.PyArray_DATA(self.factors)
-        factors[0], factors[1], factors[2] = 1, samples, 1
-        self.step_plan.run()
+        self.one_thread.enter()
+        try:
+            factors[0], factors[1], factors[2] = 1, samples, 1
+            self.step_plan.run()
+            self.one_thread.stepped()
+        finally:
+            self.one_thread.leave()
         cdef int* bad = <int*>cnp.PyArray_DATA(self.non_finite)
         for k in range(cnp.PyArray_SIZE(self.non_finite)):
             if bad[k]:

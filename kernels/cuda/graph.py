@@ -78,6 +78,8 @@ class Graphs:
 class Express:
     """What `kernels.cpu.graph` has for the public calls of small networks; on a GPU the general way serves."""
 
+    one_thread: Any = None
+
     def offer_forward(self, plan, key, state, out):
         pass
 

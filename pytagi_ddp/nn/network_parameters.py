@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pytagi_ddp.kernels.one_thread import OneThread
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn import persistence
+from pytagi_ddp.nn.alone import alone
 from pytagi_ddp.nn.arena import ParameterArena
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.profile import Profile, profile
@@ -28,6 +30,7 @@ class NetworkParameters(ABC):
 
     arena: ParameterArena
     kernels: Kernels
+    _one_thread: OneThread
 
     @property
     @abstractmethod
@@ -48,11 +51,13 @@ class NetworkParameters(ABC):
         """Number of parameter means (there are as many variances)."""
         return self.arena.num_parameters
 
+    @alone
     def parameters(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
         """(mu_w, var_w, mu_b, var_b) of every layer with parameters, in forward order; flat copies, empty if none."""
         host, learned = self.kernels.array.to_host, (leaf for leaf in self.arena.leaves if leaf.num_weights)
         return [(host(leaf.mu_w), host(leaf.var_w), host(leaf.mu_b), host(leaf.var_b)) for leaf in learned]
 
+    @alone
     def state_dict(self, carried: bool = False) -> "persistence.StateDict":
         """Parameters and running statistics by layer, see `persistence.StateDict`; copies on the host.
 
@@ -65,6 +70,7 @@ class NetworkParameters(ABC):
         self.arena.check()
         return persistence.state_dict(self, carried)
 
+    @alone
     def reset_state(self) -> None:
         """Sets what layers carry from call to call (the memory of recurrent layers) to the values of a new network."""
         for leaf in self.arena.leaves:
@@ -73,6 +79,7 @@ class NetworkParameters(ABC):
                     initial = np.full(tensor.size, tensor.initial, np.float32)
                     self.kernels.array.copy(initial, leaf.state[tensor.name])
 
+    @alone
     def load_state_dict(self, state_dict: dict) -> None:
         """Takes the values of `state_dict`, this library's or pytagi's (CPU or CUDA).
 
@@ -86,6 +93,7 @@ class NetworkParameters(ABC):
         """Takes parameters and running statistics of a network with the same layers."""
         self.load_state_dict(other.state_dict())
 
+    @alone
     def save(self, filename: str | Path, carried: bool = False) -> None:
         """Writes parameters, running statistics and architecture as safetensors; never leaves half a file.
 
@@ -97,6 +105,7 @@ class NetworkParameters(ABC):
         """
         persistence.save(self, filename, carried)
 
+    @alone
     def load(self, filename: str | Path) -> None:
         """Reads a file of `save`, or a binary file of pytagi's `save`.
 
@@ -114,10 +123,12 @@ class NetworkParameters(ABC):
         """
         persistence.save_pytagi(self, filename)
 
+    @alone
     def save_csv(self, filename: str | Path) -> None:
         """Writes four text files, `<filename>_1_mw.csv`, `_2_Sw.csv`, `_3_mb.csv`, `_4_Sb.csv`: a value per line."""
         persistence.save_csv(self, filename)
 
+    @alone
     def load_csv(self, filename: str | Path) -> None:
         """Reads the four files of `save_csv`."""
         persistence.load_csv(self, filename)

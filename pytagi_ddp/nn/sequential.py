@@ -9,6 +9,8 @@ from numpy.typing import ArrayLike
 
 from pytagi_ddp import cuda
 from pytagi_ddp.kernels import get_kernels
+from pytagi_ddp.kernels.one_thread import OneThread
+from pytagi_ddp.nn.alone import alone
 from pytagi_ddp.nn.arena import ParameterArena
 from pytagi_ddp.nn.chain import Chain
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
@@ -68,6 +70,10 @@ class Sequential(RecurrentNetwork):
         >>> net.backward()
         >>> net.step()
 
+    One network, one thread at a time: a call raises RuntimeError while another thread is in one, and so do `backward`
+    and `step` when another thread has run `forward` in training mode in between. Calls from hooks are of the same
+    thread; networks of their own in several threads do not meet.
+
     Source: Goulet, Nguyen & Amiri (2021), "Tractable approximate Gaussian inference for Bayesian neural networks",
     JMLR 22. Interface: pytagi.
     """
@@ -93,6 +99,7 @@ class Sequential(RecurrentNetwork):
         self.pending = PendingDeltas()
         self.trainer: Any = None
         self._hooks = LeafHooks()
+        self._one_thread = OneThread()
         self._attach()
 
     def _build(self) -> None:
@@ -110,6 +117,7 @@ class Sequential(RecurrentNetwork):
         self.arena = ParameterArena(list(self._chain.leaves()), self.kernels)
         self._passes = Passes(self._chain, self.arena, self.kernels, self._hooks)
         self._express = self._passes.express
+        self._express.one_thread = self._one_thread
         self._input = NetworkInput(
             self.in_shape.size, self.kernels.array, self.device, self.arena.leaves[0].check_input
         )
@@ -180,9 +188,10 @@ class Sequential(RecurrentNetwork):
         moments = self._express.forward(self, self._passes, mu_x, var_x, self.training)
         if moments is not None:
             return moments
-        state = self._run(mu_x, var_x)
-        snapshot = self.kernels.array.snapshot
-        return snapshot(state.mu), snapshot(state.var)
+        with self._one_thread:
+            state = self._run(mu_x, var_x)
+            snapshot = self.kernels.array.snapshot
+            return snapshot(state.mu), snapshot(state.var)
 
     __call__ = forward
 
@@ -192,12 +201,16 @@ class Sequential(RecurrentNetwork):
         out = self._passes.forward(state, self.training, own=not isinstance(mu_x, BaseHiddenStates))
         self.output_z_buffer.hold(out, self.device)
         self.input_delta_z_buffer.set_size(out.batch * self.out_shape.size, out.batch)
+        if self.training:
+            self._one_thread.went_forward()
         return out
 
+    @alone
     def pass_forward(self, mu_x: ArrayLike | BaseHiddenStates) -> State:
         """A forward pass for its own sake: no output is kept, and no backward pass can follow."""
         return self._passes.forward_only(self._input.state(mu_x, missing=self._missing_inputs))
 
+    @alone
     def update_bn(self, loader: Iterable[Any], num_batches: int | None = None) -> list[StatisticsChange]:
         """Sets the running statistics of every BatchNorm2d to the exact ones of the given batches: see `nn.update_bn`.
 
@@ -262,8 +275,12 @@ class Sequential(RecurrentNetwork):
             RuntimeError: no forward pass in training mode came before, or the deltas of all ranks wait for a step.
             ValueError: deltas of another batch size.
         """
-        if self._express.backward(self, self._passes):
-            return
+        if not self._express.backward(self, self._passes):
+            self._walk_back()
+
+    @alone
+    def _walk_back(self) -> None:
+        self._one_thread.goes_on()
         batch, out_size = self._passes.batch, self.out_shape.size
         if not batch:
             raise RuntimeError("backward() needs a forward pass in training mode before it (see train())")
@@ -296,16 +313,22 @@ class Sequential(RecurrentNetwork):
             FloatingPointError: a delta that is not finite; its parameter was not changed. On a GPU it comes with the
                 next `step`, `eval` or `state_dict`, so that no step waits for the one before.
         """
+        self._one_thread.goes_on()
         samples, average = self.pending.counted, self.pending.average
         self.pending.stepped()
-        if average is not None:
-            self.arena.step_pooled(average)
-            return
-        all_finite = self._express.step(samples)
+        all_finite = self._express.step(samples) if average is None else None
         if all_finite is None:
-            self._passes.step(samples)
+            self._step(samples, average)
         elif not all_finite:
             self.arena.finish()
+
+    @alone
+    def _step(self, samples: int, average: bool | None) -> None:
+        self._one_thread.stepped()
+        if average is None:
+            self._passes.step(samples)
+        else:
+            self.arena.step_pooled(average)
 
     def train(self) -> None:
         """Training mode: batch statistics come from the batch, and `backward` may follow a forward pass."""
@@ -322,6 +345,7 @@ class Sequential(RecurrentNetwork):
 
     training = True
 
+    @alone
     def _set_training(self, training: bool) -> None:
         self.training = training
         for layer in self._modules():
@@ -333,6 +357,7 @@ class Sequential(RecurrentNetwork):
 
     # -- results ----------------------------------------------------------------------------------------------
 
+    @alone
     def predict(
         self, x: ArrayLike, batch_size: int = 256, var_x: ArrayLike | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -425,6 +450,7 @@ class Sequential(RecurrentNetwork):
 
     # -- device and threads -----------------------------------------------------------------------------------
 
+    @alone
     def to_device(self, device: str) -> None:
         """Moves parameters, deltas, statistics and the last output: to "cpu", "cuda" (current GPU) or "cuda:<index>".
 
@@ -471,9 +497,10 @@ class Sequential(RecurrentNetwork):
 
         set_threads(num_threads)
 
+    @alone
     def __getstate__(self) -> dict:
         state = self.__dict__.copy()
-        for name in ("kernels", "arena", "_passes", "_express", "_input"):
+        for name in ("kernels", "arena", "_passes", "_express", "_input", "_one_thread"):
             del state[name]
         pending = PendingDeltas(self.pending.samples, self.pending.applied)
         # a copy belongs to no DDPSequential
@@ -483,6 +510,7 @@ class Sequential(RecurrentNetwork):
         self.__dict__.update(state)
         for layer in self.layers:
             layer.claim(self)
+        self._one_thread = OneThread()
         self._attach()
 
 

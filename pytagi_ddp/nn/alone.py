@@ -1,0 +1,31 @@
+"""Methods of a network that one thread at a time may run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+from pytagi_ddp.kernels.one_thread import OneThread
+
+
+class HasOneThread(Protocol):
+    _one_thread: OneThread
+
+
+Network = TypeVar("Network", bound=HasOneThread)
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def alone(
+    method: Callable[Concatenate[Network, Arguments], Result],
+) -> Callable[Concatenate[Network, Arguments], Result]:
+    """`method`, which raises RuntimeError while another thread is in such a method of the same network."""
+
+    @wraps(method)
+    def run(network: Network, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        with network._one_thread:
+            return method(network, *args, **kwargs)
+
+    return run

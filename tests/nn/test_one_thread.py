@@ -1,0 +1,156 @@
+"""One network, one thread at a time: two that meet get an error, never numbers of each other's."""
+
+import copy
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import manual_seed, nn
+
+X = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+BUSY, DISPLACED = "being used by another thread", "another thread has run forward"
+
+
+def network() -> nn.Sequential:
+    manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
+
+
+def in_thread(function: Callable) -> object:
+    """What it returned in a thread of its own, or the RuntimeError."""
+    results: list = []
+
+    def run() -> None:
+        try:
+            results.append(function())
+        except RuntimeError as error:
+            results.append(str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+def learn(net: nn.Sequential, until: str = "step") -> None:
+    """Forward, update, backward and step, or the first of them."""
+    net(X)
+    if until == "forward":
+        return
+    nn.OutputUpdater("cpu").update(net.output_z_buffer, np.zeros(6), np.ones(6), net.input_delta_z_buffer)
+    net.backward()
+    if until == "step":
+        net.step()
+
+
+CALLS: dict[str, Callable[[nn.Sequential], object]] = {
+    "forward": lambda net: net(X),
+    "predict": lambda net: net.predict(X),
+    "eval": lambda net: net.eval(),
+    "backward": lambda net: net.backward(),
+    "step": lambda net: net.step(),
+    "state_dict": lambda net: net.state_dict(),
+    "load_state_dict": lambda net: net.load_state_dict(network().state_dict()),
+    "deepcopy": copy.deepcopy,
+    "update_bn": lambda net: net.update_bn([X]),
+    "to_device": lambda net: net.to_device("cpu"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_call_within_another_threads_call_is_an_error(call):
+    net, seen = network(), []
+    net(X)
+    with net.add_hook(before=lambda *_: seen.append(in_thread(lambda: call(net)))):
+        result = net(X)
+    assert len(seen) == 3 and all(BUSY in message for message in seen)
+    np.testing.assert_array_equal(result, net(X))
+    assert in_thread(lambda: net(X)) is not None  # and now it may
+
+
+def test_a_hook_may_use_its_own_network():
+    net, seen = network(), []
+    expected = net.predict(X)
+
+    def look(leaf, direction):
+        handle.remove()
+        seen.append(net.predict(X))
+
+    handle = net.add_hook(before=look)
+    net(X)
+    np.testing.assert_array_equal(seen[0], expected)
+
+
+@pytest.mark.parametrize("steps", [0, 4])  # 4: the passes are replayed
+def test_threads_that_predict_at_once_get_their_own_numbers_or_an_error(steps):
+    """Four threads with inputs of their own: 134 of 200 results were another's."""
+    net = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 64), nn.Tanh(), nn.Linear(64, 8))
+    inputs = np.random.default_rng(0).normal(size=(4, 64, 64)).astype(np.float32)
+    net.eval()
+    expected = [net(x) for x in inputs]
+    for _ in range(steps):
+        net(inputs[0])
+    start, results = threading.Barrier(4), [[] for _ in range(4)]
+
+    def work(k: int) -> None:
+        start.wait()
+        for _ in range(50):
+            try:
+                results[k].append(net(inputs[k]))
+            except RuntimeError as error:
+                assert BUSY in str(error)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(map(len, results)) > 0
+    for got, own in zip(results, expected, strict=True):
+        for moments in got:
+            np.testing.assert_array_equal(moments, own)
+
+
+@pytest.mark.parametrize("steps", [0, 4])
+@pytest.mark.parametrize(("begun", "rest"), [("forward", "backward"), ("backward", "step")])
+def test_a_step_that_another_thread_displaced_cannot_go_on(begun, rest, steps):
+    net = network()
+    for _ in range(steps):
+        learn(net)
+    learn(net, begun)
+    assert in_thread(lambda: learn(net, "forward")) is None
+    with pytest.raises(RuntimeError, match=DISPLACED):
+        getattr(net, rest)()
+    learn(net)  # from its beginning it may
+
+
+def test_the_thread_that_came_between_learns_what_it_learns_alone():
+    net, alone = network(), network()
+    net(X)
+    assert in_thread(lambda: learn(net)) is None
+    learn(alone)
+    np.testing.assert_array_equal(net.arena.theta, alone.arena.theta)
+
+
+def test_threads_may_hand_a_network_on():
+    """Also in the middle of a step; and who only looked at an output is in nobody's way."""
+    net, alone = network(), network()
+    net(X)
+    for _ in range(3):
+        assert in_thread(lambda: learn(net)) is None
+        assert in_thread(lambda: learn(net, "backward")) is None
+        assert in_thread(net.step) is None
+    for _ in range(6):
+        learn(alone)
+    np.testing.assert_array_equal(net.arena.theta, alone.arena.theta)
+
+
+def test_copies_are_networks_of_their_own():
+    net, seen = network(), []
+    other = copy.deepcopy(net)
+    with net.add_hook(before=lambda *_: seen.append(in_thread(lambda: other(X)))):
+        expected = net(X)
+    for result in seen:
+        np.testing.assert_array_equal(result, expected)
