@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.kernels.tensors import State
+from pytagi_ddp.nn.alone import alone
 from pytagi_ddp.nn.lstm import LSTM
 from pytagi_ddp.nn.network_parameters import NetworkParameters
 from pytagi_ddp.nn.slinear import SLinear
@@ -31,6 +32,7 @@ class RecurrentNetwork(NetworkParameters):
     def _lstm_layers(self) -> dict[int, LSTM]:
         return {k: layer for k, layer in enumerate(self.layers) if isinstance(layer, LSTM)}
 
+    @alone
     def get_lstm_states(self, time_step: int = -1) -> States:
         """Memory of each LSTM by the number of the layer: (mu_h, var_h, mu_c, var_c), moments of h and C, copies.
 
@@ -47,6 +49,7 @@ class RecurrentNetwork(NetworkParameters):
             return {k: layer.get_memory() for k, layer in layers.items()}
         return {k: layer.get_smoothed(time_step) for k, layer in layers.items() if isinstance(layer, SLSTM)}
 
+    @alone
     def set_lstm_states(self, states: Mapping[int, Any]) -> None:
         """Sets what `get_lstm_states` gives, of all layers or of some; also before the first forward pass.
 
@@ -66,6 +69,7 @@ class RecurrentNetwork(NetworkParameters):
         """Sets the memory of all LSTM layers to 0."""
         self.reset_state()
 
+    @alone
     def smoother(self) -> tuple[np.ndarray, np.ndarray]:
         """States and outputs of all training steps since the last call, given the observations of all of them.
 
