@@ -1,10 +1,12 @@
 """Transposed convolution moment products against float64 sums over taps."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from pytagi_ddp.kernels.cpu import convtranspose2d
-from pytagi_ddp.kernels.tensors import Delta, State, Tensor
+from tests.kernels import test_conv2d
 from tests.kernels.test_conv2d import CASES, adjoint, arrays, close, convolve, weight_sums
 
 
@@ -21,28 +23,8 @@ def transposed(case) -> dict[str, np.ndarray]:
     return a | {"w": drawn["w"], "s": drawn["s"], "b": b, "sb": sb**2}
 
 
-def run_forward(case, a, deterministic=False, bias=True):
-    out = np.full((2, *a["dm"].shape), np.nan, np.float32)
-    x, weights = State(a["mu"], None if deterministic else a["var"]), Tensor(a["w"], a["s"])
-    convtranspose2d.forward(x, weights, Tensor(a["b"], a["sb"]) if bias else None, State(*out), case[6], case[7])
-    return out
-
-
-def run_backward(case, a, jcb=True, state=True, bias=True, accumulate=False, start=np.nan):
-    d_in = np.full((2, *a["mu"].shape), np.nan, np.float32)
-    weight = np.full((2, *a["w"].shape), start, np.float32)
-    b = np.full((2, len(a["b"])), start, np.float32)
-    convtranspose2d.backward(
-        State(a["mu"], a["var"], a["jcb"] if jcb else None),
-        Delta(a["dm"], a["ds"]),
-        Tensor(a["w"], a["s"], *weight),
-        Tensor(a["b"], a["sb"], *b) if bias else None,
-        Delta(*d_in) if state else None,
-        case[6],
-        case[7],
-        accumulate,
-    )
-    return d_in, weight, b
+run_forward = partial(test_conv2d.run_forward, kernels=convtranspose2d)
+run_backward = partial(test_conv2d.run_backward, kernels=convtranspose2d)
 
 
 @pytest.mark.parametrize("case", CASES)
