@@ -11,7 +11,7 @@ import argparse
 import copy
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 import numpy as np
@@ -225,20 +225,29 @@ def ways(args: argparse.Namespace, train: ImageDataset, test: ImageDataset) -> N
         print(f"epoch {' '.join(rows[-1])}", flush=True)
     header = ("epoch", "training", "test, running", "test, 40 batches", "mean shift by a step", "variance factor")
     print(table(header, rows))
-    nets = {"running, momentum 0.9": run.net}
-    nets |= {f"running, momentum {m:g}": shadow.with_momentum(m) for m in MOMENTA}
-    adapted, momenta = shadow.adapted()
-    print(f"\nmomenta that predict the next batch best, layer by layer: {' '.join(f'{m:g}' for m in momenta)}")
-    nets["running, momentum that adapts"] = adapted
-    nets |= {f"{n} batches": run.fresh(n) for n in BATCHES}
-    nets["all batches"] = run.fresh(None)
-    nets["40 batches without augmentation"] = run.fresh(40, run.plain)
-    nets["40 batches, layer by layer"] = layer_by_layer(run, 40)
-    for steps in AVERAGED:
-        net = nets[f"40 batches, means of {steps} steps averaged"] = shadow.averaged(steps)
-        update_bn(run.second, net, 40)
-    rows = [[name, f"{run.error(run.test, net):.1f}", f"{run.error(run.seen, net):.1f}"] for name, net in nets.items()]
+    rows = []
+    for name, net in networks(run, shadow):
+        rows.append([name, f"{run.error(run.test, net):.1f}", f"{run.error(run.seen, net):.1f}"])
     print("\n" + table(("statistics", "test error", "error on training images"), rows), flush=True)
+
+
+def networks(run: Run, shadow: Shadow) -> Iterator[tuple[str, Sequential]]:
+    """The trained network with statistics from many places, one at a time: each keeps the memory of its passes."""
+    yield "running, momentum 0.9", run.net
+    for momentum in MOMENTA:
+        yield f"running, momentum {momentum:g}", shadow.with_momentum(momentum)
+    net, momenta = shadow.adapted()
+    print(f"\nmomenta that predict the next batch best, layer by layer: {' '.join(f'{m:g}' for m in momenta)}")
+    yield "running, momentum that adapts", net
+    for batches in BATCHES:
+        yield f"{batches} batches", run.fresh(batches)
+    yield "all batches", run.fresh(None)
+    yield "40 batches without augmentation", run.fresh(40, run.plain)
+    yield "40 batches, layer by layer", layer_by_layer(run, 40)
+    for steps in AVERAGED:
+        net = shadow.averaged(steps)
+        update_bn(run.second, net, 40)
+        yield f"40 batches, means of {steps} steps averaged", net
 
 
 def causes(args: argparse.Namespace, train: ImageDataset, test: ImageDataset) -> None:
