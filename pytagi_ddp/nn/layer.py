@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import numpy as np
 
@@ -62,7 +63,7 @@ class BaseLayer(LayerView, ABC):
         self._buffers: dict[str, Array] = {}
         self._memory: BlockMemory | None = None  # where activations lie instead, see `set_workspace`
         self._input = NO_STATE  # what the backward pass needs of the last forward pass
-        self._owner: Sequential | None = None
+        self._network: ref[Sequential] | None = None  # weak, so that a network's memory is free when it is dropped
         # State that is not learned, see `state_tensors`.
         self.state: dict[str, Array] = {}
         self._saved_state: dict[str, np.ndarray] | None = None  # on the way to another device, or in a copy
@@ -117,17 +118,17 @@ class BaseLayer(LayerView, ABC):
         Raises:
             ValueError: it belongs to another network, or stands twice in this one.
         """
-        if self._owner is not None:
+        if self._network is not None:
             raise ValueError(
                 f"{self.get_layer_info()} is already part of a network; a layer belongs to one Sequential "
                 "(use copy.deepcopy for a second one)"
             )
-        self._owner = owner
+        self._network = ref(owner)
 
     def release(self, owner: Sequential) -> None:
         """Takes back `claim`: the construction of `owner` failed, and another network may have the layer."""
         if self._owner is owner:
-            self._owner = None
+            self._network = None
 
     def attach(self, kernels: Kernels) -> None:
         """Picks the kernels; buffers of another device are dropped."""
@@ -277,6 +278,6 @@ class BaseLayer(LayerView, ABC):
         state["_saved_state"] = self._state_on_host()
         for name in ("kernels", "shared_sums"):
             state.pop(name, None)
-        state.update(_buffers={}, _memory=None, _input=NO_STATE, _owner=None, state={})
+        state.update(_buffers={}, _memory=None, _input=NO_STATE, _network=None, state={})
         state.update(pool_at_step=False, reduce_sums=None, on_moments=None)  # a copy belongs to no DDPSequential
         return state

@@ -7,6 +7,7 @@ or raises an AttributeError that tells how to get there.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import ref
 
 from pytagi_ddp.nn.data_struct import BaseHiddenStates
 
@@ -39,7 +40,12 @@ class LayerView:
     bias: bool
     gain_weight: float
     gain_bias: float
-    _owner: Sequential | None
+    _network: ref[Sequential] | None
+
+    @property
+    def _owner(self) -> Sequential | None:
+        """The network that the layer is a part of, if that is still in use."""
+        return None if self._network is None else self._network()
 
     @property
     def input_size(self) -> int:
