@@ -14,7 +14,7 @@ from pytagi_ddp.files import atomic_write, file_size, read_file
 MANIFEST = "manifest.json"
 FORMAT = "pytagi_ddp checkpoints 1"
 NAME = "step-{:010d}-{}.safetensors"  # step, and the beginning of the checksum: no other content has this name
-PATTERN = re.compile(r"step-[0-9]{10,}-[0-9a-f]{8}\.safetensors")  # what NAME gives: a name, never a path
+PATTERN = re.compile(r"step-[0-9]{10,19}-[0-9a-f]{8}\.safetensors")  # what NAME gives: a short name, never a path
 MAX_BYTES = 16 << 20  # of a manifest, 60,000 checkpoints; parsing takes 20 times as much memory
 
 

@@ -9,6 +9,9 @@ KEPT = [
         b'{"file":"../victim","bytes":1,"sha256":"0","epoch":0,"batch":0,"step":0,"world_size":1}',
         b'{"file":"victim","bytes":1,"sha256":"0","epoch":0,"batch":0,"step":0,"world_size":1}',
         b'{"file":1,"bytes":1,"sha256":"0","epoch":0,"batch":0,"step":0,"world_size":1}',
+        # Longer than a name can be: it could not be removed, and no checkpoint could be written any more.
+        b'{"file":"step-%s-00000000.safetensors","bytes":1,"sha256":"0","epoch":0,"batch":0,"step":0,"world_size":1}'
+        % (b"0" * 300),
     )
 ]
 KEPT += [
