@@ -10,7 +10,7 @@ the columns.
 from pytagi_ddp.kernels.cpu._blas cimport (Grid, Product, best_grid, copy_rows, cut, fill_rows, lines, panel_width,
                                              times_jacobian)
 from pytagi_ddp.kernels.cpu._conv2d_product cimport Factors, Finish, add_block, squares, winograd_tile
-from pytagi_ddp.kernels.cpu._patches cimport ROWS, Patches, chunk_of, positions_of
+from pytagi_ddp.kernels.cpu._patches cimport ROWS, Patches, chunk_of, positions_of, rows_of
 from pytagi_ddp.kernels.cpu._winograd cimport winograd, winograd_size
 
 
@@ -47,8 +47,8 @@ cdef void output_tile(Product multiply_var, const Patches* image, const Factors*
         if f.w_var:
             pack_outputs(f.w_var, s, block, C, taps, o0, o1, c, c1)
         squares(f, w, s, w2s, <long>width * columns)
-        for n from n0 <= n < n1 by ROWS:
-            rows = min(ROWS, n1 - n)
+        for n from n0 <= n < n1 by rows_of(columns):
+            rows = min(rows_of(columns), n1 - n)
             at = n * O + o0
             if c == 0:
                 fill_rows(out_mu + at, O, finish.start_mu + o0 if finish.start_mu else NULL, rows, width)

@@ -12,7 +12,7 @@ from libc.string cimport memcpy
 from pytagi_ddp.kernels.cpu._blas cimport (Grid, Product, best_grid, cut, fill_rows, panel_width, product,
                                              square, times_jacobian)
 from pytagi_ddp.kernels.cpu._conv2d_product cimport Factors, Finish, add_block, squares, winograd_tile
-from pytagi_ddp.kernels.cpu._patches cimport COLUMNS, ROWS, Patches, chunk_of, positions_of, scatter
+from pytagi_ddp.kernels.cpu._patches cimport MOST_COLUMNS, ROWS, Patches, chunk_of, positions_of, rows_of, scatter
 from pytagi_ddp.kernels.cpu._winograd cimport winograd, winograd_size
 
 
@@ -31,7 +31,7 @@ cdef bint scatters(const Patches* image, int O, int tiles) noexcept nogil:
 cdef size_t state_size(const Patches* image, int O, int tiles) noexcept nogil:
     """Scratch of one thread."""
     cdef int s = image.stride, taps = image.kernel_height * image.kernel_width, C = image.channels
-    cdef size_t columns = max(COLUMNS, 16 * taps)
+    cdef size_t columns = max(MOST_COLUMNS, 16 * taps)
     if winograd(image, O):
         return winograd_size(O, C)
     if scatters(image, O, tiles):
@@ -74,7 +74,7 @@ cdef void state_phase(Product multiply_var, Patches p, const Patches* image, con
     cdef long n1 = cut(positions_of(&p), tile // grid.column_parts + 1, grid.row_parts)
     cdef int c0 = cut(C, tile % grid.column_parts, grid.column_parts)
     cdef int c1 = cut(C, tile % grid.column_parts + 1, grid.column_parts)
-    cdef int width = c1 - c0, stride = C, o, o1, rows
+    cdef int width = c1 - c0, stride = C, o, o1, rows, columns
     cdef long size = <long>taps * chunk * width
     cdef float* w = block + <long>ROWS * taps * chunk
     cdef float* w2s = w + size
@@ -91,9 +91,10 @@ cdef void state_phase(Product multiply_var, Patches p, const Patches* image, con
         pack_channels(f.w, w, image, &p, y, x, o, o1, c0, c1)
         if f.w_var:
             pack_channels(f.w_var, s, image, &p, y, x, o, o1, c0, c1)
-        squares(f, w, s, w2s, <long>(o1 - o) * taps * width)
-        for n from n0 <= n < n1 by ROWS:
-            rows = min(ROWS, n1 - n)
+        columns = (o1 - o) * taps
+        squares(f, w, s, w2s, <long>columns * width)
+        for n from n0 <= n < n1 by rows_of(columns):
+            rows = min(rows_of(columns), n1 - n)
             at = (n - n0) * stride
             if o == 0 and (start or taps == 0):  # without taps, the kernel steps over these pixels
                 fill_rows(mean + at, stride, finish.start_mu + c0 if start else NULL, rows, width)
@@ -161,8 +162,8 @@ cdef void state_scattered(Product multiply_var, const Patches* image, const Fact
         if f.w_var:
             pack_taps(f.w_var, s, O, C, taps, c, c1)
         squares(f, w, s, w2s, <long>O * columns)
-        for n from b0 * area <= n < b1 * area by ROWS:
-            rows = min(ROWS, b1 * area - n)
+        for n from b0 * area <= n < b1 * area by rows_of(columns):
+            rows = min(rows_of(columns), b1 * area - n)
             product(False, False, rows, columns, O, f.x + n * O, O, w, columns, 0, block, columns)
             p.x = in_mu
             scatter(&p, n, rows, c, c1, block)

@@ -8,7 +8,7 @@ adjoint, so there the deltas are in the image and the units at the outputs: g = 
 from libc.string cimport memcpy, memset
 
 from pytagi_ddp.kernels.cpu._blas cimport Product, add, cut, packed, panel_width, product, square, sum_rows
-from pytagi_ddp.kernels.cpu._patches cimport ROWS, Patches, chunk_of, gather, positions_of
+from pytagi_ddp.kernels.cpu._patches cimport ROWS, Patches, chunk_of, gather, positions_of, rows_of
 from pytagi_ddp.kernels.cpu._winograd cimport tiles_of, winograd
 from pytagi_ddp.kernels.cpu._winograd_weight cimport add_tiles, restore_sums, winograd_chunk, winograd_weight_size
 
@@ -100,8 +100,8 @@ cdef void add_patches(Product multiply_var, const Patches* patches, const Terms*
     cdef int columns = (c1 - c0) * p.kernel_height * p.kernel_width, rows
     cdef float* panel = block + <long>ROWS * columns
     cdef long n
-    for n from n0 <= n < n1 by ROWS:
-        rows = min(ROWS, n1 - n)
+    for n from n0 <= n < n1 by rows_of(columns):
+        rows = min(rows_of(columns), n1 - n)
         p.x = <float*>terms.image
         gather(&p, n, rows, c0, c1, block)
         add_outer(product, terms.out + n * O, False, O, block, rows, columns, n > n0, g, panel)

@@ -1,6 +1,7 @@
 cdef enum:
-    ROWS = 192  # positions per block of patches
-    COLUMNS = 576  # patch elements per block: with ROWS, 440 KB that stay in the second-level cache
+    ROWS = 192  # positions per block of patches; half of them where it has more columns than
+    COLUMNS = 576  # patch elements: with ROWS, 440 KB that stay in the second-level cache
+    MOST_COLUMNS = 1152
 
 
 cdef struct Patches:
@@ -13,5 +14,6 @@ cdef struct Patches:
 
 cdef long positions_of(const Patches* p) noexcept nogil
 cdef int chunk_of(int channels, int taps) noexcept nogil
+cdef int rows_of(int columns) noexcept nogil
 cdef void gather(const Patches* p, long first, int rows, int c0, int c1, float* block) noexcept nogil
 cdef void scatter(const Patches* p, long first, int rows, int c0, int c1, float* block) noexcept nogil

@@ -11,8 +11,15 @@ cdef long positions_of(const Patches* p) noexcept nogil:
 
 
 cdef int chunk_of(int channels, int taps) noexcept nogil:
-    """Channels whose taps, all of them, make one block."""
+    """Channels whose taps, all of them, make one block: all channels where that can be, as they are copied in one run."""
+    if channels * <long>taps <= MOST_COLUMNS:
+        return channels
     return even(channels, max(16, COLUMNS // max(taps, 1) // 16 * 16))
+
+
+cdef int rows_of(int columns) noexcept nogil:
+    """Positions per block."""
+    return ROWS if columns <= COLUMNS else ROWS // 2
 
 
 cdef void gather(const Patches* p, long first, int rows, int c0, int c1, float* block) noexcept nogil:
