@@ -113,7 +113,7 @@ class Linear(BaseLayer):
         return {"input_size": self.input_size, "output_size": self.output_size, "bias": self.bias}
 
     def get_layer_info(self) -> str:
-        return f"Linear({self.input_size},{self.output_size})"
+        return f"{self.name}({self.input_size},{self.output_size})"
 
 
 refuse_assignment(Linear, ("input_size", "output_size"), "make a new layer, and a new network")
