@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -273,6 +274,30 @@ def test_a_program_of_pytagi_runs_as_it_is(tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["seven", "__main__", "pytagi_ddp"]
     assert done.stderr.count("UserWarning") == 1 and "instead of NCCL" in done.stderr
+
+
+def test_a_module_of_a_package_runs_as_it_is(tmp_path):
+    """pytagi's examples import each other by the name of their folder, from where they are started."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    (folder / "data_loader.py").write_text("from pytagi import Normalizer")
+    lines = (
+        "import sys",
+        "from programs.data_loader import Normalizer",
+        "print(__name__, Normalizer.__module__, sys.argv)",
+    )
+    (folder / "program.py").write_text("\n".join(lines))
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-m", "pytagi_ddp.as_pytagi", "-m", "programs.program", "7"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": root},
+        cwd=tmp_path,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == f"__main__ pytagi_ddp.tagi_utils ['{folder / 'program.py'}', '7']"
 
 
 def test_usage_of_as_pytagi():
