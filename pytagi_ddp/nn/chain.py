@@ -84,11 +84,12 @@ class Chain:
     def _at_every_step(self, shape: Shape) -> Shape:
         features: int | None = shape.size
         for layer in self.layers if shape == Shape(shape.size) else ():
-            needed = layer.default_input_shape()
-            if needed and needed.sequence and needed.features == features:
+            if features is None:
+                break
+            needed = layer.default_input_shape() if getattr(layer, "seq_len", 1) > 1 else None
+            if needed and needed.features == features:
                 return Shape.of_sequence(needed.steps, shape.size)
-            if features is not None:
-                features = layer.features_by_step(features)
+            features = layer.features_by_step(features)
         return shape
 
     def build(
