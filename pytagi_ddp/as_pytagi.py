@@ -1,5 +1,7 @@
 """Programs written for pytagi, as they are: `python -m pytagi_ddp.as_pytagi PROGRAM.py ARGUMENTS ...`.
 
+Modules too, as by `python -m`: `python -m pytagi_ddp.as_pytagi -m examples.classification ARGUMENTS ...`, `-m pytest`.
+
 `import pytagi` then gives this library, and so do its modules (`pytagi.nn`, `pytagi.nn.linear`, `pytagi.metric`, ...).
 In a program or notebook of your own, `import pytagi_ddp.as_pytagi` before the first `import pytagi` does the same.
 """
@@ -31,9 +33,14 @@ def install() -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Runs a program, with its arguments, as `python PROGRAM.py` would."""
-    if not argv:
-        raise SystemExit("usage: python -m pytagi_ddp.as_pytagi PROGRAM.py ARGUMENTS ...")
+    """Runs a program, with its arguments, as `python PROGRAM.py` or `python -m MODULE` would."""
+    if not argv or list(argv) == ["-m"]:
+        raise SystemExit("usage: python -m pytagi_ddp.as_pytagi PROGRAM.py ARGUMENTS ..., or -m MODULE ARGUMENTS ...")
+    if argv[0] == "-m":
+        sys.argv = list(argv[1:])
+        sys.path[0] = str(Path.cwd())
+        runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
+        return
     sys.argv = list(argv)
     sys.path[0] = str(Path(argv[0]).resolve().parent)
     runpy.run_path(argv[0], run_name="__main__")

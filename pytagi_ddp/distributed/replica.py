@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.persistence import StateDict
+from pytagi_ddp.nn.recurrent_network import States
 from pytagi_ddp.nn.sequential import Sequential
 
 
@@ -40,6 +44,23 @@ class Replica:
     def state_dict(self) -> StateDict:
         """Parameters and running statistics; equal on every rank, but between merges."""
         return self.model.state_dict()
+
+    def get_lstm_states(self, time_step: int = -1) -> States:
+        """`Sequential.get_lstm_states` of this rank: each has its own memory."""
+        return self.model.get_lstm_states(time_step)
+
+    def set_lstm_states(self, states: Mapping[int, Any]) -> None:
+        self.model.set_lstm_states(states)
+
+    def reset_lstm_states(self) -> None:
+        self.model.reset_lstm_states()
+
+    def smoother(self) -> tuple[np.ndarray, np.ndarray]:
+        """`Sequential.smoother` of the time steps that this rank has seen, by the weights that all ranks share."""
+        return self.model.smoother()
+
+    def get_outputs_smoother(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.model.get_outputs_smoother()
 
     @property
     def output_z_buffer(self) -> BaseHiddenStates:

@@ -33,6 +33,9 @@ class Activation(BaseLayer):
         super().__init__()
         self.in_place = False  # set by the chain where nobody else reads the layer before
 
+    def features_by_step(self, features: int) -> int | None:
+        return features
+
     def forward(self, state: State) -> State:
         batch, size = state.mu.shape
         x = self._with_variance(state)

@@ -49,7 +49,8 @@ class MultiheadAttention(BaseLayer):
         num_kv_heads: heads of keys and values, each for H / num_kv_heads heads of queries; None: H.
         bias: with biases or without.
         gain_weight, gain_bias, init_method: of the prior, as of `Linear`; drawn for q, k, v and `out_proj` in turn.
-        seq_len: time steps of the input if this is the first layer; else they follow from the layer before.
+        seq_len: time steps of the input if this is the first layer, or behind layers that take every time step by
+            itself; else they follow from the layer before.
         causal: whether a step sees only itself and earlier ones.
         use_rope: whether q and k are turned by angles that grow with the time step t (rotary positions): pairs
             (2d, 2d + 1) by t rope_theta^(-2d/D). Only this tells the order of steps. Needs an even D.

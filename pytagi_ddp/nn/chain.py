@@ -70,12 +70,27 @@ class Chain:
         self._hooks: LeafHooks | None = None  # of the network, while it has any
 
     def default_input_shape(self) -> Shape | None:
-        """What the first layer that states its input needs; only layers that keep the shape may stand before it."""
+        """What the first layer that states its input needs; only layers that keep the shape may stand before it.
+
+        It is that of every time step if a layer that states how many there are stands behind layers that take each by
+        itself.
+        """
         for layer in self.layers:
             shape = layer.default_input_shape()
             if shape is not None or not isinstance(layer, Activation):
-                return shape
+                return shape and self._at_every_step(shape)
         return None
+
+    def _at_every_step(self, shape: Shape) -> Shape:
+        features: int | None = shape.size
+        for layer in self.layers if shape == Shape(shape.size) else ():
+            if features is None:
+                break
+            needed = layer.default_input_shape() if getattr(layer, "seq_len", 1) > 1 else None
+            if needed and needed.features == features:
+                return Shape.of_sequence(needed.steps, shape.size)
+            features = layer.features_by_step(features)
+        return shape
 
     def build(
         self,

@@ -29,7 +29,7 @@ class Embedding(BaseLayer):
     Args:
         num_embeddings: categories, at most 2^24.
         embedding_dim: features of each.
-        input_size: categories per sample.
+        input_size: categories per sample; 0: one.
         scale: prior standard deviation of the entries, and spread of their means.
         padding_idx: this input, a category or -1, gives mean and variance 0 and learns nothing. Without one, -1 (the
             default) may still be given for positions that are empty.
@@ -56,7 +56,7 @@ class Embedding(BaseLayer):
         super().__init__()
         if not 1 <= num_embeddings <= LARGEST or embedding_dim < 1 or input_size < 0:
             raise ValueError(
-                f"Embedding needs 1 to {LARGEST} num_embeddings, embedding_dim >= 1 and input_size >= 1, got "
+                f"Embedding needs 1 to {LARGEST} num_embeddings, embedding_dim >= 1 and input_size >= 0, got "
                 f"{num_embeddings}, {embedding_dim}, {input_size}"
             )
         if not (scale > 0 and math.isfinite(scale)):
@@ -76,9 +76,7 @@ class Embedding(BaseLayer):
         self._set_prior(prior, (self.num_embeddings, self.embedding_dim))
 
     def default_input_shape(self) -> Shape:
-        if not self.in_shape.size:
-            raise ValueError("Embedding as first layer needs input_size, the number of categories per sample")
-        return self.in_shape
+        return Shape(self.in_shape.size or 1)
 
     def input_shape(self, shape: Shape) -> Shape:
         if self.in_shape.size and shape != self.in_shape:

@@ -120,7 +120,14 @@ def check_gains(*gains: float) -> None:
 
 
 def gaussian_prior(
-    n_weights: int, n_biases: int, fan_in: int, fan_out: int, gain_w: float, gain_b: float, method: str
+    n_weights: int,
+    n_biases: int,
+    fan_in: int,
+    fan_out: int,
+    gain_w: float,
+    gain_b: float,
+    method: str,
+    parts: int = 1,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Draw the prior of a layer's weights and then of its biases.
 
@@ -135,6 +142,8 @@ def gaussian_prior(
         gain_w: Factor on the standard deviation of the weights' prior (not on the drawn means).
         gain_b: The same for the biases.
         method: "He" or "Xavier", capitalised or not.
+        parts: Equal parts (gates) of the weights, and of the biases, that are drawn one by one; see `normal` for what
+            that means where a part has an odd number of values.
 
     Returns:
         (mu_w, var_w, mu_b, var_b): float32 arrays of `n_weights`, `n_weights`, `n_biases`, `n_biases` values;
@@ -145,6 +154,6 @@ def gaussian_prior(
     """
     check_gains(gain_w, gain_b)
     scale = fan_scale(fan_in, fan_out, method)
-    mu_w, mu_b = normal(n_weights, scale), normal(n_biases, scale)
+    mu_w, mu_b = (np.concatenate([normal(n // parts, scale) for _ in range(parts)]) for n in (n_weights, n_biases))
     var_w, var_b = ((np.float32(gain) * scale) ** 2 for gain in (gain_w, gain_b))
     return mu_w, np.full_like(mu_w, var_w), mu_b, np.full_like(mu_b, var_b)

@@ -77,6 +77,10 @@ class BaseLayer(LayerView, ABC):
         """The input of the layer as first one of a network; None if it takes what comes."""
         return None
 
+    def features_by_step(self, features: int) -> int | None:
+        """Features that it makes of so many if it takes every time step of a sequence by itself, else None."""
+        return None
+
     def input_shape(self, shape: Shape) -> Shape:
         """The input of the layer after one that gives `shape`: read as an image, or in another order of memory.
 

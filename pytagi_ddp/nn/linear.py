@@ -86,6 +86,9 @@ class Linear(BaseLayer):
     def default_input_shape(self) -> Shape:
         return Shape(self.input_size)
 
+    def features_by_step(self, features: int) -> int | None:
+        return self.output_size if features == self.input_size else None
+
     def input_shape(self, shape: Shape) -> Shape:
         if self.input_size not in (shape.size, shape.features):
             raise ValueError(f"{self.get_layer_info()} needs {self.input_size} inputs, the layer before gives {shape}")
@@ -113,7 +116,7 @@ class Linear(BaseLayer):
         return {"input_size": self.input_size, "output_size": self.output_size, "bias": self.bias}
 
     def get_layer_info(self) -> str:
-        return f"Linear({self.input_size},{self.output_size})"
+        return f"{self.name}({self.input_size},{self.output_size})"
 
 
 refuse_assignment(Linear, ("input_size", "output_size"), "make a new layer, and a new network")

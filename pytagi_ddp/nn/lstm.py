@@ -116,6 +116,7 @@ class LSTM(BaseLayer):
             self.gain_weight,
             self.gain_bias,
             self.init_method,
+            GATES,
         )
         self._set_prior(prior, (GATES * outputs, inputs + outputs))
 

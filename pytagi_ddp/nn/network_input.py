@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from pytagi_ddp.kernels.protocol import ArrayFunctions
 from pytagi_ddp.nn.data_struct import BaseHiddenStates
 from pytagi_ddp.nn.state import Array, State
-from pytagi_ddp.nn.validate import check_finite, check_variances, flat_float32
+from pytagi_ddp.nn.validate import check_finite, flat_float32, round_up_variances
 
 MISSING = ("error", "standard normal", "pass")
 
@@ -47,7 +47,7 @@ class NetworkInput:
             check_finite(mu, "mu_x")
         if var is not None:
             check_finite(var, "var_x")
-            check_variances(var, "var_x")
+            var = round_up_variances(var, "var_x")
         self._check(mu)
         shape = (mu.size // self._size, self._size)
         state = self._kept(shape[0], var is not None)

@@ -50,6 +50,9 @@ class Norm(BaseLayer):
         of_steps = self.in_shape.features == self.num_features
         return self.in_shape.steps if of_steps else 1
 
+    def features_by_step(self, features: int) -> int | None:
+        return features if features == self.num_features else None
+
     def _init_affine(self, gain_weight: float, gain_bias: float) -> None:
         """Prior: weights N(1, gain^2/n), biases N(0, gain^2/n)."""
         check_gains(gain_weight, gain_bias)

@@ -8,7 +8,7 @@ import json
 import re
 import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -89,6 +89,8 @@ def _checked(model: "NetworkParameters", values: dict) -> list[tuple]:
     Raises:
         KeyError, ValueError, TypeError: what the network cannot take; names the entry.
     """
+    if not isinstance(values, Mapping):
+        raise TypeError(f"a state dict is a dictionary of arrays by layer, got {type(values).__name__}")
     if strange := [key for key in values if not isinstance(key, str)]:
         raise TypeError(f"the keys of a state dict are texts such as 'Linear.0', got {strange[0]!r:.50}")
     given = {re.sub(r"^(\w+?)Cuda(?=\.)", r"\1", key): value for key, value in values.items()}

@@ -75,7 +75,8 @@ class RecurrentNetwork(NetworkParameters):
 
         Steps are those with one sample of one time step. The states of each `SLSTM` are smoothed from last to first
         (`get_lstm_states` gives them); the `SLinear` behind the last one makes outputs of its smoothed h. The memory is
-        0 afterwards, and the next record begins.
+        0 afterwards, and the next record begins. Without a step since the last call, the states are those of that call,
+        and the outputs what `SLinear` makes of them by its weights of now.
 
         Returns:
             (mu, var): means and variances of the outputs, flat, time step by time step; those of h without an
@@ -88,17 +89,20 @@ class RecurrentNetwork(NetworkParameters):
         """
         leaves = self.arena.leaves
         layers = [leaf for leaf in leaves if isinstance(leaf, SLSTM)]
-        if not layers or not layers[-1].recorded:
+        for layer in layers:
+            if layer.recorded:
+                layer.smooth()
+        smoothed = layers[-1].smoothed if layers else None
+        if smoothed is None:
             raise RuntimeError(
                 "smoother() needs SLSTM layers, and training steps with one sample of one time step behind it"
             )
         last = layers[-1]
-        steps = last.recorded
+        steps = len(smoothed[0])
         total = max(steps, self.num_samples or 0)
-        smoothed = [layer.smooth() for layer in layers][-1]
         array = self.kernels.array
         h = State(*(array.zeros((total, last.output_size)) for _ in range(2)))
-        for source, target in zip(smoothed, h[:2], strict=True):
+        for source, target in zip(smoothed[:2], h[:2], strict=True):
             array.copy(source, target[:steps])
         behind = leaves[leaves.index(last) + 1 :]
         linear = next((leaf for leaf in behind if isinstance(leaf, SLinear)), None)

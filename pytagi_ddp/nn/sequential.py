@@ -176,14 +176,15 @@ class Sequential(RecurrentNetwork):
         Args:
             mu_x: batch x inputs values of any real dtype, shape and strides (images as NCHW, sequences as batch, time
                 steps, features); or the `output_z_buffer` of another network.
-            var_x: variances of the inputs, as many; None for a deterministic input.
+            var_x: variances of the inputs, as many; None for a deterministic input. What a program's rounding has left
+                just below 0 counts as 0.
 
         Returns:
             (mu, var): means and variances of the outputs, flat float32, sample by sample; fresh arrays. From a GPU
             they arrive while the program goes on; whoever reads them waits for them.
 
         Raises:
-            ValueError: sizes that do not fit, or values that are not finite.
+            ValueError: sizes that do not fit, values that are not finite, or negative variances.
         """
         moments = self._express.forward(self, self._passes, mu_x, var_x, self.training)
         if moments is not None:

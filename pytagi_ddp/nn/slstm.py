@@ -77,8 +77,8 @@ class SLSTM(LSTM):
             self._record = Record(tuple(new[:4]), tuple(new[4:8]), *new[8:])
         return self._record
 
-    def smooth(self) -> tuple:
-        """Smooths the record, and begins another; returns (mu_h, var_h) of all time steps on the device."""
+    def smooth(self) -> None:
+        """Smooths the record, and begins another; `smoothed` holds what it found."""
         n = self.recorded
         record = Record(
             tuple(a[:n] for a in self._record.prior),
@@ -89,7 +89,6 @@ class SLSTM(LSTM):
         self.kernels.recurrent.smooth(record)
         mu_h, var_h, mu_c, var_c = (self.kernels.array.to_host(a) for a in record.posterior)
         self.smoothed, self.recorded = (mu_h, var_h, mu_c, var_c), 0
-        return record.posterior[:2]
 
     def get_smoothed(self, time_step: int) -> Memory:
         """(mu_h, var_h, mu_c, var_c) that the last smoother found for a time step.

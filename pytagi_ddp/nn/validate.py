@@ -42,6 +42,19 @@ def check_variances(values: np.ndarray, what: str) -> None:
         raise ValueError(f"{what} holds variances and must not be negative, the smallest is {values.min()}")
 
 
+def round_up_variances(values: np.ndarray, what: str) -> np.ndarray:
+    """The (finite) `values`, of which those that only rounding has made negative are 0.
+
+    Raises:
+        ValueError: one is below -eps, the float32 one, times the largest of them or 1.
+    """
+    smallest = values.min(initial=0)
+    if -np.finfo(np.float32).eps * max(1, values.max(initial=0)) <= smallest < 0:
+        return np.maximum(values, 0)
+    check_variances(values, what)
+    return values
+
+
 def check_integers(layer: str, **values: Any) -> None:
     """Raises TypeError if one of `values`, arguments of a `layer`, is no integer."""
     for name, value in values.items():

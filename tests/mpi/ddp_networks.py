@@ -35,6 +35,7 @@ WITHOUT_BATCH_NORM = {
     "MultiheadAttention": lambda: nn.Sequential(nn.MultiheadAttention(4, 2, seq_len=3), nn.Linear(4, 2)),
     "RMSNorm": lambda: nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.RMSNorm([12]), nn.Linear(12, 4)),
     "LSTM": lambda: nn.Sequential(nn.LSTM(2, 5, False, 4), nn.LSTM(5, 4, True, 4), nn.Linear(4, 4)),
+    "SLSTM": lambda: nn.Sequential(nn.SLSTM(2, 5, False, 4), nn.SLSTM(5, 4, True, 4), nn.SLinear(4, 4)),
     "each time step": lambda: nn.Sequential(nn.LSTM(2, 5, False, 3), nn.Linear(5, 4), nn.Tanh(), nn.Linear(12, 4)),
     "Conv2d": lambda: conv(features=108),
     "ConvTranspose2d": lambda: conv(nn.ConvTranspose2d(3, 2, 3, stride=2, padding_type=2), features=338),

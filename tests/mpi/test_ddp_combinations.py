@@ -276,3 +276,36 @@ def test_settings_of_layers_are_compared(results, name, words):
     for text in results:
         assert words in text
         assert bool(text) == (name != "none")
+
+
+def series_by_rank(comm):
+    manual_seed(4)
+    net = nn.Sequential(nn.SLSTM(2, 5), nn.SLSTM(5, 4), nn.SLinear(4, 1))
+    twin = copy.deepcopy(net)
+    ddp = DDPSequential(net, CONFIG, average=False)
+    for step in range(6):
+        x, y = batch(net, 1, 10 * comm.rank + step)
+        y[0, 0] = np.nan if step == 3 else y[0, 0]
+        backpropagate(ddp, x, y)
+        backpropagate(twin, x, y)
+        ddp.step()
+        twin.load_state_dict(ddp.state_dict())
+    equal, memory = same_everywhere(ddp), ddp.get_lstm_states()
+    memories = comm.all_gather_object(memory[1][0].tolist())
+    smoothed = ddp.smoother()
+    return {
+        "equal": equal,
+        "memories": len({tuple(values) for values in memories}),
+        "twin's": np.array_equal(smoothed, twin.smoother()) and np.array_equal(smoothed, ddp.get_outputs_smoother()),
+        "steps": smoothed[0].size,
+        "states": np.array_equal(ddp.get_lstm_states(2)[0], twin.get_lstm_states(2)[0]),
+        "cleared": not any(a.any() for state in ddp.get_lstm_states().values() for a in state),
+    }
+
+
+@on_ranks(series_by_rank, 1, 2)
+def test_every_rank_smooths_its_own_series(results):
+    """The parameters are those of all, memory and record those of a network that saw the rank's series alone."""
+    for result in results:
+        expected = {"equal": True, "memories": len(results), "twin's": True, "steps": 6, "states": True}
+        assert result == expected | {"cleared": True}

@@ -59,10 +59,16 @@ def test_arguments(arguments, words):
 
 
 def test_place_in_a_network():
-    with pytest.raises(ValueError, match="Embedding as first layer needs input_size"):
-        nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 1))
     with pytest.raises(ValueError, match="Embedding of 2 categories after a layer that gives 4: put it first"):
         nn.Sequential(nn.Linear(1, 4), nn.Embedding(5, 3, 2))
     net = nn.Sequential(nn.Embedding(5, 3, 2))
     assert (net.out_shape.sequence, net.layers[0].get_layer_info()) == ((2, 3), "Embedding(5->3)")
     assert (nn.Embedding(4, 2, 1, scale=0.5).var_w == 0.25).all()
+
+
+def test_without_a_size_a_sample_is_one_category():
+    """pytagi's own test gives so the categories of two sequences, flat."""
+    net = nn.Sequential(nn.Embedding(num_embeddings=10, embedding_dim=4, scale=1.0, padding_idx=0))
+    mu, var = (moments.reshape(2, 3, 4) for moments in net(np.float32([0, 1, 2, 0, 3, 4])))
+    np.testing.assert_array_equal(mu[:, 1:].reshape(4, 4), net.layers[0].mu_w.reshape(10, 4)[1:5])
+    assert not mu[:, 0].any() and not var[:, 0].any() and var[:, 1:].all()

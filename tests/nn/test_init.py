@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from pytagi_ddp.nn import init
+from pytagi_ddp.nn import LSTM, init
 
 
 def draw_one_by_one(words, n: int, scale: float) -> list[np.float32]:
@@ -58,6 +58,18 @@ def test_a_seed_gives_the_parameters_that_pytagi_gives(case):
         np.testing.assert_allclose(mine, np.float32(expected), rtol=5e-7)
     np.testing.assert_allclose(second[0], next_mu_w, rtol=5e-7)
     np.testing.assert_allclose(second[2], next_mu_b, rtol=5e-7)
+
+
+def test_gates_are_drawn_one_by_one():
+    """pytagi 0.2.1's values: each gate has an odd number of weights and of biases."""
+    init.manual_seed(42)
+    mu_w, var_w, mu_b, var_b = LSTM(2, 1, 1, True, 0.5, 2.0, "Xavier").parameters.views
+    first = [0.8640288, -0.36554885, 0.61492544, 1.1232789, 1.1442523, -0.13231713]
+    rest = [-0.044844724, -0.48630878, -0.2728666, -0.7427412, 0.21029206, 0.67725194]
+    np.testing.assert_allclose(mu_w, np.float32(first + rest), rtol=5e-7)
+    np.testing.assert_allclose(mu_b, np.float32([0.30822983, 0.6254762, -0.16088016, -0.26982632]), rtol=5e-7)
+    np.testing.assert_allclose([*var_w, *var_b], [0.125] * 12 + [2.0] * 4, rtol=5e-7)
+    np.testing.assert_allclose(init.normal(1, 1.0), 0.21937405, rtol=5e-7)
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 7, 100, 33_001])

@@ -50,7 +50,46 @@ def residual() -> nn.Sequential:
     )
 
 
-NETWORKS = {"dense": dense, "conv": conv, "residual": residual}
+def lstm() -> nn.Sequential:
+    """With every time step by itself, as in pytagi."""
+    return nn.Sequential(
+        nn.LSTM(2, 3, seq_len=4, recurrent=False),
+        nn.LSTM(3, 2, seq_len=4, bias=False, recurrent=False),
+        nn.Linear(8, 2),
+    )
+
+
+def slstm() -> nn.Sequential:
+    return nn.Sequential(nn.SLSTM(2, 3), nn.SLSTM(3, 4, bias=False), nn.SLinear(4, 1))
+
+
+def embedding() -> nn.Sequential:
+    return nn.Sequential(nn.Embedding(5, 3, input_size=2, scale=0.5, padding_idx=4), nn.Linear(6, 2))
+
+
+def convtranspose() -> nn.Sequential:
+    strided = {"kernel_size": 3, "stride": 2, "padding": 1, "padding_type": 2}
+    return nn.Sequential(
+        nn.Linear(3, 8),
+        nn.ReLU(),
+        nn.ConvTranspose2d(2, 3, **strided, in_width=2, in_height=2),
+        nn.MixtureReLU(),
+        nn.BatchNorm2d(3),
+        nn.ConvTranspose2d(3, 2, 3, bias=False, padding=1),
+        nn.AvgPool2d(2, 2),
+        nn.Linear(8, 2),
+    )
+
+
+NETWORKS = {
+    "dense": dense,
+    "conv": conv,
+    "residual": residual,
+    "lstm": lstm,
+    "slstm": slstm,
+    "embedding": embedding,
+    "convtranspose": convtranspose,
+}
 
 
 @pytest.fixture(params=NETWORKS)
@@ -110,7 +149,7 @@ def test_a_loaded_network_trains_on(case):
     name, net, arrays = case
     net.load(FOLDER / f"{name}.bin")
     updater = nn.OutputUpdater(net.device)
-    y, noise = np.zeros(6), np.full(6, 0.1)
+    y, noise = np.zeros_like(arrays["out_mu"]), 0.1
     errors = []
     for _ in range(20):
         mu, _ = net(arrays["x"])

@@ -105,3 +105,25 @@ def test_sizes_that_do_not_fit(layer):
         nn.Sequential(Sequence(), layer())
     with pytest.raises(ValueError, match=r"EvenExp .* gives 4x3"):
         nn.Sequential(Sequence(), nn.Linear(FEATURES, 3), nn.EvenExp())
+
+
+@pytest.mark.parametrize("sequence", [lambda: nn.LSTM(8, 8, 4), lambda: nn.MultiheadAttention(8, 2, seq_len=4)])
+def test_layers_before_the_first_that_says_how_many_time_steps_there_are(sequence):
+    """They take each by itself, as behind a layer that gives a sequence; a flat one takes the sample as a whole."""
+    by_step = [lambda: nn.Linear(3, 5), nn.Tanh, lambda: nn.LayerNorm([5]), lambda: nn.Linear(5, 8)]
+    net = nn.Sequential(nn.ReLU(), *(layer() for layer in by_step), sequence(), nn.Linear(8, 2))
+    assert (net.in_shape.sequence, net.out_shape.sequence) == ((4, 3), (4, 2))
+    assert [layer.steps for layer in net.layers if isinstance(layer, nn.Linear)] == [4, 4, 4]
+    x = random_batch(net, 2)[0].reshape(2, 4, 3)
+    head, tail = nn.Sequential(*(layer() for layer in by_step)), nn.Sequential(sequence(), nn.Linear(8, 2))
+    for part, first in ((head, 1), (tail, 5)):
+        for mine, theirs in zip(part.layers, net.layers[first:], strict=False):
+            if mine.parameters:
+                mine.mu_w, mine.var_w, mine.mu_b, mine.var_b = theirs.parameters.views
+    np.testing.assert_allclose(net(x), tail(*head(np.maximum(x, 0))), rtol=2e-5, atol=1e-6)
+
+
+def test_layers_before_an_lstm_that_give_a_flat_sample_or_do_not_fit():
+    assert nn.Sequential(nn.Linear(3, 32), nn.LSTM(8, 8, 4)).in_shape == Shape(3)
+    with pytest.raises(ValueError, match=r"needs an input of 4x8 .* gives 7"):
+        nn.Sequential(nn.Linear(3, 7), nn.LSTM(8, 8, 4))

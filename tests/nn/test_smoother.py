@@ -85,6 +85,23 @@ def test_records_begin_anew_and_grow():
         np.testing.assert_array_equal(b[a.size :].reshape(30, 3), np.tile(getattr(net.layers[2], bias), (30, 1)))
 
 
+def test_smoothing_again_is_of_the_same_states_by_the_weights_of_now():
+    """As when a program goes back to its best weights, evaluates, and asks once more."""
+    net = several_outputs()
+    train(net, *[1] * 5)
+    first, states = net.smoother(), net.get_lstm_states(2)
+    net.eval()
+    net(np.ones(2))
+    np.testing.assert_array_equal(net.smoother(), first)
+    assert not any(a.any() for state in net.get_lstm_states().values() for a in state), "the memory is not 0"
+    net.layers[2].mu_b = net.layers[2].mu_b + 1
+    np.testing.assert_allclose(net.smoother()[0], first[0] + 1, rtol=1e-6)
+    np.testing.assert_array_equal(net.get_lstm_states(2)[1], states[1])
+    net.train()
+    train(net, *[1] * 2)
+    assert net.smoother()[0].size == 2 * 3
+
+
 def test_evaluation_and_predictions_are_not_recorded():
     net = several_outputs()
     train(net, 1, 1)

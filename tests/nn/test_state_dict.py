@@ -62,6 +62,7 @@ def test_bad_state_dicts_change_nothing(trained):
     ]
     cases = [
         (KeyError, r"it lacks Linear\.4", without),
+        (TypeError, "a state dict is a dictionary .* got NoneType", None),
         (TypeError, r"keys of a state dict are texts such as 'Linear\.0', got 4", {**state, 4: ()}),
         (TypeError, r"Linear\.4: expected 4 arrays \(mu_w, var_w, mu_b, var_b\), got int", {**state, "Linear.4": 4}),
         (ValueError, r"Linear\.4 mu_w must be an array of numbers", {**state, "Linear.4": ([0, [1]], [], [], [])}),
