@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from pytagi_ddp.kernels.formulas.bounds import at_least, at_most
 from pytagi_ddp.kernels.formulas.formula import formula
 from pytagi_ddp.kernels.formulas.normal import X_MAX, exp, normal_tail_pdf, sigmoid, tanh
 
@@ -24,8 +25,8 @@ SD_MIN = f(1e-18)  # keeps m/sd finite: a unit with zero variance takes the limi
 @formula
 def relu_moments(m, s):
     """max(0, z), linearised: (m, s, 1) where m > 0, else (0, 0, 0)."""
-    on = m > ZERO
-    return (m if on else ZERO), (s if on else ZERO), (ONE if on else ZERO)
+    off = m <= ZERO  # not so for NaN, which passes
+    return (ZERO if off else m), (ZERO if off else s), (ZERO if off else ONE)
 
 
 @formula
@@ -38,7 +39,7 @@ def leaky_relu_moments(m, s, negative_slope):
 @formula
 def elu_moments(m, s, alpha):
     """(m, s, 1) where m > 0, else (alpha (e^m - 1), J^2 s, J) with J = alpha e^m."""
-    below = min(m, ZERO)  # e^m of what is above could overflow
+    below = at_most(m, ZERO)  # e^m of what is above could overflow
     j = ONE if m > ZERO else alpha * exp(below)
     return (m if m > ZERO else alpha * math.expm1(below)), j * j * s, j
 
@@ -63,7 +64,7 @@ def tanh_moments(m, s):
 def softplus_moments(m, s):
     """(ln(1 + e^m), p^2 s, p) with p = sigmoid(m)."""
     p = sigmoid(m)
-    return max(m, ZERO) + math.log1p(exp(-abs(m))), p * p * s, p
+    return at_least(m, ZERO) + math.log1p(exp(-abs(m))), p * p * s, p
 
 
 @formula
@@ -80,11 +81,11 @@ def mixture_relu_moments(m, s):
     With b = |m|/sd and its mean excess g: mean max(m, 0) + sd g, variance s (Phi(m/sd) - g (b + g)). The usual form,
     (s + m^2) Phi + m sd phi - mean^2, is equal but loses the variance in float32 where m^2 is much larger.
     """
-    sd = max(math.sqrt(s), SD_MIN)
-    b = min(abs(m) / sd, X_MAX)
+    sd = at_least(math.sqrt(s), SD_MIN)
+    b = at_most(abs(m) / sd, X_MAX)
     tail, g = mean_excess(b)
     cdf = ONE - tail if m > ZERO else tail
-    return max(FLOOR, max(m, ZERO) + sd * g), max(FLOOR, s * (cdf - g * (b + g))), cdf
+    return at_least(at_least(m, ZERO) + sd * g, FLOOR), at_least(s * (cdf - g * (b + g)), FLOOR), cdf
 
 
 @formula
@@ -95,29 +96,30 @@ def clipped_moments(m, s):
     clip(m) + sd (g_a - g_b), variance s (J - a g_a - b g_b - (g_a - g_b)^2), plus 2 s b g_a above 1 and 2 s a g_b
     below -1.
     """
-    sd = max(math.sqrt(s), SD_MIN)
-    a = min(abs(m + ONE) / sd, X_MAX)
-    b = min(abs(m - ONE) / sd, X_MAX)
+    sd = at_least(math.sqrt(s), SD_MIN)
+    a = at_most(abs(m + ONE) / sd, X_MAX)
+    b = at_most(abs(m - ONE) / sd, X_MAX)
     tail_a, g_a = mean_excess(a)
     tail_b, g_b = mean_excess(b)
     inside = (ONE if abs(m) <= ONE else ZERO) - (tail_a if m >= -ONE else -tail_a) - (tail_b if m <= ONE else -tail_b)
     beyond = (b * g_a if m > ONE else ZERO) + (a * g_b if m < -ONE else ZERO)
     d = g_a - g_b
-    return min(max(m, -ONE), ONE) + sd * d, s * (inside - a * g_a - b * g_b - d * d + TWO * beyond), inside
+    var = s * (inside - a * g_a - b * g_b - d * d + TWO * beyond)
+    return at_most(at_least(m, -ONE), ONE) + sd * d, var, inside
 
 
 @formula
 def mixture_tanh_moments(m, s):
     """Hard tanh of a Gaussian."""
     mu, var, j = clipped_moments(m, s)
-    return mu, max(FLOOR, var), j
+    return mu, at_least(var, FLOOR), j
 
 
 @formula
 def mixture_sigmoid_moments(m, s):
     """Hard sigmoid of a Gaussian: (hard tanh + 1)/2."""
     mu, var, j = clipped_moments(m, s)
-    return mu * HALF + HALF, max(FLOOR, var * QUARTER), j * HALF
+    return mu * HALF + HALF, at_least(var * QUARTER, FLOOR), j * HALF
 
 
 @formula

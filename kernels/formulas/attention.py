@@ -12,6 +12,7 @@ part, which is what the activation `Remax` passes on, the deltas of scores point
 
 import numpy as np
 
+from pytagi_ddp.kernels.formulas.bounds import at_least
 from pytagi_ddp.kernels.formulas.formula import formula
 
 ONE, TWO, FLOOR = np.float32(1), np.float32(2), np.float32(1e-6)
@@ -20,7 +21,7 @@ ONE, TWO, FLOOR = np.float32(1), np.float32(2), np.float32(1e-6)
 @formula
 def share_mean(m, s, total, total_var):
     """A of a rectified score (m, s) in the total, not yet normalised."""
-    return max(FLOOR, m * m * (ONE + total_var / (total * total)) / (total * m + s))
+    return at_least(m * m * (ONE + total_var / (total * total)) / (total * m + s), FLOOR)
 
 
 @formula

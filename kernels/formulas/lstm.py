@@ -83,7 +83,7 @@ def posterior(m, s, k, dm, ds):
 @formula
 def smoother_gain(cov, prior_s):
     """Covariance of a state and the next one over the next one's prior variance; one that is not positive is 1e-5."""
-    return cov / (prior_s if prior_s > ZERO else VAR_FLOOR)
+    return cov / (VAR_FLOOR if prior_s <= ZERO else prior_s)
 
 
 @formula

@@ -5,6 +5,7 @@ libm calls (exp, erfc, tanh) stay scalar in compiled loops; these forms use + - 
 
 import numpy as np
 
+from pytagi_ddp.kernels.formulas.bounds import at_least, at_most
 from pytagi_ddp.kernels.formulas.formula import formula
 
 f = np.float32
@@ -38,7 +39,7 @@ T1, T2, T3, T4, T5 = (
 @formula
 def exp(x):
     """e^x within 2 ulp, x clamped to [-87, 88.3] so that the result is a normal float32."""
-    x = min(max(x, EXP_MIN), EXP_MAX)
+    x = at_most(at_least(x, EXP_MIN), EXP_MAX)
     n = np.int32(x * LOG2E + (HALF if x >= ZERO else -HALF))  # truncation: rounds to nearest
     nf = f(n)
     r = x - nf * LN2_HIGH - nf * LN2_LOW
@@ -72,7 +73,7 @@ def normal_tail_pdf(x):
 
     From x = 13 on, both stay as they are there (6e-39 and 8e-38).
     """
-    x = min(x, X_MAX)
+    x = at_most(x, X_MAX)
     z = x * RSQRT2
     e = exp(-HALF * x * x)
     zk = z + K

@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 
+from pytagi_ddp.kernels.formulas.bounds import at_least
 from pytagi_ddp.kernels.formulas.formula import formula
 
 ZERO, ONE = np.float32(0), np.float32(1)
@@ -60,7 +61,7 @@ def pooled_spread(n, total, square):
 def pooled_moments(shift, n, total, square):
     """(mean, variance) of pooled values; 0 for the variance of one value."""
     d, m2 = pooled_spread(n, total, square)
-    return shift + d, max(m2, ZERO) / max(n - ONE, ONE)
+    return shift + d, at_least(m2, ZERO) / at_least(n - ONE, ONE)
 
 
 @formula

@@ -8,6 +8,7 @@ import math
 import numpy as np
 
 from pytagi_ddp.kernels.formulas.activation import log_moments
+from pytagi_ddp.kernels.formulas.bounds import at_least, at_most
 from pytagi_ddp.kernels.formulas.formula import formula
 
 f = np.float32
@@ -24,7 +25,7 @@ def remax_mean(m, s, log_total, log_total_var, total):
     log_m, log_s = log_moments(m, s)
     k = math.log1p(s / (total * m))
     e_s = log_s + log_total_var - TWO * k
-    return max(FLOOR, math.exp(log_m - log_total + HALF * e_s)), e_s, math.expm1(log_s - k)
+    return at_least(math.exp(log_m - log_total + HALF * e_s), FLOOR), e_s, math.expm1(log_s - k)
 
 
 @formula
@@ -33,9 +34,9 @@ def remax_var_jcb(a, e_s, growth, m, c, z_var):
 
     An input without variance has Jacobian 0: there is nothing that a delta could change.
     """
-    var = max(ZERO, math.expm1(e_s)) * a * a  # e_s, a difference of log-variances, can come out below 0
+    var = at_least(math.expm1(e_s), ZERO) * a * a  # e_s, a difference of log-variances, can come out below 0
     cov = growth * a * m
-    return var, (min(math.sqrt(var) * math.sqrt(z_var), cov / c) / z_var if z_var > ZERO else ZERO)
+    return var, (ZERO if z_var <= ZERO else at_most(math.sqrt(var) * math.sqrt(z_var), cov / c) / z_var)
 
 
 @formula
@@ -47,4 +48,4 @@ def closed_form_softmax_moments(m, s, e, total, log_total, log_total_var):
     k = math.log1p(e * math.expm1(s) / total)
     log_s = s + log_total_var - TWO * k
     a = math.exp(m - log_total + HALF * log_s)
-    return a, max(ZERO, math.expm1(log_s) * a * a), (a * (s - k) / s if s > ZERO else a * (ONE - a))
+    return a, at_least(math.expm1(log_s) * a * a, ZERO), (a * (ONE - a) if s <= ZERO else a * (s - k) / s)

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 
+from pytagi_ddp.kernels.formulas.bounds import at_least, at_most
 from pytagi_ddp.kernels.formulas.formula import formula
 
 f = np.float32
@@ -70,8 +71,8 @@ def capped_step(m, s, g, h, cap):
     Both deltas, s g and s^2 h, are limited to +-sqrt(s)/cap; a variance that ends <= 0 becomes 1e-5.
     """
     bar = math.sqrt(s) / cap
-    dm = min(max(s * g, -bar), bar)
-    ds = min(max(min(s * s, LARGEST) * h, -bar), bar)  # nothing is learned with h = 0, however large s is
+    dm = at_most(at_least(s * g, -bar), bar)
+    ds = at_most(at_least(at_most(s * s, LARGEST) * h, -bar), bar)  # nothing is learned with h = 0, however large s is
     s = s + ds
     negative = s <= ZERO
     return m + dm, (VAR_FLOOR if negative else s), negative

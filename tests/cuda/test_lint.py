@@ -55,6 +55,12 @@ def float_literals(tree: ast.AST) -> list[int]:
     return found
 
 
+def bounds(tree: ast.AST) -> list[int]:
+    """Lines that call min or max."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return [call.lineno for call in calls if name_of(call.func) in ("min", "max")]
+
+
 def parse(path: Path) -> ast.AST:
     return ast.parse(path.read_text())
 
@@ -78,6 +84,12 @@ def test_no_float64_literals(path):
     assert float_literals(parse(path)) == []
 
 
+@pytest.mark.parametrize("path", [path for path in KERNELS if path.parent.name == "formulas"], ids=here)
+def test_formulas_carry_nan(path):
+    """`min` and `max` drop it on a GPU; `formulas.bounds` has what does not."""
+    assert bounds(parse(path)) == []
+
+
 def test_the_lints_see_what_they_look_for():
     source = """
 from numba import cuda
@@ -86,9 +98,11 @@ cupy = import_module("cupy.linalg")
 @kernel(floats, threads=32)
 def one(x):
     x[0] = 0.5 * np.float32(0.25) + math.pi
+    x[1] = max(x[0], 1)
 def host(x):
     return 0.5
 """
     tree = ast.parse(source)
     assert imported(tree) == ["numba.cuda", "cupy.cuda", "cupy.linalg"]
     assert float_literals(tree) == [7, 7]
+    assert bounds(tree) == [8]

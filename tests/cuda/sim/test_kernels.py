@@ -65,6 +65,31 @@ def test_activations(name):
     both("activation", "elementwise", [name, x, unwritten(State, 71, fields=3), *settings])
 
 
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_nan_passes_activations(name):
+    x = State(normal(40), uniform(40))
+    x.mu[3] = x.var[30] = NAN
+    x.mu[30] = 1  # ReLU gives 0, whatever the variance, below 0
+    settings = [0.3] * len(parameters_of(ELEMENTWISE[name]))
+    out = both("activation", "elementwise", [name, x, unwritten(State, 40, fields=3), *settings])[2]
+    assert np.isnan(out.mu[3]) and np.isnan(out.var[30])
+
+
+@pytest.mark.parametrize("name", ["softmax", "remax", "closed_form_softmax"])
+def test_nan_passes_classes(name):
+    for moment, place in ((0, 0), (0, 3), (1, 3)):
+        x = State(normal(3, 37), uniform(3, 37))
+        x[moment][1, place] = NAN
+        out = both("softmax", name, [x, unwritten(State, 3, 37, fields=3)], 2e-5)[1]
+        assert np.isnan(out[moment][1, place])
+
+
+def test_nan_passes_pooled_statistics():
+    sums = Sums(np.float32([4]), np.float32([NAN, 1, 2]), np.float32([9, NAN, 9]))
+    mean, var = both("batch_norm", "pooled_statistics", [normal(3), sums, *np.full((2, 3), NAN)])[2:]
+    np.testing.assert_array_equal(np.isnan([mean, var]), [[True, False, False], [True, True, False]])
+
+
 def test_even_exp():
     x = State(normal(71, scale=2), uniform(71, seed=1))
     both("activation", "even_exp", [x, unwritten(State, 71, fields=3)])
