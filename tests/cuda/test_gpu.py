@@ -73,8 +73,8 @@ def large_image() -> nn.Sequential:
     first = nn.Conv2d(3, 35, 3, padding=1, in_width=18, in_height=18)
     second = nn.Conv2d(35, 70, 3, stride=2, padding=1, padding_type=2, bias=False)
     return nn.Sequential(
-        first, nn.MixtureReLU(), nn.BatchNorm2d(35), second, nn.Tanh(), nn.MaxPool2d(3, 2), nn.Linear(1120, 11)
-    )
+        first, nn.MixtureReLU(), nn.BatchNorm2d(35), second, nn.Tanh(), nn.AvgPool2d(3, 2), nn.Linear(1120, 11)
+    )  # no MaxPool2d: of two means that lie closer than TF32 tells apart, either may win
 
 
 @pytest.mark.parametrize("make", [large_dense, large_image])

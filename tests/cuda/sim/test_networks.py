@@ -82,7 +82,7 @@ def test_there_and_back():
     moved.to_device("cuda")
     assert moved.device == "cuda:0"
     assert moved.state_dict() == host.state_dict()
-    np.testing.assert_array_equal(np.asarray(moved.arena.tail), tail)
+    np.testing.assert_array_equal(moved.kernels.array.to_host(moved.arena.tail), tail)
     deltas = {key: leaf.delta_mu_w for key, leaf in moved.named_leaves()}
     assert all(np.array_equal(deltas[key], leaf.delta_mu_w) for key, leaf in host.named_leaves())
     np.testing.assert_array_equal(moved.get_outputs()[0], before["output mean"])
