@@ -396,7 +396,7 @@ class Sequential(RecurrentNetwork):
                 self.kernels.array.copy(out.var, var[rows])
         finally:
             self._set_training(training)
-            self.kernels.array.copy(carried, self.arena.carried)
+            self.kernels.array.copy(np.asarray(carried), self.arena.carried)  # from a GPU it is an `Arrival`
         return mu.reshape(n, *one), var.reshape(n, *one)
 
     def get_outputs(self) -> tuple[np.ndarray, np.ndarray]:
