@@ -15,6 +15,9 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU")
 
 
+COMPILE_KERNELS = {"tests/cuda/test_compile.py", "tests/cuda/ptx/test_lane.py"}
+
+
 @cache
 def starts_ranks(path: Path) -> bool:
     """Whether a file has tests that start MPI ranks."""
@@ -22,7 +25,10 @@ def starts_ranks(path: Path) -> bool:
 
 
 def pytest_xdist_make_scheduler(config, log):
-    """With `--dist loadfile`: one process runs all that starts ranks, which take every core and have limits of time."""
+    """With `--dist loadfile`: one process runs all that starts ranks, which take every core and have limits of time.
+
+    And one process compiles CUDA kernels, once for both tests that use them.
+    """
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling  # here, because pytest-xdist is not always in use
@@ -30,6 +36,8 @@ def pytest_xdist_make_scheduler(config, log):
     class RanksInOneProcess(LoadFileScheduling):
         def _split_scope(self, nodeid):
             file = super()._split_scope(nodeid)
+            if file in COMPILE_KERNELS:
+                return "kernels"
             return "ranks" if starts_ranks(config.rootpath / file) else file
 
     config.option.loadscopereorder = False

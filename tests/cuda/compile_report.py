@@ -20,6 +20,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.cuda.kept import keep_ptx
+
 CAPABILITIES = [(7, 5), (8, 0), (9, 0), (10, 0)]
 
 
@@ -87,6 +89,7 @@ def compile_all(words: tuple[str, ...] = (), processes: int = 2) -> list[Row]:
 
 def prepare() -> None:
     """A process that compiles begins with this."""
+    keep_ptx()
     gc.set_threshold(100_000)  # Numba makes many objects that stay: looking for garbage took a sixth of the time
     registry()
 

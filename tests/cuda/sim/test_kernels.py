@@ -1,13 +1,19 @@
-"""Every CUDA kernel but the products against its twin on the CPU, on small ragged sizes."""
+"""Every CUDA kernel but the products against its twin on the CPU, on ragged sizes; small ones in the simulator."""
 
 import numpy as np
 import pytest
 
+from pytagi_ddp.cuda import is_simulated
 from pytagi_ddp.kernels import cpu, cuda
 from pytagi_ddp.kernels.formulas.activation import ELEMENTWISE, parameters_of
-from pytagi_ddp.kernels.tensors import Delta, State, Sums, Tensor
+from pytagi_ddp.kernels.tensors import ALL, CAUSAL_FACTOR, CAUSAL_RESULT, Delta, Heads, State, Sums, Tensor
 
 NAN = np.float32(np.nan)
+
+
+def sizes(small: list, large: list) -> list:
+    """Sizes of a test; large ones, of whole blocks of threads and more, where kernels are compiled."""
+    return small if is_simulated() else small + large
 
 
 def normal(*shape, seed=0, scale=1.0):
@@ -58,11 +64,12 @@ def both(family: str, function: str, inputs: list, tolerance: float = 2e-6) -> l
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
-def test_activations(name):
-    x = State(normal(71, scale=2), uniform(71, seed=1))
+@pytest.mark.parametrize("n", sizes([71], [256, 257, 5000]))
+def test_activations(name, n):
+    x = State(normal(n, scale=2), uniform(n, seed=1))
     x.var[::20] = 0
     settings = [0.3] * len(parameters_of(ELEMENTWISE[name]))
-    both("activation", "elementwise", [name, x, unwritten(State, 71, fields=3), *settings])
+    both("activation", "elementwise", [name, x, unwritten(State, n, fields=3), *settings])
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
@@ -103,7 +110,7 @@ def test_activation_in_place():
 
 
 @pytest.mark.parametrize("name", ["softmax", "remax", "closed_form_softmax"])
-@pytest.mark.parametrize("classes", [2, 5, 37])
+@pytest.mark.parametrize("classes", sizes([2, 5, 37], [128, 129, 1000]))
 def test_softmax(name, classes):
     x = State(normal(3, classes, scale=2), uniform(3, classes, seed=1))
     x.mu[0] = 1.5  # a tie: the first class counts as the largest
@@ -112,7 +119,7 @@ def test_softmax(name, classes):
     np.testing.assert_array_equal(in_place[1], apart[1])
 
 
-@pytest.mark.parametrize("shape", [(2, 1), (7, 3), (140, 9)])
+@pytest.mark.parametrize("shape", sizes([(2, 1), (7, 3), (140, 9)], [(256, 32), (1030, 70)]))
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("accumulate", [True, False])
 def test_batch_norm(shape, bias, accumulate):
@@ -164,11 +171,12 @@ def test_sums_of_a_failed_step_are_replaced():
     assert np.isfinite(flat(call(cuda, "batch_norm", "backward", arguments)[4:6])).all()
 
 
-@pytest.mark.parametrize("shape", [(3, 1, 2), (2, 37, 3), (2, 3, 19)])
-def test_layer_norm(shape):
+@pytest.mark.parametrize("shape", sizes([(3, 1, 2), (2, 37, 3), (2, 3, 19)], [(3, 64, 32), (2, 65, 33), (5, 1, 300)]))
+@pytest.mark.parametrize("statistics", ["moments", "mean_squares"])
+def test_layer_norm(shape, statistics):
     batch, _, n = shape
     x = State(normal(*shape) + 50, uniform(*shape))
-    mean, r = both("layer_norm", "moments", [x, 1e-4, *np.full((2, batch), NAN)], 1e-5)[2:]
+    mean, r = both("layer_norm", statistics, [x, 1e-4, *np.full((2, batch), NAN)], 1e-5)[2:]
     weights, biases = affine(n)
     both("layer_norm", "forward", [x, mean, r, weights, biases, unwritten(State, *shape)], 2e-5)
     delta = Delta(normal(*shape, seed=8), -uniform(*shape, seed=9))
@@ -182,11 +190,15 @@ def test_layer_norm(shape):
 WINDOWS = [(2, 2, 0, (6, 4), (3, 2)), (3, 2, 0, (7, 5), (3, 2)), (3, 1, 1, (4, 5), (4, 5)), (2, 3, 1, (5, 5), (2, 2))]
 
 
+WINDOWS += sizes([], [(3, 2, 1, (17, 15), (9, 8)), (7, 1, 3, (9, 9), (9, 9)), (4, 4, 0, (8, 8), (2, 2))])
+
+
 @pytest.mark.parametrize(("kernel_size", "stride", "pad", "image", "windows"), WINDOWS)
-def test_pooling(kernel_size, stride, pad, image, windows):
-    x = State(normal(2, *image, 3), uniform(2, *image, 3))
+@pytest.mark.parametrize("channels", sizes([3], [33]))
+def test_pooling(kernel_size, stride, pad, image, windows, channels):
+    x = State(normal(2, *image, channels), uniform(2, *image, channels))
     x.mu[0, :, :, 0] = 1  # ties
-    out = unwritten(State, 2, *windows, 3)
+    out = unwritten(State, 2, *windows, channels)
     both("pooling", "average_forward", [x, out, kernel_size, stride, pad])
     winner = np.full(out.mu.shape, -1, np.int32)
     winner = both("pooling", "max_forward", [x, out, winner, kernel_size, stride, pad])[2]
@@ -195,17 +207,77 @@ def test_pooling(kernel_size, stride, pad, image, windows):
     both("pooling", "max_backward", [delta, winner, into, kernel_size, stride, pad])
 
 
-def test_elementwise():
-    a, b = normal(7, 10), normal(7, 10, seed=1)
-    both("elementwise", "add", [a, b, np.full((7, 10), NAN)])
+@pytest.mark.parametrize("shape", sizes([(7, 10)], [(8, 32), (1, 257), (33, 100)]))
+def test_elementwise(shape):
+    a, b = normal(*shape), normal(*shape, seed=1)
+    both("elementwise", "add", [a, b, np.full(shape, NAN)])
     both("elementwise", "multiply", [a, b])
-    both("elementwise", "apply_jacobian", [Delta(a, b), normal(7, 10, seed=2)])
+    both("elementwise", "apply_jacobian", [Delta(a, b), normal(*shape, seed=2)])
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 35), (1, 40, 33), (3, 1, 5)])
+@pytest.mark.parametrize("shape", sizes([(2, 3, 35), (1, 40, 33), (3, 1, 5)], [(2, 64, 96), (1, 3, 1024)]))
 def test_transpose(shape):
     batch, rows, columns = shape
     both("elementwise", "transpose", [normal(*shape), np.full((batch, columns, rows), NAN)], 0)
+
+
+@pytest.mark.parametrize(("rows", "depth", "columns"), sizes([(3, 2, 3), (5, 5, 1)], [(33, 16, 33), (20, 20, 16)]))
+@pytest.mark.parametrize("certain", [None, 0, 1])
+def test_products_of_heads(rows, depth, columns, certain):
+    """Two samples of four heads, of which two share their second factor."""
+    x, y = (State(normal(16 * n, seed=n), uniform(16 * n, seed=n)) for n in (rows * depth, depth * columns))
+    if certain is not None:
+        x, y = ((m._replace(var=None) if i == certain else m) for i, m in enumerate((x, y)))
+    shared = Heads(y, 0, 2 * depth * columns, depth * columns, columns, 2)
+    into = Heads(unwritten(State, 8 * rows * columns), 0, 4 * rows * columns, rows * columns, columns)
+    layout = 4 * rows * depth, rows * depth
+    for factor in (Heads(x, 1, *layout, depth), Heads(x, 1, *layout, rows, transposed=True)):
+        both("attention", "multiply", [factor, shared, into, 2, 4, rows, depth, columns, ALL], 1e-5)
+
+
+@pytest.mark.parametrize("steps", sizes([3, 5], [33]))
+def test_causal_products_of_heads(steps):
+    """A factor with nothing above its diagonal; a result of which nothing is needed there."""
+    shape = 2, steps, steps
+    x, y = (State(normal(*shape, seed=k), uniform(*shape, seed=k)) for k in (0, 1))
+    lower = State(np.tril(x.mu), np.tril(x.var))
+    place = 0, steps * steps, steps * steps, steps
+    results = []
+    for kernels in (cpu, cuda):
+        for first, causal in ((lower, CAUSAL_FACTOR), (x, CAUSAL_RESULT)):
+            into = State(*np.zeros((2, *shape), np.float32))
+            heads = [Heads(units, *place) for units in (first, y, into)]
+            results += flat(call(kernels, "attention", "multiply", [*heads, 2, 1, steps, steps, steps, causal])[2:3])
+    for expected, actual in zip(results[:4], results[4:], strict=True):
+        np.testing.assert_allclose(np.tril(actual), np.tril(expected), 1e-5, 1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("steps", sizes([2, 5], [128, 129, 300]))
+@pytest.mark.parametrize("causal", [True, False])
+def test_shares_of_attention(steps, causal):
+    shape = (2 * steps if steps < 9 else steps, steps)
+    scores = State(normal(*shape, scale=2), uniform(*shape))
+    shares, slopes = both("attention", "remax", [scores, unwritten(Delta, *shape), 0.7, causal], 1e-5)[:2]
+    delta = Delta(normal(*shape, seed=8), -uniform(*shape, seed=9))
+    both("attention", "remax_backward", [delta, shares.mu, Delta(*slopes), 0.7, causal], 2e-5)
+
+
+@pytest.mark.parametrize(("steps", "size", "heads"), sizes([(3, 2, 1), (2, 4, 3)], [(20, 16, 2)]))
+def test_rotation(steps, size, heads):
+    units = State(normal(2 * steps, heads * size + 3), uniform(2 * steps, heads * size + 3))
+    table = np.tile([0.6, 0.8], (steps, 1)).repeat(size // 2, axis=1).astype(np.float32)
+    for inverse in (False, True):
+        both("attention", "rotate", [units, table, heads, inverse])
+
+
+@pytest.mark.parametrize(("n", "rows", "features"), sizes([(7, 5, 3)], [(300, 20, 32), (65, 7, 130)]))
+def test_embedding(n, rows, features):
+    categories = np.random.default_rng(0).integers(-1, rows + 1, n).astype(np.float32)  # some have no row
+    categories[1] = np.nan
+    table = Tensor(normal(rows, features), uniform(rows, features), *np.full((2, rows, features), np.float32(0.5)))
+    for padding in (-1, 2):
+        both("embedding", "forward", [categories, table, padding, unwritten(State, n, features)], 0)
+        both("embedding", "backward", [categories, Delta(normal(n, features), normal(n, features)), table, padding])
 
 
 def test_output_update():
@@ -248,7 +320,8 @@ def test_pooled_factors(header):
 
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("ranks", [0, 1, 3])
-def test_merge(ranks, weighted):
-    posterior, prior = Tensor(normal(70), uniform(70)), Tensor(normal(70, seed=1), uniform(70, seed=2))
-    change = both("merge", "contribute", [posterior, prior, unwritten(Delta, 70), weighted])[2]
+@pytest.mark.parametrize("n", sizes([70], [256, 5001]))
+def test_merge(ranks, weighted, n):
+    posterior, prior = Tensor(normal(n), uniform(n)), Tensor(normal(n, seed=1), uniform(n, seed=2))
+    change = both("merge", "contribute", [posterior, prior, unwritten(Delta, n), weighted])[2]
     both("merge", "merge_sums", [posterior, prior, change, np.float32([9, ranks, 0]), weighted])

@@ -1,6 +1,7 @@
 """Dense and convolution products of the GPU against the CPU's (which are tested against float64).
 
 Networks are simulated with a tile of 8 x 8; here the tiles of the GPU run as well, and TF32 tiles of one or two warps.
+Where kernels are compiled, the tiles of the GPU are all that there is, and sizes go beyond one tile.
 """
 
 import numpy as np
@@ -12,21 +13,21 @@ from pytagi_ddp.kernels.cpu import conv2d as cpu_conv2d
 from pytagi_ddp.kernels.cpu import convtranspose2d as cpu_convtranspose2d
 from pytagi_ddp.kernels.cpu import linear as cpu_linear
 from pytagi_ddp.kernels.cuda import array as cuda_array
-from pytagi_ddp.kernels.cuda import conv2d, convtranspose2d, linear, plan, product_fp32, product_tf32, products
+from pytagi_ddp.kernels.cuda import conv2d, convtranspose2d, linear, plan, product_tf32, products
 from pytagi_ddp.kernels.cuda.plan import FORWARD, KNOWN, PARAMETERS, STATE, TRANSPOSED, Speed, Tile
 from pytagi_ddp.kernels.tensors import Delta, State, Tensor
 
 KINDS = (FORWARD, KNOWN, STATE, PARAMETERS)
 ALL_KINDS = (*KINDS, *(kind + TRANSPOSED for kind in KINDS))
-TINY = Tile(8, 8, 4, 4)
-for kind in ALL_KINDS:
-    if (kind, TINY) not in products.FP32:  # not in the simulator
-        products.FP32[kind, TINY] = product_fp32.make_product(kind, TINY, f"tiny_{kind}")
-TF32_TILES = [product_tf32.WarpTile(16, 16, 16, 16), product_tf32.WarpTile(32, 32, 16, 32)]  # one warp, two
-TF32 = {
-    tile: {(kind, tile): product_tf32.make_product(kind, tile, f"warp_{kind}_{tile.rows}") for kind in ALL_KINDS}
-    for tile in TF32_TILES
-}
+if cuda.is_simulated():
+    TINY = Tile(8, 8, 4, 4)
+    TF32_TILES = [product_tf32.WarpTile(16, 16, 16, 16), product_tf32.WarpTile(32, 32, 16, 32)]  # one warp, two
+    TF32 = {
+        tile: {(kind, tile): product_tf32.make_product(kind, tile, f"warp_{kind}_{tile.rows}") for kind in ALL_KINDS}
+        for tile in TF32_TILES
+    }
+else:
+    TINY, TF32_TILES, TF32 = products.SMALL, [products.LARGE], {products.LARGE: products.TF32}
 DENSE = [(1, 1, 1), (1, 7, 3), (5, 1, 17), (9, 34, 10), (12, 12, 8)]  # batch, inputs, outputs
 CONV = [  # batch, height, width, channels, outputs, kernel, stride, zeros at top/left, zeros at bottom/right
     (1, 1, 1, 1, 1, 1, 1, 0, 0),
@@ -38,6 +39,17 @@ CONV = [  # batch, height, width, channels, outputs, kernel, stride, zeros at to
     (1, 7, 5, 2, 3, 4, 3, 2, 1),
     (1, 2, 2, 3, 5, 5, 1, 2, 2),  # kernel larger than the image
 ]
+# One tile and several, whole and ragged.
+MORE_DENSE = [(33, 64, 32), (131, 20, 70), (128, 128, 64), (37, 301, 130)]
+MORE_CONV = [
+    (2, 16, 16, 16, 16, 3, 1, 1, 1),
+    (3, 9, 9, 35, 70, 3, 2, 1, 1),
+    (2, 16, 16, 32, 64, 1, 2, 0, 0),
+    (1, 28, 28, 1, 16, 4, 1, 1, 1),
+    (2, 8, 8, 12, 20, 5, 3, 2, 2),
+]
+if cuda.is_simulated():
+    MORE_DENSE, MORE_CONV = [], []
 
 
 @pytest.fixture
@@ -150,11 +162,27 @@ def test_transposed_convolution(case, switches):
 
 
 @pytest.mark.parametrize("tile", [products.SMALL, products.LARGE])
-@pytest.mark.parametrize("case", [(3, 5, 9), (4, 12, 8)])
+@pytest.mark.parametrize("case", [(3, 5, 9), (4, 12, 8), *MORE_DENSE])
 def test_tiles_of_the_gpu(tile, case, use):
     use(tile)
     a, window = dense(case)
     compare(everything(linear, a, window), everything(cpu_linear, a, window))
+
+
+@pytest.mark.skipif(cuda.is_simulated(), reason="takes too long in the simulator")
+@pytest.mark.parametrize(
+    ("tile", "tf32"), [(products.SMALL, None), (products.LARGE, None), (products.LARGE, products.TF32)]
+)
+@pytest.mark.parametrize("case", MORE_CONV)
+@pytest.mark.parametrize("var", [True, False])
+def test_tiles_of_the_gpu_in_convolutions(tile, tf32, case, var, use):
+    use(tile, tf32=tf32)
+    for product, cpu_product, make in (
+        (conv2d, cpu_conv2d, convolution),
+        (convtranspose2d, cpu_convtranspose2d, transposed),
+    ):
+        a, window = make(case, coarse if tf32 else normal)
+        compare(everything(product, a, window, var=var), everything(cpu_product, a, window, var=var), 4e-6)
 
 
 def test_every_thread_of_the_large_tile(use):
@@ -191,7 +219,7 @@ def test_split_sums_of_a_transposed_convolution(use):
 
 
 @pytest.mark.parametrize("tile", TF32_TILES)
-@pytest.mark.parametrize("case", [(17, 12, 20), (5, 11, 3)])
+@pytest.mark.parametrize("case", [(17, 12, 20), (5, 11, 3), *MORE_DENSE])
 def test_tf32_dense(tile, case, use):
     use(tile, split=True, tf32=TF32[tile])
     a, window = dense(case, coarse)

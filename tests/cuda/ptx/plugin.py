@@ -1,0 +1,73 @@
+"""A plugin of pytest: its tests find a GPU, the machine of this folder. See `tests.cuda.ptx`.
+
+A problem of a launch is a failure of the test that it happens in. Some tests run in several `WAYS`.
+"""
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.cuda.kept import keep_ptx
+from tests.cuda.ptx.machine import BACKWARDS, FORWARDS, SHUFFLED, machine
+
+sys.path.insert(0, str(Path(__file__).parent / "standin"))
+
+WAYS = {"forwards": FORWARDS, "shuffled": SHUFFLED, "unaligned": BACKWARDS}  # the order of threads in each
+OF_KERNELS = {"test_kernels.py", "test_products.py"}  # these run in all
+OF_NETWORKS = {"test_battery.py", "test_networks.py"}  # and these in the first two; other tests run shuffled
+
+
+def pytest_addoption(parser):
+    parser.getgroup("ptx").addoption("--ptx-report", type=Path, help="where to write, as JSON, which kernels ran")
+
+
+def pytest_configure(config):
+    from pytagi_ddp.kernels.cuda import array, compile  # with the stand-in on sys.path
+
+    assert array.cupy.__version__ == "0.ptx", "CuPy was imported before its stand-in"
+    keep_ptx()
+    compile._assemble = lambda ptx, name, capability: (ptx.encode(), "")
+    compile._cubin_folder = lambda: None  # what is there was made for another GPU
+
+
+def pytest_generate_tests(metafunc):
+    name, ways = Path(metafunc.module.__file__).name, list(WAYS)
+    chosen = ways if name in OF_KERNELS else ways[:2] if name in OF_NETWORKS else ["shuffled"]
+    metafunc.parametrize("way", chosen, indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def way(request, monkeypatch):
+    """One way to run: the order of threads, and whether arrays begin at multiples of 16 bytes."""
+    import cupy
+
+    from pytagi_ddp.kernels.cuda import array
+
+    machine.order = WAYS[request.param]
+    if request.param == "unaligned":
+        monkeypatch.setattr(array, "_place", _place_unaligned)
+    monkeypatch.setattr(cupy, "nan_is_unwritten", request.path.name in OF_KERNELS)
+    before = len(machine.problems)
+    yield
+    cupy.cuda.get_current_stream().synchronize()
+    assert not machine.problems[before:], "\n".join(map(str, machine.problems[before:]))
+
+
+def _place_unaligned(device, source, into):
+    placed = device.empty(source.size + 1, source.dtype)[1:].reshape(source.shape)
+    device.copy(source, placed)
+    return placed
+
+
+def pytest_sessionfinish(session):
+    """Writes the report: launches of each kernel in each way, and what its launches did together."""
+    if path := session.config.getoption("--ptx-report"):
+        ways = {order: way for way, order in WAYS.items()}
+        ran = [[kernel, ways[order], times] for (kernel, order), times in machine.launches.items()]
+        work = {
+            kernel: sum((made.work for made in programs), Counter()) for kernel, programs in machine.programs.items()
+        }
+        path.write_text(json.dumps({"launches": ran, "work": work}))

@@ -1,0 +1,38 @@
+"""Kernels. The cubin of a kernel is its PTX."""
+
+import ctypes
+
+import numpy as np
+
+from tests.cuda.ptx.machine import memory_at, program
+
+
+class CPointer(int):
+    """The address of an argument, or (here) its eight bytes themselves."""
+
+
+class Module:
+    def load(self, cubin: bytes) -> None:
+        self._program = program(cubin.decode())
+
+    def get_function(self, name: str):
+        made = self._program
+        assert made.name == name
+
+        def launch(grid: tuple[int, ...], block: tuple[int, ...], arguments) -> None:
+            from cupy import cuda  # here, as it imports this module
+
+            taken = [_taken(a, kind) for a, kind in zip(arguments, made.kernel.parameters, strict=True)]
+            cuda.get_current_stream().queue(lambda: made.launch(grid, block, taken))
+
+        return launch
+
+
+def _taken(argument, kind: str):
+    """An argument as the machine takes it: as it is now, whatever becomes of the caller's memory."""
+    if not isinstance(argument, CPointer):
+        return argument if isinstance(argument, np.generic) else argument.piece
+    word = ctypes.c_uint64.from_address(argument).value
+    if kind == "u64":
+        return memory_at(word) if word else np.uint64(0)
+    return np.uint32(word & 0xFFFFFFFF)

@@ -1,0 +1,45 @@
+"""Runs tests of GPUs on the machine of this folder, in a pytest of their own: CuPy's stand-in is for nobody else.
+
+Every kernel has to run, in two orders of threads: whoever adds one adds a case to `tests/cuda/sim`, and it is run here.
+`python -m pytest -p tests.cuda.ptx.plugin ...` runs more, see `tests.cuda.ptx`.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cuda import compile_report
+from tests.cuda.ptx.machine import missing
+
+pytestmark = [
+    pytest.mark.ptx,
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(missing() is not None, reason=str(missing())),
+    pytest.mark.skipif(compile_report.missing() is not None, reason=str(compile_report.missing())),
+]
+ORDERS = {"forwards", "shuffled"}  # in which each kernel has to run
+ROOT = Path(__file__).parents[3]
+
+
+TAKE_LONG = "same_bits_every_time_walked"  # and what starts ranks, which would find no stand-in: run as they are
+
+
+def test_every_kernel_in_two_orders_and_networks(tmp_path):
+    report = tmp_path / "report"
+    command = [sys.executable, "-m", "pytest", "-p", "tests.cuda.ptx.plugin", "--ptx-report", str(report), "-q", "-x"]
+    command += ["tests/cuda/sim", "tests/cuda/test_gpu.py", "tests/cuda/ptx/lane", "-p", "no:cacheprovider"]
+    command += ["-m", "not mpi", "-k", f"not two_ranks and not {TAKE_LONG}"]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=1780)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout
+    ran: dict[str, set[str]] = {}
+    for kernel, way, _ in json.loads(report.read_text())["launches"]:
+        ran.setdefault(kernel, set()).add(way)
+    missed = {kernel: ORDERS - ran.get(kernel, set()) for kernel in compile_report.registry()}
+    assert not {kernel: left for kernel, left in missed.items() if left}, "not run: add a case to tests/cuda/sim"
