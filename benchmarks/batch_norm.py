@@ -69,8 +69,8 @@ class Run:
         self.loader = BatchLoader(train, size, seed=args.seed, transform=random_crop_flip, **scale)
         self.second = BatchLoader(train, size, seed=args.seed + 1, transform=random_crop_flip, **scale)
         self.plain = BatchLoader(train, size, seed=args.seed + 1, **scale)
-        self.seen = BatchLoader(train.subset(len(test)), 500, evaluation=True, **scale)
-        self.test = BatchLoader(test, 500, evaluation=True, **scale)
+        self.seen = BatchLoader(train.subset(len(test)), 100, evaluation=True, **scale)
+        self.test = BatchLoader(test, 100, evaluation=True, **scale)
 
     def epoch(self, number: int, after_step=lambda: None) -> float:
         """Trains for an epoch; returns the error of predictions made before the image was learnt."""
