@@ -1,11 +1,11 @@
-"""The examples of time series and images that make their own data, on small settings."""
+"""The examples of time series, images and tokens that make their own data, on small settings."""
 
 import importlib.util
 
 import numpy as np
 import pytest
 
-from examples import autoencoder, forecasting, online_forecasting
+from examples import autoencoder, forecasting, online_forecasting, transformer
 from examples.series import make_series, score
 
 
@@ -50,3 +50,10 @@ def test_the_autoencoder_draws_images_again(picture):
     images = autoencoder.make_images(100, 1)
     error = autoencoder.main(["--images", "600", "--epochs", "3", "--plot", picture])
     assert error < 0.85 * images.std()
+
+
+def test_the_transformer_repeats_tokens_that_it_saw_and_doubts_those_that_it_did_not(picture):
+    x, labels = transformer.make_sequences(5, 6, 4, np.random.default_rng(0))
+    np.testing.assert_array_equal(labels[:, transformer.LAG :], x[:, : -transformer.LAG])
+    accuracy, surest = transformer.main(["--batches", "200", "--plot", picture])
+    assert accuracy > 0.98 and surest < 0.6
