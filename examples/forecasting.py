@@ -1,7 +1,18 @@
 """Forecast a time series three days ahead with an LSTM: `python -m examples.forecasting --plot forecast.png`.
 
-The network learns from windows of 24 values to predict the next one. A forecast feeds its predictions back as the next
-inputs, variances included: each step ahead is uncertain because the one before it is.
+The network learns from windows of 24 values, and of the time of day, to predict the next value and how uncertain that
+is. A forecast of more than one step is made of paths: each draws its next value from the prediction and goes on from
+there, so that an error of one step shifts those behind it. `--moments` shows what becomes of it if means and variances
+of predictions are the next inputs instead: an input is taken as independent of the others, the errors of a window
+average out, and the variances come out too small.
+
+Means of seeds 0 to 5, over forecasts of 72 steps from 10 beginnings (15 seconds on one thread):
+
+| | RMSE | log-likelihood | 90 % intervals hold |
+|---|---|---|---|
+| paths | 0.434 | -0.60 | 88 % (82 to 95) |
+| means and variances fed back | 0.442 | -1.28 | 63 % (56 to 72) |
+| paths of pytagi 0.2.1, whose LSTM does not go through the window | 0.511 | -1.08 | 100 % |
 """
 
 from __future__ import annotations
@@ -14,34 +25,47 @@ import numpy as np
 import pytagi_ddp
 from examples.figures import band, draw
 from examples.series import PERIOD, Scores, make_series, score
-from pytagi_ddp.nn import LSTM, Linear, OutputUpdater, Sequential
+from pytagi_ddp.nn import LSTM, EvenExp, Linear, OutputUpdater
+from pytagi_ddp.nn import Sequential as Network
 
 WINDOW = PERIOD  # values that the network sees
+AHEAD = 3 * PERIOD  # steps of a forecast
+ORIGINS = 10  # one forecast begins at each of the last seasons that have as much behind them
 
 
-def make_network(units: int = 30) -> Sequential:
-    """(WINDOW, 1) per sample to the next value."""
-    return Sequential(
-        LSTM(1, units, seq_len=WINDOW), LSTM(units, units, last_timestep=True, seq_len=WINDOW), Linear(units, 1)
+def make_network(units: int = 30) -> Network:
+    """(WINDOW, 3) per sample to mean and noise variance of the next value."""
+    return Network(
+        LSTM(3, units, seq_len=WINDOW),
+        LSTM(units, units, last_timestep=True, seq_len=WINDOW),
+        Linear(units, 2, gain_weight=0.1, gain_bias=0.1),  # begins with a noise variance of about 1
+        EvenExp(),
     )
 
 
-def windows(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All windows of a series, and the value behind each."""
-    return np.lib.stride_tricks.sliding_window_view(y[:-1], WINDOW), y[WINDOW:]
+def inputs(values: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """(samples, WINDOW, 3): values (samples, WINDOW) from time steps `first` on, and the time of day behind each."""
+    angle = 2 * np.pi / PERIOD * (first[:, None] + np.arange(1, WINDOW + 1))
+    return np.stack([values, np.sin(angle), np.cos(angle)], 2).astype(np.float32)
 
 
-def train(net: Sequential, y: np.ndarray, sigma_v: float, epochs: int, batch_size: int, seed: int) -> None:
-    """Learns to predict each value of y from those before it; sigma_v: standard deviation of an observation."""
-    updater, (x, target) = OutputUpdater(net.device), windows(y)
-    generator = np.random.default_rng(seed)
+def predict(net: Network, x: np.ndarray, var_x: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance of the observation behind each window: the network's own variance and that of the noise."""
+    mu, var = (moments.reshape(-1, 2) for moments in net.predict(x, var_x=var_x))
+    return mu[:, 0], var[:, 0] + mu[:, 1]
+
+
+def train(net: Network, y: np.ndarray, epochs: int, batch_size: int, seed: int) -> None:
+    """Learns to predict each value of y from those before it."""
+    updater, generator = OutputUpdater(net.device), np.random.default_rng(seed)
+    x = inputs(np.lib.stride_tricks.sliding_window_view(y[:-1], WINDOW), np.arange(len(y) - WINDOW))
+    target = y[WINDOW:]
     for epoch in range(epochs):
-        noise = max(sigma_v, 0.5 * 0.8**epoch)  # large at first, so that early batches do not decide
         wrong = 0.0
         for part in np.array_split(generator.permutation(len(x)), -(-len(x) // batch_size)):
             mu, _ = net(x[part])
-            wrong += float(np.sum((mu - target[part]) ** 2))
-            updater.update(net.output_z_buffer, target[part], noise**2, net.input_delta_z_buffer)
+            wrong += float(np.sum((mu[::2] - target[part]) ** 2))
+            updater.update_heteros(net.output_z_buffer, target[part], net.input_delta_z_buffer)
             net.backward()
             net.step()
         print(
@@ -49,14 +73,29 @@ def train(net: Sequential, y: np.ndarray, sigma_v: float, epochs: int, batch_siz
         )
 
 
-def forecast(net: Sequential, past: np.ndarray, steps: int, sigma_v: float) -> tuple[np.ndarray, np.ndarray]:
-    """Means and variances of the observations that follow `past`, which fills a window."""
-    mu, var = np.empty((2, WINDOW + steps), np.float32)
-    mu[:WINDOW], var[:WINDOW] = past, 0
-    for t in range(WINDOW, WINDOW + steps):
-        seen = slice(t - WINDOW, t)
-        mu[t : t + 1], var[t : t + 1] = (moments.ravel() for moments in net.predict(mu[seen], var_x=var[seen]))
-    return mu[WINDOW:], var[WINDOW:] + np.float32(sigma_v**2)
+def forecast(net: Network, y: np.ndarray, origins: np.ndarray, paths: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Means and variances (origins, AHEAD) of the observations from each origin on, given those of y before it."""
+    generator, start = np.random.default_rng(seed), np.repeat(origins, paths) - WINDOW
+    path = np.empty((len(start), WINDOW + AHEAD), np.float32)
+    path[:, :WINDOW] = y[start[:, None] + np.arange(WINDOW)]
+    for t in range(AHEAD):
+        mu, var = predict(net, inputs(path[:, t : t + WINDOW], start + t))
+        path[:, WINDOW + t] = generator.normal(mu, np.sqrt(var))
+    drawn = path[:, WINDOW:].reshape(len(origins), paths, AHEAD)
+    return drawn.mean(1), drawn.var(1, ddof=1)
+
+
+def feed_back_moments(net: Network, y: np.ndarray, origins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """As `forecast`, with means and variances of predictions as the next inputs."""
+    start = origins - WINDOW
+    mu, var = np.zeros((2, len(start), WINDOW + AHEAD), np.float32)
+    mu[:, :WINDOW] = y[start[:, None] + np.arange(WINDOW)]
+    for t in range(AHEAD):
+        x = inputs(mu[:, t : t + WINDOW], start + t)
+        var_x = np.zeros_like(x)
+        var_x[..., 0] = var[:, t : t + WINDOW]
+        mu[:, WINDOW + t], var[:, WINDOW + t] = predict(net, x, var_x)
+    return mu[:, WINDOW:], var[:, WINDOW:]
 
 
 def main(argv: Sequence[str] | None = None) -> Scores:
@@ -64,25 +103,35 @@ def main(argv: Sequence[str] | None = None) -> Scores:
     parser = argparse.ArgumentParser("forecasting", description=__doc__.partition(":")[0])
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=1200, help="of the series; the last three seasons are forecast")
+    parser.add_argument("--steps", type=int, default=2400, help="of the series; the last 12 seasons are held back")
+    parser.add_argument("--paths", type=int, default=100, help="of a forecast (100)")
+    parser.add_argument("--moments", action="store_true", help="also score variances that are fed back")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--plot", metavar="FILE", help="draw the forecast")
+    parser.add_argument("--plot", metavar="FILE", help="draw the last forecast")
     args = parser.parse_args(argv)
+    if args.steps <= WINDOW + AHEAD + PERIOD * (ORIGINS - 1):
+        parser.error(f"argument --steps: must be more than {WINDOW + AHEAD + PERIOD * (ORIGINS - 1)}, got {args.steps}")
     pytagi_ddp.manual_seed(args.seed)
-    series, ahead = make_series(args.steps, seed=args.seed), 3 * PERIOD
+    y = make_series(args.steps, seed=args.seed, weather=0.15).y
+    origins = args.steps - AHEAD - PERIOD * np.arange(ORIGINS)
     net = make_network()
-    train(net, series.y[:-ahead], series.noise, args.epochs, args.batch_size, args.seed)
-    mu, var = forecast(net, series.y[-ahead - WINDOW : -ahead], ahead, series.noise)
-    scores = score(mu, var, series.y[-ahead:])
-    print(f"{ahead} steps ahead: {scores}")
+    train(net, y[: origins.min()], args.epochs, args.batch_size, args.seed)
+    truth = y[origins[:, None] + np.arange(AHEAD)]
+    mu, var = forecast(net, y, origins, args.paths, args.seed)
+    for day in range(0, AHEAD, PERIOD):
+        part = slice(day, day + PERIOD)
+        print(f"steps {day + 1} to {day + PERIOD}: {score(mu[:, part], var[:, part], truth[:, part])}")
+    scores = score(mu, var, truth)
+    print(f"{ORIGINS} forecasts of {AHEAD} steps: {scores}")
+    if args.moments:
+        print(f"with variances that are fed back: {score(*feed_back_moments(net, y, origins), truth)}")
 
     def paint(figure) -> None:
         axes = figure.add_subplot(xlabel="time step", ylabel="value")
-        t = np.arange(args.steps)
-        shown = slice(-3 * ahead, None)
-        axes.plot(t[shown], series.y[shown], ".", color="0.4", markersize=3, label="observed")
-        band(axes, t[-ahead:], mu, var, "forecast, two standard deviations", "C0")
-        axes.axvline(args.steps - ahead, color="0.7", linestyle="--")
+        t = np.arange(args.steps)[-3 * AHEAD :]
+        axes.plot(t, y[t], ".", color="0.4", markersize=3, label="observed")
+        band(axes, t[-AHEAD:], mu[0], var[0], "forecast, two standard deviations", "C0")
+        axes.axvline(args.steps - AHEAD, color="0.7", linestyle="--")
         axes.legend(loc="lower left", framealpha=0.9)
 
     draw(args.plot, paint)

@@ -24,16 +24,29 @@ class Series(NamedTuple):
     noise: float
 
 
-def make_series(steps: int, noise: float = 0.1, seed: int = 0, change_at: int | None = None) -> Series:
-    """A season of `PERIOD` steps, its first overtone, and a slow wave; from `change_at` on another season."""
-    t = np.arange(steps)
+def make_series(
+    steps: int, noise: float = 0.1, seed: int = 0, change_at: int | None = None, weather: float = 0.0
+) -> Series:
+    """A season of `PERIOD` steps, its first overtone, and a slow wave or weather; from `change_at` on another season.
+
+    weather: standard deviation of what is new in it at each time step; nine tenths of it are left at the next one.
+    """
+    generator, t = np.random.default_rng(seed), np.arange(steps)
+    errors = generator.normal(scale=noise, size=steps)
     angle = 2 * np.pi * t / PERIOD
-    signal = np.sin(angle) + 0.4 * np.cos(2 * angle) + 0.3 * np.sin(2 * np.pi * t / (11 * PERIOD))
+    signal = np.sin(angle) + 0.4 * np.cos(2 * angle)
+    if weather:
+        now = 0.0
+        for k, new in enumerate(generator.normal(scale=weather, size=steps)):
+            now = 0.9 * now + new
+            signal[k] += now
+    else:
+        signal += 0.3 * np.sin(2 * np.pi * t / (11 * PERIOD))
     if change_at is not None:
         signal[change_at:] = (0.5 * np.cos(angle) - 0.8 * np.sin(2 * angle))[change_at:]
     first = signal[: steps // 2]
     mean, std = first.mean(), first.std()
-    observed = signal + np.random.default_rng(seed).normal(scale=noise, size=steps)
+    observed = signal + errors
     return Series(((observed - mean) / std).astype(np.float32), ((signal - mean) / std).astype(np.float32), noise / std)
 
 

@@ -15,7 +15,8 @@ from pytagi_ddp.kernels.cpu.compile import loop
 from pytagi_ddp.kernels.cpu.extension import load
 from pytagi_ddp.kernels.cpu.threads import get_threads
 from pytagi_ddp.kernels.formulas.activation import mixture_relu_moments
-from pytagi_ddp.kernels.formulas.attention import rotated, score_deltas, share_mean, share_moments
+from pytagi_ddp.kernels.formulas.attention import rotated, score_deltas, share_slopes
+from pytagi_ddp.kernels.formulas.softmax import remax_mean, remax_var
 from pytagi_ddp.kernels.tensors import Array, Delta, Heads, State
 
 _attention = load("_attention")
@@ -34,13 +35,13 @@ def _remax(mu, var, d, c, scale, causal):
             total += mu[row, k]
             total_var += var[row, k]
         for k in range(n):
-            d[row, k] = share_mean(mu[row, k], var[row, k], total, total_var)
+            d[row, k] = remax_mean(mu[row, k], var[row, k], total, total_var)
             norm += d[row, k]
         for k in range(n):
             a = d[row, k] / norm
             m, s, cdf = mu[row, k], var[row, k], c[row, k]
-            mu[row, k] = a
-            var[row, k], d[row, k], c[row, k] = share_moments(a, m, s, cdf, total, total_var)
+            mu[row, k], var[row, k] = a, remax_var(a, m, s, total, total_var)
+            d[row, k], c[row, k] = share_slopes(a, m, s, cdf, total)
         for k in range(n, steps):
             mu[row, k], var[row, k], d[row, k], c[row, k] = ZERO, ZERO, ZERO, ZERO
 

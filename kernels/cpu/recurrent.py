@@ -359,7 +359,7 @@ def _smooth(
     for back in range(1, steps):
         t = steps - 1 - back
         after = t + 1
-        for p in range(n):
+        for p in prange(n):
             gain = smoother_gain(cov_c[after, p], prior_var_c[after, p])
             dm, ds = smoothing(gain, mu_c[after, p], var_c[after, p], prior_mu_c[after, p], prior_var_c[after, p])
             mu_c[t, p] += dm

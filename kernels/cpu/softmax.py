@@ -10,7 +10,7 @@ from numba import prange
 
 from pytagi_ddp.kernels.cpu.compile import loop
 from pytagi_ddp.kernels.formulas.activation import exp_moments, log_moments, mixture_relu_moments
-from pytagi_ddp.kernels.formulas.softmax import closed_form_softmax_moments, remax_mean, remax_var_jcb
+from pytagi_ddp.kernels.formulas.softmax import closed_form_softmax_moments, remax_jcb, remax_mean, remax_var
 from pytagi_ddp.kernels.tensors import State
 
 ZERO = np.float32(0)
@@ -37,7 +37,7 @@ def _softmax(mu, var, out_mu, out_var, out_jcb):
             out_jcb[b, k] = j
 
 
-@loop("bk bk bk bk bk")
+@loop("bk bk bk bk bk", fastmath={"nsz"})  # rounded as written: the same bits in place, where nothing vectorises
 def _remax(mu, var, out_mu, out_var, out_jcb):
     classes = mu.shape[1]
     for b in prange(mu.shape[0]):
@@ -46,18 +46,17 @@ def _remax(mu, var, out_mu, out_var, out_jcb):
             m, s, c = mixture_relu_moments(mu[b, k], var[b, k])
             total += m
             total_var += s
-        log_total, log_total_var = log_moments(total, total_var)
         norm = ZERO
         for k in range(classes):
             m, s, c = mixture_relu_moments(mu[b, k], var[b, k])
-            a, e_s, growth = remax_mean(m, s, log_total, log_total_var, total)
-            norm += a
+            norm += remax_mean(m, s, total, total_var)
         for k in range(classes):
             z_var = var[b, k]
             m, s, c = mixture_relu_moments(mu[b, k], z_var)
-            a, e_s, growth = remax_mean(m, s, log_total, log_total_var, total)
-            out_mu[b, k] = a / norm
-            out_var[b, k], out_jcb[b, k] = remax_var_jcb(a / norm, e_s, growth, m, c, z_var)
+            a = remax_mean(m, s, total, total_var) / norm
+            v = remax_var(a, m, s, total, total_var)
+            out_mu[b, k], out_var[b, k] = a, v
+            out_jcb[b, k] = remax_jcb(a, v, m, s, c, z_var, total)
 
 
 @loop("bk bk bk bk bk")

@@ -18,7 +18,8 @@ from pytagi_ddp.kernels.cuda.compile import (
 )
 from pytagi_ddp.kernels.cuda.geometry import block_size
 from pytagi_ddp.kernels.formulas.activation import mixture_relu_moments
-from pytagi_ddp.kernels.formulas.attention import rotated, score_deltas, share_mean, share_moments
+from pytagi_ddp.kernels.formulas.attention import rotated, score_deltas, share_slopes
+from pytagi_ddp.kernels.formulas.softmax import remax_mean, remax_var
 from pytagi_ddp.kernels.tensors import CAUSAL_FACTOR, CAUSAL_RESULT, Array, Delta, Heads, State
 
 THREADS = block_size(128)
@@ -76,15 +77,15 @@ def _remax(mu, var, d, c, scale, steps, causal):
     total = block_sum(total, scratch, THREADS)
     total_var = block_sum(total_var, scratch, THREADS)
     for i in range(start + thread, start + n, THREADS):
-        d[i] = share_mean(mu[i], var[i], total, total_var)
+        d[i] = remax_mean(mu[i], var[i], total, total_var)
         norm += d[i]
     norm = block_sum(norm, scratch, THREADS)
     for i in range(start + thread, start + steps, THREADS):
         if i < start + n:
             a = d[i] / norm
             m, s, cdf = mu[i], var[i], c[i]
-            mu[i] = a
-            var[i], d[i], c[i] = share_moments(a, m, s, cdf, total, total_var)
+            mu[i], var[i] = a, remax_var(a, m, s, total, total_var)
+            d[i], c[i] = share_slopes(a, m, s, cdf, total)
         else:
             mu[i], var[i], d[i], c[i] = ZERO, ZERO, ZERO, ZERO
 

@@ -11,7 +11,7 @@ import numpy as np
 from pytagi_ddp.kernels.cuda.compile import Kernel, block_sum, cuda, device, float32, floats, int32, kernel
 from pytagi_ddp.kernels.cuda.geometry import block_size
 from pytagi_ddp.kernels.formulas.activation import exp_moments, log_moments, mixture_relu_moments
-from pytagi_ddp.kernels.formulas.softmax import closed_form_softmax_moments, remax_mean, remax_var_jcb
+from pytagi_ddp.kernels.formulas.softmax import closed_form_softmax_moments, remax_jcb, remax_mean, remax_var
 from pytagi_ddp.kernels.tensors import State
 
 THREADS = block_size(128)
@@ -73,20 +73,18 @@ def _remax(mu, var, out_mu, out_var, out_jcb, classes):
         total_var += s
     total = block_sum(total, scratch, THREADS)
     total_var = block_sum(total_var, scratch, THREADS)
-    log_total, log_total_var = log_moments(total, total_var)
     norm = ZERO
     for k in range(cuda.threadIdx.x, classes, THREADS):
         m, s, _c = mixture_relu_moments(mu[start + k], var[start + k])
-        a, _e_s, _growth = remax_mean(m, s, log_total, log_total_var, total)
-        norm += a
+        norm += remax_mean(m, s, total, total_var)
     norm = block_sum(norm, scratch, THREADS)
     for k in range(cuda.threadIdx.x, classes, THREADS):
         i = start + k
         z_var = var[i]
         m, s, c = mixture_relu_moments(mu[i], z_var)
-        a, e_s, growth = remax_mean(m, s, log_total, log_total_var, total)
-        out_mu[i] = a / norm
-        out_var[i], out_jcb[i] = remax_var_jcb(a / norm, e_s, growth, m, c, z_var)
+        a = remax_mean(m, s, total, total_var) / norm
+        v = remax_var(a, m, s, total, total_var)
+        out_mu[i], out_var[i], out_jcb[i] = a, v, remax_jcb(a, v, m, s, c, z_var, total)
 
 
 @kernel(floats, floats, floats, floats, floats, int32, threads=THREADS)

@@ -1,36 +1,22 @@
-"""Attention of Gaussian units: Remax over a row of scores with its whole Jacobian, and rotary positions.
+"""Attention of Gaussian units: the Jacobian of Remax over a row of scores, and rotary positions.
 
-The shares A_l = M_l/T of rectified scores M_l in their total T are those of `formulas.softmax.remax_mean`, all taken as
-log-normal. With k = s_l/(m_T m_l) = e^Cov(ln M_l, ln T) - 1 the logarithms cancel, which leaves products:
+The shares A_l = M_l/T of rectified scores M_l in their total T are those of `formulas.softmax.remax_mean`. Here their
+whole Jacobian goes back, with s_l the variance of M_l and m_T the mean of T:
 
-    A_l = m_l^2 (1 + s_T/m_T^2)/(m_T m_l + s_l), normalised to sum 1
     dA_i/dz_l = D_l (i = l) + A_i c_l       D_l = A_l Phi_l m_T/(m_T m_l + s_l)       c_l = -m_l Phi_l/(m_T m_l + s_l)
 
-as cov(A_i, M_l) cov(M_l, z_l)/(s_l s_z). A row does not change when all its scores are scaled, so without the second
-part, which is what the activation `Remax` passes on, the deltas of scores point elsewhere.
+as cov(A_i, M_l) cov(M_l, z_l)/(s_l s_z). A row does not change when all its scores are scaled, so by the diagonal
+alone, which is what the activation `Remax` passes on, the deltas of scores would point elsewhere.
 """
 
-import numpy as np
-
-from pytagi_ddp.kernels.formulas.bounds import at_least
 from pytagi_ddp.kernels.formulas.formula import formula
 
-ONE, TWO, FLOOR = np.float32(1), np.float32(2), np.float32(1e-6)
-
 
 @formula
-def share_mean(m, s, total, total_var):
-    """A of a rectified score (m, s) in the total, not yet normalised."""
-    return at_least(m * m * (ONE + total_var / (total * total)) / (total * m + s), FLOOR)
-
-
-@formula
-def share_moments(a, m, s, cdf, total, total_var):
-    """(variance, D, c) of the normalised share a; cdf: Phi of the score."""
-    p, q, k = s / (m * m), total_var / (total * total), s / (total * m)
+def share_slopes(a, m, s, cdf, total):
+    """(D, c) of the normalised share a of a rectified score (m, s); cdf: Phi of the score."""
     slope = cdf / (total * m + s)
-    spread = (p + q + p * q - TWO * k - k * k) / ((ONE + k) * (ONE + k))
-    return spread * a * a, a * slope * total, -m * slope
+    return a * slope * total, -m * slope
 
 
 @formula

@@ -7,7 +7,6 @@ import math
 
 import numpy as np
 
-from pytagi_ddp.kernels.formulas.activation import log_moments
 from pytagi_ddp.kernels.formulas.bounds import at_least, at_most
 from pytagi_ddp.kernels.formulas.formula import formula
 
@@ -17,26 +16,32 @@ FLOOR = f(1e-6)
 
 
 @formula
-def remax_mean(m, s, log_total, log_total_var, total):
+def remax_mean(m, s, total, total_var):
     """E[M/T] of a rectified unit M ~ (m, s) and the total T, both taken as log-normal; not yet normalised.
 
-    Returns (mean, log-variance of M/T, e^{Cov(ln M/T, ln M)} - 1).
+    e^v of the variances v of ln M, ln T, and of their covariance, are 1 + s/m^2, 1 + s_T/m_T^2 and 1 + s/(m_T m), so
+    that all logarithms cancel: m (1 + s_T/m_T^2)/(m_T + s/m).
     """
-    log_m, log_s = log_moments(m, s)
-    k = math.log1p(s / (total * m))
-    e_s = log_s + log_total_var - TWO * k
-    return at_least(math.exp(log_m - log_total + HALF * e_s), FLOOR), e_s, math.expm1(log_s - k)
+    return at_least(m * (ONE + total_var / (total * total)) / (total + s / m), FLOOR)
 
 
 @formula
-def remax_var_jcb(a, e_s, growth, m, c, z_var):
-    """Variance and Jacobian of the normalised Remax output a; c = Phi of the rectified unit, z_var its input's.
+def remax_var(a, m, s, total, total_var):
+    """Variance of the normalised share a of M in T: a^2 (e^Var(ln M/T) - 1)."""
+    p, q, k = s / (m * m), total_var / (total * total), s / (total * m)
+    spread = (p + q + p * q - TWO * k - k * k) / ((ONE + k) * (ONE + k))
+    return at_least(spread, ZERO) * a * a  # a difference, that can come out below 0
+
+
+@formula
+def remax_jcb(a, var, m, s, c, z_var, total):
+    """Jacobian of the share a and its variance; c = Phi of the rectified unit, z_var the variance of its input.
 
     An input without variance has Jacobian 0: there is nothing that a delta could change.
     """
-    var = at_least(math.expm1(e_s), ZERO) * a * a  # e_s, a difference of log-variances, can come out below 0
-    cov = growth * a * m
-    return var, (ZERO if z_var <= ZERO else at_most(math.sqrt(var) * math.sqrt(z_var), cov / c) / z_var)
+    p, k = s / (m * m), s / (total * m)
+    cov = a * m * (p - k) / (ONE + k)
+    return ZERO if z_var <= ZERO else at_most(math.sqrt(var) * math.sqrt(z_var), cov / c) / z_var
 
 
 @formula

@@ -1,11 +1,11 @@
-"""The examples of time series and images that make their own data, on small settings."""
+"""The examples of time series, images and tokens that make their own data, on small settings."""
 
 import importlib.util
 
 import numpy as np
 import pytest
 
-from examples import autoencoder, forecasting, online_forecasting
+from examples import autoencoder, forecasting, online_forecasting, smoothing, transformer
 from examples.series import make_series, score
 
 
@@ -33,12 +33,31 @@ def test_scores_are_those_of_the_normal_distribution():
     assert found.log_likelihood == pytest.approx(np.mean(-0.5 * np.log(8 * np.pi) - np.array([0, 9]) / 8))
 
 
-def test_forecasting_learns(picture, capsys):
-    found = forecasting.main(["--steps", "400", "--epochs", "3", "--plot", picture])
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
-    errors = [float(line.split()[-1]) for line in lines]
+def test_weather_is_correlated_over_time():
+    weather, calm = make_series(4800, noise=0, weather=0.2).signal, make_series(4800, noise=0, weather=1e-9).signal
+    x = weather - np.polyval(np.polyfit(calm, weather, 1), calm)  # both are standardised
+    assert np.corrcoef(x[1:], x[:-1])[0, 1] == pytest.approx(0.9, abs=0.03)
+
+
+def test_forecasting_learns_and_knows_how_uncertain_it_is(picture, capsys):
+    found = forecasting.main(["--steps", "700", "--epochs", "3", "--moments", "--paths", "20", "--plot", picture])
+    lines = capsys.readouterr().out.splitlines()
+    errors = [float(line.split()[-1]) for line in lines if line.startswith("epoch")]
     assert len(errors) == 3 and errors[2] < 0.7 * errors[0]
-    assert np.isfinite(found).all()
+    assert found.rmse < 1 and found.coverage > 0.8
+    assert any(line.startswith("with variances that are fed back: RMSE") for line in lines)
+    with pytest.raises(SystemExit):
+        forecasting.main(["--steps", "312"])
+
+
+def test_the_smoother_is_nearer_to_the_signal_than_the_filter(picture, capsys):
+    scores = smoothing.main(["--seasons", "8", "--passes", "25", "--plot", picture])
+    for before, after in scores.values():
+        assert after.rmse < 0.97 * before.rmse and after.log_likelihood > -2
+    assert smoothing.hide(480, 4, 0).sum() == 38 * 4 and not smoothing.hide(480, 4, 0)[:24].any()
+    assert "straight lines" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        smoothing.main(["--gap", "12"])
 
 
 def test_online_forecasting_learns(picture):
@@ -50,3 +69,10 @@ def test_the_autoencoder_draws_images_again(picture):
     images = autoencoder.make_images(100, 1)
     error = autoencoder.main(["--images", "600", "--epochs", "3", "--plot", picture])
     assert error < 0.85 * images.std()
+
+
+def test_the_transformer_repeats_tokens_that_it_saw_and_doubts_those_that_it_did_not(picture):
+    x, labels = transformer.make_sequences(5, 6, 4, np.random.default_rng(0))
+    np.testing.assert_array_equal(labels[:, transformer.LAG :], x[:, : -transformer.LAG])
+    accuracy, surest = transformer.main(["--batches", "200", "--plot", picture])
+    assert accuracy > 0.98 and surest < 0.6

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pytagi_ddp.kernels.cpu import softmax
-from pytagi_ddp.kernels.tensors import State
+from pytagi_ddp.kernels.cpu import attention, softmax
+from pytagi_ddp.kernels.tensors import Delta, State
 from tests.nn import reference_activation
 
 KERNELS = {"softmax": "Softmax", "remax": "Remax", "closed_form_softmax": "ClosedFormSoftmax"}
@@ -89,3 +89,12 @@ def test_in_place_and_apart_are_the_same(kernel):
     getattr(softmax, kernel)(State(m, s), State(m, s, jcb))
     for got, want in zip((m, s, jcb), apart, strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+def test_shares_of_attention_are_those_of_remax():
+    m, s = inputs(2, 1)
+    mean, var, _ = moments("remax", m, s)
+    slopes = Delta(np.empty_like(m), np.empty_like(m))
+    attention.remax(State(m, s), slopes, 1.0, False)
+    np.testing.assert_allclose(m, mean, rtol=1e-5)
+    np.testing.assert_allclose(s, var, rtol=1e-4, atol=1e-9)
