@@ -5,7 +5,7 @@ import pytest
 
 from pytagi_ddp.kernels import cpu, cuda
 from pytagi_ddp.kernels.formulas.activation import ELEMENTWISE, parameters_of
-from pytagi_ddp.kernels.tensors import Delta, State, Sums, Tensor
+from pytagi_ddp.kernels.tensors import ALL, CAUSAL_FACTOR, CAUSAL_RESULT, Delta, Heads, State, Sums, Tensor
 
 NAN = np.float32(np.nan)
 
@@ -85,6 +85,38 @@ def test_softmax(name, classes):
     apart = both("softmax", name, [x, unwritten(State, 3, classes, fields=3)], 2e-5)
     in_place = call(cuda, "softmax", name, [x, State(x.mu, x.var, np.full_like(x.mu, NAN))])
     np.testing.assert_array_equal(in_place[1], apart[1])
+
+
+@pytest.mark.parametrize("certain", ["neither", "first", "second"])
+@pytest.mark.parametrize("causal", [ALL, CAUSAL_FACTOR, CAUSAL_RESULT])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("share", [1, 2])
+def test_products_of_heads(certain, causal, transposed, share):
+    """Of squares (11, 11) and columns of 5 units a head, so that tiles are cut on all sides; shared ones add up."""
+    batch, heads, n, size = 2, 4, 11, 5
+    square = State(normal(batch * heads, n, n), uniform(batch * heads, n, n, seed=1))
+    if causal == CAUSAL_FACTOR:
+        square.mu[:], square.var[:] = np.tril(square.mu), np.tril(square.var)
+    units = State(normal(batch, n, heads * size, seed=2), uniform(batch, n, heads * size, seed=3))
+    side = Heads(units, 0, n * heads * size, size, heads * size)
+    if causal == CAUSAL_RESULT:
+        x, y = side, side._replace(units=State(2 * units.mu, 3 * units.var), transposed=True)
+        out = Heads(unwritten(State, batch * heads // share, n, n), 0, heads // share * n * n, n * n, n, share)
+        sizes = n, size, n
+    else:
+        x, y = Heads(square, 0, heads * n * n, n * n, n, 1, transposed), side
+        width = heads // share * size
+        out = Heads(unwritten(State, batch, n, width), 0, n * width, size, width, share)
+        sizes = n, n, size
+    x, y = (
+        factor._replace(units=State(factor.units.mu, None)) if which == certain else factor
+        for which, factor in (("first", x), ("second", y))
+    )
+    found = [call(k, "attention", "multiply", [x, y, out, batch, heads, *sizes, causal])[2].units for k in (cpu, cuda)]
+    for expected, actual in zip(*([a for a in units[:2]] for units in found), strict=True):
+        if causal == CAUSAL_RESULT:
+            expected, actual = np.tril(expected), np.tril(actual)
+        np.testing.assert_allclose(actual, expected, 2e-6, 2e-6 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("shape", [(2, 1), (7, 3), (140, 9)])
