@@ -1,14 +1,18 @@
 """Attention with moments. Same functions, arguments and formulas as `kernels.cpu.attention`.
 
-A thread makes both moments of one element of a product, a block of threads one row of Remax.
+A block makes a tile of a product, both moments at once, from pieces of its factors in shared memory: each number that
+is read serves all rows or columns of the tile. Another block makes one row of Remax.
 """
 
 import numpy as np
 
 from pytagi_ddp.kernels.cuda.compile import (
+    ALIGN,
+    SIMULATOR,
     block_sum,
     blocks,
     cuda,
+    device,
     float32,
     floats,
     int32,
@@ -17,51 +21,116 @@ from pytagi_ddp.kernels.cuda.compile import (
     thread_index,
 )
 from pytagi_ddp.kernels.cuda.geometry import block_size
+from pytagi_ddp.kernels.cuda.intrinsics import divide, load1, load4, store1
+from pytagi_ddp.kernels.cuda.work import i32
 from pytagi_ddp.kernels.formulas.activation import mixture_relu_moments
 from pytagi_ddp.kernels.formulas.attention import rotated, score_deltas, share_slopes
 from pytagi_ddp.kernels.formulas.softmax import remax_mean, remax_var
 from pytagi_ddp.kernels.tensors import CAUSAL_FACTOR, CAUSAL_RESULT, Array, Delta, Heads, State
 
 THREADS = block_size(128)
+TILE, DEPTH = (8, 4) if SIMULATOR else (32, 16)  # rows and columns of a result, and terms of its sums, at a time
+SIDE = TILE // 4  # threads along a side of the tile: each makes 4 x 4 results
+TILED = SIDE * SIDE
+WIDTH = TILE + 4  # of rows in shared memory: spreads transposed stores over the banks
+STAGED = DEPTH * WIDTH
 ZERO = np.float32(0)
+
+
+@device
+def _stage(shared, shared_var, m, v, at, row, column, count, depth):
+    """Puts elements (i, k) of a piece of a factor into shared memory, at k WIDTH + i; beyond count and depth zeros.
+
+    In the order of its memory, so that neighbouring threads read neighbouring numbers: one of row and column is 1.
+    """
+    e = i32(cuda.threadIdx.x)
+    while e < i32(TILE * DEPTH):
+        if column == i32(1):
+            i, k = divide(e, i32(DEPTH))
+        else:
+            k, i = divide(e, i32(TILE))
+        inside = i < count and k < depth
+        p, o = i32(at + i32(i * row) + i32(k * column)), i32(i32(k * i32(WIDTH)) + i)
+        store1(shared, o, load1(m, p) if inside else ZERO)
+        if v is not None:
+            store1(shared_var, o, load1(v, p) if inside else ZERO)
+        e = i32(e + i32(TILED))
 
 
 @kernel(
     *[floats, optional(floats), *[int32] * 6] * 2,
     floats, floats, *[int32] * 11,
-    threads=THREADS,
+    threads=TILED, min_blocks=8,
 )  # fmt: skip
 def _multiply(
     x, x_var, x_first, x_batch, x_head, x_row, x_column, x_share,
     y, y_var, y_first, y_batch, y_head, y_row, y_column, y_share,
     out, out_var, first, batch, head, row, share, heads, rows, depth, columns, causal, x_transposed,
 ):  # fmt: skip
-    i, j = thread_index() // columns, thread_index() % columns
-    if i < rows:
-        b, h0 = cuda.blockIdx.y // (heads // share), cuda.blockIdx.y % (heads // share) * share
-        begin, end = 0, depth  # of the sum
-        if causal == CAUSAL_FACTOR:
-            if x_transposed:
-                begin = i
-            else:
-                end = i + 1
-        if causal != CAUSAL_RESULT or j <= i:
-            mean, variance = ZERO, ZERO
-            for h in range(h0, h0 + share):
-                at_x = x_first + b * x_batch + h // x_share * x_head + i * x_row
-                at_y = y_first + b * y_batch + h // y_share * y_head + j * y_column
-                for k in range(begin, end):
-                    p, q = at_x + k * x_column, at_y + k * y_row
-                    m, w = x[p], y[q]
-                    mean += m * w
-                    if x_var is not None:
-                        variance += x_var[p] * (w * w)
-                    if y_var is not None:
-                        variance += m * m * y_var[q]
-                        if x_var is not None:
-                            variance += x_var[p] * y_var[q]
-            o = first + b * batch + h0 // share * head + i * row + j
-            out[o], out_var[o] = mean, variance
+    xs = cuda.shared.array(STAGED, float32, ALIGN)
+    xs_var = cuda.shared.array(STAGED, float32, ALIGN)
+    ys = cuda.shared.array(STAGED, float32, ALIGN)
+    ys_var = cuda.shared.array(STAGED, float32, ALIGN)
+    mean = cuda.local.array(16, float32)
+    variance = cuda.local.array(16, float32)
+    m = cuda.local.array(4, float32)
+    v = cuda.local.array(4, float32)
+    w = cuda.local.array(4, float32)
+    z = cuda.local.array(4, float32)
+    thread, tile = i32(cuda.threadIdx.x), i32(cuda.blockIdx.x)
+    i0, j0 = divide(tile, divide(i32(columns + i32(TILE - 1)), i32(TILE))[0])
+    i0, j0 = i32(i0 * i32(TILE)), i32(j0 * i32(TILE))
+    if causal == CAUSAL_RESULT and j0 >= i32(i0 + i32(TILE)):
+        return
+    i, j = divide(thread, i32(SIDE))
+    i, j = i32(i * i32(4)), i32(j * i32(4))  # of the tile: this thread's first sum
+    b, h = divide(i32(i32(cuda.blockIdx.y) * share), heads)
+    begin, end = i32(0), depth  # of the sum: beyond is nothing but zeros
+    if causal == CAUSAL_FACTOR:
+        if x_transposed:
+            begin = i0
+        else:
+            end = min(depth, i32(i0 + i32(TILE)))
+    for s in range(16):
+        mean[s], variance[s] = ZERO, ZERO
+    last = i32(h + share)
+    o = i32(first + i32(b * batch) + i32(divide(h, share)[0] * head))
+    while h < last:
+        at_x = i32(x_first + i32(b * x_batch) + i32(divide(h, x_share)[0] * x_head) + i32(i0 * x_row))
+        at_y = i32(y_first + i32(b * y_batch) + i32(divide(h, y_share)[0] * y_head) + i32(j0 * y_column))
+        k0 = begin
+        while k0 < end:
+            left = i32(end - k0)
+            _stage(xs, xs_var, x, x_var, i32(at_x + i32(k0 * x_column)), x_row, x_column, i32(rows - i0), left)
+            _stage(ys, ys_var, y, y_var, i32(at_y + i32(k0 * y_row)), y_column, y_row, i32(columns - j0), left)
+            cuda.syncthreads()
+            at, stop = i32(0), i32(STAGED)
+            while at < stop:
+                m[0], m[1], m[2], m[3] = load4(xs, i32(at + i))
+                w[0], w[1], w[2], w[3] = load4(ys, i32(at + j))
+                if x_var is not None:
+                    v[0], v[1], v[2], v[3] = load4(xs_var, i32(at + i))
+                if y_var is not None:
+                    z[0], z[1], z[2], z[3] = load4(ys_var, i32(at + j))
+                for c in range(4):
+                    for a in range(4):
+                        mean[4 * a + c] += m[a] * w[c]
+                        if y_var is not None:
+                            variance[4 * a + c] += m[a] * m[a] * z[c]
+                            if x_var is not None:
+                                variance[4 * a + c] += v[a] * (w[c] * w[c] + z[c])
+                        elif x_var is not None:
+                            variance[4 * a + c] += v[a] * (w[c] * w[c])
+                at = i32(at + i32(WIDTH))
+            cuda.syncthreads()
+            k0 = i32(k0 + i32(DEPTH))
+        h = i32(h + i32(1))
+    for a in range(4):
+        for c in range(4):
+            if i32(i0 + i + i32(a)) < rows and i32(j0 + j + i32(c)) < columns:
+                p = i32(o + i32(i32(i0 + i + i32(a)) * row) + j0 + j + i32(c))
+                store1(out, p, mean[4 * a + c])
+                store1(out_var, p, variance[4 * a + c])
 
 
 @kernel(floats, floats, floats, floats, float32, int32, int32, threads=THREADS)
@@ -130,7 +199,7 @@ def multiply(
     """
     factors = [argument for factor in (x, y) for argument in (*factor.units[:2], *_strided(factor))]
     target = out.units.mu, out.units.var, out.first, out.batch, out.head, out.row, out.share
-    grid = blocks(rows * columns, THREADS), batch * heads // out.share
+    grid = blocks(rows, TILE) * blocks(columns, TILE), batch * heads // out.share
     _multiply.launch(grid, *factors, *target, heads, rows, depth, columns, causal, x.transposed)
 
 

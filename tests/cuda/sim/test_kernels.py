@@ -119,6 +119,38 @@ def test_softmax(name, classes):
     np.testing.assert_array_equal(in_place[1], apart[1])
 
 
+@pytest.mark.parametrize("certain", ["neither", "first", "second"])
+@pytest.mark.parametrize("causal", [ALL, CAUSAL_FACTOR, CAUSAL_RESULT])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("share", [1, 2])
+def test_products_of_heads(certain, causal, transposed, share):
+    """Of squares (11, 11) and columns of 5 units a head, so that tiles are cut on all sides; shared ones add up."""
+    batch, heads, n, size = 2, 4, 11, 5
+    square = State(normal(batch * heads, n, n), uniform(batch * heads, n, n, seed=1))
+    if causal == CAUSAL_FACTOR:
+        square.mu[:], square.var[:] = np.tril(square.mu), np.tril(square.var)
+    units = State(normal(batch, n, heads * size, seed=2), uniform(batch, n, heads * size, seed=3))
+    side = Heads(units, 0, n * heads * size, size, heads * size)
+    if causal == CAUSAL_RESULT:
+        x, y = side, side._replace(units=State(2 * units.mu, 3 * units.var), transposed=True)
+        out = Heads(unwritten(State, batch * heads // share, n, n), 0, heads // share * n * n, n * n, n, share)
+        sizes = n, size, n
+    else:
+        x, y = Heads(square, 0, heads * n * n, n * n, n, 1, transposed), side
+        width = heads // share * size
+        out = Heads(unwritten(State, batch, n, width), 0, n * width, size, width, share)
+        sizes = n, n, size
+    x, y = (
+        factor._replace(units=State(factor.units.mu, None)) if which == certain else factor
+        for which, factor in (("first", x), ("second", y))
+    )
+    found = [call(k, "attention", "multiply", [x, y, out, batch, heads, *sizes, causal])[2].units for k in (cpu, cuda)]
+    for expected, actual in zip(*([a for a in units[:2]] for units in found), strict=True):
+        if causal == CAUSAL_RESULT:
+            expected, actual = np.tril(expected), np.tril(actual)
+        np.testing.assert_allclose(actual, expected, 2e-6, 2e-6 * np.abs(expected).max())
+
+
 @pytest.mark.parametrize("shape", sizes([(2, 1), (7, 3), (140, 9)], [(256, 32), (1030, 70)]))
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("accumulate", [True, False])
@@ -223,7 +255,7 @@ def test_transpose(shape):
 
 @pytest.mark.parametrize(("rows", "depth", "columns"), sizes([(3, 2, 3), (5, 5, 1)], [(33, 16, 33), (20, 20, 16)]))
 @pytest.mark.parametrize("certain", [None, 0, 1])
-def test_products_of_heads(rows, depth, columns, certain):
+def test_products_of_heads_of_the_size_of_tiles(rows, depth, columns, certain):
     """Two samples of four heads, of which two share their second factor."""
     x, y = (State(normal(16 * n, seed=n), uniform(16 * n, seed=n)) for n in (rows * depth, depth * columns))
     if certain is not None:
