@@ -33,7 +33,7 @@ class Express(Protocol):
     """The public calls of a step in their common case; what cannot be served so returns None or False.
 
     Attributes:
-        one_thread: what notices several threads in the network (`kernels.one_thread.OneThread`), from the network.
+        one_thread: what notices several threads in the network (`kernels.one_thread`), from the network.
     """
 
     one_thread: Any

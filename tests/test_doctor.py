@@ -10,6 +10,7 @@ from pytagi_ddp.blas import Blas
 from tests.mpi.run import mpirun_command
 
 
+@pytest.mark.slow
 def test_a_report_of_this_machine():
     result = subprocess.run([sys.executable, "-m", "pytagi_ddp.doctor"], capture_output=True, text=True, timeout=90)
     assert result.returncode == 0, result.stdout

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
-
-from pytagi_ddp.kernels.one_thread import OneThread
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 
 class HasOneThread(Protocol):
-    _one_thread: OneThread
+    _one_thread: Any  # of `kernels.one_thread`
 
 
 Network = TypeVar("Network", bound=HasOneThread)

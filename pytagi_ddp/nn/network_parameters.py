@@ -3,12 +3,11 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pytagi_ddp.kernels.one_thread import OneThread
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn import persistence
 from pytagi_ddp.nn.alone import alone
@@ -30,7 +29,7 @@ class NetworkParameters(ABC):
 
     arena: ParameterArena
     kernels: Kernels
-    _one_thread: OneThread
+    _one_thread: Any
 
     @property
     @abstractmethod

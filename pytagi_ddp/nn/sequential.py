@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from pytagi_ddp import cuda
 from pytagi_ddp.kernels import get_kernels
-from pytagi_ddp.kernels.one_thread import OneThread
+from pytagi_ddp.kernels.one_thread import one_thread
 from pytagi_ddp.nn.alone import alone
 from pytagi_ddp.nn.arena import ParameterArena
 from pytagi_ddp.nn.chain import Chain
@@ -99,7 +99,7 @@ class Sequential(RecurrentNetwork):
         self.pending = PendingDeltas()
         self.trainer: Any = None
         self._hooks = LeafHooks()
-        self._one_thread = OneThread()
+        self._one_thread = one_thread()
         self._attach()
 
     def _build(self) -> None:
@@ -511,7 +511,7 @@ class Sequential(RecurrentNetwork):
         self.__dict__.update(state)
         for layer in self.layers:
             layer.claim(self)
-        self._one_thread = OneThread()
+        self._one_thread = one_thread()
         self._attach()
 
 

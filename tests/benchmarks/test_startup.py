@@ -14,6 +14,7 @@ def test_import_waits_for_neither_numba_nor_scipy():
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.mpi)])
 def test_a_start_is_measured_in_parts(ranks, tmp_path):
     if ranks > 1:

@@ -110,6 +110,7 @@ def test_the_processor_is_always_there():
     assert net.arena is arena
 
 
+@pytest.mark.slow
 @needs_no_gpu
 def test_launches_of_a_step_are_counted_without_a_gpu():
     root = Path(__file__).parents[2]

@@ -57,6 +57,7 @@ def test_resumed_after_an_epoch(whole, tmp_path):
     assert log[-1]["train_error"] == whole[0][-1]["train_error"]
 
 
+@pytest.mark.slow
 def test_half_a_line_in_the_log_and_curves_that_cannot_be_drawn_cost_no_epoch(tmp_path):
     job = ["--limit-train", 8, "--limit-test", 8, "--batch-size", 8, "--checkpoint-dir", tmp_path]
     train(tmp_path, *job, "--epochs", 1)

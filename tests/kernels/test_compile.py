@@ -42,6 +42,7 @@ def files(tree: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in (tree / "cache").rglob("*.nb*")}
 
 
+@pytest.mark.slow
 def test_an_edited_formula_never_meets_a_stale_cache(tree):
     formula = tree / "kernels" / "formulas" / "activation.py"
     original = formula.read_text()

@@ -60,11 +60,13 @@ def compiled(*processes: subprocess.Popen) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_each_loop_is_compiled_once_by_three_processes(tmp_path):
     assert sum(compiled(*(start(tmp_path) for _ in range(3)))) == LOOPS
     assert compiled(start(tmp_path)) == [0]
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_while_it_compiles_holds_nobody_up(tmp_path):
     mark = tmp_path / "compiling"
     first = start(tmp_path, str(mark))
@@ -90,6 +92,7 @@ def test_a_full_disk_costs_the_cache_and_nothing_else(tmp_path):
     assert (done.stdout, done.returncode) == (f"{LOOPS}\n", 0), done.stderr
 
 
+@pytest.mark.slow
 def test_damaged_files_are_made_again(tmp_path):
     """Whatever is damaged of an index or of compiled code: neither an error nor other numbers."""
     assert compiled(start(tmp_path)) == [LOOPS]
