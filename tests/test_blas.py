@@ -1,5 +1,6 @@
 """Which kernels the BLAS takes, and what is said where they are pinned to those of another processor."""
 
+import os
 import subprocess
 import sys
 
@@ -19,21 +20,25 @@ def test_kernels_are_those_that_the_library_names(monkeypatch):
     assert str(found) == f"{found.library} with kernels for {found.kernels}"
 
 
-def test_a_pin_is_named_with_what_to_do(monkeypatch):
-    """In a process of its own: OpenBLAS reads the variable when it is loaded."""
-    monkeypatch.delenv(blas.VARIABLE, raising=False)
-    free = blas_in_use()
-    other = "Nehalem"  # kernels that every x86-64 processor can run, and that none of today's would choose
-    if not free.library.startswith("openblas") or free.kernels == other:
-        pytest.skip(f"{free} cannot be pinned to {other}")
-    monkeypatch.setenv(blas.VARIABLE, other)
+def in_a_process(variables: dict[str, str]) -> list[str]:
+    """What a process of its own says: OpenBLAS reads the variable when it is loaded."""
     code = "from pytagi_ddp.blas import blas_in_use as b; print(*b(), str(b()), b().advice, sep='\\n')"
-    lines = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
-    if lines[1] == free.kernels:
-        pytest.skip(f"{free.library} has no kernels for {other} beside those for {free.kernels}")
-    assert lines[:4] == [free.library, other, other, free.kernels]
-    assert lines[4] == f"{free.library} with kernels for {other}, pinned by {blas.VARIABLE}={other} (without it: " + (
-        f"{free.kernels})"
+    env = {name: value for name, value in os.environ.items() if name != blas.VARIABLE} | variables
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_a_pin_is_named_with_what_to_do():
+    library, kernels, *_ = in_a_process({})
+    other = "Nehalem"  # kernels that every x86-64 processor can run, and that none of today's would choose
+    if not library.startswith("openblas") or kernels == other:
+        pytest.skip(f"{library} with kernels for {kernels} cannot be pinned to {other}")
+    lines = in_a_process({blas.VARIABLE: other})
+    if lines[1] == kernels:
+        pytest.skip(f"{library} has no kernels for {other} beside those for {kernels}")
+    assert lines[:4] == [library, other, other, kernels]
+    assert lines[4] == (
+        f"{library} with kernels for {other}, pinned by {blas.VARIABLE}={other} (without it: {kernels})"
     )
     assert lines[5].startswith(f"unset {blas.VARIABLE}: ")
 
