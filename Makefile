@@ -19,7 +19,7 @@ TWO := -n 2 --dist loadfile
 test: lint
 	$(BIN)/python -m pytest $(TWO)
 
-# What needs no mpirun and compiles neither CUDA kernels nor a wheel: within 90 s on two quiet cores.
+# What needs no mpirun, compiles neither CUDA kernels nor a wheel, and is quick: in about 90 s on two quiet cores.
 check: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/python -m pytest -q $(TWO) -m "not mpi and not slow"

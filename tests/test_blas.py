@@ -10,6 +10,8 @@ from threadpoolctl import threadpool_info
 from pytagi_ddp import blas
 from pytagi_ddp.blas import Blas, blas_in_use
 
+pytestmark = pytest.mark.slow  # starts processes of its own
+
 
 def test_kernels_are_those_that_the_library_names(monkeypatch):
     monkeypatch.delenv(blas.VARIABLE, raising=False)

@@ -9,6 +9,8 @@ from pytagi_ddp import doctor
 from pytagi_ddp.blas import Blas
 from tests.mpi.run import mpirun_command
 
+pytestmark = pytest.mark.slow  # starts processes of its own
+
 
 @pytest.mark.slow
 def test_a_report_of_this_machine():

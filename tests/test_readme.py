@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # starts processes of its own
+
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
 

@@ -11,6 +11,8 @@ from benchmarks import __main__ as suite
 from benchmarks.peers import OWN, PEERS
 from benchmarks.training import derive
 
+pytestmark = pytest.mark.slow  # starts processes of its own
+
 TEXT, NUMBER = str, (int, float)
 MACHINE = {"cpu": TEXT, "vectors": list, "blas": dict, "cores": int, "memory": int, "load": list}
 MACHINE |= {"system": TEXT, "python": TEXT}

@@ -9,6 +9,8 @@ import pytest
 from benchmarks.peers import OWN
 from benchmarks.worker import TooSlow, Worker, WorkerError
 
+pytestmark = pytest.mark.slow  # starts processes of its own
+
 
 @pytest.fixture(scope="module")
 def worker():

@@ -10,7 +10,10 @@ import pytest
 
 from tests.examples.jobs import SECONDS, start, train
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the ranks through /proc")
+pytestmark = [
+    pytest.mark.slow,  # starts processes of its own
+    pytest.mark.skipif(sys.platform != "linux", reason="finds the ranks through /proc"),
+]
 mpi = pytest.mark.mpi
 on_ranks = pytest.mark.parametrize("np", [1, pytest.param(2, marks=mpi), pytest.param(3, marks=mpi)])
 OPTIONS = {1: ["--head", "remax"], 2: ["--sum", "--bn-batches", 2], 3: ["--augment", "--bn-batches", 0]}

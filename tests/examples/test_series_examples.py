@@ -8,6 +8,8 @@ import pytest
 from examples import autoencoder, forecasting, online_forecasting, smoothing, transformer
 from examples.series import make_series, score
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def picture(tmp_path):

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # starts processes of its own
+
 ROOT = Path(__file__).parents[2]
 # One number through LeakyReLU, whose kernel is made from a formula of one line.
 PROGRAM = """

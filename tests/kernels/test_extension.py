@@ -7,6 +7,8 @@ import pytest
 
 from pytagi_ddp.kernels.cpu.extension import load
 
+pytestmark = pytest.mark.slow  # starts processes of its own
+
 
 def run(code: str) -> list[str]:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

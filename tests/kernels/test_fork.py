@@ -6,7 +6,10 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+pytestmark = [
+    pytest.mark.slow,  # starts processes of its own
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
+]
 
 PREPARE = """
 import multiprocessing, os, sys, warnings

@@ -14,6 +14,8 @@ fcntl = pytest.importorskip("fcntl", reason="this system has no flock: every pro
 
 from pytagi_ddp.kernels.cpu.shared_cache import FileLock  # noqa: E402
 
+pytestmark = pytest.mark.slow  # starts processes of its own
+
 # Runs two loops and prints how many of them this process compiled. With an argument it stays in its first compilation.
 PROGRAM = """
 import sys, time

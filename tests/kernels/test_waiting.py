@@ -8,6 +8,8 @@ import pytest
 
 from pytagi_ddp.kernels.cpu import waiting
 
+pytestmark = pytest.mark.slow  # starts processes of its own
+
 PROGRAM = """
 import os, ctypes
 {before}
