@@ -113,7 +113,12 @@ class Server:
     def build(self, workload: str) -> dict:
         """Makes the network."""
         start = time.perf_counter()
-        self._step = self._peer.Step(workload, self._threads)
+        try:
+            self._step = self._peer.Step(workload, self._threads)
+        except AttributeError as error:
+            if not str(error.name)[:1].isupper():
+                raise
+            raise NotImplementedError(f"it has no {error.name}") from None  # a layer
         return {"build": time.perf_counter() - start}
 
     def start(self, slow: float = 15.0) -> dict:

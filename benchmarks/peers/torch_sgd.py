@@ -43,6 +43,7 @@ class LSTM(nn.Module):
     def __init__(self, inputs: int, outputs: int, steps: int):
         super().__init__()
         self._steps, self._lstm = steps, nn.LSTM(inputs, outputs, batch_first=True)
+        nn.init.zeros_(self._lstm.bias_hh_l0).requires_grad_(False)  # it has two biases where others have one
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self._lstm(x.reshape(len(x), self._steps, -1))[0]
@@ -85,7 +86,7 @@ class Step:
         if self._x.ndim == 4:  # as fast as channels first or a little faster, as measured
             self._net, self._x = (part.to(memory_format=torch.channels_last) for part in (self._net, self._x.detach()))
             self._x.requires_grad_(spec.inside)
-        self.parameters = sum(p.numel() for p in self._net.parameters())
+        self.parameters = sum(p.numel() for p in self._net.parameters() if p.requires_grad)
 
     def step(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)

@@ -8,10 +8,12 @@ Where one factor has no variance it is what deltas are multiplied by: var = sum 
 share a matrix of the result the products add up.
 """
 
+from functools import partial
+
 import numpy as np
 from numba import prange
 
-from pytagi_ddp.kernels.cpu.compile import loop
+from pytagi_ddp.kernels.cpu.compile import FASTMATH, loop
 from pytagi_ddp.kernels.cpu.extension import load
 from pytagi_ddp.kernels.cpu.threads import get_threads
 from pytagi_ddp.kernels.formulas.activation import mixture_relu_moments
@@ -22,9 +24,11 @@ from pytagi_ddp.kernels.tensors import Array, Delta, Heads, State
 _attention = load("_attention")
 call = load("_replay").call
 ZERO = np.float32(0)
+# Sums in any order, and arrays that share no memory: only so do the loops over a row of scores vectorise.
+row_loop = partial(loop, fastmath=FASTMATH | {"reassoc"}, apart=True)
 
 
-@loop("rk rk rk rk _ _")
+@row_loop("rk rk rk rk _ _")
 def _remax(mu, var, d, c, scale, causal):
     rows, steps = mu.shape
     for row in prange(rows):
@@ -46,7 +50,7 @@ def _remax(mu, var, d, c, scale, causal):
             mu[row, k], var[row, k], d[row, k], c[row, k] = ZERO, ZERO, ZERO, ZERO
 
 
-@loop("rk rk rk rk rk _ _")
+@row_loop("rk rk rk rk rk _ _")
 def _remax_backward(delta_mu, delta_var, mu, d, c, scale, causal):
     rows, steps = mu.shape
     for row in prange(rows):

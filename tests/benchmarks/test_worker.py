@@ -3,11 +3,12 @@
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from benchmarks.peers import OWN
-from benchmarks.worker import TooSlow, Worker, WorkerError
+from benchmarks.worker import Server, TooSlow, Worker, WorkerError
 
 pytestmark = pytest.mark.slow  # starts processes of its own
 
@@ -52,6 +53,17 @@ def test_profile(worker):
     answer = worker.ask("profile", repeat=1)
     assert answer["rows"][0]["key"] == "Conv2d.0"
     assert "Conv2d.0" in answer["text"]
+
+
+@pytest.mark.parametrize(
+    ("missing", "error", "says"),
+    [("LSTM", NotImplementedError, "it has no LSTM"), ("size", AttributeError, "no attribute 'size'")],
+)
+def test_a_layer_that_a_library_lacks_is_named(missing, error, says):
+    server = Server("own", 1)
+    server._peer = SimpleNamespace(Step=lambda *_: getattr(SimpleNamespace(), missing))
+    with pytest.raises(error, match=says):
+        server.build("lstm-40-t24-b16")
 
 
 def test_errors_are_told(worker):

@@ -124,8 +124,8 @@ def test_softmax(name, classes):
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("share", [1, 2])
 def test_products_of_heads(certain, causal, transposed, share):
-    """Of squares (11, 11) and columns of 5 units a head, so that tiles are cut on all sides; shared ones add up."""
-    batch, heads, n, size = 2, 4, 11, 5
+    """Of squares a little larger than a tile, and 5 units a head, so that tiles are cut on all sides; shares add up."""
+    batch, heads, n, size = 2, 4, cuda.attention.TILE + 3, 5
     square = State(normal(batch * heads, n, n), uniform(batch * heads, n, n, seed=1))
     if causal == CAUSAL_FACTOR:
         square.mu[:], square.var[:] = np.tril(square.mu), np.tril(square.var)
