@@ -15,11 +15,11 @@ demo: $(INSTALLED)
 # In two processes, one of which runs all that starts ranks (tests/conftest.py); `python -m pytest` takes one for all.
 TWO := -n 2 --dist loadfile
 
-# Within ten minutes on two quiet cores.
+# In about ten minutes on two quiet cores.
 test: lint
 	$(BIN)/python -m pytest $(TWO)
 
-# What needs no mpirun, compiles neither CUDA kernels nor a wheel, and is quick: in about 90 s on two quiet cores.
+# What needs no mpirun, compiles neither CUDA kernels nor a wheel, and is quick: in about two minutes on two cores.
 check: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/python -m pytest -q $(TWO) -m "not mpi and not slow"
