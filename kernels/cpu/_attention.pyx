@@ -45,7 +45,8 @@ def multiply(const float[::1] x_mu, const float[::1] x_var, tuple x_place, const
     cdef int groups = batch * heads // out.share, t
     if <double>groups * out.share * rows * depth * columns < SERIAL:
         threads = 1
-    cdef size_t per_thread = lines(<size_t>ROWS * (rows if x.transposed else depth)) + 3 * lines(<size_t>depth * columns)
+    cdef size_t of_x = lines(<size_t>ROWS * (rows if x.transposed else depth))
+    cdef size_t per_thread = of_x + 3 * lines(<size_t>depth * columns)
     cdef float[::1] scratch = workspace(threads * per_thread)
     for t in prange(threads, schedule="static", num_threads=threads, nogil=True):
         multiply_groups(&x, &y, &out, heads, rows, depth, columns, causal, groups * t // threads,

@@ -1,5 +1,5 @@
 # cython: wraparound=False, cdivision=True
-"""Moment products of a 2-D convolution and of a transposed one, in OpenMP threads. See conv2d.py and convtranspose2d.py.
+"""Moment products of a 2-D convolution and of a transposed one, in OpenMP threads: see conv2d.py, convtranspose2d.py.
 
 A transposed convolution is the adjoint of a convolution from its outputs to its inputs, with weights of the same shape.
 So the same two products serve both: sums at the outputs of a convolution make units of one and deltas of the other,

@@ -1,5 +1,5 @@
 # cython: wraparound=False
-"""The public calls of a training step in their common case: arrays of the sizes of the last step, nothing changed since.
+"""The public calls of a training step in their common case: arrays as large as in the last step, nothing changed since.
 
 With recorded passes, a step of a small network spends most of its time in what surrounds them: checks of arguments,
 conversions, views, copies. Here all of that is C. Whatever is out of the ordinary, errors included, is left to the

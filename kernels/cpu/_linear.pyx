@@ -128,7 +128,8 @@ def backward(const float[:, ::1] mu, const float[:, ::1] jcb, const float[:, ::1
              float[:, ::1] in_delta_var, float[:, ::1] g_w, float[:, ::1] h_w, float[::1] g_b, float[::1] h_b,
              bint accumulate, int threads, bint mixed):
     cdef int B = mu.shape[0], I = mu.shape[1], O = w_mu.shape[0]
-    if not (min(B, I, O, threads) > 0 and mu.shape[0] == B and shaped(w_mu.shape, O, I) and shaped(g_w.shape, O, I) and shaped(h_w.shape, O, I)
+    if not (min(B, I, O, threads) > 0
+            and shaped(w_mu.shape, O, I) and shaped(g_w.shape, O, I) and shaped(h_w.shape, O, I)
             and (jcb is None or shaped(jcb.shape, B, I))
             and shaped(delta_mu.shape, B, O) and shaped(delta_var.shape, B, O)
             and (in_delta_mu is None) == (in_delta_var is None)

@@ -59,9 +59,9 @@ cdef class OneThread:
         if self.displaced and PyThread_get_thread_ident() in self.displaced:
             self.displaced.discard(PyThread_get_thread_ident())
             raise RuntimeError(
-                "another thread has run forward() of this network since this thread did, and its outputs and deltas are "
-                "gone: one network, one thread at a time. Give each thread a network of its own (copy.deepcopy), or put "
-                "a lock around whole steps"
+                "another thread has run forward() of this network since this thread did, and its outputs and deltas "
+                "are gone: one network, one thread at a time. Give each thread a network of its own (copy.deepcopy), "
+                "or put a lock around whole steps"
             )
         return 0
 

@@ -1,7 +1,7 @@
 cdef enum:
-    ROWS = 192  # positions per block of patches; half of them where it has more columns than
+    ROWS = 192  # positions per block of patches
     COLUMNS = 576  # patch elements: with ROWS, 440 KB that stay in the second-level cache
-    MOST_COLUMNS = 1152
+    MOST_COLUMNS = 1152  # of a block with half of the positions, which is as large
 
 
 cdef struct Patches:

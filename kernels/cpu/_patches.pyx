@@ -11,7 +11,7 @@ cdef long positions_of(const Patches* p) noexcept nogil:
 
 
 cdef int chunk_of(int channels, int taps) noexcept nogil:
-    """Channels whose taps, all of them, make one block: all channels where that can be, as they are copied in one run."""
+    """Channels whose taps, all of them, make a block: all where that can be, as they are copied in one run then."""
     if channels * <long>taps <= MOST_COLUMNS:
         return channels
     return even(channels, max(16, COLUMNS // max(taps, 1) // 16 * 16))

@@ -39,7 +39,7 @@ cdef class Plan:
         self.calls += 1
 
     def add_entry(self, intptr_t entry, words, arrays):
-        """Adds the C function at an address; `words` are integers, `arrays` what has to live as long as they are used."""
+        """Adds the C function at an address; `words` are integers, `arrays` what has to live while they are used."""
         cdef intptr_t[::1] block = np.array(words, np.intp)
         self.add(<Entry>entry, &block[0], block.shape[0], 0, arrays)
 

@@ -50,7 +50,8 @@ cdef class SharedSum:
 
     def __cinit__(self, memory, int rank, int ranks, Py_ssize_t floats):
         PyObject_GetBuffer(memory, &self.memory, PyBUF_WRITABLE)
-        if not (0 <= rank < ranks and floats > 0 and floats % 16 == 0 and self.memory.len >= shared_bytes(ranks, floats)):
+        fits = 0 <= rank < ranks and floats > 0 and floats % 16 == 0
+        if not (fits and self.memory.len >= shared_bytes(ranks, floats)):
             raise ValueError(f"SharedSum: rank {rank} of {ranks}, {floats} numbers, {self.memory.len} bytes")
         self.seats = <seat*>self.memory.buf
         self.places = <float*>(self.seats + TURNS * ranks)
