@@ -8,6 +8,7 @@
     all_reduce_deltas                           data-parallel steps in a loop of one's own
     DDPSequential                               the same behind the interface of a network
     all_reduce_metrics, rank_zero_*             numbers of all ranks; what one rank does
+    run_threads                                 ranks as threads of this process, for notebooks and tests
 
 `Communicator` is what all of these stand on. Collectives have second names, those of Lux and FluxMPI: see the end of
 this file.
@@ -32,6 +33,7 @@ from pytagi_ddp.distributed.engine.handle import Handle
 from pytagi_ddp.distributed.functional import all_reduce_deltas
 from pytagi_ddp.distributed.metrics import all_reduce_metrics
 from pytagi_ddp.distributed.rank_zero import rank_zero_first, rank_zero_only, rank_zero_print
+from pytagi_ddp.distributed.run_threads import run_threads
 from pytagi_ddp.distributed.trees import synchronize
 from pytagi_ddp.distributed.verbs import (
     all_reduce,
@@ -75,6 +77,7 @@ __all__ = [
     "rank_zero_only",
     "rank_zero_print",
     "reduce",
+    "run_threads",
     "start_all_reduce",
     "start_broadcast",
     "synchronize",

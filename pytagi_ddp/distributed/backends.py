@@ -1,7 +1,8 @@
-"""The communicators of this process, by name: made once by `initialize`, found by everyone."""
+"""The communicators of this process, or of a thread that is a rank: made once by `initialize`, found by everyone."""
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import Any
 
 from pytagi_ddp.distributed.communicator import Communicator, create_communicator, resolve_backend
@@ -9,13 +10,25 @@ from pytagi_ddp.distributed.communicator import Communicator, create_communicato
 Backend = str | Communicator
 
 _initialized: dict[str, Communicator] = {}
+_of_rank: ContextVar[dict[str, Communicator] | None] = ContextVar("communicators", default=None)
+
+
+def use_own_communicators() -> None:
+    """From now on `initialize` in this thread, a rank of `run_threads`, makes communicators of its own."""
+    _of_rank.set({})
+
+
+def _known() -> dict[str, Communicator]:
+    own = _of_rank.get()
+    return _initialized if own is None else own
 
 
 def initialize(backend: str = "auto", **options: Any) -> Communicator:
     """Connects this process to the others, once; later calls without options return the same communicator.
 
     Args:
-        backend: "auto" (MPI when a launcher has started several ranks, else serial), "mpi", "nccl" or "serial".
+        backend: "auto" (MPI when a launcher has started several ranks, else serial), "mpi", "nccl", "serial", and
+            "threads", which "auto" is in a rank of `run_threads`.
         options: those of `create_communicator`: timeout (seconds), rank, world_size (checked), device_ids,
             cuda_aware_mpi=True (GPU arrays go to an MPI library that is built for them).
 
@@ -25,19 +38,19 @@ def initialize(backend: str = "auto", **options: Any) -> Communicator:
     """
     name = resolve_backend(backend)
     if not is_initialized(name):
-        _initialized[name] = create_communicator(backend, **options)
+        _known()[name] = create_communicator(backend, **options)
     elif options:
         raise RuntimeError(
             f"backend {name!r} is initialised already, so {', '.join(options)} would have no effect; close() the "
             "communicator first, or leave the options out"
         )
-    return _initialized[name]
+    return _known()[name]
 
 
 def is_initialized(backend: str | None = None) -> bool:
     """Whether `initialize` has been called for a backend, or (None) for any, and its communicator is not closed."""
-    names = list(_initialized) if backend is None else [resolve_backend(backend)]
-    return any(name in _initialized and not _initialized[name].closed for name in names)
+    names = list(_known()) if backend is None else [resolve_backend(backend)]
+    return any(name in _known() and not _known()[name].closed for name in names)
 
 
 def get_distributed_backend(backend: Backend = "auto") -> Communicator:
@@ -50,7 +63,7 @@ def get_distributed_backend(backend: Backend = "auto") -> Communicator:
         return backend
     if not is_initialized(backend):
         raise RuntimeError(f"backend {backend!r} is not initialised: call initialize({backend!r}) first, on every rank")
-    return _initialized[resolve_backend(backend)]
+    return _known()[resolve_backend(backend)]
 
 
 def rank(backend: Backend = "auto") -> int:

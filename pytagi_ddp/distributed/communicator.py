@@ -12,8 +12,9 @@ from pytagi_ddp.distributed.engine.launcher import detect_launcher
 from pytagi_ddp.distributed.engine.limits import TIMEOUT, time_limit
 from pytagi_ddp.distributed.engine.offspring import why_no_rank
 from pytagi_ddp.distributed.engine.serial import SerialCommunicator
+from pytagi_ddp.distributed.engine.threads import ThreadCommunicator, current_member
 
-__all__ = ["Communicator", "SerialCommunicator", "create_communicator"]
+__all__ = ["Communicator", "SerialCommunicator", "ThreadCommunicator", "create_communicator"]
 
 
 def create_communicator(
@@ -32,8 +33,9 @@ def create_communicator(
     "serial"  NumPy, CuPy                    one process                     nothing
     "mpi"     NumPy; CuPy by host memory     one or many nodes, any launcher mpi4py and an MPI library
     "nccl"    CuPy                           NVIDIA GPUs, one rank on each   CuPy, NCCL, and MPI above one rank
-    "auto"    "mpi" when a launcher such as mpirun has started more than one rank, else "serial"; with a warning in a
-              process that a rank has started or forked, which is none itself
+    "threads" NumPy, CuPy                    one process, a rank a thread    `run_threads`
+    "auto"    "mpi" when a launcher such as mpirun has started more than one rank, "threads" in a rank of `run_threads`,
+              else "serial"; with a warning in a process that a rank has started or forked, which is none itself
     ========= ============================== =============================== =========================
 
     Args:
@@ -50,7 +52,7 @@ def create_communicator(
         LaunchError: the launcher does not fit the MPI library, mpi4py is missing, or /dev/shm is too small; or this
             process was started or forked by a rank; for ``"nccl"``: a rank without NCCL or a GPU of its own.
     """
-    if backend == "auto" and detect_launcher() and (problem := why_no_rank()):
+    if backend == "auto" and current_member() is None and detect_launcher() and (problem := why_no_rank()):
         warnings.warn(f"this process is no rank and works by itself: {problem}", RuntimeWarning, stacklevel=2)
     backend = resolve_backend(backend)
     limit = time_limit("PYTAGI_DDP_TIMEOUT", TIMEOUT, timeout)
@@ -76,12 +78,18 @@ def resolve_backend(backend: str) -> str:
         raise ValueError(f"unknown backend {backend!r}; known are {', '.join(map(repr, ('auto', *ENGINES)))}")
     if backend != "auto":
         return backend
+    if current_member() is not None:
+        return "threads"
     launch = detect_launcher()
     return "serial" if launch is None or launch.world_size == 1 or why_no_rank() else "mpi"
 
 
 def _serial(timeout: float, device_ids: Sequence[int] | None, cuda_aware_mpi: bool) -> Communicator:
     return SerialCommunicator()
+
+
+def _threads(timeout: float, device_ids: Sequence[int] | None, cuda_aware_mpi: bool) -> Communicator:
+    return ThreadCommunicator(timeout)
 
 
 def _mpi(timeout: float, device_ids: Sequence[int] | None, cuda_aware_mpi: bool) -> Communicator:
@@ -99,4 +107,4 @@ def _nccl(timeout: float, device_ids: Sequence[int] | None, cuda_aware_mpi: bool
 
 
 # One entry per engine: how to make it, given the time-out in seconds and what concerns GPUs.
-ENGINES = {"serial": _serial, "mpi": _mpi, "nccl": _nccl}
+ENGINES = {"serial": _serial, "threads": _threads, "mpi": _mpi, "nccl": _nccl}

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import operator
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ LARGEST_GAIN = 1e18
 _BLOCK_PAIRS = 1 << 14
 
 # The legacy class is the one whose integer seeding is that of the C++ standard's mt19937.
-_generator = np.random.RandomState()
+_generator: ContextVar[np.random.RandomState] = ContextVar("generator", default=np.random.RandomState())  # noqa: B039
 
 
 def manual_seed(seed: int) -> None:
@@ -43,12 +44,12 @@ def manual_seed(seed: int) -> None:
     value = operator.index(seed)
     if not -(2**31) <= value < 2**32:
         raise ValueError(f"the seed must lie in [-2**31, 2**32), got {value}")
-    _generator.seed(value % 2**32)
+    _generator.get().seed(value % 2**32)
 
 
 def get_state() -> dict[str, Any]:
     """Return the generator's state, a picklable dictionary for `set_state`."""
-    return _generator.get_state(legacy=False)
+    return _generator.get().get_state(legacy=False)
 
 
 def set_state(state: dict[str, Any]) -> None:
@@ -57,7 +58,14 @@ def set_state(state: dict[str, Any]) -> None:
     Raises:
         TypeError, ValueError: `state` is not the state of a 32-bit Mersenne Twister.
     """
-    _generator.set_state(state)
+    _generator.get().set_state(state)
+
+
+def use_own_generator() -> None:
+    """From now on this thread draws from a generator of its own, a copy of the one it would have used."""
+    own = np.random.RandomState()
+    own.set_state(get_state())
+    _generator.set(own)
 
 
 def normal(n: int, scale: float | np.floating) -> np.ndarray:
@@ -86,7 +94,7 @@ def normal(n: int, scale: float | np.floating) -> np.ndarray:
     while filled < len(pairs):
         # A pair of uniforms yields at most one pair of normals, so asking for no more pairs than are missing
         # never takes words from the stream that a one-by-one draw would have left there.
-        words = _generator.randint(0, 2**32, size=2 * min(len(pairs) - filled, _BLOCK_PAIRS), dtype=np.uint32)
+        words = _generator.get().randint(0, 2**32, size=2 * min(len(pairs) - filled, _BLOCK_PAIRS), dtype=np.uint32)
         filled += polar_pairs(words, np.float32(scale), pairs[filled:])
     return pairs.reshape(-1)[:n]
 

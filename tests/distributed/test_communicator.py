@@ -73,7 +73,7 @@ def test_rank_and_world_size_must_agree(asked):
 
 
 def test_unknown_backend_lists_the_known():
-    with pytest.raises(ValueError, match="'gloo'; known are 'auto', 'serial', 'mpi', 'nccl'"):
+    with pytest.raises(ValueError, match="'gloo'; known are 'auto', 'serial', 'threads', 'mpi', 'nccl'"):
         create_communicator("gloo")
 
 

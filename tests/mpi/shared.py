@@ -14,20 +14,26 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-from pytagi_ddp.distributed.communicator import SerialCommunicator
+from pytagi_ddp import manual_seed
+from pytagi_ddp.distributed.communicator import SerialCommunicator, create_communicator
+from pytagi_ddp.distributed.run_threads import run_threads
 from tests.distributed.engine.nccl_stand_in import nccl_communicator
 from tests.mpi import rank
 from tests.mpi.run import Hang, Outlived, mpirun, name_of
 
 
-def on_ranks(program: Callable, *numbers: int | str):
+def on_ranks(program: Callable, *numbers: int | str, threads: bool = True):
     """Marks a test whose ``results`` are what ``program(communicator, ...)`` returned, rank by rank.
 
     Args:
@@ -35,13 +41,22 @@ def on_ranks(program: Callable, *numbers: int | str):
             the test, by their names.
         numbers: how many ranks, each of them a test. Or this process alone: "serial" with the communicator for one,
             "nccl" with that of a stand-in for a GPU.
+        threads: whether to test it with ranks that are threads, too (the largest of the numbers); not where a program
+            is about processes, or changes what belongs to all threads.
     """
     cases = [pytest.param(np, marks=() if isinstance(np, str) else pytest.mark.mpi) for np in numbers]
+    most = max((np for np in numbers if isinstance(np, int)), default=0)
+    cases += [f"{most} threads"] if threads and most else []
 
     def mark(test):
         return pytest.mark.rank_program.with_args(program)(pytest.mark.parametrize("np", cases)(test))
 
     return mark
+
+
+def backend_of(np: int | str) -> str:
+    """The name of the engine behind one of the numbers of `on_ranks`."""
+    return "mpi" if isinstance(np, int) else np.split()[-1]
 
 
 @dataclass(frozen=True)
@@ -66,10 +81,21 @@ class Call:
 
 def run_serial(call: Call) -> list:
     """Runs a call in this process."""
+    arguments = json.loads(call.arguments)
+    if "threads" in call.job[1]:
+        with TemporaryDirectory() as folder, patch.dict(os.environ, TEST_JOB_FOLDER=folder):
+            return json.loads(rank.in_json(run_threads(in_thread, int(call.job[1][0]), call.program, arguments)))
     stand_in = nccl_communicator() if call.job[1] == "nccl" else nullcontext(SerialCommunicator())
     with stand_in as communicator:
-        result = rank.find(call.program)(communicator, **json.loads(call.arguments))
+        result = rank.find(call.program)(communicator, **arguments)
     return json.loads(rank.in_json([result]))
+
+
+def in_thread(program: str, arguments: dict) -> Any:
+    """Runs a program on a rank that is a thread."""
+    communicator = create_communicator("threads", timeout=60)
+    manual_seed(communicator.rank)
+    return rank.find(program)(communicator, **arguments)
 
 
 def run_all(calls: Sequence[Call]) -> dict[Call, list | str]:

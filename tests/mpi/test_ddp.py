@@ -28,7 +28,7 @@ def sum_of_ranks(comm):
         manual_seed(7)
         net = make()
         reference = copy.deepcopy(net)
-        ddp = DDPSequential(net, DDPConfig(backend="mpi"), average=False)
+        ddp = DDPSequential(net, DDPConfig(backend=comm.backend), average=False)
         sizes = [4, 1, 3][: comm.world_size]
         mine = shard(sizes, comm.rank)
         worst, equal = 0.0, True
@@ -61,7 +61,7 @@ def average_step(comm):
     for norm in (net.layers[2], net.layers[3].main_block.layers[2]):
         norm.running_mean[:] = rank
         norm.running_var[:] = 1 + rank
-    ddp = DDPSequential(net, DDPConfig(backend="mpi", rank=rank, world_size=size), average=True)
+    ddp = DDPSequential(net, DDPConfig(backend=comm.backend, rank=rank, world_size=size), average=True)
     manual_seed(0)
     reference = with_batch_norm()
     for norm in (reference.layers[2], reference.layers[3].main_block.layers[2]):
@@ -180,7 +180,7 @@ def test_ranks_without_samples(results):
 
 def different_networks(comm):
     net = Sequential(Linear(4, 5), ReLU(), Linear(5, 3 - (comm.rank == 1)))
-    return error_of(lambda: DDPSequential(net, DDPConfig(backend="mpi")), ValueError)
+    return error_of(lambda: DDPSequential(net, DDPConfig(backend=comm.backend)), ValueError)
 
 
 @on_ranks(different_networks, 3)
@@ -191,7 +191,8 @@ def test_different_networks_are_refused_on_every_rank(results):
 
 
 def wrong_world_size(comm):
-    return error_of(lambda: DDPSequential(Sequential(Linear(1, 1)), DDPConfig(backend="mpi", world_size=5)), ValueError)
+    config = DDPConfig(backend=comm.backend, world_size=5)
+    return error_of(lambda: DDPSequential(Sequential(Linear(1, 1)), config), ValueError)
 
 
 @on_ranks(wrong_world_size, 2)

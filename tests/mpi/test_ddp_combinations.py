@@ -25,7 +25,9 @@ from tests.mpi.ddp_networks import (
 from tests.mpi.rank import job_folder
 from tests.mpi.shared import on_ranks
 
-CONFIG = DDPConfig(backend="mpi", timeout=20)
+
+def config_of(comm, **options):
+    return DDPConfig(backend=comm.backend, timeout=20, **options)
 
 
 def uneven_passes(comm, buckets, blocks):
@@ -36,7 +38,7 @@ def uneven_passes(comm, buckets, blocks):
     net = with_batch_norm(blocks)
     reference = copy.deepcopy(net)
     net.checkpoint_blocks = blocks == 2
-    config = DDPConfig(backend="mpi", timeout=20, buckets=buckets)
+    config = DDPConfig(backend=comm.backend, timeout=20, buckets=buckets)
     ddp = DDPSequential(net, config, average=False, sync_batch_norm=True)
     x, y = batch(net, 9, 0)
     part = {(0, 0): slice(0, 3), (0, 1): slice(3, 5), (1, 0): slice(5, 9)}
@@ -79,7 +81,7 @@ def loaded(comm, rule, load):
     for _ in range(5):
         backpropagate(new, x, y)  # other variances than those of `old`
         new.step()
-    ddp = DDPSequential(old, DDPConfig(backend="mpi"), every=2, merge=rule)
+    ddp = DDPSequential(old, DDPConfig(backend=comm.backend), every=2, merge=rule)
     backpropagate(ddp, x[mine], y[mine])
     ddp.step()
     if load == "load_state_dict":
@@ -92,7 +94,7 @@ def loaded(comm, rule, load):
         if rank == 0:
             old.params_from(new)
         ddp.synchronize()
-    fresh = DDPSequential(copy.deepcopy(new), DDPConfig(backend="mpi"), every=2, merge=rule)
+    fresh = DDPSequential(copy.deepcopy(new), DDPConfig(backend=comm.backend), every=2, merge=rule)
     for _ in range(2):
         for net in (ddp, fresh):
             backpropagate(net, x[mine], y[mine])
@@ -110,7 +112,7 @@ def test_parameters_that_are_loaded_between_merges_are_a_new_prior(results, rule
 def merge_all(comm):
     rank, results = comm.rank, {}
     net = WITHOUT_BATCH_NORM["Linear"]()
-    ddp = DDPSequential(net, CONFIG, every=2, merge="mean")
+    ddp = DDPSequential(net, config_of(comm), every=2, merge="mean")
     x, y = batch(net, 4, rank)
     alone = copy.deepcopy(net)
     backpropagate(alone, x, y)
@@ -150,20 +152,20 @@ def owners(comm):
     def refused(call):
         return error_of(call, TypeError, ValueError, RuntimeError)
 
-    first = DDPSequential(net, CONFIG, sync_batch_norm=True)
+    first = DDPSequential(net, config_of(comm), sync_batch_norm=True)
     results["copies"] = [
         refused(lambda copies=copies: copies(first)) for copies in (copy.deepcopy, copy.copy, pickle.dumps)
     ]
     synchronize(comm, net)  # leaves it to its DDPSequential
     results["synchronised"] = [norm.reduce_sums is not None, norm.pool_at_step]
-    DDPSequential(net, CONFIG)
+    DDPSequential(net, config_of(comm))
     results["pooled"] = [norm.reduce_sums is not None, norm.pool_at_step]
     results["old step"] = refused(first.step)
-    third = DDPSequential(net, CONFIG, every=2)
+    third = DDPSequential(net, config_of(comm), every=2)
     results["own"] = [norm.reduce_sums is not None, norm.pool_at_step]
     results["twice"] = refused(lambda: DDPSequential(third))
-    results["rule"] = refused(lambda: DDPSequential(net, CONFIG, merge="median"))
-    results["half"] = refused(lambda: DDPSequential(net, CONFIG, every=2.5))
+    results["rule"] = refused(lambda: DDPSequential(net, config_of(comm), merge="median"))
+    results["half"] = refused(lambda: DDPSequential(net, config_of(comm), every=2.5))
     alone = copy.deepcopy(net)
     x, y = batch(net, 4, comm.rank)
     if comm.rank == 0:
@@ -191,7 +193,7 @@ def in_flight(comm, debug):
     net = with_batch_norm()
     with patch.dict(os.environ, PYTAGI_DDP_DEBUG=debug):
         comm.debug = debug == "1"
-        ddp = DDPSequential(net, DDPConfig(backend="mpi", buckets=3, timeout=20), average=False)
+        ddp = DDPSequential(net, DDPConfig(backend=comm.backend, buckets=3, timeout=20), average=False)
     x, y = batch(net, 4, comm.rank)
 
     def twice(again):
@@ -229,7 +231,7 @@ def test_nothing_meets_deltas_that_are_on_their_way(results, debug):
 
 def stop(comm, every):
     net = WITHOUT_BATCH_NORM["Linear"]()
-    ddp = DDPSequential(net, CONFIG, every=every)
+    ddp = DDPSequential(net, config_of(comm), every=every)
     x, y = batch(net, 4, comm.rank)
     taken = 0
     with ddp.join():
@@ -259,7 +261,7 @@ def settings(comm, name):
         nn.Conv2d(2, 3, 3, **window, **IMAGE),
         nn.BatchNorm2d(3, eps=1e-5 if other != "eps" else 1e-4, momentum=0.9 if other != "momentum" else 0.5),
     )
-    return error_of(lambda: DDPSequential(net, CONFIG), ValueError)
+    return error_of(lambda: DDPSequential(net, config_of(comm)), ValueError)
 
 
 @on_ranks(settings, 2)
@@ -282,7 +284,7 @@ def series_by_rank(comm):
     manual_seed(4)
     net = nn.Sequential(nn.SLSTM(2, 5), nn.SLSTM(5, 4), nn.SLinear(4, 1))
     twin = copy.deepcopy(net)
-    ddp = DDPSequential(net, CONFIG, average=False)
+    ddp = DDPSequential(net, config_of(comm), average=False)
     for step in range(6):
         x, y = batch(net, 1, 10 * comm.rank + step)
         y[0, 0] = np.nan if step == 3 else y[0, 0]

@@ -33,7 +33,7 @@ def no_sync(comm):
         manual_seed(7)
         net = WITHOUT_BATCH_NORM[name]()
         reference = copy.deepcopy(net)
-        ddp = DDPSequential(net, DDPConfig(backend="mpi"), average=False)
+        ddp = DDPSequential(net, DDPConfig(backend=comm.backend), average=False)
         worst = 0.0
         for step in range(2):
             x, y = batch(net, 6 * size, step)
@@ -68,7 +68,7 @@ def join(comm, batch_norm):
     manual_seed(1)
     net = with_batch_norm() if batch_norm else WITHOUT_BATCH_NORM["Conv2d"]()
     reference = copy.deepcopy(net)
-    ddp = DDPSequential(net, DDPConfig(backend="mpi"), average=False, sync_batch_norm=batch_norm)
+    ddp = DDPSequential(net, DDPConfig(backend=comm.backend), average=False, sync_batch_norm=batch_norm)
     batches = [3 - r for r in range(size)]  # batches of each rank; the last one may have one batch only
     x, y = batch(net, 4 * 3 * size, 5)
 
@@ -105,7 +105,7 @@ def synchronised(comm):
     manual_seed(4)
     net = with_batch_norm()
     reference = copy.deepcopy(net)
-    ddp = DDPSequential(net, DDPConfig(backend="mpi"), average=False, sync_batch_norm=True)
+    ddp = DDPSequential(net, DDPConfig(backend=comm.backend), average=False, sync_batch_norm=True)
     sizes = [3, 2, 4][:size]
     mine = shard(sizes, comm.rank)
     worst = 0.0
@@ -141,7 +141,7 @@ def merge(comm, rule):
     net = with_batch_norm()
     alone = copy.deepcopy(net)  # what this rank would learn without the others
     prior = net.arena.theta.copy().astype(float)
-    ddp = DDPSequential(net, DDPConfig(backend="mpi"), every=3, merge=rule)
+    ddp = DDPSequential(net, DDPConfig(backend=comm.backend), every=3, merge=rule)
     for step in range(3):
         x, y = batch(net, 4 * size, step)
         for one in (ddp, alone):
@@ -177,7 +177,7 @@ def test_posteriors_are_merged_every_few_steps(results, rule):
 
 def join_with_merges(comm):
     net = WITHOUT_BATCH_NORM["Conv2d"]()
-    ddp = DDPSequential(net, DDPConfig(backend="mpi"), every=2, merge="mean")
+    ddp = DDPSequential(net, DDPConfig(backend=comm.backend), every=2, merge="mean")
     x, y = batch(net, 2, comm.rank)
     with ddp.join():
         for _ in range(1 + 2 * comm.rank):  # odd: everyone has a step left that was not merged
@@ -187,15 +187,15 @@ def join_with_merges(comm):
 
 
 @on_ranks(join_with_merges, 1, 3)
-def test_join_with_merges(results, np):
-    assert results == [{"equal": True, "left": 0}] * np
+def test_join_with_merges(results):
+    assert results == [{"equal": True, "left": 0}] * len(results)
 
 
 def wire(comm, dtype):
     rank, size = comm.rank, comm.world_size
     manual_seed(6)
     net = with_batch_norm()
-    ddp = DDPSequential(net, DDPConfig(backend="mpi", wire_dtype=dtype), average=False)
+    ddp = DDPSequential(net, DDPConfig(backend=comm.backend, wire_dtype=dtype), average=False)
     x, y = batch(net, 4 * size, 1)
     backpropagate(ddp, x[4 * rank : 4 * rank + 4], y[4 * rank : 4 * rank + 4])
     net.arena.delta[1] *= 1e-12  # would vanish in float16 as it is
@@ -222,7 +222,7 @@ def buckets(comm):
     for count in (1, 2, 4, 100):
         manual_seed(8)
         net = with_batch_norm()
-        ddp = DDPSequential(net, DDPConfig(backend="mpi", buckets=count), average=False)
+        ddp = DDPSequential(net, DDPConfig(backend=comm.backend, buckets=count), average=False)
         for step in range(3):
             sizes = [4, 2, 3 * (step != 1)][: comm.world_size]  # in the second step the third rank has no samples
             mine = shard(sizes, comm.rank)
@@ -270,7 +270,7 @@ def compare_replicas(comm, change):
     with patch.dict(os.environ, PYTAGI_DDP_DEBUG="1"):
         try:
             net = with_batch_norm()
-            ddp = DDPSequential(net, DDPConfig(backend="mpi"), average=change != "options" or comm.rank == 0)
+            ddp = DDPSequential(net, DDPConfig(backend=comm.backend), average=change != "options" or comm.rank == 0)
             if change == "parameters" and comm.rank == comm.world_size - 1:
                 net.layers[4].parameters.w.mu[3] += 1
             x, y = batch(net, 4, comm.rank)
@@ -283,7 +283,7 @@ def compare_replicas(comm, change):
     return ""
 
 
-@on_ranks(compare_replicas, 2)
+@on_ranks(compare_replicas, 2, threads=False)
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -322,7 +322,7 @@ def default_of_pytagi(comm):
 
 
 @pytest.mark.skipif(cuda.is_nccl_available(), reason="NCCL would start")
-@on_ranks(default_of_pytagi, 1, 2)
+@on_ranks(default_of_pytagi, 1, 2, threads=False)
 def test_nccl_without_a_gpu_is_mpi_with_one_warning(results):
     for rank, (backend, worst, said) in enumerate(results):
         assert backend == ("mpi" if len(results) > 1 else "serial") and worst < 2e-5

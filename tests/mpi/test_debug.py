@@ -71,7 +71,7 @@ def mismatch(_, case):
     return error_of(lambda: call(comm), CollectiveMismatchError)
 
 
-@on_ranks(mismatch, 2, 3)
+@on_ranks(mismatch, 2, 3, threads=False)
 @pytest.mark.parametrize("case", DIFFERENT)
 def test_a_mismatch_raises_on_every_rank(results, np, case):
     assert len(results) == np and len(set(results)) == 1, results
@@ -91,7 +91,7 @@ def reduce_a_nan(_, op, started):
     return [text, after.tolist()]
 
 
-@on_ranks(reduce_a_nan, 2)
+@on_ranks(reduce_a_nan, 2, threads=False)
 @pytest.mark.parametrize("started", [False, True])
 @pytest.mark.parametrize("op", ["sum", "max", "mean"])
 def test_a_nan_is_found_on_every_rank(results, op, started):
@@ -113,7 +113,7 @@ def without_it(_):
     return results
 
 
-@on_ranks(without_it, 1, 2)
+@on_ranks(without_it, 1, 2, threads=False)
 def test_nothing_is_compared_without_it(results):
     with_it = ["all_reduce", *["debug of all_reduce"] * 2, "all_reduce"]
     for result in results:

@@ -57,7 +57,7 @@ def polls_of_a_late_one(comm):
     return [polls, (buffer == comm.world_size).all(), comm.reduce_calls, comm.reduce_bytes]
 
 
-@on_ranks(polls_of_a_late_one, "serial", 1, 2, 3)
+@on_ranks(polls_of_a_late_one, "serial", 1, 2, 3, threads=False)
 def test_polling(results):
     for _, right, *counted in results:
         assert right
@@ -107,7 +107,7 @@ def in_many_pieces(comm):
         return random_orders(comm)
 
 
-@on_ranks(in_many_pieces, 2, 3)
+@on_ranks(in_many_pieces, 2, 3, threads=False)
 def test_every_rank_waits_in_an_order_of_its_own(results):
     assert len(set(results)) == 1 and results[0] >= 400
 

@@ -20,7 +20,7 @@ def union(comm):
     parts = np.split(3 * x + 1, [7, 20, 22, 40, 49])  # shares of ranks differ in batches and in images
     if size == 3:
         parts[0] = parts[0][:0]  # a batch without images
-    ddp = DDPSequential(net, DDPConfig(backend="mpi", timeout=20), average=False)
+    ddp = DDPSequential(net, DDPConfig(backend=comm.backend, timeout=20), average=False)
     with ddp.no_sync():  # deltas and sums of a first micro-batch wait
         backpropagate(ddp, x[2 * rank : 2 * rank + 2], y[2 * rank : 2 * rank + 2])
     pending = net.arena.buffer.copy()
@@ -48,7 +48,7 @@ def synchronised(comm):
     manual_seed(2)
     net = with_batch_norm(2)
     reference = copy.deepcopy(net)
-    ddp = DDPSequential(net, DDPConfig(backend="mpi", timeout=20), average=False, sync_batch_norm=True)
+    ddp = DDPSequential(net, DDPConfig(backend=comm.backend, timeout=20), average=False, sync_batch_norm=True)
     x, y = batch(net, 12 * size, 0)
     with ddp.no_sync():
         for _ in range(rank):  # ranks come here with other numbers of passes behind them
@@ -76,7 +76,7 @@ def test_with_synchronised_statistics_ranks_are_one_process(results):
 def merged(comm):
     results = {}
     net = with_batch_norm()
-    ddp = DDPSequential(net, DDPConfig(backend="mpi", timeout=20), every=2)
+    ddp = DDPSequential(net, DDPConfig(backend=comm.backend, timeout=20), every=2)
     x, y = batch(net, 8 * comm.world_size, comm.rank)
     for step in range(2):
         if step:
@@ -103,7 +103,7 @@ def in_buckets(comm):
     results = {}
     manual_seed(1)
     net = with_batch_norm()
-    ddp = DDPSequential(net, DDPConfig(backend="mpi", timeout=20, buckets=2), average=False)
+    ddp = DDPSequential(net, DDPConfig(backend=comm.backend, timeout=20, buckets=2), average=False)
     x, y = batch(net, 8 * comm.world_size, comm.rank)
     backpropagate(ddp, x, y)
     results["refused"] = error_of(lambda: update_bn([x], ddp), RuntimeError)

@@ -11,3 +11,25 @@ class RankLeftError(RuntimeError):
 
 class CollectiveTimeoutError(TimeoutError):
     """A rank has waited for the others longer than the time-out."""
+
+
+def left_early(departed: int, count: int, rank: int, what: str) -> RankLeftError:
+    """On `rank`, which waits in `what`: another one has left after so many collectives."""
+    return RankLeftError(
+        f"rank {departed} has left the job after {count} collectives, while rank {rank} waits in {what}. All ranks "
+        f"must make the same calls: look on rank {departed} for an early return, sys.exit or fewer batches (for those "
+        "there is DDPSequential.join())"
+    )
+
+
+def late(rank: int, waited: float, what: str) -> CollectiveTimeoutError:
+    """On `rank`, which has waited so many seconds in `what`."""
+    return CollectiveTimeoutError(
+        f"rank {rank} has waited {waited:.1f} s in {what}; another rank is stalled, or does not make this call. The "
+        "limit is the time-out of the communicator, by default PYTAGI_DDP_TIMEOUT or 300 s"
+    )
+
+
+def late_elsewhere(gave_up: int, rank: int, what: str) -> CollectiveTimeoutError:
+    """On `rank`, which waits in `what`, after another one has waited too long."""
+    return CollectiveTimeoutError(f"rank {gave_up} gave up; rank {rank} was waiting in {what}")

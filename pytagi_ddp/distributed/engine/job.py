@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytagi_ddp.distributed.engine.abort import AbortHook
-from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError, LaunchError, RankLeftError
+from pytagi_ddp.distributed.engine.errors import LaunchError, late, late_elsewhere, left_early
 from pytagi_ddp.distributed.engine.launcher import (
     MPICH_LIKE,
     Launch,
@@ -147,13 +147,9 @@ class Job:
         self._listen()
         for rank, count in self._departed.items():
             if count <= self.operations.completed:
-                raise RankLeftError(
-                    f"rank {rank} has left the job after {count} collectives, while rank {self.rank} waits in {what}. "
-                    f"All ranks must make the same calls: look on rank {rank} for an early return, sys.exit or fewer "
-                    "batches (for those there is DDPSequential.join())"
-                )
+                raise left_early(rank, count, self.rank, what)
         if self._gave_up is not None:
-            raise CollectiveTimeoutError(f"rank {self._gave_up} gave up; rank {self.rank} was waiting in {what}")
+            raise late_elsewhere(self._gave_up, self.rank, what)
 
     def _listen(self) -> None:
         if self._control is None:
@@ -175,10 +171,7 @@ class Job:
     def _raise_timeout(self, what: str, waited: float) -> None:
         if self._control is not None:
             self._sent += self._tell_others(GAVE_UP)
-        raise CollectiveTimeoutError(
-            f"rank {self.rank} has waited {waited:.1f} s in {what}; another rank is stalled, or does not "
-            "make this call. The limit is the time-out of the communicator, by default PYTAGI_DDP_TIMEOUT or 300 s"
-        )
+        raise late(self.rank, waited, what)
 
     def leave(self) -> None:
         """Leaves the job at the end of the interpreter: tells the others, and waits until they leave too.

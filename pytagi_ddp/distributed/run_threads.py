@@ -1,0 +1,79 @@
+"""Ranks as threads of this process: a job without a launcher."""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pytagi_ddp.distributed.backends import use_own_communicators
+from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError, RankLeftError
+from pytagi_ddp.distributed.engine.threads import Member, ThreadGroup
+from pytagi_ddp.nn.init import use_own_generator
+
+Result = TypeVar("Result")
+
+
+def run_threads(program: Callable[..., Result], world_size: int, *arguments: Any) -> list[Result]:
+    """Runs ``program(*arguments)`` on `world_size` ranks, each a thread, and returns what each returned, in order.
+
+    Inside, everything of `pytagi_ddp.distributed` works as under mpirun, with the same bits: `rank()`, `DDPSequential`,
+    samplers, checkpoints. Each rank draws parameters from a copy of this thread's generator. The ranks divide the
+    threads of the kernels (`set_threads`) among themselves, as those of a node do.
+
+        >>> from pytagi_ddp.distributed import initialize, run_threads
+        >>> def program():
+        ...     return initialize().all_gather_object("a rank")
+        >>> run_threads(program, 2)
+        [['a rank', 'a rank'], ['a rank', 'a rank']]
+
+    It is for notebooks, tests and several GPUs in one program. Ranks of one process share Python's interpreter lock, so
+    small networks gain nothing; for a job of many cores start processes (`python -m pytagi_ddp.launch`).
+
+    Args:
+        program: called on every rank.
+        world_size: number of ranks.
+
+    Raises:
+        ValueError: fewer than one rank. Else what a rank has raised, the first that did not follow from another's.
+    """
+    from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads  # here: an import loads no kernels
+
+    ranks = operator.index(world_size)
+    if ranks < 1:
+        raise ValueError(f"run_threads needs at least 1 rank, got {ranks}")
+    group = ThreadGroup(ranks)
+    results: list[Any] = [None] * ranks
+    errors: list[tuple[int, BaseException]] = []
+
+    def run(rank: int) -> None:
+        member = Member(group, rank)
+        use_own_communicators()
+        use_own_generator()
+        try:
+            results[rank] = program(*arguments)
+            member.check_end()
+        except BaseException as error:
+            errors.append((rank, error))
+        finally:
+            member.leave()
+
+    threads = [threading.Thread(target=run, args=(rank,), name=f"rank {rank}", daemon=True) for rank in range(ranks)]
+    before = get_threads()
+    set_threads(max(1, before // ranks))
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    except BaseException:
+        group.gave_up = 0  # whoever waits, or is going to
+        raise
+    finally:
+        set_threads(before)
+    if errors:
+        followed = (RankLeftError, CollectiveTimeoutError)
+        _, error = next((e for e in errors if not isinstance(e[1], followed)), errors[0])
+        raise error
+    return results
