@@ -71,9 +71,13 @@ def count(name: str, tf32: bool = False) -> dict:
                 launches[key] = head | made.count(grid, block, pieces)
             launches[key]["times"] += 1
         else:
-            read, written = (arguments[0].nbytes, arguments[-1].nbytes) if len(arguments) > 1 else (0, arguments[0].nbytes)
+            read, written = (
+                (arguments[0].nbytes, arguments[-1].nbytes) if len(arguments) > 1 else (0, arguments[0].nbytes)
+            )
             what = "copy" if read else "clear"
-            copies.setdefault((what, written), {"what": what, "times": 0, "read": read, "written": written})["times"] += 1
+            copies.setdefault((what, written), {"what": what, "times": 0, "read": read, "written": written})[
+                "times"
+            ] += 1
     return {
         "workload": name,
         "tf32": tf32,
@@ -153,7 +157,9 @@ def show(counts: dict) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("workload", nargs="?", default="resnet18-b128", help="a name of benchmarks.workloads, any batch")
+    parser.add_argument(
+        "workload", nargs="?", default="resnet18-b128", help="a name of benchmarks.workloads, any batch"
+    )
     parser.add_argument("--tf32", action="store_true", help="products on tensor cores")
     parser.add_argument("--json", type=Path, help="file for the counts")
     args = parser.parse_args()

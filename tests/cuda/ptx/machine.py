@@ -220,7 +220,20 @@ def compiled(source: str, *flags: str) -> Path:
     if not fresh(library):
         with tempfile.TemporaryDirectory(dir=library.parent) as place:
             made = Path(place) / "program.so"
-            command = ["gcc", *FLAGS, *flags, "-shared", "-fPIC", "-I", str(RUNTIME.parent), "-xc", "-", "-o", str(made), "-lm"]
+            command = [
+                "gcc",
+                *FLAGS,
+                *flags,
+                "-shared",
+                "-fPIC",
+                "-I",
+                str(RUNTIME.parent),
+                "-xc",
+                "-",
+                "-o",
+                str(made),
+                "-lm",
+            ]
             subprocess.run(command, input=source, text=True, check=True)
             os.replace(made, library)
     return library
