@@ -71,13 +71,10 @@ def count(name: str, tf32: bool = False) -> dict:
                 launches[key] = head | made.count(grid, block, pieces)
             launches[key]["times"] += 1
         else:
-            read, written = (
-                (arguments[0].nbytes, arguments[-1].nbytes) if len(arguments) > 1 else (0, arguments[0].nbytes)
-            )
-            what = "copy" if read else "clear"
-            copies.setdefault((what, written), {"what": what, "times": 0, "read": read, "written": written})[
-                "times"
-            ] += 1
+            what, size = ("copy" if len(arguments) == 2 else "clear"), arguments[-1].nbytes
+            read = size if what == "copy" else 0
+            one = copies.setdefault((what, size), {"what": what, "times": 0, "read": read, "written": size})
+            one["times"] += 1
     return {
         "workload": name,
         "tf32": tf32,

@@ -44,14 +44,9 @@ ret;
 }
 """
 )
-LOOK_UP = (
-    HEAD
-    + "ld.global.u32 %r3, [%rd4]; mul.wide.u32 %rd6, %r3, 4; add.s64 %rd7, %rd2, %rd6; ld.global.f32 %f1, [%rd7];\nret;\n}"
-)
-FROM_SHARED = (
-    HEAD
-    + "mov.u32 %r4, s; ld.shared.u32 %r3, [%r4]; mul.wide.u32 %rd6, %r3, 4; add.s64 %rd7, %rd2, %rd6; ld.global.f32 %f1, [%rd7];\nret;\n}"
-)
+AT_INDEX = "mul.wide.u32 %rd6, %r3, 4; add.s64 %rd7, %rd2, %rd6; ld.global.f32 %f1, [%rd7];\nret;\n}"
+LOOK_UP = f"{HEAD} ld.global.u32 %r3, [%rd4]; {AT_INDEX}"
+FROM_SHARED = f"{HEAD} mov.u32 %r4, s; ld.shared.u32 %r3, [%r4]; {AT_INDEX}"
 
 
 def arrays() -> list:
