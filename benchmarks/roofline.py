@@ -30,7 +30,7 @@ ASSUMPTIONS = (
     "l2: the first cache serves a block's second access to a word",
     "shared: every access of every thread is moved, of the first cache and of shared memory",
     "other arithmetic than multiply-adds, latency, and transfers from and to the host take no time",
-    f"a launch takes {SHORTEST * 1e6:g} us at least; {GAP * 1e6:g} us pass to the next ({GAP_IN_GRAPH * 1e6:g} us in a graph)",
+    f"a launch takes {SHORTEST * 1e6:g} us, and {GAP * 1e6:g} us before the next ({GAP_IN_GRAPH * 1e6:g} us in graphs)",
     f"the host takes {HOST * 1e6:g} us for a launch without graphs",
 )
 

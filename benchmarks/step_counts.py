@@ -61,9 +61,10 @@ def count(name: str, tf32: bool = False) -> dict:
     for function, arguments in _recorded(find(name), tf32):
         if hasattr(function, "prepare"):
             grid, block, passed = arguments
-            made = outline(function.ptx)
+            ptx = function._function.ptx
+            made = outline(ptx)
             pieces = [a if isinstance(a, np.generic) else a.piece for a in passed]
-            key = function.__name__, function.ptx, grid, block, _layout(pieces)
+            key = function.__name__, ptx, grid, block, _layout(pieces)
             if made.depends_on:
                 dependent.add(function.__name__)
             if key not in launches:

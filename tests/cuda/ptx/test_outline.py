@@ -7,7 +7,6 @@ import pytest
 
 from tests.cuda.ptx.machine import Program, missing
 from tests.cuda.ptx.outline import Outline
-from tests.cuda.ptx.parse import Unsupported
 from tests.cuda.ptx.snippets import Array
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
@@ -101,6 +100,7 @@ def test_accesses_beside_the_arrays():
         Outline(SUM).count((1,), (32,), [given[0], given[1]._replace(size=0), np.uint32(1)])
 
 
-def test_addresses_from_shared_memory_are_refused():
-    with pytest.raises(Unsupported, match="shared memory"):
-        Outline(FROM_SHARED)
+def test_numbers_in_shared_memory_are_zero():
+    outline = Outline(FROM_SHARED)
+    assert len(outline.depends_on) == 1
+    assert outline.count((1,), (32,), arrays())["read"] == 4
