@@ -141,13 +141,14 @@ def show(counts: dict) -> None:
     for one in counts["copies"]:
         row = kernels.setdefault(f"({one['what']} on the device)", Counter())
         row.update({name: one["times"] * one[name] for name in ("read", "written")}, launches=one["times"])
-    heads = ("GFFMA", "Gmma", "read", "written", "block load", "block store", "issued load", "issued store", "shared")
-    print(f"{'10^9 and GB':32}{'times':>6}" + "".join(f"{head:>13}" for head in heads))
     total = totals(counts)
+    unit, power = (1e9, 9) if total["read"] > 1e9 else (1e6, 6)
+    heads = ("ffma", "mma", "read", "written", "block load", "block store", "issued load", "issued store", "shared")
+    print(f"{f'in 10^{power} and 10^{power} bytes':34}{'times':>6}" + "".join(f"{head:>13}" for head in heads))
     kernels = dict(sorted(kernels.items(), key=lambda item: -item[1]["read"] - item[1]["written"]))
     whole = Counter({name: total[name] for name in COLUMNS}, launches=total["launches"] + total["copies"])
     for kernel, row in [*kernels.items(), ("step", whole)]:
-        print(f"{kernel:32}{row['launches']:6}" + "".join(f"{row[name] / 1e9:13.4f}" for name in COLUMNS))
+        print(f"{kernel:34}{row['launches']:6}" + "".join(f"{row[name] / unit:13.4f}" for name in COLUMNS))
     print(f"{counts['workload']}: {total['launches']} launches, {total['copies']} copies")
     if counts["data_dependent"]:
         print("counted for arrays of zeros, as numbers decide on branches or addresses:", *counts["data_dependent"])

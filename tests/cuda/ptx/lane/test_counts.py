@@ -6,7 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.workloads import SMALL, SPECS
+from benchmarks.roofline import counted
+from benchmarks.step_counts import totals
+from benchmarks.workloads import SMALL, SPECS, Spec
 from pytagi_ddp import cuda, nn
 from pytagi_ddp.kernels.cuda.array import arrays
 from tests.cuda.ptx.machine import Piece, Program, machine
@@ -31,40 +33,59 @@ def touched(pieces: list, kind: int) -> int:
 
 
 @pytest.fixture
-def compared(monkeypatch):
-    """Counts every launch twice; a list of (kernel, where they differ)."""
+def ran(monkeypatch):
+    """Counts every launch twice: (kernel, counts of the outline, of the whole run, whether numbers decide) of each."""
     found, launch = [], Program.launch
 
     def both(self, grid, block, arguments):
-        counted = outline("\n".join(self.kernel.lines)).count(grid, block, arguments)
-        before = self.work
+        made = outline("\n".join(self.kernel.lines))
+        count, before = made.count(grid, block, arguments), self.work
         launch(self, grid, block, arguments)
-        ran = Counter({name: self.work[name] - before[name] for name in (*ALIKE, "global")})
-        ran.update(written=touched(arguments, 0), read=touched(arguments, 1))
-        differ = {
-            name: (counted[name], ran[name]) for name in (*ALIKE, "read", "written") if counted[name] != ran[name]
-        }
-        issued = counted["load"] + counted["store"]
-        if issued != ran["global"] and not ran["mma"]:  # asynchronous copies of zeros are none
-            differ["global"] = issued, ran["global"]
-        found.append((self.name, differ))
+        whole = Counter({name: self.work[name] - before[name] for name in (*ALIKE, "global")})
+        whole.update(written=touched(arguments, 0), read=touched(arguments, 1))
+        if not whole["mma"]:  # asynchronous copies of zeros are no loads: the outline knows, the other count does not
+            count["global"] = count["load"] + count["store"]
+        found.append((self.name, count, whole, bool(made.depends_on)))
 
     monkeypatch.setattr(Program, "launch", both)
     return found
 
 
-@pytest.mark.parametrize("tf32", [False, True])
-@pytest.mark.parametrize("name", NETWORKS)
-def test_every_launch_of_a_step(name, tf32, compared, monkeypatch):
-    monkeypatch.setattr(cuda, "allow_tf32", tf32)
-    spec = NETWORKS[name]
+def train(spec: Spec, steps: int = 1, ran: list | None = None) -> None:
+    """Trains; of `ran` the last step is left."""
     net = spec.build(nn)
     net.to_device("cuda")
     x, var_x, y = spec.data()
-    net(x, var_x)
-    nn.OutputUpdater(net.device).update(net.output_z_buffer, y, np.ones_like(y), net.input_delta_z_buffer)
-    net.backward()
-    net.step()
-    arrays(0).synchronize()
-    assert len(compared) >= 8
-    assert [launch for launch in compared if launch[1]] == []
+    for _ in range(steps):
+        if ran:
+            ran.clear()
+        net(x, var_x)
+        nn.OutputUpdater(net.device).update(net.output_z_buffer, y, np.ones_like(y), net.input_delta_z_buffer)
+        net.backward()
+        net.step()
+        arrays(0).synchronize()
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_launch_of_a_step(name, tf32, ran, monkeypatch):
+    monkeypatch.setattr(cuda, "allow_tf32", tf32)
+    train(NETWORKS[name])
+    assert len(ran) >= 5
+    for kernel, count, whole, numbers_decide in ran:
+        names = [name for name in whole if name != "global" or name in count]
+        differ = {name: (count[name], whole[name]) for name in names if count[name] != whole[name]}
+        if numbers_decide:  # which are those of the run in global memory, and not in shared memory
+            assert set(differ) <= {"instructions"}, kernel
+            assert count["instructions"] == pytest.approx(whole["instructions"], rel=0.01), kernel
+        else:
+            assert differ == {}, kernel
+
+
+def test_the_counts_of_a_step(ran):
+    """Which take all arrays as zero."""
+    train(NETWORKS["images"], 2, ran)
+    found = totals(counted("mnist-cnn-b2") | {"copies": []})
+    assert found["launches"] == len(ran)
+    for name in ("ffma", "shared", "read", "written"):
+        assert found[name] == pytest.approx(sum(whole[name] for _, _, whole, _ in ran), rel=0.001), name
