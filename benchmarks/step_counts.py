@@ -48,9 +48,16 @@ def count(name: str, tf32: bool = False) -> dict:
     Returns: {"workload", "tf32", "launches": [...], "copies": [...], "data_dependent": [kernels]}; a launch is
         {"kernel", "threads", "grid", "times", and the counts of `Outline.count`}, a copy {"what", "times", "read",
         "written"}: numbers are those of one of `times` equal ones.
+
+    Raises:
+        RuntimeError: this machine cannot count; the message says what is missing.
+        ValueError: there is no such workload.
     """
+    from tests.cuda.ptx.machine import missing
     from tests.cuda.ptx.stand_in import stand_in, without_running
 
+    if reason := missing():
+        raise RuntimeError(reason)
     stand_in()
     without_running()
     from tests.cuda.ptx.outline import outline
