@@ -88,13 +88,16 @@ def main() -> None:
     if not (args.predict or args.counts):
         host_times()
         return
-    counts = roofline.counted(args.workload, args.tf32)
-    result = counts
-    if args.counts:
-        step_counts.show(counts)
-    if args.predict:
-        result = roofline.predict(args.predict, counts=counts)
-        roofline.show(result)
+    try:
+        step_counts.find(args.workload)
+        result = counts = roofline.counted(args.workload, args.tf32)
+        if args.counts:
+            step_counts.show(counts)
+        if args.predict:
+            result = roofline.predict(args.predict, counts=counts)
+            roofline.show(result)
+    except (RuntimeError, ValueError) as error:
+        parser.error(str(error))
     if args.json:
         args.json.write_text(json.dumps(result, indent=1))
 
