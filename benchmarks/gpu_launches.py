@@ -1,18 +1,25 @@
 """Launches and copies of a training step on a GPU, and the host's time for it, without one.
 
-`python -m benchmarks.gpu` starts this. The networks run as in the simulator, but kernels and copies on the device
-do nothing: an empty function stands in for each call to CuPy and the driver, whose own time a GPU adds. Walked: every
-layer runs as Python. Replayed: the recorded calls are made again (`pytagi_ddp.cuda.replay_launches`). Both hold what a
-step does anew each time: checks and copies of the input and the observations, and the copies of the results.
+With `--predict CARD`: how long the step takes on a card at best, kernel by kernel, and what bounds each: see
+`benchmarks.roofline`. `--counts` shows the counts behind that: see `benchmarks.step_counts`.
+
+Without (`python -m benchmarks.gpu` starts this): the networks run as in the simulator, but kernels and copies on the
+device do nothing: an empty function stands in for each call to CuPy and the driver, whose own time a GPU adds. Walked:
+every layer runs as Python. Replayed: the recorded calls are made again (`pytagi_ddp.cuda.replay_launches`). Both hold
+what a step does anew each time: checks and copies of the input and the observations, and the copies of the results.
 
 The simulator has its own tiles for products: a GPU may cut a product into parts where this count does not, or the
-reverse, which is one launch more or less.
+reverse, which is one launch more or less. `--counts` has those of a GPU.
 """
 
+import argparse
+import json
 import time
+from pathlib import Path
 
 import numpy as np
 
+from benchmarks import roofline, step_counts
 from benchmarks.training_step import WORKLOADS
 from pytagi_ddp import cuda
 from pytagi_ddp.kernels.cuda import array
@@ -49,7 +56,7 @@ def microseconds(*step) -> float:
     return min(times) * 1e6
 
 
-def main() -> None:
+def host_times() -> None:
     if not cuda.is_simulated():
         raise SystemExit("this needs NUMBA_ENABLE_CUDASIM=1")
     Kernel._simulate, array._simulated_copy = no_kernel, no_copy
@@ -68,6 +75,31 @@ def main() -> None:
         for cuda.replay_launches in (False, True):
             times.append(microseconds(*step))
         print(f"{name:16}{launches:10}{len(work) - launches:8}{times[0]:13.0f} us{times[1]:9.0f} us")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--predict", choices=roofline.CARDS, help="the bound for a step on this card")
+    parser.add_argument("--counts", action="store_true", help="launches, multiplications and bytes of a step")
+    parser.add_argument("--workload", default="resnet18-b128", help="a name of benchmarks.workloads, any batch")
+    parser.add_argument("--tf32", action="store_true", help="products on tensor cores")
+    parser.add_argument("--json", type=Path, help="file for what is predicted, or counted")
+    args = parser.parse_args()
+    if not (args.predict or args.counts):
+        host_times()
+        return
+    try:
+        step_counts.find(args.workload)
+        result = counts = roofline.counted(args.workload, args.tf32)
+        if args.counts:
+            step_counts.show(counts)
+        if args.predict:
+            result = roofline.predict(args.predict, counts=counts)
+            roofline.show(result)
+    except (RuntimeError, ValueError) as error:
+        parser.error(str(error))
+    if args.json:
+        args.json.write_text(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

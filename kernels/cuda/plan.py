@@ -1,9 +1,10 @@
 """In how many blocks, of which tile, and in how many parts a product is made.
 
 The time of a product is estimated in terms (of both moments) that a full GPU computes meanwhile. Blocks come in waves,
-and the padding of the tiles counts. Products with few blocks, or with a last wave that is almost empty, are cut along
-their sum: the parts go to a bounded workspace and are added in a fixed order. All of it depends on the sizes and the
-path (see `products`) alone: a result has the same bits on every run and, in float32, on every GPU.
+and the padding of the tiles counts; products of few rows or columns (a small batch, a layer of few units) may have
+narrow tiles, see `_serves`. Products with few blocks, or with a last wave that is almost empty, are cut along their
+sum: the parts go to a bounded workspace and are added in a fixed order. All of it depends on the sizes and the path
+(see `products`) alone: a result has the same bits on every run and, in float32, on every GPU.
 """
 
 from functools import cache
@@ -11,6 +12,7 @@ from typing import NamedTuple
 
 FORWARD, KNOWN, STATE, PARAMETERS = range(4)  # kinds of product: see `work`
 TRANSPOSED = 4  # added to a kind: that of a transposed convolution
+NARROW, FEW = 32, 16  # tiles of fewer rows (columns) than `NARROW` are for products of at most `FEW`
 DEPTH = 8  # terms of a tile, and of one mma of TF32
 MIN_PART = 64  # terms of the shortest part
 WORKSPACE = 1 << 24  # most float32 of all parts: 64 MB
@@ -122,12 +124,24 @@ def plan(kind: int, sizes: Sizes, speeds: tuple[tuple[Tile, Speed], ...], ones: 
         columns, depth = s.channels_in, _ceil(s.kernel_size, s.stride) ** 2 * s.channels_out
         results = positions_in * columns
     most = max(1, min(depth // MIN_PART, WORKSPACE // max(1, 2 * results)))
-    ways = [(tile, speed, parts) for tile, speed in speeds for parts in range(1, most + 1)]
-    tile, _, parts = min(ways, key=lambda way: _cost(way[0], way[1], way[2], rows, columns, depth, phases, results))
+    chosen = [way for way in speeds if _serves(way[0], rows, columns)] or speeds
+    ways = [(tile, speed, parts) for tile, speed in chosen for parts in range(1, most + 1)]
+
+    def estimate(way: tuple[Tile, Speed, int]) -> tuple[float, int]:
+        tile, speed, parts = way
+        padded = _tiles(tile, rows, columns) * tile.rows * tile.columns  # decides where all blocks run at once
+        return _cost(tile, speed, parts, rows, columns, depth, phases, results), padded
+
+    tile, _, parts = min(ways, key=estimate)
     part = max(DEPTH, _ceil(_ceil(depth, parts), DEPTH) * DEPTH)  # also of an empty sum, which is zero
     parts = max(1, _ceil(depth, part))
     grid = _tiles(tile, rows, columns), phases * parts
     return Plan(tile, grid, rows, columns, parts, part, ones, results, parts * 2 * results if parts > 1 else 0)
+
+
+def _serves(tile: Tile, rows: int, columns: int) -> bool:
+    """Whether it may make a product of this size: a narrow tile fetches much for what it multiplies."""
+    return (tile.rows >= NARROW or rows <= FEW) and (tile.columns >= NARROW or columns <= FEW)
 
 
 def _cost(

@@ -3,7 +3,8 @@
 A block of the large tile has 128 threads and makes 128 x 64 means and variances; each thread keeps 8 x 8 of both in
 registers, as groups of four that it reads from shared memory in one instruction. Shared memory holds a tile of eight
 k twice, k by k: while one half is multiplied the next tile is fetched into registers, then staged into the other half.
-The small tile serves products of which the large one would be mostly padding.
+The smaller tiles serve products of which the large one would be mostly padding; those of one warp, 8 x 64 and 64 x 8,
+have operands so narrow that not every thread has a four of them to fetch.
 """
 
 from pytagi_ddp.kernels.cuda.compile import ALIGN, Kernel, cuda, float32, floats, int32, kernel
@@ -37,11 +38,13 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
     GROUPS_M, GROUPS_N = TM // 4, TN // 4
     APART_M, APART_N = BM // GROUPS_M, BN // GROUPS_N  # between a thread's groups of four
     SUMS = TM * TN
-    FETCH_X, FETCH_W = BM * DEPTH // THREADS, BN * DEPTH // THREADS  # numbers that a thread fetches per tile
     FOURS_X = DEPTH // 4 if K_LAST else BM // 4  # fours in a row of memory of a tile
     FOURS_W = DEPTH // 4 if W_K_LAST else BN // 4
     ROWS_X, ROWS_W = THREADS // FOURS_X, THREADS // FOURS_W  # rows that all threads fetch at once
-    NX, NW = FETCH_X // 4, FETCH_W // 4
+    LINES_X, LINES_W = (BM if K_LAST else DEPTH), (BN if W_K_LAST else DEPTH)  # rows of memory of a tile
+    NX, NW = -(-LINES_X // ROWS_X), -(-LINES_W // ROWS_W)  # fours that a thread fetches per tile
+    FETCH_X, FETCH_W = 4 * NX, 4 * NW
+    ALL_X, ALL_W = ROWS_X <= LINES_X, ROWS_W <= LINES_W  # whether every thread does
     SIGN = i32(-1 if AT_INPUTS else 1)
 
     store = make_store(kind, (TM, TN), (4, 4), (APART_M, APART_N))
@@ -98,7 +101,8 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
                 for n in range(NX):
                     position = i32((work.row0 if K_LAST else k) + row_x + i32(n * ROWS_X))
                     place = start[n], at_y[n], at_x[n]
-                    origin = origin_of(place, grid, position < work.positions)
+                    exists = position < work.positions and (ALL_X or row_x < i32(LINES_X))
+                    origin = origin_of(place, grid, exists)
                     gather4(next_x, next_x2, 4 * n, x_mu, x_var, origin, tap, view, SIGN, wide_x, ones, TWO_X)
                     if not K_LAST:
                         start[n], at_y[n], at_x[n] = move(place, i32(DEPTH), grid, work.image_size)
@@ -112,6 +116,8 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
                     else:
                         row, row_end = i32(i32(row + k) + work.first_row), i32(work.first_row + work.depth)
                         column, row_size = i32(column + work.column0), work.columns
+                    if not ALL_W and row_w >= i32(LINES_W):
+                        row = row_end
                     matrix4(next_w, next_w2, 4 * n, w_mu, w_var, row, column, row_end, row_size, wide_w, TWO_W)
             if t > i32(0):
                 ox = i32(i32(i32(1) - half) * i32(SX) + row_sum)
@@ -141,7 +147,7 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
                                 variance[s] += (x[i] * x[i]) * w2[j]
                     ox = i32(ox + i32(LX))
                     ow = i32(ow + i32(LW))
-            if t < work.tiles:
+            if t < work.tiles and (ALL_X or row_x < i32(LINES_X)):
                 for n in range(NX):
                     if K_LAST:
                         o = i32(half * i32(SX) + i32(along_x * i32(LX)) + row_x + i32(n * ROWS_X))
@@ -155,6 +161,7 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
                         if TWO_X:
                             o = i32(o + i32(VAR_X))
                             store4(shared_x, o, next_x2[e], next_x2[e + 1], next_x2[e + 2], next_x2[e + 3])
+            if t < work.tiles and (ALL_W or row_w < i32(LINES_W)):
                 for n in range(NW):
                     if W_K_LAST:
                         o = i32(half * i32(SW) + i32(along_w * i32(LW)) + row_w + i32(n * ROWS_W))

@@ -3,6 +3,7 @@
 | allow_tf32 | compute capability | tile, by the estimate of `plan` | path             |
 |------------|--------------------|---------------------------------|------------------|
 | any        | any                | 32 x 32                         | float32          |
+| any        | any                | 8 x 64, 64 x 8; not transposed  | float32          |
 | False      | any                | 128 x 64                        | float32          |
 | True       | below 8.0          | 128 x 64                        | float32          |
 | True       | 8.0 and later      | 128 x 64                        | TF32, `mma.sync` |
@@ -34,8 +35,9 @@ from pytagi_ddp.kernels.cuda.plan import (
 from pytagi_ddp.kernels.cuda.product_tf32 import WarpTile
 
 LARGE, SMALL = Tile(128, 64, 8, 8), Tile(32, 32, 4, 4)
+WIDE, TALL = NARROW = Tile(8, 64, 4, 4), Tile(64, 8, 4, 4)  # of one warp: for few rows, for few columns
 # Blocks on 132 multiprocessors; and terms per instruction, fetching included, against the large float32 tile.
-SPEEDS = {LARGE: Speed(264, 1.0), SMALL: Speed(1056, 0.7)}
+SPEEDS = {LARGE: Speed(264, 1.0), SMALL: Speed(1056, 0.7), WIDE: Speed(2112, 0.6), TALL: Speed(2112, 0.6)}
 TF32_SPEEDS = SPEEDS | {LARGE: Speed(264, 3.0)}
 if SIMULATOR:  # where time goes by the thread, and padding counts
     TINY = Tile(8, 8, 4, 4)
@@ -46,7 +48,8 @@ _NAMES |= {kind + TRANSPOSED: f"transposed_{name}" for kind, name in _NAMES.item
 FP32 = {
     (kind, tile): product_fp32.make_product(kind, tile, f"{name}_fp32_{tile.rows}x{tile.columns}")
     for kind, name in _NAMES.items()
-    for tile in dict.fromkeys((LARGE, SMALL, *SPEEDS))
+    for tile in dict.fromkeys((LARGE, SMALL, *NARROW, *SPEEDS))
+    if kind < TRANSPOSED or tile not in NARROW
 }
 TF32 = {
     (kind, LARGE): product_tf32.make_product(kind, WarpTile(128, 64, 64, 32), f"{name}_tf32_128x64")
@@ -67,7 +70,7 @@ def tensor_cores(like) -> bool:
 def plan_of(kind: int, sizes: Sizes, like, ones: bool = False) -> Plan:
     """How a product on the GPU of `like` is made; see `plan`."""
     speeds = TF32_SPEEDS if tensor_cores(like) else SPEEDS
-    return plan(kind, sizes, tuple(speeds.items()), ones)
+    return plan(kind, sizes, tuple(way for way in speeds.items() if kind < TRANSPOSED or way[0] not in NARROW), ones)
 
 
 def kernel_of(kind: int, tile: Tile, tensor_cores: bool) -> Kernel:

@@ -65,7 +65,10 @@ def test_no_float64(rows):
     assert not worst(rows, lambda row: row.float64, lambda row: FLOAT64_ALLOWED.get(row.kernel, 0))
 
 
-@pytest.mark.parametrize(("tile", "share"), [("fp32_128x64", 0.86), ("fp32_32x32", 0.70), ("tf32_128x64", 0.15)])
+@pytest.mark.parametrize(
+    ("tile", "share"),
+    [("fp32_128x64", 0.86), ("fp32_32x32", 0.70), ("fp32_8x64", 0.70), ("fp32_64x8", 0.70), ("tf32_128x64", 0.15)],
+)
 def test_inner_loops_multiply(products, tile, share):
     chosen = [row for row in products if tile in row.kernel]
     assert len(chosen) >= 12

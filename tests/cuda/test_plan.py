@@ -4,8 +4,9 @@ import pytest
 
 from pytagi_ddp.kernels.cuda.plan import DEPTH, FORWARD, KNOWN, PARAMETERS, STATE, WORKSPACE, Sizes, Speed, Tile, plan
 
-LARGE, SMALL = Tile(128, 64, 8, 8), Tile(32, 32, 4, 4)
+LARGE, SMALL, WIDE, TALL = Tile(128, 64, 8, 8), Tile(32, 32, 4, 4), Tile(8, 64, 4, 4), Tile(64, 8, 4, 4)
 SPEEDS = ((LARGE, Speed(264, 1.0)), (SMALL, Speed(1056, 0.7)))
+ALL_SPEEDS = (*SPEEDS, (WIDE, Speed(2112, 0.6)), (TALL, Speed(2112, 0.6)))
 KINDS = (FORWARD, KNOWN, STATE, PARAMETERS)
 RESNET18 = [  # side of the images, channels in and out, kernel, stride, pad of its convolutions
     (32, 3, 64, 3, 1, 1),
@@ -60,6 +61,34 @@ def test_small_layers_take_small_tiles_and_parts():
     assert how.parts > 4
     assert plan(FORWARD, Sizes.dense(4096, 4096, 4096), SPEEDS).tile == LARGE
     assert plan(FORWARD, Sizes.dense(4096, 4096, 4096), SPEEDS).parts == 1
+
+
+@pytest.mark.parametrize("batch", [17, 32, 128])
+@pytest.mark.parametrize("kind", KINDS)
+def test_narrow_tiles_leave_alone_what_is_not_narrow(kind, batch):
+    layers = [convolution(batch, case) for case in RESNET18[1:]]
+    layers += [Sizes.dense(batch, inputs, outputs) for inputs, outputs in [(17, 17), (784, 128), (4096, 4096)]]
+    for sizes in layers:
+        assert plan(kind, sizes, ALL_SPEEDS) == plan(kind, sizes, SPEEDS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "layer", "tile", "blocks"),
+    [  # layer: batch, inputs, outputs
+        (FORWARD, (1, 40, 40), WIDE, 1),
+        (STATE, (1, 40, 40), WIDE, 1),
+        (KNOWN, (1, 1, 50), WIDE, 1),
+        (FORWARD, (16, 64, 64), WIDE, 2),
+        (FORWARD, (16, 64, 1), TALL, 1),
+        (FORWARD, (384, 40, 1), TALL, 6),
+        (PARAMETERS, (16, 50, 1), TALL, 1),
+        (PARAMETERS, (16, 1, 50), WIDE, 1),
+        (PARAMETERS, (1, 40, 40), SMALL, 4),  # 41 x 40 sums with the biases
+    ],
+)
+def test_narrow_products_take_narrow_tiles(kind, layer, tile, blocks):
+    how = plan(kind, Sizes.dense(*layer), ALL_SPEEDS, kind == PARAMETERS)
+    assert (how.tile, how.grid) == (tile, (blocks, 1))
 
 
 def test_weight_deltas_that_are_short_and_fat_are_cut():

@@ -6,6 +6,9 @@ for CuPy (`standin`) puts it where the driver would be: the library, and all tes
     python -m pytest -p tests.cuda.ptx.plugin tests/cuda/sim tests/cuda/test_gpu.py     # any of them
     python -m pytest -m ptx                                                             # what the gate takes
 
+What a launch does (multiply-adds, bytes) is counted without running it by `outline`: `benchmarks.step_counts` adds that
+up over a training step, `benchmarks.gpu_launches --predict` makes a prediction of it.
+
 Found are: accesses out of bounds or misaligned; reads of memory that nobody wrote; races in shared and global memory;
 barriers, and instructions of a whole warp, that its threads do not reach together; asynchronous copies that are used
 too soon; results that depend on the order of threads; and code that the compiler made into something else than what

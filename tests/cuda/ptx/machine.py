@@ -63,7 +63,7 @@ class _Problem(ctypes.Structure):
     )
 
 
-class _Launch(ctypes.Structure):
+class Launch(ctypes.Structure):
     _fields_ = (
         ("grid", ctypes.c_uint32 * 3),
         ("block", ctypes.c_uint32 * 3),
@@ -149,8 +149,8 @@ class Program:
         self.kernel = translate(ptx)
         self.name = self.kernel.name
         self.counts = np.zeros(len(self.kernel.blocks), np.uint64)
-        self._run = ctypes.CDLL(str(_compiled(self.kernel.c))).ptx_launch
-        self._launch = _Launch(counts=self.counts.ctypes.data)
+        self._run = ctypes.CDLL(str(compiled(self.kernel.c))).ptx_launch
+        self._launch = Launch(counts=self.counts.ctypes.data)
         machine.programs.setdefault(self.name, []).append(self)
 
     def launch(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: list) -> None:
@@ -213,14 +213,27 @@ def _folder() -> Path:
     return folder("programs")
 
 
-def _compiled(source: str) -> Path:
+def compiled(source: str, *flags: str) -> Path:
     """The library of a program; made once for all processes."""
-    key = hashlib.sha256("".join([source, RUNTIME.read_text(), *FLAGS]).encode()).hexdigest()[:24]
+    key = hashlib.sha256("".join([source, RUNTIME.read_text(), *FLAGS, *flags]).encode()).hexdigest()[:24]
     library = _folder() / f"{key}.so"
     if not fresh(library):
         with tempfile.TemporaryDirectory(dir=library.parent) as place:
             made = Path(place) / "program.so"
-            command = ["gcc", *FLAGS, "-shared", "-fPIC", "-I", str(RUNTIME.parent), "-xc", "-", "-o", str(made), "-lm"]
+            command = [
+                "gcc",
+                *FLAGS,
+                *flags,
+                "-shared",
+                "-fPIC",
+                "-I",
+                str(RUNTIME.parent),
+                "-xc",
+                "-",
+                "-o",
+                str(made),
+                "-lm",
+            ]
             subprocess.run(command, input=source, text=True, check=True)
             os.replace(made, library)
     return library

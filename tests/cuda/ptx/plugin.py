@@ -4,16 +4,13 @@ A problem of a launch is a failure of the test that it happens in. Some tests ru
 """
 
 import json
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.cuda.kept import keep_ptx
 from tests.cuda.ptx.machine import BACKWARDS, FORWARDS, SHUFFLED, machine
-
-sys.path.insert(0, str(Path(__file__).parent / "standin"))
+from tests.cuda.ptx.stand_in import stand_in
 
 WAYS = {"forwards": FORWARDS, "shuffled": SHUFFLED, "unaligned": BACKWARDS}  # the order of threads in each
 OF_KERNELS = {"test_kernels.py", "test_products.py"}  # these run in all
@@ -25,12 +22,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    from pytagi_ddp.kernels.cuda import array, compile  # with the stand-in on sys.path
-
-    assert array.cupy.__version__ == "0.ptx", "CuPy was imported before its stand-in"
-    keep_ptx()
-    compile._assemble = lambda ptx, name, capability: (ptx.encode(), "")
-    compile._cubin_folder = lambda: None  # what is there was made for another GPU
+    stand_in()
 
 
 def pytest_generate_tests(metafunc):

@@ -116,13 +116,13 @@ def translate(ptx: str) -> Kernel:
         Unsupported: it has an instruction, or an operand, that no kernel had so far.
     """
     parsed = parse(ptx)
-    writer = _Writer(parsed)
-    work = [_work(block.instructions) for block in parsed.blocks]
+    writer = Writer(parsed)
+    work = [work_of(block.instructions) for block in parsed.blocks]
     lines = ptx.splitlines()
     return Kernel(parsed.name, list(parsed.parameters.values()), parsed.threads, lines, work, writer.program())
 
 
-def _work(instructions: list[Instruction]) -> Counter:
+def work_of(instructions: list[Instruction]) -> Counter:
     work = Counter(instructions=len(instructions))
     for one in instructions:
         work["ffma"] += one.op.startswith("fma")
@@ -133,7 +133,7 @@ def _work(instructions: list[Instruction]) -> Counter:
     return work
 
 
-class _Writer:
+class Writer:
     """Writes the C of one kernel."""
 
     def __init__(self, parsed: Parsed):

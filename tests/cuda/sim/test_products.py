@@ -161,7 +161,7 @@ def test_transposed_convolution(case, switches):
     compare(everything(convtranspose2d, a, window, **switches), expected)
 
 
-@pytest.mark.parametrize("tile", [products.SMALL, products.LARGE])
+@pytest.mark.parametrize("tile", [products.SMALL, products.LARGE, *products.NARROW])
 @pytest.mark.parametrize("case", [(3, 5, 9), (4, 12, 8), *MORE_DENSE])
 def test_tiles_of_the_gpu(tile, case, use):
     use(tile)
@@ -171,7 +171,8 @@ def test_tiles_of_the_gpu(tile, case, use):
 
 @pytest.mark.skipif(cuda.is_simulated(), reason="takes too long in the simulator")
 @pytest.mark.parametrize(
-    ("tile", "tf32"), [(products.SMALL, None), (products.LARGE, None), (products.LARGE, products.TF32)]
+    ("tile", "tf32"),
+    [*((tile, None) for tile in (products.SMALL, products.LARGE, *products.NARROW)), (products.LARGE, products.TF32)],
 )
 @pytest.mark.parametrize("case", MORE_CONV)
 @pytest.mark.parametrize("var", [True, False])
@@ -180,7 +181,7 @@ def test_tiles_of_the_gpu_in_convolutions(tile, tf32, case, var, use):
     for product, cpu_product, make in (
         (conv2d, cpu_conv2d, convolution),
         (convtranspose2d, cpu_convtranspose2d, transposed),
-    ):
+    )[: 1 if tile in products.NARROW else 2]:
         a, window = make(case, coarse if tf32 else normal)
         compare(everything(product, a, window, var=var), everything(cpu_product, a, window, var=var), 4e-6)
 

@@ -1,0 +1,180 @@
+"""What a training step does on a GPU, counted without one: launches, copies, multiplications, bytes.
+
+    python -m benchmarks.step_counts resnet18-b128 [--tf32] [--json FILE]
+
+The network runs on the stand-in of the PTX lane, on which no kernel runs: launches are recorded, with the tiles that a
+GPU takes, and each that differs from all others is counted by its outline (`tests.cuda.ptx.outline`): thread by thread
+and exactly, but for branches and addresses that depend on computed numbers, which are taken as for arrays of zeros;
+the kernels with such are named. Copies are those on the device, as a replayed step makes them.
+
+Bytes of global memory are counted three ways. Issued: those of all loads and stores, threads that read the same word
+counted each. Of blocks: each word once for each block that loads or stores it, as if the first cache held all that a
+block reads. Distinct: each word once that a launch reads, and once if it writes it: what memory has to move if nothing
+stays in a cache between launches.
+"""
+
+import argparse
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.workloads import SMALL, SPECS, Spec
+
+COLUMNS = ("ffma", "mma", "read", "written", "block_load", "block_store", "load", "store", "shared")
+
+
+def find(name: str) -> Spec:
+    """The workload of this name; the batch behind its last "-b" may be any.
+
+    Raises:
+        ValueError: there is none.
+    """
+    known = SPECS | SMALL
+    if name in known:
+        return known[name]
+    base, _, batch = name.rpartition("-b")
+    for other, spec in known.items():
+        if other.rpartition("-b")[0] == base and batch.isdecimal() and int(batch):
+            return replace(spec, batch=int(batch))
+    raise ValueError(f"no workload {name!r}: {', '.join(known)}, with any number behind -b")
+
+
+def count(name: str, tf32: bool = False) -> dict:
+    """The counts of a step of a workload. Only for a process of its own: CuPy's stand-in takes the place of CuPy.
+
+    Returns: {"workload", "tf32", "launches": [...], "copies": [...], "data_dependent": [kernels]}; a launch is
+        {"kernel", "threads", "grid", "times", and the counts of `Outline.count`}, a copy {"what", "times", "read",
+        "written"}: numbers are those of one of `times` equal ones.
+
+    Raises:
+        RuntimeError: this machine cannot count; the message says what is missing.
+        ValueError: there is no such workload.
+    """
+    from tests.cuda.ptx.machine import missing
+    from tests.cuda.ptx.stand_in import stand_in, without_running
+
+    if reason := missing():
+        raise RuntimeError(reason)
+    stand_in()
+    without_running()
+    from tests.cuda.ptx.outline import outline
+
+    launches: dict[tuple, dict] = {}
+    copies: dict[tuple, dict] = {}
+    dependent = set()
+    for function, arguments in _recorded(find(name), tf32):
+        if hasattr(function, "prepare"):
+            grid, block, passed = arguments
+            ptx = function._function.ptx
+            made = outline(ptx)
+            pieces = [a if isinstance(a, np.generic) else a.piece for a in passed]
+            key = function.__name__, ptx, grid, block, _layout(pieces)
+            if made.depends_on:
+                dependent.add(function.__name__)
+            if key not in launches:
+                head = {"kernel": function.__name__, "threads": int(np.prod(block)), "grid": list(grid), "times": 0}
+                launches[key] = head | made.count(grid, block, pieces)
+            launches[key]["times"] += 1
+        else:
+            what, size = ("copy" if len(arguments) == 2 else "clear"), arguments[-1].nbytes
+            read = size if what == "copy" else 0
+            one = copies.setdefault((what, size), {"what": what, "times": 0, "read": read, "written": size})
+            one["times"] += 1
+    return {
+        "workload": name,
+        "tf32": tf32,
+        "launches": list(launches.values()),
+        "copies": list(copies.values()),
+        "data_dependent": sorted(dependent),
+    }
+
+
+def _recorded(spec: Spec, tf32: bool) -> list:
+    """The launches and copies of the second step."""
+    from pytagi_ddp import cuda, nn
+    from pytagi_ddp.kernels.cuda.recorder import recording
+
+    cuda.allow_tf32, cuda.replay_launches = tf32, False
+    net = spec.build(nn)
+    net.input_state_update = spec.inside
+    net.to_device("cuda")
+    updater = nn.OutputUpdater(net.device)
+    x, var_x, y = spec.data()
+    y = y.reshape(-1)
+    for _ in range(2):
+        with recording() as work:
+            if spec.predict:
+                net.predict(x)
+                continue
+            net(x, var_x)
+            updater.update(net.output_z_buffer, y, np.ones_like(y), net.input_delta_z_buffer)
+            net.backward()
+            net.step()
+    return work
+
+
+def _layout(pieces: list) -> tuple:
+    """What a launch depends on: numbers, and how arrays lie to each other."""
+    seen: dict[int, tuple[int, int]] = {}
+    layout = []
+    for a in pieces:
+        if isinstance(a, np.generic):
+            layout.append((str(a.dtype), a.tobytes()))
+        else:
+            number, first = seen.setdefault(id(a.memory), (len(seen), a.offset))
+            layout.append((number, a.offset - first, a.size))
+    return tuple(layout)
+
+
+def totals(counts: dict) -> Counter:
+    """The sums over a step: launches, copies, and all counts; bytes of copies are among `read` and `written`."""
+    total: Counter[str] = Counter()
+    for one in counts["launches"]:
+        total.update({name: one["times"] * one[name] for name in COLUMNS}, launches=one["times"])
+    for one in counts["copies"]:
+        total.update({name: one["times"] * one[name] for name in ("read", "written")}, copies=one["times"])
+    return total
+
+
+def show(counts: dict) -> None:
+    """Prints the totals, and a line for each kernel."""
+    kernels: dict[str, Counter] = {}
+    for one in counts["launches"]:
+        row = kernels.setdefault(one["kernel"], Counter())
+        row.update({name: one["times"] * one[name] for name in COLUMNS}, launches=one["times"])
+    for one in counts["copies"]:
+        row = kernels.setdefault(f"({one['what']} on the device)", Counter())
+        row.update({name: one["times"] * one[name] for name in ("read", "written")}, launches=one["times"])
+    total = totals(counts)
+    unit, power = (1e9, 9) if total["read"] > 1e9 else (1e6, 6)
+    heads = ("ffma", "mma", "read", "written", "block load", "block store", "issued load", "issued store", "shared")
+    print(f"{f'in 10^{power} and 10^{power} bytes':34}{'times':>6}" + "".join(f"{head:>13}" for head in heads))
+    kernels = dict(sorted(kernels.items(), key=lambda item: -item[1]["read"] - item[1]["written"]))
+    whole = Counter({name: total[name] for name in COLUMNS}, launches=total["launches"] + total["copies"])
+    for kernel, row in [*kernels.items(), ("step", whole)]:
+        print(f"{kernel:34}{row['launches']:6}" + "".join(f"{row[name] / unit:13.4f}" for name in COLUMNS))
+    print(f"{counts['workload']}: {total['launches']} launches, {total['copies']} copies")
+    if counts["data_dependent"]:
+        print("counted for arrays of zeros, as numbers decide on branches or addresses:", *counts["data_dependent"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "workload", nargs="?", default="resnet18-b128", help="a name of benchmarks.workloads, any batch"
+    )
+    parser.add_argument("--tf32", action="store_true", help="products on tensor cores")
+    parser.add_argument("--json", type=Path, help="file for the counts")
+    args = parser.parse_args()
+    counts = count(args.workload, args.tf32)
+    if args.json:
+        args.json.write_text(json.dumps(counts))
+    else:
+        show(counts)
+
+
+if __name__ == "__main__":
+    main()

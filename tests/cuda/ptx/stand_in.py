@@ -1,0 +1,54 @@
+"""Puts CuPy's stand-in where the library finds it, before the library is imported."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from tests.cuda.kept import keep_ptx
+from tests.cuda.ptx.machine import ALIGNMENT, Memory
+
+
+def stand_in() -> None:
+    """From now on there is one GPU of compute capability 8.0, the machine of this folder."""
+    sys.path.insert(0, str(Path(__file__).parent / "standin"))
+    from pytagi_ddp.kernels.cuda import array, compile  # with the stand-in on sys.path
+
+    assert array.cupy.__version__ == "0.ptx", "CuPy was imported before its stand-in"
+    keep_ptx()
+    compile._assemble = lambda ptx, name, capability: (ptx.encode(), "")
+    compile._cubin_folder = lambda: None  # what is there was made for another GPU
+
+
+class Untouched(Memory):
+    """An allocation full of zeros, of which only what is written takes memory."""
+
+    def __init__(self, size: int):
+        whole = np.zeros(size + ALIGNMENT, np.uint8)
+        start = -whole.ctypes.data % ALIGNMENT
+        self.size, self.address, self.data = size, whole.ctypes.data + start, whole[start : start + size]
+        self.written = np.zeros(size // 4 + 2, np.uint8)
+
+
+class Idle:
+    """In place of a module of CuPy: a kernel that does nothing."""
+
+    def load(self, cubin: bytes) -> None:
+        self._ptx = cubin.decode()
+
+    def get_function(self, name: str):
+        def launch(grid: tuple[int, ...], block: tuple[int, ...], arguments) -> None:
+            pass
+
+        launch.ptx = self._ptx
+        return launch
+
+
+def without_running() -> None:
+    """After `stand_in`: launches and copies on the device do nothing, and arrays are zero."""
+    import cupy
+
+    from pytagi_ddp.kernels.cuda import array
+
+    cupy.Memory, cupy.cuda.function.Module = Untouched, Idle
+    array._fill_zero = array._copy_on_device = lambda *arrays: None
