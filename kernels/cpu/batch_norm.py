@@ -3,8 +3,10 @@
 import numpy as np
 from numba import prange
 
+from pytagi_ddp.kernels.cpu.array import copy
 from pytagi_ddp.kernels.cpu.columns import add_partials
 from pytagi_ddp.kernels.cpu.compile import loop
+from pytagi_ddp.kernels.cpu.elementwise import add_state, apply_jacobian
 from pytagi_ddp.kernels.formulas.normalize import (
     input_deltas,
     moved_running,
@@ -14,10 +16,11 @@ from pytagi_ddp.kernels.formulas.normalize import (
     reciprocal_deviation,
     weight_summands,
 )
-from pytagi_ddp.kernels.tensors import Array, Delta, State, Sums, Tensor
+from pytagi_ddp.kernels.tensors import Array, Delta, Normalization, State, Sums
 
 ROWS = 128  # rows of one partial sum: float32 sums stay accurate, and do not depend on the number of threads
 ZERO, ONE = np.float32(0), np.float32(1)
+activations: tuple[str, ...] = ()  # that these kernels make by themselves: arithmetic takes longer than memory here
 
 
 def partial_shape(rows: int, features: int) -> tuple[int, int, int]:
@@ -122,9 +125,30 @@ def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial):
                 delta_mu[i, c], delta_var[i, c] = input_deltas(r[c], w_mu[c], dm, ds)
 
 
-def moments(x: State, partial: Array, mean: Array, m2: Array) -> None:
+def moments(x: State, partial: Array, mean: Array, m2: Array, activation: str = "") -> None:
     """mean = sum m / rows; m2 = sum (m - mean)^2 + sum s, for each feature."""
     _moments(x.mu, x.var, partial, mean, m2)
+
+
+def statistics(
+    x: State,
+    partial: Array,
+    mean: Array,
+    m2: Array,
+    r: Array,
+    eps: float,
+    running: State,
+    sums: Sums,
+    momentum: float | None,
+    activation: str = "",
+) -> None:
+    """`moments`, `pool_moments`, `rescale` by rows - 1, and (with a momentum) `update_running`."""
+    rows = x.batch
+    moments(x, partial, mean, m2)
+    pool_moments(mean, m2, rows, running.mu, sums)
+    rescale(m2, rows - 1, eps, r)
+    if momentum is not None:
+        update_running(*running[:2], momentum, sums)
 
 
 def rescale(square: Array, denominator: float, eps: float, r: Array) -> None:
@@ -147,21 +171,23 @@ def update_running(running_mean: Array, running_var: Array, momentum: float, sum
     _update_running(running_mean, running_var, np.float32(momentum), *sums)
 
 
-def forward(x: State, mean: Array, r: Array, weights: Tensor, bias: Tensor, out: State) -> None:
-    """out = r (x - mean) w + b."""
-    _forward(x.mu, x.var, mean, r, weights.mu, weights.var, bias.mu, bias.var, out.mu, out.var)
+def forward(norm: Normalization, added: State | Normalization | None = None) -> None:
+    """norm.out = norm, plus `added` if there is any: the other branch of a residual block."""
+    x, w, b, out = norm.x, norm.weights, norm.bias, norm.out
+    _forward(x.mu, x.var, norm.mean, norm.r, w.mu, w.var, b.mu, b.var, out.mu, out.var)
+    if isinstance(added, Normalization):
+        forward(added)
+        added = added.out
+    if added is not None:
+        add_state(out, added)
 
 
-def backward(
-    x: State,
-    delta: Delta,
-    mean: Array,
-    r: Array,
-    weights: Tensor,
-    bias: Tensor,
-    partial: Array,
-    accumulate: bool,
-) -> None:
-    """Batch sums for w and b; then the deltas, in place, become those of the input (without its Jacobian)."""
-    _backward(x.mu, mean, r, weights.mu, delta.mu, delta.var, partial)
-    add_partials(partial, accumulate, weights, bias)
+def backward(norm: Normalization, delta: Delta, into: Delta, partial: Array, accumulate: bool) -> None:
+    """Batch sums for w and b; `into`, which may be `delta`: the deltas of x, through its Jacobian."""
+    if into is not delta:  # the loop works in place, see `kernels.cpu.activation`
+        copy(delta.mu, into.mu)
+        copy(delta.var, into.var)
+    _backward(norm.x.mu, norm.mean, norm.r, norm.weights.mu, into.mu, into.var, partial)
+    add_partials(partial, accumulate, norm.weights, norm.bias)
+    if norm.x.jcb is not None:
+        apply_jacobian(into, norm.x.jcb)

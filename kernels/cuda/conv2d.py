@@ -8,9 +8,12 @@ and read nine images of means and of variances for a 3 x 3 product: 1.2 GB at ba
 """
 
 from pytagi_ddp.kernels.cuda.convolution import check_backward, check_forward, multiply_packed, sizes_of
+from pytagi_ddp.kernels.cuda.finish import ADDED, SLOPED
 from pytagi_ddp.kernels.cuda.plan import FORWARD, KNOWN, PARAMETERS, STATE
 from pytagi_ddp.kernels.cuda.products import multiply
 from pytagi_ddp.kernels.tensors import NO_TENSOR, Delta, State, Tensor
+
+adds = True
 
 
 def forward(x: State, weights: Tensor, bias: Tensor | None, out: State, stride: int, pad: int) -> None:
@@ -34,8 +37,10 @@ def backward(
     stride: int,
     pad: int,
     accumulate: bool,
+    *,
+    added: bool = False,
 ) -> None:
-    """Deltas of the input, and the sums of the parameters; see `kernels.cpu.conv2d.backward`.
+    """Deltas of the input, with `added` onto what is there, and the sums of the parameters; see `kernels.cpu`.
 
     Raises:
         ValueError: an array is not C-contiguous float32, or shapes do not fit together.
@@ -44,5 +49,6 @@ def backward(
     check_backward("conv2d", x, delta, weights, b, in_delta)
     if in_delta is not None:
         w, jcb = (weights.mu, None), (x.jcb, None)
-        multiply_packed(STATE, sizes, delta[:2], w, jcb, in_delta[:2], x.jcb is not None)
+        extra = (0 if x.jcb is None else SLOPED) | (ADDED if added else 0)
+        multiply_packed(STATE, sizes, delta[:2], w, jcb, in_delta[:2], extra)
     multiply(PARAMETERS, sizes, (x.mu, None), delta[:2], b[2:], weights[2:], accumulate)

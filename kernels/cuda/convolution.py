@@ -49,7 +49,7 @@ def pack_phases(w_mu, w_var, packed, first, pairs, kernel_size, stride):
                 taken = i32(taken + i32(1))
 
 
-def multiply_packed(kind: int, sizes: Sizes, x: tuple, weights: tuple, finish: tuple, out: tuple, extra: bool) -> None:
+def multiply_packed(kind: int, sizes: Sizes, x: tuple, weights: tuple, finish: tuple, out: tuple, extra: int) -> None:
     """`multiply` with weights (mean, variance or None) in the public order: for sums at outputs or at inputs."""
     scratch = None
     if sizes.kernel_size > 1:

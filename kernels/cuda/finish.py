@@ -6,6 +6,7 @@ from pytagi_ddp.kernels.cuda.plan import STATE, TRANSPOSED, at_inputs, at_weight
 from pytagi_ddp.kernels.cuda.work import ZERO, i32, locate
 
 THREADS = 256
+SLOPED, ADDED = 1, 2  # added up, the `extra` of products that make deltas
 
 
 @device
@@ -20,11 +21,14 @@ def finish_forward(mean, variance, element, column, extra, bias_mu, bias_var, ou
 
 @device
 def finish_state(mean, variance, element, extra, jcb, out_mu, out_var):
-    """extra: times the Jacobian of the element, squared for the variance."""
-    if extra:
+    """extra: SLOPED: times the Jacobian of the element, squared for the variance; ADDED: then add to what is there."""
+    if extra & SLOPED:
         j = jcb[element]
         mean *= j
         variance *= j * j
+    if extra & ADDED:
+        mean += out_mu[element]
+        variance += out_var[element]
     out_mu[element] = mean
     out_var[element] = variance
 

@@ -84,7 +84,7 @@ def aligned(*arrays) -> bool:
 
 
 def multiply(
-    kind: int, sizes: Sizes, image: tuple, matrix: tuple, finish: tuple, out: tuple, extra: bool, scratch=None
+    kind: int, sizes: Sizes, image: tuple, matrix: tuple, finish: tuple, out: tuple, extra: int, scratch=None
 ) -> None:
     """One product of `work`, both moments.
 
@@ -93,7 +93,7 @@ def multiply(
         image, matrix: (mean, variance or None) of the operands.
         finish: FORWARD, KNOWN: (b_mu, b_var); STATE: (jcb, None); PARAMETERS: (g_b, h_b); or (None, None).
         out: (mean, variance).
-        extra: add the biases; multiply by the Jacobian; add to `out`.
+        extra: add the biases; see `finish_state`; add to `out`.
         scratch: at least `plan_of(...).workspace` float32; without it the common workspace serves.
     """
     how = plan_of(kind, sizes, image[0], kind == PARAMETERS and finish[0] is not None)
