@@ -111,7 +111,7 @@ def transposed(case, draw=normal):
 
 
 def everything(product, a, window, var=True, bias=True, jcb=True, accumulate=False):
-    """All results of a layer's forward and backward pass."""
+    """All results of a layer's forward and backward pass; accumulate: onto what is there, where a product can."""
     array = cpu_array if product in (cpu_linear, cpu_conv2d, cpu_convtranspose2d) else cuda_array.arrays(0)
     start = np.float32(0.5 if accumulate else np.nan)
     pair = lambda like: [array.place(np.full(like.shape, start)) for _ in range(2)]  # noqa: E731
@@ -120,9 +120,13 @@ def everything(product, a, window, var=True, bias=True, jcb=True, accumulate=Fal
     x = State(a["mu"], a["var"] if var else None, a["jcb"] if jcb else None)
     weights, biases = Tensor(a["w"], a["s"], *sums), Tensor(a["b"], a["sb"], *bias_sums) if bias else None
     product.forward(x, weights, biases, State(*out), *window)
-    product.backward(x, Delta(a["dm"], a["ds"]), weights, biases, Delta(*into), *window, accumulate)
+    options = {"added": True} if accumulate and getattr(product, "adds", False) else {}
+    product.backward(x, Delta(a["dm"], a["ds"]), weights, biases, Delta(*into), *window, accumulate, **options)
     results = {"out": out, "in_delta": into, "weights": sums} | ({"biases": bias_sums} if bias else {})
-    return {name: np.stack([array.to_host(moment) for moment in both]) for name, both in results.items()}
+    found = {name: np.stack([array.to_host(moment) for moment in both]) for name, both in results.items()}
+    if options:
+        found["in_delta"] -= start
+    return found
 
 
 def compare(actual, expected, tolerance=2e-6):
