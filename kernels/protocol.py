@@ -10,7 +10,18 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pytagi_ddp.kernels.tensors import Array, Delta, Heads, Normalization, Passage, Record, State, Sums, Tensor
+from pytagi_ddp.kernels.tensors import (
+    Array,
+    Delta,
+    Heads,
+    Normalization,
+    PartialMoments,
+    Passage,
+    Record,
+    State,
+    Sums,
+    Tensor,
+)
 
 
 class ArrayFunctions(Protocol):
@@ -92,11 +103,16 @@ class Convolution(Protocol):
 
     Attributes:
         adds: whether `backward` can add to what `in_delta` holds: it then takes the option `added`.
+        gives_moments: whether `forward` can return `PartialMoments`: it then takes the option `moments`, the name of
+            the activation behind it ("": none), and `moments` and `statistics` of `BatchNorm` the option `made`.
     """
 
     adds: bool
+    gives_moments: bool
 
-    def forward(self, x: State, weights: Tensor, bias: Tensor | None, out: State, stride: int, pad: int) -> None: ...
+    def forward(
+        self, x: State, weights: Tensor, bias: Tensor | None, out: State, stride: int, pad: int
+    ) -> PartialMoments | None: ...
     def backward(
         self,
         x: State,

@@ -74,6 +74,18 @@ class Sums(NamedTuple):
     square: Array
 
 
+class PartialMoments(NamedTuple):
+    """What a product leaves to the batch normalisation behind it: means, and sums of squares about them, of its tiles.
+
+    Attributes:
+        values: (2, tiles, features) in flat memory, which the next product may use again.
+        rows: of a tile; the last may have fewer.
+    """
+
+    values: Array
+    rows: int
+
+
 class Normalization(NamedTuple):
     """A batch normalisation that is to be computed: out = r (a - mean) w + b, with a the activation of x.
 

@@ -7,6 +7,7 @@ with a tile of features finishes its sums; and what is added to the result is ad
 
 import numpy as np
 
+from pytagi_ddp.kernels.cuda.activation import NONE, TAKEN, activated
 from pytagi_ddp.kernels.cuda.array import tickets
 from pytagi_ddp.kernels.cuda.columns import (
     LANES,
@@ -21,7 +22,6 @@ from pytagi_ddp.kernels.cuda.columns import (
     sum_partials,
 )
 from pytagi_ddp.kernels.cuda.compile import blocks, cuda, device, float32, floats, int32, ints, kernel, thread_index
-from pytagi_ddp.kernels.formulas.activation import mixture_relu_moments, relu_moments
 from pytagi_ddp.kernels.formulas.normalize import (
     input_deltas,
     moved_running,
@@ -31,15 +31,14 @@ from pytagi_ddp.kernels.formulas.normalize import (
     reciprocal_deviation,
     weight_summands,
 )
-from pytagi_ddp.kernels.tensors import Array, Delta, Normalization, State, Sums
+from pytagi_ddp.kernels.tensors import Array, Delta, Normalization, PartialMoments, State, Sums
 
 ROWS = 32 * LANES  # rows of one block of threads: 1024 blocks for 64 channels of 128 images of 32 x 32 pixels
 ZERO, ONE = np.float32(0), np.float32(1)
-NONE, RELU, MIXTURE_RELU = range(3)
 MOMENTS, POOLED, MOVED = range(3)  # how far `_statistics` goes
+FEW = 8  # features of a block of `_finish`
 NOTHING, MEANS, BOTH = range(3)  # what is added to a result
-activations = ("relu", "mixture_relu")
-_NUMBERS = {"": NONE, "relu": RELU, "mixture_relu": MIXTURE_RELU}
+activations = tuple(TAKEN)[1:]
 
 
 def partial_shape(rows: int, features: int) -> tuple[int, int, int]:
@@ -48,14 +47,28 @@ def partial_shape(rows: int, features: int) -> tuple[int, int, int]:
 
 
 @device
-def activated(which, m, s):
-    """(mean, variance, Jacobian) of a unit after an activation."""
-    result = m, s, ONE
-    if which == MIXTURE_RELU:
-        result = mixture_relu_moments(m, s)
-    elif which == RELU:
-        result = relu_moments(m, s)
-    return result
+def merge_parts(partial, c, first, step, rows, part_rows, features, parts):
+    """Count, mean and sum of squares about it, of every step-th part of a feature, from the planes of partial."""
+    n, a, s = ZERO, ZERO, ZERO
+    for part in range(first, parts, step):
+        size = float32(min(rows - part * part_rows, part_rows))
+        i = part * features + c
+        n, a, s = merge_moments(n, a, s, size, partial[i], partial[parts * features + i])
+    return n, a, s
+
+
+@device
+def pool(a, s, c, r, running_mean, running_var, count, total, square, eps, momentum, rows, goal):
+    """What follows from the moments (a, s) of a feature, but for the count of rows, which all features read."""
+    n = float32(rows)
+    r[c] = reciprocal_deviation(s, float32(rows - 1), eps)
+    sum_, square_ = pooled_sums(total[c], square[c], a, s, n, running_mean[c])
+    if goal == MOVED:
+        n += count[0]
+        if n > ONE:
+            running_mean[c], running_var[c] = moved_running(running_mean[c], running_var[c], momentum, n, sum_, square_)
+        sum_, square_ = ZERO, ZERO
+    total[c], square[c] = sum_, square_
 
 
 @kernel(floats, floats, floats, ints, *[floats] * 8, *[float32] * 2, *[int32] * 5, threads=THREADS)
@@ -87,29 +100,43 @@ def _statistics(
 
     n, a, s = ZERO, ZERO, ZERO
     if c < features:
-        for part in range(lane(), parts, LANES):
-            size = float32(min(rows - part * ROWS, ROWS))
-            i = part * features + c
-            n, a, s = merge_moments(n, a, s, size, partial[i], partial[parts * features + i])
+        n, a, s = merge_parts(partial, c, lane(), LANES, rows, ROWS, features, parts)
     n, a, s = merge_threads(n, a, s, counts, means, squares, WIDTH)
-    n = float32(rows)
     if c < features and lane() == 0:
         mean[c], m2[c] = a, s
         if goal != MOMENTS:
-            r[c] = reciprocal_deviation(s, float32(rows - 1), eps)
-            sum_, square_ = pooled_sums(total[c], square[c], a, s, n, running_mean[c])
-            if goal == MOVED:
-                n += count[0]
-                if n > ONE:
-                    running_mean[c], running_var[c] = moved_running(
-                        running_mean[c], running_var[c], momentum, n, sum_, square_
-                    )
-                sum_, square_ = ZERO, ZERO
-            total[c], square[c] = sum_, square_
+            pool(a, s, c, r, running_mean, running_var, count, total, square, eps, momentum, rows, goal)
     if goal == MOMENTS:
         return
     tiles = (features + WIDTH - 1) // WIDTH  # also the ticket behind those of the tiles: all have read the count
     if is_last_block(tickets, tiles, tiles, place) and cuda.threadIdx.x == 0:
+        count[0] = ZERO if goal == MOVED else count[0] + float32(rows)
+
+
+@kernel(floats, ints, *[floats] * 8, *[float32] * 2, *[int32] * 5, threads=THREADS)
+def _finish(
+    partial, tickets, mean, m2, r, running_mean, running_var, count, total, square,
+    eps, momentum, rows, part_rows, features, parts, goal,
+):  # fmt: skip
+    """`_statistics` from where parts of `part_rows` rows, as a product leaves them, are merged: there are many."""
+    counts = cuda.shared.array(THREADS, float32)
+    means = cuda.shared.array(THREADS, float32)
+    squares = cuda.shared.array(THREADS, float32)
+    place = cuda.shared.array(1, int32)
+    c = cuda.blockIdx.x * FEW + cuda.threadIdx.x % FEW
+    first = cuda.threadIdx.x // FEW
+    n, a, s = ZERO, ZERO, ZERO
+    if c < features:
+        n, a, s = merge_parts(partial, c, first, THREADS // FEW, rows, part_rows, features, parts)
+    n, a, s = merge_threads(n, a, s, counts, means, squares, FEW)
+    if c < features and first == 0:
+        mean[c], m2[c] = a, s
+        if goal != MOMENTS:
+            pool(a, s, c, r, running_mean, running_var, count, total, square, eps, momentum, rows, goal)
+    if goal == MOMENTS:
+        return
+    tiles = (features + FEW - 1) // FEW
+    if is_last_block(tickets, 0, tiles, place) and cuda.threadIdx.x == 0:
         count[0] = ZERO if goal == MOVED else count[0] + float32(rows)
 
 
@@ -228,11 +255,14 @@ def _tickets(x: State) -> Array:
     return tickets(_grid(x.mu.shape)[1] + 1, x.mu)
 
 
-def moments(x: State, partial: Array, mean: Array, m2: Array, activation: str = "") -> None:
-    """mean = sum m / rows; m2 = sum (m - mean)^2 + sum s, for each feature of the activated x."""
-    unused = [mean] * 6
-    numbers = 0, 0, *x.mu.shape, partial.shape[1], _NUMBERS[activation], MOMENTS
-    _statistics.launch(_grid(x.mu.shape), x.mu, x.var, partial, _tickets(x), mean, m2, *unused, *numbers)
+def moments(
+    x: State, partial: Array, mean: Array, m2: Array, activation: str = "", *, made: PartialMoments | None = None
+) -> None:
+    """mean = sum m / rows; m2 = sum (m - mean)^2 + sum s, for each feature of the activated x.
+
+    made: what the product in front has made of it, so that x is not read.
+    """
+    _launch_statistics(x, partial, [mean, m2, *[mean] * 6], (0, 0), activation, MOMENTS, made)
 
 
 def statistics(
@@ -246,12 +276,30 @@ def statistics(
     sums: Sums,
     momentum: float | None,
     activation: str = "",
+    *,
+    made: PartialMoments | None = None,
 ) -> None:
     """`moments`, `pool_moments`, `rescale` by rows - 1, and (with a momentum) `update_running`, in one launch."""
-    goal = (0, POOLED) if momentum is None else (momentum, MOVED)
-    numbers = eps, goal[0], *x.mu.shape, partial.shape[1], _NUMBERS[activation], goal[1]
-    arrays = x.mu, x.var, partial, _tickets(x), mean, m2, r, *running[:2], *sums
-    _statistics.launch(_grid(x.mu.shape), *arrays, *numbers)
+    goal = POOLED if momentum is None else MOVED
+    _launch_statistics(x, partial, [mean, m2, r, *running[:2], *sums], (eps, momentum or 0), activation, goal, made)
+
+
+def _launch_statistics(
+    x: State,
+    partial: Array,
+    results: list[Array],
+    numbers: tuple[float, float],
+    activation: str,
+    goal: int,
+    made: PartialMoments | None,
+) -> None:
+    rows, features = x.mu.shape
+    if made is None:
+        sizes = rows, features, partial.shape[1], TAKEN[activation], goal
+        _statistics.launch(_grid(x.mu.shape), x.mu, x.var, partial, _tickets(x), *results, *numbers, *sizes)
+    else:
+        sizes = rows, made.rows, features, blocks(rows, made.rows), goal
+        _finish.launch(blocks(features, FEW), made.values, tickets(1, x.mu), *results, *numbers, *sizes)
 
 
 def rescale(square: Array, denominator: float, eps: float, r: Array) -> None:
@@ -286,13 +334,13 @@ def forward(norm: Normalization, added: State | Normalization | None = None) -> 
         forward(added)
         added = added.out
     if isinstance(added, Normalization):
-        sizes = (*shape, _NUMBERS[norm.activation], _NUMBERS[added.activation])
+        sizes = (*shape, TAKEN[norm.activation], TAKEN[added.activation])
         _forward_both.launch(_grid(shape), *_operands(norm), *_operands(added), out.mu, out.var, *sizes)
         return
     extra, what = (out.mu, out.var), NOTHING
     if added is not None:
         extra, what = (added.mu, out.var if added.var is None else added.var), MEANS if added.var is None else BOTH
-    _forward.launch(_grid(shape), *_operands(norm), *extra, out.mu, out.var, *shape, _NUMBERS[norm.activation], what)
+    _forward.launch(_grid(shape), *_operands(norm), *extra, out.mu, out.var, *shape, TAKEN[norm.activation], what)
 
 
 def _operands(norm: Normalization) -> tuple:
@@ -303,7 +351,7 @@ def backward(norm: Normalization, delta: Delta, into: Delta, partial: Array, acc
     """Batch sums for w and b; `into`, which may be `delta`: deltas of x, through its Jacobian and the activation."""
     x, g_b = norm.x, norm.bias[2:]
     sloped = x.jcb is not None
-    flags = _NUMBERS[norm.activation], sloped, g_b[0].size > 0, accumulate
+    flags = TAKEN[norm.activation], sloped, g_b[0].size > 0, accumulate
     arrays = x.mu, x.mu if x.var is None else x.var, x.jcb if sloped else x.mu, norm.mean, norm.r, norm.weights.mu
     moved = delta.mu, delta.var, into.mu, into.var, partial, _tickets(x), *norm.weights[2:], *g_b
     _backward.launch(_grid(x.mu.shape), *arrays, *moved, *x.mu.shape, partial.shape[1], *flags)

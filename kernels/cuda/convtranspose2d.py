@@ -10,7 +10,7 @@ from pytagi_ddp.kernels.cuda.plan import FORWARD, KNOWN, PARAMETERS, STATE, TRAN
 from pytagi_ddp.kernels.cuda.products import multiply
 from pytagi_ddp.kernels.tensors import NO_TENSOR, Delta, State, Tensor
 
-adds = True
+adds, gives_moments = True, False
 
 
 def forward(x: State, weights: Tensor, bias: Tensor | None, out: State, stride: int, pad: int) -> None:

@@ -5,8 +5,10 @@ from typing import Any
 import numpy as np
 
 from pytagi_ddp.kernels.protocol import Kernels
-from pytagi_ddp.kernels.tensors import Normalization, Sums
+from pytagi_ddp.kernels.tensors import Normalization, PartialMoments, Sums
 from pytagi_ddp.nn.activation import Activation
+from pytagi_ddp.nn.convolution import Convolution
+from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.norm import Norm, Setting
 from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State, StateTensor
 from pytagi_ddp.nn.validate import check_integers
@@ -43,6 +45,7 @@ class BatchNorm2d(Norm):
     """
 
     name = "BatchNorm2d"
+    made: PartialMoments | None = None  # left by the layer in front
     _norm: Normalization | None = None  # of the last forward pass
     momentum = Setting(most=1)
 
@@ -106,6 +109,15 @@ class BatchNorm2d(Norm):
     def takes(self, activation: str) -> bool:
         return activation in self.kernels.batch_norm.activations
 
+    def takes_moments_of(self, layer: BaseLayer) -> bool:
+        of_channels = self.in_shape.channels_last and self.in_shape.channels == self.num_features
+        return of_channels and isinstance(layer, Convolution) and layer.gives_moments
+
+    @property
+    def needs_moments(self) -> bool:
+        """Whether the next forward pass takes statistics."""
+        return self.training and not self.recomputing
+
     def forward(self, state: State, activation: Activation | None = None) -> State:
         norm = self.begin(state, activation)
         self.kernels.batch_norm.forward(norm)
@@ -120,7 +132,7 @@ class BatchNorm2d(Norm):
         mean, r = self.running_mean, self._scratch("r" if self.training else "running r", (n,))
         if self.training:
             mean = self._scratch("mean", (n,))
-            if not self.recomputing:
+            if self.needs_moments:
                 self._take_statistics(x, mean, r, formula)
         else:
             kernels.rescale(self.running_var, 1, self.eps, r)
@@ -133,12 +145,14 @@ class BatchNorm2d(Norm):
         rows, n, kernels = x.batch, self.num_features, self.kernels.batch_norm
         if rows < 2 and self.reduce_sums is None:
             raise ValueError("BatchNorm2d needs more than one value per feature to train: use a larger batch")
+        made, self.made = self.made, None
+        options: Any = {"made": made} if made else {}
         m2, partial = self._scratch("m2", (n,)), self._scratch("partial", kernels.partial_shape(rows, n))
         if self.reduce_sums is None:
             running, momentum = State(self.running_mean, self.running_var), None if self.pool_at_step else self.momentum
-            kernels.statistics(x, partial, mean, m2, r, self.eps, running, self.sums, momentum, activation)
+            kernels.statistics(x, partial, mean, m2, r, self.eps, running, self.sums, momentum, activation, **options)
         else:
-            kernels.moments(x, partial, mean, m2, activation)
+            kernels.moments(x, partial, mean, m2, activation, **options)
         if self.on_moments is not None:
             self.on_moments(rows, mean, m2)
         if self.reduce_sums is not None:
@@ -186,4 +200,4 @@ class BatchNorm2d(Norm):
     def __getstate__(self) -> dict:
         state = super().__getstate__()
         state.pop("sums", None)
-        return state | {"_trained": False, "_norm": None}
+        return state | {"_trained": False, "_norm": None, "made": None}

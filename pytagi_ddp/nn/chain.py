@@ -2,7 +2,6 @@
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import zip_longest
 from typing import Any
 
 from pytagi_ddp.kernels.protocol import Kernels
@@ -145,15 +144,24 @@ class Chain:
         self._steps = list(self._joined())
 
     def _joined(self) -> Iterator[tuple[BaseLayer, tuple]]:
-        """The operations, each with the activation in front of it if it takes that along."""
+        """The operations, each with what it takes: the activation in front, or the normalisation behind and its."""
         taken: tuple = ()
-        for operation, following in zip_longest(self.operations, self.operations[1:]):
+        for operation, second, third in zip(self.operations, *self._later(1, 2), strict=True):
             formula = operation.formula if isinstance(operation, Activation) and operation.is_a_formula else ""
-            if formula and following is not None and following.takes(formula):
+            if formula and second is not None and second.takes(formula):
                 taken = (operation,)
-            else:
-                yield operation, taken
-                taken = ()
+                continue
+            behind, norm = "", second
+            if isinstance(second, Activation) and second.is_a_formula and third is not None:
+                behind, norm = second.formula, third if third.takes(second.formula) else None
+            if norm is not None and norm.takes_moments_of(operation):
+                taken = (norm, behind)
+            yield operation, taken
+            taken = ()
+
+    def _later(self, *steps: int) -> list[list[BaseLayer | None]]:
+        """For each operation those that come so many later, or None."""
+        return [[*self.operations[n:], *[None] * min(n, len(self.operations))] for n in steps]
 
     def recompute_blocks(self, value: bool) -> None:
         """Wraps the blocks in `Recomputed`, or unwraps them; `attach` has to follow.

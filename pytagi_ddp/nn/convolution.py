@@ -94,17 +94,28 @@ class Convolution(WindowView, BaseLayer):
         if self.parameters is None:
             self.init_weight_bias()
 
-    def forward(self, state: State) -> State:
+    @property
+    def gives_moments(self) -> bool:
+        """Whether the forward pass can leave moments to the normalisation behind."""
+        return self._kernels.gives_moments
+
+    def forward(self, state: State, norm: Any = None, activation: str = "") -> State:
+        """norm: the batch normalisation behind, which is left the moments of what `activation` makes of the output."""
         out = self._output(state.batch)
         self._input = state
-        self._kernels.forward(
+        needed = norm is not None and norm.needs_moments
+        options: Any = {"moments": activation} if needed else {}
+        made = self._kernels.forward(
             pixels(state, self.in_shape),
             self.parameters.w,
             self.parameters.b,
             pixels(out, self.out_shape),
             self.window.stride,
             self.window.before,
+            **options,
         )
+        if needed:
+            norm.made = made
         return out
 
     @property

@@ -224,6 +224,10 @@ class BaseLayer(LayerView, ABC):
         """Whether `forward` and `begin` take the activation in front of the layer along, as their second argument."""
         return False
 
+    def takes_moments_of(self, layer: BaseLayer) -> bool:
+        """Whether `layer` is to leave partial moments of its output, behind an activation or not, to this one."""
+        return False
+
     def begin(self, state: State) -> State | Normalization:
         """`forward`, or what is left to do for it, where what comes next does that together with its own."""
         return self.forward(state)

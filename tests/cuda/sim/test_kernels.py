@@ -13,6 +13,7 @@ from pytagi_ddp.kernels.tensors import (
     Delta,
     Heads,
     Normalization,
+    PartialMoments,
     State,
     Sums,
     Tensor,
@@ -216,6 +217,32 @@ def test_batch_statistics(shape, activation, momentum):
         _, _, *found, _, after, left, _, _ = call(kernels, "batch_norm", "statistics", inputs)
         expected = [*running[:2], *pooled] if momentum is None else [*moved[:2], *moved[3]]
         close([mean, m2, r, *expected], [*found, *after[:2], *left], 2e-5)
+
+
+@pytest.mark.parametrize("shape", [(7, 3), (140, 9), (1030, 70)])
+@pytest.mark.parametrize("momentum", [None, 0.9])
+def test_batch_statistics_from_moments_of_parts(shape, momentum):
+    """As a product leaves them, in which case nothing reads the units; of 32 rows, the last part of fewer."""
+    rows, n = shape
+    x = State(normal(*shape) + 10, uniform(*shape))
+    parts = [slice(first, first + 32) for first in range(0, rows, 32)]
+    means = np.stack([x.mu[part].mean(0) for part in parts])
+    squares = [((x.mu[part] - mean) ** 2 + x.var[part]).sum(0) for part, mean in zip(parts, means, strict=True)]
+    running, sums = State(normal(n), uniform(n)), Sums(np.full(1, 3, np.float32), normal(n), 9 + uniform(n))
+    results = []
+    for kernels in (cpu, cuda):
+        array = cpu.array if kernels is cpu else cuda.array.arrays(0)
+        units = mapped(array.place, x if kernels is cpu else unwritten(State, *shape))
+        partial = array.place(np.full(kernels.batch_norm.partial_shape(rows, n), NAN))
+        mean, m2, r = (array.place(np.full(n, NAN)) for _ in range(3))
+        moved, pooled = (mapped(lambda a: array.place(a.copy()), value) for value in (running, sums))  # noqa: B023
+        made = PartialMoments(array.place(np.stack([means, squares]).reshape(-1)), 32)
+        options = {} if kernels is cpu else {"made": made}
+        kernels.batch_norm.statistics(units, partial, mean, m2, r, 1e-5, moved, pooled, momentum, **options)
+        results.append([array.to_host(a) for a in (mean, m2, r, *moved[:2], *pooled)])
+        kernels.batch_norm.moments(units, partial, mean, m2, **options)
+        results[-1] += [array.to_host(a) for a in (mean, m2)]
+    close(*results, 2e-5)
 
 
 @pytest.mark.parametrize("shape", NORMS)
