@@ -6,7 +6,7 @@ from numba import prange
 from pytagi_ddp.kernels.cpu.array import copy
 from pytagi_ddp.kernels.cpu.columns import add_partials
 from pytagi_ddp.kernels.cpu.compile import loop
-from pytagi_ddp.kernels.cpu.elementwise import add_state, apply_jacobian
+from pytagi_ddp.kernels.cpu.elementwise import add_state
 from pytagi_ddp.kernels.formulas.normalize import (
     input_deltas,
     moved_running,
@@ -107,6 +107,17 @@ def _forward(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
                 )
 
 
+@loop("rf rf f f f f f f rf rf rf rf")
+def _forward_onto(mu, var, mean, r, w_mu, w_var, b_mu, b_var, added_mu, added_var, out_mu, out_var):
+    """`_forward`, and what is added to it."""
+    rows, features = mu.shape
+    for k in prange((rows + ROWS - 1) // ROWS):
+        for i in range(k * ROWS, min(rows, (k + 1) * ROWS)):
+            for c in range(features):
+                m, s = normalized_moments(mu[i, c], var[i, c], mean[c], r[c], w_mu[c], w_var[c], b_mu[c], b_var[c])
+                out_mu[i, c], out_var[i, c] = m + added_mu[i, c], s + added_var[i, c]
+
+
 @loop("rf f f f rf rf 4kf", _in_parts)
 def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial):
     rows, features = mu.shape
@@ -123,6 +134,27 @@ def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial):
                 partial[2, k, c] += dm
                 partial[3, k, c] += ds
                 delta_mu[i, c], delta_var[i, c] = input_deltas(r[c], w_mu[c], dm, ds)
+
+
+@loop("rf rf f f f rf rf 4kf", _in_parts, apart=True)
+def _backward_through(mu, jcb, mean, r, w_mu, delta_mu, delta_var, partial):
+    """`_backward`, and the deltas through the Jacobian of the input."""
+    rows, features = mu.shape
+    for k in prange(partial.shape[1]):
+        for j in range(4):
+            for c in range(features):
+                partial[j, k, c] = ZERO
+        for i in range(k * ROWS, min(rows, (k + 1) * ROWS)):
+            for c in range(features):
+                dm, ds = delta_mu[i, c], delta_var[i, c]
+                g, h = weight_summands(mu[i, c], mean[c], r[c], dm, ds)
+                partial[0, k, c] += g
+                partial[1, k, c] += h
+                partial[2, k, c] += dm
+                partial[3, k, c] += ds
+                dm, ds = input_deltas(r[c], w_mu[c], dm, ds)
+                j_c = jcb[i, c]
+                delta_mu[i, c], delta_var[i, c] = dm * j_c, ds * (j_c * j_c)
 
 
 def moments(x: State, partial: Array, mean: Array, m2: Array, activation: str = "") -> None:
@@ -174,11 +206,15 @@ def update_running(running_mean: Array, running_var: Array, momentum: float, sum
 def forward(norm: Normalization, added: State | Normalization | None = None) -> None:
     """norm.out = norm, plus `added` if there is any: the other branch of a residual block."""
     x, w, b, out = norm.x, norm.weights, norm.bias, norm.out
-    _forward(x.mu, x.var, norm.mean, norm.r, w.mu, w.var, b.mu, b.var, out.mu, out.var)
+    inputs = x.mu, x.var, norm.mean, norm.r, w.mu, w.var, b.mu, b.var
     if isinstance(added, Normalization):
         forward(added)
-        added = added.out
-    if added is not None:
+        added = added.out.reshape(*out.mu.shape)
+    if added is None or added.var is None:
+        _forward(*inputs, out.mu, out.var)
+    else:
+        _forward_onto(*inputs, added.mu, added.var, out.mu, out.var)
+    if added is not None and added.var is None:
         add_state(out, added)
 
 
@@ -187,7 +223,9 @@ def backward(norm: Normalization, delta: Delta, into: Delta, partial: Array, acc
     if into is not delta:  # the loop works in place, see `kernels.cpu.activation`
         copy(delta.mu, into.mu)
         copy(delta.var, into.var)
-    _backward(norm.x.mu, norm.mean, norm.r, norm.weights.mu, into.mu, into.var, partial)
+    operands = norm.mean, norm.r, norm.weights.mu, into.mu, into.var, partial
+    if norm.x.jcb is None:
+        _backward(norm.x.mu, *operands)
+    else:
+        _backward_through(norm.x.mu, norm.x.jcb, *operands)
     add_partials(partial, accumulate, norm.weights, norm.bias)
-    if norm.x.jcb is not None:
-        apply_jacobian(into, norm.x.jcb)
