@@ -81,6 +81,7 @@ def _statistics(
     means = cuda.shared.array(THREADS, float32)
     squares = cuda.shared.array(THREADS, float32)
     place = cuda.shared.array(1, int32)
+    last = cuda.shared.array(1, int32)
     c = column()
     k = cuda.blockIdx.x
     n, a, s = ZERO, ZERO, ZERO
@@ -109,7 +110,7 @@ def _statistics(
     if goal == MOMENTS:
         return
     tiles = (features + WIDTH - 1) // WIDTH  # also the ticket behind those of the tiles: all have read the count
-    if is_last_block(tickets, tiles, tiles, place) and cuda.threadIdx.x == 0:
+    if is_last_block(tickets, tiles, tiles, last) and cuda.threadIdx.x == 0:
         count[0] = ZERO if goal == MOVED else count[0] + float32(rows)
 
 
