@@ -10,7 +10,18 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pytagi_ddp.kernels.tensors import Array, Delta, Heads, Passage, Record, State, Sums, Tensor
+from pytagi_ddp.kernels.tensors import (
+    Array,
+    Delta,
+    Heads,
+    Normalization,
+    PartialMoments,
+    Passage,
+    Record,
+    State,
+    Sums,
+    Tensor,
+)
 
 
 class ArrayFunctions(Protocol):
@@ -88,7 +99,20 @@ class Linear(Protocol):
 
 
 class Convolution(Protocol):
-    def forward(self, x: State, weights: Tensor, bias: Tensor | None, out: State, stride: int, pad: int) -> None: ...
+    """Convolutions, or transposed ones.
+
+    Attributes:
+        adds: whether `backward` can add to what `in_delta` holds: it then takes the option `added`.
+        gives_moments: whether `forward` can return `PartialMoments`: it then takes the option `moments`, the name of
+            the activation behind it ("": none), and `moments` and `statistics` of `BatchNorm` the option `made`.
+    """
+
+    adds: bool
+    gives_moments: bool
+
+    def forward(
+        self, x: State, weights: Tensor, bias: Tensor | None, out: State, stride: int, pad: int
+    ) -> PartialMoments | None: ...
     def backward(
         self,
         x: State,
@@ -117,24 +141,35 @@ class Embedding(Protocol):
 
 
 class BatchNorm(Protocol):
+    """Batch normalisation.
+
+    Attributes:
+        activations: names of those that these kernels make by themselves, of the input of a `Normalization`.
+    """
+
+    activations: tuple[str, ...]
+
     def partial_shape(self, rows: int, features: int) -> tuple[int, int, int]: ...
-    def moments(self, x: State, partial: Array, mean: Array, m2: Array) -> None: ...
+    def moments(self, x: State, partial: Array, mean: Array, m2: Array, activation: str = "") -> None: ...
+    def statistics(
+        self,
+        x: State,
+        partial: Array,
+        mean: Array,
+        m2: Array,
+        r: Array,
+        eps: float,
+        running: State,
+        sums: Sums,
+        momentum: float | None,
+        activation: str = "",
+    ) -> None: ...
     def rescale(self, square: Array, denominator: float, eps: float, r: Array) -> None: ...
     def pool_moments(self, mean: Array, m2: Array, rows: int, shift: Array, sums: Sums) -> None: ...
     def pooled_statistics(self, shift: Array, sums: Sums, mean: Array, var: Array) -> None: ...
     def update_running(self, running_mean: Array, running_var: Array, momentum: float, sums: Sums) -> None: ...
-    def forward(self, x: State, mean: Array, r: Array, weights: Tensor, bias: Tensor, out: State) -> None: ...
-    def backward(
-        self,
-        x: State,
-        delta: Delta,
-        mean: Array,
-        r: Array,
-        weights: Tensor,
-        bias: Tensor,
-        partial: Array,
-        accumulate: bool,
-    ) -> None: ...
+    def forward(self, norm: Normalization, added: State | Normalization | None = None) -> None: ...
+    def backward(self, norm: Normalization, delta: Delta, into: Delta, partial: Array, accumulate: bool) -> None: ...
 
 
 class LayerNorm(Protocol):
@@ -207,6 +242,7 @@ class Recurrent(Protocol):
 
 class Elementwise(Protocol):
     def add(self, a: Array, b: Array, out: Array) -> None: ...
+    def add_state(self, out: State | Delta, added: State | Delta) -> None: ...
     def multiply(self, out: Array, factor: Array) -> None: ...
     def apply_jacobian(self, delta: Delta, jcb: Array) -> None: ...
     def transpose(self, source: Array, out: Array) -> None: ...

@@ -74,6 +74,38 @@ class Sums(NamedTuple):
     square: Array
 
 
+class PartialMoments(NamedTuple):
+    """What a product leaves to the batch normalisation behind it: means, and sums of squares about them, of its tiles.
+
+    Attributes:
+        values: (2, tiles, features) in flat memory, which the next product may use again.
+        rows: of a tile; the last may have fewer.
+    """
+
+    values: Array
+    rows: int
+
+
+class Normalization(NamedTuple):
+    """A batch normalisation that is to be computed: out = r (a - mean) w + b, with a the activation of x.
+
+    Attributes:
+        x: what comes in, as (rows, features); with the Jacobian of earlier activations, if it has one.
+        mean, r: of each feature: what is subtracted, and the reciprocal standard deviation.
+        weights, bias: w and b.
+        out: memory for the result, as x.
+        activation: one of `BatchNorm.activations` (see `kernels.protocol`), or "": a is x.
+    """
+
+    x: State
+    mean: Array
+    r: Array
+    weights: Tensor
+    bias: Tensor
+    out: State
+    activation: str = ""
+
+
 ALL, CAUSAL_FACTOR, CAUSAL_RESULT = range(3)  # which matrix of a product has nothing above its diagonal: x, or out
 
 

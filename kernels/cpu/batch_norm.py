@@ -3,8 +3,10 @@
 import numpy as np
 from numba import prange
 
+from pytagi_ddp.kernels.cpu.array import copy
 from pytagi_ddp.kernels.cpu.columns import add_partials
 from pytagi_ddp.kernels.cpu.compile import loop
+from pytagi_ddp.kernels.cpu.elementwise import add_state
 from pytagi_ddp.kernels.formulas.normalize import (
     input_deltas,
     moved_running,
@@ -14,10 +16,11 @@ from pytagi_ddp.kernels.formulas.normalize import (
     reciprocal_deviation,
     weight_summands,
 )
-from pytagi_ddp.kernels.tensors import Array, Delta, State, Sums, Tensor
+from pytagi_ddp.kernels.tensors import Array, Delta, Normalization, State, Sums
 
 ROWS = 128  # rows of one partial sum: float32 sums stay accurate, and do not depend on the number of threads
 ZERO, ONE = np.float32(0), np.float32(1)
+activations: tuple[str, ...] = ()  # that these kernels make by themselves: arithmetic takes longer than memory here
 
 
 def partial_shape(rows: int, features: int) -> tuple[int, int, int]:
@@ -104,6 +107,17 @@ def _forward(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
                 )
 
 
+@loop("rf rf f f f f f f rf rf rf rf")
+def _forward_onto(mu, var, mean, r, w_mu, w_var, b_mu, b_var, added_mu, added_var, out_mu, out_var):
+    """`_forward`, and what is added to it."""
+    rows, features = mu.shape
+    for k in prange((rows + ROWS - 1) // ROWS):
+        for i in range(k * ROWS, min(rows, (k + 1) * ROWS)):
+            for c in range(features):
+                m, s = normalized_moments(mu[i, c], var[i, c], mean[c], r[c], w_mu[c], w_var[c], b_mu[c], b_var[c])
+                out_mu[i, c], out_var[i, c] = m + added_mu[i, c], s + added_var[i, c]
+
+
 @loop("rf f f f rf rf 4kf", _in_parts)
 def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial):
     rows, features = mu.shape
@@ -122,9 +136,51 @@ def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial):
                 delta_mu[i, c], delta_var[i, c] = input_deltas(r[c], w_mu[c], dm, ds)
 
 
-def moments(x: State, partial: Array, mean: Array, m2: Array) -> None:
+@loop("rf rf f f f rf rf 4kf", _in_parts, apart=True)
+def _backward_through(mu, jcb, mean, r, w_mu, delta_mu, delta_var, partial):
+    """`_backward`, and the deltas through the Jacobian of the input."""
+    rows, features = mu.shape
+    for k in prange(partial.shape[1]):
+        for j in range(4):
+            for c in range(features):
+                partial[j, k, c] = ZERO
+        for i in range(k * ROWS, min(rows, (k + 1) * ROWS)):
+            for c in range(features):
+                dm, ds = delta_mu[i, c], delta_var[i, c]
+                g, h = weight_summands(mu[i, c], mean[c], r[c], dm, ds)
+                partial[0, k, c] += g
+                partial[1, k, c] += h
+                partial[2, k, c] += dm
+                partial[3, k, c] += ds
+                dm, ds = input_deltas(r[c], w_mu[c], dm, ds)
+                j_c = jcb[i, c]
+                delta_mu[i, c], delta_var[i, c] = dm * j_c, ds * (j_c * j_c)
+
+
+def moments(x: State, partial: Array, mean: Array, m2: Array, activation: str = "") -> None:
     """mean = sum m / rows; m2 = sum (m - mean)^2 + sum s, for each feature."""
     _moments(x.mu, x.var, partial, mean, m2)
+
+
+def statistics(
+    x: State,
+    partial: Array,
+    mean: Array,
+    m2: Array,
+    r: Array,
+    eps: float,
+    running: State,
+    sums: Sums,
+    momentum: float | None,
+    activation: str = "",
+) -> None:
+    """`moments`, `pool_moments`, `rescale` by rows - 1, and (with a momentum) `update_running`."""
+    rows = x.batch
+    moments(x, partial, mean, m2)
+    pool_moments(mean, m2, rows, running.mu, sums)
+    rescale(m2, rows - 1, eps, r)
+    if momentum is not None:
+        update_running(*running[:2], momentum, sums)
 
 
 def rescale(square: Array, denominator: float, eps: float, r: Array) -> None:
@@ -147,21 +203,29 @@ def update_running(running_mean: Array, running_var: Array, momentum: float, sum
     _update_running(running_mean, running_var, np.float32(momentum), *sums)
 
 
-def forward(x: State, mean: Array, r: Array, weights: Tensor, bias: Tensor, out: State) -> None:
-    """out = r (x - mean) w + b."""
-    _forward(x.mu, x.var, mean, r, weights.mu, weights.var, bias.mu, bias.var, out.mu, out.var)
+def forward(norm: Normalization, added: State | Normalization | None = None) -> None:
+    """norm.out = norm, plus `added` if there is any: the other branch of a residual block."""
+    x, w, b, out = norm.x, norm.weights, norm.bias, norm.out
+    inputs = x.mu, x.var, norm.mean, norm.r, w.mu, w.var, b.mu, b.var
+    if isinstance(added, Normalization):
+        forward(added)
+        added = added.out.reshape(*out.mu.shape)
+    if added is None or added.var is None:
+        _forward(*inputs, out.mu, out.var)
+    else:
+        _forward_onto(*inputs, added.mu, added.var, out.mu, out.var)
+    if added is not None and added.var is None:
+        add_state(out, added)
 
 
-def backward(
-    x: State,
-    delta: Delta,
-    mean: Array,
-    r: Array,
-    weights: Tensor,
-    bias: Tensor,
-    partial: Array,
-    accumulate: bool,
-) -> None:
-    """Batch sums for w and b; then the deltas, in place, become those of the input (without its Jacobian)."""
-    _backward(x.mu, mean, r, weights.mu, delta.mu, delta.var, partial)
-    add_partials(partial, accumulate, weights, bias)
+def backward(norm: Normalization, delta: Delta, into: Delta, partial: Array, accumulate: bool) -> None:
+    """Batch sums for w and b; `into`, which may be `delta`: the deltas of x, through its Jacobian."""
+    if into is not delta:  # the loop works in place, see `kernels.cpu.activation`
+        copy(delta.mu, into.mu)
+        copy(delta.var, into.var)
+    operands = norm.mean, norm.r, norm.weights.mu, into.mu, into.var, partial
+    if norm.x.jcb is None:
+        _backward(norm.x.mu, *operands)
+    else:
+        _backward_through(norm.x.mu, norm.x.jcb, *operands)
+    add_partials(partial, accumulate, norm.weights, norm.bias)

@@ -8,7 +8,7 @@ from numba import prange
 from pytagi_ddp.kernels.cpu.compile import PARALLEL_MIN, loop
 from pytagi_ddp.kernels.cpu.extension import load
 from pytagi_ddp.kernels.cpu.threads import get_threads
-from pytagi_ddp.kernels.tensors import Array, Delta
+from pytagi_ddp.kernels.tensors import Array, Delta, State
 
 _transpose = load("_transpose")
 call = load("_replay").call
@@ -37,6 +37,13 @@ def _apply_jacobian(delta_mu, delta_var, jcb):
 def add(a: Array, b: Array, out: Array) -> None:
     """out = a + b; out may be a."""
     _add(a.reshape(-1), b.reshape(-1), out.reshape(-1))
+
+
+def add_state(out: State | Delta, added: State | Delta) -> None:
+    """out += added, both moments; an `added` without variance adds none."""
+    add(out.mu, added.mu, out.mu)
+    if added.var is not None:
+        add(out.var, added.var, out.var)
 
 
 def multiply(out: Array, factor: Array) -> None:

@@ -2,12 +2,38 @@
 
 from collections.abc import Callable
 
-from pytagi_ddp.kernels.cuda.compile import Kernel, blocks, float32, floats, int32, kernel, thread_index
+import numpy as np
+
+from pytagi_ddp.kernels.cuda.compile import Kernel, blocks, device, float32, floats, int32, kernel, thread_index
 from pytagi_ddp.kernels.cuda.geometry import block_size
-from pytagi_ddp.kernels.formulas.activation import ELEMENTWISE, exp_moments, parameters_of
+from pytagi_ddp.kernels.formulas.activation import (
+    ELEMENTWISE,
+    exp_moments,
+    mixture_relu_moments,
+    parameters_of,
+    relu_moments,
+)
 from pytagi_ddp.kernels.tensors import State
 
 THREADS = block_size(256)
+ONE = np.float32(1)
+NONE, RELU, MIXTURE_RELU = range(3)
+TAKEN = {
+    "": NONE,
+    "relu": RELU,
+    "mixture_relu": MIXTURE_RELU,
+}  # what other kernels make by themselves
+
+
+@device
+def activated(which, m, s):
+    """(mean, variance, Jacobian) of a unit after one of `TAKEN`."""
+    result = m, s, ONE
+    if which == MIXTURE_RELU:
+        result = mixture_relu_moments(m, s)
+    elif which == RELU:
+        result = relu_moments(m, s)
+    return result
 
 
 def _kernel_of(name: str, moments: Callable) -> Kernel:

@@ -304,7 +304,7 @@ def arrays(index: int) -> Arrays | SimulatedArrays:
     return (SimulatedArrays if SIMULATOR else Arrays)(index)
 
 
-_workspaces = threading.local()
+_workspaces, _tickets = threading.local(), threading.local()
 
 
 def workspace(size: int, like):
@@ -318,4 +318,16 @@ def workspace(size: int, like):
     if index not in held or held[index].size < size:
         held.pop(index, None)  # frees the old one before asking for more
         held[index] = arrays(index).empty(size)
+    return held[index]
+
+
+def tickets(size: int, like):
+    """At least `size` int32 on the GPU of `like`, all of them 0, for blocks of a kernel that leave them so.
+
+    One array for each thread and GPU: kernels that run one after the other share it.
+    """
+    held: dict[Any, Any] = _tickets.__dict__
+    index = device_of(like)
+    if index not in held or held[index].size < size:
+        held[index] = arrays(index).zeros(max(size, 1024), np.int32)
     return held[index]

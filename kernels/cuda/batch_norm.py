@@ -1,76 +1,144 @@
-"""Batch normalisation of a (rows, features) array: rows are samples, or samples x pixels of a channels-last image."""
+"""Batch normalisation of a (rows, features) array: rows are samples, or samples x pixels of a channels-last image.
+
+All of it is bound by memory. So these kernels make the activation in front by themselves (`activations`), each time
+they read its input, instead of having its three results written and read again; the last block of rows that is done
+with a tile of features finishes its sums; and what is added to the result is added here.
+"""
 
 import numpy as np
 
+from pytagi_ddp.kernels.cuda.activation import NONE, TAKEN, activated
+from pytagi_ddp.kernels.cuda.array import tickets
 from pytagi_ddp.kernels.cuda.columns import (
     LANES,
     THREADS,
     WIDTH,
-    add_partials,
     column,
+    is_last_block,
     lane,
     lanes_sums,
     merge_moments,
     merge_threads,
-    weight_sums,
+    sum_partials,
 )
-from pytagi_ddp.kernels.cuda.compile import blocks, cuda, float32, floats, int32, kernel, thread_index
+from pytagi_ddp.kernels.cuda.compile import blocks, cuda, device, float32, floats, int32, ints, kernel, thread_index
 from pytagi_ddp.kernels.formulas.normalize import (
+    input_deltas,
     moved_running,
     normalized_moments,
     pooled_moments,
     pooled_sums,
     reciprocal_deviation,
+    weight_summands,
 )
-from pytagi_ddp.kernels.tensors import Array, Delta, State, Sums, Tensor
+from pytagi_ddp.kernels.tensors import Array, Delta, Normalization, PartialMoments, State, Sums
 
 ROWS = 32 * LANES  # rows of one block of threads: 1024 blocks for 64 channels of 128 images of 32 x 32 pixels
 ZERO, ONE = np.float32(0), np.float32(1)
+MOMENTS, POOLED, MOVED = range(3)  # how far `_statistics` goes
+FEW = 8  # features of a block of `_finish`
+NOTHING, MEANS, BOTH = range(3)  # what is added to a result
+activations = tuple(TAKEN)[1:]
 
 
 def partial_shape(rows: int, features: int) -> tuple[int, int, int]:
-    """Shape of the scratch array that `moments` and `backward` need."""
+    """Shape of the scratch array that `moments`, `statistics` and `backward` need."""
     return (4, blocks(rows, ROWS), features)
 
 
-@kernel(floats, floats, floats, int32, int32, int32, threads=THREADS)
-def _partial_moments(mu, var, partial, rows, features, parts):
-    """Planes of partial: mean and sum of squares about it (and of variances) of each block's rows, by Welford."""
+@device
+def merge_parts(partial, c, first, step, rows, part_rows, features, parts):
+    """Count, mean and sum of squares about it, of every step-th part of a feature, from the planes of partial."""
+    n, a, s = ZERO, ZERO, ZERO
+    for part in range(first, parts, step):
+        size = float32(min(rows - part * part_rows, part_rows))
+        i = part * features + c
+        n, a, s = merge_moments(n, a, s, size, partial[i], partial[parts * features + i])
+    return n, a, s
+
+
+@device
+def pool(a, s, c, r, running_mean, running_var, count, total, square, eps, momentum, rows, goal):
+    """What follows from the moments (a, s) of a feature, but for the count of rows, which all features read."""
+    n = float32(rows)
+    r[c] = reciprocal_deviation(s, float32(rows - 1), eps)
+    sum_, square_ = pooled_sums(total[c], square[c], a, s, n, running_mean[c])
+    if goal == MOVED:
+        n += count[0]
+        if n > ONE:
+            running_mean[c], running_var[c] = moved_running(running_mean[c], running_var[c], momentum, n, sum_, square_)
+        sum_, square_ = ZERO, ZERO
+    total[c], square[c] = sum_, square_
+
+
+@kernel(floats, floats, floats, ints, *[floats] * 8, *[float32] * 2, *[int32] * 5, threads=THREADS)
+def _statistics(
+    mu, var, partial, tickets, mean, m2, r, running_mean, running_var, count, total, square,
+    eps, momentum, rows, features, parts, activation, goal,
+):  # fmt: skip
+    """Moments of each block's rows by Welford, in the planes of partial; the last block merges them, and goes on."""
     counts = cuda.shared.array(THREADS, float32)
     means = cuda.shared.array(THREADS, float32)
     squares = cuda.shared.array(THREADS, float32)
+    place = cuda.shared.array(1, int32)
+    last = cuda.shared.array(1, int32)
     c = column()
     k = cuda.blockIdx.x
-    n, mean, m2 = ZERO, ZERO, ZERO
+    n, a, s = ZERO, ZERO, ZERO
     if c < features:
         for row in range(k * ROWS + lane(), min(rows, (k + 1) * ROWS), LANES):
-            m = mu[row * features + c]
+            m, v, _ = activated(activation, mu[row * features + c], var[row * features + c])
             n += ONE
-            d = m - mean
-            mean += d / n
-            m2 += d * (m - mean) + var[row * features + c]
-    n, mean, m2 = merge_threads(n, mean, m2, counts, means, squares, WIDTH)
+            d = m - a
+            a += d / n
+            s += d * (m - a) + v
+    n, a, s = merge_threads(n, a, s, counts, means, squares, WIDTH)
     if c < features and lane() == 0:
-        partial[k * features + c] = mean
-        partial[(parts + k) * features + c] = m2
+        partial[k * features + c] = a
+        partial[(parts + k) * features + c] = s
+    if not is_last_block(tickets, cuda.blockIdx.y, parts, place):
+        return
+
+    n, a, s = ZERO, ZERO, ZERO
+    if c < features:
+        n, a, s = merge_parts(partial, c, lane(), LANES, rows, ROWS, features, parts)
+    n, a, s = merge_threads(n, a, s, counts, means, squares, WIDTH)
+    if c < features and lane() == 0:
+        mean[c], m2[c] = a, s
+        if goal != MOMENTS:
+            pool(a, s, c, r, running_mean, running_var, count, total, square, eps, momentum, rows, goal)
+    if goal == MOMENTS:
+        return
+    tiles = (features + WIDTH - 1) // WIDTH  # also the ticket behind those of the tiles: all have read the count
+    if is_last_block(tickets, tiles, tiles, last) and cuda.threadIdx.x == 0:
+        count[0] = ZERO if goal == MOVED else count[0] + float32(rows)
 
 
-@kernel(floats, floats, floats, int32, int32, int32, threads=THREADS)
-def _merge_partials(partial, mean, m2, rows, features, parts):
+@kernel(floats, ints, *[floats] * 8, *[float32] * 2, *[int32] * 5, threads=THREADS)
+def _finish(
+    partial, tickets, mean, m2, r, running_mean, running_var, count, total, square,
+    eps, momentum, rows, part_rows, features, parts, goal,
+):  # fmt: skip
+    """`_statistics` from where parts of `part_rows` rows, as a product leaves them, are merged: there are many."""
     counts = cuda.shared.array(THREADS, float32)
     means = cuda.shared.array(THREADS, float32)
     squares = cuda.shared.array(THREADS, float32)
-    c = column()
+    place = cuda.shared.array(1, int32)
+    c = cuda.blockIdx.x * FEW + cuda.threadIdx.x % FEW
+    first = cuda.threadIdx.x // FEW
     n, a, s = ZERO, ZERO, ZERO
     if c < features:
-        for k in range(lane(), parts, LANES):
-            size = float32(min(rows - k * ROWS, ROWS))
-            i = k * features + c
-            n, a, s = merge_moments(n, a, s, size, partial[i], partial[parts * features + i])
-    n, a, s = merge_threads(n, a, s, counts, means, squares, WIDTH)
-    if c < features and lane() == 0:
-        mean[c] = a
-        m2[c] = s
+        n, a, s = merge_parts(partial, c, first, THREADS // FEW, rows, part_rows, features, parts)
+    n, a, s = merge_threads(n, a, s, counts, means, squares, FEW)
+    if c < features and first == 0:
+        mean[c], m2[c] = a, s
+        if goal != MOMENTS:
+            pool(a, s, c, r, running_mean, running_var, count, total, square, eps, momentum, rows, goal)
+    if goal == MOMENTS:
+        return
+    tiles = (features + FEW - 1) // FEW
+    if is_last_block(tickets, 0, tiles, place) and cuda.threadIdx.x == 0:
+        count[0] = ZERO if goal == MOVED else count[0] + float32(rows)
 
 
 @kernel(floats, floats, float32, float32, int32, threads=THREADS)
@@ -109,43 +177,130 @@ def _update_running(mean, var, count, total, square, momentum, features):
         count[0] = ZERO
 
 
-@kernel(*[floats] * 10, int32, int32, threads=THREADS)
-def _forward(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var, rows, features):
+@kernel(*[floats] * 12, int32, int32, int32, int32, threads=THREADS)
+def _forward(
+    mu, var, mean, r, w_mu, w_var, b_mu, b_var, add_mu, add_var, out_mu, out_var, rows, features, activation, added
+):
     c = column()
     if c < features:
         first = cuda.blockIdx.x * ROWS
         for row in range(first + lane(), min(rows, first + ROWS), LANES):
             i = row * features + c
-            out_mu[i], out_var[i] = normalized_moments(
-                mu[i], var[i], mean[c], r[c], w_mu[c], w_var[c], b_mu[c], b_var[c]
-            )
+            m, s, _ = activated(activation, mu[i], var[i])
+            m, s = normalized_moments(m, s, mean[c], r[c], w_mu[c], w_var[c], b_mu[c], b_var[c])
+            if added != NOTHING:
+                m += add_mu[i]
+            if added == BOTH:
+                s += add_var[i]
+            out_mu[i], out_var[i] = m, s
 
 
-@kernel(*[floats] * 7, int32, int32, int32, threads=THREADS)
-def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial, rows, features, parts):
+@kernel(*[floats] * 18, int32, int32, int32, int32, threads=THREADS)
+def _forward_both(
+    mu, var, mean, r, w_mu, w_var, b_mu, b_var, mu2, var2, mean2, r2, w_mu2, w_var2, b_mu2, b_var2, out_mu, out_var,
+    rows, features, activation, activation2,
+):  # fmt: skip
+    c = column()
+    if c < features:
+        first = cuda.blockIdx.x * ROWS
+        for row in range(first + lane(), min(rows, first + ROWS), LANES):
+            i = row * features + c
+            m, s, _ = activated(activation, mu[i], var[i])
+            m, s = normalized_moments(m, s, mean[c], r[c], w_mu[c], w_var[c], b_mu[c], b_var[c])
+            m2, s2, _ = activated(activation2, mu2[i], var2[i])
+            m2, s2 = normalized_moments(m2, s2, mean2[c], r2[c], w_mu2[c], w_var2[c], b_mu2[c], b_var2[c])
+            out_mu[i], out_var[i] = m + m2, s + s2
+
+
+@kernel(*[floats] * 11, ints, *[floats] * 4, *[int32] * 7, threads=THREADS)
+def _backward(
+    mu, var, jcb, mean, r, w_mu, delta_mu, delta_var, into_mu, into_var, partial, tickets, g_w, h_w, g_b, h_b,
+    rows, features, parts, activation, sloped, biased, accumulate,
+):  # fmt: skip
     scratch = cuda.shared.array(THREADS, float32)
+    place = cuda.shared.array(1, int32)
     c = column()
     k = cuda.blockIdx.x
     gw, hw, gb, hb = ZERO, ZERO, ZERO, ZERO
     if c < features:
-        first, stop = k * ROWS, min(rows, (k + 1) * ROWS)
-        gw, hw, gb, hb = weight_sums(first, stop, c, features, mean[c], r[c], w_mu[c], mu, delta_mu, delta_var)
+        for row in range(k * ROWS + lane(), min(rows, (k + 1) * ROWS), LANES):
+            i = row * features + c
+            dm, ds = delta_mu[i], delta_var[i]
+            m, j = mu[i], ONE
+            if activation != NONE:
+                m, _, j = activated(activation, m, var[i])
+            g, h = weight_summands(m, mean[c], r[c], dm, ds)
+            gw += g
+            hw += h
+            gb += dm
+            hb += ds
+            dm, ds = input_deltas(r[c], w_mu[c], dm, ds)
+            if sloped:
+                j = jcb[i]
+            into_mu[i], into_var[i] = dm * j, ds * (j * j)
     gw, hw, gb, hb = lanes_sums(gw, hw, gb, hb, scratch)
     if c < features and lane() == 0:
         i = k * features + c
         plane = parts * features
         partial[i], partial[plane + i], partial[2 * plane + i], partial[3 * plane + i] = gw, hw, gb, hb
+    if is_last_block(tickets, cuda.blockIdx.y, parts, place):
+        sum_partials(partial, g_w, h_w, g_b, h_b, c, parts, features, biased, accumulate, scratch)
 
 
 def _grid(shape: tuple[int, int]) -> tuple[int, int]:
     return blocks(shape[0], ROWS), blocks(shape[1], WIDTH)
 
 
-def moments(x: State, partial: Array, mean: Array, m2: Array) -> None:
-    """mean = sum m / rows; m2 = sum (m - mean)^2 + sum s, for each feature."""
-    sizes = (*x.mu.shape, partial.shape[1])
-    _partial_moments.launch(_grid(x.mu.shape), x.mu, x.var, partial, *sizes)
-    _merge_partials.launch((1, blocks(x.mu.shape[1], WIDTH)), partial, mean, m2, *sizes)
+def _tickets(x: State) -> Array:
+    """One for each tile of features, and one for all of them."""
+    return tickets(_grid(x.mu.shape)[1] + 1, x.mu)
+
+
+def moments(
+    x: State, partial: Array, mean: Array, m2: Array, activation: str = "", *, made: PartialMoments | None = None
+) -> None:
+    """mean = sum m / rows; m2 = sum (m - mean)^2 + sum s, for each feature of the activated x.
+
+    made: what the product in front has made of it, so that x is not read.
+    """
+    _launch_statistics(x, partial, [mean, m2, *[mean] * 6], (0, 0), activation, MOMENTS, made)
+
+
+def statistics(
+    x: State,
+    partial: Array,
+    mean: Array,
+    m2: Array,
+    r: Array,
+    eps: float,
+    running: State,
+    sums: Sums,
+    momentum: float | None,
+    activation: str = "",
+    *,
+    made: PartialMoments | None = None,
+) -> None:
+    """`moments`, `pool_moments`, `rescale` by rows - 1, and (with a momentum) `update_running`, in one launch."""
+    goal = POOLED if momentum is None else MOVED
+    _launch_statistics(x, partial, [mean, m2, r, *running[:2], *sums], (eps, momentum or 0), activation, goal, made)
+
+
+def _launch_statistics(
+    x: State,
+    partial: Array,
+    results: list[Array],
+    numbers: tuple[float, float],
+    activation: str,
+    goal: int,
+    made: PartialMoments | None,
+) -> None:
+    rows, features = x.mu.shape
+    if made is None:
+        sizes = rows, features, partial.shape[1], TAKEN[activation], goal
+        _statistics.launch(_grid(x.mu.shape), x.mu, x.var, partial, _tickets(x), *results, *numbers, *sizes)
+    else:
+        sizes = rows, made.rows, features, blocks(rows, made.rows), goal
+        _finish.launch(blocks(features, FEW), made.values, tickets(1, x.mu), *results, *numbers, *sizes)
 
 
 def rescale(square: Array, denominator: float, eps: float, r: Array) -> None:
@@ -170,16 +325,34 @@ def update_running(running_mean: Array, running_var: Array, momentum: float, sum
     _update_running.launch(1, running_mean, running_var, *sums, momentum, running_mean.size)
 
 
-def forward(x: State, mean: Array, r: Array, weights: Tensor, bias: Tensor, out: State) -> None:
-    """out = r (x - mean) w + b."""
-    affine = weights.mu, weights.var, bias.mu, bias.var
-    _forward.launch(_grid(x.mu.shape), x.mu, x.var, mean, r, *affine, out.mu, out.var, *x.mu.shape)
+def forward(norm: Normalization, added: State | Normalization | None = None) -> None:
+    """norm.out = norm, plus `added` if there is any: the other branch of a residual block.
+
+    The memory `added.out` of another normalisation may be left as it is.
+    """
+    out, shape = norm.out, norm.x.mu.shape
+    if isinstance(added, Normalization) and added.x.mu.shape != shape:
+        forward(added)
+        added = added.out
+    if isinstance(added, Normalization):
+        sizes = (*shape, TAKEN[norm.activation], TAKEN[added.activation])
+        _forward_both.launch(_grid(shape), *_operands(norm), *_operands(added), out.mu, out.var, *sizes)
+        return
+    extra, what = (out.mu, out.var), NOTHING
+    if added is not None:
+        extra, what = (added.mu, out.var if added.var is None else added.var), MEANS if added.var is None else BOTH
+    _forward.launch(_grid(shape), *_operands(norm), *extra, out.mu, out.var, *shape, TAKEN[norm.activation], what)
 
 
-def backward(
-    x: State, delta: Delta, mean: Array, r: Array, weights: Tensor, bias: Tensor, partial: Array, accumulate: bool
-) -> None:
-    """Batch sums for w and b; the deltas, in place, become those of the input (without its Jacobian)."""
-    sizes = (*x.mu.shape, partial.shape[1])
-    _backward.launch(_grid(x.mu.shape), x.mu, mean, r, weights.mu, delta.mu, delta.var, partial, *sizes)
-    add_partials(partial, accumulate, weights, bias)
+def _operands(norm: Normalization) -> tuple:
+    return *norm.x[:2], norm.mean, norm.r, *norm.weights[:2], *norm.bias[:2]
+
+
+def backward(norm: Normalization, delta: Delta, into: Delta, partial: Array, accumulate: bool) -> None:
+    """Batch sums for w and b; `into`, which may be `delta`: deltas of x, through its Jacobian and the activation."""
+    x, g_b = norm.x, norm.bias[2:]
+    sloped = x.jcb is not None
+    flags = TAKEN[norm.activation], sloped, g_b[0].size > 0, accumulate
+    arrays = x.mu, x.mu if x.var is None else x.var, x.jcb if sloped else x.mu, norm.mean, norm.r, norm.weights.mu
+    moved = delta.mu, delta.var, into.mu, into.var, partial, _tickets(x), *norm.weights[2:], *g_b
+    _backward.launch(_grid(x.mu.shape), *arrays, *moved, *x.mu.shape, partial.shape[1], *flags)

@@ -1,7 +1,8 @@
-"""Sums over the rows of a (rows, features) array, in two launches: blocks of rows, then the partial sums.
+"""Sums over the rows of a (rows, features) array: of blocks of rows, then of the partial sums.
 
 A block of threads is a tile of WIDTH neighbouring features times LANES rows that it takes at a time, so that a row is
-read in one piece. Every sum is a tree of fixed shape: the same input gives the same bits.
+read in one piece. The partial sums are added up by a second launch, or by the last block of a tile that has its own.
+Every sum is a tree of fixed shape: the same input gives the same bits.
 """
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from pytagi_ddp.kernels.cuda.array import workspace
 from pytagi_ddp.kernels.cuda.compile import blocks, cuda, device, float32, floats, int32, kernel
 from pytagi_ddp.kernels.cuda.geometry import block_size
+from pytagi_ddp.kernels.cuda.intrinsics import arrive
 from pytagi_ddp.kernels.formulas.normalize import input_deltas, weight_summands
 from pytagi_ddp.kernels.tensors import Array, Delta, Tensor
 
@@ -46,6 +48,19 @@ def lanes_sum(value, scratch):
     total = scratch[i % WIDTH]
     cuda.syncthreads()
     return total
+
+
+@device
+def is_last_block(tickets, i, count, scratch):
+    """Whether this block is the last of `count` to come here, and so sees what all of them wrote before.
+
+    tickets: zeros, and zeros again when all have been here; scratch: a shared int32. Every thread must call it.
+    """
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        scratch[0] = arrive(tickets, i, int32(count - 1))
+    cuda.syncthreads()
+    return scratch[0] == count - 1
 
 
 @device
@@ -99,10 +114,9 @@ def merge_threads(n, mean, m2, counts, means, squares, last):
     return n, mean, m2
 
 
-@kernel(floats, floats, floats, floats, floats, int32, int32, int32, int32, threads=THREADS)
-def _add_partials(partial, g_w, h_w, g_b, h_b, parts, features, biased, accumulate):
-    scratch = cuda.shared.array(THREADS, float32)
-    c = column()
+@device
+def sum_partials(partial, g_w, h_w, g_b, h_b, c, parts, features, biased, accumulate, scratch):
+    """Sums of partial (4, parts, features) over its parts, for the features of this block of threads."""
     plane = parts * features
     gw, hw, gb, hb = ZERO, ZERO, ZERO, ZERO
     if c < features:
@@ -120,6 +134,12 @@ def _add_partials(partial, g_w, h_w, g_b, h_b, parts, features, biased, accumula
         if biased:
             g_b[c] = g_b[c] + gb if accumulate else gb
             h_b[c] = h_b[c] + hb if accumulate else hb
+
+
+@kernel(floats, floats, floats, floats, floats, int32, int32, int32, int32, threads=THREADS)
+def _add_partials(partial, g_w, h_w, g_b, h_b, parts, features, biased, accumulate):
+    scratch = cuda.shared.array(THREADS, float32)
+    sum_partials(partial, g_w, h_w, g_b, h_b, column(), parts, features, biased, accumulate, scratch)
 
 
 def add_partials(partial: Array, accumulate: bool, weights: Tensor, bias: Tensor) -> None:

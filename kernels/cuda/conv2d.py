@@ -7,14 +7,29 @@ and read nine images of means and of variances for a 3 x 3 product: 1.2 GB at ba
 0.4 ms at 3 TB/s, beside the 0.7 ms that the product itself takes at 40 TFLOP/s.
 """
 
+from pytagi_ddp.kernels.cuda.activation import TAKEN
 from pytagi_ddp.kernels.cuda.convolution import check_backward, check_forward, multiply_packed, sizes_of
+from pytagi_ddp.kernels.cuda.finish import ADDED, SLOPED
 from pytagi_ddp.kernels.cuda.plan import FORWARD, KNOWN, PARAMETERS, STATE
 from pytagi_ddp.kernels.cuda.products import multiply
-from pytagi_ddp.kernels.tensors import NO_TENSOR, Delta, State, Tensor
+from pytagi_ddp.kernels.tensors import NO_TENSOR, Delta, PartialMoments, State, Tensor
+
+adds = gives_moments = True
 
 
-def forward(x: State, weights: Tensor, bias: Tensor | None, out: State, stride: int, pad: int) -> None:
+def forward(
+    x: State,
+    weights: Tensor,
+    bias: Tensor | None,
+    out: State,
+    stride: int,
+    pad: int,
+    *,
+    moments: str | None = None,
+) -> PartialMoments | None:
     """out.mu = mu * W + b and out.var = var * (W^2 + S) + mu^2 * S + s_b; see `kernels.cpu.conv2d.forward`.
+
+    Returns the moments of what an activation makes of it (`moments`: its name, or ""), if that costs no other launch.
 
     Raises:
         ValueError: an array is not C-contiguous float32, or shapes do not fit together.
@@ -22,7 +37,8 @@ def forward(x: State, weights: Tensor, bias: Tensor | None, out: State, stride: 
     sizes, b = sizes_of("conv2d", x.mu, weights.mu, out.mu, stride, pad), bias or NO_TENSOR
     check_forward("conv2d", x, weights, b, out)
     kind = KNOWN if x.var is None else FORWARD
-    multiply_packed(kind, sizes, x[:2], weights[:2], b[:2], out[:2], bias is not None)
+    which = 0 if moments is None else 1 + TAKEN[moments]
+    return multiply_packed(kind, sizes, x[:2], weights[:2], b[:2], out[:2], bias is not None, which)
 
 
 def backward(
@@ -34,8 +50,10 @@ def backward(
     stride: int,
     pad: int,
     accumulate: bool,
+    *,
+    added: bool = False,
 ) -> None:
-    """Deltas of the input, and the sums of the parameters; see `kernels.cpu.conv2d.backward`.
+    """Deltas of the input, with `added` onto what is there, and the sums of the parameters; see `kernels.cpu`.
 
     Raises:
         ValueError: an array is not C-contiguous float32, or shapes do not fit together.
@@ -44,5 +62,6 @@ def backward(
     check_backward("conv2d", x, delta, weights, b, in_delta)
     if in_delta is not None:
         w, jcb = (weights.mu, None), (x.jcb, None)
-        multiply_packed(STATE, sizes, delta[:2], w, jcb, in_delta[:2], x.jcb is not None)
+        extra = (0 if x.jcb is None else SLOPED) | (ADDED if added else 0)
+        multiply_packed(STATE, sizes, delta[:2], w, jcb, in_delta[:2], extra)
     multiply(PARAMETERS, sizes, (x.mu, None), delta[:2], b[2:], weights[2:], accumulate)

@@ -11,7 +11,7 @@ from pytagi_ddp.kernels.cuda.plan import Sizes, at_inputs
 from pytagi_ddp.kernels.cuda.products import multiply, plan_of
 from pytagi_ddp.kernels.cuda.shapes import expect
 from pytagi_ddp.kernels.cuda.work import i32, phase_start, taps_from
-from pytagi_ddp.kernels.tensors import Delta, State, Tensor
+from pytagi_ddp.kernels.tensors import Array, Delta, PartialMoments, State, Tensor
 
 THREADS = 256
 
@@ -49,12 +49,18 @@ def pack_phases(w_mu, w_var, packed, first, pairs, kernel_size, stride):
                 taken = i32(taken + i32(1))
 
 
-def multiply_packed(kind: int, sizes: Sizes, x: tuple, weights: tuple, finish: tuple, out: tuple, extra: bool) -> None:
+def multiply_packed(
+    kind: int, sizes: Sizes, x: tuple, weights: tuple, finish: tuple, out: tuple, extra: int, moments: int = 0
+) -> PartialMoments | None:
     """`multiply` with weights (mean, variance or None) in the public order: for sums at outputs or at inputs."""
-    scratch = None
-    if sizes.kernel_size > 1:
-        first, n = _round(plan_of(kind, sizes, x[0]).workspace), weights[0].size
-        scratch = workspace(first + 2 * n, x[0])
+    how, n = plan_of(kind, sizes, x[0]), weights[0].size
+    scratch: Array = None
+    first = _round(how.workspace)
+    packs, sums = sizes.kernel_size > 1, 2 * how.columns * blocks(how.rows, how.tile.rows)
+    behind = first + (2 * n if packs else 0)
+    if packs or moments:
+        scratch = workspace(behind + sums, x[0])
+    if packs:
         taps, pairs = sizes.kernel_size**2, sizes.channels_in * sizes.channels_out
         if at_inputs(kind):
             arguments = first, pairs, sizes.kernel_size, sizes.stride
@@ -63,7 +69,8 @@ def multiply_packed(kind: int, sizes: Sizes, x: tuple, weights: tuple, finish: t
             pack.launch(blocks(pairs, THREADS), *weights, scratch, first, pairs, sizes.channels_in, taps)
         packed = scratch[first : first + n], scratch[first + n : first + 2 * n]
         weights = packed[0], (None if weights[1] is None else packed[1])
-    multiply(kind, sizes, x, weights, finish, out, extra, scratch)
+    room = scratch[behind : behind + sums] if moments else None
+    return multiply(kind, sizes, x, weights, finish, out, extra, scratch, (room, moments))
 
 
 def check_forward(layer: str, x: State, weights: Tensor, b: Tensor, out: State) -> None:

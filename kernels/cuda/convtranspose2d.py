@@ -5,9 +5,12 @@ It is the adjoint of a convolution from its outputs to its inputs, with weights 
 
 from pytagi_ddp.kernels.cuda.columns import sum_columns
 from pytagi_ddp.kernels.cuda.convolution import check_backward, check_forward, multiply_packed, sizes_of
+from pytagi_ddp.kernels.cuda.finish import ADDED, SLOPED
 from pytagi_ddp.kernels.cuda.plan import FORWARD, KNOWN, PARAMETERS, STATE, TRANSPOSED
 from pytagi_ddp.kernels.cuda.products import multiply
 from pytagi_ddp.kernels.tensors import NO_TENSOR, Delta, State, Tensor
+
+adds, gives_moments = True, False
 
 
 def forward(x: State, weights: Tensor, bias: Tensor | None, out: State, stride: int, pad: int) -> None:
@@ -31,8 +34,10 @@ def backward(
     stride: int,
     pad: int,
     accumulate: bool,
+    *,
+    added: bool = False,
 ) -> None:
-    """Deltas of the input, and the sums of the parameters; see the kernels of the CPU.
+    """Deltas of the input, with `added` onto what is there, and the sums of the parameters; see the kernels of the CPU.
 
     Raises:
         ValueError: an array is not C-contiguous float32, or shapes do not fit together.
@@ -41,7 +46,8 @@ def backward(
     check_backward("convtranspose2d", x, delta, weights, b, in_delta)
     if in_delta is not None:
         w, jcb = (weights.mu, None), (x.jcb, None)
-        multiply_packed(TRANSPOSED + STATE, sizes, delta[:2], w, jcb, in_delta[:2], x.jcb is not None)
+        extra = (0 if x.jcb is None else SLOPED) | (ADDED if added else 0)
+        multiply_packed(TRANSPOSED + STATE, sizes, delta[:2], w, jcb, in_delta[:2], extra)
     no_bias = (None, None)  # its sums are over the image, not over the positions of windows
     multiply(TRANSPOSED + PARAMETERS, sizes, delta[:2], (x.mu, None), no_bias, weights[2:], accumulate)
     if bias is not None:

@@ -5,7 +5,7 @@ Arrays of any shape, C-contiguous, but for `transpose`.
 
 from pytagi_ddp.kernels.cuda.compile import blocks, cuda, float32, floats, int32, kernel, thread_index
 from pytagi_ddp.kernels.cuda.geometry import block_size
-from pytagi_ddp.kernels.tensors import Array, Delta
+from pytagi_ddp.kernels.tensors import Array, Delta, State
 
 THREADS = block_size(256)
 TILE = 32  # side of a transposed tile
@@ -19,6 +19,14 @@ def _add(a, b, out, n):
     i = thread_index()
     if i < n:
         out[i] = a[i] + b[i]
+
+
+@kernel(floats, floats, floats, floats, int32, threads=THREADS)
+def _add_state(mu, var, added_mu, added_var, n):
+    i = thread_index()
+    if i < n:
+        mu[i] += added_mu[i]
+        var[i] += added_var[i]
 
 
 @kernel(floats, floats, int32, threads=THREADS)
@@ -55,6 +63,15 @@ def _transpose(source, out, rows, columns):
 def add(a: Array, b: Array, out: Array) -> None:
     """out = a + b; out may be a."""
     _add.launch(blocks(out.size, THREADS), a, b, out, out.size)
+
+
+def add_state(out: State | Delta, added: State | Delta) -> None:
+    """out += added, both moments; an `added` without variance adds none."""
+    n = out.mu.size
+    if added.var is None:
+        add(out.mu, added.mu, out.mu)
+    else:
+        _add_state.launch(blocks(n, THREADS), out.mu, out.var, added.mu, added.var, n)
 
 
 def multiply(out: Array, factor: Array) -> None:

@@ -1,30 +1,37 @@
 """The last step of a product: bias, Jacobian or accumulation, and the sum over the parts of a split product."""
 
-from pytagi_ddp.kernels.cuda.compile import device, floats, int32, kernel, thread_index
-from pytagi_ddp.kernels.cuda.intrinsics import divide
-from pytagi_ddp.kernels.cuda.plan import STATE, TRANSPOSED, at_inputs, at_weights
-from pytagi_ddp.kernels.cuda.work import ZERO, i32, locate
+from pytagi_ddp.kernels.cuda.activation import activated
+from pytagi_ddp.kernels.cuda.columns import merge_moments
+from pytagi_ddp.kernels.cuda.compile import cuda, device, float32, floats, int32, kernel, thread_index
+from pytagi_ddp.kernels.cuda.intrinsics import divide, load1, store1
+from pytagi_ddp.kernels.cuda.plan import FORWARD, KNOWN, STATE, TRANSPOSED, at_inputs, at_weights
+from pytagi_ddp.kernels.cuda.work import ONE, ZERO, i32, locate
 
 THREADS = 256
+SLOPED, ADDED = 1, 2  # added up, the `extra` of products that make deltas
 
 
 @device
 def finish_forward(mean, variance, element, column, extra, bias_mu, bias_var, out_mu, out_var):
-    """extra: add the bias of the column."""
+    """extra: add the bias of the column. Returns what is stored."""
     if extra:
         mean += bias_mu[column]
         variance += bias_var[column]
     out_mu[element] = mean
     out_var[element] = variance
+    return mean, variance
 
 
 @device
 def finish_state(mean, variance, element, extra, jcb, out_mu, out_var):
-    """extra: times the Jacobian of the element, squared for the variance."""
-    if extra:
+    """extra: SLOPED: times the Jacobian of the element, squared for the variance; ADDED: then add to what is there."""
+    if extra & SLOPED:
         j = jcb[element]
         mean *= j
         variance *= j * j
+    if extra & ADDED:
+        mean += out_mu[element]
+        variance += out_var[element]
     out_mu[element] = mean
     out_var[element] = variance
 
@@ -49,14 +56,32 @@ def parameter_place(row, taps, channels):
     return i32(i32(channel * taps) + tap), i32(channels * taps)
 
 
-def make_store(kind: int, count: tuple[int, int], group: tuple[int, int], apart: tuple[int, int]):
+def makes_moments(kind: int) -> bool:
+    """Whether products of a kind can leave `PartialMoments` of their results."""
+    return kind in (FORWARD, KNOWN)
+
+
+def room_for_moments(kind: int, tile: tuple[int, int], rows: int) -> int:
+    """Numbers of shared memory that `store` needs, where a thread has sums of so many rows."""
+    owners = tile[0] // rows
+    return (2 * tile[1] + 1) * owners if makes_moments(kind) else 0
+
+
+def make_store(
+    kind: int, tile: tuple[int, int], count: tuple[int, int], group: tuple[int, int], apart: tuple[int, int]
+):
     """How the threads of a product store the sums that they keep in registers.
 
     Args:
         kind: of the product.
+        tile: rows and columns of a block.
         count: rows and columns of sums of a thread.
         group, apart: rows and columns that lie side by side, and from one such group to the next.
     """
+    BM, BN = tile
+    MOMENTS, OWNERS = makes_moments(kind), BM // count[0]  # OWNERS: threads that share the rows of a column
+    SQUARES, COUNTS = OWNERS * BN, 2 * OWNERS * BN  # from the means to them, in shared memory
+    STEP = BM * BN // (count[0] * count[1])  # threads of a block
     ROWS, COLUMNS = count
     GROUP_M, GROUP_N = group
     APART_M, APART_N = apart
@@ -64,8 +89,19 @@ def make_store(kind: int, count: tuple[int, int], group: tuple[int, int], apart:
     AT_INPUTS, AT_WEIGHTS, OF_DELTAS = at_inputs(kind), at_weights(kind), kind % TRANSPOSED == STATE
 
     @device
-    def store(mean, variance, row0, column0, work, sizes, parts, extra, finish, out):
-        """mean, variance: the sums, row by row; row0, column0: of the first; parts: of the whole product."""
+    def store(mean, variance, row0, column0, work, sizes, parts, extra, finish, out, owner, moments, partial, shared):
+        """mean, variance: the sums, row by row; row0, column0: of the first; parts: of the whole product.
+
+        moments: 0, or 1 + which activation: then partial gets the moments of what it makes of this tile; owner: of
+        those that share a column; shared: memory of `room_for_moments`.
+        """
+        n = ZERO
+        if MOMENTS:
+            centre = cuda.local.array(COLUMNS, float32)
+            spread = cuda.local.array(COLUMNS, float32)
+            for j in range(COLUMNS):
+                centre[j] = ZERO
+                spread[j] = ZERO
         batch, image_h, image_w, channels_in, _, _, _, kernel_size, stride, _ = sizes
         rows, columns = work.rows, work.columns
         size = i32(rows * columns)
@@ -86,6 +122,7 @@ def make_store(kind: int, count: tuple[int, int], group: tuple[int, int], apart:
                         place, step = parameter_place(row, i32(kernel_size * kernel_size), channels_in)
                 if parts > i32(1):
                     place = i32(place + i32(i32(work.which * i32(2)) * size))
+                n += ONE
                 for j in range(COLUMNS):
                     column = i32(column0 + i32(j // GROUP_N * APART_N + j % GROUP_N))
                     if column < columns:
@@ -95,7 +132,14 @@ def make_store(kind: int, count: tuple[int, int], group: tuple[int, int], apart:
                         elif OF_DELTAS:
                             finish_state(mean[j], variance[j], o, extra, finish[0], out[0], out[1])
                         elif not AT_WEIGHTS:
-                            finish_forward(mean[j], variance[j], o, column, extra, finish[0], finish[1], out[0], out[1])
+                            m, v = finish_forward(
+                                mean[j], variance[j], o, column, extra, finish[0], finish[1], out[0], out[1]
+                            )
+                            if MOMENTS and moments > 0:
+                                m, v, _ = activated(moments - 1, m, v)
+                                d = m - centre[j]
+                                centre[j] += d / n
+                                spread[j] += d * (m - centre[j]) + v
                         elif row < i32(i32(kernel_size * kernel_size) * channels_in):
                             finish_sum(mean[j], variance[j], o, extra, out[0], out[1])
                         else:
@@ -105,6 +149,27 @@ def make_store(kind: int, count: tuple[int, int], group: tuple[int, int], apart:
                 mean[s] = mean[s + COLUMNS]
             for s in range(LATER):
                 variance[s] = variance[s + COLUMNS]
+        if MOMENTS and moments > 0:
+            cuda.syncthreads()  # what the product had there has been read
+            place = i32(i32(owner * i32(BN)) + i32(column0 - work.column0))
+            for j in range(COLUMNS):
+                o = i32(place + i32(j // GROUP_N * APART_N + j % GROUP_N))
+                store1(shared, o, centre[j])
+                store1(shared, i32(o + i32(SQUARES)), spread[j])
+            if column0 == work.column0:
+                store1(shared, i32(i32(COUNTS) + owner), n)
+            cuda.syncthreads()
+            number = divide(work.row0, i32(BM))[0]
+            tiles = divide(i32(work.rows + i32(BM - 1)), i32(BM))[0]
+            for j in range(cuda.threadIdx.x, BN, STEP):
+                if work.column0 + j < work.columns:
+                    n, a, s = ZERO, ZERO, ZERO
+                    for k in range(OWNERS):
+                        size, o = load1(shared, COUNTS + k), k * BN + j
+                        n, a, s = merge_moments(n, a, s, size, load1(shared, o), load1(shared, o + SQUARES))
+                    o = i32(i32(number * work.columns) + work.column0 + i32(j))
+                    partial[o] = a
+                    partial[i32(o + i32(tiles * work.columns))] = s
 
     return store
 

@@ -1,4 +1,4 @@
-"""Instructions without a name in numba: 16-byte loads and stores, asynchronous copies, tensor-core products.
+"""Instructions without a name in numba: 16-byte loads and stores, asynchronous copies, tensor-core products, tickets.
 
 Each has a twin in Python for the simulator, where memory is a plain array and the threads of a block take turns.
 """
@@ -8,6 +8,7 @@ import numpy as np
 from pytagi_ddp.kernels.cuda.compile import SIMULATOR, cuda, device, float32, int32, intrinsic, types
 
 __all__ = [
+    "arrive",
     "copy_async1",
     "copy_async4",
     "copy_commit",
@@ -21,6 +22,11 @@ __all__ = [
 ]
 
 if SIMULATOR:
+
+    def arrive(tickets, i, last):
+        taken = int(tickets[i])
+        tickets[i] = 0 if taken >= last else taken + 1
+        return np.int32(taken)
 
     def divide(a, b):
         return np.int32(a // b), np.int32(a % b)
@@ -99,6 +105,20 @@ else:
             return context.make_tuple(builder, signature.return_type, parts)
 
         return types.UniTuple(int32, 2)(int32, int32), generate
+
+    @intrinsic
+    def arrive(typing, tickets, i, last):
+        """Takes the next number of tickets[i], which counts from 0 to `last` and begins anew; atomic.
+
+        What this thread has written before, or seen behind a barrier, is there for those that take a later number.
+        """
+
+        def generate(context, builder, signature, args):
+            place = builder.ptrtoint(_address(context, builder, signature.args[0], *args[:2]), _LONG)
+            code = "atom.acq_rel.gpu.global.inc.u32 $0, [$1], $2;"
+            return _assembly(builder, _INT, [place, args[2]], code, "=r,l,r,~{memory}", True)
+
+        return int32(tickets, types.int64, int32), generate
 
     @intrinsic
     def load1(typing, memory, i):

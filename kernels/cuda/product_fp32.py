@@ -8,7 +8,7 @@ have operands so narrow that not every thread has a four of them to fetch.
 """
 
 from pytagi_ddp.kernels.cuda.compile import ALIGN, Kernel, cuda, float32, floats, int32, kernel
-from pytagi_ddp.kernels.cuda.finish import make_store
+from pytagi_ddp.kernels.cuda.finish import make_store, room_for_moments
 from pytagi_ddp.kernels.cuda.gather import advance, gather4, matrix4
 from pytagi_ddp.kernels.cuda.intrinsics import divide, load4, store1, store4
 from pytagi_ddp.kernels.cuda.plan import DEPTH, Tile, at_inputs, at_weights, uncertain
@@ -21,9 +21,9 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
     """The kernel of one kind of product (see `work`) and one tile; grid: (tiles, phases * parts).
 
     Its arguments: the image operand x (mean, variance), the matrix operand w (mean, variance), two arrays that
-    `finish` needs, the results (mean, variance), the layer's sizes; `parts` of the sum over k, of `part` each (then
-    the first result is the workspace); whether x and w are read four at a time; `extra` of `finish`, `ones` of
-    `gather4`. Where a kind of product has no such array any other stands in.
+    `finish` needs, the results (mean, variance), memory for their moments, the layer's sizes; `parts` of the sum over
+    k, of `part` each (then the first result is the workspace); whether x and w are read four at a time; `extra` of
+    `finish`, `ones` of `gather4`, `moments` of `store`. Where a kind of product has no such array any other stands in.
     """
     BM, BN, TM, TN = tile
     THREADS = tile.threads
@@ -47,15 +47,16 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
     ALL_X, ALL_W = ROWS_X <= LINES_X, ROWS_W <= LINES_W  # whether every thread does
     SIGN = i32(-1 if AT_INPUTS else 1)
 
-    store = make_store(kind, (TM, TN), (4, 4), (APART_M, APART_N))
+    SHARED_X = max(SHARED_X, room_for_moments(kind, (BM, BN), TM))
+    store = make_store(kind, (BM, BN), (TM, TN), (4, 4), (APART_M, APART_N))
 
     @kernel(
-        *[floats] * 8, *[int32] * 16, threads=THREADS, min_blocks=2, name=name
+        *[floats] * 9, *[int32] * 17, threads=THREADS, min_blocks=2, name=name
     )  # fmt: skip
     def product(
-        x_mu, x_var, w_mu, w_var, finish_mu, finish_var, out_mu, out_var,
+        x_mu, x_var, w_mu, w_var, finish_mu, finish_var, out_mu, out_var, partial,
         batch, image_h, image_w, channels_in, out_h, out_w, channels_out, kernel_size, stride, pad,
-        parts, part, wide_x, wide_w, extra, ones,
+        parts, part, wide_x, wide_w, extra, ones, moments,
     ):  # fmt: skip
         shared_x = cuda.shared.array(SHARED_X, float32, ALIGN)
         shared_w = cuda.shared.array(SHARED_W, float32, ALIGN)
@@ -185,9 +186,10 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
             half = i32(i32(1) - half)
             t = i32(t + i32(1))
 
+        owner = divide(thread, i32(BN // TN))[0]
         store(
             mean, variance, i32(work.row0 + row_sum), i32(work.column0 + column_sum), work, sizes,
-            parts, extra, (finish_mu, finish_var), (out_mu, out_var),
+            parts, extra, (finish_mu, finish_var), (out_mu, out_var), owner, moments, partial, shared_x,
         )  # fmt: skip
 
     return product

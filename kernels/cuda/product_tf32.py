@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pytagi_ddp.kernels.cuda.compile import ALIGN, Kernel, cuda, device, float32, floats, int32, kernel
-from pytagi_ddp.kernels.cuda.finish import make_store
+from pytagi_ddp.kernels.cuda.finish import make_store, room_for_moments
 from pytagi_ddp.kernels.cuda.gather import advance, send4, send_matrix4
 from pytagi_ddp.kernels.cuda.intrinsics import copy_commit, copy_wait, divide, load1, mma_tf32
 from pytagi_ddp.kernels.cuda.plan import DEPTH, at_inputs, at_weights, uncertain
@@ -68,13 +68,14 @@ def make_product(kind: int, tile: WarpTile, name: str) -> Kernel:
             sums[upper], sums[upper + 1], sums[lower], sums[lower + 1],
         )  # fmt: skip
 
-    store = make_store(kind, (SUMS_M, SUMS_N), (1, 2), (8, 8))
+    SHARED_X = max(SHARED_X, room_for_moments(kind, (BM, BN), SUMS_M))
+    store = make_store(kind, (BM, BN), (SUMS_M, SUMS_N), (1, 2), (8, 8))
 
-    @kernel(*[floats] * 8, *[int32] * 16, threads=THREADS, min_blocks=2, min_capability=(8, 0), name=name)
+    @kernel(*[floats] * 9, *[int32] * 17, threads=THREADS, min_blocks=2, min_capability=(8, 0), name=name)
     def product(
-        x_mu, x_var, w_mu, w_var, finish_mu, finish_var, out_mu, out_var,
+        x_mu, x_var, w_mu, w_var, finish_mu, finish_var, out_mu, out_var, partial,
         batch, image_h, image_w, channels_in, out_h, out_w, channels_out, kernel_size, stride, pad,
-        parts, part, wide_x, wide_w, extra, ones,
+        parts, part, wide_x, wide_w, extra, ones, moments,
     ):  # fmt: skip
         shared_x = cuda.shared.array(SHARED_X, float32, ALIGN)
         shared_w = cuda.shared.array(SHARED_W, float32, ALIGN)
@@ -195,9 +196,10 @@ def make_product(kind: int, tile: WarpTile, name: str) -> Kernel:
             t = i32(t + i32(1))
 
         row, column = i32(work.row0 + warp_row + group), i32(work.column0 + warp_column + i32(slot * i32(2)))
+        owner = i32(divide(warp_row, i32(WM // 8))[0] + group)
         store(
             mean, variance, row, column, work, sizes, parts, extra,
-            (finish_mu, finish_var), (out_mu, out_var),
+            (finish_mu, finish_var), (out_mu, out_var), owner, moments, partial, shared_x,
         )  # fmt: skip
 
     return product

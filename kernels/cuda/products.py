@@ -17,7 +17,7 @@ from pytagi_ddp import cuda as options
 from pytagi_ddp.kernels.cuda import product_fp32, product_tf32
 from pytagi_ddp.kernels.cuda.array import SIMULATOR, compute_capability, device_of, workspace
 from pytagi_ddp.kernels.cuda.compile import Kernel, blocks
-from pytagi_ddp.kernels.cuda.finish import THREADS, sum_forward, sum_parameters, sum_state
+from pytagi_ddp.kernels.cuda.finish import THREADS, makes_moments, sum_forward, sum_parameters, sum_state
 from pytagi_ddp.kernels.cuda.plan import (
     FORWARD,
     KNOWN,
@@ -33,6 +33,7 @@ from pytagi_ddp.kernels.cuda.plan import (
     plan,
 )
 from pytagi_ddp.kernels.cuda.product_tf32 import WarpTile
+from pytagi_ddp.kernels.tensors import PartialMoments
 
 LARGE, SMALL = Tile(128, 64, 8, 8), Tile(32, 32, 4, 4)
 WIDE, TALL = NARROW = Tile(8, 64, 4, 4), Tile(64, 8, 4, 4)  # of one warp: for few rows, for few columns
@@ -84,8 +85,16 @@ def aligned(*arrays) -> bool:
 
 
 def multiply(
-    kind: int, sizes: Sizes, image: tuple, matrix: tuple, finish: tuple, out: tuple, extra: bool, scratch=None
-) -> None:
+    kind: int,
+    sizes: Sizes,
+    image: tuple,
+    matrix: tuple,
+    finish: tuple,
+    out: tuple,
+    extra: int,
+    scratch=None,
+    moments: tuple = (None, 0),
+) -> PartialMoments | None:
     """One product of `work`, both moments.
 
     Args:
@@ -93,12 +102,15 @@ def multiply(
         image, matrix: (mean, variance or None) of the operands.
         finish: FORWARD, KNOWN: (b_mu, b_var); STATE: (jcb, None); PARAMETERS: (g_b, h_b); or (None, None).
         out: (mean, variance).
-        extra: add the biases; multiply by the Jacobian; add to `out`.
+        extra: add the biases; see `finish_state`; add to `out`.
+        moments: memory for those of the results behind an activation, and 1 + which; see `makes_moments`. They are
+            returned if they were made, which needs a product that is not split.
         scratch: at least `plan_of(...).workspace` float32; without it the common workspace serves.
     """
     how = plan_of(kind, sizes, image[0], kind == PARAMETERS and finish[0] is not None)
     if how.rows == 0 or how.columns == 0:
-        return
+        return None
+    made = moments[1] > 0 and how.parts == 1 and makes_moments(kind)
     along_x = sizes.channels_out if at_inputs(kind) else sizes.channels_in
     at_outputs = not (at_inputs(kind) or at_weights(kind))
     along_w = sizes.channels_in * sizes.kernel_size**2 if at_outputs else how.columns
@@ -110,9 +122,11 @@ def multiply(
         scratch = workspace(how.workspace, out[0]) if scratch is None else scratch
         target = (scratch, scratch)
     kernel = kernel_of(kind, how.tile, tensor_cores(image[0]))
-    kernel.launch(how.grid, *operands, *target, *sizes, how.parts, how.part, wide_x, wide_w, extra, how.ones)
+    partial, which = moments if made else (image[0], 0)
+    flags = wide_x, wide_w, extra, how.ones, which
+    kernel.launch(how.grid, *operands, *target, partial, *sizes, how.parts, how.part, *flags)
     if how.parts == 1:
-        return
+        return PartialMoments(partial, how.tile.rows) if made else None
     grid, head = blocks(how.results, THREADS), (scratch, how.results, how.parts)
     if kind % TRANSPOSED == STATE:
         sum_state.launch(grid, *head, extra, operands[4], *out)
@@ -121,3 +135,4 @@ def multiply(
         sum_parameters.launch(grid, *head, how.rows, taps, channels, extra, *operands[4:], *out)
     else:
         sum_forward.launch(grid, *head, how.columns, extra, *operands[4:], *out)
+    return None

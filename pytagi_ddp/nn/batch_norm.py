@@ -4,9 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from pytagi_ddp.kernels.tensors import Sums
+from pytagi_ddp.kernels.protocol import Kernels
+from pytagi_ddp.kernels.tensors import Normalization, PartialMoments, Sums
+from pytagi_ddp.nn.activation import Activation
+from pytagi_ddp.nn.convolution import Convolution
+from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.norm import Norm, Setting
-from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State, StateTensor, apply_jacobian
+from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State, StateTensor
 from pytagi_ddp.nn.validate import check_integers
 
 
@@ -41,6 +45,8 @@ class BatchNorm2d(Norm):
     """
 
     name = "BatchNorm2d"
+    made: PartialMoments | None = None  # left by the layer in front
+    _norm: Normalization | None = None  # of the last forward pass
     momentum = Setting(most=1)
 
     def __init__(
@@ -75,6 +81,10 @@ class BatchNorm2d(Norm):
             raise ValueError(f"BatchNorm2d of {self.num_features} features after a layer that gives {shape}")
         return shape.ordered(channels_last=channels)
 
+    def attach(self, kernels: Kernels) -> None:
+        super().attach(kernels)
+        self._norm = None
+
     def detach(self) -> None:
         super().detach()
         self._trained = False
@@ -96,38 +106,63 @@ class BatchNorm2d(Norm):
     def running_var(self) -> Array:
         return self.state["var"]
 
-    def forward(self, state: State) -> State:
-        n, norm = self.num_features, self.kernels.batch_norm
-        x = self._with_variance(state).reshape(-1, n)
-        rows = x.batch
-        out = self._output(state.batch)
-        self._input = state
+    def takes(self, activation: str) -> bool:
+        return activation in self.kernels.batch_norm.activations
+
+    def takes_moments_of(self, layer: BaseLayer) -> bool:
+        of_channels = self.in_shape.channels_last and self.in_shape.channels == self.num_features
+        return of_channels and isinstance(layer, Convolution) and layer.gives_moments
+
+    @property
+    def needs_moments(self) -> bool:
+        """Whether the next forward pass takes statistics."""
+        return self.training and not self.recomputing
+
+    def forward(self, state: State, activation: Activation | None = None) -> State:
+        norm = self.begin(state, activation)
+        self.kernels.batch_norm.forward(norm)
+        return norm.out.reshape(state.batch, self.out_shape.size)
+
+    def begin(self, state: State, activation: Activation | None = None) -> Normalization:
+        if activation is not None and (state.jcb is not None or state.var is None):
+            state, activation = activation.forward(state), None  # Jacobians to be multiplied, or a case on its own
+        n, kernels = self.num_features, self.kernels.batch_norm
+        x, formula = self._with_variance(state).reshape(-1, n), activation.formula if activation else ""
         # Evaluation has an r of its own: that of the last training batch is kept, see `batch_statistics`.
-        r = self._scratch("r" if self.training else "running r", (n,))
-        if self.training and self.recomputing:
+        mean, r = self.running_mean, self._scratch("r" if self.training else "running r", (n,))
+        if self.training:
             mean = self._scratch("mean", (n,))
-        elif self.training:
-            if rows < 2 and self.reduce_sums is None:
-                raise ValueError("BatchNorm2d needs more than one value per feature to train: use a larger batch")
-            mean, m2 = self._scratch("mean", (n,)), self._scratch("m2", (n,))
-            norm.moments(x, self._scratch("partial", norm.partial_shape(rows, n)), mean, m2)
-            if self.on_moments is not None:
-                self.on_moments(rows, mean, m2)
-            norm.pool_moments(mean, m2, rows, self.running_mean, self.sums)
-            divisor = rows - 1
-            if self.reduce_sums is not None:
-                self.reduce_sums(self.shared_sums)
-                norm.pooled_statistics(self.running_mean, self.sums, mean, m2)
-                divisor = 1
-            norm.rescale(m2, divisor, self.eps, r)
-            self._trained = True
+            if self.needs_moments:
+                self._take_statistics(x, mean, r, formula)
+        else:
+            kernels.rescale(self.running_var, 1, self.eps, r)
+        out = self._output(state.batch).reshape(-1, n)
+        self._norm = Normalization(x, mean, r, self.parameters.w, self._bias(), out, formula)
+        return self._norm
+
+    def _take_statistics(self, x: State, mean: Array, r: Array, activation: str) -> None:
+        """Mean and r of a training batch, which moves the running ones."""
+        rows, n, kernels = x.batch, self.num_features, self.kernels.batch_norm
+        if rows < 2 and self.reduce_sums is None:
+            raise ValueError("BatchNorm2d needs more than one value per feature to train: use a larger batch")
+        made, self.made = self.made, None
+        options: Any = {"made": made} if made else {}
+        m2, partial = self._scratch("m2", (n,)), self._scratch("partial", kernels.partial_shape(rows, n))
+        if self.reduce_sums is None:
+            running, momentum = State(self.running_mean, self.running_var), None if self.pool_at_step else self.momentum
+            kernels.statistics(x, partial, mean, m2, r, self.eps, running, self.sums, momentum, activation, **options)
+        else:
+            kernels.moments(x, partial, mean, m2, activation, **options)
+        if self.on_moments is not None:
+            self.on_moments(rows, mean, m2)
+        if self.reduce_sums is not None:
+            kernels.pool_moments(mean, m2, rows, self.running_mean, self.sums)
+            self.reduce_sums(self.shared_sums)
+            kernels.pooled_statistics(self.running_mean, self.sums, mean, m2)
+            kernels.rescale(m2, 1, self.eps, r)
             if not self.pool_at_step:
                 self.update_running()
-        else:
-            mean = self.running_mean
-            norm.rescale(self.running_var, 1, self.eps, r)
-        norm.forward(x, mean, r, self.parameters.w, self._bias(), out.reshape(-1, n))
-        return out
+        self._trained = True
 
     def update_running(self) -> None:
         self.kernels.batch_norm.update_running(self.running_mean, self.running_var, self.momentum, self.sums)
@@ -146,21 +181,18 @@ class BatchNorm2d(Norm):
         mean, r = (self.kernels.array.to_host(self._scratch(name, (n,))) for name in ("mean", "r"))
         return mean, np.maximum(r.astype(np.float64) ** -2 - self.eps, 0).astype(np.float32)
 
+    @property
+    def spares_deltas(self) -> bool:
+        return True
+
     def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
-        n, norm = self.num_features, self.kernels.batch_norm
-        x = self._input.reshape(-1, n)
-        norm.backward(
-            x,
-            delta.reshape(-1, n),
-            self._scratch("mean", (n,)),
-            self._scratch("r", (n,)),
-            self.parameters.w,
-            self._bias(),
-            self._scratch("partial", norm.partial_shape(x.batch, n)),
-            accumulate,
-        )
-        apply_jacobian(self.kernels, delta, x)
-        return delta
+        norm, into = self._norm, pool.own(delta)
+        assert norm is not None  # `forward` has come before
+        n, kernels = self.num_features, self.kernels.batch_norm
+        partial = self._scratch("partial", kernels.partial_shape(norm.x.batch, n))
+        changed = delta.reshape(-1, n)
+        kernels.backward(norm, changed, changed if into is delta else into.reshape(-1, n), partial, accumulate)
+        return into
 
     def settings(self) -> dict[str, Any]:
         return {"num_features": self.num_features, "eps": self.eps, "momentum": self.momentum, "bias": self.bias}
@@ -168,4 +200,4 @@ class BatchNorm2d(Norm):
     def __getstate__(self) -> dict:
         state = super().__getstate__()
         state.pop("sums", None)
-        return state | {"_trained": False}
+        return state | {"_trained": False, "_norm": None, "made": None}

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pytagi_ddp.kernels.protocol import Kernels
+from pytagi_ddp.kernels.tensors import Normalization
 from pytagi_ddp.nn.activation import Activation
 from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
@@ -42,6 +43,10 @@ class Reorder(BaseLayer):
             )
         )
 
+    @property
+    def spares_deltas(self) -> bool:
+        return True
+
     def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta:
         into = pool.take(*delta.mu.shape)
         self._transpose(delta.mu, into.mu, self.out_shape.channels_last)
@@ -66,6 +71,7 @@ class Chain:
                 raise TypeError(f"{owner} takes layers, got {type(layer).__name__}: {layer!r}")
         self.layers = list(layers)
         self.operations: list[BaseLayer] = []
+        self._steps: list[tuple[Any, tuple]] = []  # see `_joined`; from `attach` on
         self._first_learned: int | None = None  # position of the first operation with parameters
         self._hooks: LeafHooks | None = None  # of the network, while it has any
 
@@ -135,6 +141,27 @@ class Chain:
             if isinstance(operation, Recomputed):
                 operation.block.set_workspace(memory)
                 operation.memory = memory
+        self._steps = list(self._joined())
+
+    def _joined(self) -> Iterator[tuple[BaseLayer, tuple]]:
+        """The operations, each with what it takes: the activation in front, or the normalisation behind and its."""
+        taken: tuple = ()
+        for operation, second, third in zip(self.operations, *self._later(1, 2), strict=True):
+            formula = operation.formula if isinstance(operation, Activation) and operation.is_a_formula else ""
+            if formula and second is not None and second.takes(formula):
+                taken = (operation,)
+                continue
+            behind, norm = "", second
+            if isinstance(second, Activation) and second.is_a_formula and third is not None:
+                behind, norm = second.formula, third if third.takes(second.formula) else None
+            if norm is not None and norm.takes_moments_of(operation):
+                taken = (norm, behind)
+            yield operation, taken
+            taken = ()
+
+    def _later(self, *steps: int) -> list[list[BaseLayer | None]]:
+        """For each operation those that come so many later, or None."""
+        return [[*self.operations[n:], *[None] * min(n, len(self.operations))] for n in steps]
 
     def recompute_blocks(self, value: bool) -> None:
         """Wraps the blocks in `Recomputed`, or unwraps them; `attach` has to follow.
@@ -167,7 +194,7 @@ class Chain:
             yield from layer.leaves()
 
     def __getstate__(self) -> dict:
-        return self.__dict__ | {"_hooks": None}  # hooks are the network's, not its copies'
+        return self.__dict__ | {"_hooks": None, "_steps": []}  # hooks are the network's, and a copy is not attached
 
     def set_hooks(self, hooks: LeafHooks | None) -> None:
         """Calls `hooks` around every leaf from now on, in blocks too; None: no longer."""
@@ -176,17 +203,35 @@ class Chain:
             operation.set_hooks(hooks)
 
     def forward(self, state: State) -> State:
+        if self._hooks is None:
+            for operation, taken in self._steps:
+                state = operation.forward(state, *taken)
+            return state
         for operation in self.operations:
-            if self._hooks is None or not operation.is_leaf:
-                state = operation.forward(state)
-            else:
+            if operation.is_leaf:
                 self._hooks.before(operation, "forward")
                 state = operation.forward(state)
                 self._hooks.after(operation, "forward")
+            else:
+                state = operation.forward(state)
         return state
 
-    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
-        """Backward through all operations, as far as a layer with parameters (or the caller) needs deltas."""
+    def begin(self, state: State) -> State | Normalization:
+        """`forward`, but for what the last operation leaves to do: see `BaseLayer.begin`."""
+        if self._hooks is not None:
+            return self.forward(state)
+        *before, (last, taken) = self._steps
+        for operation, activation in before:
+            state = operation.forward(state, *activation)
+        return last.begin(state, *taken)
+
+    def backward(
+        self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool, onto: Delta | None = None
+    ) -> Delta | None:
+        """Backward through all operations, as far as a layer with parameters (or the caller) needs deltas.
+
+        onto: what the deltas of the input are added to, if these are needed: see `BaseLayer.backward_onto`.
+        """
         if self._first_learned is None:
             learned = (any(leaf.parameters is not None for leaf in op.leaves()) for op in self.operations)
             self._first_learned = next((k for k, yes in enumerate(learned) if yes), len(self.operations))
@@ -195,12 +240,15 @@ class Chain:
                 break
             needed = need_input or position > self._first_learned
             operation = self.operations[position]
-            if self._hooks is None or not operation.is_leaf:
-                into = operation.backward(delta, pool, needed, accumulate)
+            hooks = self._hooks if operation.is_leaf else None
+            if hooks is not None:
+                hooks.before(operation, "backward")
+            if onto is not None and position == 0:
+                into = operation.backward_onto(onto, delta, pool, accumulate)
             else:
-                self._hooks.before(operation, "backward")
                 into = operation.backward(delta, pool, needed, accumulate)
-                self._hooks.after(operation, "backward")
+            if hooks is not None:
+                hooks.after(operation, "backward")
             if into is None:
                 return None
             delta = into

@@ -94,21 +94,46 @@ class Convolution(WindowView, BaseLayer):
         if self.parameters is None:
             self.init_weight_bias()
 
-    def forward(self, state: State) -> State:
+    @property
+    def gives_moments(self) -> bool:
+        """Whether the forward pass can leave moments to the normalisation behind."""
+        return self._kernels.gives_moments
+
+    def forward(self, state: State, norm: Any = None, activation: str = "") -> State:
+        """norm: the batch normalisation behind, which is left the moments of what `activation` makes of the output."""
         out = self._output(state.batch)
         self._input = state
-        self._kernels.forward(
+        needed = norm is not None and norm.needs_moments
+        options: Any = {"moments": activation} if needed else {}
+        made = self._kernels.forward(
             pixels(state, self.in_shape),
             self.parameters.w,
             self.parameters.b,
             pixels(out, self.out_shape),
             self.window.stride,
             self.window.before,
+            **options,
         )
+        if needed:
+            norm.made = made
         return out
+
+    @property
+    def spares_deltas(self) -> bool:
+        return True
 
     def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
         into = pool.take(self._input.batch, self.input_size) if need_input else None
+        self._backward(delta, pool, into, accumulate)
+        return into
+
+    def backward_onto(self, onto: Delta, delta: Delta, pool: DeltaPool, accumulate: bool) -> Delta | None:
+        if not self._kernels.adds or onto.memory is delta.memory:
+            return super().backward_onto(onto, delta, pool, accumulate)
+        self._backward(delta, pool, onto, accumulate, added=True)
+        return onto
+
+    def _backward(self, delta: Delta, pool: DeltaPool, into: Delta | None, accumulate: bool, **options: bool) -> None:
         self._kernels.backward(
             pixels(self._input, self.in_shape),
             pixels(delta, self.out_shape),
@@ -118,9 +143,9 @@ class Convolution(WindowView, BaseLayer):
             self.window.stride,
             self.window.before,
             accumulate,
+            **options,
         )
         pool.give(delta)
-        return into
 
     def settings(self) -> dict[str, Any]:
         """Of the image, the size that it has in the network, wherever that is stated."""

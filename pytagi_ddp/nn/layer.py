@@ -16,7 +16,7 @@ from weakref import ref
 import numpy as np
 
 from pytagi_ddp.kernels.protocol import Kernels
-from pytagi_ddp.kernels.tensors import NO_STATE
+from pytagi_ddp.kernels.tensors import NO_STATE, Normalization
 from pytagi_ddp.nn.parameters import Parameters, ParameterValues
 from pytagi_ddp.nn.pytagi_view import LayerView
 from pytagi_ddp.nn.state import UNKNOWN, Array, Delta, DeltaPool, Shape, State, StateTensor
@@ -214,6 +214,31 @@ class BaseLayer(LayerView, ABC):
             need_input: whether an earlier layer or the user needs the deltas of the input.
             accumulate: add to the batch sums of the last pass instead of replacing them.
         """
+
+    @property
+    def spares_deltas(self) -> bool:
+        """Whether `backward` leaves deltas alone that another branch reads too, see `DeltaPool.share`."""
+        return False
+
+    def takes(self, activation: str) -> bool:
+        """Whether `forward` and `begin` take the activation in front of the layer along, as their second argument."""
+        return False
+
+    def takes_moments_of(self, layer: BaseLayer) -> bool:
+        """Whether `layer` is to leave partial moments of its output, behind an activation or not, to this one."""
+        return False
+
+    def begin(self, state: State) -> State | Normalization:
+        """`forward`, or what is left to do for it, where what comes next does that together with its own."""
+        return self.forward(state)
+
+    def backward_onto(self, onto: Delta, delta: Delta, pool: DeltaPool, accumulate: bool) -> Delta | None:
+        """`backward`, and the deltas of the input together with those in `onto`, which are given back or returned."""
+        into = self.backward(delta, pool, True, accumulate)
+        if into is not None:
+            self.kernels.elementwise.add_state(into, onto)
+        pool.give(onto)
+        return into
 
     def _buffer(self, name: str, batch: int, size: int, dtype: type = np.float32) -> Array:
         """(batch, size) array for activations, from memory that is kept and grows to the largest batch seen."""

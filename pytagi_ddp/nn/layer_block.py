@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pytagi_ddp.kernels.protocol import Kernels
+from pytagi_ddp.kernels.tensors import Normalization
 from pytagi_ddp.nn.chain import Chain
 from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
@@ -90,6 +91,16 @@ class LayerBlock(BaseLayer):
 
     def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
         return self.chain.backward(delta, pool, need_input, accumulate)
+
+    @property
+    def spares_deltas(self) -> bool:
+        return self.chain.operations[-1].spares_deltas
+
+    def begin(self, state: State) -> State | Normalization:
+        return self.chain.begin(state)
+
+    def backward_onto(self, onto: Delta, delta: Delta, pool: DeltaPool, accumulate: bool) -> Delta | None:
+        return self.chain.backward(delta, pool, True, accumulate, onto)
 
     def get_layer_info(self) -> str:
         return f"LayerBlock({self.input_size},{self.output_size})"

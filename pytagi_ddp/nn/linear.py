@@ -103,6 +103,10 @@ class Linear(BaseLayer):
         self.kernels.linear.forward(state, self.parameters.w, self.parameters.b, by_step(out, self.steps))
         return out
 
+    @property
+    def spares_deltas(self) -> bool:
+        return True
+
     def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
         steps = self.steps
         into = pool.take(self._input.batch // steps, self.in_shape.size) if need_input else None

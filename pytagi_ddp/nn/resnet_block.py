@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pytagi_ddp.kernels.protocol import Kernels
+from pytagi_ddp.kernels.tensors import Normalization
 from pytagi_ddp.nn.chain import listing
 from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
@@ -116,39 +117,42 @@ class ResNetBlock(BlockView, BaseLayer):
         return listing(self.name, {"main_block": self.main_block, "shortcut": self.shortcut})
 
     def forward(self, state: State) -> State:
-        self._input = state
-        self._ends = ends = [branch.forward(state) for branch in self._branches]
+        self._input, norm = state, self.kernels.batch_norm
+        ends = [branch.begin(state) for branch in self._branches]
+        self._ends = [end.out if isinstance(end, Normalization) else end for end in ends]
         main, short = (*ends, state)[:2]
-        add = self.kernels.elementwise.add  # into the main branch's buffers: no backward pass reads its output
-        add(main.mu, short.mu, main.mu)
-        if short.var is not None:
-            add(main.var, short.var, main.var)
-        return State(main.mu, main.var)
+        if isinstance(short, Normalization) and not isinstance(main, Normalization):
+            main, short = short, main
+        if not isinstance(main, Normalization):
+            assert not isinstance(short, Normalization)
+            self.kernels.elementwise.add_state(main, short)  # no backward pass reads the output of a branch
+            return State(main.mu, main.var)
+        norm.forward(main, short if isinstance(short, Normalization) else short.reshape(*main.x.mu.shape))
+        return main.out.reshape(state.batch, self.out_shape.size)
 
     def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
-        second: Delta | None
-        if self.shortcut is None:
-            if not need_input:
-                return self._branch_backward(0, delta, pool, need_input, accumulate)
-            second = pool.take_copy(delta)
+        if self.shortcut is None and not need_input:
+            return self._branch_backward(0, delta, pool, None, need_input, accumulate)
+        pool.share(delta)
+        second: Delta | None = delta
+        if self.shortcut is not None:
+            second = self._branch_backward(1, delta, pool, None, need_input, accumulate)
+        elif self._input.jcb is not None:
+            second = pool.own_copy(delta)
             apply_jacobian(self.kernels, second, self._input)
-        else:
-            second = self._branch_backward(1, pool.take_copy(delta), pool, need_input, accumulate)
-        first = self._branch_backward(0, delta, pool, need_input, accumulate)
-        if first is None or second is None:
-            return None
-        add = self.kernels.elementwise.add
-        add(first.mu, second.mu, first.mu)
-        add(first.var, second.var, first.var)
-        pool.give(second)
-        return first
+        return self._branch_backward(0, delta, pool, second, need_input, accumulate)
 
     def _branch_backward(
-        self, which: int, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool
+        self, which: int, delta: Delta, pool: DeltaPool, onto: Delta | None, need_input: bool, accumulate: bool
     ) -> Delta | None:
         assert self._ends is not None  # `forward` has come before
-        apply_jacobian(self.kernels, delta, self._ends[which])
-        return self._branches[which].backward(delta, pool, need_input, accumulate)
+        branch, end = self._branches[which], self._ends[which]
+        if end.jcb is not None or not branch.spares_deltas:
+            delta = pool.own_copy(delta)
+            apply_jacobian(self.kernels, delta, end)
+        if onto is None:
+            return branch.backward(delta, pool, need_input, accumulate)
+        return branch.backward_onto(onto, delta, pool, accumulate)
 
     def __getstate__(self) -> dict:
         return super().__getstate__() | {"_ends": None}

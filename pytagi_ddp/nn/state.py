@@ -114,26 +114,49 @@ class DeltaPool:
         self._array = kernels.array
         self._capacity = 0
         self._free: list[Array] = []
+        self._shared: list[Array] = []  # memory with one more reader, for each time that it is here
 
     def reserve(self, units: int) -> None:
         """Makes every block hold at least `units` numbers; call before a pass."""
         if units > self._capacity:
             self._capacity = units
             self._free.clear()
+        self._shared.clear()  # of a pass that an error ended
 
     def take(self, batch: int, size: int) -> Delta:
         memory = self._free.pop() if self._free else self._array.empty((2, self._capacity))
         n = batch * size
         return Delta(memory[0, :n].reshape(batch, size), memory[1, :n].reshape(batch, size), memory)
 
-    def take_copy(self, delta: Delta) -> Delta:
-        copy = self.take(*delta.mu.shape)
-        self._array.copy(delta.mu, copy.mu)
-        self._array.copy(delta.var, copy.var)
-        return copy
+    def share(self, delta: Delta) -> None:
+        """Has `delta` given back once more, before its memory is free: two branches read it."""
+        self._shared.append(delta.memory)
+
+    def own(self, delta: Delta) -> Delta:
+        """Memory for what becomes of `delta`: its own, unless another branch is still to read it."""
+        if self._unshare(delta):
+            return self.take(*delta.mu.shape)
+        return delta
+
+    def own_copy(self, delta: Delta) -> Delta:
+        """`delta` to be changed in place: a copy, if another branch is still to read it."""
+        into = self.own(delta)
+        if into is not delta:
+            self._array.copy(delta.mu, into.mu)
+            self._array.copy(delta.var, into.var)
+        return into
 
     def give(self, delta: Delta) -> None:
-        self._free.append(delta.memory)
+        if not self._unshare(delta):
+            self._free.append(delta.memory)
+
+    def _unshare(self, delta: Delta) -> bool:
+        """Whether there was another reader, and takes one away."""
+        for k, memory in enumerate(self._shared):
+            if memory is delta.memory:
+                del self._shared[k]
+                return True
+        return False
 
     @property
     def nbytes(self) -> int:

@@ -16,6 +16,7 @@ FITTING = {
     "attention._rotate": {"n": 12, "t": 3, "s": 4, "h": 3},
     "batch_norm._moments": {"r": 300, "k": 3},
     "batch_norm._backward": {"r": 129, "k": 2, "g": 0},
+    "batch_norm._backward_through": {"r": 129, "k": 2},
     "columns._add_partials": {"f": 5, "g": 5},
     "embedding._forward": {"i": 6},
     "embedding._backward": {"i": 6},

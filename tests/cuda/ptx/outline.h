@@ -12,6 +12,24 @@ static Totals *totals;
 static uint64_t first_block;
 static Thread the_thread;
 
+// Tickets of this launch, and shared words that hold them: thread 0 takes and stores them before the others read.
+static struct { uint64_t counter; uint32_t taken; } counters[4096];
+static uint32_t shared_words[SHARED_ARRAYS + 1];
+
+static inline uint32_t next_ticket(uint64_t address, uint32_t last) {
+    totals->issued[0] += 4;
+    uint32_t k = 0;
+    while (counters[k].counter && counters[k].counter != address && k < 4095) k++;
+    uint32_t taken = counters[k].taken;
+    counters[k].counter = address, counters[k].taken = taken >= last ? 0 : taken + 1;
+    return taken;
+}
+
+static inline uint32_t *shared_word(uint32_t address) {  // of an array that is one word
+    uint32_t k = (address >> SHARED_SHIFT) - 1;
+    return &shared_words[k < SHARED_ARRAYS ? k : SHARED_ARRAYS];
+}
+
 static inline char *touch(uint64_t address, int size, int writes) {
     uint64_t k = (address >> ARRAY_SHIFT) - 1;
     if (__builtin_expect(k >= (uint64_t)L->arguments, 0)) return totals->beside++, (char *)nowhere;
@@ -31,6 +49,7 @@ static inline char *touch(uint64_t address, int size, int writes) {
 
 void ptx_outline(Launch *launch, Totals *out) {
     L = launch, T = &the_thread, totals = out;
+    memset(counters, 0, sizeof counters);
     uint32_t *b = L->block, *g = L->grid;
     block_serial = out->serial, first_block = out->serial + 1;
     for (ctaid[2] = 0; ctaid[2] < g[2]; ctaid[2]++)

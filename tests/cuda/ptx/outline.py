@@ -5,6 +5,7 @@ global memory is noted, and each basic block still counts how often it ran. Arit
 which leaves about a tenth: a step of ResNet18 with 128 images takes seconds instead of half an hour. Counts are those
 of a whole run (`tests/cuda/ptx/test_outline.py` compares) as long as no branch and no address depends on computed
 numbers; where one does (`Outline.depends_on`), numbers are what arrays hold at the time, and 0 in shared memory.
+Tickets of blocks are taken as in a whole run: they lie in shared arrays of one word, each written once, by thread 0.
 """
 
 import ctypes
@@ -17,7 +18,7 @@ import numpy as np
 
 from tests.cuda.ptx.machine import ALIGNMENT, ARRAY_SHIFT, Launch, Piece, compiled
 from tests.cuda.ptx.parse import Instruction, Parsed, parse
-from tests.cuda.ptx.translate import C_TYPES, Writer, work_of
+from tests.cuda.ptx.translate import C_TYPES, TICKET, Writer, work_of
 
 RUNTIME = Path(__file__).with_name("outline.h")
 COUNTS = {  # by the field of outline.h: of loads, of stores
@@ -51,6 +52,8 @@ def _roots(one: Instruction) -> set[str]:
     """Registers that the way of a thread, or an address in global memory, depends on at this instruction."""
     if one.op.startswith(("bra", "ret")):
         return _registers([one.guard])
+    if one.op == TICKET:
+        return _registers([one.guard, *one.operands])
     if _is_global(one):
         address = one.operands[0] if one.op.startswith("st.") else one.operands[1]
         return _registers([one.guard, address, *one.operands[3:4]])  # the last one: bytes that cp.async takes
@@ -63,13 +66,19 @@ class _Outliner(Writer):
     def __init__(self, parsed: Parsed):
         super().__init__(parsed)
         self.instructions = [one for block in parsed.blocks for one in block.instructions]
+        self.words = {name for name, size in parsed.shared.items() if size == 4}  # shared: of tickets
         self.needed: set[str] = set().union(*map(_roots, self.instructions))
+        for one in filter(self._keeps_ticket, self.instructions):
+            self.needed |= _registers([one.guard, *one.operands])
         known = -1
         while known != len(self.needed):
             known = len(self.needed)
             for one in self.instructions:
                 if _results(one) & self.needed:
                     self.needed |= _registers([one.guard, *one.operands])
+
+    def _keeps_ticket(self, one: Instruction) -> bool:
+        return one.op.startswith("st.shared") and one.operands[0].strip("[] ") in self.words
 
     @property
     def depends_on(self) -> list[str]:
@@ -84,15 +93,25 @@ class _Outliner(Writer):
         return [r for r in super()._mentioned(one) if r in self.needed]
 
     def statement(self, one: Instruction) -> str:
-        wanted = _is_global(one) or one.op.startswith(("bra", "ret")) or _results(one) & self.needed
+        wanted = _is_global(one) or one.op.startswith(("bra", "ret", "atom")) or _results(one) & self.needed
+        wanted = wanted or self._keeps_ticket(one)
         return super().statement(one) if wanted else ""
 
     def _statement(self, one: Instruction) -> str:
+        if one.op == TICKET:
+            taken = f"next_ticket({self._address(one.operands[1], 'global')}, {self._get(one.operands[2], 'u32')})"
+            return self._put(one.operands[0], "u32", taken)
         return "return;" if one.op == "ret" else super()._statement(one)
 
     def _memory(self, one: Instruction) -> str:
         if ".param" in one.op:
             return super()._memory(one)
+        place = one.operands[0 if one.op.startswith("st.") else 1].strip("[] ")
+        if place in self.words:
+            word = f"*shared_word({self.shared[place]})"
+            if one.op.startswith("st."):
+                return f"{word} = {self._lower(one.operands[1], one.type)};"
+            return self._load(one.operands[0], one.type, word)
         if not _is_global(one):
             return " ".join(self._load(r, one.type, "0") for r in re.findall(r"[^{},\s]+", one.operands[0]))
         store = one.op.startswith("st.")

@@ -5,7 +5,8 @@
 //   into another. Each word has a flag, whether it was ever written, and two tags for races.
 // * Shared memory: array k begins at (k + 1) << SHARED_SHIFT. Nothing of it is written when a block begins.
 // * Races: a tag says which thread last wrote (or read) the word, and between which two barriers. Two threads meet there
-//   if they are of one block and between the same barriers, or of different blocks of one launch.
+//   if they are of one block and between the same barriers, or of different blocks of one launch. But a block that takes
+//   a ticket comes after all that took an earlier one of the same counter, with what they did before a barrier.
 #include <float.h>
 #include <xmmintrin.h>
 #include <math.h>
@@ -113,13 +114,33 @@ static inline void leave(int line) { T->line = line; }
 // tag: owner << 25 | interval << 11 | thread; owner: the block (shared memory), or launch << 20 | block.
 #define SEVERAL 0x7FFu          // threads have read
 #define SEVERAL_BLOCKS 0xFFFFFu
+#define TICKETS 4               // counters that a block comes to, at most
 #define OWNER(tag) ((tag) >> 25)
 #define INTERVAL(tag) ((tag) >> 11 & 0x3FFF)
 #define READER(tag) ((int)((tag) & 0x7FF))
 #define NOW(owner) ((owner) << 25 | (uint64_t)(T->interval & 0x3FFF) << 11 | T->number)
 
+typedef struct { uint64_t counter; uint32_t interval, thread; int last; } Ticket;
+static Ticket (*tickets)[TICKETS];  // of each block of this launch; NULL before the first
+static uint32_t ticket_blocks;
+
+static int comes_after(uint64_t tag) {  // of another block: whether tickets put this thread behind it
+    uint32_t block = OWNER(tag) & SEVERAL_BLOCKS;
+    for (int i = 0; i < TICKETS && tickets; i++) {
+        Ticket *mine = &tickets[block_number][i];
+        if (!mine->counter || (T->interval <= mine->interval && T->number != mine->thread)) continue;
+        if (block == SEVERAL_BLOCKS && mine->last) return 1;
+        for (int j = 0; j < TICKETS && block < ticket_blocks; j++) {
+            Ticket *other = &tickets[block][j];
+            uint32_t own = READER(tag) == (int)other->thread;  // needs no barrier
+            if (other->counter == mine->counter && INTERVAL(tag) < other->interval + own) return 1;
+        }
+    }
+    return 0;
+}
+
 static inline int meets(uint64_t tag, uint64_t owner, int in_launch) {
-    if (OWNER(tag) != owner) return in_launch && OWNER(tag) >> 20 == owner >> 20;
+    if (OWNER(tag) != owner) return in_launch && OWNER(tag) >> 20 == owner >> 20 && !comes_after(tag);
     return INTERVAL(tag) == (T->interval & 0x3FFF) && READER(tag) != (int)T->number;
 }
 
@@ -167,6 +188,26 @@ static inline void *global_memory(uint64_t address, int size, int line, int writ
         }
     }
     return a->data + offset;
+}
+
+static uint32_t take_ticket(uint64_t address, uint32_t last, int line) {  // counts from 0 to last, and begins anew
+    uint64_t k = (address >> ARRAY_SHIFT) - 1;
+    if (k >= (uint64_t)L->arguments || (int64_t)(address - L->arrays[k].start) + 4 > L->arrays[k].size || address & 3) {
+        beside(line, (int)k, (int64_t)address);
+        return 0;
+    }
+    int64_t offset = address - L->arrays[k].start;
+    if (!L->arrays[k].written[offset >> 2]) problem(P_UNWRITTEN, line, -1, k, offset);
+    uint32_t *counter = (uint32_t *)(L->arrays[k].data + offset), taken = *counter;
+    *counter = taken >= last ? 0 : taken + 1;
+    if (!tickets) tickets = calloc(ticket_blocks = L->grid[0] * L->grid[1] * L->grid[2], sizeof *tickets);
+    for (int i = 0; i < TICKETS; i++) {
+        Ticket *mine = &tickets[block_number][i];
+        if (mine->counter && mine->counter != address) continue;
+        *mine = (Ticket){address, T->interval, T->number, taken >= last};
+        break;
+    }
+    return taken;
 }
 
 // ---- shared memory -------------------------------------------------------------------------------------------------
@@ -337,6 +378,7 @@ int ptx_launch(Launch *launch) {
     block_size = L->block[0] * L->block[1] * L->block[2];
     if (block_size > THREADS || (!stacks && !prepare())) return 1;
     random_state = (uint32_t)L->serial * 2654435761u + 12345;
+    free(tickets), tickets = 0;
     uint16_t warps[THREADS / WARP];
     uint32_t count = (block_size + WARP - 1) / WARP, blocks = L->grid[0] * L->grid[1] * L->grid[2];
     for (uint32_t i = 0; i < count; i++) warps[i] = L->order == BACKWARDS ? count - 1 - i : i;

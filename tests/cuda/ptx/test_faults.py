@@ -98,6 +98,36 @@ def test_blocks_that_meet_in_global_memory():
     assert run(own + "ld.global.u32 %r2, [%a0];", [numbers()], threads=1, grid=2) == {KINDS["P_WRITE_READ"]}
 
 
+OWN = "mov.u32 %r1, %ctaid.x; mul.wide.u32 %rd2, %r1, 4; add.s64 %rd3, %a0, %rd2; "
+WRITE_OWN = "st.global.u32 [%rd3], %r1; "
+TICKET = "atom.acq_rel.gpu.global.inc.u32 %r2, [%a1], 2; "  # of three blocks
+LAST = TICKET + "setp.ne.u32 %p1, %r2, 2; @%p1 bra $end; "
+TICKETS = {
+    "written before the ticket": (OWN + WRITE_OWN + LAST + "ld.global.u32 %r3, [%a0+4]; $end:", 1, None),
+    "written behind a barrier after it": (
+        OWN + TICKET + BARRIER + WRITE_OWN + "ld.global.u32 %r3, [%a0];",
+        1,
+        "P_WRITE_READ",
+    ),
+    "written by a thread without a barrier": (
+        OWN + "st.global.u32 [%rd3+16], %r0; setp.ne.u32 %p2, %r0, 0; @%p2 bra $end; " + LAST
+        + "ld.global.u32 %r3, [%a0+20]; $end:",
+        2,
+        "P_WRITE_READ",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TICKETS)
+def test_tickets_put_blocks_in_order(name):
+    """The third block reads what another one wrote, or its second thread, which waits for nobody."""
+    code, threads, problem = TICKETS[name]
+    counter = Array(np.zeros(1, np.int32))
+    found = run(code, [numbers(), counter], threads=threads, grid=3)
+    assert found - {KINDS["P_WRITE_WRITE"]} == ({KINDS[problem]} if problem else set())
+    assert counter.values[0] == 0
+
+
 def test_a_copy_of_no_bytes_brings_zeros():
     out = Array(np.ones(32, np.float32))
     code = MINE + PLACE + "setp.lt.u32 %p1, %r0, 7; selp.b32 %r7, 4, 0, %p1; "

@@ -88,6 +88,7 @@ CONVERSIONS = {  # op: (type of the source, C)
     "cvta.shared.u64": ("u64", "{0} + SHARED_WINDOW"),
     "cvta.to.shared.u64": ("u64", "{0} - SHARED_WINDOW"),
 }
+TICKET = "atom.acq_rel.gpu.global.inc.u32"
 MMA = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"
 
 
@@ -128,7 +129,7 @@ def work_of(instructions: list[Instruction]) -> Counter:
         work["ffma"] += one.op.startswith("fma")
         work["mma"] += one.op.startswith("mma")
         for space in ("global", "shared"):
-            if f".{space}." in f"{one.op}." and one.op.startswith(("ld", "st", "cp")):
+            if f".{space}." in f"{one.op}." and one.op.startswith(("ld", "st", "cp", "atom")):
                 work[space] += one.bytes
     return work
 
@@ -191,6 +192,9 @@ class Writer:
             return self._copy(one)
         if op == MMA:
             return self._mma(one)
+        if op == TICKET:
+            taken = f"take_ticket({self._address(a[1], 'global')}, {self._get(a[2], 'u32')}, {one.line})"
+            return self._put(a[0], "u32", taken)
         if kind == "setp":
             return self._compare(one)
         if op in CONVERSIONS:

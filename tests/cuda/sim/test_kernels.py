@@ -6,7 +6,18 @@ import pytest
 from pytagi_ddp.cuda import is_simulated
 from pytagi_ddp.kernels import cpu, cuda
 from pytagi_ddp.kernels.formulas.activation import ELEMENTWISE, parameters_of
-from pytagi_ddp.kernels.tensors import ALL, CAUSAL_FACTOR, CAUSAL_RESULT, Delta, Heads, State, Sums, Tensor
+from pytagi_ddp.kernels.tensors import (
+    ALL,
+    CAUSAL_FACTOR,
+    CAUSAL_RESULT,
+    Delta,
+    Heads,
+    Normalization,
+    PartialMoments,
+    State,
+    Sums,
+    Tensor,
+)
 
 NAN = np.float32(np.nan)
 
@@ -151,39 +162,130 @@ def test_products_of_heads(certain, causal, transposed, share):
         np.testing.assert_allclose(actual, expected, 2e-6, 2e-6 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("shape", sizes([(2, 1), (7, 3), (140, 9)], [(256, 32), (1030, 70)]))
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("accumulate", [True, False])
-def test_batch_norm(shape, bias, accumulate):
+NORMS = sizes([(2, 1), (7, 3), (140, 9)], [(256, 32), (1030, 70)])
+TAKEN = ["", *cuda.batch_norm.activations]
+
+
+def activated(x: State, activation: str) -> State:
+    """x behind an activation, with its Jacobian, as the kernels of the CPU make it."""
+    if not activation:
+        return x
+    out = unwritten(State, *x.mu.shape, fields=3)
+    return call(cpu, "activation", "elementwise", [activation, x, out])[2]
+
+
+def normalization(shape: tuple[int, int], activation: str, seed: int) -> tuple[Normalization, Normalization]:
+    """One for the CPU, behind the activation, and the same for the kernels that make it themselves."""
+    x = State(normal(*shape, seed=seed), uniform(*shape, seed=seed))
+    mean, r, out = normal(shape[1], seed=seed + 1), uniform(shape[1], seed=seed + 2), unwritten(State, *shape)
+    plain = Normalization(activated(x, activation), mean, r, *affine(shape[1]), out)
+    return plain, plain._replace(x=x, activation=activation)
+
+
+def close(expected: list, actual: list, tolerance: float = 1e-5) -> None:
+    """Compares all arrays, by the largest number of each."""
+    for one, other in zip(flat(expected), flat(actual), strict=True):
+        if one.size:
+            np.testing.assert_allclose(other, one, tolerance, tolerance * np.abs(one).max())
+
+
+@pytest.mark.parametrize("shape", NORMS)
+@pytest.mark.parametrize("activation", TAKEN)
+@pytest.mark.parametrize("momentum", [None, 0.9])
+def test_batch_statistics(shape, activation, momentum):
     rows, n = shape
     x = State(normal(*shape) + 100, uniform(*shape))  # a mean far from 0: sums of squares would lose the variance
     partial = np.full(cuda.batch_norm.partial_shape(rows, n), NAN)
-    mean, m2 = call(cuda, "batch_norm", "moments", [x, partial, *np.full((2, n), NAN)])[2:]
-    exact = x.mu.astype(float)
+    mean, m2 = call(cuda, "batch_norm", "moments", [x, partial, *np.full((2, n), NAN), activation])[2:4]
+    passed = activated(x, activation)
+    exact = passed.mu.astype(float)
     np.testing.assert_allclose(mean, exact.mean(0), 1e-6)
-    np.testing.assert_allclose(m2, ((exact - exact.mean(0)) ** 2).sum(0) + x.var.sum(0, float), 2e-5)
+    np.testing.assert_allclose(m2, ((exact - exact.mean(0)) ** 2).sum(0) + passed.var.sum(0, float), 2e-5)
 
     r = both("batch_norm", "rescale", [m2, rows - 1, 1e-5, np.full(n, NAN)])[3]
     sums = Sums(np.full(1, 3, np.float32), normal(n, seed=2), 9 + uniform(n, seed=3))
-    both("batch_norm", "pool_moments", [mean, m2, rows, mean + 1, sums], 1e-5)
+    pooled = both("batch_norm", "pool_moments", [mean, m2, rows, mean + 1, sums], 1e-5)[4]
     both("batch_norm", "pooled_statistics", [normal(n), sums, *np.full((2, n), NAN)])
-    both("batch_norm", "update_running", [normal(n), uniform(n), 0.9, sums])
+    running = State(mean + 1, uniform(n))
+    moved = both("batch_norm", "update_running", [*running[:2], 0.9, pooled])
     nothing = sums._replace(count=np.zeros(1, np.float32))
     both("batch_norm", "update_running", [normal(n), uniform(n), 0.9, nothing])
-    weights, biases = affine(n)
-    both("batch_norm", "forward", [x, mean, r, weights, biases, unwritten(State, *shape)], 1e-5)
 
-    delta = Delta(normal(*shape, seed=8), -uniform(*shape, seed=9))
-    old = [normal(n, seed=k) if accumulate else np.zeros(n, np.float32) for k in range(4)]
-    weights = weights._replace(delta_mu_sum=old[0], delta_var_sum=old[1])
-    biases = biases._replace(delta_mu_sum=old[2] if bias else old[2][:0], delta_var_sum=old[3] if bias else old[3][:0])
+    inputs = [x, partial, *np.full((3, n), NAN), 1e-5, running, sums, momentum, activation]
+    for kernels in (cuda,) if activation else (cpu, cuda):
+        inputs[1] = np.full(kernels.batch_norm.partial_shape(rows, n), NAN)
+        _, _, *found, _, after, left, _, _ = call(kernels, "batch_norm", "statistics", inputs)
+        expected = [*running[:2], *pooled] if momentum is None else [*moved[:2], *moved[3]]
+        close([mean, m2, r, *expected], [*found, *after[:2], *left], 2e-5)
+
+
+@pytest.mark.parametrize("shape", [(7, 3), (140, 9), (1030, 70)])
+@pytest.mark.parametrize("momentum", [None, 0.9])
+def test_batch_statistics_from_moments_of_parts(shape, momentum):
+    """As a product leaves them, in which case nothing reads the units; of 32 rows, the last part of fewer."""
+    rows, n = shape
+    x = State(normal(*shape) + 10, uniform(*shape))
+    parts = [slice(first, first + 32) for first in range(0, rows, 32)]
+    means = np.stack([x.mu[part].mean(0) for part in parts])
+    squares = [((x.mu[part] - mean) ** 2 + x.var[part]).sum(0) for part, mean in zip(parts, means, strict=True)]
+    running, sums = State(normal(n), uniform(n)), Sums(np.full(1, 3, np.float32), normal(n), 9 + uniform(n))
     results = []
     for kernels in (cpu, cuda):
+        array = cpu.array if kernels is cpu else cuda.array.arrays(0)
+        units = mapped(array.place, x if kernels is cpu else unwritten(State, *shape))
+        partial = array.place(np.full(kernels.batch_norm.partial_shape(rows, n), NAN))
+        mean, m2, r = (array.place(np.full(n, NAN)) for _ in range(3))
+        moved, pooled = (mapped(lambda a: array.place(a.copy()), value) for value in (running, sums))  # noqa: B023
+        made = PartialMoments(array.place(np.stack([means, squares]).reshape(-1)), 32)
+        options = {} if kernels is cpu else {"made": made}
+        kernels.batch_norm.statistics(units, partial, mean, m2, r, 1e-5, moved, pooled, momentum, **options)
+        results.append([array.to_host(a) for a in (mean, m2, r, *moved[:2], *pooled)])
+        kernels.batch_norm.moments(units, partial, mean, m2, **options)
+        results[-1] += [array.to_host(a) for a in (mean, m2)]
+    close(*results, 2e-5)
+
+
+@pytest.mark.parametrize("shape", NORMS)
+@pytest.mark.parametrize("activation", TAKEN)
+@pytest.mark.parametrize("added", ["nothing", "means", "a state", "a normalization", "another shape"])
+def test_batch_normalisation(shape, activation, added):
+    norms = normalization(shape, activation, 1)
+    others = normalization(shape if added == "a normalization" else shape[::-1], TAKEN[-1], 5)
+    state = State(normal(*shape, seed=8), None if added == "means" else uniform(*shape, seed=9))
+    others = others if added in ("a normalization", "another shape") else (state,) * 2
+    inputs = [[norm] if added == "nothing" else [norm, other] for norm, other in zip(norms, others, strict=True)]
+    results = [call(k, "batch_norm", "forward", i)[0].out for k, i in zip((cpu, cuda), inputs, strict=True)]
+    close([results[0]], [results[1]])
+
+
+@pytest.mark.parametrize("shape", NORMS)
+@pytest.mark.parametrize("activation", [None, *TAKEN])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("accumulate", [True, False])
+def test_deltas_of_batch_norm(shape, activation, bias, accumulate):
+    """In place or not; None: no activation, and no Jacobian."""
+    rows, n = shape
+    norms = normalization(shape, activation or "", 1)
+    if activation == "":
+        norms = (norms[0]._replace(x=norms[0].x._replace(jcb=normal(*shape, seed=3))),) * 2
+    delta = Delta(normal(*shape, seed=8), -uniform(*shape, seed=9))
+    old = [normal(n, seed=k) if accumulate else np.full(n, NAN) for k in range(4)]
+    w = norms[0].weights._replace(delta_mu_sum=old[0], delta_var_sum=old[1])
+    b = norms[0].bias._replace(
+        delta_mu_sum=old[2] if bias else old[2][:0], delta_var_sum=old[3] if bias else old[3][:0]
+    )
+    results = []
+    for kernels, norm in zip((cpu, cuda), norms, strict=True):
+        norm = norm._replace(weights=w, bias=b)
         partial = np.full(kernels.batch_norm.partial_shape(rows, n), NAN)
-        inputs = [x, delta, mean, r, weights, biases, partial, accumulate]
-        _, deltas, _, _, *sums, _, _ = call(kernels, "batch_norm", "backward", inputs)
-        results.append(flat([deltas, *sums]))
-    for expected, actual in zip(*results, strict=True):
+        into = delta if kernels is cpu else unwritten(Delta, *shape)
+        found, before, after, *_ = call(kernels, "batch_norm", "backward", [norm, delta, into, partial, accumulate])
+        results.append([after, found.weights, found.bias])
+        if kernels is cuda:
+            np.testing.assert_array_equal(before.mu, delta.mu)
+            in_place = call(kernels, "batch_norm", "backward", [norm, delta, delta, partial, accumulate])[1]
+            np.testing.assert_array_equal(in_place[:2], after[:2])
+    for expected, actual in zip(*map(flat, results), strict=True):
         np.testing.assert_allclose(actual, expected, 1e-5, 2e-5 * np.abs(delta.mu).sum(0).max())
 
 
@@ -199,8 +301,9 @@ def test_sums_of_a_failed_step_are_replaced():
     weights, biases = (
         tensor._replace(delta_mu_sum=np.full(3, NAN), delta_var_sum=np.full(3, NAN)) for tensor in affine(3)
     )
-    arguments = [x, Delta(x.mu.copy(), x.mu.copy()), x.mu[0], x.mu[1], weights, biases, partial, False]
-    assert np.isfinite(flat(call(cuda, "batch_norm", "backward", arguments)[4:6])).all()
+    norm, delta = Normalization(x, x.mu[0], x.mu[1], weights, biases, State(None, None)), Delta(x.mu, x.mu.copy())
+    found = call(cuda, "batch_norm", "backward", [norm, delta, delta, partial, False])[0]
+    assert np.isfinite([*found.weights[2:], *found.bias[2:]]).all()
 
 
 @pytest.mark.parametrize("shape", sizes([(3, 1, 2), (2, 37, 3), (2, 3, 19)], [(3, 64, 32), (2, 65, 33), (5, 1, 300)]))
@@ -243,6 +346,8 @@ def test_pooling(kernel_size, stride, pad, image, windows, channels):
 def test_elementwise(shape):
     a, b = normal(*shape), normal(*shape, seed=1)
     both("elementwise", "add", [a, b, np.full(shape, NAN)])
+    both("elementwise", "add_state", [State(a, b), State(b, a)])
+    both("elementwise", "add_state", [State(a, b), State(b, None)])
     both("elementwise", "multiply", [a, b])
     both("elementwise", "apply_jacobian", [Delta(a, b), normal(*shape, seed=2)])
 

@@ -2,12 +2,15 @@
 
 import copy
 import pickle
+from collections import Counter
 from functools import partial
 
 import numpy as np
 import pytest
 
 from pytagi_ddp import cuda, nn
+from pytagi_ddp.kernels.cuda.compile import Kernel
+from pytagi_ddp.kernels.cuda.recorder import recording
 from tests.nn.networks import assert_same, pass_through, random_batch, randomise
 
 
@@ -57,6 +60,30 @@ def test_fresh_statistics():
     for net in (host, device):
         nn.update_bn(np.random.default_rng(1).normal(1, 2, (3, 4, 16)), net)
     assert_equal_states(device, host, 2e-5)
+
+
+def name_of(queued) -> str:
+    """Of a kernel, or of a copy."""
+    kernel = getattr(queued, "__self__", None)
+    return kernel.name if isinstance(kernel, Kernel) else queued.__name__
+
+
+def test_residual_blocks_launch_nothing_between_products_and_normalisations():
+    """Activations, Jacobians of deltas and sums of branches are part of these."""
+    net = residual()
+    net.to_device("cuda")
+    train(net, 1)
+    with recording() as work:
+        train(net, 1)
+    names = Counter(name_of(function) for function, _ in work)
+    products = "fp32", "tf32", "finish_sum", "convolution_pack"
+    rest = {name: count for name, count in names.items() if not any(product in name for product in products)}
+    expected = {"batch_norm__finish": 4, "batch_norm__forward": 2, "batch_norm__forward_both": 1}
+    expected |= {"batch_norm__backward": 4, "pooling__average_forward": 1, "pooling__average_backward": 1}
+    expected |= {"output_update__update": 1, "step__step": 1}
+    copies = [name for name in rest if "copy" in name]
+    assert sum(rest.pop(name) for name in copies) == 2  # of the deltas that the backward pass begins with
+    assert rest == expected
 
 
 def test_blocks_that_are_run_again():

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import cuda
+from pytagi_ddp.kernels.cpu import activation as cpu_activation
 from pytagi_ddp.kernels.cpu import array as cpu_array
 from pytagi_ddp.kernels.cpu import conv2d as cpu_conv2d
 from pytagi_ddp.kernels.cpu import convtranspose2d as cpu_convtranspose2d
 from pytagi_ddp.kernels.cpu import linear as cpu_linear
 from pytagi_ddp.kernels.cuda import array as cuda_array
 from pytagi_ddp.kernels.cuda import conv2d, convtranspose2d, linear, plan, product_tf32, products
+from pytagi_ddp.kernels.cuda.activation import TAKEN
 from pytagi_ddp.kernels.cuda.plan import FORWARD, KNOWN, PARAMETERS, STATE, TRANSPOSED, Speed, Tile
 from pytagi_ddp.kernels.tensors import Delta, State, Tensor
 
@@ -111,7 +113,7 @@ def transposed(case, draw=normal):
 
 
 def everything(product, a, window, var=True, bias=True, jcb=True, accumulate=False):
-    """All results of a layer's forward and backward pass."""
+    """All results of a layer's forward and backward pass; accumulate: onto what is there, where a product can."""
     array = cpu_array if product in (cpu_linear, cpu_conv2d, cpu_convtranspose2d) else cuda_array.arrays(0)
     start = np.float32(0.5 if accumulate else np.nan)
     pair = lambda like: [array.place(np.full(like.shape, start)) for _ in range(2)]  # noqa: E731
@@ -120,9 +122,13 @@ def everything(product, a, window, var=True, bias=True, jcb=True, accumulate=Fal
     x = State(a["mu"], a["var"] if var else None, a["jcb"] if jcb else None)
     weights, biases = Tensor(a["w"], a["s"], *sums), Tensor(a["b"], a["sb"], *bias_sums) if bias else None
     product.forward(x, weights, biases, State(*out), *window)
-    product.backward(x, Delta(a["dm"], a["ds"]), weights, biases, Delta(*into), *window, accumulate)
+    options = {"added": True} if accumulate and getattr(product, "adds", False) else {}
+    product.backward(x, Delta(a["dm"], a["ds"]), weights, biases, Delta(*into), *window, accumulate, **options)
     results = {"out": out, "in_delta": into, "weights": sums} | ({"biases": bias_sums} if bias else {})
-    return {name: np.stack([array.to_host(moment) for moment in both]) for name, both in results.items()}
+    found = {name: np.stack([array.to_host(moment) for moment in both]) for name, both in results.items()}
+    if options:
+        found["in_delta"] -= start
+    return found
 
 
 def compare(actual, expected, tolerance=2e-6):
@@ -256,6 +262,32 @@ def test_the_same_bits_every_time(product, use):
     first, second = everything(product, a, window), everything(product, a, window)
     for name, array in first.items():
         np.testing.assert_array_equal(array, second[name])
+
+
+@pytest.mark.parametrize("case", CONV[1:7:2] + MORE_CONV[:2])
+@pytest.mark.parametrize("tile", [TINY, *TF32_TILES, *([] if cuda.is_simulated() else [products.LARGE])])
+@pytest.mark.parametrize("activation", TAKEN)
+@pytest.mark.parametrize("var", [True, False])
+def test_moments_of_an_output(case, tile, activation, var, use):
+    """Behind an activation, and merged from those of the tiles, against float64."""
+    tf32 = tile in TF32_TILES
+    use(tile, tf32=TF32.get(tile) if tf32 else None)
+    a, window = convolution(case)
+    array = cuda_array.arrays(0)
+    out = State(*(array.place(np.full(a["dm"].shape, np.float32(np.nan))) for _ in range(2)))
+    a = {name: array.place(value) for name, value in a.items()}
+    x, weights, bias = State(a["mu"], a["var"] if var else None), Tensor(a["w"], a["s"]), Tensor(a["b"], a["sb"])
+    values, rows = conv2d.forward(x, weights, bias, out, *window, moments=activation)
+    m, v = (array.to_host(moment).reshape(-1, a["b"].size) for moment in out[:2])
+    if activation:
+        cpu_activation.elementwise(activation, State(m, v), State(m, v, np.empty_like(m)))
+    means, squares = array.to_host(values).reshape(2, -1, a["b"].size).astype(float)
+    counts = np.array([len(m[start : start + rows]) for start in range(0, len(m), rows)])[:, None]
+    mean = (counts * means).sum(0) / len(m)
+    spread = (squares + counts * (means - mean) ** 2).sum(0)
+    m, v = m.astype(float), v.astype(float)
+    np.testing.assert_allclose(mean, m.mean(0), 1e-5, 1e-5 * np.abs(m).max())
+    np.testing.assert_allclose(spread, ((m - m.mean(0)) ** 2 + v).sum(0), 1e-5)
 
 
 def test_nothing_of_the_input_is_asked_for():

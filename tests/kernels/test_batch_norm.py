@@ -1,0 +1,57 @@
+"""What kernels of batch normalisation do beside, on the CPU, has the bits of the same done afterwards."""
+
+import numpy as np
+import pytest
+
+from pytagi_ddp.kernels.cpu import batch_norm, elementwise
+from pytagi_ddp.kernels.tensors import Delta, Normalization, State, Tensor
+
+SHAPES = [(2, 1), (129, 5), (300, 64)]
+
+
+def normalization(shape: tuple[int, int], seed: int = 0) -> Normalization:
+    random = np.random.default_rng(seed)
+    draw = lambda *n: random.standard_normal(n, dtype=np.float32)  # noqa: E731
+    n = shape[1]
+    x, out = State(draw(*shape), np.abs(draw(*shape)), draw(*shape)), State(*np.full((2, *shape), np.float32(np.nan)))
+    sums = [np.zeros(n, np.float32) for _ in range(4)]
+    weights, bias = Tensor(draw(n), np.abs(draw(n)), *sums[:2]), Tensor(draw(n), np.abs(draw(n)), *sums[2:])
+    return Normalization(x, draw(n), np.abs(draw(n)), weights, bias, out)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("added", ["means", "state", "normalization"])
+def test_sum_of_branches(shape, added):
+    norm, other = normalization(shape), normalization(shape, 1)
+    batch_norm.forward(norm)
+    batch_norm.forward(other)
+    out = State(norm.out.mu.copy(), norm.out.var.copy())
+    second = State(other.out.mu.copy(), None if added == "means" else other.out.var.copy())
+    elementwise.add_state(out, second)
+    batch_norm.forward(norm, other if added == "normalization" else second)
+    np.testing.assert_array_equal(norm.out[:2], out[:2])
+    if added == "means":
+        np.testing.assert_array_equal(norm.out.mu, normalized_mean(norm) + other.out.mu)
+
+
+def normalized_mean(norm: Normalization) -> np.ndarray:
+    """That of the normalisation alone."""
+    alone = norm._replace(out=State(*np.empty((2, *norm.x.mu.shape), np.float32)))
+    batch_norm.forward(alone)
+    return alone.out.mu
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_deltas_through_a_jacobian_and_into_other_memory(shape):
+    norm = normalization(shape)
+    start, partial = np.random.default_rng(2).standard_normal((2, *shape), np.float32), batch_norm.partial_shape(*shape)
+    afterwards, beside, into = (Delta(*start.copy()) for _ in range(3))
+    plain = norm._replace(x=norm.x._replace(jcb=None))
+    batch_norm.backward(plain, afterwards, afterwards, np.empty(partial, np.float32), False)
+    elementwise.apply_jacobian(afterwards, norm.x.jcb)
+    sums = [np.copy(a) for a in (*norm.weights[2:], *norm.bias[2:])]
+    batch_norm.backward(norm, beside, beside, np.empty(partial, np.float32), False)
+    np.testing.assert_array_equal(beside[:2], afterwards[:2])
+    np.testing.assert_array_equal((*norm.weights[2:], *norm.bias[2:]), sums)
+    batch_norm.backward(norm, Delta(*start), into, np.empty(partial, np.float32), False)
+    np.testing.assert_array_equal(into[:2], beside[:2])
