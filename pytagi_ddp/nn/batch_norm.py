@@ -107,7 +107,8 @@ class BatchNorm2d(Norm):
         return self.state["var"]
 
     def takes(self, activation: str) -> bool:
-        return activation in self.kernels.batch_norm.activations
+        own = type(self).forward is not BatchNorm2d.forward  # of a subclass, which may know of no activation
+        return not own and activation in self.kernels.batch_norm.activations
 
     def takes_moments_of(self, layer: BaseLayer) -> bool:
         of_channels = self.in_shape.channels_last and self.in_shape.channels == self.num_features
