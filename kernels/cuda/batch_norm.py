@@ -124,13 +124,14 @@ def _forward(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var, rows, 
 @kernel(*[floats] * 7, int32, int32, int32, threads=THREADS)
 def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial, rows, features, parts):
     scratch = cuda.shared.array(THREADS, float32)
+    second = cuda.shared.array(THREADS, float32)
     c = column()
     k = cuda.blockIdx.x
     gw, hw, gb, hb = ZERO, ZERO, ZERO, ZERO
     if c < features:
         first, stop = k * ROWS, min(rows, (k + 1) * ROWS)
         gw, hw, gb, hb = weight_sums(first, stop, c, features, mean[c], r[c], w_mu[c], mu, delta_mu, delta_var)
-    gw, hw, gb, hb = lanes_sums(gw, hw, gb, hb, scratch)
+    gw, hw, gb, hb = lanes_sums(gw, hw, gb, hb, scratch, second)
     if c < features and lane() == 0:
         i = k * features + c
         plane = parts * features

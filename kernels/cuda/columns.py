@@ -33,7 +33,10 @@ def lane():
 
 @device
 def lanes_sum(value, scratch):
-    """Sum of `value` over the lanes of a feature, for all of them; scratch: THREADS shared numbers."""
+    """Sum of `value` over the lanes of a feature, for all of them.
+
+    scratch: THREADS shared numbers, and not those of the sum before, which may still be read.
+    """
     i = cuda.threadIdx.x
     scratch[i] = value
     cuda.syncthreads()
@@ -43,9 +46,7 @@ def lanes_sum(value, scratch):
             scratch[i] += scratch[i + half]
         cuda.syncthreads()
         half //= 2
-    total = scratch[i % WIDTH]
-    cuda.syncthreads()
-    return total
+    return scratch[i % WIDTH]
 
 
 @device
@@ -65,9 +66,9 @@ def weight_sums(first, stop, c, features, mean, r, w_mu, mu, delta_mu, delta_var
 
 
 @device
-def lanes_sums(gw, hw, gb, hb, scratch):
-    """`lanes_sum` of each."""
-    return lanes_sum(gw, scratch), lanes_sum(hw, scratch), lanes_sum(gb, scratch), lanes_sum(hb, scratch)
+def lanes_sums(gw, hw, gb, hb, scratch, second):
+    """`lanes_sum` of each, in two arrays by turns."""
+    return lanes_sum(gw, scratch), lanes_sum(hw, second), lanes_sum(gb, scratch), lanes_sum(hb, second)
 
 
 @device
@@ -94,14 +95,13 @@ def merge_threads(n, mean, m2, counts, means, squares, last):
         cuda.syncthreads()
         half //= 2
     o = i % last
-    n, mean, m2 = counts[o], means[o], squares[o]
-    cuda.syncthreads()
-    return n, mean, m2
+    return counts[o], means[o], squares[o]
 
 
 @kernel(floats, floats, floats, floats, floats, int32, int32, int32, int32, threads=THREADS)
 def _add_partials(partial, g_w, h_w, g_b, h_b, parts, features, biased, accumulate):
     scratch = cuda.shared.array(THREADS, float32)
+    second = cuda.shared.array(THREADS, float32)
     c = column()
     plane = parts * features
     gw, hw, gb, hb = ZERO, ZERO, ZERO, ZERO
@@ -113,7 +113,7 @@ def _add_partials(partial, g_w, h_w, g_b, h_b, parts, features, biased, accumula
             if biased:
                 gb += partial[2 * plane + i]
                 hb += partial[3 * plane + i]
-    gw, hw, gb, hb = lanes_sums(gw, hw, gb, hb, scratch)
+    gw, hw, gb, hb = lanes_sums(gw, hw, gb, hb, scratch, second)
     if c < features and lane() == 0:
         g_w[c] = g_w[c] + gw if accumulate else gw
         h_w[c] = h_w[c] + hw if accumulate else hw
@@ -136,6 +136,7 @@ def add_partials(partial: Array, accumulate: bool, weights: Tensor, bias: Tensor
 @kernel(floats, floats, floats, int32, int32, int32, threads=THREADS)
 def _partial_sums(first, second, partial, rows, parts, features):
     scratch = cuda.shared.array(THREADS, float32)
+    second = cuda.shared.array(THREADS, float32)
     c = column()
     a, b = ZERO, ZERO
     if c < features:
@@ -144,7 +145,7 @@ def _partial_sums(first, second, partial, rows, parts, features):
             a += first[row * features + c]
             b += second[row * features + c]
     a = lanes_sum(a, scratch)
-    b = lanes_sum(b, scratch)
+    b = lanes_sum(b, second)
     if c < features and lane() == 0:
         i = cuda.blockIdx.x * features + c
         partial[i], partial[parts * features + i] = a, b

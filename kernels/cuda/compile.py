@@ -17,7 +17,8 @@ A kernel is a function over flat memory; parameter types are declared once, so n
   compiling. Arguments are checked for dtype and contiguity, not for size. The first one is always an array.
 * Arithmetic of int32 and int64 is int64; mixing uint32 with a signed number is float64: use one kind per kernel.
   Constants of formulas are `np.float32`. No float64 may appear in the code (the compile lane fails on it).
-* Shared memory: `s = cuda.shared.array(SIZE, float32, ALIGN)`; sums over a block: `block_sum(value, s, threads)`.
+* Shared memory: `s = cuda.shared.array(SIZE, float32, ALIGN)`; sums over a block: `block_sum(value, s, threads)`,
+  which need two such arrays by turns.
 * Instructions without a name in numba are in `intrinsics.py`. Functions that kernels call are formulas or `@device`.
 * Every kernel enters `REGISTRY`; the compile lane builds all of them for all architectures.
 
@@ -120,7 +121,8 @@ def thread_index():
 def block_sum(value, scratch, threads):
     """Sum of `value` over a one-dimensional block, given to all its threads; the order of the additions is fixed.
 
-    scratch: shared memory, one number per thread; threads: of the block, a power of two. Every thread must call it.
+    scratch: shared memory, one number per thread, and not that of the sum before, which may still be read; threads: of
+        the block, a power of two. Every thread must call it.
     """
     i = cuda.threadIdx.x
     scratch[i] = value
@@ -131,9 +133,7 @@ def block_sum(value, scratch, threads):
             scratch[i] += scratch[i + half]
         cuda.syncthreads()
         half //= 2
-    total = scratch[0]
-    cuda.syncthreads()
-    return total
+    return scratch[0]
 
 
 def blocks(n: int, threads: int) -> int:

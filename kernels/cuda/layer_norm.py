@@ -72,13 +72,14 @@ def _forward(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var, positi
 @kernel(*[floats] * 7, int32, int32, int32, threads=THREADS)
 def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial, batch, positions, features):
     scratch = cuda.shared.array(THREADS, float32)
+    second = cuda.shared.array(THREADS, float32)
     c = column()
     b = cuda.blockIdx.x
     gw, hw, gb, hb = ZERO, ZERO, ZERO, ZERO
     if c < features:
         first, stop = b * positions, (b + 1) * positions
         gw, hw, gb, hb = weight_sums(first, stop, c, features, mean[b], r[b], w_mu[c], mu, delta_mu, delta_var)
-    gw, hw, gb, hb = lanes_sums(gw, hw, gb, hb, scratch)
+    gw, hw, gb, hb = lanes_sums(gw, hw, gb, hb, scratch, second)
     if c < features and lane() == 0:
         i = b * features + c
         plane = batch * features

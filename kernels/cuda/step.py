@@ -17,6 +17,7 @@ ZERO, ONE = np.float32(0), np.float32(1)
 @kernel(floats, floats, floats, floats, floats, ints, ints, ints, ints, ints, threads=THREADS)
 def _step(mu, var, g, h, factors, starts, stops, steps, negative, non_finite):
     scratch = cuda.shared.array(THREADS, float32)
+    second = cuda.shared.array(THREADS, float32)
     k = cuda.blockIdx.x
     scale = factors[0]
     cap = factors[2] * cap_factor(int32(factors[1]) * steps[k])
@@ -33,7 +34,7 @@ def _step(mu, var, g, h, factors, starts, stops, steps, negative, non_finite):
             else:
                 bad += ONE
     below = block_sum(below, scratch, THREADS)  # whole numbers up to 16384: exact
-    bad = block_sum(bad, scratch, THREADS)
+    bad = block_sum(bad, second, THREADS)
     if cuda.threadIdx.x == 0:
         negative[k] = int32(below)
         non_finite[k] = int32(bad)

@@ -4,6 +4,8 @@ import hashlib
 import os
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -33,6 +35,21 @@ def fresh(path: Path) -> bool:
     return True
 
 
+@contextmanager
+def only_here(path: Path) -> Iterator[None]:
+    """No other process is about to make this file: neither kernels nor programs are compiled twice at once."""
+    try:
+        import fcntl  # here, as Windows has none
+    except ImportError:
+        yield
+        return
+    with path.with_name(f"{path.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    with suppress(FileNotFoundError):
+        os.unlink(lock.name)
+
+
 def keep(path: Path, content: str) -> None:
     """Writes a file whole or not at all, whatever other processes do."""
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
@@ -53,7 +70,9 @@ def keep_ptx() -> None:
         letters = "".join("ap"[present] for present in variant)
         path = place / f"{kernel.name}-{letters}-{digest.hexdigest()[:16]}.ptx"
         if not fresh(path):
-            keep(path, compiled(kernel, variant))
+            with only_here(path):
+                if not fresh(path):
+                    keep(path, compiled(kernel, variant))
         return path.read_text()
 
     Kernel._ptx = ptx

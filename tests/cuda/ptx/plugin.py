@@ -62,4 +62,19 @@ def pytest_sessionfinish(session):
         work = {
             kernel: sum((made.work for made in programs), Counter()) for kernel, programs in machine.programs.items()
         }
-        path.write_text(json.dumps({"launches": ran, "work": work}))
+        idle = {
+            kernel: places
+            for kernel, programs in machine.programs.items()
+            if (places := [[line, len(made.kernel.lines)] for made in programs for line in made.idle_barriers])
+        }
+        path.write_text(json.dumps({"launches": ran, "work": work, "variants": _loaded(), "idle": idle}))
+
+
+def _loaded() -> dict[str, list[str]]:
+    """Of each kernel the variants that were asked for: with (p) or without (a) its optional arguments."""
+    from pytagi_ddp.kernels.cuda.compile import REGISTRY
+
+    return {
+        name: sorted({"".join("ap"[present] for present in variant) for _, variant in kernel._loaded})
+        for name, kernel in REGISTRY.items()
+    }
