@@ -26,6 +26,11 @@ def folder(name: str) -> Path:
     return made
 
 
+def letters(variant: tuple[bool, ...]) -> str:
+    """Which optional arguments of a kernel are absent and present."""
+    return "".join("ap"[present] for present in variant)
+
+
 def fresh(path: Path) -> bool:
     """Whether a file is there; it counts as used."""
     try:
@@ -67,8 +72,7 @@ def keep_ptx() -> None:
     place, compiled = folder("ptx"), Kernel._ptx
 
     def ptx(kernel, variant: tuple[bool, ...]) -> str:
-        letters = "".join("ap"[present] for present in variant)
-        path = place / f"{kernel.name}-{letters}-{digest.hexdigest()[:16]}.ptx"
+        path = place / f"{kernel.name}-{letters(variant)}-{digest.hexdigest()[:16]}.ptx"
         if not fresh(path):
             with only_here(path):
                 if not fresh(path):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cuda.kept import letters
 from tests.cuda.ptx.machine import BACKWARDS, FORWARDS, SHUFFLED, machine
 from tests.cuda.ptx.stand_in import stand_in
 
@@ -74,7 +75,4 @@ def _loaded() -> dict[str, list[str]]:
     """Of each kernel the variants that were asked for: with (p) or without (a) its optional arguments."""
     from pytagi_ddp.kernels.cuda.compile import REGISTRY
 
-    return {
-        name: sorted({"".join("ap"[present] for present in variant) for _, variant in kernel._loaded})
-        for name, kernel in REGISTRY.items()
-    }
+    return {name: sorted({letters(variant) for _, variant in kernel._loaded}) for name, kernel in REGISTRY.items()}

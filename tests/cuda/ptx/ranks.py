@@ -29,7 +29,8 @@ def problems() -> list[str]:
 
     from tests.cuda.ptx.machine import machine
 
-    cupy.cuda.get_current_stream().synchronize()
+    for stream in list(cupy.cuda.streams.values()):
+        stream.synchronize()
     found = [str(problem) for problem in machine.problems]
     machine.problems.clear()
     return found

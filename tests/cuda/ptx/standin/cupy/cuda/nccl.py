@@ -186,7 +186,7 @@ class NcclCommunicator:
             if self._aborted:
                 return None
             self._receive()
-            if any(self._gone.get(rank, number + 1) <= number for rank in others):
+            if self.error is None and any(self._gone.get(rank, number + 1) <= number for rank in others):
                 self.error = REMOTE_ERROR
             time.sleep(POLL)
         return [mine if rank == self._rank else self._mail.pop((number, rank)) for rank in range(self._size)]
