@@ -331,6 +331,7 @@ def failing(comm, how):
     with patch.object(threading, "excepthook", lambda arguments: seen.append(arguments.exc_value)), connected() as nccl:
         array = on_device(np.ones(3))
         nccl.all_reduce(array)
+        array.get()
         last = comm.rank == comm.world_size - 1
         if how == "late":
             nccl._watchdog._timeout = 0.2

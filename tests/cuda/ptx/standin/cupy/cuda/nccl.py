@@ -11,6 +11,7 @@ import os
 import pickle
 import threading
 import time
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,8 +29,12 @@ PATIENCE, POLL = 0.02, 0.0005  # seconds: until the GPU goes on by itself; betwe
 
 _DTYPES = {NCCL_CHAR: np.int8, NCCL_INT64: np.int64, NCCL_FLOAT32: np.float32, NCCL_FLOAT64: np.float64}
 _COMBINE = {NCCL_SUM: np.add, NCCL_AVG: np.add, NCCL_PROD: np.multiply, NCCL_MAX: np.fmax, NCCL_MIN: np.fmin}
-_NAMES = {SYSTEM_ERROR: "SYSTEM", INVALID_ARGUMENT: "INVALID_ARGUMENT", INVALID_USAGE: "INVALID_USAGE"}
-_NAMES[REMOTE_ERROR] = "REMOTE_ERROR"
+_NAMES = {
+    SYSTEM_ERROR: "SYSTEM_ERROR",
+    INVALID_ARGUMENT: "INVALID_ARGUMENT",
+    INVALID_USAGE: "INVALID_USAGE",
+    REMOTE_ERROR: "REMOTE_ERROR",
+}
 _FIRST_TAG = 1000  # of messages: one for each communicator
 _ids = itertools.count()
 
@@ -66,6 +71,14 @@ def get_unique_id() -> tuple[int, ...]:
     return tuple(byte - 256 if byte > 127 else byte for byte in number)
 
 
+@cache
+def _world():
+    """All ranks, with messages of their own; collective when first called."""
+    from mpi4py import MPI  # here: one rank needs none
+
+    return MPI.COMM_WORLD.Dup()
+
+
 class NcclCommunicator:
     """The ranks of a job, and a thread for what comes from them.
 
@@ -79,16 +92,15 @@ class NcclCommunicator:
         self._begun = itertools.count(1)
         self._queued: list[tuple[int, Any, int, float]] = []  # number, stream, its place there, time; not done yet
         self._mail: dict[tuple[int, int], Any] = {}  # by number of the collective, and rank
-        self._gone: dict[int, int] = {}  # rank: how many collectives it has made
+        self._gone: dict[int, int] = {}  # rank: the last collective that it has come to
+        self._made = 0
         self._sent: list = []
         self._receiving = threading.Lock()
         self._aborted = False
         self.error: int | None = None
         self._thread = threading.Thread(target=self._go_on, name="stand-in of NCCL", daemon=True)
         if ndev > 1:
-            from mpi4py import MPI  # here: one rank needs none
-
-            self._world = MPI.COMM_WORLD
+            self._world = _world()
             self._meet(commId)
             self._thread.start()
 
@@ -99,8 +111,9 @@ class NcclCommunicator:
         places = self._exchange(0, (self._size, commId, cuda.identity))
         if len({place[:2] for place in places}) > 1:
             raise NcclError(INVALID_ARGUMENT, "ranks of different communicators")
-        if len({gpu for _, _, gpu in places}) < self._size and not shared:
-            raise NcclError(INVALID_USAGE, f"Duplicate GPU detected: {places}")
+        gpus = [gpu for _, _, gpu in places]
+        if len(set(gpus)) < self._size and not shared:
+            raise NcclError(INVALID_USAGE, f"Duplicate GPU detected: {gpus}")
 
     # -- calls ------------------------------------------------------------------------------------------------------
 
@@ -124,7 +137,7 @@ class NcclCommunicator:
         self._aborted = True
         if self._thread is not threading.current_thread() and self._thread.is_alive():
             self._thread.join()
-        self._send(("gone", next(self._begun)))
+        self._send(("gone", self._made))
         until = time.monotonic() + 1
         while self._sent and time.monotonic() < until:
             self._receive()
@@ -181,12 +194,13 @@ class NcclCommunicator:
         """What each rank says at its collective of this number; None after `abort`."""
         if self._size > 1:
             self._send((number, mine))
+            self._made = number
         others = [rank for rank in range(self._size) if rank != self._rank]
         while any((number, rank) not in self._mail for rank in others) or self.error is not None:
             if self._aborted:
                 return None
             self._receive()
-            if self.error is None and any(self._gone.get(rank, number + 1) <= number for rank in others):
+            if self.error is None and any(self._gone.get(rank, number) < number for rank in others):
                 self.error = REMOTE_ERROR
             time.sleep(POLL)
         return [mine if rank == self._rank else self._mail.pop((number, rank)) for rank in range(self._size)]
