@@ -60,7 +60,7 @@ def _stage(shared, shared_var, m, v, at, row, column, count, depth):
 @kernel(
     *[floats, optional(floats), *[int32] * 6] * 2,
     floats, floats, *[int32] * 11,
-    threads=TILED, min_blocks=8,
+    threads=TILED, min_blocks=8, one_needed=True,
 )  # fmt: skip
 def _multiply(
     x, x_var, x_first, x_batch, x_head, x_row, x_column, x_share,
@@ -195,7 +195,7 @@ def _rotate(mu, var, table, direction, pairs, heads, steps, size, units):
 def multiply(
     x: Heads, y: Heads, out: Heads, batch: int, heads: int, rows: int, depth: int, columns: int, causal: int
 ) -> None:
-    """out (rows, columns) = x (rows, depth) y (depth, columns) for each head of each sample.
+    """out (rows, columns) = x (rows, depth) y (depth, columns) for each head of each sample; one factor may be certain.
 
     causal: ALL; CAUSAL_FACTOR if x has nothing above its diagonal; CAUSAL_RESULT if out needs nothing there.
     """

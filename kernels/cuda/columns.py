@@ -7,7 +7,7 @@ read in one piece. Every sum is a tree of fixed shape: the same input gives the 
 import numpy as np
 
 from pytagi_ddp.kernels.cuda.array import workspace
-from pytagi_ddp.kernels.cuda.compile import blocks, cuda, device, float32, floats, int32, kernel
+from pytagi_ddp.kernels.cuda.compile import blocks, cuda, device, float32, floats, int32, kernel, tree_sum
 from pytagi_ddp.kernels.cuda.geometry import block_size
 from pytagi_ddp.kernels.formulas.normalize import input_deltas, weight_summands
 from pytagi_ddp.kernels.tensors import Array, Delta, Tensor
@@ -32,24 +32,6 @@ def lane():
 
 
 @device
-def lanes_sum(value, scratch):
-    """Sum of `value` over the lanes of a feature, for all of them.
-
-    scratch: THREADS shared numbers, and not those of the sum before, which may still be read.
-    """
-    i = cuda.threadIdx.x
-    scratch[i] = value
-    cuda.syncthreads()
-    half = THREADS // 2
-    while half >= WIDTH:
-        if i < half:
-            scratch[i] += scratch[i + half]
-        cuda.syncthreads()
-        half //= 2
-    return scratch[i % WIDTH]
-
-
-@device
 def weight_sums(first, stop, c, features, mean, r, w_mu, mu, delta_mu, delta_var):
     """Sums (g, h) for weights and biases over this lane's rows of a normalisation; deltas become those of the input."""
     gw, hw, gb, hb = ZERO, ZERO, ZERO, ZERO
@@ -67,8 +49,13 @@ def weight_sums(first, stop, c, features, mean, r, w_mu, mu, delta_mu, delta_var
 
 @device
 def lanes_sums(gw, hw, gb, hb, scratch, second):
-    """`lanes_sum` of each, in two arrays by turns."""
-    return lanes_sum(gw, scratch), lanes_sum(hw, second), lanes_sum(gb, scratch), lanes_sum(hb, second)
+    """Sums over the lanes of a feature, for the first of them, in two shared arrays of THREADS by turns."""
+    return (
+        tree_sum(gw, scratch, THREADS, WIDTH),
+        tree_sum(hw, second, THREADS, WIDTH),
+        tree_sum(gb, scratch, THREADS, WIDTH),
+        tree_sum(hb, second, THREADS, WIDTH),
+    )
 
 
 @device
@@ -82,20 +69,18 @@ def merge_moments(n, mean, m2, other_n, other_mean, other_m2):
 
 @device
 def merge_threads(n, mean, m2, counts, means, squares, last):
-    """Moments of all threads that differ by multiples of `last`, for all of them; three shared arrays of THREADS."""
+    """Moments of all threads that differ by multiples of `last`, for the first; three shared arrays of THREADS."""
     i = cuda.threadIdx.x
     counts[i], means[i], squares[i] = n, mean, m2
-    cuda.syncthreads()
     half = THREADS // 2
     while half >= last:
+        cuda.syncthreads()
         if i < half:
             o = i + half
             n, mean, m2 = merge_moments(counts[i], means[i], squares[i], counts[o], means[o], squares[o])
             counts[i], means[i], squares[i] = n, mean, m2
-        cuda.syncthreads()
         half //= 2
-    o = i % last
-    return counts[o], means[o], squares[o]
+    return n, mean, m2
 
 
 @kernel(floats, floats, floats, floats, floats, int32, int32, int32, int32, threads=THREADS)
@@ -136,7 +121,7 @@ def add_partials(partial: Array, accumulate: bool, weights: Tensor, bias: Tensor
 @kernel(floats, floats, floats, int32, int32, int32, threads=THREADS)
 def _partial_sums(first, second, partial, rows, parts, features):
     scratch = cuda.shared.array(THREADS, float32)
-    second = cuda.shared.array(THREADS, float32)
+    other = cuda.shared.array(THREADS, float32)
     c = column()
     a, b = ZERO, ZERO
     if c < features:
@@ -144,8 +129,8 @@ def _partial_sums(first, second, partial, rows, parts, features):
         for row in range(begin + lane(), min(rows, begin + ROWS), LANES):
             a += first[row * features + c]
             b += second[row * features + c]
-    a = lanes_sum(a, scratch)
-    b = lanes_sum(b, second)
+    a = tree_sum(a, scratch, THREADS, WIDTH)
+    b = tree_sum(b, other, THREADS, WIDTH)
     if c < features and lane() == 0:
         i = cuda.blockIdx.x * features + c
         partial[i], partial[parts * features + i] = a, b

@@ -13,7 +13,7 @@ from pytagi_ddp.kernels.cuda.columns import (
     merge_threads,
     weight_sums,
 )
-from pytagi_ddp.kernels.cuda.compile import block_sum, blocks, cuda, float32, floats, int32, kernel
+from pytagi_ddp.kernels.cuda.compile import blocks, cuda, float32, floats, int32, kernel, tree_sum
 from pytagi_ddp.kernels.formulas.normalize import (
     normalized_moments,
     reciprocal_deviation,
@@ -50,7 +50,7 @@ def _mean_squares(mu, var, mean, r, eps, units):
     total = ZERO
     for i in range(start + cuda.threadIdx.x, start + units, THREADS):
         total += mu[i] * mu[i] + var[i]
-    total = block_sum(total, scratch, THREADS)
+    total = tree_sum(total, scratch, THREADS, 1)
     if cuda.threadIdx.x == 0:
         mean[cuda.blockIdx.x] = ZERO
         r[cuda.blockIdx.x] = reciprocal_deviation(total, float32(units), eps)

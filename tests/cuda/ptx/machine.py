@@ -122,7 +122,8 @@ def memory_at(address: int, size: int | None = None) -> Piece:
     Raises:
         ValueError: not all of it lies in one allocation.
     """
-    memory = _alive[_places[max(0, bisect.bisect_right(_places, address) - 1)]]
+    places = _places[:]  # another thread may free memory meanwhile
+    memory = _alive[places[max(0, bisect.bisect_right(places, address) - 1)]]
     offset = address - memory.address
     piece = Piece(memory, offset, memory.size - offset if size is None else size)
     if not 0 <= offset <= offset + piece.size <= memory.size:
