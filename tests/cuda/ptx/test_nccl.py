@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import cuda, manual_seed
+from pytagi_ddp.distributed.buckets import Buckets
 from pytagi_ddp.distributed.communicator import create_communicator
 from pytagi_ddp.distributed.engine import nccl as engine
 from pytagi_ddp.distributed.engine.errors import LaunchError
@@ -217,10 +218,19 @@ def a_copy_too_early(nccl, array, rank):
 
 def nothing_waits(nccl, array, rank):
     with patch.object(nccl._stream, "join", lambda done: None):
-        ddp = DDPSequential(dense(MixtureReLU()), DDPConfig(backend="nccl"), communicator=nccl)
-        backpropagate(ddp, *batch(ddp.model, 2, 0))
-        ddp.step()
-        ddp.state_dict()
+        step_of(nccl, 1)
+
+
+def buckets_too_early(nccl, array, rank):
+    with patch.object(Buckets, "_after", lambda buckets, leaf, direction: buckets._started or buckets._start()):
+        step_of(nccl, 2)
+
+
+def step_of(nccl, buckets):
+    ddp = DDPSequential(dense(MixtureReLU()), DDPConfig(backend="nccl", buckets=buckets), communicator=nccl)
+    backpropagate(ddp, *batch(ddp.model, 2, 0))
+    ddp.step()
+    ddp.state_dict()
 
 
 def nothing_is_waited_for(nccl, array, rank):
@@ -262,7 +272,8 @@ MISTAKES = {
     "another order": another_order,
     "a copy that waits for no collective": a_copy_too_early,
     "kernels that wait for no collective": nothing_waits,
-    "a collective that waits for no kernel": nothing_is_waited_for,
+    "a bucket that leaves before its deltas are there": buckets_too_early,
+    "a collective that waits for no copy": nothing_is_waited_for,
     "memory that nobody has written": unwritten,
     "buffers that overlap in part": lambda nccl, array, rank: call(nccl, array.data.ptr, array.data.ptr + 4, 7),
     "more than there is": lambda nccl, array, rank: call(nccl, array.data.ptr, array.data.ptr, 9),
@@ -276,7 +287,8 @@ SAID = {
     "another order": "collective 2 differs",
     "a copy that waits for no collective": "with no event between",
     "kernels that wait for no collective": "with no event between",
-    "a collective that waits for no kernel": "with no event between",
+    "a bucket that leaves before its deltas are there": "with no event between",
+    "a collective that waits for no copy": "with no event between",
     "memory that nobody has written": "memory that nobody has written",
     "buffers that overlap in part": "buffers overlap in part",
 }

@@ -6,6 +6,7 @@ after a while. What NCCL would hang on or compute wrongly is a problem of the ma
 number are different, partly overlapping buffers, memory that nobody has written, work of another stream in between.
 """
 
+import atexit
 import itertools
 import os
 import pickle
@@ -103,6 +104,7 @@ class NcclCommunicator:
             self._world = _world()
             self._meet(commId)
             self._thread.start()
+            atexit.register(self.abort)  # the thread shall not be in MPI when that ends
 
     def _meet(self, commId: tuple[int, ...]) -> None:
         from cupy import cuda  # here, as it imports this module
@@ -135,6 +137,7 @@ class NcclCommunicator:
         if self._aborted or self._size == 1:
             return
         self._aborted = True
+        atexit.unregister(self.abort)
         if self._thread is not threading.current_thread() and self._thread.is_alive():
             self._thread.join()
         self._send(("gone", self._made))
