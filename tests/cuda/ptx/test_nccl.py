@@ -37,7 +37,7 @@ pytestmark = [
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
     pytest.mark.skipif(compile_report.missing() is not None, reason=str(compile_report.missing())),
 ]
-on_gpus = partial(on_ranks, several=ranks.several)
+on_gpus = partial(on_ranks, threads=False, several=ranks.several)
 
 WAYS = {  # network, options of DDPSequential, steps, options of DDPConfig; whether it is one process with all samples
     "sum": (lambda: dense(MixtureReLU()), {"average": False}, 4, {}, True),
