@@ -380,9 +380,9 @@ def test_errors_that_come_later(results, how):
 def one_makes_no_step():
     """Rank 1 stays behind while rank 0 waits for its own GPU, where no signal comes."""
     from pytagi_ddp.distributed.engine.launcher import detect_launcher
-    from tests.cuda.ptx.plugin import use_stand_in
+    from tests.cuda.ptx.stand_in import stand_in
 
-    use_stand_in(detect_launcher().rank)
+    stand_in(detect_launcher().rank)
     ddp = DDPSequential(dense(MixtureReLU()), DDPConfig(backend="nccl", timeout=60))
     backpropagate(ddp, *batch(ddp.model, 2, 0))
     ddp.barrier()
