@@ -34,6 +34,7 @@ from tests.mpi.shared import on_ranks
 pytestmark = [
     pytest.mark.ptx,
     pytest.mark.slow,
+    pytest.mark.timeout(900),  # where no kernel is compiled yet
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
     pytest.mark.skipif(compile_report.missing() is not None, reason=str(compile_report.missing())),
 ]
