@@ -8,6 +8,7 @@ import numpy as np
 from numba import prange
 
 from pytagi_ddp.kernels.cpu.compile import loop
+from pytagi_ddp.kernels.formulas.bounds import displaces
 from pytagi_ddp.kernels.tensors import Array, Delta, State
 
 ZERO, ONE = np.float32(0), np.float32(1)
@@ -65,7 +66,7 @@ def _max_forward(mu, var, out_mu, out_var, winner, kernel_size, stride, pad):
                 for r in range(top, min(y * stride - pad + kernel_size, height)):
                     for q in range(left, min(x * stride - pad + kernel_size, width)):
                         for c in range(channels):
-                            if mu[b, r, q, c] > out_mu[b, y, x, c]:
+                            if displaces(mu[b, r, q, c], out_mu[b, y, x, c]):
                                 winner[b, y, x, c] = r * width + q
                                 out_mu[b, y, x, c] = mu[b, r, q, c]
                                 out_var[b, y, x, c] = var[b, r, q, c]
@@ -98,7 +99,10 @@ def average_backward(delta: Delta, in_delta: Delta, kernel_size: int, stride: in
 
 
 def max_forward(x: State, out: State, winner: Array, kernel_size: int, stride: int, pad: int) -> None:
-    """Passes on the unit with the largest mean (the first, row by row); winner: its pixel, row * width + column."""
+    """Passes on the unit with the largest mean (the first, row by row); winner: its pixel, row * width + column.
+
+    A mean that is NaN counts as the largest, of several the last.
+    """
     _max_forward(x.mu, x.var, out.mu, out.var, winner, kernel_size, stride, pad)
 
 

@@ -60,7 +60,7 @@ def _stage(shared, shared_var, m, v, at, row, column, count, depth):
 @kernel(
     *[floats, optional(floats), *[int32] * 6] * 2,
     floats, floats, *[int32] * 11,
-    threads=TILED, min_blocks=8,
+    threads=TILED, min_blocks=8, one_needed=True,
 )  # fmt: skip
 def _multiply(
     x, x_var, x_first, x_batch, x_head, x_row, x_column, x_share,
@@ -136,6 +136,7 @@ def _multiply(
 @kernel(floats, floats, floats, floats, float32, int32, int32, threads=THREADS)
 def _remax(mu, var, d, c, scale, steps, causal):
     scratch = cuda.shared.array(THREADS, float32)
+    second = cuda.shared.array(THREADS, float32)
     start, thread = cuda.blockIdx.x * steps, cuda.threadIdx.x
     n = cuda.blockIdx.x % steps + 1 if causal else steps
     total, total_var, norm = ZERO, ZERO, ZERO
@@ -144,7 +145,7 @@ def _remax(mu, var, d, c, scale, steps, causal):
         total += mu[i]
         total_var += var[i]
     total = block_sum(total, scratch, THREADS)
-    total_var = block_sum(total_var, scratch, THREADS)
+    total_var = block_sum(total_var, second, THREADS)
     for i in range(start + thread, start + n, THREADS):
         d[i] = remax_mean(mu[i], var[i], total, total_var)
         norm += d[i]
@@ -162,6 +163,7 @@ def _remax(mu, var, d, c, scale, steps, causal):
 @kernel(floats, floats, floats, floats, floats, float32, int32, int32, threads=THREADS)
 def _remax_backward(delta_mu, delta_var, mu, d, c, scale, steps, causal):
     scratch = cuda.shared.array(THREADS, float32)
+    second = cuda.shared.array(THREADS, float32)
     start, thread = cuda.blockIdx.x * steps, cuda.threadIdx.x
     n = cuda.blockIdx.x % steps + 1 if causal else steps
     sum_mu, sum_var = ZERO, ZERO
@@ -169,7 +171,7 @@ def _remax_backward(delta_mu, delta_var, mu, d, c, scale, steps, causal):
         sum_mu += mu[i] * delta_mu[i]
         sum_var += mu[i] * mu[i] * delta_var[i]
     sum_mu = block_sum(sum_mu, scratch, THREADS)
-    sum_var = block_sum(sum_var, scratch, THREADS)
+    sum_var = block_sum(sum_var, second, THREADS)
     for i in range(start + thread, start + steps, THREADS):
         dm, ds = ZERO, ZERO
         if i < start + n:
@@ -193,7 +195,7 @@ def _rotate(mu, var, table, direction, pairs, heads, steps, size, units):
 def multiply(
     x: Heads, y: Heads, out: Heads, batch: int, heads: int, rows: int, depth: int, columns: int, causal: int
 ) -> None:
-    """out (rows, columns) = x (rows, depth) y (depth, columns) for each head of each sample.
+    """out (rows, columns) = x (rows, depth) y (depth, columns) for each head of each sample; one factor may be certain.
 
     causal: ALL; CAUSAL_FACTOR if x has nothing above its diagonal; CAUSAL_RESULT if out needs nothing there.
     """

@@ -219,6 +219,7 @@ def _backward(
 ):  # fmt: skip
     scratch = cuda.shared.array(THREADS, float32)
     place = cuda.shared.array(1, int32)
+    second = cuda.shared.array(THREADS, float32)
     c = column()
     k = cuda.blockIdx.x
     gw, hw, gb, hb = ZERO, ZERO, ZERO, ZERO
@@ -238,13 +239,13 @@ def _backward(
             if sloped:
                 j = jcb[i]
             into_mu[i], into_var[i] = dm * j, ds * (j * j)
-    gw, hw, gb, hb = lanes_sums(gw, hw, gb, hb, scratch)
+    gw, hw, gb, hb = lanes_sums(gw, hw, gb, hb, scratch, second)
     if c < features and lane() == 0:
         i = k * features + c
         plane = parts * features
         partial[i], partial[plane + i], partial[2 * plane + i], partial[3 * plane + i] = gw, hw, gb, hb
     if is_last_block(tickets, cuda.blockIdx.y, parts, place):
-        sum_partials(partial, g_w, h_w, g_b, h_b, c, parts, features, biased, accumulate, scratch)
+        sum_partials(partial, g_w, h_w, g_b, h_b, c, parts, features, biased, accumulate, scratch, second)
 
 
 def _grid(shape: tuple[int, int]) -> tuple[int, int]:

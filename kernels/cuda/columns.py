@@ -8,7 +8,7 @@ Every sum is a tree of fixed shape: the same input gives the same bits.
 import numpy as np
 
 from pytagi_ddp.kernels.cuda.array import workspace
-from pytagi_ddp.kernels.cuda.compile import blocks, cuda, device, float32, floats, int32, kernel
+from pytagi_ddp.kernels.cuda.compile import blocks, cuda, device, float32, floats, int32, kernel, tree_sum
 from pytagi_ddp.kernels.cuda.geometry import block_size
 from pytagi_ddp.kernels.cuda.intrinsics import arrive
 from pytagi_ddp.kernels.formulas.normalize import input_deltas, weight_summands
@@ -31,23 +31,6 @@ def column():
 def lane():
     """Which of the LANES rows this thread takes."""
     return cuda.threadIdx.x // WIDTH
-
-
-@device
-def lanes_sum(value, scratch):
-    """Sum of `value` over the lanes of a feature, for all of them; scratch: THREADS shared numbers."""
-    i = cuda.threadIdx.x
-    scratch[i] = value
-    cuda.syncthreads()
-    half = THREADS // 2
-    while half >= WIDTH:
-        if i < half:
-            scratch[i] += scratch[i + half]
-        cuda.syncthreads()
-        half //= 2
-    total = scratch[i % WIDTH]
-    cuda.syncthreads()
-    return total
 
 
 @device
@@ -80,9 +63,14 @@ def weight_sums(first, stop, c, features, mean, r, w_mu, mu, delta_mu, delta_var
 
 
 @device
-def lanes_sums(gw, hw, gb, hb, scratch):
-    """`lanes_sum` of each."""
-    return lanes_sum(gw, scratch), lanes_sum(hw, scratch), lanes_sum(gb, scratch), lanes_sum(hb, scratch)
+def lanes_sums(gw, hw, gb, hb, scratch, second):
+    """Sums over the lanes of a feature, for the first of them, in two shared arrays of THREADS by turns."""
+    return (
+        tree_sum(gw, scratch, THREADS, WIDTH),
+        tree_sum(hw, second, THREADS, WIDTH),
+        tree_sum(gb, scratch, THREADS, WIDTH),
+        tree_sum(hb, second, THREADS, WIDTH),
+    )
 
 
 @device
@@ -96,26 +84,22 @@ def merge_moments(n, mean, m2, other_n, other_mean, other_m2):
 
 @device
 def merge_threads(n, mean, m2, counts, means, squares, last):
-    """Moments of all threads that differ by multiples of `last`, for all of them; three shared arrays of THREADS."""
+    """Moments of all threads that differ by multiples of `last`, for the first; three shared arrays of THREADS."""
     i = cuda.threadIdx.x
     counts[i], means[i], squares[i] = n, mean, m2
-    cuda.syncthreads()
     half = THREADS // 2
     while half >= last:
+        cuda.syncthreads()
         if i < half:
             o = i + half
             n, mean, m2 = merge_moments(counts[i], means[i], squares[i], counts[o], means[o], squares[o])
             counts[i], means[i], squares[i] = n, mean, m2
-        cuda.syncthreads()
         half //= 2
-    o = i % last
-    n, mean, m2 = counts[o], means[o], squares[o]
-    cuda.syncthreads()
     return n, mean, m2
 
 
 @device
-def sum_partials(partial, g_w, h_w, g_b, h_b, c, parts, features, biased, accumulate, scratch):
+def sum_partials(partial, g_w, h_w, g_b, h_b, c, parts, features, biased, accumulate, scratch, second):
     """Sums of partial (4, parts, features) over its parts, for the features of this block of threads."""
     plane = parts * features
     gw, hw, gb, hb = ZERO, ZERO, ZERO, ZERO
@@ -127,7 +111,7 @@ def sum_partials(partial, g_w, h_w, g_b, h_b, c, parts, features, biased, accumu
             if biased:
                 gb += partial[2 * plane + i]
                 hb += partial[3 * plane + i]
-    gw, hw, gb, hb = lanes_sums(gw, hw, gb, hb, scratch)
+    gw, hw, gb, hb = lanes_sums(gw, hw, gb, hb, scratch, second)
     if c < features and lane() == 0:
         g_w[c] = g_w[c] + gw if accumulate else gw
         h_w[c] = h_w[c] + hw if accumulate else hw
@@ -139,7 +123,8 @@ def sum_partials(partial, g_w, h_w, g_b, h_b, c, parts, features, biased, accumu
 @kernel(floats, floats, floats, floats, floats, int32, int32, int32, int32, threads=THREADS)
 def _add_partials(partial, g_w, h_w, g_b, h_b, parts, features, biased, accumulate):
     scratch = cuda.shared.array(THREADS, float32)
-    sum_partials(partial, g_w, h_w, g_b, h_b, column(), parts, features, biased, accumulate, scratch)
+    second = cuda.shared.array(THREADS, float32)
+    sum_partials(partial, g_w, h_w, g_b, h_b, column(), parts, features, biased, accumulate, scratch, second)
 
 
 def add_partials(partial: Array, accumulate: bool, weights: Tensor, bias: Tensor) -> None:
@@ -156,6 +141,7 @@ def add_partials(partial: Array, accumulate: bool, weights: Tensor, bias: Tensor
 @kernel(floats, floats, floats, int32, int32, int32, threads=THREADS)
 def _partial_sums(first, second, partial, rows, parts, features):
     scratch = cuda.shared.array(THREADS, float32)
+    other = cuda.shared.array(THREADS, float32)
     c = column()
     a, b = ZERO, ZERO
     if c < features:
@@ -163,8 +149,8 @@ def _partial_sums(first, second, partial, rows, parts, features):
         for row in range(begin + lane(), min(rows, begin + ROWS), LANES):
             a += first[row * features + c]
             b += second[row * features + c]
-    a = lanes_sum(a, scratch)
-    b = lanes_sum(b, scratch)
+    a = tree_sum(a, scratch, THREADS, WIDTH)
+    b = tree_sum(b, other, THREADS, WIDTH)
     if c < features and lane() == 0:
         i = cuda.blockIdx.x * features + c
         partial[i], partial[parts * features + i] = a, b

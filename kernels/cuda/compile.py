@@ -17,7 +17,8 @@ A kernel is a function over flat memory; parameter types are declared once, so n
   compiling. Arguments are checked for dtype and contiguity, not for size. The first one is always an array.
 * Arithmetic of int32 and int64 is int64; mixing uint32 with a signed number is float64: use one kind per kernel.
   Constants of formulas are `np.float32`. No float64 may appear in the code (the compile lane fails on it).
-* Shared memory: `s = cuda.shared.array(SIZE, float32, ALIGN)`; sums over a block: `block_sum(value, s, threads)`.
+* Shared memory: `s = cuda.shared.array(SIZE, float32, ALIGN)`; sums over a block: `block_sum(value, s, threads)`
+  or, for the first thread only, `tree_sum(value, s, threads, 1)`; sum after sum needs two such arrays by turns.
 * Instructions without a name in numba are in `intrinsics.py`. Functions that kernels call are formulas or `@device`.
 * Every kernel enters `REGISTRY`; the compile lane builds all of them for all architectures.
 
@@ -71,6 +72,7 @@ __all__ = [
     "kernel",
     "optional",
     "thread_index",
+    "tree_sum",
     "types",
     "uint32",
 ]
@@ -117,23 +119,31 @@ def thread_index():
 
 
 @device
-def block_sum(value, scratch, threads):
-    """Sum of `value` over a one-dimensional block, given to all its threads; the order of the additions is fixed.
+def tree_sum(value, scratch, threads, last):
+    """Sum of `value` over the threads of a block that differ by multiples of `last`, for the first `last` of them.
 
-    scratch: shared memory, one number per thread; threads: of the block, a power of two. Every thread must call it.
+    The order of the additions is fixed. Every thread must call it.
+
+    scratch: shared memory, one number per thread, and not that of the sum before, which may still be read; threads: of
+        the one-dimensional block; it and `last` are powers of two.
     """
     i = cuda.threadIdx.x
     scratch[i] = value
-    cuda.syncthreads()
     half = threads // 2
-    while half > 0:
+    while half >= last:
+        cuda.syncthreads()
         if i < half:
             scratch[i] += scratch[i + half]
-        cuda.syncthreads()
         half //= 2
-    total = scratch[0]
+    return scratch[i]
+
+
+@device
+def block_sum(value, scratch, threads):
+    """`tree_sum` of a whole block, for all its threads."""
+    tree_sum(value, scratch, threads, 1)
     cuda.syncthreads()
-    return total
+    return scratch[0]
 
 
 def blocks(n: int, threads: int) -> int:
@@ -166,6 +176,7 @@ class Kernel:
         threads: int,
         min_blocks: int,
         min_capability: tuple[int, int],
+        one_needed: bool,
     ):
         self.name, self.threads, self.min_blocks, self.min_capability = name, threads, min_blocks, min_capability
         self._function = with_pauses(function) if SIMULATOR else function
@@ -173,10 +184,12 @@ class Kernel:
         self._optional = tuple(i for i, p in enumerate(parameters) if isinstance(p, optional))
         self._convert = [self._converter(i) for i in range(len(parameters))]
         self._loaded: dict = {}
+        self._one_needed = one_needed
 
     def variants(self) -> list[tuple[bool, ...]]:
         """Every choice of optional arguments that are there (True) or None (False)."""
-        return list(product((True, False), repeat=len(self._optional)))
+        choices = product((True, False), repeat=len(self._optional))
+        return [choice for choice in choices if any(choice) or not self._one_needed]
 
     def compile(self, capability: tuple[int, int], variant: tuple[bool, ...]) -> Compiled:
         """Code for a compute capability, on any machine, with or without a GPU.
@@ -202,7 +215,8 @@ class Kernel:
         """Queues the kernel on the current stream of the device that holds the first argument.
 
         Raises:
-            ValueError: an array has another dtype than declared or is not C-contiguous, or arguments are missing.
+            ValueError: an array has another dtype than declared or is not C-contiguous, or arguments are missing, or no
+                optional one is there where one is needed.
         """
         grid = grid if isinstance(grid, tuple) else (grid,)
         converted = [None if a is None else convert(a) for convert, a in zip(self._convert, arguments, strict=True)]
@@ -238,6 +252,8 @@ class Kernel:
         if capability < self.min_capability:
             needed, found = (".".join(map(str, c)) for c in (self.min_capability, capability))
             raise RuntimeError(f"{self.name} needs compute capability {needed}, GPU {device} has {found}")
+        if variant not in self.variants():
+            raise ValueError(f"{self.name}: one of the arguments {self._optional} is needed, all are None")
         letters = "".join("ap"[present] for present in variant)  # absent, present
         folder = _cubin_folder()
         path = folder and folder / "{}-{}-sm{}{}.cubin".format(self.name, letters, *capability)
@@ -258,10 +274,12 @@ def kernel(
     min_blocks: int = 1,
     min_capability: tuple[int, int] = (7, 5),
     name: str | None = None,
+    one_needed: bool = False,
 ) -> Callable[[Callable], Kernel]:
     """Makes a function a kernel of blocks of `threads` threads, of which `min_blocks` must fit one multiprocessor.
 
     name: for kernels made in a loop over settings, which would otherwise share one; an identifier of PTX.
+    one_needed: of optional parameters, never are all None; there is no code for that.
 
     Raises:
         ValueError: the name is taken, or is no identifier of PTX.
@@ -273,7 +291,7 @@ def kernel(
             raise ValueError(f"kernel {title!r}: a name is of letters, digits and _, and begins with no digit")
         if title in REGISTRY:
             raise ValueError(f"two kernels are called {title}")
-        made = Kernel(function, parameters, title, threads, min_blocks, min_capability)
+        made = Kernel(function, parameters, title, threads, min_blocks, min_capability, one_needed)
         REGISTRY[title] = made
         return made
 

@@ -13,7 +13,7 @@ from pytagi_ddp.kernels.cuda.columns import (
     merge_threads,
     weight_sums,
 )
-from pytagi_ddp.kernels.cuda.compile import block_sum, blocks, cuda, float32, floats, int32, kernel
+from pytagi_ddp.kernels.cuda.compile import blocks, cuda, float32, floats, int32, kernel, tree_sum
 from pytagi_ddp.kernels.formulas.normalize import (
     normalized_moments,
     reciprocal_deviation,
@@ -50,7 +50,7 @@ def _mean_squares(mu, var, mean, r, eps, units):
     total = ZERO
     for i in range(start + cuda.threadIdx.x, start + units, THREADS):
         total += mu[i] * mu[i] + var[i]
-    total = block_sum(total, scratch, THREADS)
+    total = tree_sum(total, scratch, THREADS, 1)
     if cuda.threadIdx.x == 0:
         mean[cuda.blockIdx.x] = ZERO
         r[cuda.blockIdx.x] = reciprocal_deviation(total, float32(units), eps)
@@ -72,13 +72,14 @@ def _forward(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var, positi
 @kernel(*[floats] * 7, int32, int32, int32, threads=THREADS)
 def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial, batch, positions, features):
     scratch = cuda.shared.array(THREADS, float32)
+    second = cuda.shared.array(THREADS, float32)
     c = column()
     b = cuda.blockIdx.x
     gw, hw, gb, hb = ZERO, ZERO, ZERO, ZERO
     if c < features:
         first, stop = b * positions, (b + 1) * positions
         gw, hw, gb, hb = weight_sums(first, stop, c, features, mean[b], r[b], w_mu[c], mu, delta_mu, delta_var)
-    gw, hw, gb, hb = lanes_sums(gw, hw, gb, hb, scratch)
+    gw, hw, gb, hb = lanes_sums(gw, hw, gb, hb, scratch, second)
     if c < features and lane() == 0:
         i = b * features + c
         plane = batch * features

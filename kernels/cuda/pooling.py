@@ -9,6 +9,7 @@ import numpy as np
 from pytagi_ddp.kernels.cuda.compile import blocks, device, float32, floats, int32, ints, kernel, thread_index
 from pytagi_ddp.kernels.cuda.geometry import block_size
 from pytagi_ddp.kernels.cuda.intrinsics import divide
+from pytagi_ddp.kernels.formulas.bounds import displaces
 from pytagi_ddp.kernels.tensors import Array, Delta, State
 
 THREADS = block_size(256)
@@ -80,7 +81,7 @@ def _max_forward(mu, var, out_mu, out_var, winner, n, height, width, channels, r
         for r in range(top, min(y * stride - pad + kernel_size, height)):
             for q in range(left, min(x * stride - pad + kernel_size, width)):
                 m = mu[((b * height + r) * width + q) * channels + c]
-                if m > best:
+                if displaces(m, best):
                     best = m
                     place = r * width + q
         winner[i] = place
@@ -125,7 +126,10 @@ def average_backward(delta: Delta, in_delta: Delta, kernel_size: int, stride: in
 
 
 def max_forward(x: State, out: State, winner: Array, kernel_size: int, stride: int, pad: int) -> None:
-    """Passes on the unit with the largest mean (the first, row by row); winner: its pixel, row * width + column."""
+    """Passes on the unit with the largest mean (the first, row by row); winner: its pixel, row * width + column.
+
+    A mean that is NaN counts as the largest, of several the last.
+    """
     n, sizes = out.mu.size, _sizes(x.mu, out.mu)
     arrays = x.mu, x.var, out.mu, out.var, winner
     _max_forward.launch(blocks(n, THREADS), *arrays, n, *sizes, kernel_size, stride, pad)

@@ -39,17 +39,16 @@ def _first_largest(mu, start, classes, values, places):
                 places[i] = p
         cuda.syncthreads()
         half //= 2
-    value, place = values[0], places[0]
-    cuda.syncthreads()
-    return value, place
+    return values[0], places[0]
 
 
 @kernel(floats, floats, floats, floats, floats, int32, threads=THREADS)
 def _softmax(mu, var, out_mu, out_var, out_jcb, classes):
+    values = cuda.shared.array(THREADS, float32)
     scratch = cuda.shared.array(THREADS, float32)
     places = cuda.shared.array(THREADS, int32)
     start = cuda.blockIdx.x * classes
-    m_top, top = _first_largest(mu, start, classes, scratch, places)
+    m_top, top = _first_largest(mu, start, classes, values, places)
     s_top = var[start + top]
     total = ZERO
     for k in range(cuda.threadIdx.x, classes, THREADS):
@@ -65,6 +64,7 @@ def _softmax(mu, var, out_mu, out_var, out_jcb, classes):
 @kernel(floats, floats, floats, floats, floats, int32, threads=THREADS)
 def _remax(mu, var, out_mu, out_var, out_jcb, classes):
     scratch = cuda.shared.array(THREADS, float32)
+    second = cuda.shared.array(THREADS, float32)
     start = cuda.blockIdx.x * classes
     total, total_var = ZERO, ZERO
     for k in range(cuda.threadIdx.x, classes, THREADS):
@@ -72,7 +72,7 @@ def _remax(mu, var, out_mu, out_var, out_jcb, classes):
         total += m
         total_var += s
     total = block_sum(total, scratch, THREADS)
-    total_var = block_sum(total_var, scratch, THREADS)
+    total_var = block_sum(total_var, second, THREADS)
     norm = ZERO
     for k in range(cuda.threadIdx.x, classes, THREADS):
         m, s, _c = mixture_relu_moments(mu[start + k], var[start + k])
@@ -89,17 +89,18 @@ def _remax(mu, var, out_mu, out_var, out_jcb, classes):
 
 @kernel(floats, floats, floats, floats, floats, int32, threads=THREADS)
 def _closed_form_softmax(mu, var, out_mu, out_var, out_jcb, classes):
+    values = cuda.shared.array(THREADS, float32)
     scratch = cuda.shared.array(THREADS, float32)
     places = cuda.shared.array(THREADS, int32)
     start = cuda.blockIdx.x * classes
-    m_top, _top = _first_largest(mu, start, classes, scratch, places)
+    m_top, _top = _first_largest(mu, start, classes, values, places)
     total, total_var = ZERO, ZERO
     for k in range(cuda.threadIdx.x, classes, THREADS):
         e, v, _j = exp_moments(mu[start + k] - m_top, var[start + k])
         total += e
         total_var += v
     total = block_sum(total, scratch, THREADS)
-    total_var = block_sum(total_var, scratch, THREADS)
+    total_var = block_sum(total_var, values, THREADS)
     log_total, log_total_var = log_moments(total, total_var)
     for k in range(cuda.threadIdx.x, classes, THREADS):
         i = start + k

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from pytagi_ddp.kernels.cuda.compile import block_sum, cuda, float32, floats, int32, ints, kernel
+from pytagi_ddp.kernels.cuda.compile import cuda, float32, floats, int32, ints, kernel, tree_sum
 from pytagi_ddp.kernels.cuda.geometry import block_size
 from pytagi_ddp.kernels.formulas import update
 from pytagi_ddp.kernels.tensors import Array, Tensor
@@ -17,6 +17,7 @@ ZERO, ONE = np.float32(0), np.float32(1)
 @kernel(floats, floats, floats, floats, floats, ints, ints, ints, ints, ints, threads=THREADS)
 def _step(mu, var, g, h, factors, starts, stops, steps, negative, non_finite):
     scratch = cuda.shared.array(THREADS, float32)
+    second = cuda.shared.array(THREADS, float32)
     k = cuda.blockIdx.x
     scale = factors[0]
     cap = factors[2] * cap_factor(int32(factors[1]) * steps[k])
@@ -32,8 +33,8 @@ def _step(mu, var, g, h, factors, starts, stops, steps, negative, non_finite):
                     below += ONE
             else:
                 bad += ONE
-    below = block_sum(below, scratch, THREADS)  # whole numbers up to 16384: exact
-    bad = block_sum(bad, scratch, THREADS)
+    below = tree_sum(below, scratch, THREADS, 1)  # whole numbers up to 16384: exact
+    bad = tree_sum(bad, second, THREADS, 1)
     if cuda.threadIdx.x == 0:
         negative[k] = int32(below)
         non_finite[k] = int32(bad)

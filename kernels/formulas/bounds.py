@@ -18,3 +18,9 @@ def at_least(x, bound):
 def at_most(x, bound):
     """min(x, bound), or NaN if x is."""
     return bound if bound < x else x
+
+
+@formula
+def displaces(x, best):
+    """Whether x follows `best` as the largest so far: it is larger, or NaN, which no number displaces."""
+    return x > best or x != x

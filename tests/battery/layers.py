@@ -126,6 +126,7 @@ EXAMPLES: dict[type, dict[str, Layers]] = {
             nn.LSTM(2, 3, seq_len=3, cell_path=False),
             nn.Tanh(),
             nn.Linear(3, 4),
+            nn.Tanh(),
             nn.LSTM(4, 2, seq_len=3),
         ],
         "not recurrent": lambda: [nn.LSTM(2, 3, seq_len=3, recurrent=False), nn.ReLU(), nn.Linear(9, 2)],

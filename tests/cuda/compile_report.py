@@ -20,7 +20,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.cuda.kept import keep_ptx
+from tests.cuda.kept import keep_ptx, letters
 
 CAPABILITIES = [(7, 5), (8, 0), (9, 0), (10, 0)]
 
@@ -107,9 +107,8 @@ def compile_kernel(name: str) -> list[Row]:
         for capability in CAPABILITIES:
             if capability >= kernel.min_capability:
                 compiled = kernel.compile(capability, variant)
-                letters = "".join("ap"[present] for present in variant)
                 found = instructions(compiled.cubin) if is_product(name) else None
-                rows.append(Row(name, letters, capability, kernel.threads, *resources(compiled), found))
+                rows.append(Row(name, letters(variant), capability, kernel.threads, *resources(compiled), found))
     return rows
 
 

@@ -4,6 +4,8 @@ import hashlib
 import os
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -24,6 +26,11 @@ def folder(name: str) -> Path:
     return made
 
 
+def letters(variant: tuple[bool, ...]) -> str:
+    """Which optional arguments of a kernel are absent and present."""
+    return "".join("ap"[present] for present in variant)
+
+
 def fresh(path: Path) -> bool:
     """Whether a file is there; it counts as used."""
     try:
@@ -31,6 +38,21 @@ def fresh(path: Path) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+@contextmanager
+def only_here(path: Path) -> Iterator[None]:
+    """No other process is about to make this file: neither kernels nor programs are compiled twice at once."""
+    try:
+        import fcntl  # here, as Windows has none
+    except ImportError:
+        yield
+        return
+    with path.with_name(f"{path.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    with suppress(FileNotFoundError):
+        os.unlink(lock.name)
 
 
 def keep(path: Path, content: str) -> None:
@@ -50,10 +72,11 @@ def keep_ptx() -> None:
     place, compiled = folder("ptx"), Kernel._ptx
 
     def ptx(kernel, variant: tuple[bool, ...]) -> str:
-        letters = "".join("ap"[present] for present in variant)
-        path = place / f"{kernel.name}-{letters}-{digest.hexdigest()[:16]}.ptx"
+        path = place / f"{kernel.name}-{letters(variant)}-{digest.hexdigest()[:16]}.ptx"
         if not fresh(path):
-            keep(path, compiled(kernel, variant))
+            with only_here(path):
+                if not fresh(path):
+                    keep(path, compiled(kernel, variant))
         return path.read_text()
 
     Kernel._ptx = ptx

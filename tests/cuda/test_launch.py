@@ -40,10 +40,10 @@ def driver(monkeypatch, tmp_path):
     return driver
 
 
-def make():
+def make(**options):
     from pytagi_ddp.kernels.cuda.compile import floats, int32, kernel, optional, thread_index
 
-    @kernel(floats, optional(floats), floats, int32, threads=64, name="launch_test")
+    @kernel(floats, optional(floats), floats, int32, threads=64, name="launch_test", **options)
     def add(x, y, out, n):
         i = thread_index()
         if i < n:
@@ -59,6 +59,14 @@ def test_each_variant_is_loaded_once_and_kept(driver, tmp_path):
     assert [(device, name) for device, name, _ in driver.loads] == [(1, "launch_test")] * 2
     assert driver.loads[0][2][:4] == b"\x7fELF"
     assert {path.name for path in tmp_path.iterdir()} == {"launch_test-a-sm90.cubin", "launch_test-p-sm90.cubin"}
+
+
+def test_a_choice_that_nobody_makes_has_no_code(driver):
+    add, x = make(one_needed=True), np.ones(5, np.float32)
+    assert add.variants() == [(True,)]
+    add.launch(1, x, x, x, 5)
+    with pytest.raises(ValueError, match=r"launch_test: one of the arguments \(1,\) is needed"):
+        add.launch(1, x, None, x, 5)
 
 
 def test_a_second_process_finds_the_cubin(driver, monkeypatch):

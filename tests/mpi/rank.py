@@ -12,6 +12,7 @@ import runpy
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -59,11 +60,12 @@ def in_json(results: list) -> str:
     return json.dumps(results, default=lambda number: number.item())
 
 
-def several(calls: list[tuple[str, dict]]) -> None:
+def several(calls: list[tuple[str, dict]], end: Callable[[], None] = lambda: None) -> None:
     """Runs programs that leave the ranks in step, one after the other, each as if it were the only one.
 
     Each gets a communicator of its own, and the arguments beside it. What they return on each rank is noted as
-    ``results``, a list over the calls of lists over the ranks. One that raises ends the job.
+    ``results``, a list over the calls of lists over the ranks. One that raises ends the job, and so does `end`, which
+    is called behind each of them.
     """
     from pytagi_ddp import manual_seed
     from pytagi_ddp.distributed.communicator import create_communicator
@@ -72,7 +74,9 @@ def several(calls: list[tuple[str, dict]]) -> None:
     for program, arguments in calls:
         communicator = create_communicator("mpi", timeout=60)
         manual_seed(communicator.rank)  # replicas are to be made equal by what is tested
-        results.append(communicator.all_gather_object(find(program)(communicator, **arguments)))
+        result = find(program)(communicator, **arguments)
+        end()
+        results.append(communicator.all_gather_object(result))
         communicator.close()
     if communicator.rank == 0:
         note("results", in_json(results))

@@ -33,7 +33,7 @@ from tests.mpi import rank
 from tests.mpi.run import Hang, Outlived, mpirun, name_of
 
 
-def on_ranks(program: Callable, *numbers: int | str, threads: bool = True):
+def on_ranks(program: Callable, *numbers: int | str, threads: bool = True, several: Callable = rank.several):
     """Marks a test whose ``results`` are what ``program(communicator, ...)`` returned, rank by rank.
 
     Args:
@@ -43,13 +43,14 @@ def on_ranks(program: Callable, *numbers: int | str, threads: bool = True):
             "nccl" with that of a stand-in for a GPU.
         threads: whether to test it with ranks that are threads, too (the largest of the numbers); not where a program
             is about processes, or changes what belongs to all threads.
+        several: what runs the programs of a job, see `tests.mpi.rank.several`.
     """
     cases = [pytest.param(np, marks=() if isinstance(np, str) else pytest.mark.mpi) for np in numbers]
     most = max((np for np in numbers if isinstance(np, int)), default=0)
     cases += [f"{most} threads"] if threads and most else []
 
     def mark(test):
-        return pytest.mark.rank_program.with_args(program)(pytest.mark.parametrize("np", cases)(test))
+        return pytest.mark.rank_program.with_args(program, several)(pytest.mark.parametrize("np", cases)(test))
 
     return mark
 
@@ -61,11 +62,15 @@ def backend_of(np: int | str) -> str:
 
 @dataclass(frozen=True)
 class Call:
-    """A program, its arguments in JSON, and the job that it is a part of: its test's module and the number of ranks."""
+    """A program, its arguments in JSON, and the job that it is a part of: its test's module and the number of ranks.
+
+    several: what runs the programs of the job.
+    """
 
     program: str
     arguments: str
     job: tuple[str, int | str]
+    several: Callable = rank.several
 
     @classmethod
     def of(cls, item: pytest.Item) -> Call | None:
@@ -73,10 +78,10 @@ class Call:
         marker = item.get_closest_marker("rank_program")
         if marker is None:
             return None
-        (program,) = marker.args
+        program, several = marker.args
         values = item.callspec.params
         arguments = {name: values[name] for name in inspect.signature(program).parameters if name in values}
-        return cls(name_of(program), json.dumps(arguments), (item.module.__name__, values["np"]))
+        return cls(name_of(program), json.dumps(arguments), (item.module.__name__, values["np"]), several)
 
 
 def run_serial(call: Call) -> list:
@@ -105,7 +110,7 @@ def run_all(calls: Sequence[Call]) -> dict[Call, list | str]:
         What each program returned, rank by rank; or, if its job did not end well and in silence, what was said.
     """
     try:
-        program = partial(rank.several, calls=[(call.program, json.loads(call.arguments)) for call in calls])
+        program = partial(calls[0].several, calls=[(call.program, json.loads(call.arguments)) for call in calls])
         result = mpirun(program, calls[0].job[1], timeout=120)
         if (result.returncode, result.stdout, result.stderr) == (0, "", ""):
             return dict(zip(calls, json.loads(result.results), strict=True))

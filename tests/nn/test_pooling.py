@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import nn
+from pytagi_ddp.kernels import get_kernels
+from pytagi_ddp.kernels.tensors import State
 from tests.nn.networks import assert_matches_reference
 
 # kernel_size, stride, padding, padding_type, width, height
@@ -44,6 +46,17 @@ def test_max_pool_takes_the_first_of_equal_means():
     net.set_delta_z([2.0], [-1.0])
     net.backward()
     np.testing.assert_array_equal(net.get_input_states()[0], [2, 0, 0, 0])
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_max_pool_gives_nan_where_its_window_has_one(place):
+    mu = np.float32([[3, 1, 2, 4]] * 2)
+    mu[0, place] = np.nan
+    x = State(mu.reshape(2, 2, 2, 1), np.ones((2, 2, 2, 1), np.float32))
+    out, winner = State(*np.zeros((2, 2, 1, 1, 1), np.float32)), np.zeros((2, 1, 1, 1), np.int32)
+    get_kernels("cpu").pooling.max_forward(x, out, winner, 2, 2, 0)
+    np.testing.assert_array_equal(out.mu.ravel(), [np.nan, 4])
+    assert winner.ravel().tolist() == [place, 3]
 
 
 def test_max_pool_ignores_padding_where_all_means_are_negative():

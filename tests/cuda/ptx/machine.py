@@ -16,13 +16,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tests.cuda.kept import folder, fresh
+from tests.cuda.kept import folder, fresh, only_here
 from tests.cuda.ptx.parse import BYTES
 from tests.cuda.ptx.problems import Problem
 from tests.cuda.ptx.translate import translate
 
 FORWARDS, BACKWARDS, SHUFFLED = range(3)  # order of blocks and threads; shuffled: of warps, anew after each barrier
 ARGUMENTS, THREADS, ARRAY_SHIFT, PROBLEMS = 64, 1024, 40, 64  # as in runtime.h
+SERIAL_SHIFT, SERIAL_BITS = 45, (1 << 19) - 1  # of a launch, in the tags of the memory that it touched
 ALIGNMENT = 512  # bytes, of allocations
 RUNTIME = Path(__file__).with_name("runtime.h")
 FLAGS = ["-O1", "-mfma", "-mavx2", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-fno-stack-protector", "-w"]
@@ -73,6 +74,7 @@ class Launch(ctypes.Structure):
         ("arrays", _Array * ARGUMENTS),
         ("serial", ctypes.c_uint64),
         ("counts", ctypes.c_uint64),
+        ("barriers", ctypes.c_uint64),
         ("problems", ctypes.c_int32),
         ("problem", _Problem * PROBLEMS),
     )
@@ -114,11 +116,19 @@ class Piece(NamedTuple):
         return self.memory.written[self.offset // 4 : (self.offset + self.size + 3) // 4]
 
 
-def memory_at(address: int) -> Piece:
-    """What lies from an address on."""
-    memory = _alive[_places[bisect.bisect_right(_places, address) - 1]]
+def memory_at(address: int, size: int | None = None) -> Piece:
+    """What lies from an address on: all of it, or so many bytes.
+
+    Raises:
+        ValueError: not all of it lies in one allocation.
+    """
+    places = _places[:]  # another thread may free memory meanwhile
+    memory = _alive[places[max(0, bisect.bisect_right(places, address) - 1)]]
     offset = address - memory.address
-    return Piece(memory, offset, memory.size - offset)
+    piece = Piece(memory, offset, memory.size - offset if size is None else size)
+    if not 0 <= offset <= offset + piece.size <= memory.size:
+        raise ValueError(f"{piece.size} bytes from {address:#x} on are not in one allocation")
+    return piece
 
 
 class Machine:
@@ -150,7 +160,8 @@ class Program:
         self.name = self.kernel.name
         self.counts = np.zeros(len(self.kernel.blocks), np.uint64)
         self._run = ctypes.CDLL(str(compiled(self.kernel.c))).ptx_launch
-        self._launch = Launch(counts=self.counts.ctypes.data)
+        self._barriers = np.zeros(len(self.kernel.lines) + 1, np.uint8)
+        self._launch = Launch(counts=self.counts.ctypes.data, barriers=self._barriers.ctypes.data)
         machine.programs.setdefault(self.name, []).append(self)
 
     def launch(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: list) -> None:
@@ -194,6 +205,11 @@ class Program:
         return int.from_bytes(argument.tobytes(), "little")
 
     @property
+    def idle_barriers(self) -> list[int]:
+        """Lines of the barriers that ran, none of which ever stood between two accesses that need one."""
+        return np.flatnonzero(self._barriers == 1).tolist()
+
+    @property
     def work(self) -> Counter:
         """What all launches so far did: see `translate.Kernel.blocks`."""
         total: Counter[str] = Counter()
@@ -218,22 +234,10 @@ def compiled(source: str, *flags: str) -> Path:
     key = hashlib.sha256("".join([source, RUNTIME.read_text(), *FLAGS, *flags]).encode()).hexdigest()[:24]
     library = _folder() / f"{key}.so"
     if not fresh(library):
-        with tempfile.TemporaryDirectory(dir=library.parent) as place:
-            made = Path(place) / "program.so"
-            command = [
-                "gcc",
-                *FLAGS,
-                *flags,
-                "-shared",
-                "-fPIC",
-                "-I",
-                str(RUNTIME.parent),
-                "-xc",
-                "-",
-                "-o",
-                str(made),
-                "-lm",
-            ]
-            subprocess.run(command, input=source, text=True, check=True)
-            os.replace(made, library)
+        with only_here(library), tempfile.TemporaryDirectory(dir=library.parent) as place:
+            if not fresh(library):
+                made = Path(place) / "program.so"
+                command = ["gcc", *FLAGS, *flags, "-shared", "-fPIC", "-I", str(RUNTIME.parent), "-xc", "-", "-lm"]
+                subprocess.run([*command, "-o", str(made)], input=source, text=True, check=True)
+                os.replace(made, library)
     return library

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cuda.kept import letters
 from tests.cuda.ptx.machine import BACKWARDS, FORWARDS, SHUFFLED, machine
 from tests.cuda.ptx.stand_in import stand_in
 
@@ -21,7 +22,9 @@ def pytest_addoption(parser):
     parser.getgroup("ptx").addoption("--ptx-report", type=Path, help="where to write, as JSON, which kernels ran")
 
 
-def pytest_configure(config):
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests():
+    """Before any conftest asks for a GPU: without one, that of `tests/cuda/sim` leaves its tests out."""
     stand_in()
 
 
@@ -62,4 +65,16 @@ def pytest_sessionfinish(session):
         work = {
             kernel: sum((made.work for made in programs), Counter()) for kernel, programs in machine.programs.items()
         }
-        path.write_text(json.dumps({"launches": ran, "work": work}))
+        idle = {
+            kernel: places
+            for kernel, programs in machine.programs.items()
+            if (places := [[line, len(made.kernel.lines)] for made in programs for line in made.idle_barriers])
+        }
+        path.write_text(json.dumps({"launches": ran, "work": work, "variants": _loaded(), "idle": idle}))
+
+
+def _loaded() -> dict[str, list[str]]:
+    """Of each kernel the variants that were asked for: with (p) or without (a) its optional arguments."""
+    from pytagi_ddp.kernels.cuda.compile import REGISTRY
+
+    return {name: sorted({letters(variant) for _, variant in kernel._loaded}) for name, kernel in REGISTRY.items()}

@@ -34,6 +34,7 @@ typedef struct {
     Array arrays[ARGUMENTS];
     uint64_t serial;           // of this launch, among all
     uint64_t *counts;          // runs of each basic block
+    uint8_t *barriers;         // of each line: 1: it is a barrier that ran, 2: one that was needed
     int32_t problems;
     Problem problem[PROBLEMS];
 } Launch;
@@ -116,9 +117,10 @@ static inline void leave(int line) { T->line = line; }
 #define SEVERAL_BLOCKS 0xFFFFFu
 #define TICKETS 4               // counters that a block comes to, at most
 #define OWNER(tag) ((tag) >> 25)
-#define INTERVAL(tag) ((tag) >> 11 & 0x3FFF)
+#define INTERVALS 0x4000u
+#define INTERVAL(tag) ((tag) >> 11 & (INTERVALS - 1))
 #define READER(tag) ((int)((tag) & 0x7FF))
-#define NOW(owner) ((owner) << 25 | (uint64_t)(T->interval & 0x3FFF) << 11 | T->number)
+#define NOW(owner) ((owner) << 25 | (uint64_t)(T->interval & (INTERVALS - 1)) << 11 | T->number)
 
 typedef struct { uint64_t counter; uint32_t interval, thread; int last; } Ticket;
 static Ticket (*tickets)[TICKETS];  // of each block of this launch; NULL before the first
@@ -141,21 +143,40 @@ static int comes_after(uint64_t tag) {  // of another block: whether tickets put
 
 static inline int meets(uint64_t tag, uint64_t owner, int in_launch) {
     if (OWNER(tag) != owner) return in_launch && OWNER(tag) >> 20 == owner >> 20 && !comes_after(tag);
-    return INTERVAL(tag) == (T->interval & 0x3FFF) && READER(tag) != (int)T->number;
+    return INTERVAL(tag) == (T->interval & (INTERVALS - 1)) && READER(tag) != (int)T->number;
+}
+
+// ---- barriers that are needed: those between two accesses that would race without them --------------------------------
+static uint32_t interval_line[INTERVALS], earliest[INTERVALS];  // the barrier behind an interval; with what it may meet
+
+static inline void kept_apart(uint64_t tag, uint64_t owner) {
+    uint32_t now = T->interval & (INTERVALS - 1);
+    if (OWNER(tag) == owner && INTERVAL(tag) < earliest[now] && READER(tag) != (int)T->number) earliest[now] = INTERVAL(tag);
+}
+
+static void note_barriers(uint32_t intervals) {  // of a block, at its end
+    uint32_t from = intervals;
+    for (uint32_t i = intervals; i > 0; i--) {
+        if (earliest[i] < from) from = earliest[i];
+        L->barriers[interval_line[i - 1]] |= from < i ? 3 : 1;
+    }
 }
 
 static inline void note_read(Tag *tag, uint64_t owner, int in_launch, int line, int argument, int64_t offset) {
+    kept_apart(tag->written, owner);
     if (__builtin_expect(meets(tag->written, owner, in_launch), 0))
         problem(P_WRITE_READ, line, READER(tag->written), argument, offset);
     if (in_launch && OWNER(tag->read) != owner && OWNER(tag->read) >> 20 == owner >> 20)
         tag->read |= (uint64_t)SEVERAL_BLOCKS << 25;
-    else if (OWNER(tag->read) == owner && INTERVAL(tag->read) == (T->interval & 0x3FFF)) {
+    else if (OWNER(tag->read) == owner && INTERVAL(tag->read) == (T->interval & (INTERVALS - 1))) {
         if (READER(tag->read) != (int)T->number) tag->read |= SEVERAL;
     } else
         tag->read = NOW(owner);
 }
 
 static inline void note_write(Tag *tag, uint64_t owner, int in_launch, int line, int argument, int64_t offset) {
+    kept_apart(tag->written, owner);
+    kept_apart(tag->read, owner);
     if (__builtin_expect(meets(tag->written, owner, in_launch), 0))
         problem(P_WRITE_WRITE, line, READER(tag->written), argument, offset);
     if (__builtin_expect(meets(tag->read, owner, in_launch), 0))
@@ -320,15 +341,19 @@ static void run_warp(uint32_t first, uint32_t count) {
     }
 }
 
-static void pass_barrier(uint32_t gone) {
+static uint32_t pass_barrier(uint32_t gone) {  // the interval that begins
+    uint32_t interval = 0;
     for (uint32_t i = 0; i < block_size; i++) {
         Thread *t = T = &threads[i], *first = &threads[i / WARP * WARP];
         if (t->state != AT_BARRIER) continue;
         if (gone) problem(P_BARRIER_LEFT, t->line, -1, -1, gone);
         if (first->line != t->line) problem(P_BARRIER_APART, t->line, first->number, -1, first->line);
-        t->interval++;
+        interval_line[t->interval & (INTERVALS - 1)] = t->line;
+        interval = ++t->interval & (INTERVALS - 1);
         t->state = READY;
     }
+    earliest[interval] = interval;
+    return interval;
 }
 
 static void shuffle(uint16_t *warps, uint32_t count) {
@@ -340,7 +365,7 @@ static void shuffle(uint16_t *warps, uint32_t count) {
 }
 
 static void run_block(uint16_t *warps, uint32_t count) {
-    uint32_t gone = 0;
+    uint32_t gone = 0, intervals = 0;
     block_serial++;
     for (int k = 0; k < SHARED_ARRAYS; k++) memset(shared[k].data, 0xFF, shared_sizes[k]);
     for (uint32_t i = 0; i < block_size; i++) begin_thread(i);
@@ -352,8 +377,9 @@ static void run_block(uint16_t *warps, uint32_t count) {
         }
         gone = 0;
         for (uint32_t i = 0; i < block_size; i++) gone += threads[i].state == GONE;
-        pass_barrier(gone);
+        if (gone < block_size) intervals = pass_barrier(gone);
     }
+    note_barriers(intervals);
     for (uint32_t i = 0; i < block_size; i++) {
         T = &threads[i];
         for (int c = 0; c < T->count; c++) {

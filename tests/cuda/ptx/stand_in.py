@@ -2,22 +2,36 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+from cuda.bindings import runtime
 
 from tests.cuda.kept import keep_ptx
 from tests.cuda.ptx.machine import ALIGNMENT, Memory
 
 
-def stand_in() -> None:
-    """From now on there is one GPU of compute capability 8.0, the machine of this folder."""
+def stand_in(identity: int = 0) -> None:
+    """From now on there is one GPU of compute capability 8.0, the machine of this folder.
+
+    identity: which one, among those of other processes.
+    """
     sys.path.insert(0, str(Path(__file__).parent / "standin"))
     from pytagi_ddp.kernels.cuda import array, compile  # with the stand-in on sys.path
 
     assert array.cupy.__version__ == "0.ptx", "CuPy was imported before its stand-in"
+    array.cupy.cuda.identity = identity
+    runtime.cudaGetDeviceProperties = _properties
     keep_ptx()
     compile._assemble = lambda ptx, name, capability: (ptx.encode(), "")
     compile._cubin_folder = lambda: None  # what is there was made for another GPU
+
+
+def _properties(index: int):
+    import cupy
+
+    uuid = SimpleNamespace(bytes=cupy.cuda.identity.to_bytes(16, "big"))
+    return runtime.cudaError_t.cudaSuccess, SimpleNamespace(uuid=uuid)
 
 
 class Untouched(Memory):

@@ -78,6 +78,25 @@ def test_a_barrier_that_half_of_the_threads_have_left():
     assert run(code, [numbers()], threads=64) == {KINDS["P_BARRIER_LEFT"]}
 
 
+GLOBAL_WRITE = "st.global.u32 [%rd1], %r0; "
+GLOBAL_NEIGHBOUR = "cvt.u64.u32 %rd2, %r4; add.s64 %rd3, %a0, %rd2; ld.global.u32 %r6, [%rd3]; "
+BARRIERS = {  # a kernel, and which of its barriers keep nothing apart
+    "behind a write, and at the end": ([PLACE, WRITE, BARRIER, NEIGHBOUR, BARRIER], [1]),
+    "around a read": ([PLACE, WRITE, BARRIER, NEIGHBOUR, BARRIER, WRITE], []),
+    "around what is each thread's own": ([PLACE, WRITE, BARRIER, READ, BARRIER, WRITE], [0, 1]),
+    "in global memory": ([MINE, PLACE, GLOBAL_WRITE, BARRIER, GLOBAL_NEIGHBOUR, BARRIER], [1]),
+}
+
+
+@pytest.mark.parametrize("name", BARRIERS)
+def test_barriers_that_keep_nothing_apart(name):
+    code, idle = BARRIERS[name]
+    assert run("\n".join(code), [numbers()], shared=SHARED) == set()
+    program = machine.programs["snippet"][-1]
+    lines = [number for number, line in enumerate(program.kernel.lines, 1) if line.startswith(BARRIER.strip())]
+    assert [lines.index(line) for line in program.idle_barriers] == idle
+
+
 def test_global_memory_never_written():
     nothing = Array(np.zeros(32, np.float32), written=False)
     assert run(MINE + "ld.global.f32 %f1, [%rd1];", [nothing]) == {KINDS["P_UNWRITTEN"]}

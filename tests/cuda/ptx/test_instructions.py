@@ -127,6 +127,8 @@ COMPARISONS = {
     "leu": (FLOATS <= SECOND) | NAN,
     "gtu": (FLOATS > SECOND) | NAN,
     "neu": FLOATS != SECOND,
+    "nan": NAN,
+    "num": ~NAN,
 }
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cuda import compile_report
+from tests.cuda.kept import letters
 from tests.cuda.ptx.machine import missing
 
 pytestmark = [
@@ -38,8 +39,14 @@ def test_every_kernel_in_two_orders_and_networks(tmp_path):
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=1780)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     assert " passed" in done.stdout
+    found, kernels = json.loads(report.read_text()), compile_report.registry()
     ran: dict[str, set[str]] = {}
-    for kernel, way, _ in json.loads(report.read_text())["launches"]:
+    for kernel, way, _ in found["launches"]:
         ran.setdefault(kernel, set()).add(way)
-    missed = {kernel: ORDERS - ran.get(kernel, set()) for kernel in compile_report.registry()}
+    missed = {kernel: ORDERS - ran.get(kernel, set()) for kernel in kernels}
     assert not {kernel: left for kernel, left in missed.items() if left}, "not run: add a case to tests/cuda/sim"
+    unasked = {
+        name: set(map(letters, kernel.variants())) - set(found["variants"][name]) for name, kernel in kernels.items()
+    }
+    assert not {kernel: left for kernel, left in unasked.items() if left}, "compiled for nobody, or a case is missing"
+    assert not found["idle"], "barriers, by their lines in the PTX, that keep no two accesses apart: remove them"

@@ -230,6 +230,8 @@ class Writer:
         _, how, kind = one.op.split(".")
         unordered = how.endswith("u") and how[:-1] in COMPARISONS  # true as well where one of both is NaN
         x, y = (self._get(operand, kind) for operand in one.operands[1:])
+        if how in ("nan", "num"):
+            return self._put(one.operands[0], "pred", f"({x} != {x} || {y} != {y}) == {int(how == 'nan')}")
         code = f"{x} {COMPARISONS[how[:-1] if unordered else how]} {y}"
         if kind == "f32" and how == "ne":
             code += f" && {x} == {x} && {y} == {y}"

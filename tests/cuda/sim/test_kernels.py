@@ -108,6 +108,16 @@ def test_nan_passes_pooled_statistics():
     np.testing.assert_array_equal(np.isnan([mean, var]), [[True, False, False], [True, True, False]])
 
 
+@pytest.mark.parametrize("place", [0, 1, 4, 8])
+def test_nan_passes_the_largest_mean(place):
+    x = State(normal(2, 3, 3, 5), uniform(2, 3, 3, 5))
+    x.mu.reshape(2, 9, 5)[1, place, 2] = NAN
+    out, winner = unwritten(State, 2, 1, 1, 5), np.full((2, 1, 1, 5), -1, np.int32)
+    _, out, winner, *_ = both("pooling", "max_forward", [x, out, winner, 3, 3, 0])
+    assert np.flatnonzero(np.isnan(out.mu)).tolist() == [7]
+    assert winner[1, 0, 0, 2] == place and out.var[1, 0, 0, 2] == x.var.reshape(2, 9, 5)[1, place, 2]
+
+
 def test_even_exp():
     x = State(normal(71, scale=2), uniform(71, seed=1))
     both("activation", "even_exp", [x, unwritten(State, 71, fields=3)])

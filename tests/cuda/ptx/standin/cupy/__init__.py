@@ -34,6 +34,7 @@ class _Pointer:
 
         def work():
             _host(address, size)[:] = piece.bytes
+            cuda.order.touch((piece, False))
 
         self._queue(work)
 
@@ -43,6 +44,7 @@ class _Pointer:
         def work():
             piece.bytes[:] = _host(address, size)
             piece.written[:] = not (nan_is_unwritten and (piece.bytes.view(np.uint32) == NAN).all())
+            cuda.order.touch((piece, True))
 
         self._queue(work)
 
@@ -52,6 +54,7 @@ class _Pointer:
         def work():
             target.bytes[:] = source.bytes.copy()
             target.written[:] = source.written.copy()
+            cuda.order.touch((source, False), (target, True))
 
         self._queue(work)
 
@@ -61,6 +64,7 @@ class _Pointer:
         def work():
             piece.bytes[:] = value
             piece.written[:] = 1
+            cuda.order.touch((piece, True))
 
         self._queue(work)
 

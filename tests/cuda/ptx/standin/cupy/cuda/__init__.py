@@ -1,17 +1,28 @@
-"""Devices, streams, events and graphs. Work is done when somebody waits for it, so that no result comes too early."""
+"""Devices, streams, events and graphs. Work is done when somebody waits for it, so that no result comes too early.
 
+Collectives (`nccl`) make the machine work by itself too, in a thread. `order` knows what comes before what on several
+streams, and what lacks an event between them.
+"""
+
+import itertools
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import contextmanager
+from weakref import WeakValueDictionary
 
-from . import function, nccl
+from . import function, nccl, order
 
 __all__ = ["Device", "Event", "Stream", "function", "get_current_stream", "nccl", "runtime", "using_allocator"]
 
 CAPABILITY = "80"
 MEMORY = 1 << 33
+identity = 0  # which physical GPU this process has
 allocator: Callable | None = None
+streams: "WeakValueDictionary[int, Stream]" = WeakValueDictionary()  # by their handles
+_handles = itertools.count(1)
 _thread = threading.local()
+_working = threading.RLock()  # one thread at a time does the work of streams
 
 
 class Device:
@@ -52,35 +63,53 @@ class runtime:
 
 
 class Stream:
-    """Work in order."""
+    """Work in order.
+
+    Attributes:
+        queued, done: how much work.
+        behind: the work of other streams that what is queued from now on comes after, see `order`.
+    """
 
     def __init__(self, null: bool = False, non_blocking: bool = False):
-        self.ptr = id(self)
+        self.ptr = next(_handles)
         self.queued = self.done = 0
-        self._waiting: list[Callable] = []
+        self.behind: order.Clock = {}
+        self._waiting: deque[tuple[Callable, order.Clock]] = deque()
         self._captured: list[Callable] | None = None
+        streams[self.ptr] = self
 
     def queue(self, work: Callable) -> None:
         if self._captured is None:
+            self._waiting.append((work, self.behind))
             self.queued += 1
-            self._waiting.append(work)
         else:
             self._captured.append(work)
 
     def advance(self, until: int) -> None:
         """Does what was queued first, up to this number."""
-        while self.done < until:
-            work = self._waiting.pop(0)
-            self.done += 1
-            work()
+        with _working:
+            while self.done < until:
+                work, behind = self._waiting.popleft()
+                try:
+                    order.do(work, order.Place(self.ptr, self.done + 1, behind))
+                finally:
+                    self.done += 1
+
+    @property
+    def next_behind(self) -> order.Clock:
+        """What the work comes after that is done next."""
+        waiting = [*self._waiting][:1]
+        return waiting[0][1] if waiting else self.behind
 
     def synchronize(self) -> None:
         if self._captured is not None:
             raise RuntimeError("cudaErrorStreamCaptureUnsupported: operation not permitted when stream is capturing")
         self.advance(self.queued)
+        _host_has_seen(order.together(self.behind, {self.ptr: self.queued}))
 
     def wait_event(self, event: "Event") -> None:
-        self.queue(event.synchronize)
+        self.behind = order.together(self.behind, event.after)
+        self.queue(event.await_)
 
     def begin_capture(self) -> None:
         self._captured = []
@@ -98,6 +127,13 @@ class Stream:
         _thread.stream = self._before
 
 
+def _host_has_seen(after: "order.Clock") -> None:
+    """What is queued anywhere from now on comes after work that the host has waited for."""
+    if len(streams) > 1:
+        for stream in list(streams.values()):
+            stream.behind = order.together(stream.behind, after)
+
+
 class Graph:
     def __init__(self, work: list[Callable]):
         self._work = work
@@ -108,23 +144,29 @@ class Graph:
 
 
 class Event:
-    """A place in a stream."""
+    """A place in a stream; after: the work that it comes after, see `order`."""
 
     def __init__(self, disable_timing: bool = False):
         self._stream: Stream | None = None
         self._place = 0
+        self.after: order.Clock = {}
 
     def record(self, stream: Stream | None = None) -> None:
         self._stream = stream or get_current_stream()
         self._place = self._stream.queued
+        self.after = order.together(self._stream.behind, {self._stream.ptr: self._place})
 
     @property
     def done(self) -> bool:
         return self._stream is None or self._stream.done >= self._place
 
-    def synchronize(self) -> None:
+    def await_(self) -> None:
         if self._stream is not None:
             self._stream.advance(self._place)
+
+    def synchronize(self) -> None:
+        self.await_()
+        _host_has_seen(self.after)
 
 
 default = Stream()

@@ -1,7 +1,248 @@
-"""There is no NCCL."""
+"""Collectives between the stand-in GPUs of MPI ranks. Data travel point to point, so that nobody blocks in MPI.
 
-available = False
+A collective is work of a stream, as NCCL's kernel is: it begins when what was queued before is done, and ends when all
+ranks have come to it. As a GPU does its work by itself, a thread goes on with it, once another rank has come there, or
+after a while. What NCCL would hang on or compute wrongly is a problem of the machine: ranks whose collectives of one
+number are different, partly overlapping buffers, memory that nobody has written, work of another stream in between.
+"""
+
+import atexit
+import itertools
+import os
+import pickle
+import threading
+import time
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tests.cuda.ptx.machine import Piece, machine, memory_at
+
+from . import order
+
+available = True
+version = 23203
+NCCL_CHAR, NCCL_INT64, NCCL_FLOAT32, NCCL_FLOAT64 = 0, 4, 7, 8
+NCCL_SUM, NCCL_PROD, NCCL_MAX, NCCL_MIN, NCCL_AVG = range(5)
+SYSTEM_ERROR, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR = 2, 4, 5, 6
+PATIENCE, POLL = 0.02, 0.0005  # seconds: until the GPU goes on by itself; between two looks at what has come
+
+_DTYPES = {NCCL_CHAR: np.int8, NCCL_INT64: np.int64, NCCL_FLOAT32: np.float32, NCCL_FLOAT64: np.float64}
+_COMBINE = {NCCL_SUM: np.add, NCCL_AVG: np.add, NCCL_PROD: np.multiply, NCCL_MAX: np.fmax, NCCL_MIN: np.fmin}
+_NAMES = {
+    SYSTEM_ERROR: "SYSTEM_ERROR",
+    INVALID_ARGUMENT: "INVALID_ARGUMENT",
+    INVALID_USAGE: "INVALID_USAGE",
+    REMOTE_ERROR: "REMOTE_ERROR",
+}
+_FIRST_TAG = 1000  # of messages: one for each communicator
+_ids = itertools.count()
+
+
+class NcclError(RuntimeError):
+    def __init__(self, status: int, detail: str = ""):
+        self.status = status
+        super().__init__(f"NCCL_ERROR_{_NAMES[status]}: {detail}")
+
+
+class Misuse(NamedTuple):
+    """A problem: what NCCL would not notice."""
+
+    kernel: str
+    kind: str
+
+
+class Call(NamedTuple):
+    """What ranks have to agree on."""
+
+    name: str
+    count: int
+    dtype: int
+    op: int = 0
+    root: int = 0
 
 
 def get_version() -> int:
-    return 0
+    return version
+
+
+def get_unique_id() -> tuple[int, ...]:
+    number = next(_ids).to_bytes(4, "little") + os.urandom(124)
+    return tuple(byte - 256 if byte > 127 else byte for byte in number)
+
+
+@cache
+def _world():
+    """All ranks, with messages of their own; collective when first called."""
+    from mpi4py import MPI  # here: one rank needs none
+
+    return MPI.COMM_WORLD.Dup()
+
+
+class NcclCommunicator:
+    """The ranks of a job, and a thread for what comes from them.
+
+    Attributes:
+        error: status of an asynchronous error: no collective ends any more, until `abort`.
+    """
+
+    def __init__(self, ndev: int, commId: tuple[int, ...], rank: int):
+        self._size, self._rank = ndev, rank
+        self._tag = _FIRST_TAG + int.from_bytes(bytes(byte % 256 for byte in commId[:4]), "little")
+        self._begun = itertools.count(1)
+        self._queued: list[tuple[int, Any, int, float]] = []  # number, stream, its place there, time; not done yet
+        self._mail: dict[tuple[int, int], Any] = {}  # by number of the collective, and rank
+        self._gone: dict[int, int] = {}  # rank: the last collective that it has come to
+        self._made = 0
+        self._sent: list = []
+        self._receiving = threading.Lock()
+        self._aborted = False
+        self.error: int | None = None
+        self._thread = threading.Thread(target=self._go_on, name="stand-in of NCCL", daemon=True)
+        if ndev > 1:
+            self._world = _world()
+            self._meet(commId)
+            self._thread.start()
+            atexit.register(self.abort)  # the thread shall not be in MPI when that ends
+
+    def _meet(self, commId: tuple[int, ...]) -> None:
+        from cupy import cuda  # here, as it imports this module
+
+        shared = version >= 23000 and os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1"
+        places = self._exchange(0, (self._size, commId, cuda.identity))
+        if len({place[:2] for place in places}) > 1:
+            raise NcclError(INVALID_ARGUMENT, "ranks of different communicators")
+        gpus = [gpu for _, _, gpu in places]
+        if len(set(gpus)) < self._size and not shared:
+            raise NcclError(INVALID_USAGE, f"Duplicate GPU detected: {gpus}")
+
+    # -- calls ------------------------------------------------------------------------------------------------------
+
+    def allReduce(self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, stream: int) -> None:
+        self._queue(Call("allReduce", count, datatype, op), sendbuf, recvbuf, stream)
+
+    def reduce(self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, root: int, stream: int) -> None:
+        self._queue(Call("reduce", count, datatype, op, root), sendbuf, recvbuf, stream)
+
+    def broadcast(self, sendbuff: int, recvbuff: int, count: int, datatype: int, root: int, stream: int) -> None:
+        self._queue(Call("broadcast", count, datatype, 0, root), sendbuff, recvbuff, stream)
+
+    def check_async_error(self) -> None:
+        if self.error is not None:
+            raise NcclError(self.error, "asynchronous")
+
+    def abort(self) -> None:
+        """Frees whoever waits, and tells the others that this rank takes part no longer; not collective."""
+        if self._aborted or self._size == 1:
+            return
+        self._aborted = True
+        atexit.unregister(self.abort)
+        if self._thread is not threading.current_thread() and self._thread.is_alive():
+            self._thread.join()
+        self._send(("gone", self._made))
+        until = time.monotonic() + 1
+        while self._sent and time.monotonic() < until:
+            self._receive()
+            time.sleep(POLL)
+
+    def _queue(self, call: Call, send: int, receive: int, stream: int) -> None:
+        """Raises NcclError for arguments that can be seen to be wrong."""
+        from cupy import cuda  # here, as it imports this module
+
+        if stream not in cuda.streams or call.dtype not in _DTYPES or not 0 <= call.root < self._size:
+            raise NcclError(INVALID_ARGUMENT, f"{call}, stream {stream}")
+        size, root = call.count * np.dtype(_DTYPES[call.dtype]).itemsize, self._rank == call.root
+        try:
+            source = memory_at(send, size) if call.name != "broadcast" or root else None
+            target = memory_at(receive, size) if call.name != "reduce" or root else None
+        except ValueError as error:
+            raise NcclError(INVALID_ARGUMENT, f"{call.name}: {error}") from error
+        if source and target and 0 < abs(send - receive) < size:
+            _report(call, "buffers overlap in part")
+        number, on = next(self._begun), cuda.streams[stream]
+        on.queue(lambda: self._run(number, call, source, target))
+        self._queued.append((number, on, on.queued, time.monotonic()))
+
+    # -- the work of the stream -------------------------------------------------------------------------------------
+
+    def _run(self, number: int, call: Call, source: Piece | None, target: Piece | None) -> None:
+        pieces = [(piece, writes) for piece, writes in ((source, False), (target, True)) if piece is not None]
+        order.begin_collective(call.name, *pieces)
+        if source is not None and not source.written.all():
+            _report(call, "memory that nobody has written")
+        sent = None if source is None else source.bytes.tobytes()
+        came = self._exchange(number, (call, sent))
+        self._queued[:] = [known for known in self._queued if known[0] != number]
+        if came is None or target is None:
+            return
+        if any(other != call for other, _ in came):
+            _report(call, f"collective {number} differs: {[tuple(other) for other, _ in came]}")
+            target.bytes[:] = 0xFF
+            return
+        parts = [np.frombuffer(data, _DTYPES[call.dtype]) for _, data in came if data is not None]
+        target.bytes[:] = self._combined(call, parts).view(np.uint8)
+        target.written[:] = 1
+
+    def _combined(self, call: Call, parts: list[np.ndarray]) -> np.ndarray:
+        if call.name == "broadcast":
+            return parts[0]
+        share = parts[0].dtype.type(1 / self._size if call.op == NCCL_AVG else 1)  # NCCL multiplies each before
+        total = parts[0] * share
+        for part in parts[1:]:
+            total = _COMBINE[call.op](total, part * share)
+        return total
+
+    def _exchange(self, number: int, mine: Any) -> list | None:
+        """What each rank says at its collective of this number; None after `abort`."""
+        if self._size > 1:
+            self._send((number, mine))
+            self._made = number
+        others = [rank for rank in range(self._size) if rank != self._rank]
+        while any((number, rank) not in self._mail for rank in others) or self.error is not None:
+            if self._aborted:
+                return None
+            self._receive()
+            if self.error is None and any(self._gone.get(rank, number) < number for rank in others):
+                self.error = REMOTE_ERROR
+            time.sleep(POLL)
+        return [mine if rank == self._rank else self._mail.pop((number, rank)) for rank in range(self._size)]
+
+    def _send(self, what: Any) -> None:
+        data = pickle.dumps(what)
+        others = (rank for rank in range(self._size) if rank != self._rank)
+        self._sent += [self._world.Isend(data, rank, self._tag) for rank in others]
+
+    def _receive(self) -> None:
+        """Takes what has come, if no other thread is about it."""
+        if not self._receiving.acquire(blocking=False):
+            return
+        try:
+            from mpi4py import MPI  # here: one rank needs none
+
+            status = MPI.Status()
+            while (message := self._world.Improbe(tag=self._tag, status=status)) is not None:
+                data = bytearray(status.Get_count())
+                message.Recv(data)
+                number, what = pickle.loads(data)
+                if number == "gone":
+                    self._gone[status.source] = what
+                else:
+                    self._mail[number, status.source] = what
+            self._sent[:] = [request for request in self._sent if not request.Test()]
+        finally:
+            self._receiving.release()
+
+    def _go_on(self) -> None:
+        """The thread: does work that another rank waits for, or that has been there for a while."""
+        while not self._aborted:
+            self._receive()
+            for number, stream, place, since in self._queued[:]:
+                asked = any(other == number for other, _ in [*self._mail])
+                if asked or time.monotonic() - since > PATIENCE:
+                    stream.advance(place)
+            time.sleep(POLL)
+
+
+def _report(call: Call, what: str) -> None:
+    machine.problems.append(Misuse(call.name, what))

@@ -1,0 +1,403 @@
+"""Data parallel over the NCCL engine: 2 and 3 MPI ranks, each with a stand-in GPU, and NCCL between them played by MPI.
+
+The engine is the library's own, as are kernels (what NVVM made of them) and everything above. See `standin/cupy/cuda`.
+"""
+
+import contextlib
+import copy
+import os
+import threading
+import time
+from functools import partial
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import cuda, manual_seed
+from pytagi_ddp.distributed.buckets import Buckets
+from pytagi_ddp.distributed.communicator import create_communicator
+from pytagi_ddp.distributed.engine import nccl as engine
+from pytagi_ddp.distributed.engine.errors import LaunchError
+from pytagi_ddp.nn import DDPConfig, DDPSequential, MixtureReLU
+from tests.cuda import compile_report
+from tests.cuda.ptx import ranks
+from tests.cuda.ptx.machine import missing
+from tests.mpi import run
+from tests.mpi.conftest import _mpi_is_here as _mpi_is_here
+from tests.mpi.conftest import _outcomes as _outcomes
+from tests.mpi.conftest import results as results
+from tests.mpi.ddp_networks import backpropagate, batch, dense, difference, error_of, shard, with_batch_norm
+from tests.mpi.rank import fault
+from tests.mpi.shared import on_ranks
+
+pytestmark = [
+    pytest.mark.ptx,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),  # where no kernel is compiled yet
+    pytest.mark.skipif(missing() is not None, reason=str(missing())),
+    pytest.mark.skipif(compile_report.missing() is not None, reason=str(compile_report.missing())),
+]
+on_gpus = partial(on_ranks, threads=False, several=ranks.several)
+
+WAYS = {  # network, options of DDPSequential, steps, options of DDPConfig; whether it is one process with all samples
+    "sum": (lambda: dense(MixtureReLU()), {"average": False}, 4, {}, True),
+    "average, BatchNorm2d, blocks": (with_batch_norm, {"average": True}, 4, {}, False),
+    "buckets": (lambda: dense(MixtureReLU()), {"average": False}, 4, {"buckets": 2}, True),
+    "synchronised BatchNorm2d": (with_batch_norm, {"average": False, "sync_batch_norm": True}, 2, {}, True),
+    "synchronised BatchNorm2d, buckets": (with_batch_norm, {"sync_batch_norm": True}, 2, {"buckets": 3}, False),
+    "merge by precision": (lambda: dense(MixtureReLU()), {"every": 2}, 4, {}, False),
+    "merge by mean": (with_batch_norm, {"every": 3, "merge": "mean"}, 3, {}, False),
+}
+
+
+@contextlib.contextmanager
+def connected(**options):
+    """An NCCL communicator, closed in the end."""
+    with contextlib.closing(create_communicator("nccl", **options)) as communicator:
+        yield communicator
+
+
+def on_device(values: np.ndarray):
+    """An array of a GPU."""
+    from pytagi_ddp.kernels.cuda.array import arrays  # here, with the stand-in
+
+    return arrays(0).place(values)
+
+
+def train(comm, way):
+    """Steps over NCCL, over MPI on the CPU and (for sums) in one process, from different priors on each rank."""
+    make, options, steps, config, one_process = WAYS[way]
+    net, host = make(), make()
+    ddp = DDPSequential(net, DDPConfig(backend="nccl", **config), **options)
+    other = DDPSequential(host, DDPConfig(backend="mpi", **config), **options)
+    alone = copy.deepcopy(host)
+    found = {"device": net.device, "worst": 0.0, "alone": 0.0, "equal": True}
+    net.load_state_dict(host.state_dict())  # of another rank 0's prior than its own
+    ddp.synchronize()
+    sizes = [3, 1, 2][: comm.world_size]
+    for step in range(steps):
+        x, y = batch(net, sum(sizes), step)
+        mine = shard(sizes, comm.rank)
+        for model, part in ((ddp, mine), (other, mine), (alone, slice(None))):
+            backpropagate(model, x[part], y[part])
+            model.step()
+        if ddp.steps_since_merge == 0:
+            states = comm.all_gather_object(ddp.state_dict())
+            found["equal"] &= all(state == states[0] for state in states)
+        found["worst"] = max(found["worst"], difference(other.state_dict(), ddp.state_dict()))
+        if one_process:
+            found["alone"] = max(found["alone"], difference(alone.state_dict(), ddp.state_dict()))
+    found["reduced"] = ddp.communicator.reduce_calls
+    found["as by MPI"] = other.communicator.reduce_calls
+    for model in (ddp, other):
+        model.communicator.close()
+    return found
+
+
+@on_gpus(train, 2, 3)
+@pytest.mark.parametrize("way", WAYS)
+def test_steps_are_those_of_mpi_and_of_one_process(results, way):
+    for found in results:
+        assert found["device"] == "cuda:0" and found["equal"]
+        assert found["worst"] < 1e-4 and found["alone"] < 1e-4
+        assert found["reduced"] == found["as by MPI"] > 0
+
+
+def replayed(comm):
+    """The bits of steps that are walked through, replayed and launched as graphs."""
+    states = []
+    for options in ({"replay_launches": False}, {"replay_launches": True}, {"use_graphs": True}):
+        with patch.multiple(cuda, **options):
+            manual_seed(3)
+            ddp = DDPSequential(with_batch_norm(0), DDPConfig(backend="nccl"))
+            for step in range(4):
+                x, y = batch(ddp.model, 2, comm.rank + 10 * step)
+                backpropagate(ddp, x, y)
+                ddp.step()
+            states.append(ddp.state_dict())
+            ddp.communicator.close()
+    return [state == states[0] for state in states]
+
+
+@on_gpus(replayed, 2)
+def test_replayed_steps_and_graphs_are_the_same_steps(results):
+    assert results == [[True] * 3] * 2
+
+
+def uneven(comm):
+    """Ranks with 1, 2 and 3 batches, then exact statistics and a request to stop by the last one."""
+    manual_seed(5)
+    net, host = with_batch_norm(0), with_batch_norm(0)
+    ddp, other = (DDPSequential(model, DDPConfig(backend=backend)) for model, backend in ((net, "nccl"), (host, "mpi")))
+    host.load_state_dict(net.state_dict())
+    batches = [batch(net, 2, 10 * comm.rank + i) for i in range(comm.rank + 1)]
+    for model in (ddp, other):
+        with model.join():
+            for i, (x, y) in enumerate(batches):
+                backpropagate(model, x, y)
+                if comm.rank == comm.world_size - 1 and i == 0:
+                    model.request_stop()
+                model.step()
+        model.update_bn([x for x, _ in batches])
+    states = comm.all_gather_object(ddp.state_dict())
+    stop = ddp.stop_requested
+    for model in (ddp, other):
+        model.communicator.close()
+    return [difference(other.state_dict(), ddp.state_dict()), all(state == states[0] for state in states), stop]
+
+
+@on_gpus(uneven, 2, 3)
+def test_ranks_with_fewer_batches_and_exact_statistics(results):
+    for worst, equal, stop in results:
+        assert worst < 1e-4 and equal and stop
+
+
+def collectives(comm):
+    """The largest errors of all reductions, of broadcasts, and of several handles that are waited for in any order."""
+    rank, size, worst = comm.rank, comm.world_size, 0.0
+    numpy_ops = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min, "prod": np.prod}
+    with connected() as nccl:
+        for dtype in (np.float32, np.float64, np.int64):
+            for op, combine in numpy_ops.items():
+                if op == "mean" and dtype == np.int64:
+                    continue
+                values = [np.random.default_rng(r).integers(1, 9, 300).astype(dtype) for r in range(size)]
+                everywhere, at_root = on_device(values[rank]), on_device(values[rank])
+                nccl.all_reduce(everywhere, op)
+                nccl.reduce(at_root, op, size - 1)
+                expected = combine(values, 0)
+                worst = max(worst, np.abs(everywhere.get() / expected - 1).max())
+                kept = expected if rank == size - 1 else values[rank]
+                worst = max(worst, np.abs(at_root.get() / kept - 1).max())
+        rows = [on_device(np.full(4, 1.0 + rank + i)) for i in range(4)]
+        handles = [nccl.start_all_reduce(row) for row in rows[:3]] + [nccl.start_broadcast(rows[3], 1)]
+        while not handles[1].test():
+            time.sleep(0.001)
+        for handle in handles if rank else reversed(handles):
+            handle.wait()
+        nccl.all_reduce(on_device(np.empty(0)))
+        sums = [size * (1 + i) + sum(range(size)) for i in range(3)]
+        by_handles = [row.get().tolist() == [value] * 4 for row, value in zip(rows, [*sums, 5.0], strict=True)]
+        part = on_device(np.arange(9.0))
+        nccl.all_reduce(part[2:5])
+        only_part = part.get().tolist() == [0, 1, *(size * np.arange(2, 5.0)), 5, 6, 7, 8]
+        text = nccl.broadcast_object(f"from {rank}")
+        host = np.array([rank + 1.0])
+        nccl.all_reduce(host)
+    return [worst, *by_handles, only_part, text, host[0]]
+
+
+@on_gpus(collectives, 2, 3)
+def test_collectives(results):
+    size = len(results)
+    for worst, *equal, text, total in results:
+        assert worst < 1e-6 and equal == [True] * 5
+        assert text == "from 0" and total == size * (size + 1) / 2
+
+
+def misused(comm, what):
+    """What the machine says of a mistake, and after one that is none."""
+    with connected() as nccl:
+        array, rank = on_device(np.ones(8, np.float32)), comm.rank
+        nccl.all_reduce(array)
+        fine = ranks.problems()
+        said = MISTAKES[what](nccl, array, rank)
+        return [fine, ranks.problems(), said]
+
+
+def another_order(nccl, array, rank):
+    first, second = (nccl.all_reduce, nccl.broadcast)[:: 1 - 2 * rank]
+    first(array), second(array)
+
+
+def a_copy_too_early(nccl, array, rank):
+    handle = nccl.start_all_reduce(array)
+    array.get()
+    handle.wait()
+
+
+def nothing_waits(nccl, array, rank):
+    with patch.object(nccl._stream, "join", lambda done: None):
+        step_of(nccl, 1)
+
+
+def buckets_too_early(nccl, array, rank):
+    with patch.object(Buckets, "_after", lambda buckets, leaf, direction: buckets._started or buckets._start()):
+        step_of(nccl, 2)
+
+
+def step_of(nccl, buckets):
+    ddp = DDPSequential(dense(MixtureReLU()), DDPConfig(backend="nccl", buckets=buckets), communicator=nccl)
+    backpropagate(ddp, *batch(ddp.model, 2, 0))
+    ddp.step()
+    ddp.state_dict()
+
+
+def nothing_is_waited_for(nccl, array, rank):
+    other = on_device(np.zeros(8, np.float32))
+    other.data.copy_from_device_async(array.data, array.nbytes)
+    with patch.object(nccl._stream._stream, "wait_event", lambda event: None):
+        nccl.all_reduce(other)
+    other.get()
+
+
+def unwritten(nccl, array, rank):
+    import cupy
+
+    nccl.all_reduce(cupy.empty(8))
+
+
+def call(nccl, *arguments):
+    """What NCCL says of a call past the engine."""
+    import cupy
+
+    numbers = cupy.cuda.nccl
+    return error_of(
+        lambda: nccl._comm.allReduce(*arguments, numbers.NCCL_FLOAT32, numbers.NCCL_SUM, nccl._stream._stream.ptr),
+        numbers.NcclError,
+    )
+
+
+def freed(nccl, array, rank):
+    pointer = on_device(np.ones(8)).data.ptr
+    ranks.problems()  # nothing is queued that keeps it
+    return call(nccl, pointer, pointer, 8)
+
+
+MISTAKES = {
+    "another op": lambda nccl, array, rank: nccl.all_reduce(array, ["sum", "max"][rank]),
+    "another count": lambda nccl, array, rank: nccl.all_reduce(array[: 8 - rank]),
+    "another type": lambda nccl, array, rank: nccl.all_reduce(array.view([np.float32, np.float64][rank])[:4]),
+    "another root": lambda nccl, array, rank: nccl.broadcast(array, rank),
+    "another order": another_order,
+    "a copy that waits for no collective": a_copy_too_early,
+    "kernels that wait for no collective": nothing_waits,
+    "a bucket that leaves before its deltas are there": buckets_too_early,
+    "a collective that waits for no copy": nothing_is_waited_for,
+    "memory that nobody has written": unwritten,
+    "buffers that overlap in part": lambda nccl, array, rank: call(nccl, array.data.ptr, array.data.ptr + 4, 7),
+    "more than there is": lambda nccl, array, rank: call(nccl, array.data.ptr, array.data.ptr, 9),
+    "memory that was freed": freed,
+}
+SAID = {
+    "another op": "collective 2 differs",
+    "another count": "collective 2 differs",
+    "another type": "collective 2 differs",
+    "another root": "collective 2 differs",
+    "another order": "collective 2 differs",
+    "a copy that waits for no collective": "with no event between",
+    "kernels that wait for no collective": "with no event between",
+    "a bucket that leaves before its deltas are there": "with no event between",
+    "a collective that waits for no copy": "with no event between",
+    "memory that nobody has written": "memory that nobody has written",
+    "buffers that overlap in part": "buffers overlap in part",
+}
+
+
+@on_gpus(misused, 2)
+@pytest.mark.parametrize("what", MISTAKES)
+def test_what_nccl_would_not_notice(results, what):
+    for fine, found, said in results:
+        assert fine == []
+        if what in SAID:
+            assert any(SAID[what] in problem for problem in found)
+        else:
+            assert found == [] and "NCCL_ERROR_INVALID_ARGUMENT" in said and "not in one allocation" in said
+
+
+def on_one_gpu(comm):
+    """What is said when all ranks are on one GPU: by the library, by NCCL itself, and where it can be done."""
+    import cupy
+
+    nccl, said, total = cupy.cuda.nccl, [], 0.0
+    with patch.object(cupy.cuda, "identity", 7):
+        for asked, version in (("0", 23203), ("1", 22907), ("1", 23000)):
+            with patch.dict(os.environ, NCCL_MULTI_RANK_GPU_ENABLE=asked), patch.object(nccl, "version", version):
+                try:
+                    with connected() as communicator:
+                        array = on_device(np.ones(3))
+                        communicator.all_reduce(array)
+                        total = array.get()[0]
+                except LaunchError as error:
+                    said.append(str(error))
+        with patch.object(engine, "check_places", lambda *_: None), patch.dict(os.environ):
+            os.environ.pop("NCCL_MULTI_RANK_GPU_ENABLE", None)
+            said.append(error_of(partial(create_communicator, "nccl"), nccl.NcclError))
+        uuid = cuda.get_device_uuid(0)
+    return [said, uuid, cuda.get_device_uuid(0), total]
+
+
+@on_gpus(on_one_gpu, 2, 3)
+def test_ranks_on_one_gpu(results):
+    assert len({own for _, _, own, _ in results}) == len(results)
+    for (by_default, too_old, by_nccl), uuid, _, total in results:
+        for refusal in (by_default, too_old):
+            assert "ranks 0 and 1 are on one GPU" in refusal and uuid in refusal
+        assert "Duplicate GPU" in by_nccl
+        assert total == len(results)
+
+
+def failing(comm, how):
+    """The error that leaves the watchdog's thread on each rank, and what the next collective says."""
+    seen: list[BaseException] = []
+    with patch.object(threading, "excepthook", lambda arguments: seen.append(arguments.exc_value)), connected() as nccl:
+        array = on_device(np.ones(3))
+        nccl.all_reduce(array)
+        array.get()
+        last = comm.rank == comm.world_size - 1
+        if how == "late":
+            nccl._watchdog._timeout = 0.2
+        elif how == "reported":
+            nccl._comm.error = 2
+        elif last:
+            nccl._abort()  # as if its GPU had failed
+        if not last:
+            nccl.start_all_reduce(array).wait()
+            until = time.monotonic() + 20
+            while not seen and time.monotonic() < until:
+                time.sleep(0.01)
+        comm.barrier()
+        after = "" if last else error_of(lambda: nccl.all_reduce(array), RuntimeError)
+        nccl._watchdog.stop()
+    return [[f"{type(error).__name__}: {error}" for error in seen], after]
+
+
+@on_gpus(failing, 2, 3)
+@pytest.mark.parametrize("how", ["late", "gone", "reported"])
+def test_errors_that_come_later(results, how):
+    says = {
+        "late": "CollectiveTimeoutError: rank {} has waited 0.2 s in all_reduce #2",
+        "gone": "NcclError: NCCL_ERROR_REMOTE_ERROR",
+        "reported": "NcclError: NCCL_ERROR_SYSTEM_ERROR",
+    }
+    *others, (seen, after) = results
+    assert (seen, after) == ([], "")
+    for rank, (seen, after) in enumerate(others):
+        assert len(seen) == 1 and seen[0].startswith(says[how].format(rank))
+        assert f"rank {rank} cannot go on with all_reduce #3" in after
+
+
+def one_makes_no_step():
+    """Rank 1 stays behind while rank 0 waits for its own GPU, where no signal comes."""
+    from pytagi_ddp.distributed.engine.launcher import detect_launcher
+    from tests.cuda.ptx.stand_in import stand_in
+
+    stand_in(detect_launcher().rank)
+    ddp = DDPSequential(dense(MixtureReLU()), DDPConfig(backend="nccl", timeout=60))
+    backpropagate(ddp, *batch(ddp.model, 2, 0))
+    ddp.barrier()
+    ddp.communicator._watchdog._timeout = 1
+    fault()
+    if ddp.rank == 1:
+        time.sleep(60)
+    ddp.step()
+    ddp.state_dict()
+
+
+@pytest.mark.mpi
+def test_a_rank_that_makes_no_step_ends_the_job():
+    result = run.mpirun(one_makes_no_step, timeout=120)
+    assert result.returncode != 0 and result.seconds < 20
+    assert "rank 0 has waited 1." in result.stderr
+    assert result.stderr.count("Error: ") == 1
