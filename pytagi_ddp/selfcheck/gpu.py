@@ -239,7 +239,7 @@ def table(row: Row) -> str:
     """A row as text."""
     error = "" if row.error is None else f"{row.error:.1e}"
     short = "FAILED" if row.failed else row.result
-    return f"{row.what:44}{short:8}{error:>10}{row.seconds:9.2f} s"
+    return f"{row.what:48}{short:8}{error:>10}{row.seconds:9.2f} s"
 
 
 def report(device: str, say: Callable[[str], None] = print) -> tuple[int, list[Row]]:
@@ -253,7 +253,7 @@ def report(device: str, say: Callable[[str], None] = print) -> tuple[int, list[R
         return 2, []
     for line in describe(device):
         say(line)
-    say(f"\n{'what':44}{'result':8}{'error':>10}{'time':>11}")
+    say(f"\n{'what':48}{'result':8}{'error':>10}{'time':>11}")
     rows = check_gpu(device, lambda row: say(table(row)))
     failed = [row for row in rows if row.failed]
     for row in failed:

@@ -13,7 +13,7 @@ from pytagi_ddp.selfcheck.examples import network, state_of
 
 
 def main(backend: str = "nccl") -> None:
-    net = network([nn.Linear(6, 40), nn.MixtureReLU(), nn.Linear(40, 3)])
+    net = network(lambda: [nn.Linear(6, 40), nn.MixtureReLU(), nn.Linear(40, 3)])
     alone, rng = copy.deepcopy(net), np.random.default_rng(0)
     ddp = DDPSequential(net, DDPConfig(backend=backend, timeout=30), average=False)
     rows = slice(8 * ddp.rank, 8 * ddp.rank + 8)
