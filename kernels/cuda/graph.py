@@ -32,7 +32,7 @@ class Graphs:
     """
 
     def __init__(self, array: Arrays | SimulatedArrays):
-        self._array, self._index = array, array.index
+        self._index = array.index
         self.express = Express()
         self.plan = None
         self._parts: dict[str, _Part] = {}
@@ -89,7 +89,7 @@ class Graphs:
 
     def _compare(self, part: "_Part", what: Hashable) -> None:
         """Does a part once, as a graph from now on if that gives the same bits; else no graph is made on this GPU."""
-        error = part.try_graph(self._array)
+        error = part.try_graph()
         if error is None:
             self._equal.add(what)
             return
@@ -137,7 +137,7 @@ class _Part:
     def __init__(self, key: Hashable):
         self.key = key
         self.result: Any = None
-        self.launch: Callable[[], None] | None = None
+        self.launch: Any = None  # a function without arguments
         self.graph = False
         self._work: Work = []  # keeps the recorded memory alive
 
@@ -158,7 +158,7 @@ class _Part:
                 graph = stream.end_capture()  # also after an error: a stream left capturing is of no use
         self.launch, self.graph = graph.launch, True
 
-    def try_graph(self, array: Arrays) -> Exception | None:
+    def try_graph(self) -> Exception | None:
         """Does the work once, and becomes a graph if that gives the same bits; else returns why it does not.
 
         The work is queued launch by launch and its results are read; then its memory is put back as it was, and the
@@ -168,25 +168,24 @@ class _Part:
         try:
             self.become_graph()
             captured = self.launch
-            before = self._read(array)
+            before = self._read()
         except Exception as error:
             self.launch, self.graph = replayed, False
             replayed()
             return error
         replayed()
-        after = self._read(array)
+        after = self._read()
         try:
             self._write(before)
             captured()
-            differ = sum(not np.array_equal(new, old) for new, old in zip(self._read(array), after, strict=True))
-            failure = RuntimeError(f"{differ} of {len(after)} arrays have other bits than after single launches")
+            differ = sum(not np.array_equal(new, old) for new, old in zip(self._read(), after, strict=True))
+            if not differ:
+                return None
+            raise RuntimeError(f"{differ} of {len(after)} arrays have other bits than after single launches")
         except Exception as error:
-            differ, failure = 1, error
-        if not differ:
-            return None
-        self.launch, self.graph = replayed, False
-        self._write(after)
-        return failure
+            self.launch, self.graph = replayed, False
+            self._write(after)
+            return error
 
     def _memory(self) -> list:
         """All arrays that the work reads or writes, each once."""
@@ -198,9 +197,9 @@ class _Part:
                         found[address(one), one.nbytes] = one
         return list(found.values())
 
-    def _read(self, array: Arrays) -> list[np.ndarray]:
+    def _read(self) -> list[np.ndarray]:
         """What they hold, as bytes: NaN equals itself."""
-        return [array.to_host(a).reshape(-1).view(np.uint8) for a in self._memory()]
+        return [a.get().reshape(-1).view(np.uint8) for a in self._memory()]
 
     def _write(self, contents: list[np.ndarray]) -> None:
         for a, values in zip(self._memory(), contents, strict=True):

@@ -79,7 +79,8 @@ class _Steps:
         self._make, self._batch, self._classes = make, batch, classes
 
     def __call__(self, device: str) -> Results:
-        net, results = network(self._make), {}
+        net = network(self._make)
+        results: Results = {}
         net.to_device(device)
         net.input_state_update = True
         for uncertain in (True, False):

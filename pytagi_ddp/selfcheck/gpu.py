@@ -97,7 +97,8 @@ class NotTried(Exception):
 
 def _tried(what: str, function: Callable[[], float | None]) -> Row:
     """A row: what `function` returns is the largest error."""
-    start, error = time.perf_counter(), None
+    start = time.perf_counter()
+    error: float | None = None
     try:
         error, result = function(), "ok"
     except NotTried as reason:
@@ -220,8 +221,8 @@ def _two_ranks() -> float:
         raise NotTried("this process was started by a launcher of ranks, and cannot start others")
     try:
         mpirun = find_mpirun(mpi_family(load_mpi(None).Get_library_version()))
-    except (ImportError, LaunchError) as error:
-        raise NotTried(f"ranks cannot be started: {error}") from error
+    except (ImportError, LaunchError) as problem:
+        raise NotTried(f"ranks cannot be started: {problem}") from problem
     command = [str(mpirun), "-np", "2", sys.executable, "-m", PROGRAM]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, stdin=subprocess.DEVNULL)
     if done.returncode:

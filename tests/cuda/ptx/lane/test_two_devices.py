@@ -26,10 +26,10 @@ def step(net: nn.Sequential, seed: int) -> None:
     net.step()
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("name", ["residual blocks", "long sums"])  # the second one takes scratch memory
-def test_networks_side_by_side(way, name, monkeypatch):
-    replay, graphs = WAYS[way]
+def test_networks_side_by_side(how, name, monkeypatch):
+    replay, graphs = WAYS[how]
     monkeypatch.setattr(cuda, "replay_launches", replay)
     monkeypatch.setattr(cuda, "use_graphs", graphs)
     first = network(NETWORKS[name][0])
