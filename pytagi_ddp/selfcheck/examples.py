@@ -49,10 +49,11 @@ def examples() -> list[Example]:
     made += [Example(name, _Steps(make, **options)) for name, (make, options) in NETWORKS.items()]
     made += [Example(name, call) for name, call in CALLS.items()]
     for tile in sorted({tile for _, tile in products.FP32}):
-        size = f"{tile.rows}x{tile.columns}"
         for name, make in PRODUCTS.items():
-            tf32 = any(tile == other for _, other in products.TF32)
-            made.append(Example(f"{name}, tiles of {size}", _Steps(make, batch=5), tf32=tf32, tile=tile))
+            kind = products.TRANSPOSED if name.startswith("transposed") else products.FORWARD
+            if (kind, tile) in products.FP32:
+                what, tf32 = f"{name}, tiles of {tile.rows}x{tile.columns}", (kind, tile) in products.TF32
+                made.append(Example(what, _Steps(make, batch=5), tf32=tf32, tile=tile))
     return made
 
 
