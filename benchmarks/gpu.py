@@ -21,6 +21,7 @@ Where there is no GPU: the launches of a step, counted without one.
 """
 
 import argparse
+import contextlib
 import importlib
 import json
 import os
@@ -82,7 +83,7 @@ WORKLOAD = "resnet18-b128"  # whose kernels are timed and predicted
 Say = Callable[[str], None]
 
 
-# -- sections: each says lines, and returns what can be written as JSON -------------------------------------------------
+# -- sections: each says lines, and returns what can be written as JSON ---------------------------------------------
 
 
 def report_machine(say: Say) -> dict:
@@ -253,10 +254,8 @@ def attempt(command: Sequence[str], file: Path, limit: float) -> dict:
 
 def _end(process: subprocess.Popen) -> None:
     """Ends a process and all that it started."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def run_all(
@@ -315,11 +314,11 @@ def kernel_table(measured: dict, prediction: dict | None) -> str:
     bounds = prediction["kernels"] if prediction else {}
     rows = []
     for name, row in sorted(measured.items(), key=lambda item: -item[1]["seconds"]):
-        bound = bounds.get(name)
-        expected = [f"{bound['seconds'] * 1e3:.3f}", f"{row['seconds'] / bound['seconds']:.2f}"] if bound else ["", ""]
-        rows.append(
-            [name, bound["bound"] if bound else "", str(row["launches"]), f"{row['seconds'] * 1e3:.3f}", *expected]
-        )
+        by, expected = "", ["", ""]
+        if bound := bounds.get(name):
+            by = bound["bound"]
+            expected = [f"{bound['seconds'] * 1e3:.3f}", f"{row['seconds'] / bound['seconds']:.2f}"]
+        rows.append([name, by, str(row["launches"]), f"{row['seconds'] * 1e3:.3f}", *expected])
     total = sum(row["seconds"] for row in measured.values())
     launches = sum(row["launches"] for row in measured.values())
     step = prediction["step"]["seconds"] if prediction else 0
@@ -332,7 +331,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", action="append", choices=REPORTS, help="may be repeated; default: all but cifar")
     parser.add_argument(
-        "--output", type=Path, help="the report, .json and .md (benchmarks/results/gpu-<date and time>)"
+        "--output", type=Path, help="the report (benchmarks/results/gpu-<date and time>), .json and .md"
     )
     parser.add_argument("--minutes", type=float, default=MINUTES, help=f"for all sections together ({MINUTES})")
     parser.add_argument("--section", choices=REPORTS, help=argparse.SUPPRESS)  # what each process is started with

@@ -47,14 +47,14 @@ def test_what_takes_too_long_is_cut_and_what_did_not_fit_is_said(tmp_path):
 
 
 def test_measured_times_beside_predicted_ones():
-    measured = {"copy": {"launches": 2, "seconds": 1e-5}, "product": {"launches": 9, "seconds": 3e-3}}
+    measured = {"copy": {"launches": 2, "seconds": 1e-5}, "product": {"launches": 9, "seconds": 2.99e-3}}
     bound = {"launches": 9, "seconds": 1e-3, "bound": "ffma", "resources": {}}
     rows = gpu.kernel_table(measured, {"kernels": {"product": bound}, "step": {"seconds": 2e-3}}).splitlines()
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
     assert cells == [
-        ["product", "ffma", "9", "3.000", "1.000", "3.00"],
+        ["product", "ffma", "9", "2.990", "1.000", "2.99"],
         ["copy", "", "2", "0.010", "", ""],
-        ["all", "", "11", "3.010", "2.000", "1.50"],
+        ["all", "", "11", "3.000", "2.000", "1.50"],
     ]
     assert "predicted" in gpu.kernel_table(measured, None)
 
