@@ -127,6 +127,7 @@ def test_residual_network_same_bits_every_time_walked_replayed_and_as_graphs(opt
     assert twin.state_dict() == net.state_dict()
 
 
+@pytest.mark.timeout(1200)  # where no kernel has been compiled before
 def test_everything_that_the_doctor_tries_holds():
     code, rows = selfcheck.report("cuda")
     assert (code, [row for row in rows if row.failed]) == (0, [])
