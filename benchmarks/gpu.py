@@ -22,7 +22,6 @@ Where there is no GPU: the launches of a step, counted without one.
 
 import argparse
 import contextlib
-import importlib
 import json
 import os
 import signal
@@ -34,10 +33,10 @@ import traceback
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 
+from benchmarks import roofline
 from benchmarks.report import table
 from pytagi_ddp import cuda
 from pytagi_ddp.data.cifar10 import find_cifar10
@@ -134,12 +133,10 @@ def report_kernels(say: Say) -> dict:
 
 def report_prediction(say: Say) -> dict:
     """The bounds that `benchmarks.gpu_launches` predicts for this card, from a process without one."""
-    if find_spec("benchmarks.roofline") is None:
-        say("nothing is predicted: benchmarks.roofline is not there")
-        return {}
-    card = importlib.import_module("benchmarks.roofline").card_of(cuda.get_device_properties(0).partition(",")[0])
+    name = cuda.get_device_properties(cuda.get_current_device()).partition(",")[0]
+    card = roofline.card_of(name)
     if card is None:
-        say(f"nothing is predicted: no figures of {cuda.get_device_properties(0)}")
+        say(f"nothing is predicted: no figures of {name}")
         return {}
     predicted = {}
     for kind, options in (("fp32", []), ("TF32", ["--tf32"])):

@@ -85,6 +85,12 @@ class runtime:
         return dict(name=b"PTX on the CPU", major=8, minor=0, totalGlobalMem=MEMORY, multiProcessorCount=108)
 
     @staticmethod
+    def driverGetVersion() -> int:
+        return 13000
+
+    runtimeGetVersion = driverGetVersion
+
+    @staticmethod
     def memGetInfo() -> tuple[int, int]:
         return MEMORY - pool.used_bytes(), MEMORY
 
