@@ -1,28 +1,62 @@
-"""Everything that a GPU can show, in one command: `python -m benchmarks.gpu`.
+"""Everything that a GPU can show, in one command and ten minutes: `python -m benchmarks.gpu`.
 
-Versions; all tests that need a GPU (kernels and networks against the CPU and against float64, recorded cases, NCCL,
-two ranks on one GPU); times against the matrix peak of the same card and against PyTorch, if that is installed; a few
-epochs of CIFAR-10, if the data is there. The report is printed, and kept in `benchmarks/results/`.
+| section | what it shows |
+|---|---|
+| machine | the GPU, its driver, versions |
+| check | what `python -m pytagi_ddp.doctor --gpu` tries: every kernel against the CPU, steps in every way, TF32, NCCL |
+| peak | the matrix peak of the same card by cuBLAS |
+| kernels | the launches of a ResNet18 step, kernel by kernel |
+| prediction | the bound for each of these kernels (`benchmarks.gpu_launches --predict`) |
+| steps | whole training steps: walked, replayed, as CUDA graphs |
+| layers | single layers against the matrix peak |
+| torch | PyTorch on the same card, if it is installed: cuDNN, an SGD step, a TAGI step |
+| triton | a step of triton-tagi, if it is installed |
+| tests | all tests that need a GPU |
+| cifar | a few epochs of CIFAR-10, if the data is there (only if asked for) |
+
+Each section is a process of its own with a limit of time: what fails, crashes or takes too long is said, and the next
+one has its turn. One report is written, as JSON and as Markdown, in `benchmarks/results/` (again after each section).
 
 Where there is no GPU: the launches of a step, counted without one.
 """
 
 import argparse
+import contextlib
+import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
+import time
 import traceback
-from collections.abc import Callable
-from datetime import datetime
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from shutil import which
 
+from benchmarks import roofline
+from benchmarks.report import table
 from pytagi_ddp import cuda
 from pytagi_ddp.data.cifar10 import find_cifar10
 
-SECTIONS = ("versions", "tests", "peak", "layers", "steps", "kernels", "torch", "cifar")
+MINUTES = 10
+BUDGETS = {  # seconds, in order
+    "machine": 20,
+    "check": 90,
+    "peak": 20,
+    "kernels": 50,
+    "prediction": 80,
+    "steps": 90,
+    "layers": 50,
+    "torch": 50,
+    "triton": 30,
+    "tests": 120,
+}
+EXTRA = {"cifar": 1800}  # only if asked for
 RESULTS = Path(__file__).parent / "results"
+ROOT = Path(__file__).parents[1]
 PACKAGES = (
     "pytagi-ddp",
     "numpy",
@@ -33,106 +67,291 @@ PACKAGES = (
     "cupy-cuda12x",
     "nvidia-nvvm",
     "nvidia-nvjitlink",
+    "nvidia-nvjitlink-cu12",
     "nvidia-nccl-cu13",
+    "nvidia-nccl-cu12",
     "mpi4py",
     "mpich",
     "torch",
+    "triton",
+    "triton-tagi",
 )
 LINES, LINES_OF_FAILURE = 12, 80  # of a program's output in the report
+WORKLOAD = "resnet18-b128"  # whose kernels are timed and predicted
+
+Say = Callable[[str], None]
 
 
-def report_versions(say: Callable[[str], None]) -> None:
+# -- sections: each says lines, and returns what can be written as JSON ---------------------------------------------
+
+
+def report_machine(say: Say) -> dict:
     from pytagi_ddp.kernels.cuda.array import cupy, nccl
 
-    runtime = cupy.cuda.runtime
+    runtime, found = cupy.cuda.runtime, {}
     for index in range(cuda.get_device_count()):
-        say(f"cuda:{index}: {cuda.get_device_properties(index)}, {cuda.get_device_uuid(index)}")
+        found[f"cuda:{index}"] = cuda.get_device_properties(index)
     if which("nvidia-smi"):
         query = ["nvidia-smi", "--query-gpu=driver_version,clocks.max.sm,power.limit", "--format=csv,noheader"]
         done = subprocess.run(query, capture_output=True, text=True)
-        say(f"driver, clock limit, power limit: {(done.stdout or done.stderr).strip()}")
-    say(f"CUDA: driver for {runtime.driverGetVersion()}, runtime {runtime.runtimeGetVersion()}")
-    say(f"NCCL: {nccl().get_version() if cuda.is_nccl_available() else 'not found'}")
+        found["driver, clock limit, power limit"] = (done.stdout or done.stderr).strip()
+    found["CUDA"] = f"driver for {runtime.driverGetVersion()}, runtime {runtime.runtimeGetVersion()}"
+    found["NCCL"] = str(nccl().get_version()) if cuda.is_nccl_available() else "not found"
     for package in PACKAGES:
         try:
-            say(f"{package} {version(package)}")
+            found[package] = version(package)
         except PackageNotFoundError:
             continue
+    for name, text in found.items():
+        say(f"{name}: {text}")
+    return found
 
 
-def run(say: Callable[[str], None], what: str, *module: str, **environment: str) -> None:
-    """Runs a module of Python, and puts its last lines into the report."""
+def report_check(say: Say) -> dict:
+    from pytagi_ddp.selfcheck import gpu
+
+    code, rows = gpu.report("cuda", say)
+    if code:
+        raise RuntimeError(f"{sum(row.failed for row in rows)} of {len(rows)} checks failed")
+    return {"rows": [row._asdict() for row in rows]}
+
+
+def report_peaks(say: Say) -> dict:
+    from benchmarks import gpu_timing
+
+    peaks = {_kind(tf32): peak for tf32, peak in gpu_timing.peaks().items()}
+    for kind, peak in peaks.items():
+        say(f"matrix peak of cuBLAS, {kind}: {peak / 1e12:.1f} TFLOP/s")
+    return peaks
+
+
+def report_kernels(say: Say) -> dict:
+    from benchmarks import gpu_timing
+
+    return {_kind(tf32): gpu_timing.report_kernels(tf32, say, WORKLOAD) for tf32 in gpu_timing.types()}
+
+
+def report_prediction(say: Say) -> dict:
+    """The bounds that `benchmarks.gpu_launches` predicts for this card, from a process without one."""
+    name = cuda.get_device_properties(cuda.get_current_device()).partition(",")[0]
+    card = roofline.card_of(name)
+    if card is None:
+        say(f"nothing is predicted: no figures of {name}")
+        return {}
+    predicted = {}
+    for kind, options in (("fp32", []), ("TF32", ["--tf32"])):
+        with tempfile.TemporaryDirectory() as place:
+            file = Path(place, "prediction")
+            module = ["benchmarks.gpu_launches", "--predict", card, "--workload", WORKLOAD, "--json", str(file)]
+            if run(say, f"prediction, {kind}", *module, *options) == 0:
+                predicted[kind] = json.loads(file.read_text())
+    return predicted
+
+
+def report_torch(say: Say) -> None:
+    from benchmarks import gpu_torch
+
+    gpu_torch.report_torch(say)
+
+
+def report_triton(say: Say) -> None:
+    from benchmarks import gpu_torch
+
+    gpu_torch.report_triton(say)
+
+
+def report_tests(say: Say) -> None:
+    if code := run(say, "tests", "pytest", "-m", "gpu", "-q", "--no-header"):
+        raise RuntimeError(f"tests failed, exit code {code}")
+
+
+def report_cifar(say: Say) -> None:
+    if find_cifar10() is None:
+        say("CIFAR-10: not found (PYTAGI_DATA or ./data/cifar); no training")
+        return
+    options = ["--device", "cuda", "--data", "cifar10", "--epochs", "3", "--progress", "lines"]
+    run(say, "CIFAR-10, ResNet18", "examples.ddp_cifar_resnet", *options)
+
+
+def _timing(name: str) -> Callable[[Say], object]:
+    def report(say: Say) -> object:
+        from benchmarks import gpu_timing
+
+        return getattr(gpu_timing, name)(gpu_timing.peaks(), say)
+
+    return report
+
+
+REPORTS: dict[str, Callable[[Say], object]] = {
+    "machine": report_machine,
+    "check": report_check,
+    "peak": report_peaks,
+    "kernels": report_kernels,
+    "prediction": report_prediction,
+    "steps": _timing("report_steps"),
+    "layers": _timing("report_layers"),
+    "torch": report_torch,
+    "triton": report_triton,
+    "tests": report_tests,
+    "cifar": report_cifar,
+}
+
+
+def _kind(tf32: bool) -> str:
+    return "TF32" if tf32 else "fp32"
+
+
+def run(say: Say, what: str, *module: str, **environment: str) -> int:
+    """Runs a module of Python, and says its last lines; returns its exit code."""
     command = [sys.executable, "-m", *module]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
     say(f"{what}: exit code {done.returncode}")
     for line in (done.stdout + done.stderr).splitlines()[-(LINES_OF_FAILURE if done.returncode else LINES) :]:
         say(f"  {line}")
+    return done.returncode
 
 
-def report_peaks(peaks: dict[bool, float], say: Callable[[str], None]) -> None:
-    for tf32, peak in peaks.items():
-        say(f"matrix peak of cuBLAS, {'TF32' if tf32 else 'fp32'}: {peak / 1e12:.1f} TFLOP/s")
+# -- one section, in its own process, and all of them ---------------------------------------------------------------
 
 
-def report_cifar(epochs: int, say: Callable[[str], None]) -> None:
-    if find_cifar10() is None:
-        say("CIFAR-10: not found (PYTAGI_DATA or ./data/cifar); no training")
-        return
-    options = ["--device", "cuda", "--data", "cifar10", "--epochs", str(epochs), "--progress", "lines"]
-    run(say, "CIFAR-10, ResNet18", "examples.ddp_cifar_resnet", *options)
+def run_section(report: Callable[[Say], object], file: Path) -> int:
+    """Runs a section here; `file` has what it found so far at any time. Returns the exit code."""
+    found: dict = {"lines": [], "data": None}
 
+    def say(line: str) -> None:
+        print(line, flush=True)
+        found["lines"].append(line)
+        write_whole(file, json.dumps(found))
 
-def sections(epochs: int, say: Callable[[str], None]) -> dict[str, Callable[[], object]]:
-    """What each of `SECTIONS` does."""
-    from benchmarks import gpu_timing, gpu_torch
-
-    peaks = gpu_timing.peaks
-    return {
-        "versions": lambda: report_versions(say),
-        "tests": lambda: run(say, "tests", "pytest", "-m", "gpu", "-q", "--no-header"),
-        "peak": lambda: report_peaks(peaks(), say),
-        "layers": lambda: gpu_timing.report_layers(peaks(), say),
-        "steps": lambda: gpu_timing.report_steps(peaks(), say),
-        "kernels": lambda: [gpu_timing.report_kernels(tf32, say) for tf32 in gpu_timing.types()],
-        "torch": lambda: gpu_torch.report_torch(say),
-        "cifar": lambda: report_cifar(epochs, say),
-    }
-
-
-def attempt(section: str, report: Callable[[], object], say: Callable[[str], None]) -> None:
-    """Runs a section; its failure goes into the report, and the next one has its turn."""
     try:
-        report()
+        found["data"] = report(say)
     except Exception:
-        say(f"{section} failed:\n{traceback.format_exc()}")
-    finally:
-        cuda.allow_tf32, cuda.replay_launches, cuda.use_graphs = False, True, False
+        say(traceback.format_exc())
+        return 1
+    write_whole(file, json.dumps(found))
+    return 0
+
+
+def attempt(command: Sequence[str], file: Path, limit: float) -> dict:
+    """Runs the process of a section: its result, its seconds, and what it wrote into `file`."""
+    start = time.monotonic()
+    with subprocess.Popen([*command], cwd=ROOT, start_new_session=True) as process:
+        try:
+            code = process.wait(limit)
+            result = "ok" if code == 0 else f"failed, exit code {code}"
+        except subprocess.TimeoutExpired:
+            result = f"out of time after {limit:.0f} s"
+        except BaseException:
+            _end(process)
+            raise
+        _end(process)
+    found = json.loads(file.read_text()) if file.exists() else {"lines": [], "data": None}
+    return {"result": result, "seconds": time.monotonic() - start} | found
+
+
+def _end(process: subprocess.Popen) -> None:
+    """Ends a process and all that it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def run_all(
+    sections: dict[str, float], command_of: Callable[[str, Path], Sequence[str]], output: Path, seconds: float
+) -> dict:
+    """Runs sections one after the other, and writes the report after each.
+
+    Args:
+        sections: name and limit of each, in seconds. command_of: the process of a section, which writes into a file.
+        output: the report, without its suffix. seconds: for all together.
+    """
+    end = time.monotonic() + seconds
+    whole: dict = {"begun": f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC", "sections": {}}
+    with tempfile.TemporaryDirectory() as place:
+        for name, budget in sections.items():
+            limit, file = min(budget, end - time.monotonic()), Path(place, name)
+            print(f"\n== {name}", flush=True)
+            if limit < 1:
+                found = {"result": "left out: no time was left", "seconds": 0.0, "lines": [], "data": None}
+            else:
+                found = attempt(command_of(name, file), file, limit)
+            print(f"== {name}: {found['result']}, {found['seconds']:.0f} s", flush=True)
+            whole["sections"][name] = found
+            write_whole(output.with_suffix(".json"), json.dumps(whole, indent=1))
+            write_whole(output.with_suffix(".md"), markdown(whole))
+    return whole
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Writes a file whole or not at all."""
+    partial = file.with_name(file.name + ".partial")
+    partial.write_text(text)
+    os.replace(partial, file)
+
+
+# -- the report -----------------------------------------------------------------------------------------------------
+
+
+def markdown(whole: dict) -> str:
+    """The report as text: results of the sections, measured times beside predicted ones, what each section said."""
+    sections = whole["sections"]
+    parts = [f"# A GPU, {whole['begun']}"]
+    rows = [[name, found["result"], f"{found['seconds']:.0f}"] for name, found in sections.items()]
+    parts.append(table(["section", "result", "seconds"], rows))
+    measured, predicted = ((sections.get(name) or {}).get("data") or {} for name in ("kernels", "prediction"))
+    for kind in measured:
+        parts.append(f"## {WORKLOAD} by kernel, {kind}\n\n{kernel_table(measured[kind], predicted.get(kind))}")
+    for name, found in sections.items():
+        lines = "\n".join(found["lines"])
+        parts.append(f"## {name}: {found['result']}\n\n```text\n{lines}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def kernel_table(measured: dict, prediction: dict | None) -> str:
+    """Times of each kernel, and how far they are from the predicted bound."""
+    bounds = prediction["kernels"] if prediction else {}
+    rows = []
+    for name, row in sorted(measured.items(), key=lambda item: -item[1]["seconds"]):
+        by, expected = "", ["", ""]
+        if bound := bounds.get(name):
+            by = bound["bound"]
+            expected = [f"{bound['seconds'] * 1e3:.3f}", f"{row['seconds'] / bound['seconds']:.2f}"]
+        rows.append([name, by, str(row["launches"]), f"{row['seconds'] * 1e3:.3f}", *expected])
+    total = sum(row["seconds"] for row in measured.values())
+    launches = sum(row["launches"] for row in measured.values())
+    step = prediction["step"]["seconds"] if prediction else 0
+    expected = [f"{step * 1e3:.3f}", f"{total / step:.2f}"] if step else ["", ""]
+    rows.append(["all", "", str(launches), f"{total * 1e3:.3f}", *expected])
+    return table(["kernel", "bound by", "launches", "measured ms", "predicted ms", "measured / predicted"], rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", action="append", choices=SECTIONS, help="may be repeated; default: all")
-    parser.add_argument("--epochs", type=int, default=3, help="of CIFAR-10 (3)")
-    parser.add_argument("--output", type=Path, help="file for the report (benchmarks/results/gpu-<date and time>.txt)")
+    parser.add_argument("--only", action="append", choices=REPORTS, help="may be repeated; default: all but cifar")
+    parser.add_argument(
+        "--output", type=Path, help="the report (benchmarks/results/gpu-<date and time>), .json and .md"
+    )
+    parser.add_argument("--minutes", type=float, default=MINUTES, help=f"for all sections together ({MINUTES})")
+    parser.add_argument("--section", choices=REPORTS, help=argparse.SUPPRESS)  # what each process is started with
+    parser.add_argument("--file", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.section:
+        sys.exit(run_section(REPORTS[args.section], args.file))
     if (reason := cuda.why_not()) is not None:
         print(f"no GPU: no times ({reason})", flush=True)
         run(print, "launches, counted without a GPU", "benchmarks.gpu_launches", NUMBA_ENABLE_CUDASIM="1")
         return
-    output = args.output or RESULTS / f"gpu-{datetime.now():%Y-%m-%d-%H%M}.txt"
+    output = args.output or RESULTS / f"gpu-{datetime.now():%Y-%m-%d-%H%M}"
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text("")
-    chosen = args.only or SECTIONS
-
-    def say(line: str) -> None:
-        print(line, flush=True)
-        with output.open("a") as file:
-            file.write(line + "\n")
-
-    for section, report in sections(args.epochs, say).items():
-        if section in chosen:
-            attempt(section, report, say)
-    print(f"report: {output}")
+    sections = {name: (BUDGETS | EXTRA)[name] for name in args.only or BUDGETS}
+    command = [sys.executable, "-m", "benchmarks.gpu"]
+    whole = run_all(
+        sections,
+        lambda name, file: [*command, "--section", name, "--file", str(file)],
+        output,
+        max(60 * args.minutes, sum(EXTRA.get(name, 0) for name in sections)),
+    )
+    print(f"\nreport: {output.with_suffix('.md')}, {output.with_suffix('.json')}")
+    sys.exit(any(found["result"] != "ok" for found in whole["sections"].values()))
 
 
 if __name__ == "__main__":

@@ -156,23 +156,28 @@ def device_seconds(call: Callable[[], None], repeat: int = 10) -> float:
         return seconds(graph.launch, 0.1) / repeat
 
 
-def report_layers(peak: dict[bool, float], say: Callable[[str], None]) -> None:
+def report_layers(peak: dict[bool, float], say: Callable[[str], None]) -> list[dict]:
     """The kernels of single layers, forward and backward, against the matrix peak of cuBLAS."""
+    rows = []
     say(f"{'kernels of a layer':48}{'type':>6}{'forward':>34}{'backward':>34}")
     for name, directions, flops in products():
         for cuda.allow_tf32 in peak:
             line = f"{name:48}{'TF32' if cuda.allow_tf32 else 'fp32':>6}"
-            for call, operations in zip(directions, flops, strict=True):
+            for direction, call, operations in zip(("forward", "backward"), directions, flops, strict=True):
                 time_taken = device_seconds(call)
                 rate = operations / time_taken
                 share = rate / peak[cuda.allow_tf32]
+                row = {"layer": name, "tf32": cuda.allow_tf32, "direction": direction}
+                rows.append(row | {"seconds": time_taken, "of peak": share})
                 line += f"{time_taken * 1e3:10.3f} ms {rate / 1e12:6.1f} TFLOP/s {share:5.0%} "
             say(line)
     cuda.allow_tf32 = False
+    return rows
 
 
-def report_steps(peak: dict[bool, float], say: Callable[[str], None]) -> None:
+def report_steps(peak: dict[bool, float], say: Callable[[str], None]) -> list[dict]:
     """Whole steps walked in Python, replayed, and as graphs; host: the time until a step is queued."""
+    rows = []
     say(
         f"{'whole step':16}{'type':>6}{'how':>10}{'step':>12}{'host':>11}{'launches':>10}{'samples/s':>12}"
         f"{'TFLOP/s':>10}{'of peak':>9}{'memory':>10}"
@@ -186,17 +191,20 @@ def report_steps(peak: dict[bool, float], say: Callable[[str], None]) -> None:
             step()
         for cuda.allow_tf32, (how, switches) in itertools.product(peak, WAYS.items()):
             cuda.replay_launches, cuda.use_graphs = switches
-            time_taken = seconds(step)
+            time_taken, host = seconds(step), host_seconds(step)
             rate = step.flops / time_taken
+            row = {"step": name, "tf32": cuda.allow_tf32, "how": how, "seconds": time_taken, "host seconds": host}
+            rows.append(row | {"launches": len(work), "of peak": rate / peak[cuda.allow_tf32]})
             say(
                 f"{name:16}{'TF32' if cuda.allow_tf32 else 'fp32':>6}{how:>10}"
-                f"{time_taken * 1e3:9.2f} ms{host_seconds(step) * 1e3:8.2f} ms{len(work):10}"
+                f"{time_taken * 1e3:9.2f} ms{host * 1e3:8.2f} ms{len(work):10}"
                 f"{step.batch / time_taken:12.0f}{rate / 1e12:10.1f}{rate / peak[cuda.allow_tf32]:9.0%}"
                 f"{cupy.get_default_memory_pool().total_bytes() / 2**30:6.2f} GiB"
             )
         cuda.allow_tf32, cuda.replay_launches, cuda.use_graphs = False, True, False
         del step, workload, work
         cupy.get_default_memory_pool().free_all_blocks()
+    return rows
 
 
 def host_seconds(step: Step) -> float:
@@ -211,8 +219,8 @@ def host_seconds(step: Step) -> float:
     return statistics.median(times)
 
 
-def report_kernels(tf32: bool, say: Callable[[str], None], name: str = "resnet18-b128") -> None:
-    """The launches of one step one by one, summed by kernel."""
+def report_kernels(tf32: bool, say: Callable[[str], None], name: str = "resnet18-b128") -> dict[str, dict]:
+    """The launches of one step one by one, summed by kernel; returns launches and seconds of each."""
     cuda.allow_tf32 = tf32
     step = Step(Workload(name).net, int(name.rpartition("-b")[2]))
     step()
@@ -235,3 +243,4 @@ def report_kernels(tf32: bool, say: Callable[[str], None], name: str = "resnet18
     say(f"{name} by kernel, {'TF32' if tf32 else 'fp32'}, {total:.2f} ms in {len(work)} launches and copies:")
     for kernel in sorted(spent, key=spent.get, reverse=True):
         say(f"  {kernel:40}{count[kernel]:5} x{spent[kernel]:10.3f} ms{spent[kernel] / total:7.1%}")
+    return {kernel: {"launches": count[kernel], "seconds": spent[kernel] / 1e3} for kernel in spent}

@@ -2,13 +2,18 @@
 
 ``python -m pytagi_ddp.doctor`` prints one line per thing and exits with 0 when a CPU run would work, else 1. Whatever
 could crash or hang (MPI, CuPy) is asked in a process of its own.
+
+``python -m pytagi_ddp.doctor --gpu`` tries the GPU instead: every kernel against its twin on the CPU, whole training
+steps in every way, TF32, NCCL. It exits with 0 if all of it holds, 1 if something does not, 2 where there is no GPU.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib.metadata
 import importlib.util
+import json
 import os
 import platform
 import shutil
@@ -16,8 +21,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import NamedTuple
 
+from pytagi_ddp import cuda
 from pytagi_ddp.blas import blas_in_use
 from pytagi_ddp.distributed.engine import shared_memory
 from pytagi_ddp.distributed.engine.errors import LaunchError
@@ -185,9 +192,12 @@ def _shared_memory() -> Iterator[Finding]:
 
 def _gpus() -> Iterator[Finding]:
     gpus = _ask(["nvidia-smi", "-L"])[0].splitlines() if shutil.which("nvidia-smi") else []
-    yield Finding("GPUs", "; ".join(line.partition(" (UUID")[0] for line in gpus) or "no NVIDIA GPU")
+    yield Finding("GPUs", "; ".join(line.partition(" (UUID")[0].strip() for line in gpus) or "no NVIDIA GPU")
+    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        yield Finding("GPUs to use", f"CUDA_VISIBLE_DEVICES={visible}")
+    extra = cuda.extra_for(cuda.driver_version() or 0)
     if importlib.util.find_spec("cupy") is None:
-        advice = "pip install 'pytagi-ddp[cuda]'   (for the GPU)" if gpus else ""
+        advice = f"pip install 'pytagi-ddp[{extra}]'   (for the GPU)" if gpus and extra else ""
         yield Finding("CuPy, NCCL", "not installed", advice)
         return
     code = "import cupy; from cupy.cuda import nccl; print(cupy.__version__, 'NCCL', nccl.get_version())"
@@ -218,7 +228,30 @@ def report(findings: list[Finding], write: Callable[[str], None] = print) -> int
     return 0 if works else 1
 
 
-if __name__ == "__main__":
+def check_gpu(device: str, file: Path | None = None) -> int:
+    """Tries a GPU and prints a table; file: receives it as JSON. Returns the exit code."""
+    from pytagi_ddp.selfcheck import gpu  # here: the rest of the doctor does without
+
+    try:
+        code, rows = gpu.report(device)
+    except (RuntimeError, ValueError) as error:
+        print(f"no GPU to check: {error}")
+        code, rows = 2, []
+    if file is not None:
+        file.write_text(json.dumps({"exit code": code, "rows": [row._asdict() for row in rows]}, indent=1))
+    return code
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m pytagi_ddp.doctor", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--gpu", nargs="?", const="cuda", metavar="cuda:INDEX", help="try this GPU (the current one)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="with --gpu: where to write the table as well")
+    options = parser.parse_args(arguments)
+    if options.gpu:
+        return check_gpu(options.gpu, options.json)
     launched = detect_launcher()
-    if launched is None or launched.rank == 0:
-        sys.exit(report(examine()))
+    return report(examine()) if launched is None or launched.rank == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from pytagi_ddp import doctor
+from pytagi_ddp import cuda, doctor
 from pytagi_ddp.blas import Blas
 from tests.mpi.run import mpirun_command
 
@@ -50,6 +50,12 @@ def test_a_missing_mpi4py_is_said_with_the_remedy(monkeypatch):
     (finding,) = doctor._mpi()
     assert (finding.text, finding.needed) == ("not installed", False)
     assert "pytagi-ddp[mpi]" in finding.advice
+
+
+@pytest.mark.skipif(cuda.is_available(), reason="this machine has a GPU")
+def test_where_there_is_no_gpu_the_reason_is_said():
+    result = subprocess.run([sys.executable, "-m", "pytagi_ddp.doctor", "--gpu"], capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (2, f"no GPU to check: {cuda.why_not()}\n"), result.stderr
 
 
 @pytest.mark.mpi

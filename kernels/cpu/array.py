@@ -51,3 +51,7 @@ def synchronize():
 def place(source, into=None):
     """`source`, a host array, where kernels can read it: itself (on a GPU: a copy, in the memory of `into`)."""
     return source
+
+
+def free_bytes():
+    """How much memory new arrays can have: the system decides (on a GPU: a number of bytes)."""

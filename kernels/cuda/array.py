@@ -202,6 +202,13 @@ class Arrays:
             array.data.copy_to_host_async(values.ctypes.data, array.nbytes)
             return Arrival(values, self._done(values).synchronize)
 
+    def free_bytes(self) -> int:
+        """Memory that new arrays can have: what is free on the GPU, and what CuPy keeps of arrays that are gone."""
+        with on_device(self.index):
+            pool = cupy.get_default_memory_pool()
+            free = cupy.cuda.runtime.memGetInfo()[0] + pool.free_bytes()
+            return min(free, pool.get_limit() - pool.used_bytes()) if pool.get_limit() else free
+
     def _send(self, source: np.ndarray, out) -> None:
         meets_host(TO_DEVICE)
         values = pinned(out.size, out.dtype)
@@ -288,6 +295,9 @@ class SimulatedArrays:
 
     def snapshot(self, array: SimulatedArray) -> Arrival:
         return Arrival(self.to_host(array).reshape(-1), None)
+
+    def free_bytes(self) -> None:
+        """Not limited."""
 
 
 def _place(device: Arrays | SimulatedArrays, source: np.ndarray, into):

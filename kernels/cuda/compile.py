@@ -254,18 +254,31 @@ class Kernel:
             raise RuntimeError(f"{self.name} needs compute capability {needed}, GPU {device} has {found}")
         if variant not in self.variants():
             raise ValueError(f"{self.name}: one of the arguments {self._optional} is needed, all are None")
-        letters = "".join("ap"[present] for present in variant)  # absent, present
-        folder = _cubin_folder()
-        path = folder and folder / "{}-{}-sm{}{}.cubin".format(self.name, letters, *capability)
+        cubin = self.code(capability, variant)
+        function = self._loaded[device, variant] = _array().Function(device, cubin, self.name)
+        return function
+
+    def code(self, capability: tuple[int, int], variant: tuple[bool, ...]) -> bytes:
+        """The cubin for a compute capability: from the folder of cubins, or compiled and put there."""
+        path = self._kept_at(capability, variant)
         cubin = path and read_sealed(path)
         if not cubin:
             cubin = self.compile(capability, variant).cubin
             if path:
-                with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+                with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
                     file.write(seal(cubin))
                 os.replace(file.name, path)  # whole or not at all, whatever other ranks do
-        function = self._loaded[device, variant] = _array().Function(device, cubin, self.name)
-        return function
+        return cubin
+
+    def is_kept(self, capability: tuple[int, int], variant: tuple[bool, ...]) -> bool:
+        """Whether `code` need not compile."""
+        path = self._kept_at(capability, variant)
+        return path is not None and bool(read_sealed(path))
+
+    def _kept_at(self, capability: tuple[int, int], variant: tuple[bool, ...]) -> Path | None:
+        letters = "".join("ap"[present] for present in variant)  # absent, present
+        folder = _cubin_folder()
+        return folder and folder / "{}-{}-sm{}{}.cubin".format(self.name, letters, *capability)
 
 
 def kernel(
@@ -301,6 +314,11 @@ def kernel(
 @cache
 def _array() -> ModuleType:
     return import_module("pytagi_ddp.kernels.cuda.array")
+
+
+def keeps_code() -> bool:
+    """Whether compiled kernels are kept from one process to the next."""
+    return _cubin_folder() is not None
 
 
 @cache

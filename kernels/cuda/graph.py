@@ -5,24 +5,30 @@ the key of a part names whatever else may change: batch size, mode, addresses th
 """
 
 import threading
+import warnings
 from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from pytagi_ddp import cuda as options
 from pytagi_ddp.kernels.cuda.array import SIMULATOR, Arrays, SimulatedArrays, address, cupy, on_device
 from pytagi_ddp.kernels.cuda.recorder import Work, is_recording, prepared, recording, replay
 
+_without_graphs: set[int] = set()  # GPUs on which a graph failed under "auto", so that none is tried again
+
 
 class Graphs:
     """The recorded parts of one network's training step, on one GPU.
 
-    A part runs as Python the first time (buffers are made, kernels compiled), is recorded the second time, and
-    replayed from then on. As soon as a part comes with another key, all recordings are dropped: what the layers
-    remember of their last forward pass, and perhaps their buffers, are no longer what was recorded.
+    A part runs as Python the first time (buffers are made, kernels compiled), is recorded while it runs the second
+    time, and replayed from then on. As soon as a part comes with another key, all recordings are dropped: what the
+    layers remember of their last forward pass, and perhaps their buffers, are no longer what was recorded.
 
-    With `pytagi_ddp.cuda.use_graphs` a recording is a CUDA graph; else, with `replay_launches`, a list of launches and
-    copies that are queued one by one. With neither, and while somebody else records, parts just run.
+    A recording is a list of launches and copies (`pytagi_ddp.cuda.replay_launches`), which are queued one by one, or
+    captured as a CUDA graph and queued by one call (`use_graphs`). With "auto" the first graph of each part and key
+    has to give the bits of the list. With neither option, and while somebody else records, parts just run.
     """
 
     def __init__(self, array: Arrays | SimulatedArrays):
@@ -30,6 +36,7 @@ class Graphs:
         self.express = Express()
         self.plan = None
         self._parts: dict[str, _Part] = {}
+        self._equal: set[Hashable] = set()  # parts whose graphs gave the bits of single launches
 
     def run(
         self,
@@ -50,12 +57,17 @@ class Graphs:
 
         Raises:
             RuntimeError: `function` was to be recorded, and reads or sends something (`recorder.meets_host`).
+            ValueError: `pytagi_ddp.cuda.use_graphs` is none of its values.
         """
-        if is_recording() or not (options.use_graphs or options.replay_launches):
+        graphs = options.use_graphs
+        if graphs not in (False, True, "auto"):
+            raise ValueError(f'pytagi_ddp.cuda.use_graphs must be False, True or "auto", got {graphs!r}')
+        if is_recording() or not (graphs or options.replay_launches):
             self.clear()
             return function()
         # A thread has a workspace of its own, in which its launches lie: no other may replay them beside it.
-        settings = options.use_graphs, options.allow_tf32, threading.current_thread()
+        settings = graphs, options.allow_tf32, threading.current_thread()
+        what = name, key, options.allow_tf32
         key = (key, *settings, *(None if a is None else address(a) for a in memory))
         part = self._parts.get(name)
         if part is None or part.key != key:
@@ -66,9 +78,25 @@ class Graphs:
         with on_device(self._index):
             if part.launch is None:
                 part.record(function)
+            elif part.graph or SIMULATOR or not graphs or self._index in _without_graphs:
+                part.launch()
+            elif graphs == "auto" and what not in self._equal:
+                self._compare(part, what)
             else:
+                part.become_graph()
                 part.launch()
         return part.result
+
+    def _compare(self, part: "_Part", what: Hashable) -> None:
+        """Does a part once, as a graph from now on if that gives the same bits; else no graph is made on this GPU."""
+        error = part.try_graph()
+        if error is None:
+            self._equal.add(what)
+            return
+        _without_graphs.add(self._index)
+        reason = str(error) or type(error).__name__
+        message = f"cuda:{self._index}: no CUDA graphs, launches are replayed one by one instead ({reason})"
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
 
     def clear(self) -> None:
         """Forgets all recordings; call when layers change what they launch."""
@@ -100,37 +128,80 @@ class Express:
 
 
 class _Part:
-    """One part: its key, and after `record` its result and how to do it again."""
+    """One part: its key, and after `record` its result and how to do it again.
+
+    Attributes:
+        graph: whether `launch` is that of a CUDA graph.
+    """
 
     def __init__(self, key: Hashable):
         self.key = key
         self.result: Any = None
-        self.launch: Callable[[], None] | None = None
+        self.launch: Any = None  # a function without arguments
+        self.graph = False
         self._work: Work = []  # keeps the recorded memory alive
 
     def record(self, function: Callable[[], Any]) -> None:
         """Does the work of `function`, and keeps it."""
-        if options.use_graphs and not SIMULATOR:
-            self.launch = self._capture(function)
-            self.launch()
-            return
         with recording(for_replay=True) as self._work:
             self.result = function()
         self.launch = partial(replay, prepared(self._work))
 
-    def _capture(self, function: Callable[[], Any]) -> Callable[[], None]:
+    def become_graph(self) -> None:
+        """Has `launch` queue the recorded work as a CUDA graph; queues nothing."""
         stream = cupy.cuda.Stream(non_blocking=True)
-        with recording(for_replay=True) as self._work, stream, cupy.cuda.using_allocator(_refuse):
+        with stream:
             stream.begin_capture()
             try:
-                self.result = function()
+                self.launch()
             finally:
                 graph = stream.end_capture()  # also after an error: a stream left capturing is of no use
-        return graph.launch
+        self.launch, self.graph = graph.launch, True
 
+    def try_graph(self) -> Exception | None:
+        """Does the work once, and becomes a graph if that gives the same bits; else returns why it does not.
 
-def _refuse(nbytes: int):
-    raise RuntimeError(
-        f"{nbytes} bytes of GPU memory were asked for while a CUDA graph is captured; the graph would outlive them. "
-        "Set pytagi_ddp.cuda.use_graphs = False and report this"
-    )
+        The work is queued launch by launch and its results are read; then its memory is put back as it was, and the
+        graph is launched. Either way the memory ends as single launches leave it. Takes two copies of it on the host.
+        """
+        replayed = self.launch
+        try:
+            self.become_graph()
+            captured = self.launch
+            before = self._read()
+        except Exception as error:
+            self.launch, self.graph = replayed, False
+            replayed()
+            return error
+        replayed()
+        after = self._read()
+        try:
+            self._write(before)
+            captured()
+            differ = sum(not np.array_equal(new, old) for new, old in zip(self._read(), after, strict=True))
+            if not differ:
+                return None
+            raise RuntimeError(f"{differ} of {len(after)} arrays have other bits than after single launches")
+        except Exception as error:
+            self.launch, self.graph = replayed, False
+            self._write(after)
+            return error
+
+    def _memory(self) -> list:
+        """All arrays that the work reads or writes, each once."""
+        found = {}
+        for _, arguments in self._work:
+            for a in arguments:
+                for one in a if isinstance(a, list) else [a]:
+                    if isinstance(one, cupy.ndarray) and one.size:
+                        found[address(one), one.nbytes] = one
+        return list(found.values())
+
+    def _read(self) -> list[np.ndarray]:
+        """What they hold, as bytes: NaN equals itself."""
+        return [a.get().reshape(-1).view(np.uint8) for a in self._memory()]
+
+    def _write(self, contents: list[np.ndarray]) -> None:
+        for a, values in zip(self._memory(), contents, strict=True):
+            a.data.copy_from_host_async(values.ctypes.data, a.nbytes)
+        cupy.cuda.get_current_stream().synchronize()  # the host's memory is pageable, and may go

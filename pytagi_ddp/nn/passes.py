@@ -9,6 +9,7 @@ from pytagi_ddp.nn.arena import ParameterArena
 from pytagi_ddp.nn.chain import Chain
 from pytagi_ddp.nn.data_struct import BaseDeltaStates
 from pytagi_ddp.nn.hooks import LeafHooks
+from pytagi_ddp.nn.memory import pass_bytes, refuse_too_large
 from pytagi_ddp.nn.recompute import recomputing
 from pytagi_ddp.nn.state import Array, DeltaPool, State
 
@@ -31,6 +32,8 @@ class Passes:
 
     def __init__(self, chain: Chain, arena: ParameterArena, kernels: Kernels, hooks: LeafHooks):
         self._chain, self._arena, self._hooks, self._copy = chain, arena, hooks, kernels.array.copy
+        self._kernels = kernels
+        self._fits: dict[bool, int] = {}  # the largest batch whose memory was looked at, by mode
         self._replayable = all(leaf.replayable for leaf in arena.leaves)
         self._pool = DeltaPool(kernels)
         self._graphs = kernels.graph.Graphs(kernels.array)
@@ -46,6 +49,8 @@ class Passes:
             own: whether the input lies in the network's own memory, where the next one may replace it.
         """
         self.batch = 0  # if a layer raises, buffers hold parts of two batches: no way back
+        if state.batch > self._fits.get(training, 0):
+            self._check_memory(state, training)
         self.last = key = (state.batch, training, state)
         out = self._run("forward", key[:2], state, partial(self._walk_forward, key))
         if own and not self._arena.leaves[0].checks_input:  # Express looks only for values that are not finite
@@ -88,12 +93,41 @@ class Passes:
         self, name: str, key: tuple, memory: tuple, function: Callable[[], Any], prepare: Callable[[], None] = _nothing
     ) -> Any:
         """`function()`, or a replay of it; it runs as it is where hooks, ranks or layers do more than call kernels."""
-        meets_others = self._hooks or any(leaf.reduce_sums is not None for leaf in self._arena.running)
-        if meets_others or not self._replayable:
-            self.forget()
-            prepare()
-            return function()
-        return self._graphs.run(name, key, memory, function, prepare)
+        try:
+            if self._is_more_than_kernels():
+                self.forget()
+                prepare()
+                return function()
+            return self._graphs.run(name, key, memory, function, prepare)
+        except MemoryError as error:
+            self._drop_buffers()
+            raise MemoryError(
+                f"{error or 'out of memory'}, in {name}. Parameters are as they were, and memory for passes is free "
+                "again: go on with forward, of a smaller batch or with checkpoint_blocks=True"
+            ) from error
+
+    def _is_more_than_kernels(self) -> bool:
+        """Whether passes call hooks, other ranks, or layers that do more than call kernels."""
+        meets_others = any(leaf.reduce_sums is not None for leaf in self._arena.running)
+        return bool(self._hooks) or meets_others or not self._replayable
+
+    def _check_memory(self, state: State, training: bool) -> None:
+        """Raises MemoryError if the device has less free memory than passes of this batch size will take."""
+        array = self._kernels.array
+        watched = any(leaf.on_moments is not None for leaf in self._arena.running)
+        if array.free_bytes() is not None and not (watched or self._is_more_than_kernels()):
+            self._drop_buffers()
+            rows = lambda batch: State(*(None if a is None else a[:batch] for a in state[:2]))  # noqa: E731
+            needed = lambda batch: pass_bytes(self._chain, self._kernels, rows(batch), training)  # noqa: E731
+            refuse_too_large(needed, state.batch, array.free_bytes() or 0)
+        self._fits[training] = state.batch
+
+    def _drop_buffers(self) -> None:
+        """Frees what is kept for passes; the next one makes it anew."""
+        self.batch, self._remembered = 0, None
+        self.forget()
+        self._pool = DeltaPool(self._kernels)
+        self._chain.attach(self._kernels)
 
     def _walk_forward(self, key: tuple[int, bool, State]) -> State:
         self._remembered = key

@@ -16,6 +16,7 @@ from pytagi_ddp.nn.chain import Chain
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.hooks import Hook, HookHandle, LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.memory import gigabytes
 from pytagi_ddp.nn.network_input import MISSING, NetworkInput
 from pytagi_ddp.nn.passes import Passes
 from pytagi_ddp.nn.pending import PendingDeltas
@@ -460,17 +461,32 @@ class Sequential(RecurrentNetwork):
 
         Raises:
             ValueError: unknown device. RuntimeError: a device that this installation cannot use; says why.
+            MemoryError: a device without room for the parameters and their deltas; the network stays where it is.
         """
         kernels = get_kernels(device, self._precision)
         if kernels is self.kernels:
             return
-        tail = self.kernels.array.to_host(self.arena.tail)
+        free = kernels.array.free_bytes()
+        if free is not None and self.arena.nbytes > free:
+            raise MemoryError(
+                f"{self.arena.num_parameters} parameters and their deltas need {gigabytes(self.arena.nbytes)} on "
+                f"{cuda.device_name(device)}, and {gigabytes(free)} are free there"
+            )
+        tail, before = self.kernels.array.to_host(self.arena.tail), self._device
         self.arena.check()
+        try:
+            self._move(cuda.device_name(device))
+        except MemoryError:
+            self._move(before)
+            raise
+        finally:
+            self.kernels.array.copy(tail, self.arena.tail)
+
+    def _move(self, device: str) -> None:
         for leaf in self.arena.leaves:
             leaf.detach()
-        self._device = cuda.device_name(device)
+        self._device = device
         self._attach()
-        self.kernels.array.copy(tail, self.arena.tail)
 
     @property
     def device(self) -> str:

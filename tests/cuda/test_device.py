@@ -41,10 +41,60 @@ def test_who_has_no_gpu_is_not_sent_to_install_packages(monkeypatch):
 
 def test_missing_packages_are_named(monkeypatch):
     monkeypatch.setattr(cuda, "find_spec", lambda name: None)
-    monkeypatch.setattr(cuda, "CDLL", lambda name: None)
-    assert "cupy-cuda13x[ctk], numba-cuda[cu13]" in cuda.why_not()
-    assert "pip install 'pytagi-ddp[cuda]'" in cuda.why_not()
+    monkeypatch.setattr(cuda, "CDLL", driver(13010))
+    assert cuda.why_not() == ("not installed: cupy-cuda13x[ctk], numba-cuda[cu13]; try pip install 'pytagi-ddp[cuda]'")
+    monkeypatch.setattr(cuda, "CDLL", driver(12040))
+    assert cuda.why_not() == (
+        "not installed: cupy-cuda12x[ctk], numba-cuda[cu12]; try pip install 'pytagi-ddp[cuda12]'"
+    )
     assert not cuda.is_available()
+
+
+def driver(version: int):
+    """Stands for `CDLL`: a driver for that version of CUDA."""
+
+    def get_version(into) -> int:
+        into._obj.value = version
+        return 0
+
+    return lambda name: SimpleNamespace(cuDriverGetVersion=get_version)
+
+
+def test_a_driver_that_is_too_old_for_all_is_named(monkeypatch):
+    monkeypatch.setattr(cuda, "find_spec", lambda name: None)
+    monkeypatch.setattr(cuda, "CDLL", driver(11080))
+    assert cuda.driver_version() == 11080
+    assert cuda.why_not().startswith("the driver is for CUDA 11.8, and at least 12.0 is needed: install a driver")
+
+
+class NoStart(RuntimeError):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("version", "visible", "remedy"),
+    [
+        (12080, None, "; the packages are for CUDA 13, the driver for 12.8: update the driver, or, in a new virtual "
+         "environment, pip install 'pytagi-ddp[cuda12]'"),
+        (11080, None, "; the driver is for CUDA 11.8, and at least 12.0 is needed: install a driver of version 525 or "
+         "later"),
+        (13000, "MIG-7", "; CUDA_VISIBLE_DEVICES is 'MIG-7': it has to name GPUs by their index or as `nvidia-smi -L` "
+         "prints them, GPU-... or MIG-..."),
+        (13000, None, ""),
+    ],
+)  # fmt: skip
+def test_why_cuda_does_not_start(version, visible, remedy, monkeypatch):
+    def count() -> int:
+        raise NoStart("no device")
+
+    runtime = SimpleNamespace(getDeviceCount=count, CUDARuntimeError=NoStart, runtimeGetVersion=lambda: 13000)
+    monkeypatch.setattr(cuda, "find_spec", lambda name: name)
+    monkeypatch.setattr(cuda, "_cupy", lambda: SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
+    monkeypatch.setattr(cuda, "CDLL", driver(version))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert cuda.why_not() == f"CUDA does not start: no device{remedy}"
 
 
 def test_a_missing_nccl_is_an_answer_and_no_warning(monkeypatch):
@@ -57,16 +107,25 @@ def test_a_missing_nccl_is_an_answer_and_no_warning(monkeypatch):
     assert not cuda.is_nccl_available()
 
 
-def test_an_identity_has_all_its_bytes(monkeypatch):
-    """Zero bytes included, which end the text that CuPy reports."""
-    uuid = bytes([0, 17, 0, *range(13)])
-    properties = SimpleNamespace(uuid=SimpleNamespace(bytes=uuid))
-    status = SimpleNamespace(cudaSuccess=0)
-    runtime = SimpleNamespace(cudaError_t=status, cudaGetDeviceProperties=lambda index: (0, properties))
+@pytest.mark.parametrize(
+    ("name", "prefix"), [("NVIDIA H100 PCIe, compute", "GPU"), ("NVIDIA A100-SXM4-40GB MIG 1g.5gb, compute", "MIG")]
+)
+@pytest.mark.parametrize("major", [12, 13])
+def test_an_identity_has_all_its_bytes_and_is_that_of_a_part(name, prefix, major, monkeypatch):
+    """Zero bytes included, which end the text that CuPy reports. CUDA 12 has two functions, one for whole GPUs."""
+    part, whole = (SimpleNamespace(bytes=bytes([0, 17, 0, *range(k, 13 + k)])) for k in (0, 1))
+    driver = SimpleNamespace(CUresult=SimpleNamespace(CUDA_SUCCESS=0), cuInit=lambda flags: (0,))
+    driver.cuDeviceGetUuid = lambda index: (0, part)
+    if major == 12:
+        driver.cuDeviceGetUuid, driver.cuDeviceGetUuid_v2 = lambda index: (0, whole), driver.cuDeviceGetUuid
     monkeypatch.setitem(sys.modules, "cuda", SimpleNamespace())
-    monkeypatch.setitem(sys.modules, "cuda.bindings", SimpleNamespace(runtime=runtime))
+    monkeypatch.setitem(sys.modules, "cuda.bindings", SimpleNamespace(driver=driver))
     monkeypatch.setattr(cuda, "get_device_count", lambda: 1)
-    assert cuda.get_device_uuid(0) == "GPU-00110000-0102-0304-0506-0708090a0b0c"
+    monkeypatch.setattr(cuda, "get_device_properties", lambda index: name)
+    assert cuda.get_device_uuid(0) == f"{prefix}-00110000-0102-0304-0506-0708090a0b0c"
+    driver.cuInit = lambda flags: (SimpleNamespace(name="CUDA_ERROR_NO_DEVICE"),)
+    with pytest.raises(RuntimeError, match="GPU 0 does not tell its UUID: CUDA_ERROR_NO_DEVICE"):
+        cuda.get_device_uuid(0)
 
 
 @pytest.mark.parametrize("name", ["cuda:2", "cuda:7"])

@@ -10,6 +10,7 @@ from pytagi_ddp import cuda, manual_seed, nn
 from pytagi_ddp.distributed.ddp import DDPConfig, DDPSequential
 from pytagi_ddp.distributed.engine.placement import SHARED_GPU_VARIABLE, SHARED_GPU_VERSION
 from pytagi_ddp.models import resnet8_cifar10
+from pytagi_ddp.selfcheck import gpu as selfcheck
 from tests.mpi import run
 from tests.mpi.rank import say
 from tests.nn import golden, test_golden
@@ -111,17 +112,26 @@ def test_residual_network_steps_as_on_the_cpu():
     assert_same(*states, 1e-3)
 
 
-@pytest.mark.parametrize("option", [None, "replay_launches", "use_graphs"])
-def test_residual_network_same_bits_every_time_walked_replayed_and_as_graphs(option, monkeypatch):
+@pytest.mark.parametrize(
+    ("option", "value"), [(None, False), ("replay_launches", True), ("use_graphs", True), ("use_graphs", "auto")]
+)
+def test_residual_network_same_bits_every_time_walked_replayed_and_as_graphs(option, value, monkeypatch):
     monkeypatch.setattr(cuda, "replay_launches", False)
     net = resnet8_cifar10(0.1, 0.1)
     net.to_device("cuda")
     twin = copy.deepcopy(net)
     steps(net, net, 5)
     if option:
-        monkeypatch.setattr(cuda, option, True)
+        monkeypatch.setattr(cuda, option, value)
     steps(twin, twin, 5)
     assert twin.state_dict() == net.state_dict()
+
+
+@pytest.mark.timeout(1200)  # where no kernel has been compiled before
+def test_everything_that_the_doctor_tries_holds():
+    code, rows = selfcheck.report("cuda")
+    assert (code, [row for row in rows if row.failed]) == (0, [])
+    assert sum(row.result == "ok" for row in rows) > 40
 
 
 def test_nccl_with_one_rank():

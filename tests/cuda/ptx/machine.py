@@ -83,6 +83,8 @@ class Launch(ctypes.Structure):
 class Memory:
     """An allocation on the device: NaN until written, with a flag and two tags for each of its words."""
 
+    device = 0
+
     def __init__(self, size: int):
         words = size // 4 + 2
         whole = np.full(size + 2 * ALIGNMENT, 0xFF, np.uint8)

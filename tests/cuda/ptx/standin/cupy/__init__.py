@@ -16,10 +16,9 @@ nan_is_unwritten = False  # an array sent from the host that is nothing but NaN:
 class _Pointer:
     """`array.data`: where an array begins, and copies from there."""
 
-    device_id = 0
-
     def __init__(self, piece: Piece):
         self._piece = piece
+        self.device_id = piece.memory.device
         self.ptr = piece.memory.address + piece.offset
 
     def _queue(self, work: Callable[[], None]) -> None:
@@ -137,7 +136,12 @@ class ndarray:
 
 def empty(shape, dtype=np.float32) -> ndarray:
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    if cuda.allocator is not None and size:
-        cuda.allocator(size)
+    if size > cuda.runtime.memGetInfo()[0]:
+        raise cuda.memory.OutOfMemoryError(f"Out of memory allocating {size} bytes")
     memory = Memory(size)
+    cuda.pool.take(memory)
     return ndarray(memory, memory.data.view(dtype).reshape(shape))
+
+
+def get_default_memory_pool() -> "cuda.Pool":
+    return cuda.pool

@@ -6,23 +6,29 @@ streams, and what lacks an event between them.
 
 import itertools
 import threading
-from collections import deque
+import weakref
+from collections import Counter, deque
 from collections.abc import Callable
-from contextlib import contextmanager
 from weakref import WeakValueDictionary
 
-from . import function, nccl, order
+from tests.cuda.ptx.machine import Memory
 
-__all__ = ["Device", "Event", "Stream", "function", "get_current_stream", "nccl", "runtime", "using_allocator"]
+from . import function, memory, nccl, order
+
+__all__ = ["Device", "Event", "Stream", "function", "get_current_stream", "memory", "nccl", "runtime"]
 
 CAPABILITY = "80"
 MEMORY = 1 << 33
+devices = 1  # how many there are; tests of several change it
 identity = 0  # which physical GPU this process has
-allocator: Callable | None = None
 streams: "WeakValueDictionary[int, Stream]" = WeakValueDictionary()  # by their handles
 _handles = itertools.count(1)
 _thread = threading.local()
 _working = threading.RLock()  # one thread at a time does the work of streams
+
+
+def current() -> int:
+    return getattr(_thread, "device", 0)
 
 
 class Device:
@@ -30,15 +36,46 @@ class Device:
 
     def __init__(self, index: int = 0):
         self.id = index
+        self._before: list[int] = []
 
     def use(self):
+        _thread.device = self.id
         return self
 
     def __enter__(self):
-        return self
+        self._before.append(current())
+        return self.use()
 
     def __exit__(self, *_):
+        _thread.device = self._before.pop()
+
+
+class Pool:
+    """The memory of all devices: nothing is kept of what is gone."""
+
+    def __init__(self) -> None:
+        self._used: Counter[int] = Counter()
+
+    def take(self, taken: Memory) -> None:
+        """Counts memory of the current device for as long as it is there."""
+        taken.device = current()
+        self._used[taken.device] += taken.size
+        weakref.finalize(taken, self._used.subtract, {taken.device: taken.size})
+
+    def used_bytes(self) -> int:
+        return self._used[current()]
+
+    def free_bytes(self) -> int:
+        return 0
+
+    def get_limit(self) -> int:
+        return 0
+
+    def free_all_blocks(self) -> None:
         pass
+
+
+pool = Pool()
 
 
 class runtime:
@@ -47,19 +84,25 @@ class runtime:
 
     @staticmethod
     def getDevice() -> int:
-        return 0
+        return current()
 
     @staticmethod
     def getDeviceCount() -> int:
-        return 1
+        return devices
 
     @staticmethod
     def getDeviceProperties(index: int) -> dict:
         return dict(name=b"PTX on the CPU", major=8, minor=0, totalGlobalMem=MEMORY, multiProcessorCount=108)
 
     @staticmethod
+    def driverGetVersion() -> int:
+        return 13000
+
+    runtimeGetVersion = driverGetVersion
+
+    @staticmethod
     def memGetInfo() -> tuple[int, int]:
-        return MEMORY, MEMORY
+        return MEMORY - pool.used_bytes(), MEMORY
 
 
 class Stream:
@@ -120,11 +163,11 @@ class Stream:
 
     def __enter__(self):
         self._before = get_current_stream()
-        _thread.stream = self
+        _streams()[current()] = self
         return self
 
     def __exit__(self, *_):
-        _thread.stream = self._before
+        _streams()[current()] = self._before
 
 
 def _host_has_seen(after: "order.Clock") -> None:
@@ -169,18 +212,13 @@ class Event:
         _host_has_seen(self.after)
 
 
-default = Stream()
+_defaults: dict[int, Stream] = {}
+
+
+def _streams() -> dict[int, Stream]:
+    """Of this thread, by device: those that are not the default."""
+    return _thread.__dict__.setdefault("streams", {})
 
 
 def get_current_stream() -> Stream:
-    return getattr(_thread, "stream", default)
-
-
-@contextmanager
-def using_allocator(use: Callable):
-    global allocator
-    before, allocator = allocator, use
-    try:
-        yield
-    finally:
-        allocator = before
+    return _streams().get(current()) or _defaults.setdefault(current(), Stream())

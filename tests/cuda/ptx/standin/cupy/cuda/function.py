@@ -4,7 +4,7 @@ import ctypes
 
 import numpy as np
 
-from tests.cuda.ptx.machine import memory_at, program
+from tests.cuda.ptx.machine import Piece, memory_at, program
 
 
 class CPointer(int):
@@ -13,16 +13,20 @@ class CPointer(int):
 
 class Module:
     def load(self, cubin: bytes) -> None:
-        self._program = program(cubin.decode())
+        from cupy import cuda  # here, as it imports this module
+
+        self._program, self._device = program(cubin.decode()), cuda.current()
 
     def get_function(self, name: str):
         made = self._program
         assert made.name == name
 
         def launch(grid: tuple[int, ...], block: tuple[int, ...], arguments) -> None:
-            from cupy import cuda  # here, as it imports this module
+            from cupy import cuda
 
             taken = [_taken(a, kind) for a, kind in zip(arguments, made.kernel.parameters, strict=True)]
+            places = {self._device, cuda.current(), *(a.memory.device for a in taken if isinstance(a, Piece))}
+            assert len(places) == 1, f"{made.name}: kernel, current device and arrays are on devices {places}"
             cuda.get_current_stream().queue(lambda: made.launch(grid, block, taken))
 
         return launch

@@ -1,0 +1,123 @@
+"""How much memory a pass takes, before it runs: a walk through the layers in which nothing is computed."""
+
+import weakref
+from collections.abc import Callable
+from types import NoneType
+from typing import Any, get_args, get_type_hints
+
+import numpy as np
+
+from pytagi_ddp.kernels import protocol
+from pytagi_ddp.kernels.protocol import Kernels
+from pytagi_ddp.nn.chain import Chain
+from pytagi_ddp.nn.state import Array, DeltaPool, State
+
+
+def pass_bytes(chain: Chain, kernels: Kernels, state: State, training: bool) -> int:
+    """What layers keep for a pass of a batch, and, in training, the deltas of the pass back.
+
+    Not counted: parameters, the input, and scratch memory of products (at most 64 MB, and packed weights).
+
+    Args:
+        chain, kernels: of a network; its buffers are dropped.
+        state: the input, of which only sizes matter.
+    """
+    counted = _Counted(kernels)
+    chain.attach(counted)  # type: ignore[arg-type]
+    try:
+        mu, var = (None if a is None else _Sized.of(a.shape, a.dtype) for a in state[:2])
+        out = chain.forward(State(mu, var))
+        if training:
+            pool = DeltaPool(counted)  # type: ignore[arg-type]
+            pool.reserve(state.batch * chain.widest)
+            chain.backward(pool.take(*out.mu.shape), pool, False, False)
+        return counted.array.peak
+    finally:
+        chain.attach(kernels)
+
+
+def refuse_too_large(needed: Callable[[int], int], batch: int, free: int) -> None:
+    """Raises if a pass does not fit.
+
+    Args:
+        needed: bytes of a pass, by batch size. free: bytes that there are.
+
+    Raises:
+        MemoryError: says how much a batch needs, and which would fit.
+    """
+    whole = needed(batch)
+    if whole <= free:
+        return
+    one = needed(1)
+    each = max(1, (whole - one) // max(1, batch - 1))
+    fits = 1 + (free - one) // each
+    remedy = f"use a batch of at most about {fits}" if fits >= 1 else "not even one sample fits: use a smaller network"
+    raise MemoryError(
+        f"a pass of a batch of {batch} needs about {gigabytes(whole)} on the GPU, and {gigabytes(free)} are free: "
+        f"{remedy}, recompute blocks (checkpoint_blocks=True), or end what else takes memory there"
+    )
+
+
+def gigabytes(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB"
+
+
+class _Sized(np.ndarray):
+    """An array with a shape and next to no memory: all its elements are one."""
+
+    @classmethod
+    def of(cls, shape: Any, dtype: Any) -> "_Sized":
+        shape = shape if isinstance(shape, tuple) else (shape,)
+        return cls(shape, dtype, np.zeros(1, dtype), 0, (0,) * len(shape))
+
+
+class _CountedArrays:
+    """Array functions that count bytes; `peak` is the most that was there at a time."""
+
+    asynchronous = True
+
+    def __init__(self) -> None:
+        self._held = self.peak = 0
+
+    def empty(self, shape: Any, dtype: Any = np.float32) -> Array:
+        array = _Sized.of(shape, dtype)
+        self._count(array.nbytes)
+        weakref.finalize(array, self._count, -array.nbytes)
+        return array
+
+    zeros = empty
+
+    def _count(self, size: int) -> None:
+        self._held += size
+        self.peak = max(self.peak, self._held)
+
+    def place(self, source: np.ndarray, into: Array | None = None) -> Array:
+        return self.empty(source.shape, source.dtype) if into is None or into.size < source.size else into
+
+    def copy(self, source: Array, out: Array) -> None: ...
+    def clear(self, array: Array) -> None: ...
+    def synchronize(self) -> None: ...
+
+
+class _Counted:
+    """Stands for the kernels of a device: what returns nothing does nothing, sizes are those of the device."""
+
+    def __init__(self, kernels: Kernels):
+        self.array = _CountedArrays()
+        for family, declared in get_type_hints(protocol.Kernels).items():
+            if family not in ("array", "graph"):
+                setattr(self, family, _Idle(getattr(kernels, family), declared))
+
+
+class _Idle:
+    def __init__(self, module: Any, declared: type):
+        self._module, self._declared = module, declared
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self._declared, name, None)
+        returned = get_type_hints(function).get("return") if function is not None else ...
+        idle = returned is NoneType or NoneType in get_args(returned)
+        return _nothing if idle else getattr(self._module, name)
+
+
+def _nothing(*arguments: Any, **options: Any) -> None: ...

@@ -1,0 +1,289 @@
+"""Examples that together run every kernel: small networks, each for a step or two, and what no network does alone.
+
+An example gives its results on a device, arrays by name. Those of two devices are compared by `check`.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pytagi_ddp import cuda, manual_seed, nn
+from pytagi_ddp.distributed.ddp import DDPConfig, DDPSequential
+from pytagi_ddp.nn.activation import Activation
+
+Results = dict[str, np.ndarray]
+TOLERANCE = 2e-4  # of the largest number of an array: float32, sums in another order
+CANCELLING = 5e-3  # where small differences of large numbers are taken
+TF32 = 2e-2  # factors of 10 bits
+CANCELS = {"MixtureSigmoid", "MixtureTanh", "ClosedFormSoftmax"}
+
+
+class Example(NamedTuple):
+    """What to run on each device, and how far results may be apart, relative to the largest of an array.
+
+    Attributes:
+        tf32: whether it is run with `pytagi_ddp.cuda.allow_tf32` once more.
+        tile: of products on the GPU, where they shall have no choice; see `kernels.cuda.products`.
+    """
+
+    name: str
+    run: Callable[[str], Results]
+    tolerance: float = TOLERANCE
+    tf32: bool = False
+    tile: Any = None
+
+    def on(self, device: str) -> Results:
+        """Its results on a device."""
+        with nullcontext() if self.tile is None or device == "cpu" else _only(self.tile):
+            return self.run(device)
+
+
+def examples() -> list[Example]:
+    """All of them; with those of the tiles of products, which only a GPU has."""
+    from pytagi_ddp.kernels.cuda import products  # here, as it needs numba-cuda
+
+    made = [Example(f"activation {kind.__name__}", *_of_activation(kind)) for kind in _activations()]
+    made += [Example(name, _Steps(make, **options)) for name, (make, options) in NETWORKS.items()]
+    made += [Example(name, call) for name, call in CALLS.items()]
+    for tile in sorted({tile for _, tile in products.FP32}):
+        for name, make in PRODUCTS.items():
+            kind = products.TRANSPOSED if name.startswith("transposed") else products.FORWARD
+            if (kind, tile) in products.FP32:
+                what, tf32 = f"{name}, tiles of {tile.rows}x{tile.columns}", (kind, tile) in products.TF32
+                made.append(Example(what, _Steps(make, batch=5), tf32=tf32, tile=tile))
+    return made
+
+
+@contextmanager
+def _only(tile: Any) -> Iterator[None]:
+    """Has products use one tile, whatever their sizes."""
+    from pytagi_ddp.kernels.cuda import plan, products
+
+    before = products.SPEEDS, products.TF32_SPEEDS
+    products.SPEEDS = products.TF32_SPEEDS = {tile: plan.Speed(1, 1.0)}
+    try:
+        yield
+    finally:
+        products.SPEEDS, products.TF32_SPEEDS = before
+
+
+# -- networks -------------------------------------------------------------------------------------------------------
+
+
+class _Steps:
+    """A step with input variances and one without, of a new network: everything that they make."""
+
+    def __init__(self, make: Callable[[], list[nn.BaseLayer]], batch: int = 7, classes: int = 0):
+        self._make, self._batch, self._classes = make, batch, classes
+
+    def __call__(self, device: str) -> Results:
+        net = network(self._make)
+        results: Results = {}
+        net.to_device(device)
+        net.input_state_update = True
+        for uncertain in (True, False):
+            results |= {f"{k}, {uncertain}": v for k, v in self._step(net, uncertain).items()}
+        results["prediction"] = np.stack(net.predict(self._inputs(net), 3))
+        return results
+
+    def _inputs(self, net: nn.Sequential) -> np.ndarray:
+        rng, shape = np.random.default_rng(1), (self._batch, net.in_shape.size)
+        if self._classes:
+            return rng.integers(0, self._classes, shape).astype(np.float32)
+        return rng.standard_normal(shape, dtype=np.float32)
+
+    def _step(self, net: nn.Sequential, uncertain: bool) -> Results:
+        rng, x = np.random.default_rng(2), self._inputs(net)
+        var_x = rng.uniform(0.05, 0.5, x.shape).astype(np.float32) if uncertain else None
+        mu, var = net(x, var_x)
+        y = rng.standard_normal(mu.shape, dtype=np.float32)
+        updater = nn.OutputUpdater(net.device)
+        updater.update(net.output_z_buffer, y, np.full(y.shape, 0.3), net.input_delta_z_buffer)
+        net.backward()
+        results = {"mean": np.asarray(mu), "variance": np.asarray(var)}
+        results["deltas of the input"] = np.stack(net.get_input_states())
+        for name, leaf in net.named_leaves():
+            if leaf.num_weights:
+                for field in ("mu_w", "var_w", "mu_b", "var_b"):
+                    results[f"delta_{field} of {name}"] = np.array(getattr(leaf, f"delta_{field}"))
+        net.step()
+        return results | state_of(net)
+
+
+def network(make: Callable[[], list[nn.BaseLayer]]) -> nn.Sequential:
+    """On the CPU, with the same parameters every time: unequal means and variances."""
+    manual_seed(1)
+    net, rng = nn.Sequential(*make()), np.random.default_rng(0)
+    mu, var = net.arena.theta
+    mu += 0.3 * rng.standard_normal(mu.shape, dtype=np.float32) / np.sqrt(1 + mu.size / 1000, dtype=np.float32)
+    var *= rng.uniform(0.5, 1.5, var.shape).astype(np.float32)
+    return net
+
+
+def state_of(net: nn.Sequential) -> Results:
+    """What a network keeps."""
+    state = net.state_dict(carried=True)
+    return {f"{key} {k}": np.array(values) for key, arrays in state.items() for k, values in enumerate(arrays)}
+
+
+def _activations() -> list[type]:
+    found = (getattr(nn, name) for name in nn.__all__)
+    return [kind for kind in found if inspect.isclass(kind) and issubclass(kind, Activation) and kind is not Activation]
+
+
+def _of_activation(kind: type) -> tuple[Callable[[str], Results], float]:
+    """It between dense layers and, where its outputs are no exponentials, behind another one in place."""
+    tolerance = CANCELLING if kind.__name__ in CANCELS else TOLERANCE
+    end = [] if kind is nn.EvenExp else [nn.ReLU, kind]
+    return _Steps(lambda: [nn.Linear(9, 6), kind(), nn.Linear(6, 4), *(last() for last in end)]), tolerance
+
+
+def _conv(c_in: int, c_out: int, **options: Any) -> nn.Conv2d:
+    return nn.Conv2d(c_in, c_out, 3, padding=1, **options)
+
+
+def _image(*layers: nn.BaseLayer) -> list[nn.BaseLayer]:
+    """Behind a convolution of images of 2x8x6 that gives 5x8x6."""
+    return [_conv(2, 5, in_width=6, in_height=8), *layers]
+
+
+def _residual(*layers: nn.BaseLayer, shortcut: nn.BaseLayer | None = None) -> nn.ResNetBlock:
+    return nn.ResNetBlock(nn.LayerBlock(*layers), shortcut)
+
+
+NETWORKS: dict[str, tuple[Callable[[], list[nn.BaseLayer]], dict]] = {
+    "batch norm": (lambda: [nn.Linear(9, 6), nn.BatchNorm2d(6), nn.ReLU(), nn.Linear(6, 3)], {"batch": 70}),
+    "batch norm of images": (lambda: _image(nn.MixtureReLU(), nn.BatchNorm2d(5), nn.Linear(240, 3)), {}),
+    "layer norm": (lambda: [nn.Linear(9, 6), nn.LayerNorm([6]), nn.ReLU(), nn.Linear(6, 3)], {}),
+    "RMS norm": (lambda: [nn.Linear(9, 6), nn.RMSNorm([6]), nn.ReLU(), nn.Linear(6, 3)], {}),
+    "average pooling": (lambda: _image(nn.ReLU(), nn.AvgPool2d(2, 2), nn.Linear(60, 3)), {}),
+    "maximum pooling": (lambda: _image(nn.ReLU(), nn.MaxPool2d(3, 2, 1, 2), nn.Linear(60, 3)), {}),
+    "residual blocks": (
+        lambda: _image(
+            nn.MixtureReLU(),
+            _residual(_conv(5, 5), nn.MixtureReLU(), nn.BatchNorm2d(5)),
+            _residual(
+                _conv(5, 7, stride=2, padding_type=2),
+                nn.BatchNorm2d(7),
+                shortcut=nn.LayerBlock(nn.Conv2d(5, 7, 2, stride=2), nn.BatchNorm2d(7)),
+            ),
+            nn.Linear(84, 3),
+        ),
+        {},
+    ),
+    "embedding, attention": (
+        lambda: [
+            nn.Embedding(5, 8, 6),
+            _residual(nn.RMSNorm(8), nn.MultiheadAttention(8, 4, 2)),
+            nn.MultiheadAttention(8, 2, causal=False, use_rope=False),
+            nn.Linear(8, 3),
+        ],
+        {"classes": 5},
+    ),
+    "LSTM": (lambda: [nn.LSTM(3, 5, False, 4), nn.LSTM(5, 4, True, 4), nn.Linear(4, 2)], {}),
+    "long sums": (lambda: [nn.Linear(900, 20), nn.ReLU(), nn.Linear(20, 700), nn.Tanh(), nn.Linear(700, 3)], {}),
+    "long sums over the batch": (lambda: [nn.Linear(9, 6), nn.ReLU(), nn.Linear(6, 3)], {"batch": 1500}),
+}
+
+PRODUCTS: dict[str, Callable[[], list[nn.BaseLayer]]] = {
+    "dense": lambda: [nn.Linear(37, 36), nn.Tanh(), nn.Linear(36, 70, bias=False), nn.Linear(70, 5)],
+    "convolution": lambda: [
+        nn.Conv2d(4, 8, 3, padding=1, in_width=6, in_height=8),
+        nn.Tanh(),
+        nn.Conv2d(8, 7, 3, stride=2, padding=1, padding_type=2),
+        nn.Linear(84, 3),
+    ],
+    "transposed convolution": lambda: [
+        nn.ConvTranspose2d(4, 8, 4, stride=2, padding=1, in_width=4, in_height=3),
+        nn.Tanh(),
+        nn.ConvTranspose2d(8, 7, 3, padding=1),
+        nn.Linear(336, 3),
+    ],
+}
+
+
+# -- what no network does by itself ---------------------------------------------------------------------------------
+
+
+def _updates(device: str) -> Results:
+    """The output updates that take other observations."""
+    net = network(lambda: [nn.Linear(6, 8)])
+    net.to_device(device)
+    rng, updater, results = np.random.default_rng(3), nn.OutputUpdater(net.device), {}
+    x, y = rng.standard_normal((5, 6)), rng.standard_normal((5, 4))
+    index = rng.permuted(np.tile(np.arange(1, 9), (5, 1)), axis=1)[:, :4]
+    net(x)
+    updater.update_using_indices(net.output_z_buffer, y, np.full(y.shape, 0.3), index, net.input_delta_z_buffer)
+    results["indices"] = np.stack([net.input_delta_z_buffer.delta_mu, net.input_delta_z_buffer.delta_var])
+    pairs = network(lambda: [nn.Linear(6, 8), nn.EvenExp()])
+    pairs.to_device(device)
+    pairs(x)
+    updater.update_heteros(pairs.output_z_buffer, y, pairs.input_delta_z_buffer)
+    results["pairs"] = np.stack([pairs.input_delta_z_buffer.delta_mu, pairs.input_delta_z_buffer.delta_var])
+    return results
+
+
+def _smoother(device: str) -> Results:
+    net = network(lambda: [nn.SLSTM(2, 3), nn.SLSTM(3, 4), nn.SLinear(4, 2)])
+    net.to_device(device)
+    for t in range(3):
+        net(np.random.default_rng(t).standard_normal(2))
+        net.set_delta_z([0.4, -0.2], [-0.3, -0.1])
+        net.backward()
+        net.step()
+    return {"outputs": np.stack(net.smoother())} | state_of(net)
+
+
+def _one_rank(device: str, **options: Any) -> Results:
+    """A `DDPSequential` of one process: the kernels that stand around an exchange."""
+    net = network(lambda: [nn.Linear(4, 5), nn.BatchNorm2d(5), nn.ReLU(), nn.Linear(5, 2)])
+    net.to_device(device)
+    ddp = DDPSequential(net, DDPConfig(backend="serial"), **options)
+    for t in range(4):
+        ddp(np.random.default_rng(t).standard_normal((6, 4)))
+        net.set_delta_z(np.linspace(-1, 1, 12), -np.linspace(0.1, 1, 12))
+        ddp.backward()
+        ddp.step()
+    return state_of(net)
+
+
+CALLS: dict[str, Callable[[str], Results]] = {
+    "observations by index and in pairs": _updates,
+    "smoother of an SLSTM": _smoother,
+    "exchange of deltas": _one_rank,
+    "exchange of statistics": lambda device: _one_rank(device, sync_batch_norm=True),
+    "merge": lambda device: _one_rank(device, every=2),
+    "merge of means": lambda device: _one_rank(device, every=2, merge="mean"),
+}
+
+
+# -- a whole step ---------------------------------------------------------------------------------------------------
+
+WAYS = {  # a step, and how: replay_launches, use_graphs
+    "walked": (False, False),
+    "replayed": (True, False),
+    "as CUDA graphs": (True, True),
+    'with use_graphs = "auto"': (True, "auto"),
+}
+
+
+def steps_in_a_way(device: str, way: str, name: str = "residual blocks", steps: int = 5) -> Results:
+    """Training steps of one of `NETWORKS`, in one of `WAYS`."""
+    before = cuda.replay_launches, cuda.use_graphs
+    cuda.replay_launches, cuda.use_graphs = WAYS[way]  # type: ignore[assignment]
+    try:
+        net, rng = network(NETWORKS[name][0]), np.random.default_rng(0)
+        net.to_device(device)
+        updater = nn.OutputUpdater(net.device)
+        for _ in range(steps):
+            net(rng.standard_normal((4, net.in_shape.size), dtype=np.float32))
+            y = rng.standard_normal((4, net.out_shape.size))
+            updater.update(net.output_z_buffer, y, np.full(y.shape, 0.3), net.input_delta_z_buffer)
+            net.backward()
+            net.step()
+        return state_of(net)
+    finally:
+        cuda.replay_launches, cuda.use_graphs = before

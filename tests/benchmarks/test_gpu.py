@@ -1,0 +1,75 @@
+"""The report on a GPU: sections that fail, crash or take too long, and what is written of them."""
+
+import json
+import sys
+import time
+
+from benchmarks import gpu
+
+SCRIPTS = {
+    "good": "from benchmarks import gpu; import pathlib, sys\n"
+    "sys.exit(gpu.run_section(lambda say: say('a line') or {'n': 3}, pathlib.Path(sys.argv[1])))",
+    "bad": "from benchmarks import gpu; import pathlib, sys\n"
+    "sys.exit(gpu.run_section(lambda say: say('begun') or 1 / 0, pathlib.Path(sys.argv[1])))",
+    "crash": "import os; os.abort()",
+    "slow": "from benchmarks import gpu; import pathlib, sys, time\n"
+    "gpu.run_section(lambda say: say('half of it') or time.sleep(60), pathlib.Path(sys.argv[1]))",
+    "never": "",
+}
+
+
+def command(name: str, file) -> list[str]:
+    return [sys.executable, "-c", SCRIPTS[name], str(file)]
+
+
+def test_a_part_that_fails_does_not_keep_the_others_away(tmp_path):
+    limits = {"good": 60.0, "bad": 60.0, "crash": 60.0}
+    whole = gpu.run_all(limits, command, tmp_path / "report", 200)
+    found = {name: (section["result"], section["data"]) for name, section in whole["sections"].items()}
+    assert found["good"] == ("ok", {"n": 3})
+    assert found["bad"] == ("failed, exit code 1", None)
+    assert found["crash"][0] == "failed, exit code -6"
+    assert whole["sections"]["bad"]["lines"][0] == "begun"
+    assert "ZeroDivisionError" in whole["sections"]["bad"]["lines"][1]
+    assert json.loads((tmp_path / "report.json").read_text()) == whole
+    text = (tmp_path / "report.md").read_text()
+    assert "| bad     | failed, exit code 1  |" in text and "a line" in text and "ZeroDivisionError" in text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.json", "report.md"]
+
+
+def test_what_takes_too_long_is_cut_and_what_did_not_fit_is_said(tmp_path):
+    start = time.monotonic()
+    whole = gpu.run_all({"slow": 8.0, "never": 30.0}, command, tmp_path / "report", 8.5)
+    assert time.monotonic() - start < 30
+    slow, never = whole["sections"]["slow"], whole["sections"]["never"]
+    assert slow["result"] == "out of time after 8 s" and slow["lines"] == ["half of it"]
+    assert never["result"] == "left out: no time was left"
+
+
+def test_measured_times_beside_predicted_ones():
+    measured = {"copy": {"launches": 2, "seconds": 1e-5}, "product": {"launches": 9, "seconds": 2.99e-3}}
+    bound = {"launches": 9, "seconds": 1e-3, "bound": "ffma", "resources": {}}
+    rows = gpu.kernel_table(measured, {"kernels": {"product": bound}, "step": {"seconds": 2e-3}}).splitlines()
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
+    assert cells == [
+        ["product", "ffma", "9", "2.990", "1.000", "2.99"],
+        ["copy", "", "2", "0.010", "", ""],
+        ["all", "", "11", "3.000", "2.000", "1.50"],
+    ]
+    assert "predicted" in gpu.kernel_table(measured, None)
+
+
+def test_the_budgets_fit_and_every_section_is_described():
+    assert sum(gpu.BUDGETS.values()) <= 60 * gpu.MINUTES
+    assert {*gpu.BUDGETS, *gpu.EXTRA} == gpu.REPORTS.keys()
+    assert all(f"| {name} |" in gpu.__doc__ for name in gpu.REPORTS)
+
+
+def test_yardsticks_that_are_not_installed_are_named(monkeypatch):
+    from benchmarks import gpu_torch
+
+    monkeypatch.setattr(gpu_torch, "find_spec", lambda name: None)
+    lines = []
+    gpu_torch.report_torch(lines.append)
+    gpu_torch.report_triton(lines.append)
+    assert lines == ["PyTorch is not installed: no yardstick", "triton-tagi is not installed: no yardstick"]

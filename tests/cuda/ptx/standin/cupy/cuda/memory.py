@@ -1,0 +1,5 @@
+"""What happens when memory is short."""
+
+
+class OutOfMemoryError(MemoryError):
+    pass
