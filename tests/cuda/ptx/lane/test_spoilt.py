@@ -15,7 +15,7 @@ from tests.cuda.sim.test_products import use as use  # a fixture
 
 BARRIER = r"bar\.sync\s+0;"
 softmax = partial(test_kernels.test_softmax, "softmax", 129)
-batch_norm = partial(test_kernels.test_batch_norm, (140, 9), True, True)
+batch_norm = partial(test_kernels.test_deltas_of_batch_norm, (140, 9), "relu", True, True)
 transpose = partial(test_kernels.test_transpose, (2, 64, 96))
 addition = partial(test_kernels.test_elementwise, (7, 10))
 relu = partial(test_kernels.test_activations, "mixture_relu", 257)
