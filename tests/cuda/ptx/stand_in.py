@@ -5,7 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-from cuda.bindings import runtime
+from cuda.bindings import driver
 
 from tests.cuda.kept import keep_ptx
 from tests.cuda.ptx.machine import ALIGNMENT, Memory
@@ -21,17 +21,17 @@ def stand_in(identity: int = 0) -> None:
 
     assert array.cupy.__version__ == "0.ptx", "CuPy was imported before its stand-in"
     array.cupy.cuda.identity = identity
-    runtime.cudaGetDeviceProperties = _properties
+    driver.cuInit = lambda flags: (driver.CUresult.CUDA_SUCCESS,)
+    driver.cuDeviceGetUuid = driver.cuDeviceGetUuid_v2 = _uuid
     keep_ptx()
     compile._assemble = lambda ptx, name, capability: (ptx.encode(), "")
     compile._cubin_folder = lambda: None  # what is there was made for another GPU
 
 
-def _properties(index: int):
+def _uuid(index: int):
     import cupy
 
-    uuid = SimpleNamespace(bytes=cupy.cuda.identity.to_bytes(16, "big"))
-    return runtime.cudaError_t.cudaSuccess, SimpleNamespace(uuid=uuid)
+    return driver.CUresult.CUDA_SUCCESS, SimpleNamespace(bytes=cupy.cuda.identity.to_bytes(16, "big"))
 
 
 class Untouched(Memory):

@@ -169,13 +169,13 @@ ret;
 }
 """
     found, before = [], len(machine.problems)
-    for order in (BACKWARDS, SHUFFLED, SHUFFLED):
+    for order in (BACKWARDS, *[SHUFFLED] * 8):
         out = Array(np.zeros(1, np.int32))
         machine.order = order
         Program(ptx).launch((1,), (512,), [out.piece])
         found.append(int(out.values[0]))
     assert found[0] == 0
-    assert found[1] != found[2]
+    assert len(set(found[1:])) > 1
     del machine.problems[before:]
 
 
