@@ -20,6 +20,8 @@ from pytagi_ddp.distributed.communicator import create_communicator
 from pytagi_ddp.distributed.engine import nccl as engine
 from pytagi_ddp.distributed.engine.errors import LaunchError
 from pytagi_ddp.nn import DDPConfig, DDPSequential, MixtureReLU
+from pytagi_ddp.selfcheck.examples import TOLERANCE
+from pytagi_ddp.selfcheck.two_ranks import largest_error
 from tests.cuda import compile_report
 from tests.cuda.ptx import ranks
 from tests.cuda.ptx.machine import missing
@@ -63,6 +65,15 @@ def on_device(values: np.ndarray):
     from pytagi_ddp.kernels.cuda.array import arrays  # here, with the stand-in
 
     return arrays(0).place(values)
+
+
+def what_the_doctor_tries(comm):
+    return largest_error()
+
+
+@on_gpus(what_the_doctor_tries, 2)
+def test_what_the_doctor_tries_on_two_gpus(results):
+    assert [rank for rank, _ in results] == [0, 1] and all(error < TOLERANCE for _, error in results)
 
 
 def train(comm, way):
