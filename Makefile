@@ -12,17 +12,18 @@ demo: $(INSTALLED)
 	@if [ -t 1 ]; then progress=bar; else progress=lines; fi; \
 	$(BIN)/mpirun -np 2 $(BIN)/python -m examples.ddp_cifar_resnet --progress $$progress
 
-# In two processes, one of which runs all that starts ranks (tests/conftest.py); `python -m pytest` takes one for all.
-TWO := -n 2 --dist loadfile
+# In three processes for two cores: one runs all that starts ranks, and often waits (tests/conftest.py). `python -m pytest`
+# takes one for all.
+SPREAD := -n 3 --dist loadfile
 
 # In about ten minutes on two quiet cores.
 test: lint
-	$(BIN)/python -m pytest $(TWO)
+	$(BIN)/python -m pytest $(SPREAD)
 
 # What needs no mpirun, compiles neither CUDA kernels nor a wheel, and is quick: in about two minutes on two cores.
 check: $(INSTALLED)
 	$(BIN)/ruff check .
-	$(BIN)/python -m pytest -q $(TWO) -m "not mpi and not slow"
+	$(BIN)/python -m pytest -q $(SPREAD) -m "not mpi and not slow"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -59,5 +59,5 @@ def _mixed(package: ModuleType) -> SimpleNamespace:
     modules = {name: getattr(package, name) for name in package.__all__}
     for name in ("linear", "conv2d", "convtranspose2d"):
         forward, backward = (partial(getattr(modules[name], way), mixed=True) for way in ("forward", "backward"))
-        modules[name] = SimpleNamespace(forward=forward, backward=backward)
+        modules[name] = SimpleNamespace(**vars(modules[name]) | {"forward": forward, "backward": backward})
     return SimpleNamespace(**modules)
