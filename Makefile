@@ -20,7 +20,7 @@ SPREAD := -n 3 --dist loadfile
 test: lint
 	$(BIN)/python -m pytest $(SPREAD)
 
-# What needs no mpirun, compiles neither CUDA kernels nor a wheel, and is quick: in about two minutes on two cores.
+# What needs no mpirun, compiles neither CUDA kernels nor a wheel, and is quick: in less than 90 s on two cores.
 check: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/python -m pytest -q $(SPREAD) -m "not mpi and not slow"
