@@ -45,9 +45,14 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def pytest_collection_modifyitems(config, items):
-    """In a process of pytest-xdist, what takes longest begins first, and the rest fills up the other process."""
+    """In a process of pytest-xdist, what takes longest begins first, and the rest fills up the other processes."""
+
+    def rank(item):
+        compiles = item.path.relative_to(config.rootpath).as_posix() in COMPILE_KERNELS
+        return not compiles, not starts_ranks(item.path), not item.get_closest_marker("slow")
+
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: (not starts_ranks(item.path), not item.get_closest_marker("slow")))
+        items.sort(key=rank)
 
 
 @pytest.fixture(autouse=True)
