@@ -40,6 +40,7 @@ from benchmarks import roofline
 from benchmarks.report import table
 from pytagi_ddp import cuda
 from pytagi_ddp.data.cifar10 import find_cifar10
+from pytagi_ddp.files import atomic_write
 
 MINUTES = 10
 BUDGETS = {  # seconds, in order
@@ -221,14 +222,14 @@ def run_section(report: Callable[[Say], object], file: Path) -> int:
     def say(line: str) -> None:
         print(line, flush=True)
         found["lines"].append(line)
-        write_whole(file, json.dumps(found))
+        atomic_write(file, json.dumps(found).encode())
 
     try:
         found["data"] = report(say)
     except Exception:
         say(traceback.format_exc())
         return 1
-    write_whole(file, json.dumps(found))
+    atomic_write(file, json.dumps(found).encode())
     return 0
 
 
@@ -276,16 +277,9 @@ def run_all(
                 found = attempt(command_of(name, file), file, limit)
             print(f"== {name}: {found['result']}, {found['seconds']:.0f} s", flush=True)
             whole["sections"][name] = found
-            write_whole(output.with_suffix(".json"), json.dumps(whole, indent=1))
-            write_whole(output.with_suffix(".md"), markdown(whole))
+            atomic_write(output.with_suffix(".json"), json.dumps(whole, indent=1).encode())
+            atomic_write(output.with_suffix(".md"), markdown(whole).encode())
     return whole
-
-
-def write_whole(file: Path, text: str) -> None:
-    """Writes a file whole or not at all."""
-    partial = file.with_name(file.name + ".partial")
-    partial.write_text(text)
-    os.replace(partial, file)
 
 
 # -- the report -----------------------------------------------------------------------------------------------------

@@ -18,13 +18,13 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 SHORTEST = 2e-6  # seconds from the start to the end of an empty kernel
-GAP, GAP_IN_GRAPH = 0.9e-6, 0.5e-6  # between two kernels of a stream, of a graph; as on https://developer.nvidia.com/
-# blog/cuda-graphs: 2.9 us of kernel take 3.8 and 3.4
+GAP, GAP_IN_GRAPH = 0.9e-6, 0.5e-6  # between two kernels of a stream, of a graph; from memory of NVIDIA's articles
 HOST = 5e-6  # for the call of one launch, replayed
 SHARED_RATE = 128  # bytes per clock of a multiprocessor, for the first cache and shared memory together
 MMA = 64  # operations of a thread in one mma.m16n8k8: 2 * 16 * 8 * 8 of a warp
 ASSUMPTIONS = (
     "a resource runs at its published rate, at the boost clock, from the first to the last block of a launch",
+    "rates: see the sources in CARDS, some of which are memory only, as are the gaps between launches",
     "a launch with fewer blocks than multiprocessors has their share of what these do (ffma, mma, shared)",
     "dram: nothing stays in a cache between two launches; within one every word is moved once",
     "l2: the first cache serves a block's second access to a word",
@@ -44,7 +44,7 @@ class Card(NamedTuple):
         ffma: multiply-adds per clock of a multiprocessor.
         mma: dense TF32 operations per second, 0 without.
         dram, l2: bytes per second.
-        source: of the figures.
+        source: of the figures; those "not looked up" are from memory, and to be checked before they are cited.
     """
 
     name: str
@@ -59,11 +59,11 @@ class Card(NamedTuple):
 
 _AS_A100 = 5120  # bytes per clock of the second cache, where nobody has published them
 CARDS = {
-    "h200": Card("H200", 132, 1.98e9, 128, 494e12, 4.8e12, _AS_A100 * 1.98e9, "data sheet of H200 SXM; L2 as A100's"),
+    "h200": Card("H200", 132, 1.98e9, 128, 494e12, 4.8e12, _AS_A100 * 1.98e9, "as the H100; memory, L2 not looked up"),
     "h100": Card("H100", 132, 1.98e9, 128, 494e12, 3.35e12, _AS_A100 * 1.98e9, "data sheet of H100 SXM; L2 as A100's"),
-    "a100": Card("A100", 108, 1.41e9, 64, 156e12, 2.039e12, 5120 * 1.41e9, "white paper of A100, 80 GB SXM"),
-    "4090": Card("RTX 4090", 128, 2.52e9, 128, 82.6e12, 1.008e12, 5e12, "white paper of Ada; L2: benchmarks of others"),
-    "t4": Card("T4", 40, 1.59e9, 64, 0.0, 0.32e12, 1.27e12, "data sheet of T4; L2: Jia et al., arXiv:1903.07486"),
+    "a100": Card("A100", 108, 1.41e9, 64, 156e12, 2.039e12, 5120 * 1.41e9, "80 GB SXM; not looked up"),
+    "4090": Card("RTX 4090", 128, 2.52e9, 128, 82.6e12, 1.008e12, 5e12, "data sheet; TF32 and L2 not looked up"),
+    "t4": Card("T4", 40, 1.59e9, 64, 0.0, 0.32e12, 1.27e12, "not looked up"),
 }
 
 

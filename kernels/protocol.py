@@ -145,13 +145,14 @@ class BatchNorm(Protocol):
     """Batch normalisation.
 
     Attributes:
-        activations: names of those that these kernels make by themselves, of the input of a `Normalization`.
+        activations: names of those that these kernels make by themselves, of the input of a `Normalization`; where
+            there are any, `moments` and `statistics` take the option `activation`.
     """
 
     activations: tuple[str, ...]
 
     def partial_shape(self, rows: int, features: int) -> tuple[int, int, int]: ...
-    def moments(self, x: State, partial: Array, mean: Array, m2: Array, activation: str = "") -> None: ...
+    def moments(self, x: State, partial: Array, mean: Array, m2: Array) -> None: ...
     def statistics(
         self,
         x: State,
@@ -163,7 +164,6 @@ class BatchNorm(Protocol):
         running: State,
         sums: Sums,
         momentum: float | None,
-        activation: str = "",
     ) -> None: ...
     def rescale(self, square: Array, denominator: float, eps: float, r: Array) -> None: ...
     def pool_moments(self, mean: Array, m2: Array, rows: int, shift: Array, sums: Sums) -> None: ...

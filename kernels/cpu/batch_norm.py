@@ -7,6 +7,7 @@ from pytagi_ddp.kernels.cpu.array import copy
 from pytagi_ddp.kernels.cpu.columns import add_partials
 from pytagi_ddp.kernels.cpu.compile import loop
 from pytagi_ddp.kernels.cpu.elementwise import add_state
+from pytagi_ddp.kernels.formulas.formula import formula
 from pytagi_ddp.kernels.formulas.normalize import (
     input_deltas,
     moved_running,
@@ -118,21 +119,31 @@ def _forward_onto(mu, var, mean, r, w_mu, w_var, b_mu, b_var, added_mu, added_va
                 out_mu[i, c], out_var[i, c] = m + added_mu[i, c], s + added_var[i, c]
 
 
+@formula
+def _clear(partial, k):
+    for j in range(4):
+        for c in range(partial.shape[2]):
+            partial[j, k, c] = ZERO
+
+
+@formula
+def _add_summands(partial, k, c, of_weight, dm, ds):
+    """Adds what a unit gives to the batch sums of its weight and bias."""
+    partial[0, k, c] += of_weight[0]
+    partial[1, k, c] += of_weight[1]
+    partial[2, k, c] += dm
+    partial[3, k, c] += ds
+
+
 @loop("rf f f f rf rf 4kf", _in_parts)
 def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial):
     rows, features = mu.shape
     for k in prange(partial.shape[1]):
-        for j in range(4):
-            for c in range(features):
-                partial[j, k, c] = ZERO
+        _clear(partial, k)
         for i in range(k * ROWS, min(rows, (k + 1) * ROWS)):
             for c in range(features):
                 dm, ds = delta_mu[i, c], delta_var[i, c]
-                g, h = weight_summands(mu[i, c], mean[c], r[c], dm, ds)
-                partial[0, k, c] += g
-                partial[1, k, c] += h
-                partial[2, k, c] += dm
-                partial[3, k, c] += ds
+                _add_summands(partial, k, c, weight_summands(mu[i, c], mean[c], r[c], dm, ds), dm, ds)
                 delta_mu[i, c], delta_var[i, c] = input_deltas(r[c], w_mu[c], dm, ds)
 
 
@@ -141,23 +152,17 @@ def _backward_through(mu, jcb, mean, r, w_mu, delta_mu, delta_var, partial):
     """`_backward`, and the deltas through the Jacobian of the input."""
     rows, features = mu.shape
     for k in prange(partial.shape[1]):
-        for j in range(4):
-            for c in range(features):
-                partial[j, k, c] = ZERO
+        _clear(partial, k)
         for i in range(k * ROWS, min(rows, (k + 1) * ROWS)):
             for c in range(features):
                 dm, ds = delta_mu[i, c], delta_var[i, c]
-                g, h = weight_summands(mu[i, c], mean[c], r[c], dm, ds)
-                partial[0, k, c] += g
-                partial[1, k, c] += h
-                partial[2, k, c] += dm
-                partial[3, k, c] += ds
+                _add_summands(partial, k, c, weight_summands(mu[i, c], mean[c], r[c], dm, ds), dm, ds)
                 dm, ds = input_deltas(r[c], w_mu[c], dm, ds)
                 j_c = jcb[i, c]
                 delta_mu[i, c], delta_var[i, c] = dm * j_c, ds * (j_c * j_c)
 
 
-def moments(x: State, partial: Array, mean: Array, m2: Array, activation: str = "") -> None:
+def moments(x: State, partial: Array, mean: Array, m2: Array) -> None:
     """mean = sum m / rows; m2 = sum (m - mean)^2 + sum s, for each feature."""
     _moments(x.mu, x.var, partial, mean, m2)
 
@@ -172,7 +177,6 @@ def statistics(
     running: State,
     sums: Sums,
     momentum: float | None,
-    activation: str = "",
 ) -> None:
     """`moments`, `pool_moments`, `rescale` by rows - 1, and (with a momentum) `update_running`."""
     rows = x.batch

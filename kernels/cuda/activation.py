@@ -18,11 +18,7 @@ from pytagi_ddp.kernels.tensors import State
 THREADS = block_size(256)
 ONE = np.float32(1)
 NONE, RELU, MIXTURE_RELU = range(3)
-TAKEN = {
-    "": NONE,
-    "relu": RELU,
-    "mixture_relu": MIXTURE_RELU,
-}  # what other kernels make by themselves
+TAKEN = {"": NONE, "relu": RELU, "mixture_relu": MIXTURE_RELU}  # what other kernels make by themselves
 
 
 @device

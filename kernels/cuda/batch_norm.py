@@ -258,7 +258,7 @@ def _tickets(x: State) -> Array:
 
 
 def moments(
-    x: State, partial: Array, mean: Array, m2: Array, activation: str = "", *, made: PartialMoments | None = None
+    x: State, partial: Array, mean: Array, m2: Array, *, activation: str = "", made: PartialMoments | None = None
 ) -> None:
     """mean = sum m / rows; m2 = sum (m - mean)^2 + sum s, for each feature of the activated x.
 
@@ -277,8 +277,8 @@ def statistics(
     running: State,
     sums: Sums,
     momentum: float | None,
-    activation: str = "",
     *,
+    activation: str = "",
     made: PartialMoments | None = None,
 ) -> None:
     """`moments`, `pool_moments`, `rescale` by rows - 1, and (with a momentum) `update_running`, in one launch."""

@@ -56,7 +56,7 @@ def multiply_packed(
     how, n = plan_of(kind, sizes, x[0]), weights[0].size
     scratch: Array = None
     first = _round(how.workspace)
-    packs, sums = sizes.kernel_size > 1, 2 * how.columns * blocks(how.rows, how.tile.rows)
+    packs, sums = sizes.kernel_size > 1, (2 * how.columns * blocks(how.rows, how.tile.rows) if moments else 0)
     behind = first + (2 * n if packs else 0)
     if packs or moments:
         scratch = workspace(behind + sums, x[0])

@@ -147,13 +147,13 @@ class BatchNorm2d(Norm):
         if rows < 2 and self.reduce_sums is None:
             raise ValueError("BatchNorm2d needs more than one value per feature to train: use a larger batch")
         made, self.made = self.made, None
-        options: Any = {"made": made} if made else {}
+        options: Any = {name: value for name, value in (("made", made), ("activation", activation)) if value}
         m2, partial = self._scratch("m2", (n,)), self._scratch("partial", kernels.partial_shape(rows, n))
         if self.reduce_sums is None:
             running, momentum = State(self.running_mean, self.running_var), None if self.pool_at_step else self.momentum
-            kernels.statistics(x, partial, mean, m2, r, self.eps, running, self.sums, momentum, activation, **options)
+            kernels.statistics(x, partial, mean, m2, r, self.eps, running, self.sums, momentum, **options)
         else:
-            kernels.moments(x, partial, mean, m2, activation, **options)
+            kernels.moments(x, partial, mean, m2, **options)
         if self.on_moments is not None:
             self.on_moments(rows, mean, m2)
         if self.reduce_sums is not None:

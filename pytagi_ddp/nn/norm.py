@@ -1,5 +1,6 @@
 """What the normalisation layers share: the prior of their affine map, and its arrays for the kernels."""
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -87,9 +88,9 @@ class RowNorm(Norm):
         rows = batch * self.steps
         return rows, batch * self.in_shape.size // (rows * self.num_features), self.num_features
 
+    @abstractmethod
     def _moments(self) -> Moments:
         """The kernel that makes mean and r of each row."""
-        raise NotImplementedError
 
     def forward(self, state: State) -> State:
         shape = self._rows(state.batch)

@@ -117,8 +117,11 @@ class Passes:
         watched = any(leaf.on_moments is not None for leaf in self._arena.running)
         if array.free_bytes() is not None and not (watched or self._is_more_than_kernels()):
             self._drop_buffers()
-            rows = lambda batch: State(*(None if a is None else a[:batch] for a in state[:2]))  # noqa: E731
-            needed = lambda batch: pass_bytes(self._chain, self._kernels, rows(batch), training)  # noqa: E731
+
+            def needed(batch: int) -> int:
+                rows = State(*(None if a is None else a[:batch] for a in state[:2]))
+                return pass_bytes(self._chain, self._kernels, rows, training)
+
             refuse_too_large(needed, state.batch, array.free_bytes() or 0)
         self._fits[training] = state.batch
 
