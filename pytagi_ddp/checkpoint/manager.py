@@ -1,14 +1,19 @@
-"""Checkpoints in a folder: written by rank 0, whole or not at all, and found again after a crash."""
+"""Checkpoints in a folder: written whole or not at all, and found again after a crash."""
 
 from __future__ import annotations
 
 import errno
+import os
 import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pytagi_ddp.checkpoint import sharded
 from pytagi_ddp.checkpoint.content import Checkpoint, compare, describe, metadata
 from pytagi_ddp.checkpoint.manifest import (
+    FOLDER,
     MANIFEST,
     NAME,
     DamagedCheckpointError,
@@ -19,8 +24,11 @@ from pytagi_ddp.checkpoint.manifest import (
     write_manifest,
 )
 from pytagi_ddp.checkpoint.position import TrainingPosition
+from pytagi_ddp.checkpoint.shards import INDEX, TensorReader, parse_index, read_index, verify
 from pytagi_ddp.distributed.ddp import DDPSequential
+from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.files import atomic_write, read_file, remove_temporary_files
+from pytagi_ddp.nn.persistence import FORMAT as NETWORK_FORMAT
 from pytagi_ddp.nn.persistence import Contents, read, take, to_bytes
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.validate import check_finite
@@ -33,6 +41,11 @@ class CheckpointManager:
     number of ranks, the settings and the version of the library. `manifest.json` beside it lists the checkpoints with
     their SHA-256. Both are written to a temporary file, synced and renamed, so that a kill at any moment leaves the
     checkpoint before. One job at a time may write to a folder.
+
+    A checkpoint of an `FSDPSequential` or `PipelineSequential` is a folder of such files, one of each rank, and of an
+    index with their checksums. Every rank writes and reads its own parts, so the folder has to be one that all nodes
+    share, and `save` and `load` are collective. Any network of the same architecture loads any checkpoint: on other
+    numbers of ranks, in one process, sharded in another way.
 
     Args:
         folder: where; the first `save` makes it.
@@ -49,9 +62,12 @@ class CheckpointManager:
         self.keep_last = keep_last
 
     def save(
-        self, model: Sequential | DDPSequential, position: TrainingPosition, settings: dict[str, Any] | None = None
+        self,
+        model: Sequential | DDPSequential | ShardedNetwork,
+        position: TrainingPosition,
+        settings: dict[str, Any] | None = None,
     ) -> Path | None:
-        """Writes a checkpoint on rank 0. Not collective: the other ranks return at once.
+        """Writes a checkpoint: on rank 0, where the other ranks return at once; of a sharded network on all of them.
 
         To be called between `step` and the next `forward`: deltas that no step has applied are not stored.
 
@@ -61,7 +77,7 @@ class CheckpointManager:
             settings: what must be the same to go on exactly (JSON values): batch size, data, sigma_v, ...
 
         Returns:
-            The file; None on other ranks.
+            The file, None on other ranks; of a sharded network the folder, on every rank.
 
         Raises:
             RuntimeError: ranks that have trained apart since their last merge: none has the parameters of all.
@@ -70,6 +86,8 @@ class CheckpointManager:
             OSError: no space, no permission, ...; names the file. The checkpoints before are as they were.
             DamagedCheckpointError: a manifest that cannot be understood.
         """
+        if isinstance(model, ShardedNetwork):
+            return self._save_folder(model, position, settings)
         if apart := getattr(model, "steps_since_merge", 0):
             raise RuntimeError(
                 f"the ranks have taken {apart} steps apart, and rank 0 has the parameters of rank 0 only: call "
@@ -81,26 +99,51 @@ class CheckpointManager:
         data = to_bytes(network, metadata(position, world_size, settings))
         digest = checksum(data)
         path = self.folder / NAME.format(position.step, digest[:8])
-        entry = Entry(path.name, len(data), digest, position.epoch, position.batch, position.step, world_size)
-        self._write(path, data, entry)
+        read_manifest(self.folder)  # one that makes no sense is noticed before anything is written
+        self._remove_temporary()
+        self._add(path, partial(atomic_write, path, data), _entry(path, data, position, world_size))
         return path
 
-    def _write(self, path: Path, data: bytes, entry: Entry) -> None:
+    def _save_folder(self, model: ShardedNetwork, position: TrainingPosition, settings: dict[str, Any] | None) -> Path:
+        ranks = model.communicator.world_size
+
+        def prepare() -> None:
+            read_manifest(self.folder)
+            self._remove_temporary()
+
+        def publish() -> Path:
+            path = self.folder / FOLDER.format(position.step, checksum(index)[:8])
+            self._add(path, partial(_rename, hidden, path), _entry(path, index, position, ranks))
+            return path
+
+        sharded.on_rank_0(model.communicator, prepare)
+        name = FOLDER.format(position.step, "new")
+        hidden, index = sharded.write_folder(model, self.folder, name, metadata(position, ranks, settings))
+        return sharded.on_rank_0(model.communicator, publish)
+
+    def _remove_temporary(self) -> None:
+        """Deletes what runs have left that were killed while they wrote."""
+        for path in self.folder.glob(f".step-*.{'[0-9a-f]' * 32}.tmp"):
+            if path.is_dir():
+                sharded.remove_folder(path)
+        for name in ("step-*", MANIFEST):
+            remove_temporary_files(self.folder, name)
+
+    def _add(self, path: Path, write: Callable[[], None], entry: Entry) -> None:
+        """Lists a checkpoint, which `write` puts there, and deletes those that are too old."""
         old = [other for other in read_manifest(self.folder) if other.file != entry.file]
         known = path.exists()
-        for name in ("step-*", MANIFEST):  # of runs that were killed while they wrote
-            remove_temporary_files(self.folder, name)
-        atomic_write(path, data)
+        write()
         kept = [*old, entry][-(self.keep_last or 0) :]
         try:
             write_manifest(self.folder, kept)
         except BaseException:
             if not known:
-                path.unlink()
+                _delete(self.folder, entry)
             raise
         for other in old:
             if other not in kept:
-                (self.folder / other.file).unlink(missing_ok=True)
+                _delete(self.folder, other)
 
     def latest(self, fall_back: bool = False) -> Path | None:
         """The newest checkpoint, after it was read and its checksum verified; None if there is none. Not collective.
@@ -119,7 +162,7 @@ class CheckpointManager:
         for number, entry in enumerate(entries, 1):
             path = self.folder / entry.file
             try:
-                return path, _contents(path, read_checked(path, entry))
+                return path, _read(path, entry)
             except DamagedCheckpointError as error:
                 if number == len(entries):
                     raise DamagedCheckpointError(f"{error}; there is none before it") from None
@@ -131,7 +174,7 @@ class CheckpointManager:
 
     def load(
         self,
-        model: Sequential | DDPSequential,
+        model: Sequential | DDPSequential | ShardedNetwork,
         path: str | Path | None = None,
         settings: dict[str, Any] | None = None,
         allow_changes: bool = False,
@@ -140,7 +183,8 @@ class CheckpointManager:
         """Takes a checkpoint into `model`.
 
         With a `DDPSequential` it is collective: rank 0 reads and broadcasts. So the folder need not be visible from
-        other nodes, the file is read once, ranks cannot differ, and an error is raised on all of them.
+        other nodes, the file is read once, ranks cannot differ, and an error is raised on all of them. A sharded
+        network is collective too, and there every rank reads its own parts.
 
         Another number of ranks is no error: where the global batch (ranks x batch size) is the same, samples come in
         the same order. But sums over ranks are rounded in another order, BatchNorm2d sees other batches, and the
@@ -161,6 +205,8 @@ class CheckpointManager:
             DamagedCheckpointError: checksum and content do not agree, or values that are not finite.
             ValueError: no checkpoint, another architecture, or other settings; names what differs.
         """
+        if isinstance(model, ShardedNetwork):
+            return self._load_parts(model, path, settings, allow_changes, fall_back)
         if not isinstance(model, DDPSequential):
             return self._load(model, 1, path, settings, allow_changes, fall_back)
         checkpoint, problem = None, None
@@ -185,22 +231,109 @@ class CheckpointManager:
         allow_changes: bool,
         fall_back: bool,
     ) -> Checkpoint | None:
-        if path is None or Path(path).is_dir():
-            found = (self if path is None else CheckpointManager(path))._read_latest(fall_back)
-            if found is None and path is not None:
-                raise FileNotFoundError(errno.ENOENT, "no checkpoint in this folder", str(path))
+        manager, path = self._at(path)
+        if path is None:
+            found = manager._read_latest(fall_back)
+            if found is None and manager is not self:
+                raise FileNotFoundError(errno.ENOENT, "no checkpoint in this folder", str(manager.folder))
             if found is None:
                 return None
             path, contents = found
         else:
-            path = Path(path)
-            listed = {entry.file: entry for entry in read_manifest(path.parent)} if path.exists() else {}
-            data = read_checked(path, listed[path.name]) if path.name in listed else read_file(path)
-            contents = _contents(path, data)
+            contents = _read(path, manager._listed(path))
         checkpoint = describe(path, contents.metadata)
         compare(checkpoint, world_size, settings, allow_changes)
         take(model, contents)
         return checkpoint
+
+    def _at(self, path: str | Path | None) -> tuple[CheckpointManager, Path | None]:
+        """(manager of the folder that `path` names or lies in, the one checkpoint that it names)."""
+        if path is None:
+            return self, None
+        path = Path(path)
+        if path.is_dir() and not (path / INDEX).exists():
+            return CheckpointManager(path), None
+        return CheckpointManager(path.parent), path
+
+    def _listed(self, path: Path) -> Entry | None:
+        listed = {entry.file: entry for entry in read_manifest(path.parent)} if path.exists() else {}
+        return listed.get(path.name)
+
+    def _load_parts(
+        self,
+        model: ShardedNetwork,
+        path: str | Path | None,
+        settings: dict[str, Any] | None,
+        allow_changes: bool,
+        fall_back: bool,
+    ) -> Checkpoint | None:
+        def check(candidate: sharded.Candidate) -> Checkpoint:
+            checkpoint = describe(candidate.path, candidate.metadata)
+            compare(checkpoint, model.communicator.world_size, settings, allow_changes)
+            return checkpoint
+
+        found = sharded.read_first(model, self._candidates(path), check, fall_back)
+        if found is None and path is not None:
+            raise FileNotFoundError(errno.ENOENT, "no checkpoint in this folder", str(path))
+        return found
+
+    def _candidates(self, path: str | Path | None) -> Iterator[Callable[[], sharded.Candidate]]:
+        """What opens those that a sharded network may read, the newest first."""
+        manager, one = self._at(path)
+        if one is not None:
+            yield lambda: _candidate(one, manager._listed(one))
+            return
+        for entry in read_manifest(manager.folder)[::-1]:
+            yield partial(_candidate, manager.folder / entry.file, entry)
+
+
+def _entry(path: Path, data: bytes, position: TrainingPosition, world_size: int) -> Entry:
+    """Of a checkpoint whose file, or index, has the content `data`."""
+    return Entry(path.name, len(data), checksum(data), position.epoch, position.batch, position.step, world_size)
+
+
+def _delete(folder: Path, entry: Entry) -> None:
+    if entry.sharded:
+        sharded.remove_folder(folder / entry.file)
+    else:
+        (folder / entry.file).unlink(missing_ok=True)
+
+
+def _rename(hidden: Path, path: Path) -> None:
+    """Makes a hidden folder a checkpoint; where there is one of the same name, and so of the same content, it stays."""
+    if path.exists():
+        try:
+            _, shards = parse_index(path, read_index(path))
+            for shard in shards:
+                verify(path, shard)
+            sharded.remove_folder(hidden)
+            return
+        except DamagedCheckpointError:
+            sharded.remove_folder(path)
+    os.rename(hidden, path)
+
+
+def _candidate(path: Path, entry: Entry | None) -> sharded.Candidate:
+    """A checkpoint for a sharded network: of a folder its index is verified, of a file all of it."""
+    if (path / INDEX).exists() or (entry and entry.sharded):
+        metadata, shards = parse_index(path, _index(path, entry))
+        return sharded.Candidate(path, metadata, shards)
+    return sharded.Candidate(path, _read(path, entry).metadata, [])
+
+
+def _index(path: Path, entry: Entry | None) -> bytes:
+    return read_index(path) if entry is None else read_checked(path / INDEX, entry)
+
+
+def _read(path: Path, entry: Entry | None) -> Contents:
+    """The content of a checkpoint, verified; that of a folder put together."""
+    if not ((path / INDEX).exists() or (entry and entry.sharded)):
+        return _contents(path, read_file(path) if entry is None else read_checked(path, entry))
+    metadata, shards = parse_index(path, _index(path, entry))
+    for shard in shards:
+        verify(path, shard)
+    with TensorReader(path, [path / shard.file for shard in shards]) as reader:
+        return Contents(str(path), {"format": NETWORK_FORMAT, **metadata}, reader.read_whole())
 
 
 def _contents(path: Path, data: bytes) -> Contents:

@@ -13,8 +13,9 @@ from pytagi_ddp.files import atomic_write, file_size, read_file
 
 MANIFEST = "manifest.json"
 FORMAT = "pytagi_ddp checkpoints 1"
-NAME = "step-{:010d}-{}.safetensors"  # step, and the beginning of the checksum: no other content has this name
-PATTERN = re.compile(r"step-[0-9]{10,19}-[0-9a-f]{8}\.safetensors")  # what NAME gives: a short name, never a path
+FOLDER = "step-{:010d}-{}"  # step, and the beginning of the checksum: no other content has this name
+NAME = f"{FOLDER}.safetensors"
+PATTERN = re.compile(r"step-[0-9]{10,19}-[0-9a-f]{8}(\.safetensors)?")  # what these give: a short name, never a path
 MAX_BYTES = 16 << 20  # of a manifest, 60,000 checkpoints; parsing takes 20 times as much memory
 
 
@@ -25,6 +26,8 @@ class DamagedCheckpointError(ValueError):
 @dataclass(frozen=True)
 class Entry:
     """One checkpoint: name and size of its file, checksum of all its bytes, and what it holds.
+
+    Of a sharded one, `file` is the folder, and size and checksum are those of its index, which has those of its files.
 
     Raises:
         TypeError: a name that is no text, or a number that is no integer. ValueError: a name that no checkpoint has: a
@@ -38,6 +41,10 @@ class Entry:
     batch: int
     step: int
     world_size: int
+
+    @property
+    def sharded(self) -> bool:
+        return not self.file.endswith(".safetensors")
 
     def __post_init__(self) -> None:
         if not PATTERN.fullmatch(self.file):

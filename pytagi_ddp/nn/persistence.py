@@ -96,7 +96,7 @@ def _checked(model: "NetworkParameters", values: dict) -> list[tuple]:
     given = {re.sub(r"^(\w+?)Cuda(?=\.)", r"\1", key): value for key, value in values.items()}
     checked: list[tuple] = []
     known, missing, misfits = set(), [], []
-    for entry, targets, variances, learned in _entries(model):
+    for entry, targets, variances, learned in entries(model):
         if entry not in given:
             missing += [entry] if learned else []
             continue
@@ -116,7 +116,7 @@ def _checked(model: "NetworkParameters", values: dict) -> list[tuple]:
     return checked
 
 
-def _entries(model: "NetworkParameters") -> Iterator[tuple[str, dict[str, Array], Sequence[str], bool]]:
+def entries(model: "NetworkParameters") -> Iterator[tuple[str, dict[str, Array], Sequence[str], bool]]:
     """(key, where its arrays go by name, which of them are variances, whether it is learned) of all entries."""
     for key, leaf in model.named_leaves():
         if leaf.parameters is not None:

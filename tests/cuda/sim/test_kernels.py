@@ -55,11 +55,12 @@ def flat(values) -> list[np.ndarray]:
     return found
 
 
-def call(kernels, family: str, function: str, inputs: list) -> list:
+def call(kernels, family: str, function: str, inputs: list, **options) -> list:
     """Calls a kernel with copies of `inputs`, the same array where they are the same; returns them as it left them."""
     array = cpu.array if kernels is cpu else cuda.array.arrays(0)
     copies = {id(a): array.place(a.copy()) for a in flat(inputs)}
-    getattr(getattr(kernels, family), function)(*(mapped(lambda a: copies[id(a)], value) for value in inputs))
+    operands = [mapped(lambda a: copies[id(a)], value) for value in inputs]
+    getattr(getattr(kernels, family), function)(*operands, **options)
     return [mapped(lambda a: array.to_host(copies[id(a)]), value) for value in inputs]
 
 
@@ -206,7 +207,7 @@ def test_batch_statistics(shape, activation, momentum):
     rows, n = shape
     x = State(normal(*shape) + 100, uniform(*shape))  # a mean far from 0: sums of squares would lose the variance
     partial = np.full(cuda.batch_norm.partial_shape(rows, n), NAN)
-    mean, m2 = call(cuda, "batch_norm", "moments", [x, partial, *np.full((2, n), NAN), activation])[2:4]
+    mean, m2 = call(cuda, "batch_norm", "moments", [x, partial, *np.full((2, n), NAN)], activation=activation)[2:4]
     passed = activated(x, activation)
     exact = passed.mu.astype(float)
     np.testing.assert_allclose(mean, exact.mean(0), 1e-6)
@@ -221,10 +222,11 @@ def test_batch_statistics(shape, activation, momentum):
     nothing = sums._replace(count=np.zeros(1, np.float32))
     both("batch_norm", "update_running", [normal(n), uniform(n), 0.9, nothing])
 
-    inputs = [x, partial, *np.full((3, n), NAN), 1e-5, running, sums, momentum, activation]
+    inputs = [x, partial, *np.full((3, n), NAN), 1e-5, running, sums, momentum]
     for kernels in (cuda,) if activation else (cpu, cuda):
+        options = {} if kernels is cpu else {"activation": activation}
         inputs[1] = np.full(kernels.batch_norm.partial_shape(rows, n), NAN)
-        _, _, *found, _, after, left, _, _ = call(kernels, "batch_norm", "statistics", inputs)
+        _, _, *found, _, after, left, _ = call(kernels, "batch_norm", "statistics", inputs, **options)
         expected = [*running[:2], *pooled] if momentum is None else [*moved[:2], *moved[3]]
         close([mean, m2, r, *expected], [*found, *after[:2], *left], 2e-5)
 

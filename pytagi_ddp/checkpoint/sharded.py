@@ -1,0 +1,183 @@
+"""Checkpoints of networks that no rank holds whole: every rank writes and reads its own parts. All of it is collective.
+
+The ranks have to see the same folder. What goes wrong on one of them is raised on all.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from pytagi_ddp.checkpoint.manifest import DamagedCheckpointError
+from pytagi_ddp.checkpoint.shards import FILE, INDEX, PATTERN, Shard, TensorReader, index_bytes, verify, write_shard
+from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.sharded import ShardedNetwork
+from pytagi_ddp.files import atomic_write
+from pytagi_ddp.nn.architecture import first_difference
+from pytagi_ddp.nn.slices import TensorSlice
+
+Result = TypeVar("Result")
+
+
+class Candidate(NamedTuple):
+    """A checkpoint to be read.
+
+    Attributes:
+        path: a file, or the folder of a sharded checkpoint. metadata: what it says of itself.
+        shards: files of the folder; none for a file, which has been verified.
+    """
+
+    path: Path
+    metadata: dict[str, str]
+    shards: list[Shard]
+
+
+def on_rank_0(communicator: Communicator, work: Callable[[], Result]) -> Result:
+    """The result of `work`, which rank 0 calls, on every rank; or what it raised."""
+    result, problem = None, None
+    if communicator.rank == 0:
+        try:
+            result = work()
+        except Exception as error:
+            problem = error
+    result, problem = communicator.broadcast_object((result, problem))
+    if problem is not None:
+        raise problem
+    return result  # type: ignore[return-value]
+
+
+def on_all_ranks(communicator: Communicator, work: Callable[[], Result]) -> list[Result]:
+    """The results of `work`, which every rank calls; or what the first rank that failed raised."""
+    result, problem = None, None
+    try:
+        result = work()
+    except Exception as error:
+        problem = error
+    everyone = communicator.all_gather_object((result, problem))
+    for _, theirs in everyone:
+        if theirs is not None:
+            raise theirs
+    return [result for result, _ in everyone]
+
+
+def write_folder(network: ShardedNetwork, folder: Path, name: str, metadata: dict[str, str]) -> tuple[Path, bytes]:
+    """Writes the shards and their index into a hidden folder of `folder`, which one rename then makes a checkpoint.
+
+    Args:
+        name: of the checkpoint to be.
+
+    Returns:
+        (the hidden folder, the content of its index), on every rank.
+    """
+    communicator = network.communicator
+    hidden = on_rank_0(communicator, lambda: _make_hidden(folder, name))
+    rank, ranks = communicator.rank, communicator.world_size
+
+    def write() -> Shard:
+        if not hidden.is_dir():
+            raise FileNotFoundError(
+                f"{hidden}, made by rank 0, is not to be seen on rank {rank}: a sharded checkpoint needs a folder that "
+                "all nodes share; save(..., gather=True) writes one file on rank 0 instead"
+            )
+        return write_shard(hidden / FILE.format(rank, ranks), network.slices(), network.to_host)
+
+    def write_index() -> bytes:
+        data = index_bytes({"architecture": network.architecture, **metadata}, shards)
+        atomic_write(hidden / INDEX, data)
+        return data
+
+    try:
+        shards = on_all_ranks(communicator, write)
+        return hidden, on_rank_0(communicator, write_index)
+    except BaseException:
+        if rank == 0:
+            remove_folder(hidden)
+        raise
+
+
+def _make_hidden(folder: Path, name: str) -> Path:
+    hidden = folder / f".{name}.{uuid.uuid4().hex}.tmp"
+    hidden.mkdir(parents=True)
+    return hidden
+
+
+def remove_folder(folder: Path) -> None:
+    """Deletes what this module writes into a folder, and the folder if nothing else is in it."""
+    for path in list(folder.iterdir()) if folder.is_dir() and not folder.is_symlink() else ():
+        if path.name == INDEX or PATTERN.fullmatch(path.name) or path.name.startswith("."):
+            path.unlink(missing_ok=True)
+    try:
+        os.rmdir(folder)
+    except OSError as error:
+        warnings.warn(f"{folder} is not removed: {error}", stacklevel=2)
+
+
+def read_first(
+    network: ShardedNetwork,
+    candidates: Iterator[Callable[[], Candidate]],
+    check: Callable[[Candidate], Result],
+    fall_back: bool,
+) -> Result | None:
+    """Takes the first checkpoint, or (with `fall_back`) the first that is whole; None if there is none.
+
+    Args:
+        candidates: what opens each of them, on rank 0; the others' are not looked at.
+        check: what else may be wrong with one; its result on rank 0 is returned.
+
+    Raises:
+        DamagedCheckpointError: none is whole. ValueError: another architecture. What `check` raises.
+    """
+    communicator, damage = network.communicator, None
+
+    def open_next() -> tuple[Candidate, Result] | None:
+        opens = next(candidates, None)
+        if opens is None:
+            return None
+        candidate = opens()
+        return candidate, check(candidate)
+
+    while True:
+        try:
+            found = on_rank_0(communicator, open_next)
+            if found is not None:
+                _take(network, found[0])
+                return found[1]
+            if damage is None:
+                return None
+        except DamagedCheckpointError as error:
+            if not fall_back:
+                raise DamagedCheckpointError(f"{error} (fall_back takes the one before, if there is one)") from None
+            damage = error
+            if communicator.rank == 0:
+                warnings.warn(f"{error}; looking for one before it", stacklevel=4)
+        else:
+            raise DamagedCheckpointError(f"{damage}; there is none before it")
+
+
+def _take(network: ShardedNetwork, candidate: Candidate) -> None:
+    communicator = network.communicator
+    path, metadata, shards = candidate
+
+    def verify_share() -> None:
+        for shard in shards[communicator.rank :: communicator.world_size]:
+            verify(path, shard)
+
+    def read() -> None:
+        difference = first_difference(network.architecture, metadata.get("architecture", "{}"))
+        if difference:
+            setting, ours, theirs = difference
+            raise ValueError(f"{path} has another architecture: {setting} is {theirs!s:.200} there and {ours} here")
+        files = [path / shard.file for shard in shards] or [path]
+        with TensorReader(path, files) as reader:
+            values.extend((part, reader.read(part)) for part in network.slices())
+
+    values: list[tuple[TensorSlice, np.ndarray]] = []
+    on_all_ranks(communicator, verify_share)
+    on_all_ranks(communicator, read)
+    network.take(values)

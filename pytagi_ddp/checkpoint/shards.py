@@ -1,0 +1,227 @@
+"""The files of a sharded checkpoint: one for each rank that wrote it, and an index with their checksums, in a folder.
+
+A shard is a safetensors file of parts of tensors: `Linear.2/mu_w@1024:4096` are the numbers 1024 to 4095 of the means
+of the weights of `Linear.2`. So any number of ranks can read what any other number has written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save as save_safetensors
+
+from pytagi_ddp.checkpoint.manifest import MAX_BYTES, DamagedCheckpointError
+from pytagi_ddp.files import atomic_write, file_size, read_file
+from pytagi_ddp.nn.slices import TensorSlice
+from pytagi_ddp.nn.state import Array
+from pytagi_ddp.nn.validate import check_finite, check_variances
+
+INDEX = "shards.json"
+FORMAT = "pytagi_ddp shards 1"
+FILE = "rank-{}-of-{}.safetensors"
+PATTERN = re.compile(r"rank-[0-9]{1,6}-of-[0-9]{1,6}\.safetensors")  # what FILE gives, never a path
+PART = re.compile(r"([^@]{1,500})@([0-9]{1,15}):([0-9]{1,15})")
+BLOCK = 1 << 22  # bytes that are read at a time for a checksum
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file: its name, size, and SHA-256.
+
+    Raises:
+        ValueError, TypeError: a name that no shard has, or a size that is no integer: an index may come from elsewhere.
+    """
+
+    file: str
+    bytes: int
+    sha256: str
+
+    def __post_init__(self) -> None:
+        if not PATTERN.fullmatch(self.file):
+            raise ValueError(f"{self.file!r:.100} is no name of a shard, as {FILE.format(0, 2)!r} is")
+        if type(self.bytes) is not int:
+            raise TypeError(f"bytes of {self.file} must be an integer, got {self.bytes!r:.50}")
+
+
+def write_shard(path: Path, slices: Iterable[TensorSlice], to_host: Callable[[Array], np.ndarray]) -> Shard:
+    """Writes those of `slices` that are this rank's to save.
+
+    Raises:
+        ValueError: values that could not be loaded again (NaN, say); names them. OSError: as `atomic_write`.
+    """
+    tensors = {}
+    for part in slices:
+        if part.saved and part.stop > part.start:
+            name = f"{part.name}@{part.start}:{part.stop}"
+            tensors[name] = _checked(to_host(part.array).reshape(-1), name, part.variance)
+    data = save_safetensors(tensors)
+    atomic_write(path, data)
+    return Shard(path.name, len(data), hashlib.sha256(data).hexdigest())
+
+
+def _checked(values: np.ndarray, what: str, variance: bool) -> np.ndarray:
+    check_finite(values, what)
+    if variance:
+        check_variances(values, what)
+    return values
+
+
+def index_bytes(metadata: dict[str, str], shards: Sequence[Shard]) -> bytes:
+    """The index of a folder.
+
+    Raises:
+        ValueError: it would be too long to be read again.
+    """
+    content = {"format": FORMAT, "metadata": metadata, "shards": [asdict(shard) for shard in shards]}
+    data = (json.dumps(content, indent=1) + "\n").encode()
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"an index of {len(data)} bytes is not saved, for at most {MAX_BYTES} are read")
+    return data
+
+
+def parse_index(path: Path, data: bytes) -> tuple[dict[str, str], list[Shard]]:
+    """(metadata, shards) of an index.
+
+    Raises:
+        DamagedCheckpointError: it makes no sense.
+    """
+    try:
+        content = json.loads(data)
+        if content["format"] != FORMAT:
+            raise ValueError(f"its format is {content['format']!r:.50}, this version reads {FORMAT!r}")
+        metadata = content["metadata"]
+        if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+            raise TypeError("metadata must be texts by name")
+        return metadata, [Shard(**shard) for shard in content["shards"]]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise DamagedCheckpointError(f"{path} is damaged: {error!r}") from error
+
+
+def read_index(folder: Path) -> bytes:
+    """The index of the folder.
+
+    Raises:
+        DamagedCheckpointError: it is missing, or longer than an index is.
+    """
+    try:
+        return read_file(folder / INDEX, MAX_BYTES)
+    except FileNotFoundError:
+        raise DamagedCheckpointError(f"checkpoint {folder} is damaged: it has no {INDEX}") from None
+    except ValueError as error:
+        raise DamagedCheckpointError(str(error)) from None
+
+
+def verify(folder: Path, shard: Shard) -> None:
+    """Compares a file with its checksum; it is read block by block.
+
+    Raises:
+        DamagedCheckpointError: it is not what the index says, or not there; names it.
+    """
+    path = folder / shard.file
+    try:
+        size = file_size(path)
+        digest = hashlib.sha256()
+        if size == shard.bytes:
+            with open(path, "rb") as file:
+                while block := file.read(BLOCK):
+                    digest.update(block)
+    except FileNotFoundError:
+        raise DamagedCheckpointError(f"checkpoint {path} is missing, though {INDEX} lists it") from None
+    if size != shard.bytes:
+        raise DamagedCheckpointError(f"checkpoint {path} is damaged: it has {size} of {shard.bytes} bytes")
+    if digest.hexdigest() != shard.sha256:
+        raise DamagedCheckpointError(
+            f"checkpoint {path} is damaged: its sha256 is {digest.hexdigest()}, and was {shard.sha256} when it was "
+            "written"
+        )
+
+
+class TensorReader:
+    """Numbers of tensors from files that hold them in parts, or whole; to be used in a `with` statement.
+
+    Args:
+        what: of what the files are, for errors.
+        files: verified already; only what is asked for is read.
+
+    Attributes:
+        sizes: numbers of each tensor, by name.
+
+    Raises:
+        DamagedCheckpointError: tensors of which parts are missing or there twice, or of other types than float32.
+    """
+
+    def __init__(self, what: str | Path, files: Sequence[Path]):
+        self._what, self._open = what, ExitStack()
+        self._parts: dict[str, list[tuple[int, int, Any]]] = {}
+        try:
+            for path in files:
+                self._list(path)
+        except (SafetensorError, ValueError) as error:
+            self._open.close()
+            raise DamagedCheckpointError(f"checkpoint {path} is damaged: {error}") from error
+        self.sizes = {name: self._size(name) for name in self._parts}
+
+    def _list(self, path: Path) -> None:
+        file = self._open.enter_context(safe_open(path, "numpy"))
+        for key in file.keys():  # noqa: SIM118 - it is no mapping
+            values = file.get_slice(key)
+            shape, dtype = values.get_shape(), values.get_dtype()
+            if dtype != "F32" or len(shape) != 1:
+                raise ValueError(f"{key!r:.100} holds {dtype} in {len(shape)} dimensions, not flat float32")
+            match = PART.fullmatch(key)
+            name, start, stop = (match[1], int(match[2]), int(match[3])) if match else (key, 0, shape[0])
+            if stop - start != shape[0]:
+                raise ValueError(f"{key!r:.100} holds {shape[0]} numbers")
+            self._parts.setdefault(name, []).append((start, stop, values))
+
+    def _size(self, name: str) -> int:
+        parts = self._parts[name]
+        parts.sort(key=lambda part: part[:2])
+        end = 0
+        for start, stop, _ in parts:
+            if start != end:
+                self._open.close()
+                problem = "missing" if start > end else "there twice"
+                raise DamagedCheckpointError(f"checkpoint {self._what} is damaged: parts of {name} are {problem}")
+            end = stop
+        return end
+
+    def read(self, part: TensorSlice) -> np.ndarray:
+        """The numbers of a part of a tensor.
+
+        Raises:
+            ValueError: there is no tensor of this name and size; it is another network's. DamagedCheckpointError:
+                values that no network has.
+        """
+        if self.sizes.get(part.name) != part.size:
+            found = self.sizes.get(part.name, "no")
+            raise ValueError(f"{self._what}: {part.name} has {found} numbers there and {part.size} here")
+        result = np.empty(part.stop - part.start, np.float32)
+        for start, stop, values in self._parts[part.name]:
+            a, b = max(start, part.start), min(stop, part.stop)
+            if a < b:
+                result[a - part.start : b - part.start] = values[a - start : b - start]
+        try:
+            return _checked(result, f"{self._what}: {part.name}", part.variance)
+        except ValueError as error:
+            raise DamagedCheckpointError(str(error)) from None
+
+    def read_whole(self) -> dict[str, np.ndarray]:
+        """All tensors by name."""
+        whole = (TensorSlice(name, 0, size, size, None, False) for name, size in self.sizes.items())
+        return {part.name: self.read(part) for part in whole}
+
+    def __enter__(self) -> TensorReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()

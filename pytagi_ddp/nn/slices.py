@@ -1,0 +1,46 @@
+"""Parts of the tensors of a network, as ranks that share one hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from pytagi_ddp.nn.persistence import entries
+from pytagi_ddp.nn.state import Array
+
+if TYPE_CHECKING:
+    from pytagi_ddp.nn.network_parameters import NetworkParameters
+
+
+class TensorSlice(NamedTuple):
+    """A part of one of a network's tensors, and where it lies on this rank.
+
+    Attributes:
+        name: of the tensor, as in files: "Linear.2/mu_w".
+        start, stop: numbers of the tensor that the part has. size: numbers of the whole tensor.
+        array: the memory with the part, on the network's device.
+        variance: whether they are variances, which are not negative.
+        saved: whether this rank writes the part into checkpoints: of ranks that hold the same part, one does.
+    """
+
+    name: str
+    start: int
+    stop: int
+    size: int
+    array: Array
+    variance: bool
+    saved: bool = True
+
+    def part(self, start: int, stop: int, array: Array, saved: bool = True) -> TensorSlice:
+        """Numbers `start` to `stop` of the same tensor, which lie in `array`."""
+        return self._replace(start=start, stop=stop, array=array, saved=saved)
+
+
+def whole_tensors(model: NetworkParameters) -> Iterator[TensorSlice]:
+    """The tensors of a network that this rank holds whole: parameters and running statistics, none of them empty."""
+    for key, targets, variances, _ in entries(model):
+        if key.endswith(".carried"):
+            continue
+        for name, array in targets.items():
+            if array.size:
+                yield TensorSlice(f"{key}/{name}", 0, array.size, array.size, array, name in variances)

@@ -1,0 +1,250 @@
+"""Checkpoints of a network that is spread over ranks: its files, whatever way it is spread."""
+
+import json
+import shutil
+import warnings
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import manual_seed
+from pytagi_ddp.checkpoint import CheckpointManager, DamagedCheckpointError, TrainingPosition
+from pytagi_ddp.checkpoint.shards import PART, index_bytes, parse_index
+from pytagi_ddp.distributed import initialize, run_threads
+from pytagi_ddp.distributed.sharded import ShardedNetwork
+from pytagi_ddp.nn import BatchNorm2d, DDPConfig, DDPSequential, Linear, ReLU, Sequential
+from pytagi_ddp.nn.architecture import architecture
+from pytagi_ddp.nn.slices import whole_tensors
+
+pytestmark = pytest.mark.filterwarnings("ignore:training on from")
+
+
+def network(seed, hidden=5):
+    manual_seed(seed)
+    net = Sequential(Linear(3, hidden), ReLU(), BatchNorm2d(hidden), Linear(hidden, 2))
+    net.arena.statistics[:] = np.arange(1, 1 + net.arena.statistics.size) + seed
+    return net
+
+
+class Spread(ShardedNetwork):
+    """Each rank vouches for one part of every tensor; some parts are empty."""
+
+    def __init__(self, model):
+        self.model, self.communicator = model, initialize()
+
+    def slices(self):
+        rank, ranks = self.communicator.rank, self.communicator.world_size
+        parts = []
+        for tensor in whole_tensors(self.model):
+            start, stop = tensor.size * rank // ranks, tensor.size * (rank + 1) // ranks
+            parts.append(tensor.part(start, stop, tensor.array[start:stop]))
+        return parts
+
+    @property
+    def architecture(self):
+        return architecture(self.model)
+
+    def to_host(self, array):
+        return np.array(array)
+
+    def take(self, values):
+        for part, new in values:
+            part.array[:] = new
+
+
+def save(folder, ranks, *steps, keep_last=2, change=None):
+    """Saves networks of these seeds as those steps; `change` of rank and network comes before each."""
+
+    def program():
+        for step in steps:
+            spread = Spread(network(step))
+            if change is not None:
+                change(spread.communicator.rank, spread.model)
+            path = CheckpointManager(folder, keep_last).save(spread, TrainingPosition(step=step), {"size": 5})
+        return path
+
+    return run_threads(program, ranks)
+
+
+def load(folder, ranks, hidden=5, **arguments):
+    """The whole network as `ranks` ranks have read it, each its part; and what they were told of the checkpoint."""
+
+    def program():
+        spread = Spread(network(99, hidden))
+        found = CheckpointManager(folder).load(spread, **arguments)
+        return found, [(part.name, part.start, np.array(part.array)) for part in spread.slices()]
+
+    results = run_threads(program, ranks)
+    assert all(found == results[0][0] for found, _ in results)
+    whole = {}
+    for _, parts in results:
+        for name, start, values in parts:
+            assert start == sum(map(len, whole.setdefault(name, [])))
+            whole[name].append(values)
+    return results[0][0], {name: np.concatenate(values) for name, values in whole.items()}
+
+
+def tensors(net):
+    return {tensor.name: np.array(tensor.array) for tensor in whole_tensors(net)}
+
+
+def assert_equal(found, expected):
+    assert found.keys() == expected.keys()
+    assert all(np.array_equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("wrote", [1, 2, 3, 4])
+def test_any_number_of_ranks_reads_what_any_other_wrote(wrote, tmp_path):
+    path, *others = save(tmp_path, wrote, 7)
+    assert all(other == path for other in others)
+    assert sorted(file.name for file in path.iterdir()) == [
+        *(f"rank-{rank}-of-{wrote}.safetensors" for rank in range(wrote)),
+        "shards.json",
+    ]
+    for ranks in (1, 2, 3, 5):
+        for place in (None, path, tmp_path):
+            found, values = load(tmp_path, ranks, path=place, settings={"size": 5})
+            assert_equal(values, tensors(network(7)))
+            assert (found.path, found.position.step, found.world_size) == (path, 7, wrote)
+
+
+def test_one_process_and_replicas_read_it_too(tmp_path):
+    path = save(tmp_path, 3, 7)[0]
+    manager = CheckpointManager(tmp_path)
+    assert manager.latest() == path
+    net = network(1)
+    assert manager.load(net).path == path
+    assert net.state_dict() == network(7).state_dict()
+
+    def replica():
+        ddp = DDPSequential(network(2), DDPConfig(backend="threads"))
+        manager.load(ddp)
+        return ddp.state_dict()
+
+    assert run_threads(replica, 2) == [network(7).state_dict()] * 2
+
+
+def test_a_file_of_a_whole_network_is_read_in_parts(tmp_path):
+    manager = CheckpointManager(tmp_path)
+    path = manager.save(network(4), TrainingPosition(step=4))
+    for place in (None, path):
+        assert_equal(load(tmp_path, 3, path=place)[1], tensors(network(4)))
+    assert load(tmp_path / "none", 2)[0] is None
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="no checkpoint in this folder"):
+        load(tmp_path, 2, path=tmp_path / "empty")
+
+
+def test_old_ones_go_and_what_is_not_ours_stays(tmp_path):
+    save(tmp_path, 2, 1, 2)
+    (first,) = tmp_path.glob("step-0000000001-*")
+    (first / "notes.txt").write_text("mine")
+    with pytest.warns(UserWarning, match="is not removed"):
+        save(tmp_path, 2, 3)
+    assert [file.name for file in first.iterdir()] == ["notes.txt"]
+    listed = json.loads((tmp_path / "manifest.json").read_text())["checkpoints"]
+    assert [entry["step"] for entry in listed] == [2, 3]
+
+
+def test_the_same_content_again_is_the_same_folder(tmp_path):
+    path, again = save(tmp_path, 2, 1)[0], save(tmp_path, 2, 1)[0]
+    assert path == again
+    spoil(path / "rank-1-of-2.safetensors")
+    assert save(tmp_path, 2, 1)[0] == path
+    assert_equal(load(tmp_path, 2)[1], tensors(network(1)))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["manifest.json", path.name]
+
+
+def test_what_a_killed_run_left_is_removed(tmp_path):
+    path = save(tmp_path, 2, 1)[0]
+    hidden = tmp_path / f".step-0000000002-new.{'a' * 32}.tmp"
+    shutil.copytree(path, hidden)
+    (hidden / "shards.json").unlink()
+    assert CheckpointManager(tmp_path).latest() == path
+    save(tmp_path, 2, 3)
+    assert not hidden.exists()
+
+
+def spoil(file):
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 4
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("fault", ["bit", "short", "missing", "no index", "index"])
+def test_a_damaged_shard_is_named_and_the_one_before_is_taken(fault, tmp_path):
+    path = save(tmp_path, 3, 1, 2)[0]
+    file = path / ("shards.json" if "index" in fault else "rank-1-of-3.safetensors")
+    if fault in ("bit", "index"):
+        spoil(file)
+    elif fault == "short":
+        file.write_bytes(file.read_bytes()[:-4])
+    else:
+        file.unlink()
+    for read in (lambda **how: load(tmp_path, 2, **how), lambda **how: CheckpointManager(tmp_path).latest(**how)):
+        with pytest.raises(DamagedCheckpointError, match=path.name if fault == "no index" else f"{path}.*{file.stem}"):
+            read()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found, values = load(tmp_path, 2, fall_back=True)
+    assert any(path.name in str(warning.message) for warning in caught)
+    assert found.position.step == 1
+    assert_equal(values, tensors(network(1)))
+    for shard in tmp_path.rglob("rank-0-*"):
+        spoil(shard)
+    with pytest.raises(DamagedCheckpointError, match="none before it"), pytest.warns(UserWarning, match="one before"):
+        load(tmp_path, 2, fall_back=True)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0])
+def test_values_that_nobody_could_load_are_not_saved(bad, tmp_path):
+    path = save(tmp_path, 3, 1)[0]
+
+    def change(rank, model):
+        model.arena.theta[1, 9] = bad  # a variance of the first weights, which rank 1 vouches for
+
+    with pytest.raises(ValueError, match=r"Linear\.0/var_w@5:10"):
+        save(tmp_path, 3, 2, change=change)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["manifest.json", path.name]
+
+
+def test_another_network_or_other_settings_are_refused(tmp_path):
+    save(tmp_path, 2, 1)
+    with pytest.raises(ValueError, match=r"has another architecture: .*is 5 there and 6 here"):
+        load(tmp_path, 2, hidden=6)
+    with pytest.raises(ValueError, match="size was 5 and is 4"):
+        load(tmp_path, 2, settings={"size": 4})
+    with pytest.warns(UserWarning, match="size was 5 and is 4"):
+        load(tmp_path, 2, settings={"size": 4}, allow_changes=True)
+
+
+@pytest.mark.parametrize("fault", ["a path", "no integer", "twice", "left out", "format"])
+def test_an_index_that_makes_no_sense(fault, tmp_path):
+    path = save(tmp_path, 3, 1)[0]
+    index = path / "shards.json"
+    content = json.loads(index.read_text())
+    first = content["shards"][0]
+    if fault == "a path":
+        first["file"] = "../rank-0-of-3.safetensors"
+    elif fault == "no integer":
+        first["bytes"] = "12"
+    elif fault == "twice":
+        content["shards"].append(first)
+    elif fault == "left out":
+        content["shards"].pop(1)
+    else:
+        content["format"] = "pytagi_ddp shards 2"
+    index.write_text(json.dumps(content))
+    copied = tmp_path / "elsewhere" / "copied"  # which no manifest lists
+    shutil.copytree(path, copied)
+    words = {"twice": "there twice", "left out": "are missing"}.get(fault, "shards.json is damaged|copied is damaged")
+    for read in (lambda: load(tmp_path, 2, path=copied), lambda: CheckpointManager(tmp_path).load(network(1), copied)):
+        with pytest.raises(DamagedCheckpointError, match=words):
+            read()
+
+
+def test_an_index_is_read_as_it_was_written(tmp_path):
+    path = save(tmp_path, 2, 1)[0]
+    data = (path / "shards.json").read_bytes()
+    assert index_bytes(*parse_index(path, data)) == data
+    assert PART.fullmatch("Conv2d.main.3.0/mu_w@10:200").groups() == ("Conv2d.main.3.0/mu_w", "10", "200")
