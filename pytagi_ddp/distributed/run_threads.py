@@ -68,7 +68,7 @@ def run_threads(program: Callable[..., Result], world_size: int, *arguments: Any
         for thread in threads:
             thread.join()
     except BaseException:
-        group.gave_up = 0  # whoever waits, or is going to
+        group.interrupted = True  # for whoever waits, or is going to
         raise
     finally:
         set_threads(before)

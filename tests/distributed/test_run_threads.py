@@ -1,6 +1,7 @@
 """Ranks that are threads of this process. What all engines have in common is tested in tests/mpi."""
 
 import re
+import signal
 import threading
 import time
 from pathlib import Path
@@ -21,7 +22,7 @@ from pytagi_ddp.distributed import (
     run_threads,
     world_size,
 )
-from pytagi_ddp.distributed.engine.threads import _sum
+from pytagi_ddp.distributed.engine.combine import tree_sum
 from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
 from pytagi_ddp.nn import DDPSequential, Linear, OutputUpdater, ReLU, Sequential
 
@@ -84,7 +85,7 @@ def test_sums_are_added_in_a_tree_of_neighbours(ranks):
     row = [parts[2 * i] + parts[2 * i + 1] for i in range(pairs)] + parts[2 * pairs :]
     while len(row) > 1:
         row = [row[i] + row[i + 1] for i in range(0, len(row), 2)]
-    assert np.array_equal(_sum(parts), row[0])
+    assert np.array_equal(tree_sum(parts), row[0])
     assert np.array_equal(run_threads(lambda: reduced(parts), ranks)[-1], row[0])
 
 
@@ -142,6 +143,31 @@ def test_one_that_gave_up_is_everyones_error():
     with pytest.raises(CollectiveTimeoutError):  # though they have caught it: their results are of no use
         run_threads(program, 3)
     assert "rank 0 has waited" in said[0] and said[1] == "rank 0 gave up; rank 1 was waiting in barrier #1 (0 MB)"
+
+
+def test_an_interrupted_program_is_said_to_be_interrupted():
+    heard, said = threading.Event(), []
+
+    def program():
+        comm = initialize()
+        if comm.rank == 1:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            heard.wait(20)
+            return
+        try:
+            comm.barrier()
+        except RankLeftError as error:
+            said.append(str(error))
+            heard.set()
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_threads(program, 2)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert heard.wait(20)
+    assert said == ["the program was interrupted (Ctrl-C), while rank 0 was waiting in barrier #1 (0 MB)"]
 
 
 def rank_of_thread():

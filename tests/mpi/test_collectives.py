@@ -8,6 +8,8 @@ import numpy as np
 
 from pytagi_ddp.distributed.communicator import create_communicator
 from pytagi_ddp.distributed.engine import mpi
+from pytagi_ddp.distributed.engine.combine import combined, tree_sum
+from pytagi_ddp.distributed.engine.launcher import MPICH_LIKE, mpi_family
 from tests.mpi.ddp_networks import error_of
 from tests.mpi.shared import backend_of, on_ranks
 
@@ -210,11 +212,91 @@ def test_exchanges_of_blocks(results):
         assert failed(result) == [] and len(result) == 10
 
 
+def scatter(comm):
+    """Every block of a reduction, apart and in place: on each rank what the reduction of all has there, to the bit."""
+    checks, shares, rank, size = {}, draws(comm), comm.rank, comm.world_size
+    piece = (LEAD + PIECE) // size
+    cases = [(dtype, op, n) for dtype in (np.float32, np.float64, np.int64) for op in COMBINE for n in (0, 1, 301)]
+    cases += [(np.float32, "sum", n) for n in (WHOLE // size, WHOLE // size + 1, piece - 1, piece + 2)]
+    for dtype, op, n in cases:
+        if (dtype, op) == (np.int64, "mean"):
+            continue
+        parts = [(100 * share.normal(size=size * n)).astype(dtype) for share in shares]
+        expected = combined(parts, op).reshape(size, n)
+        mine, receive = parts[rank].copy(), np.empty(n, dtype)
+        comm.reduce_scatter(mine, receive, op)
+        name = f"{op} {np.dtype(dtype).name} {n}"
+        checks[name] = receive.tobytes() == expected[rank].tobytes() and np.array_equal(mine, parts[rank])
+        own = mine.reshape(size, n)[rank]
+        comm.start_reduce_scatter(mine, own, op).wait()
+        expected_in_place = parts[rank].reshape(size, n).copy()
+        expected_in_place[rank] = receive
+        checks[f"{name} in place"] = mine.tobytes() == expected_in_place.tobytes()
+        if op == "sum":
+            comm.all_reduce(parts[rank], op)
+            same_order = comm.backend != "mpi" or size == 2 or mpi_family(library(comm)) in MPICH_LIKE
+            everywhere = parts[rank].reshape(size, n)[rank]
+            checks[f"{name} of all_reduce"] = not same_order or everywhere.tobytes() == receive.tobytes()
+            comm.all_gather(own, mine)
+            checks[f"{name} gathered"] = mine.tobytes() == expected.tobytes()
+    parts = [share.normal(size=1000).astype(np.float32) for share in shares]
+    checks["the order matters"] = size < 3 or (tree_sum(parts) != sum(parts[::-1])).any()
+    return checks
+
+
+def library(comm):
+    return comm._job.MPI.Get_library_version()
+
+
+@on_ranks(scatter, "serial", 1, 2, 3, 4)
+def test_blocks_of_reductions(results):
+    for result in results:
+        assert failed(result) == [] and len(result) == 2 * 46 + 2 * 13 + 1
+
+
+def scatter_what_is_not_finite(comm):
+    checks, rank, size = {}, comm.rank, comm.world_size
+    values = np.array([[np.nan, 0.0, -np.inf, 2.0], [1.0, -0.0, np.inf, -3.0], [5.0, 0.0, -0.0, -np.nan]], np.float32)
+    for op in ("max", "min", "sum"):
+        with np.errstate(invalid="ignore"):
+            expected = COMBINE[op](values[:size], axis=0)
+        receive = np.empty(4, np.float32)
+        comm.reduce_scatter(np.tile(values[rank], size), receive, op)
+        checks[op] = np.array_equal(receive, expected, equal_nan=True)
+    return checks
+
+
+@on_ranks(scatter_what_is_not_finite, 2, 3)
+def test_blocks_of_values_that_are_not_finite(results):
+    for result in results:
+        assert failed(result) == [] and len(result) == 3
+
+
+def scattered_and_gathered_in_flight(comm):
+    rank, size = comm.rank, comm.world_size
+    before = comm.reduce_calls, comm.reduce_bytes, comm.gather_bytes
+    rows = [np.full((size, n), rank + 1.0, np.float32) for n in (5, 0, 600_000)]
+    handles = [comm.start_reduce_scatter(row, row[rank]) for row in rows]
+    handles += [comm.start_all_gather(row[rank], row) for row in rows]
+    text = comm.broadcast_object(f"from {rank}", size - 1)
+    for handle in handles if rank else handles[::-1]:
+        handle.wait()
+    counted = comm.reduce_calls - before[0], comm.reduce_bytes - before[1], comm.gather_bytes - before[2]
+    sums = [(row == size * (size + 1) / 2).all() for row in rows]
+    return [all(sums), text, *(int(number) for number in counted)]
+
+
+@on_ranks(scattered_and_gathered_in_flight, "serial", 1, 2, 3)
+def test_scattered_and_gathered_in_flight(results):
+    size = len(results)
+    assert results == [[True, f"from {size - 1}", 3, size * 2_400_020, size * 2_400_020]] * size
+
+
 def exchange_alone(comm):
     blocks = np.arange(2 * LEAD + 2 * PIECE + 5, dtype=np.float32)
     channels, comm._job.channels = comm._job.channels, {}
     try:
-        for exchange in (comm.all_gather, comm.all_to_all):
+        for exchange in (comm.all_gather, comm.all_to_all, comm.reduce_scatter):
             receive = np.zeros_like(blocks)
             exchange(blocks, receive)
             assert np.array_equal(receive, blocks)
@@ -262,6 +344,14 @@ BAD_ARGUMENTS = {  # by what is said about them
     "in host memory, of numbers, not list": lambda comm: comm.all_to_all([1], np.zeros(1)),
     "values to send": lambda comm: comm.all_to_all(np.zeros(2 * comm.world_size), np.zeros(comm.world_size)),
     "apart from send": lambda comm: comm.all_to_all(scalars := np.zeros(comm.world_size), scalars),
+    "NumPy or CuPy arrays of numbers, not list": lambda comm: comm.reduce_scatter([1.0], np.zeros(1)),
+    "has strides": lambda comm: comm.reduce_scatter(np.zeros((4 * comm.world_size, 2))[:, 0], np.zeros(4)),
+    "int64, not int8": lambda comm: comm.reduce_scatter(np.zeros(comm.world_size, "i1"), np.zeros(1, "i1")),
+    "unknown op 'range'": lambda comm: comm.reduce_scatter(np.zeros(comm.world_size), np.zeros(1), "range"),
+    "do not fit into 3 values": lambda comm: comm.reduce_scatter(np.zeros(2 * comm.world_size), np.zeros(3)),
+    "of the larger of them": lambda comm: comm.reduce_scatter(
+        (numbers := np.zeros(2 * comm.world_size + 1))[:-1], numbers[2 * comm.rank + 1 : 2 * comm.rank + 3]
+    ),
     "above 0, got -1": lambda comm: comm.barrier(timeout=-1),
 }
 

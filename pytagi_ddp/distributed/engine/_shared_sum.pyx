@@ -30,6 +30,19 @@ def shared_bytes(int ranks, size_t floats) -> int:
     return TURNS * ranks * (sizeof(seat) + floats * sizeof(float))
 
 
+def add_rows(const float[:, ::1] rows, float[::1] out):
+    """out = the sum of the rows, in the order in which the ranks of a node add what they bring.
+
+    Args:
+        rows: (ranks, n). out: (n,), other memory.
+    """
+    if rows.shape[0] < 1 or rows.shape[1] != out.shape[0]:
+        raise ValueError(f"add_rows: {rows.shape[0]} rows of {rows.shape[1]} numbers, a sum of {out.shape[0]}")
+    if out.shape[0]:
+        with nogil:
+            add_places(&rows[0, 0], out.shape[0], rows.shape[0], &out[0], out.shape[0])
+
+
 cdef class SharedSum:
     """One rank's access to the shared memory; one sum at a time.
 

@@ -24,22 +24,36 @@ def check_buffer(name: str, buffer: Any) -> None:
 def check_reducible(name: str, buffer: Any, op: str) -> None:
     """Raises unless `name` can combine the numbers of `buffer` by `op`."""
     check_buffer(name, buffer)
-    if buffer.dtype.type not in REDUCIBLE:
+    check_op(name, buffer, op)
+
+
+def check_op(name: str, array: Any, op: str) -> None:
+    """Raises unless `name` can combine numbers of the dtype of `array` by `op`."""
+    if array.dtype.type not in REDUCIBLE:
         names = ", ".join(np.dtype(kind).name for kind in REDUCIBLE)
-        raise TypeError(f"{name} combines {names}, not {buffer.dtype}")
+        raise TypeError(f"{name} combines {names}, not {array.dtype}")
     if op not in OPS:
         raise ValueError(f"{name}: unknown op {op!r}; known are {', '.join(map(repr, OPS))}")
-    if op == "mean" and buffer.dtype.kind != "f":
-        raise TypeError(f"{name}: the mean of {buffer.dtype} is no {buffer.dtype}; take op='sum', or float64")
+    if op == "mean" and array.dtype.kind != "f":
+        raise TypeError(f"{name}: the mean of {array.dtype} is no {array.dtype}; take op='sum', or float64")
 
 
-def check_exchange(name: str, send: Any, receive: Any, send_blocks: int, receive_blocks: int) -> None:
-    """Raises unless `send` is made of equal blocks that fit into those of `receive`, both in host memory."""
+def check_exchange(
+    name: str, send: Any, receive: Any, send_blocks: int, receive_blocks: int, own: int | None = None
+) -> None:
+    """Raises unless `send` is made of equal blocks that fit into those of `receive`.
+
+    Args:
+        own: the one of them with a single block may be this block of the other, and both may be on a GPU.
+    """
+    kinds = "NumPy arrays, in host memory, of numbers" if own is None else "NumPy or CuPy arrays of numbers"
     for array in (send, receive):
-        if not isinstance(array, np.ndarray) or array.dtype.hasobject:
-            raise TypeError(f"{name} takes NumPy arrays, in host memory, of numbers, not {_kind(array)}")
+        if not (isinstance(array, np.ndarray) or (own is not None and on_gpu(array))) or array.dtype.hasobject:
+            raise TypeError(f"{name} takes {kinds}, not {_kind(array)}")
         if not array.flags.c_contiguous:
             raise ValueError(f"{name} takes contiguous arrays; one of {array.shape} has strides {array.strides}")
+    if on_gpu(send) != on_gpu(receive):
+        raise TypeError(f"{name}: one array is on a GPU, the other in host memory")
     if send.dtype != receive.dtype:
         raise TypeError(f"{name}: sends {send.dtype} and receives {receive.dtype}")
     if send.size % send_blocks or receive.size * send_blocks != send.size * receive_blocks:
@@ -47,8 +61,36 @@ def check_exchange(name: str, send: Any, receive: Any, send_blocks: int, receive
             f"{name}: {send.size} values to send in {send_blocks} equal blocks do not fit into {receive.size} values "
             f"of {receive_blocks} blocks"
         )
-    if not receive.flags.writeable or np.may_share_memory(send, receive):
-        raise ValueError(f"{name} writes into receive, which must be writable and apart from send")
+    block, whole = (send, receive) if send_blocks == 1 else (receive, send)
+    shared = _overlap(send, receive) and (own is None or not is_block(block, whole, own))
+    if not (on_gpu(receive) or receive.flags.writeable) or shared:
+        besides = "" if own is None else f", or this rank's block ({own}) of the larger of them"
+        raise ValueError(f"{name} writes into receive, which must be writable and apart from send{besides}")
+
+
+def on_gpu(array: Any) -> bool:
+    """Whether `array` is one in the memory of a GPU, by what it says of itself."""
+    return not isinstance(array, np.ndarray) and hasattr(array, "__cuda_array_interface__")
+
+
+def bytes_of(array: Any) -> Any:
+    """`array`, contiguous, as a flat one of bytes in the same memory."""
+    return array.reshape(-1).view(np.uint8)
+
+
+def is_block(block: Any, whole: Any, index: int) -> bool:
+    """Whether `block` is the memory of block number `index` of `whole`, which is made of blocks of its size."""
+    return _address(block) == _address(whole) + index * block.nbytes
+
+
+def _overlap(a: Any, b: Any) -> bool:
+    """Whether two contiguous arrays share memory."""
+    return bool(a.nbytes and b.nbytes) and _address(a) < _address(b) + b.nbytes and _address(b) < _address(a) + a.nbytes
+
+
+def _address(array: Any) -> int:
+    interface = array.__array_interface__ if isinstance(array, np.ndarray) else array.__cuda_array_interface__
+    return interface["data"][0]
 
 
 def _kind(value: Any) -> str:

@@ -33,3 +33,8 @@ def late(rank: int, waited: float, what: str) -> CollectiveTimeoutError:
 def late_elsewhere(gave_up: int, rank: int, what: str) -> CollectiveTimeoutError:
     """On `rank`, which waits in `what`, after another one has waited too long."""
     return CollectiveTimeoutError(f"rank {gave_up} gave up; rank {rank} was waiting in {what}")
+
+
+def interrupted(rank: int, what: str) -> RankLeftError:
+    """On `rank`, which waits in `what`: Ctrl-C has ended the program that it is a thread of."""
+    return RankLeftError(f"the program was interrupted (Ctrl-C), while rank {rank} was waiting in {what}")

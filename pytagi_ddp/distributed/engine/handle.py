@@ -33,9 +33,9 @@ class Finished:
 
 
 class Handle:
-    """A collective under way, from `Communicator.start_all_reduce` or `Communicator.start_broadcast`.
+    """A collective under way, from `Communicator.start_all_reduce` and its like.
 
-    It keeps the buffer alive, which must be neither read nor changed until the end. `wait` has to be called, or
+    It keeps its arrays alive, which must be neither read nor changed until the end. `wait` has to be called, or
     `test` until it is True: a handle that is dropped before makes the next collective raise, and so does the end of
     the program. Any number may be in flight; they run in the order in which they were started, so waiting for one
     waits for those before it, and ranks may wait for theirs in different orders.
@@ -44,10 +44,18 @@ class Handle:
         what: name and size, for messages.
     """
 
-    def __init__(self, communicator: Communicator, what: str, buffer: Any, work: Work, reduction: bool = False):
+    def __init__(
+        self,
+        communicator: Communicator,
+        what: str,
+        buffer: Any,
+        work: Work,
+        reduction: bool = False,
+        source: Any = None,
+    ):
         self.what = what
         self._communicator = communicator
-        self._buffer = buffer
+        self._buffer, self._source = buffer, source
         self._work = work
         self._reduction = reduction
         self._settled = False  # nobody has to ask again: done, or failed and said so

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 
 from pytagi_ddp.distributed.engine import debug
-from pytagi_ddp.distributed.engine.arguments import check_buffer, check_exchange, check_reducible
+from pytagi_ddp.distributed.engine.arguments import check_buffer, check_exchange, check_op, check_reducible
+from pytagi_ddp.distributed.engine.base import CommunicatorBase
 from pytagi_ddp.distributed.engine.handle import Handle, Work
-from pytagi_ddp.distributed.engine.offspring import FORKED, keep_from_children
 
 
-class Communicator(ABC):
+class Communicator(CommunicatorBase):
     """The ranks of a job, and the collectives between them.
 
     Every rank must call the same collectives in the same order, from one thread at a time.
@@ -29,30 +29,12 @@ class Communicator(ABC):
         debug: whether ranks compare each collective before they run it (`CollectiveMismatchError`), and look for values
             that are not finite in each reduced array (`NonFiniteError`); from ``PYTAGI_DDP_DEBUG``. The same on every
             rank.
-        reduce_calls: number of `all_reduce` and `start_all_reduce` calls so far.
+        reduce_calls: number of all-reduces and reduce-scatters so far, those that were started included.
         reduce_bytes: size of the buffers they reduced, in bytes.
         reduce_seconds: time spent in them and in handles, waiting for other ranks included (NCCL: until they are
             queued).
+        gather_bytes: size of the buffers that all-gathers have filled, in bytes.
     """
-
-    backend: str
-    timeout: float | None = None  # seconds that ranks may wait for each other; None: without end
-
-    def __init__(self, rank: int, world_size: int, local_rank: int, local_world_size: int):
-        self.rank = rank
-        self.world_size = world_size
-        self.local_rank = local_rank
-        self.local_world_size = local_world_size
-        self.debug = debug.is_asked_for()
-        self.reduce_calls = 0
-        self.reduce_bytes = 0
-        self.reduce_seconds = 0.0
-        self._closed = False
-        self._forked = ""
-        self._dropped: str | None = None
-        self._compared = 0
-        if world_size > 1:
-            keep_from_children(self)
 
     def all_reduce(self, buffer: np.ndarray, op: str = "sum") -> None:
         """Combines ``buffer`` over all ranks, in place; every rank gets the same bits.
@@ -96,9 +78,53 @@ class Communicator(ABC):
     def _begin_reduction(self, name: str, buffer: np.ndarray, op: str) -> float:
         check_reducible(name, buffer, op)
         self._prepare("all_reduce", buffer, op=op)
+        return self._count_reduction(buffer)
+
+    def _count_reduction(self, buffer: np.ndarray) -> float:
         self.reduce_calls += 1
         self.reduce_bytes += buffer.nbytes
         return time.perf_counter()
+
+    def reduce_scatter(self, send: np.ndarray, receive: np.ndarray, op: str = "sum") -> None:
+        """Combines ``send`` over all ranks, and leaves one block of the result on each: block r on rank r.
+
+        The sums are made in one order, whatever the engine for arrays on the host: a tree of neighbouring ranks. That
+        of two ranks has only one order, and short float32 sums of `all_reduce` within a node have this one; longer sums
+        of `all_reduce` on three and more ranks are MPI's, and have the same bits where it adds by that tree, as MPICH
+        does. NCCL adds in an order of its own.
+
+        Args:
+            send: C-contiguous float32, float64 or int64 array of `world_size` equal blocks, of the same size on every
+                rank, in host memory or on a GPU.
+            receive: writable one of the size of a block, of the same dtype, in the same memory. It may be this rank's
+                own block of ``send``; the other blocks stay as they are.
+            op: as `all_reduce`.
+
+        Raises:
+            TypeError: other arrays.
+            ValueError: sizes that do not fit, or memory that the two share otherwise; an unknown op.
+            RankLeftError, CollectiveTimeoutError: as `all_reduce`.
+        """
+        start = self._begin_scatter("reduce_scatter", send, receive, op)
+        self._reduce_scatter(send, receive, op).wait()
+        self.reduce_seconds += time.perf_counter() - start
+        if self.debug:
+            debug.check_finite(f"reduce_scatter of {send.nbytes / 1e6:.3g} MB", receive)
+
+    def start_reduce_scatter(
+        self, send: np.ndarray, receive: np.ndarray, op: str = "sum", name: str = "start_reduce_scatter"
+    ) -> Handle:
+        """Starts `reduce_scatter`, see `start_all_reduce`; nobody may touch either array before it is done."""
+        start = self._begin_scatter(name, send, receive, op)
+        work = self._reduce_scatter(send, receive, op)
+        self.reduce_seconds += time.perf_counter() - start
+        return Handle(self, f"{name} of {send.nbytes / 1e6:.3g} MB", receive, work, reduction=True, source=send)
+
+    def _begin_scatter(self, name: str, send: np.ndarray, receive: np.ndarray, op: str) -> float:
+        check_exchange(name, send, receive, self.world_size, 1, own=self.rank)
+        check_op(name, send, op)
+        self._prepare("reduce_scatter", send, receive, op=op)
+        return self._count_reduction(send)
 
     def reduce(self, buffer: np.ndarray, op: str = "sum", root: int = 0) -> None:
         """Combines ``buffer`` over all ranks into that of rank ``root``; the others' buffers stay as they are.
@@ -140,17 +166,25 @@ class Communicator(ABC):
         """Puts the ``send`` of every rank into ``receive``, in the order of the ranks, on every rank.
 
         Args:
-            send: C-contiguous array of any fixed-size dtype, in host memory, of the same size on every rank.
-            receive: writable one of `world_size` times the size, of the same dtype.
+            send: C-contiguous array of any fixed-size dtype, of the same size on every rank, in host memory or on a
+                GPU.
+            receive: writable one of `world_size` times the size, of the same dtype, in the same memory. ``send`` may be
+                this rank's own block of it.
 
         Raises:
-            TypeError: other arrays; those of a GPU have to be copied to the host first.
-            ValueError: sizes that do not fit, or memory that the two share.
+            TypeError: other arrays.
+            ValueError: sizes that do not fit, or memory that the two share otherwise.
             RankLeftError, CollectiveTimeoutError: as `all_reduce`.
         """
-        check_exchange("all_gather", send, receive, 1, self.world_size)
+        self.start_all_gather(send, receive, "all_gather").wait()
+
+    def start_all_gather(self, send: np.ndarray, receive: np.ndarray, name: str = "start_all_gather") -> Handle:
+        """Starts `all_gather`, see `start_all_reduce`; nobody may touch either array before it is done."""
+        check_exchange(name, send, receive, 1, self.world_size, own=self.rank)
         self._prepare("all_gather", send, receive)
-        self._all_gather(send, receive)
+        self.gather_bytes += receive.nbytes
+        work = self._all_gather(send, receive)
+        return Handle(self, f"{name} of {receive.nbytes / 1e6:.3g} MB", receive, work, source=send)
 
     def all_to_all(self, send: np.ndarray, receive: np.ndarray) -> None:
         """Block r of ``send`` goes to rank r; block r of ``receive`` comes from rank r.
@@ -160,7 +194,8 @@ class Communicator(ABC):
             receive: writable one of the same size and dtype.
 
         Raises:
-            TypeError, ValueError, RankLeftError, CollectiveTimeoutError: as `all_gather`.
+            TypeError, ValueError, RankLeftError, CollectiveTimeoutError: as `all_gather`; arrays of a GPU have to be
+                copied to the host first.
         """
         check_exchange("all_to_all", send, receive, self.world_size, self.world_size)
         self._prepare("all_to_all", send, receive)
@@ -192,44 +227,6 @@ class Communicator(ABC):
         """Lets handles make progress while the body computes, as far as the engine can; no collective in the body."""
         return nullcontext()
 
-    def close(self) -> None:
-        """Ends the use of this communicator; not collective, and may be called more than once."""
-        self._closed = True
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` has been called."""
-        return self._closed
-
-    def end_in_child(self) -> None:
-        """In a forked child: there are no collectives, and nothing to close."""
-        self._closed, self._forked = True, FORKED.format(rank=self.rank)
-
-    def report_dropped(self, what: str) -> None:
-        """Makes the next collective raise: nobody has waited for `what`, and nobody can any more."""
-        self._dropped = self._dropped or what
-
-    def _prepare(self, name: str, *arrays: np.ndarray, **details: Any) -> None:
-        """Raises if this rank cannot run a collective, or (to debug) the others are about to run another one."""
-        self._check_open(name)
-        if self._dropped is not None:
-            raise RuntimeError(
-                f"{name} on rank {self.rank}: the handle of {self._dropped} was dropped before it was done; keep it, "
-                "and call its wait()"
-            )
-        if self.debug:
-            self._compared += 1
-            debug.compare(self._compared, self._all_gather_object(debug.fingerprint(name, arrays, details), "debug"))
-
-    def _check_open(self, name: str) -> None:
-        if self._closed:
-            raise RuntimeError(f"{name} on rank {self.rank}: {self._forked or 'this communicator is closed'}")
-
-    def _check_root(self, name: str, root: int) -> None:
-        self._check_open(name)
-        if not 0 <= root < self.world_size:
-            raise ValueError(f"{name}: root must be a rank from 0 to {self.world_size - 1}, got {root}")
-
     @abstractmethod
     def _all_reduce(self, buffer: np.ndarray, op: str) -> Work: ...
 
@@ -240,16 +237,16 @@ class Communicator(ABC):
     def _broadcast(self, buffer: np.ndarray, root: int) -> Work: ...
 
     @abstractmethod
-    def _all_gather(self, send: np.ndarray, receive: np.ndarray) -> None: ...
+    def _reduce_scatter(self, send: np.ndarray, receive: np.ndarray, op: str) -> Work: ...
+
+    @abstractmethod
+    def _all_gather(self, send: np.ndarray, receive: np.ndarray) -> Work: ...
 
     @abstractmethod
     def _all_to_all(self, send: np.ndarray, receive: np.ndarray) -> None: ...
 
     @abstractmethod
     def _broadcast_object(self, obj: Any, root: int) -> Any: ...
-
-    @abstractmethod
-    def _all_gather_object(self, obj: Any, channel: str = "gather") -> list: ...
 
     @abstractmethod
     def _barrier(self, timeout: float | None) -> None: ...

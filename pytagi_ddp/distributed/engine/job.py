@@ -34,7 +34,17 @@ if TYPE_CHECKING:
 
 # Collectives of different kinds travel on communicators of their own, so that ranks that have lost step wait for each
 # other, and say where, instead of reading each other's data.
-KINDS = ("all_reduce", "reduce", "broadcast", "gather", "all_gather", "all_to_all", "barrier", "debug")
+KINDS = (
+    "all_reduce",
+    "reduce",
+    "reduce_scatter",
+    "broadcast",
+    "gather",
+    "all_gather",
+    "all_to_all",
+    "barrier",
+    "debug",
+)
 
 LEAVING, GAVE_UP = 1, 2  # tags on the control communicator
 

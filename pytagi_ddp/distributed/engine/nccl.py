@@ -123,8 +123,26 @@ class NCCLCommunicator(Communicator):
         self._watchdog.watch(what, done)
         return _Queued(self._stream, done)
 
-    def _all_gather(self, send: np.ndarray, receive: np.ndarray) -> None:
-        self._host._all_gather(send, receive)
+    def _reduce_scatter(self, send: Any, receive: Any, op: str) -> Work:
+        if isinstance(send, np.ndarray):
+            return self._host._reduce_scatter(send, receive, op)
+        source, target = send.data.ptr, receive.data.ptr
+        kind, combine = _kinds(send, op)
+        return self._queue(
+            "reduce_scatter",
+            send,
+            lambda stream: self._comm.reduceScatter(source, target, receive.size, kind, combine, stream),
+        )
+
+    def _all_gather(self, send: Any, receive: Any) -> Work:
+        if isinstance(send, np.ndarray):
+            return self._host._all_gather(send, receive)
+        source, target, kind = send.data.ptr, receive.data.ptr, _nccl().NCCL_CHAR
+        return self._queue(
+            "all_gather",
+            receive,
+            lambda stream: self._comm.allGather(source, target, send.nbytes, kind, stream),
+        )
 
     def _all_to_all(self, send: np.ndarray, receive: np.ndarray) -> None:
         self._host._all_to_all(send, receive)

@@ -8,6 +8,7 @@ import numpy as np
 
 from pytagi_ddp.distributed.engine.handle import Finished, Work
 from pytagi_ddp.distributed.engine.interface import Communicator
+from pytagi_ddp.distributed.engine.staging import copy
 
 
 class SerialCommunicator(Communicator):
@@ -27,11 +28,16 @@ class SerialCommunicator(Communicator):
     def _broadcast(self, buffer: np.ndarray, root: int) -> Work:
         return Finished()
 
-    def _all_gather(self, send: np.ndarray, receive: np.ndarray) -> None:
-        receive.reshape(-1)[:] = send.reshape(-1)
+    def _reduce_scatter(self, send: np.ndarray, receive: np.ndarray, op: str) -> Work:
+        copy(send, receive)
+        return Finished()
+
+    def _all_gather(self, send: np.ndarray, receive: np.ndarray) -> Work:
+        copy(send, receive)
+        return Finished()
 
     def _all_to_all(self, send: np.ndarray, receive: np.ndarray) -> None:
-        receive.reshape(-1)[:] = send.reshape(-1)
+        copy(send, receive)
 
     def _broadcast_object(self, obj: Any, root: int) -> Any:
         return obj

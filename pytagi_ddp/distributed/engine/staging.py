@@ -23,8 +23,8 @@ class Staging:
         self._memory: np.ndarray | None = None
 
     @contextmanager
-    def for_mpi(self, buffer: Any) -> Iterator[Any]:
-        """`buffer` as MPI may read and change it while the body runs."""
+    def for_mpi(self, buffer: Any, reads: bool = True, writes: bool = True) -> Iterator[Any]:
+        """`buffer` as MPI may read and change it while the body runs; reads, writes: what is needed of that."""
         if isinstance(buffer, np.ndarray) or buffer.size == 0:
             yield buffer
             return
@@ -35,12 +35,36 @@ class Staging:
             device.synchronize()  # MPI knows nothing of streams
             yield buffer
             return
+        with self.on_host(buffer, reads, writes) as host:
+            yield host
+
+    @contextmanager
+    def on_host(self, buffer: Any, reads: bool = True, writes: bool = True) -> Iterator[np.ndarray]:
+        """The same for numbers that this library combines."""
+        if isinstance(buffer, np.ndarray) or buffer.size == 0:
+            yield buffer
+            return
+        from pytagi_ddp.kernels.cuda import array  # here, because CuPy is loaded only where a GPU is used
+
         host = self._pinned(array, buffer.nbytes).view(buffer.dtype).reshape(buffer.shape)
-        device.copy(buffer, host)
+        if reads:
+            copy(buffer, host)
         yield host
-        device.copy(host, buffer)
+        if writes:
+            copy(host, buffer)
 
     def _pinned(self, array: ModuleType, nbytes: int) -> np.ndarray:
         if self._memory is None or self._memory.size < nbytes:
             self._memory = array.pinned(nbytes, np.uint8)
         return self._memory[:nbytes]
+
+
+def copy(source: Any, out: Any) -> None:
+    """out[...] = source, flat; each in host memory or on a GPU, both contiguous."""
+    device = source if isinstance(out, np.ndarray) else out
+    if isinstance(device, np.ndarray):
+        np.copyto(out.reshape(-1), source.reshape(-1))
+        return
+    from pytagi_ddp.kernels.cuda import array  # here, because CuPy is loaded only where a GPU is used
+
+    array.arrays(array.device_of(device)).copy(source, out)

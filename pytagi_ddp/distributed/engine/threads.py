@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 
 from pytagi_ddp.distributed.engine import debug
-from pytagi_ddp.distributed.engine.errors import LaunchError, late, late_elsewhere, left_early
+from pytagi_ddp.distributed.engine.arguments import bytes_of
+from pytagi_ddp.distributed.engine.combine import combined
+from pytagi_ddp.distributed.engine.errors import LaunchError, interrupted, late, late_elsewhere, left_early
 from pytagi_ddp.distributed.engine.handle import Work
 from pytagi_ddp.distributed.engine.interface import Communicator
 from pytagi_ddp.distributed.engine.operations import Operations
-from pytagi_ddp.distributed.engine.order import comparable
-from pytagi_ddp.distributed.engine.staging import Staging
+from pytagi_ddp.distributed.engine.staging import Staging, copy
 
 _member: ContextVar[Member | None] = ContextVar("member", default=None)
 
@@ -71,12 +72,14 @@ class ThreadGroup:
         world_size: number of ranks.
         departed: of each rank that has left, in how many collectives it took part.
         gave_up: a rank that has waited too long.
+        interrupted: whether the program has been, by Ctrl-C.
     """
 
     def __init__(self, world_size: int):
         self.world_size = world_size
         self.departed: dict[int, int] = {}
         self.gave_up: int | None = None
+        self.interrupted = False
         self._meetings: dict[int, Meeting] = {}  # that not all ranks have come to, by number
         self._lock = threading.Lock()
 
@@ -123,6 +126,8 @@ class Member:
         self.group.departed[self.rank] = self.operations.completed
 
     def _check_peers(self, what: str) -> None:
+        if self.group.interrupted:
+            raise interrupted(self.rank, what)
         if self.group.gave_up is not None:  # and has left since, which says less
             raise late_elsewhere(self.group.gave_up, self.rank, what)
         for rank, count in list(self.group.departed.items()):
@@ -157,7 +162,7 @@ class ThreadCommunicator(Communicator):
         ranks = member.group.world_size
         super().__init__(member.rank, ranks, member.rank, ranks)
         self.timeout = timeout
-        self._job, self._staging = member, Staging()
+        self._member, self._staging = member, Staging()
 
     def _all_reduce(self, buffer: np.ndarray, op: str) -> Work:
         return self._start("all_reduce", buffer.nbytes, self._reduction("all_reduce", buffer, op, None))
@@ -168,7 +173,7 @@ class ThreadCommunicator(Communicator):
     def _reduction(self, name: str, buffer: np.ndarray, op: str, root: int | None) -> Iterator[Meeting]:
         with self._staging.for_mpi(buffer) as data:
             same = {"collective": name, "op": op, "root": root, "dtype": str(data.dtype), "size": data.size}
-            meeting = self._job.meet(same, data, partial(_combined, op=op))
+            meeting = self._member.meet(same, data, partial(combined, op=op))
             yield meeting
             if root in (None, self.rank):
                 np.copyto(data, meeting.result.reshape(data.shape))
@@ -178,21 +183,37 @@ class ThreadCommunicator(Communicator):
 
     def _broadcasts(self, buffer: np.ndarray, root: int) -> Iterator[Meeting]:
         with self._staging.for_mpi(buffer) as data:
-            mine = _bytes_of(data)
+            mine = bytes_of(data)
             same = {"collective": "broadcast", "root": root, "bytes": mine.size}
-            meeting = self._job.meet(same, mine, lambda brought: brought[root].copy())
+            meeting = self._member.meet(same, mine, lambda brought: brought[root].copy())
             yield meeting
             if self.rank != root:
                 np.copyto(mine, meeting.result)
 
-    def _all_gather(self, send: np.ndarray, receive: np.ndarray) -> None:
-        result = self._exchange("all_gather", _bytes_of(send), np.concatenate, bytes=send.nbytes)
-        np.copyto(_bytes_of(receive), result)
+    def _reduce_scatter(self, send: np.ndarray, receive: np.ndarray, op: str) -> Work:
+        return self._start("reduce_scatter", send.nbytes, self._scatters(send, receive, op))
+
+    def _scatters(self, send: np.ndarray, receive: np.ndarray, op: str) -> Iterator[Meeting]:
+        with self._staging.on_host(send, writes=False) as data:
+            same = {"collective": "reduce_scatter", "op": op, "dtype": str(data.dtype), "size": data.size}
+            meeting = self._member.meet(same, data.reshape(-1), partial(combined, op=op))
+            yield meeting
+        copy(meeting.result.reshape(self.world_size, -1)[self.rank], receive)
+
+    def _all_gather(self, send: np.ndarray, receive: np.ndarray) -> Work:
+        return self._start("all_gather", receive.nbytes, self._gathers(send, receive))
+
+    def _gathers(self, send: np.ndarray, receive: np.ndarray) -> Iterator[Meeting]:
+        with self._staging.on_host(send, writes=False) as data:
+            same = {"collective": "all_gather", "bytes": data.nbytes}
+            meeting = self._member.meet(same, bytes_of(data), np.concatenate)
+            yield meeting
+        copy(meeting.result.view(receive.dtype), receive)
 
     def _all_to_all(self, send: np.ndarray, receive: np.ndarray) -> None:
-        blocks = _bytes_of(send).reshape(self.world_size, -1)
+        blocks = bytes_of(send).reshape(self.world_size, -1)
         result = self._exchange("all_to_all", blocks, np.stack, bytes=send.nbytes)
-        np.copyto(_bytes_of(receive).reshape(self.world_size, -1), result[:, self.rank])
+        np.copyto(bytes_of(receive).reshape(self.world_size, -1), result[:, self.rank])
 
     def _broadcast_object(self, obj: Any, root: int) -> Any:
         mine = pickle.dumps(obj) if self.rank == root else b""
@@ -220,42 +241,11 @@ class ThreadCommunicator(Communicator):
         meetings: list[Meeting] = []
 
         def request() -> Iterator[Meeting]:
-            meetings.append(self._job.meet(same, payload, combine))
+            meetings.append(self._member.meet(same, payload, combine))
             yield meetings[0]
 
         self._start(name, getattr(payload, "nbytes", 0), request(), timeout).wait()
         return meetings[0].result
 
     def _start(self, name: str, nbytes: int, requests: Iterator[Meeting], timeout: float | None = None) -> Work:
-        return self._job.operations.start(name, nbytes, requests, self.timeout if timeout is None else timeout)
-
-
-def _combined(arrays: list[np.ndarray], op: str) -> np.ndarray:
-    """A new array: `op` over the ranks' arrays."""
-    if op in ("sum", "mean"):
-        total = _sum(arrays)
-        if op == "mean":
-            total /= len(arrays)
-        return total
-    combine = {"max": np.maximum, "min": np.minimum, "prod": np.multiply}[op]
-    result = arrays[0].copy()
-    with comparable(result, op) as numbers:
-        for other in arrays[1:]:
-            with comparable(other, op, keep=True) as theirs:
-                combine(numbers, theirs, out=numbers)
-    return result
-
-
-def _sum(arrays: list[np.ndarray]) -> np.ndarray:
-    """The sum, in the order of `add_places` (shared_sum.h): a tree of neighbours, the first ones in pairs before it."""
-    if len(arrays) == 1:
-        return arrays[0].copy()
-    pairs = len(arrays) - (1 << (len(arrays).bit_length() - 1))
-    leaves = [arrays[2 * i] + arrays[2 * i + 1] for i in range(pairs)] + arrays[2 * pairs :]
-    while len(leaves) > 1:
-        leaves = [a + b for a, b in zip(leaves[::2], leaves[1::2], strict=True)]
-    return leaves[0]
-
-
-def _bytes_of(array: np.ndarray) -> np.ndarray:
-    return array.reshape(-1).view(np.uint8)
+        return self._member.operations.start(name, nbytes, requests, self.timeout if timeout is None else timeout)

@@ -188,6 +188,13 @@ def collectives(comm):
         for handle in handles if rank else reversed(handles):
             handle.wait()
         nccl.all_reduce(on_device(np.empty(0)))
+        shares = [np.random.default_rng(r).integers(1, 9, (size, 300)).astype(np.float32) for r in range(size)]
+        apart, in_place, gathered = (on_device(values) for values in (shares[0][0], shares[rank], shares[0]))
+        nccl.reduce_scatter(in_place, apart)
+        nccl.start_all_gather(apart, gathered).wait()
+        nccl.start_reduce_scatter(in_place, in_place[rank], "sum").wait()
+        nccl.all_gather(in_place[rank], in_place)
+        blocks = [(found.get() == np.sum(shares, 0)).all() for found in (gathered, in_place)]
         sums = [size * (1 + i) + sum(range(size)) for i in range(3)]
         by_handles = [row.get().tolist() == [value] * 4 for row, value in zip(rows, [*sums, 5.0], strict=True)]
         part = on_device(np.arange(9.0))
@@ -196,14 +203,17 @@ def collectives(comm):
         text = nccl.broadcast_object(f"from {rank}")
         host = np.array([rank + 1.0])
         nccl.all_reduce(host)
-    return [worst, *by_handles, only_part, text, host[0]]
+        in_block = np.array([rank + 1.0])
+        nccl.reduce_scatter(np.arange(size) + host, in_block)
+    fine = [*by_handles, *blocks, only_part, in_block[0] == size * (rank + host[0])]
+    return [worst, *map(bool, fine), text, host[0]]
 
 
 @on_gpus(collectives, 2, 3)
 def test_collectives(results):
     size = len(results)
     for worst, *equal, text, total in results:
-        assert worst < 1e-6 and equal == [True] * 5
+        assert worst < 1e-6 and equal == [True] * 8
         assert text == "from 0" and total == size * (size + 1) / 2
 
 
@@ -270,6 +280,13 @@ def call(nccl, *arguments):
     )
 
 
+def scattered_beside_its_block(nccl, array, rank):
+    import cupy
+
+    numbers, pointer = cupy.cuda.nccl, array.data.ptr
+    nccl._comm.reduceScatter(pointer, pointer + 4, 4, numbers.NCCL_FLOAT32, numbers.NCCL_SUM, nccl._stream._stream.ptr)
+
+
 def freed(nccl, array, rank):
     pointer = on_device(np.ones(8)).data.ptr
     ranks.problems()  # nothing is queued that keeps it
@@ -288,6 +305,7 @@ MISTAKES = {
     "a collective that waits for no copy": nothing_is_waited_for,
     "memory that nobody has written": unwritten,
     "buffers that overlap in part": lambda nccl, array, rank: call(nccl, array.data.ptr, array.data.ptr + 4, 7),
+    "a block that is not the rank's": scattered_beside_its_block,
     "more than there is": lambda nccl, array, rank: call(nccl, array.data.ptr, array.data.ptr, 9),
     "memory that was freed": freed,
 }
@@ -303,6 +321,7 @@ SAID = {
     "a collective that waits for no copy": "with no event between",
     "memory that nobody has written": "memory that nobody has written",
     "buffers that overlap in part": "buffers overlap in part",
+    "a block that is not the rank's": "buffers overlap in part",
 }
 
 

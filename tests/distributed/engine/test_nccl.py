@@ -9,6 +9,7 @@ import time
 from functools import partial
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from pytagi_ddp import cuda
@@ -86,6 +87,31 @@ def test_calls_of_one_rank(nccl):
         communicator.all_reduce(buffer)
 
 
+def test_blocks_apart_and_in_place(nccl):
+    communicator = engine.NCCLCommunicator(create_communicator(), 5)
+    communicator.world_size, communicator.rank = 4, 2
+    nccl.calls.clear()
+    whole = FakeArray(np.ones(8))
+    own, apart = FakeArray(whole.values[4:6]), FakeArray([0, 0])
+    for block in (own, apart):
+        communicator.reduce_scatter(whole, block, "max")
+        communicator.all_gather(block, whole)
+    a, b = whole.data.ptr, apart.data.ptr
+    assert nccl.calls == [
+        ("reduceScatter", a, a + 16, 2, "float32", "max", 99),
+        ("allGather", a + 16, a, 8, "char", 99),
+        ("reduceScatter", a, b, 2, "float32", "max", 99),
+        ("allGather", b, a, 8, "char", 99),
+    ]
+    for wrong in (FakeArray(whole.values[2:4]), FakeArray(whole.values[5:7])):
+        with pytest.raises(ValueError, match="this rank's block"):
+            communicator.all_gather(wrong, whole)
+    with pytest.raises(TypeError, match="one array is on a GPU, the other in host memory"):
+        communicator.all_gather(np.ones(2, np.float32), whole)
+    assert communicator.gather_bytes == 64 and communicator.reduce_bytes == 64
+    communicator.close()
+
+
 def test_other_ops_reductions_to_one_rank_and_handles(nccl):
     communicator = engine.NCCLCommunicator(create_communicator(), 5)
     communicator.world_size = 4
@@ -108,9 +134,8 @@ def test_other_ops_reductions_to_one_rank_and_handles(nccl):
         ("allReduce", pointer, pointer, 2, "float32", "max", 99),
         ("allReduce", pointer, pointer, 2, "float32", "max", 99),
     ]
-    for exchange in (communicator.all_gather, communicator.all_to_all):
-        with pytest.raises(TypeError, match="takes NumPy arrays, in host memory"):
-            exchange(buffer, buffer)
+    with pytest.raises(TypeError, match="takes NumPy arrays, in host memory"):
+        communicator.all_to_all(buffer, buffer)
     communicator.close()
 
 

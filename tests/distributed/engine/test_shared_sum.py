@@ -6,7 +6,9 @@ import time
 
 import numpy as np
 import pytest
-from pytagi_ddp.distributed.engine._shared_sum import SharedSum, shared_bytes
+from pytagi_ddp.distributed.engine._shared_sum import SharedSum, add_rows, shared_bytes
+
+from pytagi_ddp.distributed.engine.combine import tree_sum
 
 FLOATS = 1040  # more than are added at a time
 
@@ -47,6 +49,17 @@ def test_many_sums_in_a_row_are_those_of_all_ranks(count):
         for rank in range(count):
             assert np.array_equal(found[k, rank, :n], expected[:n]), (k, rank)
             assert np.array_equal(found[k, rank, n:], shares[k, rank, n:]), (k, rank)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 8])
+@pytest.mark.parametrize("n", [0, 1, FLOATS])
+def test_rows_are_added_in_the_same_order(count, n):
+    rows, out = np.random.default_rng(n).normal(size=(count, n)).astype(np.float32), np.empty(n, np.float32)
+    add_rows(rows, out)
+    assert np.array_equal(out, in_a_tree(list(rows)))
+    assert np.array_equal(out, tree_sum(rows))
+    with pytest.raises(ValueError, match=f"{count} rows of {n} numbers"):
+        add_rows(rows, np.empty(n + 1, np.float32))
 
 
 def test_nothing_changes_before_the_last_rank_has_come():

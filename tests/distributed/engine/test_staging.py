@@ -102,7 +102,14 @@ def exchange_both_ways():
         array.values[:] = communicator.rank
         communicator.broadcast(array, root=1)
         assert (array.values == 1).all(), array.values
-    assert gpu.log == ["to host", "to GPU"] * 2 + ["synchronize"] * 2, gpu.log
+        total = 2
+        for own in (array[:250_000] if communicator.rank == 0 else array[250_000:], GpuArray(np.zeros(250_000, "f4"))):
+            communicator.reduce_scatter(array, own)
+            communicator.all_gather(own, array)
+            assert (array.values == total).all(), array.values
+            array.values[:], total = 1.5, 3
+    by_host = ["to host", "to GPU"]
+    assert gpu.log == by_host * 6 + ["synchronize"] * 2 + [*by_host, "synchronize"] * 2, gpu.log
     say("both ways")
 
 

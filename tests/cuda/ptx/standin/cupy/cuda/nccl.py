@@ -122,6 +122,12 @@ class NcclCommunicator:
     def allReduce(self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, stream: int) -> None:
         self._queue(Call("allReduce", count, datatype, op), sendbuf, recvbuf, stream)
 
+    def reduceScatter(self, sendbuf: int, recvbuf: int, recvcount: int, datatype: int, op: int, stream: int) -> None:
+        self._queue(Call("reduceScatter", recvcount, datatype, op), sendbuf, recvbuf, stream)
+
+    def allGather(self, sendbuf: int, recvbuf: int, count: int, datatype: int, stream: int) -> None:
+        self._queue(Call("allGather", count, datatype), sendbuf, recvbuf, stream)
+
     def reduce(self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, root: int, stream: int) -> None:
         self._queue(Call("reduce", count, datatype, op, root), sendbuf, recvbuf, stream)
 
@@ -154,11 +160,15 @@ class NcclCommunicator:
             raise NcclError(INVALID_ARGUMENT, f"{call}, stream {stream}")
         size, root = call.count * np.dtype(_DTYPES[call.dtype]).itemsize, self._rank == call.root
         try:
-            source = memory_at(send, size) if call.name != "broadcast" or root else None
-            target = memory_at(receive, size) if call.name != "reduce" or root else None
+            sent = size * (self._size if call.name == "reduceScatter" else 1)
+            received = size * (self._size if call.name == "allGather" else 1)
+            source = memory_at(send, sent) if call.name != "broadcast" or root else None
+            target = memory_at(receive, received) if call.name != "reduce" or root else None
         except ValueError as error:
             raise NcclError(INVALID_ARGUMENT, f"{call.name}: {error}") from error
-        if source and target and 0 < abs(send - receive) < size:
+        own = self._rank * size
+        in_place = receive - send == {"reduceScatter": own, "allGather": -own}.get(call.name, 0)
+        if source and target and send < receive + received and receive < send + sent and not in_place:
             _report(call, "buffers overlap in part")
         number, on = next(self._begun), cuda.streams[stream]
         on.queue(lambda: self._run(number, call, source, target))
@@ -187,11 +197,13 @@ class NcclCommunicator:
     def _combined(self, call: Call, parts: list[np.ndarray]) -> np.ndarray:
         if call.name == "broadcast":
             return parts[0]
+        if call.name == "allGather":
+            return np.concatenate(parts)
         share = parts[0].dtype.type(1 / self._size if call.op == NCCL_AVG else 1)  # NCCL multiplies each before
         total = parts[0] * share
         for part in parts[1:]:
             total = _COMBINE[call.op](total, part * share)
-        return total
+        return total.reshape(self._size, -1)[self._rank] if call.name == "reduceScatter" else total
 
     def _exchange(self, number: int, mine: Any) -> list | None:
         """What each rank says at its collective of this number; None after `abort`."""

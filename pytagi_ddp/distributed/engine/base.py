@@ -1,0 +1,76 @@
+"""What every communicator has, whatever it can do: its place in the job, its counts, and its end."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+
+from pytagi_ddp.distributed.engine import debug
+from pytagi_ddp.distributed.engine.offspring import FORKED, keep_from_children
+
+
+class CommunicatorBase(ABC):
+    """The place of this process among ranks, and whether it may still come to collectives."""
+
+    backend: str
+    timeout: float | None = None  # seconds that ranks may wait for each other; None: without end
+
+    def __init__(self, rank: int, world_size: int, local_rank: int, local_world_size: int):
+        self.rank = rank
+        self.world_size = world_size
+        self.local_rank = local_rank
+        self.local_world_size = local_world_size
+        self.debug = debug.is_asked_for()
+        self.reduce_calls = 0
+        self.reduce_bytes = 0
+        self.reduce_seconds = 0.0
+        self.gather_bytes = 0
+        self._closed = False
+        self._forked = ""
+        self._dropped: str | None = None
+        self._compared = 0
+        if world_size > 1:
+            keep_from_children(self)
+
+    def close(self) -> None:
+        """Ends the use of this communicator; not collective, and may be called more than once."""
+        self._closed = True
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has been called."""
+        return self._closed
+
+    def end_in_child(self) -> None:
+        """In a forked child: there are no collectives, and nothing to close."""
+        self._closed, self._forked = True, FORKED.format(rank=self.rank)
+
+    def report_dropped(self, what: str) -> None:
+        """Makes the next collective raise: nobody has waited for `what`, and nobody can any more."""
+        self._dropped = self._dropped or what
+
+    def _prepare(self, name: str, *arrays: np.ndarray, **details: Any) -> None:
+        """Raises if this rank cannot run a collective, or (to debug) the others are about to run another one."""
+        self._check_open(name)
+        if self._dropped is not None:
+            raise RuntimeError(
+                f"{name} on rank {self.rank}: the handle of {self._dropped} was dropped before it was done; keep it, "
+                "and call its wait()"
+            )
+        if self.debug:
+            self._compared += 1
+            debug.compare(self._compared, self._all_gather_object(debug.fingerprint(name, arrays, details), "debug"))
+
+    def _check_open(self, name: str) -> None:
+        if self._closed:
+            raise RuntimeError(f"{name} on rank {self.rank}: {self._forked or 'this communicator is closed'}")
+
+    def _check_root(self, name: str, root: int) -> None:
+        self._check_open(name)
+        if not 0 <= root < self.world_size:
+            raise ValueError(f"{name}: root must be a rank from 0 to {self.world_size - 1}, got {root}")
+
+    @abstractmethod
+    def _all_gather_object(self, obj: Any, channel: str = "gather") -> list: ...

@@ -1,0 +1,49 @@
+"""What the numbers of several ranks come to, where this library adds them and not MPI."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pytagi_ddp.distributed.engine.order import comparable
+
+
+def combined(arrays: Sequence[np.ndarray] | np.ndarray, op: str) -> np.ndarray:
+    """Returns a new array: `op` (of `Communicator.all_reduce`) over the arrays of all ranks, in the order of ranks."""
+    if op in ("sum", "mean"):
+        total = tree_sum(arrays)
+        if op == "mean":
+            total /= len(arrays)
+        return total
+    combine = {"max": np.maximum, "min": np.minimum, "prod": np.multiply}[op]
+    result = arrays[0].copy()
+    with comparable(result, op) as numbers:
+        for other in arrays[1:]:
+            with comparable(other, op, keep=True) as theirs:
+                combine(numbers, theirs, out=numbers)
+    return result
+
+
+def combine_rows(rows: np.ndarray, op: str, out: np.ndarray) -> None:
+    """Leaves in `out` what `combined` makes of the rows of a matrix."""
+    if rows.dtype == np.float32 and op in ("sum", "mean"):
+        from pytagi_ddp.distributed.engine._shared_sum import add_rows  # here: most programs have no use for it
+
+        add_rows(rows, out)
+        if op == "mean":
+            out /= len(rows)
+    else:
+        with np.errstate(all="ignore"):
+            np.copyto(out, combined(rows, op))
+
+
+def tree_sum(arrays: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+    """The sum, in the order of `add_places` (shared_sum.h): a tree of neighbours, the first ones in pairs before it."""
+    if len(arrays) == 1:
+        return arrays[0].copy()
+    pairs = len(arrays) - (1 << (len(arrays).bit_length() - 1))
+    leaves = [*(arrays[2 * i] + arrays[2 * i + 1] for i in range(pairs)), *arrays[2 * pairs :]]
+    while len(leaves) > 1:
+        leaves = [a + b for a, b in zip(leaves[::2], leaves[1::2], strict=True)]
+    return leaves[0]
