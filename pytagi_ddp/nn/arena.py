@@ -6,7 +6,6 @@ what data-parallel training adds over ranks: packing costs nothing, and one all-
 
 import math
 from collections.abc import Callable
-from functools import cache
 
 import numpy as np
 
@@ -14,17 +13,9 @@ from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Array, Tensor
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
+from pytagi_ddp.nn.stepping import Stepping, cut, pieces_of, refusal
 
-SEGMENT = 16_384  # parameters that one thread updates at a time
 HEADER = 3  # tail[:3]: samples, ranks with samples, ranks that ask to stop
-
-
-@cache
-def cap_factor(samples: int) -> float:
-    """Divisor c of the cap sqrt(s)/c on one step's change: 0.1, 2 or 3 for 1, 2-255 or more samples; 1 for none."""
-    from pytagi_ddp.kernels.formulas import update  # here, because `import pytagi_ddp` shall not wait for Numba
-
-    return float(update.cap_factor.py_func(samples))
 
 
 class ParameterArena:
@@ -51,7 +42,9 @@ class ParameterArena:
         self.tail = self.buffer[2 * P :]
         self._attach()
         self._attach_state()
-        self._segments()
+        self._stepping = Stepping(cut(pieces_of(leaves), 0, P), kernels)
+        self._factors = zeros(3)  # scale, samples and caps of the step
+        self._unchecked: Array | None = None  # counts of deltas that were not finite, in the last step
 
     def _attach(self) -> None:
         rows = (*self.theta, *self.delta)
@@ -89,36 +82,10 @@ class ParameterArena:
             leaf.attach_state(views, self.tail[sums : sums + leaf.num_sums])
             sums += leaf.num_sums
 
-    def _segments(self) -> None:
-        """Cuts the parameters into parts for threads; a part lies within one tensor."""
-        starts, stops, steps, layers = [], [], [], []
-        begin = 0
-        for leaf in self.leaves:
-            p = leaf.parameters
-            if p is None:
-                continue
-            for size, layer in ((p.num_weights, leaf), (p.num_biases, None)):
-                cuts = [*range(begin, begin + size, SEGMENT), begin + size]
-                starts += cuts[:-1]
-                stops += cuts[1:]
-                steps += [leaf.steps] * (len(cuts) - 1)
-                layers += [layer] * (len(cuts) - 1)
-                begin += size
-        zeros, copy = self._kernels.array.zeros, self._kernels.array.copy
-        self._starts, self._stops, self._steps, self._negative, self._non_finite = (
-            zeros(len(starts), np.int32) for _ in range(5)
-        )
-        for values, target in ((starts, self._starts), (stops, self._stops), (steps, self._steps)):
-            copy(np.array(values, np.int32), target)
-        self._first_of = starts
-        self._weights_of = layers
-        self._factors = zeros(3)  # scale, samples and caps of the step
-        self._unchecked: Array | None = None  # counts of deltas that were not finite, in the last step
-
     @property
     def step_memory(self) -> tuple[Array, Array]:
         """(factors of a step, counts of its deltas that were not finite): what a step reads and writes."""
-        return self._factors, self._non_finite
+        return self._factors, self._stepping.non_finite
 
     def step(
         self,
@@ -155,13 +122,11 @@ class ParameterArena:
         self.finish()
 
     def _apply(self) -> None:
-        counts = (self._negative, self._non_finite)
-        parameters = Tensor(*self.theta, *self.delta)
-        self._kernels.step.step(parameters, self._factors, self._starts, self._stops, self._steps, *counts)
+        self._stepping.step(Tensor(*self.theta, *self.delta), self._factors)
 
     def finish(self) -> None:
         """Looks for deltas that were not finite, now or (on a GPU) with the next step or `check`."""
-        self._unchecked = self._kernels.array.snapshot(self._non_finite)
+        self._unchecked = self._kernels.array.snapshot(self._stepping.non_finite)
         if not self._kernels.array.asynchronous:
             self.check()
 
@@ -169,12 +134,8 @@ class ParameterArena:
         """Raises FloatingPointError if the last step met deltas that are not finite; see `step`."""
         counts, self._unchecked = self._unchecked, None
         if counts is not None and (bad := int(counts.sum())):
-            first = self._first_of[int((counts > 0).argmax())]
-            raise FloatingPointError(
-                f"{bad} of {self.num_parameters} parameters have a delta that is not finite, or would become so, the "
-                f"first of them in {self.leaf_at(first)}; they were not changed. Check the observations and their "
-                "variances, and whether inputs, outputs or variances of parameters are too large for float32."
-            )
+            first = self._stepping.start_of(int((counts > 0).argmax()))
+            raise refusal(bad, self.num_parameters, self.leaf_at(first))
 
     def leaf_at(self, position: int) -> str:
         """The layer that a position among the parameters belongs to, for messages."""
@@ -188,9 +149,8 @@ class ParameterArena:
     def negative_variances(self) -> dict[int, int]:
         """Weights (not biases) of each leaf whose variance fell to <= 0 in the last step, by `id` of the leaf."""
         counts = {id(leaf): 0 for leaf in self.leaves}
-        for layer, count in zip(self._weights_of, self._kernels.array.to_host(self._negative), strict=True):
-            if layer is not None:
-                counts[id(layer)] += int(count)
+        for layer, count in self._stepping.negative_variances():
+            counts[id(layer)] += count
         return counts
 
     @property
