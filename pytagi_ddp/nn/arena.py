@@ -1,11 +1,13 @@
-"""One flat memory for all parameters of a network.
+"""The memory of a network's parameters.
 
-`theta` (2, P) holds means and variances, `buffer` the batch sums of both (2 P) followed by a short tail. `buffer` is
-what data-parallel training adds over ranks: packing costs nothing, and one all-reduce serves all layers.
+`ParameterArena` is one flat memory: `theta` (2, P) holds means and variances, `buffer` the batch sums of both (2 P)
+followed by a short tail. `buffer` is what data-parallel training adds over ranks: packing costs nothing, and one
+all-reduce serves all layers. `Arena` is what is asked of any memory.
 """
 
 import math
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -18,32 +20,142 @@ from pytagi_ddp.nn.stepping import Stepping, cut, pieces_of, refusal
 HEADER = 3  # tail[:3]: samples, ranks with samples, ranks that ask to stop
 
 
-class ParameterArena:
-    """Parameters, batch sums and running statistics of `leaves`, in forward order.
+class Arena(ABC):
+    """The parameters, batch sums and running statistics of `leaves`, in forward order, wherever they lie.
+
+    Args:
+        buffer: what the tail is the end of.
+
+    Attributes:
+        buffer: what is added over ranks in a step. tail: its end: samples, active ranks, stop requests, then the sums
+            that layers share.
+        statistics: state of kind "running" of all leaves, flat. carried: that of kind "carried" (see `StateTensor`).
+        running: the leaves that have running state.
+        num_parameters: P.
+        keeps_sums: whether a backward pass finds the batch sums of the last one where it writes its own.
+    """
+
+    keeps_sums = True
+
+    def __init__(self, leaves: list[BaseLayer], kernels: Kernels, sums: int):
+        self.leaves = leaves
+        self._kernels = kernels
+        self.num_parameters = sum(leaf.num_weights + leaf.num_biases for leaf in leaves)
+        self.buffer = kernels.array.zeros(sums + HEADER + sum(leaf.num_sums for leaf in leaves))
+        self.tail = self.buffer[sums:]
+        self._factors = kernels.array.zeros(3)  # scale, samples and caps of the step
+
+    def _attach_state(self) -> None:
+        tensors = [tensor for leaf in self.leaves for tensor in leaf.state_tensors()]
+        memory = {
+            kind: self._kernels.array.zeros(sum(tensor.size for tensor in tensors if tensor.kind == kind))
+            for kind in ("running", "carried")
+        }
+        self.statistics, self.carried = memory["running"], memory["carried"]
+        self.running = [leaf for leaf in self.leaves if any(t.kind == "running" for t in leaf.state_tensors())]
+        used, sums = {"running": 0, "carried": 0}, HEADER
+        for leaf in self.leaves:
+            views = {}
+            for tensor in leaf.state_tensors():
+                first = used[tensor.kind]
+                used[tensor.kind] = first + tensor.size
+                views[tensor.name] = memory[tensor.kind][first : first + tensor.size]
+            leaf.attach_state(views, self.tail[sums : sums + leaf.num_sums])
+            sums += leaf.num_sums
+
+    @abstractmethod
+    def step(
+        self,
+        samples: int,
+        scale: float = 1.0,
+        caps: float = 1.0,
+        run: Callable[[Callable[[], None]], None] | None = None,
+    ) -> None:
+        """Adds the capped deltas to every parameter.
+
+        Args:
+            samples: behind the batch sums. The divisor c of a layer's cap is `cap_factor` of samples x time steps.
+            scale: factor on the batch sums (1/R for the average over R ranks); 0 for no step.
+            caps: factor on the divisors.
+            run: calls what it is given, or replays it; None: calls it.
+
+        Raises:
+            FloatingPointError: some delta is not finite; the parameters it belongs to were left as they were. On a
+                GPU this comes with the next step or `check`, so that no step waits for the one before to end.
+        """
+
+    def step_pooled(self, average: bool) -> None:
+        """`step` after `tail` has been added over all ranks: scale and caps follow from the samples and ranks in it.
+
+        No samples on any rank: no step.
+        """
+        self.check()
+        self._kernels.step.pooled_factors(self.tail[:HEADER], self._factors, average)
+        self._apply()
+        self.finish()
+
+    @abstractmethod
+    def _apply(self) -> None:
+        """The step, by the factors that have been set."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Looks for deltas that were not finite, now or (on a GPU) with the next step or `check`."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raises FloatingPointError if the last step met deltas that are not finite; see `step`."""
+
+    def bring(self, leaf: BaseLayer) -> None:  # noqa: B027 - in most arenas they are there
+        """To be called before the parameters of `leaf` are read or written by whoever goes through all of them."""
+
+    def detach(self) -> None:
+        """Takes copies of all parameters and state to the host, on the way to another device."""
+        for leaf in self.leaves:
+            leaf.detach()
+
+    def leaf_at(self, position: int) -> str:
+        """The layer that a position among the parameters belongs to, for messages."""
+        end = 0
+        for index, leaf in enumerate(self.leaves):
+            end += leaf.num_weights + leaf.num_biases
+            if position < end:
+                return f"layer {index} ({leaf.get_layer_info()})"
+        raise IndexError(position)
+
+    @abstractmethod
+    def _counted(self) -> Iterable[tuple[BaseLayer, int]]:
+        """(layer, weights whose variance fell to <= 0 in the last step), in parts."""
+
+    def negative_variances(self) -> dict[int, int]:
+        """Weights (not biases) of each leaf whose variance fell to <= 0 in the last step, by `id` of the leaf."""
+        counts = {id(leaf): 0 for leaf in self.leaves}
+        for layer, count in self._counted():
+            counts[id(layer)] += count
+        return counts
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Size of all of it."""
+
+
+class ParameterArena(Arena):
+    """One flat memory for all parameters.
 
     Attributes:
         theta: (2, P) means and variances.
         delta: (2, P) batch sums g = sum A dm and h = sum A^2 ds, a view of `buffer`.
-        tail: the rest of `buffer`: samples, active ranks, stop requests, then the sums that layers share.
-        statistics: state of kind "running" of all leaves, flat. carried: that of kind "carried" (see `StateTensor`).
-        running: the leaves that have running state.
-        num_parameters: P.
     """
 
     def __init__(self, leaves: list[BaseLayer], kernels: Kernels):
-        self.leaves = leaves
-        self._kernels = kernels
-        self.num_parameters = P = sum(leaf.num_weights + leaf.num_biases for leaf in leaves)
-        tail = HEADER + sum(leaf.num_sums for leaf in leaves)
-        zeros = kernels.array.zeros
+        P = sum(leaf.num_weights + leaf.num_biases for leaf in leaves)
+        super().__init__(leaves, kernels, 2 * P)
         self.theta = kernels.array.empty((2, P))
-        self.buffer = zeros(2 * P + tail)
         self.delta = self.buffer[: 2 * P].reshape(2, P)
-        self.tail = self.buffer[2 * P :]
         self._attach()
         self._attach_state()
         self._stepping = Stepping(cut(pieces_of(leaves), 0, P), kernels)
-        self._factors = zeros(3)  # scale, samples and caps of the step
         self._unchecked: Array | None = None  # counts of deltas that were not finite, in the last step
 
     def _attach(self) -> None:
@@ -64,24 +176,6 @@ class ParameterArena:
         if start != self.num_parameters:  # a leaf that the walk misses would be left out of every exchange
             raise RuntimeError(f"leaves hold {start} parameters, the arena {self.num_parameters}")
 
-    def _attach_state(self) -> None:
-        tensors = [tensor for leaf in self.leaves for tensor in leaf.state_tensors()]
-        memory = {
-            kind: self._kernels.array.zeros(sum(tensor.size for tensor in tensors if tensor.kind == kind))
-            for kind in ("running", "carried")
-        }
-        self.statistics, self.carried = memory["running"], memory["carried"]
-        self.running = [leaf for leaf in self.leaves if any(t.kind == "running" for t in leaf.state_tensors())]
-        used, sums = {"running": 0, "carried": 0}, HEADER
-        for leaf in self.leaves:
-            views = {}
-            for tensor in leaf.state_tensors():
-                first = used[tensor.kind]
-                used[tensor.kind] = first + tensor.size
-                views[tensor.name] = memory[tensor.kind][first : first + tensor.size]
-            leaf.attach_state(views, self.tail[sums : sums + leaf.num_sums])
-            sums += leaf.num_sums
-
     @property
     def step_memory(self) -> tuple[Array, Array]:
         """(factors of a step, counts of its deltas that were not finite): what a step reads and writes."""
@@ -94,64 +188,27 @@ class ParameterArena:
         caps: float = 1.0,
         run: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
-        """Adds the capped deltas to every parameter.
-
-        Args:
-            samples: behind the batch sums. The divisor c of a layer's cap is `cap_factor` of samples x time steps.
-            scale: factor on the batch sums (1/R for the average over R ranks); 0 for no step.
-            caps: factor on the divisors.
-            run: calls what it is given, or replays it; None: calls it.
-
-        Raises:
-            FloatingPointError: some delta is not finite; the parameters it belongs to were left as they were. On a
-                GPU this comes with the next step or `check`, so that no step waits for the one before to end.
-        """
         self.check()
         self._kernels.array.copy(np.array([scale, samples, caps], np.float32), self._factors)
         self._apply() if run is None else run(self._apply)
-        self.finish()
-
-    def step_pooled(self, average: bool) -> None:
-        """`step` after `tail` has been added over all ranks: scale and caps follow from the samples and ranks in it.
-
-        No samples on any rank: no step.
-        """
-        self.check()
-        self._kernels.step.pooled_factors(self.tail[:HEADER], self._factors, average)
-        self._apply()
         self.finish()
 
     def _apply(self) -> None:
         self._stepping.step(Tensor(*self.theta, *self.delta), self._factors)
 
     def finish(self) -> None:
-        """Looks for deltas that were not finite, now or (on a GPU) with the next step or `check`."""
         self._unchecked = self._kernels.array.snapshot(self._stepping.non_finite)
         if not self._kernels.array.asynchronous:
             self.check()
 
     def check(self) -> None:
-        """Raises FloatingPointError if the last step met deltas that are not finite; see `step`."""
         counts, self._unchecked = self._unchecked, None
         if counts is not None and (bad := int(counts.sum())):
             first = self._stepping.start_of(int((counts > 0).argmax()))
             raise refusal(bad, self.num_parameters, self.leaf_at(first))
 
-    def leaf_at(self, position: int) -> str:
-        """The layer that a position among the parameters belongs to, for messages."""
-        end = 0
-        for index, leaf in enumerate(self.leaves):
-            end += leaf.num_weights + leaf.num_biases
-            if position < end:
-                return f"layer {index} ({leaf.get_layer_info()})"
-        raise IndexError(position)
-
-    def negative_variances(self) -> dict[int, int]:
-        """Weights (not biases) of each leaf whose variance fell to <= 0 in the last step, by `id` of the leaf."""
-        counts = {id(leaf): 0 for leaf in self.leaves}
-        for layer, count in self._stepping.negative_variances():
-            counts[id(layer)] += count
-        return counts
+    def _counted(self) -> Iterable[tuple[BaseLayer, int]]:
+        return self._stepping.negative_variances()
 
     @property
     def nbytes(self) -> int:

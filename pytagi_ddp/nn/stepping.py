@@ -67,9 +67,9 @@ class Stepping:
         self._starts, self._stops, self._steps, self._negative, self.non_finite = (
             zeros(len(parts), np.int32) for _ in range(5)
         )
-        columns = ((self._starts, 0, first), (self._stops, 1, first), (self._steps, 2, 0))
-        for target, field, offset in columns:
-            copy(np.array([part[field] - offset for part in parts], np.int32), target)
+        columns = zip(*((part.start - first, part.stop - first, part.steps) for part in parts), strict=True)
+        for values, target in zip(columns, (self._starts, self._stops, self._steps), strict=False):
+            copy(np.array(values, np.int32), target)
 
     def step(self, parameters: Tensor, factors: Array) -> None:
         """Adds the capped deltas, see `kernels.cpu.step`; `non_finite` counts those of each part that are not finite.
