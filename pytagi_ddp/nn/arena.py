@@ -1,12 +1,13 @@
-"""One flat memory for all parameters of a network.
+"""The memory of a network's parameters.
 
-`theta` (2, P) holds means and variances, `buffer` the batch sums of both (2 P) followed by a short tail. `buffer` is
-what data-parallel training adds over ranks: packing costs nothing, and one all-reduce serves all layers.
+`ParameterArena` is one flat memory: `theta` (2, P) holds means and variances, `buffer` the batch sums of both (2 P)
+followed by a short tail. `buffer` is what data-parallel training adds over ranks: packing costs nothing, and one
+all-reduce serves all layers. `Arena` is what is asked of any memory.
 """
 
 import math
-from collections.abc import Callable
-from functools import cache
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -14,62 +15,35 @@ from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Array, Tensor
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
+from pytagi_ddp.nn.stepping import Stepping, cut, pieces_of, refusal
 
-SEGMENT = 16_384  # parameters that one thread updates at a time
 HEADER = 3  # tail[:3]: samples, ranks with samples, ranks that ask to stop
 
 
-@cache
-def cap_factor(samples: int) -> float:
-    """Divisor c of the cap sqrt(s)/c on one step's change: 0.1, 2 or 3 for 1, 2-255 or more samples; 1 for none."""
-    from pytagi_ddp.kernels.formulas import update  # here, because `import pytagi_ddp` shall not wait for Numba
+class Arena(ABC):
+    """The parameters, batch sums and running statistics of `leaves`, in forward order, wherever they lie.
 
-    return float(update.cap_factor.py_func(samples))
-
-
-class ParameterArena:
-    """Parameters, batch sums and running statistics of `leaves`, in forward order.
+    Args:
+        buffer: what the tail is the end of.
 
     Attributes:
-        theta: (2, P) means and variances.
-        delta: (2, P) batch sums g = sum A dm and h = sum A^2 ds, a view of `buffer`.
-        tail: the rest of `buffer`: samples, active ranks, stop requests, then the sums that layers share.
+        buffer: what is added over ranks in a step. tail: its end: samples, active ranks, stop requests, then the sums
+            that layers share.
         statistics: state of kind "running" of all leaves, flat. carried: that of kind "carried" (see `StateTensor`).
         running: the leaves that have running state.
         num_parameters: P.
+        keeps_sums: whether a backward pass finds the batch sums of the last one where it writes its own.
     """
 
-    def __init__(self, leaves: list[BaseLayer], kernels: Kernels):
+    keeps_sums = True
+
+    def __init__(self, leaves: list[BaseLayer], kernels: Kernels, sums: int):
         self.leaves = leaves
         self._kernels = kernels
-        self.num_parameters = P = sum(leaf.num_weights + leaf.num_biases for leaf in leaves)
-        tail = HEADER + sum(leaf.num_sums for leaf in leaves)
-        zeros = kernels.array.zeros
-        self.theta = kernels.array.empty((2, P))
-        self.buffer = zeros(2 * P + tail)
-        self.delta = self.buffer[: 2 * P].reshape(2, P)
-        self.tail = self.buffer[2 * P :]
-        self._attach()
-        self._attach_state()
-        self._segments()
-
-    def _attach(self) -> None:
-        rows = (*self.theta, *self.delta)
-        start = 0
-        for leaf in self.leaves:
-            leaf.draw_prior()  # only now: the memory that one layer draws in is free for the next
-            old = leaf.parameters
-            if old is None:
-                continue
-            stop = start + len(old)
-            views = Tensor(*(row[start:stop] for row in rows))
-            leaf.parameters = Parameters(views, old.weight_shape, self._kernels.array)
-            used = 2 if old.no_deltas else 4
-            for source, target in zip(old.rows[:used], leaf.parameters.rows[:used], strict=True):
-                self._kernels.array.copy(source, target)
-            start = stop
-        if start != self.num_parameters:  # a leaf that the walk misses would be left out of every exchange
-            raise RuntimeError(f"leaves hold {start} parameters, the arena {self.num_parameters}")
+        self.num_parameters = sum(leaf.num_weights + leaf.num_biases for leaf in leaves)
+        self.buffer = kernels.array.zeros(sums + HEADER + sum(leaf.num_sums for leaf in leaves))
+        self.tail = self.buffer[sums:]
+        self._factors = kernels.array.zeros(3)  # scale, samples and caps of the step
 
     def _attach_state(self) -> None:
         tensors = [tensor for leaf in self.leaves for tensor in leaf.state_tensors()]
@@ -89,37 +63,7 @@ class ParameterArena:
             leaf.attach_state(views, self.tail[sums : sums + leaf.num_sums])
             sums += leaf.num_sums
 
-    def _segments(self) -> None:
-        """Cuts the parameters into parts for threads; a part lies within one tensor."""
-        starts, stops, steps, layers = [], [], [], []
-        begin = 0
-        for leaf in self.leaves:
-            p = leaf.parameters
-            if p is None:
-                continue
-            for size, layer in ((p.num_weights, leaf), (p.num_biases, None)):
-                cuts = [*range(begin, begin + size, SEGMENT), begin + size]
-                starts += cuts[:-1]
-                stops += cuts[1:]
-                steps += [leaf.steps] * (len(cuts) - 1)
-                layers += [layer] * (len(cuts) - 1)
-                begin += size
-        zeros, copy = self._kernels.array.zeros, self._kernels.array.copy
-        self._starts, self._stops, self._steps, self._negative, self._non_finite = (
-            zeros(len(starts), np.int32) for _ in range(5)
-        )
-        for values, target in ((starts, self._starts), (stops, self._stops), (steps, self._steps)):
-            copy(np.array(values, np.int32), target)
-        self._first_of = starts
-        self._weights_of = layers
-        self._factors = zeros(3)  # scale, samples and caps of the step
-        self._unchecked: Array | None = None  # counts of deltas that were not finite, in the last step
-
-    @property
-    def step_memory(self) -> tuple[Array, Array]:
-        """(factors of a step, counts of its deltas that were not finite): what a step reads and writes."""
-        return self._factors, self._non_finite
-
+    @abstractmethod
     def step(
         self,
         samples: int,
@@ -139,10 +83,6 @@ class ParameterArena:
             FloatingPointError: some delta is not finite; the parameters it belongs to were left as they were. On a
                 GPU this comes with the next step or `check`, so that no step waits for the one before to end.
         """
-        self.check()
-        self._kernels.array.copy(np.array([scale, samples, caps], np.float32), self._factors)
-        self._apply() if run is None else run(self._apply)
-        self.finish()
 
     def step_pooled(self, average: bool) -> None:
         """`step` after `tail` has been added over all ranks: scale and caps follow from the samples and ranks in it.
@@ -154,27 +94,25 @@ class ParameterArena:
         self._apply()
         self.finish()
 
+    @abstractmethod
     def _apply(self) -> None:
-        counts = (self._negative, self._non_finite)
-        parameters = Tensor(*self.theta, *self.delta)
-        self._kernels.step.step(parameters, self._factors, self._starts, self._stops, self._steps, *counts)
+        """The step, by the factors that have been set."""
 
+    @abstractmethod
     def finish(self) -> None:
         """Looks for deltas that were not finite, now or (on a GPU) with the next step or `check`."""
-        self._unchecked = self._kernels.array.snapshot(self._non_finite)
-        if not self._kernels.array.asynchronous:
-            self.check()
 
+    @abstractmethod
     def check(self) -> None:
         """Raises FloatingPointError if the last step met deltas that are not finite; see `step`."""
-        counts, self._unchecked = self._unchecked, None
-        if counts is not None and (bad := int(counts.sum())):
-            first = self._first_of[int((counts > 0).argmax())]
-            raise FloatingPointError(
-                f"{bad} of {self.num_parameters} parameters have a delta that is not finite, or would become so, the "
-                f"first of them in {self.leaf_at(first)}; they were not changed. Check the observations and their "
-                "variances, and whether inputs, outputs or variances of parameters are too large for float32."
-            )
+
+    def bring(self, leaf: BaseLayer) -> None:  # noqa: B027 - in most arenas they are there
+        """To be called before the parameters of `leaf` are read or written by whoever goes through all of them."""
+
+    def detach(self) -> None:
+        """Takes copies of all parameters and state to the host, on the way to another device."""
+        for leaf in self.leaves:
+            leaf.detach()
 
     def leaf_at(self, position: int) -> str:
         """The layer that a position among the parameters belongs to, for messages."""
@@ -185,13 +123,92 @@ class ParameterArena:
                 return f"layer {index} ({leaf.get_layer_info()})"
         raise IndexError(position)
 
+    @abstractmethod
+    def _counted(self) -> Iterable[tuple[BaseLayer, int]]:
+        """(layer, weights whose variance fell to <= 0 in the last step), in parts."""
+
     def negative_variances(self) -> dict[int, int]:
         """Weights (not biases) of each leaf whose variance fell to <= 0 in the last step, by `id` of the leaf."""
         counts = {id(leaf): 0 for leaf in self.leaves}
-        for layer, count in zip(self._weights_of, self._kernels.array.to_host(self._negative), strict=True):
-            if layer is not None:
-                counts[id(layer)] += int(count)
+        for layer, count in self._counted():
+            counts[id(layer)] += count
         return counts
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Size of all of it."""
+
+
+class ParameterArena(Arena):
+    """One flat memory for all parameters.
+
+    Attributes:
+        theta: (2, P) means and variances.
+        delta: (2, P) batch sums g = sum A dm and h = sum A^2 ds, a view of `buffer`.
+    """
+
+    def __init__(self, leaves: list[BaseLayer], kernels: Kernels):
+        P = sum(leaf.num_weights + leaf.num_biases for leaf in leaves)
+        super().__init__(leaves, kernels, 2 * P)
+        self.theta = kernels.array.empty((2, P))
+        self.delta = self.buffer[: 2 * P].reshape(2, P)
+        self._attach()
+        self._attach_state()
+        self._stepping = Stepping(cut(pieces_of(leaves), 0, P), kernels)
+        self._unchecked: Array | None = None  # counts of deltas that were not finite, in the last step
+
+    def _attach(self) -> None:
+        rows = (*self.theta, *self.delta)
+        start = 0
+        for leaf in self.leaves:
+            leaf.draw_prior()  # only now: the memory that one layer draws in is free for the next
+            old = leaf.parameters
+            if old is None:
+                continue
+            stop = start + len(old)
+            views = Tensor(*(row[start:stop] for row in rows))
+            leaf.parameters = Parameters(views, old.weight_shape, self._kernels.array)
+            used = 2 if old.no_deltas else 4
+            for source, target in zip(old.rows[:used], leaf.parameters.rows[:used], strict=True):
+                self._kernels.array.copy(source, target)
+            start = stop
+        if start != self.num_parameters:  # a leaf that the walk misses would be left out of every exchange
+            raise RuntimeError(f"leaves hold {start} parameters, the arena {self.num_parameters}")
+
+    @property
+    def step_memory(self) -> tuple[Array, Array]:
+        """(factors of a step, counts of its deltas that were not finite): what a step reads and writes."""
+        return self._factors, self._stepping.non_finite
+
+    def step(
+        self,
+        samples: int,
+        scale: float = 1.0,
+        caps: float = 1.0,
+        run: Callable[[Callable[[], None]], None] | None = None,
+    ) -> None:
+        self.check()
+        self._kernels.array.copy(np.array([scale, samples, caps], np.float32), self._factors)
+        self._apply() if run is None else run(self._apply)
+        self.finish()
+
+    def _apply(self) -> None:
+        self._stepping.step(Tensor(*self.theta, *self.delta), self._factors)
+
+    def finish(self) -> None:
+        self._unchecked = self._kernels.array.snapshot(self._stepping.non_finite)
+        if not self._kernels.array.asynchronous:
+            self.check()
+
+    def check(self) -> None:
+        counts, self._unchecked = self._unchecked, None
+        if counts is not None and (bad := int(counts.sum())):
+            first = self._stepping.start_of(int((counts > 0).argmax()))
+            raise refusal(bad, self.num_parameters, self.leaf_at(first))
+
+    def _counted(self) -> Iterable[tuple[BaseLayer, int]]:
+        return self._stepping.negative_variances()
 
     @property
     def nbytes(self) -> int:

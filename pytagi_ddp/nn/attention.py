@@ -148,7 +148,7 @@ class MultiheadAttention(BaseLayer):
         for rows in (self._projected, E)[: 1 + self.out_proj]:
             part = slice(row, row + rows)
             w = Tensor(*(None if a is None else a[part.start * E : part.stop * E].reshape(rows, E) for a in weights))
-            maps.append((w, bias and Tensor(*(a[part] for a in bias))))
+            maps.append((w, bias and Tensor(*(None if a is None else a[part] for a in bias))))
             row += rows
         return maps
 

@@ -7,7 +7,7 @@ from typing import Any
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Normalization
 from pytagi_ddp.nn.activation import Activation
-from pytagi_ddp.nn.hooks import LeafHooks
+from pytagi_ddp.nn.hooks import Direction, LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.recompute import BlockMemory, Recomputed, is_block
 from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State
@@ -192,6 +192,18 @@ class Chain:
     def leaves(self) -> Iterator[BaseLayer]:
         for layer in self.layers:
             yield from layer.leaves()
+
+    def visits(self, direction: Direction) -> Iterator[tuple[BaseLayer, Direction]]:
+        """Leaves in the order in which a pass comes to them, with those of blocks that are run again in a pass back."""
+        if direction == "forward":
+            yield from ((leaf, "forward") for leaf in self.leaves())
+            return
+        recomputed = [operation for operation in self.operations if isinstance(operation, Recomputed)]
+        for operation in reversed([operation for operation in self.operations if not isinstance(operation, Reorder)]):
+            leaves = list(operation.leaves())
+            if operation in recomputed[:-1]:  # the last one has been run last
+                yield from ((leaf, "forward") for leaf in leaves)
+            yield from ((leaf, "backward") for leaf in reversed(leaves))
 
     def __getstate__(self) -> dict:
         return self.__dict__ | {"_hooks": None, "_steps": []}  # hooks are the network's, and a copy is not attached

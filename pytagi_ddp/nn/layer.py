@@ -147,6 +147,10 @@ class BaseLayer(LayerView, ABC):
     def detach(self) -> None:
         """Takes copies of parameters and state to the host, on the way to another device."""
         self.parameters = self.parameters and self.parameters.detached()
+        self.keep_state()
+
+    def keep_state(self) -> None:
+        """Takes a copy of the state to the host, which `attach_state` takes to other memory."""
         self._saved_state = self._state_on_host()
 
     def state_tensors(self) -> tuple[StateTensor, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
@@ -20,12 +20,19 @@ if TYPE_CHECKING:
 Part = Literal["w", "b"]  # weights or biases
 Moment = Literal["mu", "var"]
 
+REMEDY = "read it inside `with net.unshard():` of the FSDPSequential, on every rank, or in its state_dict()"
+
+
+class ParametersNotHereError(RuntimeError):
+    """Parameters or deltas of which this rank has a part only."""
+
 
 class Parameters:
     """Weights and biases of a layer, as views into rows that may belong to the whole network.
 
     Args:
-        rows: flat arrays of one length: weights, then biases.
+        rows: flat arrays of one length: weights, then biases. None stands for one that is not here: the batch sums of a
+            network in shards, or variances in its pass back.
         weight_shape: shape of the weights; biases are flat.
         array: the array functions of the device that holds the rows; None: of the host.
 
@@ -42,8 +49,10 @@ class Parameters:
         self.weight_shape = weight_shape
         self.num_weights = n = int(np.prod(weight_shape))
         self.num_biases = len(self) - n
-        self._flat: dict[Part, Tensor] = {"w": Tensor(*(r[:n] for r in rows)), "b": Tensor(*(r[n:] for r in rows))}
-        self.w = Tensor(*(row.reshape(weight_shape) for row in self._flat["w"]))
+        parts = slice(None, n), slice(n, None)
+        w, b = (Tensor(*(None if row is None else row[part] for row in rows)) for part in parts)
+        self._flat: dict[Part, Tensor] = {"w": w, "b": b}
+        self.w = Tensor(*(None if row is None else row.reshape(weight_shape) for row in w))
         self.b = self._flat["b"] if self.num_biases else None
 
     @classmethod
@@ -65,7 +74,8 @@ class Parameters:
 
     def detached(self) -> Parameters:
         """A copy on the host that shares no memory with the network."""
-        return Parameters(Tensor(*map(self._array.to_host, self.rows)), self.weight_shape)
+        rows = [np.zeros(len(self), np.float32) if row is None else self._array.to_host(row) for row in self.rows]
+        return Parameters(Tensor(*rows), self.weight_shape)
 
     def __getstate__(self) -> tuple[Tensor, tuple[int, ...]]:
         return self.rows, self.weight_shape
@@ -81,13 +91,19 @@ class Parameters:
 
     def moments(self, part: Part, which: Moment) -> np.ndarray:
         """Means or variances, flat: on the CPU a view, from a GPU a copy."""
-        return self._array.visible(getattr(self._flat[part], which))
+        return self._array.visible(self._present(getattr(self._flat[part], which), f"{which}_{part}"))
+
+    def _present(self, row: Array | None, name: str) -> Array:
+        if row is None:
+            raise ParametersNotHereError(f"{name} is not here, as this network lies in shards: {REMEDY}")
+        return row
 
     def _sums(self, part: Part, which: Moment) -> tuple[Array, np.ndarray]:
         """Batch sums where they live, and the factor that makes deltas of them: s, or s^2 for variances."""
         _, _, delta_mu_sum, delta_var_sum = self._flat[part]
         s = self.moments(part, "var")
-        return (delta_mu_sum, s) if which == "mu" else (delta_var_sum, s * s)
+        sums, factor = (delta_mu_sum, s) if which == "mu" else (delta_var_sum, s * s)
+        return self._present(sums, f"delta_{which}_{part}"), factor
 
     def deltas(self, part: Part, which: Moment) -> np.ndarray:
         """s g or s^2 h, a read-only array: a change could not reach the sums (`set_deltas` does)."""
@@ -126,6 +142,24 @@ class Parameters:
         if array.size != size:
             raise ValueError(f"{name} has {size} values, got {array.size}")
         return array
+
+
+class AbsentParameters:
+    """Stands for parameters that are not here; all that it tells is their number.
+
+    Args:
+        like: those that it stands for. why: what an error says.
+    """
+
+    def __init__(self, like: Parameters, why: str):
+        self.weight_shape, self.num_weights, self.num_biases = like.weight_shape, like.num_weights, like.num_biases
+        self._why = why
+
+    def __len__(self) -> int:
+        return self.num_weights + self.num_biases
+
+    def __getattr__(self, name: str) -> Any:
+        raise ParametersNotHereError(self.__dict__.get("_why", "parameters that are not here"))
 
 
 class ParameterValues:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pytagi_ddp.nn.arena import cap_factor
+from pytagi_ddp.nn.stepping import cap_factor
 
 CUT_SHORT = -1  # samples behind sums that a pass has not completed
 

@@ -8,7 +8,8 @@ import json
 import re
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 FIELDS = ("mu_w", "var_w", "mu_b", "var_b")
 KINDS = ("running", "carried")  # suffixes of the entries of what a layer keeps and does not learn
+SUFFIXES = tuple(f".{kind}" for kind in KINDS)
 FORMAT = "pytagi_ddp 3"
 FORMAT_OF_VALUES = "pytagi_ddp 2"  # whose checksum is one of the values, without the header
 FORMAT_OF_SIZES = "pytagi_ddp 1"  # likewise; its architecture has sizes, and no settings
@@ -37,6 +39,8 @@ _BEGINNING = f'{{"__metadata__":{{"format":"{FORMAT}","crc32":"'.encode()
 _DIGITS = slice(8 + len(_BEGINNING), 8 + len(_BEGINNING) + 8)  # where the checksum stands, in hexadecimal digits
 MAX_HEADER = 8 << 20  # bytes; 100 per tensor and 300 per layer are usual, and parsing takes 30 times as much memory
 CSV_SUFFIXES = ("_1_mw.csv", "_2_Sw.csv", "_3_mb.csv", "_4_Sb.csv")
+
+Place = Callable[[], Sequence[Array]]
 
 
 class StateDict(dict):
@@ -69,6 +73,7 @@ def state_dict(model: "NetworkParameters", carried: bool = False) -> StateDict:
     result = StateDict()
     for key, leaf in model.named_leaves():
         if leaf.parameters is not None:
+            model.arena.bring(leaf)
             result[key] = tuple(host(getattr(leaf, field)) for field in FIELDS)
         for kind in KINDS if carried else KINDS[:1]:
             if names := state_names(leaf, kind):
@@ -79,12 +84,13 @@ def state_dict(model: "NetworkParameters", carried: bool = False) -> StateDict:
 
 def load_state_dict(model: "NetworkParameters", values: dict) -> None:
     """Checks everything before it changes anything; entries of what is not learned may be missing (pytagi)."""
-    for target, array in _checked(model, values):
-        model.kernels.array.copy(array, target)
+    for place, arrays in _checked(model, values):
+        for array, target in zip(arrays, place(), strict=True):
+            model.kernels.array.copy(array, target)
 
 
-def _checked(model: "NetworkParameters", values: dict) -> list[tuple]:
-    """(array of the network, its new values) for all of a state dict.
+def _checked(model: "NetworkParameters", values: dict) -> list[tuple[Place, list[np.ndarray]]]:
+    """(arrays of the network, their new values) for all of a state dict.
 
     Raises:
         KeyError, ValueError, TypeError: what the network cannot take; names the entry.
@@ -94,19 +100,19 @@ def _checked(model: "NetworkParameters", values: dict) -> list[tuple]:
     if strange := [key for key in values if not isinstance(key, str)]:
         raise TypeError(f"the keys of a state dict are texts such as 'Linear.0', got {strange[0]!r:.50}")
     given = {re.sub(r"^(\w+?)Cuda(?=\.)", r"\1", key): value for key, value in values.items()}
-    checked: list[tuple] = []
+    checked: list[tuple[Place, list[np.ndarray]]] = []
     known, missing, misfits = set(), [], []
-    for entry, targets, variances, learned in entries(model):
+    for entry, lengths, variances, place in entries(model):
         if entry not in given:
-            missing += [entry] if learned else []
+            missing += [] if entry.endswith(SUFFIXES) else [entry]
             continue
         known.add(entry)
         try:
-            arrays = _entry(entry, given[entry], {name: a.size for name, a in targets.items()}, variances)
+            arrays = _entry(entry, given[entry], lengths, variances)
         except ValueError as error:
             misfits.append(str(error))
         else:
-            checked += [(target, arrays[name]) for name, target in targets.items()]
+            checked.append((place, list(arrays.values())))
     unknown = sorted(given.keys() - known)
     if missing or unknown:
         parts = {"it lacks": missing, "it has no place for": unknown, "what does not fit": misfits}
@@ -116,15 +122,23 @@ def _checked(model: "NetworkParameters", values: dict) -> list[tuple]:
     return checked
 
 
-def entries(model: "NetworkParameters") -> Iterator[tuple[str, dict[str, Array], Sequence[str], bool]]:
-    """(key, where its arrays go by name, which of them are variances, whether it is learned) of all entries."""
+def entries(model: "NetworkParameters") -> Iterator[tuple[str, dict[str, int], Sequence[str], Place]]:
+    """(key, the sizes of its arrays by name, which of them are variances, what says where they go) of all entries."""
     for key, leaf in model.named_leaves():
         if leaf.parameters is not None:
-            yield key, dict(zip(FIELDS, leaf.parameters.views, strict=True)), FIELDS[1::2], True
+            w, b = leaf.num_weights, leaf.num_biases
+            yield key, dict(zip(FIELDS, (w, w, b, b), strict=True)), FIELDS[1::2], partial(_views, model, leaf)
         for kind in KINDS:
             if tensors := [tensor for tensor in leaf.state_tensors() if tensor.kind == kind]:
-                targets = {tensor.name: leaf.state[tensor.name] for tensor in tensors}
-                yield f"{key}.{kind}", targets, [tensor.name for tensor in tensors if tensor.variance], False
+                lengths = {tensor.name: tensor.size for tensor in tensors}
+                variances = [tensor.name for tensor in tensors if tensor.variance]
+                yield f"{key}.{kind}", lengths, variances, partial(list, [leaf.state[name] for name in lengths])
+
+
+def _views(model: "NetworkParameters", leaf: "BaseLayer") -> tuple[Array, ...]:
+    model.arena.bring(leaf)
+    assert leaf.parameters is not None
+    return leaf.parameters.views
 
 
 def _listing(parts: dict[str, list[str]], most: int = 5) -> str:

@@ -1,6 +1,6 @@
 """A network of layers in order."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,11 +10,12 @@ from numpy.typing import ArrayLike
 from pytagi_ddp import cuda
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.one_thread import one_thread
+from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn.alone import alone
 from pytagi_ddp.nn.arena import ParameterArena
 from pytagi_ddp.nn.chain import Chain
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
-from pytagi_ddp.nn.hooks import Hook, HookHandle, LeafHooks
+from pytagi_ddp.nn.hooks import Direction, Hook, HookHandle, LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.memory import gigabytes
 from pytagi_ddp.nn.network_input import MISSING, NetworkInput
@@ -115,7 +116,7 @@ class Sequential(RecurrentNetwork):
     def _attach(self) -> None:
         self.kernels = get_kernels(self.device, self._precision)
         self._chain.attach(self.kernels)
-        self.arena = ParameterArena(list(self._chain.leaves()), self.kernels)
+        self.arena = self._make_arena(list(self._chain.leaves()), self.kernels)
         self._passes = Passes(self._chain, self.arena, self.kernels, self._hooks)
         self._express = self._passes.express
         self._express.one_thread = self._one_thread
@@ -150,6 +151,23 @@ class Sequential(RecurrentNetwork):
         if value != self._precision:
             self.kernels, self._precision = kernels, value
             self._attach_again()
+
+    @alone
+    def rehouse(self, make_arena: Callable[[list[BaseLayer], Kernels], Any]) -> None:
+        """Moves parameters and state to another arena, and drops deltas that wait; for what trains a network in parts.
+
+        Args:
+            make_arena: called with the leaves, whose parameters it takes over, and with the kernels.
+        """
+        for leaf in self.arena.leaves:
+            leaf.keep_state()
+        self._make_arena = make_arena
+        self.pending = PendingDeltas()
+        self._attach()
+
+    def visits(self, direction: Direction) -> list[tuple[BaseLayer, Direction]]:
+        """The calls of hooks for leaves with parameters, in the order in which a pass makes them."""
+        return [(leaf, way) for leaf, way in self._chain.visits(direction) if leaf.parameters is not None]
 
     def _attach_again(self) -> None:
         """To the same memory."""
@@ -300,7 +318,7 @@ class Sequential(RecurrentNetwork):
             end = self.output_delta_z_buffer
             end.set_size(batch * self.in_shape.size, batch)
         before = self.pending.begin()
-        self._passes.backward(source, end, accumulate=before > 0)
+        self._passes.backward(source, end, accumulate=before > 0 and self.arena.keeps_sums)
         self.pending.passed(before + batch)
 
     def step(self) -> None:
@@ -346,6 +364,7 @@ class Sequential(RecurrentNetwork):
         self._set_training(False)
 
     training = True
+    _make_arena: Callable[[list[BaseLayer], Kernels], Any] = ParameterArena
 
     @alone
     def _set_training(self, training: bool) -> None:
@@ -483,8 +502,7 @@ class Sequential(RecurrentNetwork):
             self.kernels.array.copy(tail, self.arena.tail)
 
     def _move(self, device: str) -> None:
-        for leaf in self.arena.leaves:
-            leaf.detach()
+        self.arena.detach()
         self._device = device
         self._attach()
 
@@ -520,6 +538,7 @@ class Sequential(RecurrentNetwork):
         for name in ("kernels", "arena", "_passes", "_express", "_input", "_one_thread"):
             del state[name]
         pending = PendingDeltas(self.pending.samples, self.pending.applied)
+        state.pop("_make_arena", None)
         # a copy belongs to no DDPSequential
         return state | {"pending": pending, "trainer": None, "_hooks": LeafHooks()}
 

@@ -38,9 +38,9 @@ class TensorSlice(NamedTuple):
 
 def whole_tensors(model: NetworkParameters) -> Iterator[TensorSlice]:
     """The tensors of a network that this rank holds whole: parameters and running statistics, none of them empty."""
-    for key, targets, variances, _ in entries(model):
+    for key, sizes, variances, place in entries(model):
         if key.endswith(".carried"):
             continue
-        for name, array in targets.items():
-            if array.size:
-                yield TensorSlice(f"{key}/{name}", 0, array.size, array.size, array, name in variances)
+        for (name, size), array in zip(sizes.items(), place(), strict=True):
+            if size:
+                yield TensorSlice(f"{key}/{name}", 0, size, size, array, name in variances)

@@ -7,7 +7,7 @@ import numpy as np
 
 from pytagi_ddp import manual_seed
 from pytagi_ddp.nn import DDPConfig, DDPSequential, Linear, ReLU, Sequential
-from pytagi_ddp.nn.arena import cap_factor
+from pytagi_ddp.nn.stepping import cap_factor
 from tests.mpi.ddp_networks import (
     WITHOUT_BATCH_NORM,
     backpropagate,

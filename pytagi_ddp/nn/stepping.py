@@ -1,0 +1,100 @@
+"""The step of parameters: cut into parts for threads, whatever part of a network they are."""
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from pytagi_ddp.kernels.protocol import Kernels
+from pytagi_ddp.kernels.tensors import Array, Tensor
+from pytagi_ddp.nn.layer import BaseLayer
+
+SEGMENT = 16_384  # parameters that one thread updates at a time
+
+
+@cache
+def cap_factor(samples: int) -> float:
+    """Divisor c of the cap sqrt(s)/c on one step's change: 0.1, 2 or 3 for 1, 2-255 or more samples; 1 for none."""
+    from pytagi_ddp.kernels.formulas import update  # here, because `import pytagi_ddp` shall not wait for Numba
+
+    return float(update.cap_factor.py_func(samples))
+
+
+class Piece(NamedTuple):
+    """Neighbouring parameters of one tensor, by their positions among all of `pieces_of`.
+
+    Attributes:
+        start, stop: the positions.
+        steps: time steps at which they work, see `BaseLayer.steps`.
+        weights_of: the layer whose weights they are; None for biases.
+    """
+
+    start: int
+    stop: int
+    steps: int
+    weights_of: BaseLayer | None
+
+
+def pieces_of(leaves: Iterable[BaseLayer]) -> Iterator[Piece]:
+    """The tensors of `leaves`, one behind the other: weights, then biases, leaf by leaf."""
+    begin = 0
+    for leaf in leaves:
+        for size, layer in ((leaf.num_weights, leaf), (leaf.num_biases, None)):
+            yield Piece(begin, begin + size, leaf.steps, layer)
+            begin += size
+
+
+def cut(pieces: Iterable[Piece], start: int, stop: int) -> list[Piece]:
+    """What lies in [start, stop), in parts of at most `SEGMENT` parameters for a thread each."""
+    parts = []
+    for piece in pieces:
+        first, last = max(piece.start, start), min(piece.stop, stop)
+        parts += [piece._replace(start=a, stop=min(a + SEGMENT, last)) for a in range(first, last, SEGMENT)]
+    return parts
+
+
+class Stepping:
+    """Steps over parameters: every part is changed by itself, so that any cut gives the same bits.
+
+    Args:
+        parts: of `cut`. kernels: of the device. first: position that the rows of `step` begin at.
+    """
+
+    def __init__(self, parts: list[Piece], kernels: Kernels, first: int = 0):
+        zeros, copy = kernels.array.zeros, kernels.array.copy
+        self._parts, self._kernels = parts, kernels
+        self._starts, self._stops, self._steps, self._negative, self.non_finite = (
+            zeros(len(parts), np.int32) for _ in range(5)
+        )
+        columns = zip(*((part.start - first, part.stop - first, part.steps) for part in parts), strict=True)
+        for values, target in zip(columns, (self._starts, self._stops, self._steps), strict=False):
+            copy(np.array(values, np.int32), target)
+
+    def step(self, parameters: Tensor, factors: Array) -> None:
+        """Adds the capped deltas, see `kernels.cpu.step`; `non_finite` counts those of each part that are not finite.
+
+        Args:
+            parameters: rows of means, variances and both batch sums. factors: scale, samples and caps.
+        """
+        counts = (self._negative, self.non_finite)
+        self._kernels.step.step(parameters, factors, self._starts, self._stops, self._steps, *counts)
+
+    def start_of(self, part: int) -> int:
+        """Position of the first parameter of a part."""
+        return self._parts[part].start
+
+    def negative_variances(self) -> Iterator[tuple[BaseLayer, int]]:
+        """(layer, weights of it whose variance fell to <= 0 in the last step) for each part of weights."""
+        for part, count in zip(self._parts, self._kernels.array.to_host(self._negative), strict=True):
+            if part.weights_of is not None:
+                yield part.weights_of, int(count)
+
+
+def refusal(bad: int, of: int, where: str) -> FloatingPointError:
+    """What a step raises that met `bad` deltas which are not finite, the first of them in the layer `where`."""
+    return FloatingPointError(
+        f"{bad} of {of} parameters have a delta that is not finite, or would become so, the first of them in {where}; "
+        "they were not changed. Check the observations and their variances, and whether inputs, outputs or variances "
+        "of parameters are too large for float32."
+    )

@@ -1,0 +1,59 @@
+"""A step that is cut anywhere has the bits of the whole one."""
+
+import copy
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import nn
+from pytagi_ddp.kernels.tensors import Tensor
+from pytagi_ddp.nn.stepping import SEGMENT, Stepping, cut, pieces_of
+from tests.nn.networks import randomise
+
+
+def network():
+    lstm = nn.LSTM(3, 5, False, 2)
+    return randomise(nn.Sequential(lstm, nn.Linear(5, 37), nn.ReLU(), nn.LayerNorm([37]), nn.Linear(74, 700)))
+
+
+def with_deltas(net):
+    rng = np.random.default_rng(2)
+    net.arena.delta[:] = rng.normal(size=net.arena.delta.shape) * np.array([[1.0], [3.0]])
+    net.arena.delta[:, ::17] *= 1000  # capped
+    net.arena.delta[1, 5] = np.nan
+    return net
+
+
+@pytest.mark.parametrize("samples", [1, 4, 300])
+@pytest.mark.parametrize("cuts", [[1], [16, 17, 40_000], [0, 3, 333, 52_000, 52_001]])
+def test_any_cut_of_the_arena(cuts, samples):
+    whole = with_deltas(network())
+    parts = copy.deepcopy(whole)
+    leaves, P = list(whole.arena.leaves), whole.num_parameters
+    with pytest.raises(FloatingPointError, match="1 of"):
+        whole.arena.step(samples)
+    factors = np.array([1, samples, 1], np.float32)
+    bad, negative = 0, dict.fromkeys(range(len(leaves)), 0)
+    for start, stop in zip([0, *cuts], [*cuts, P], strict=True):
+        rows = Tensor(*(row[start:stop] for row in (*parts.arena.theta, *parts.arena.delta)))
+        stepping = Stepping(cut(pieces_of(leaves), start, stop), parts.kernels, start)
+        stepping.step(rows, factors)
+        bad += stepping.non_finite.sum()
+        for layer, count in stepping.negative_variances():
+            negative[leaves.index(layer)] += count
+    assert (whole.arena.theta == parts.arena.theta).all()
+    assert bad == 1
+    assert list(negative.values()) == list(whole.arena.negative_variances().values())
+    assert sum(negative.values()) > 100
+
+
+def test_parts_lie_within_one_tensor_and_cover_all():
+    leaves = network().arena.leaves
+    pieces = list(pieces_of(leaves))
+    parts = cut(pieces, 7, 40_000)
+    assert [part.start for part in parts[1:]] == [part.stop for part in parts[:-1]]
+    assert (parts[0].start, parts[-1].stop) == (7, 40_000)
+    assert max(part.stop - part.start for part in parts) == SEGMENT
+    for part in parts:
+        assert any(p.start <= part.start and part.stop <= p.stop and p[2:] == part[2:] for p in pieces)
+    assert {part.steps for part in parts} == {1, 2}
