@@ -193,6 +193,11 @@ class Chain:
         for layer in self.layers:
             yield from layer.leaves()
 
+    def parts(self) -> Iterator[BaseLayer]:
+        """All that keeps something of a pass: operations, and what is inside them."""
+        for operation in self.operations:
+            yield from operation.parts()
+
     def __getstate__(self) -> dict:
         return self.__dict__ | {"_hooks": None, "_steps": []}  # hooks are the network's, and a copy is not attached
 
