@@ -68,6 +68,7 @@ class MultiheadAttention(BaseLayer):
     """
 
     name = "MultiheadAttention"
+    kept = ("_buffers", "_input", "_kept")
     parameters: Parameters
 
     @either_order

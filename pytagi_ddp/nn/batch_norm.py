@@ -46,6 +46,7 @@ class BatchNorm2d(Norm):
 
     name = "BatchNorm2d"
     made: PartialMoments | None = None  # left by the layer in front
+    kept = ("_buffers", "_norm")
     _norm: Normalization | None = None  # of the last forward pass
     momentum = Setting(most=1)
 

@@ -205,6 +205,11 @@ class Chain:
                 yield from ((leaf, "forward") for leaf in leaves)
             yield from ((leaf, "backward") for leaf in reversed(leaves))
 
+    def parts(self) -> Iterator[BaseLayer]:
+        """All that keeps something of a pass: operations, and what is inside them."""
+        for operation in self.operations:
+            yield from operation.parts()
+
     def __getstate__(self) -> dict:
         return self.__dict__ | {"_hooks": None, "_steps": []}  # hooks are the network's, and a copy is not attached
 

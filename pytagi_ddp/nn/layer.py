@@ -47,6 +47,7 @@ class BaseLayer(LayerView, ABC):
     is_leaf = True  # a layer that computes; False: a block of layers, or a change of order between them
     replayable = True  # False: its passes are more than kernel calls, and networks that have it are walked through
     checks_input = False  # whether it has a `check_input`
+    kept: tuple[str, ...] = ("_buffers", "_input")  # attributes in which a pass leaves what its way back needs
     recomputing = False  # True while a forward pass is repeated, which must change nothing that outlasts it
     kernels: Kernels
     shared_sums: Array
@@ -183,6 +184,20 @@ class BaseLayer(LayerView, ABC):
     def leaves(self) -> Iterator[BaseLayer]:
         """The layers that compute: this one, or those inside a block, in forward order."""
         yield self
+
+    def parts(self) -> Iterator[BaseLayer]:
+        """This layer and all that is inside it, changes of order too: whatever keeps something of a pass."""
+        yield self
+
+    def put_away(self) -> dict[str, Any]:
+        """What the last pass has left here, for `take_up`; the next one leaves it alone."""
+        own = {name: self.__dict__[name] for name in self.kept if name in self.__dict__}
+        self._buffers = {}
+        return own
+
+    def take_up(self, kept: dict[str, Any]) -> None:
+        """Goes back to what `put_away` gave."""
+        self.__dict__.update(kept)
 
     def named_layers(self, path: str) -> Iterator[tuple[str, BaseLayer]]:
         """This layer, at the place `path`, and then those inside it in forward order, with their state-dict keys."""

@@ -74,6 +74,10 @@ class LayerBlock(BaseLayer):
     def leaves(self) -> Iterator[BaseLayer]:
         return self.chain.leaves()
 
+    def parts(self) -> Iterator[BaseLayer]:
+        yield self
+        yield from self.chain.parts()
+
     def named_layers(self, path: str) -> Iterator[tuple[str, BaseLayer]]:
         yield from super().named_layers(path)
         for k, layer in enumerate(self.layers):

@@ -77,6 +77,7 @@ class LSTM(BaseLayer):
     """
 
     name = "LSTM"
+    kept = ("_buffers", "_input", "_kept")
     parameters: Parameters
 
     @either_order

@@ -29,6 +29,7 @@ class NetworkParameters(ABC):
 
     arena: ParameterArena
     kernels: Kernels
+    first_layer = 0  # the number of the first layer: that in the whole network of which this is a part
     _one_thread: Any
 
     @property
@@ -38,7 +39,7 @@ class NetworkParameters(ABC):
 
     def named_layers(self) -> Iterator[tuple[str, BaseLayer]]:
         """(state-dict key, layer) for every layer in forward order, a block before what is in it."""
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(self.layers, self.first_layer):
             yield from layer.named_layers(str(index))
 
     def named_leaves(self) -> Iterator[tuple[str, BaseLayer]]:
@@ -151,7 +152,7 @@ class NetworkParameters(ABC):
         in a block.
         """
         result = {}
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(self.layers, self.first_layer):
             found = (leaf.normalisation_moments() for leaf in layer.leaves())
             rows = [moments for moments in found if moments is not None]
             if rows:

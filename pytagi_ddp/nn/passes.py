@@ -26,6 +26,7 @@ class Passes:
 
     Attributes:
         batch: samples of the forward pass that `backward` would continue; 0: there is none.
+        frame: the one in use, see `use`.
         last: batch size, mode and input of the last forward pass.
         express: what serves the public calls in their common case, see `kernels.protocol.Express`.
     """
@@ -40,6 +41,8 @@ class Passes:
         self.express = self._graphs.express
         self.batch = 0
         self.last: Any = None
+        self.frame = 0
+        self._frames: dict[int, tuple] = {}  # what those hold that are not in use
         self._remembered: Any = None  # as `last`, of the pass that the layers remember for a backward pass
 
     def forward(self, state: State, training: bool, own: bool) -> State:
@@ -80,6 +83,28 @@ class Passes:
         self._arena.step(samples, run=partial(self._run, "step", (), ()))
         self.express.offer_step(self._graphs.plan, *self._arena.step_memory)
 
+    def use(self, frame: int) -> None:
+        """Goes over to a frame, which holds what a forward pass has left for its backward pass.
+
+        The passes of other frames stay as they are, and can be continued when these are used again. Frame 0 is that of
+        an ordinary network; passes of others are walked through.
+        """
+        if frame == self.frame:
+            return
+        self.forget()
+        parts = list(self._chain.parts())
+        self._frames[self.frame] = self.batch, self.last, self._remembered, [part.put_away() for part in parts]
+        nothing: tuple = 0, None, None, [{} for _ in parts]
+        self.batch, self.last, self._remembered, kept = self._frames.pop(frame, nothing)
+        for part, own in zip(parts, kept, strict=True):
+            part.take_up(own)
+        self.frame = frame
+
+    def drop_frames(self) -> None:
+        """No way back from any forward pass: the layers are about to work otherwise, or without their memory."""
+        self.batch, self._remembered = 0, None
+        self._frames.clear()
+
     def forget(self) -> None:
         """Drops what is recorded; call when layers change what they call."""
         self._graphs.clear()
@@ -107,9 +132,9 @@ class Passes:
             ) from error
 
     def _is_more_than_kernels(self) -> bool:
-        """Whether passes call hooks, other ranks, or layers that do more than call kernels."""
+        """Whether passes call hooks, other ranks, or layers that do more than call kernels, or are of many frames."""
         meets_others = any(leaf.reduce_sums is not None for leaf in self._arena.running)
-        return bool(self._hooks) or meets_others or not self._replayable
+        return bool(self._hooks) or meets_others or not self._replayable or self.frame != 0
 
     def _check_memory(self, state: State, training: bool) -> None:
         """Raises MemoryError if the device has less free memory than passes of this batch size will take."""
@@ -127,7 +152,7 @@ class Passes:
 
     def _drop_buffers(self) -> None:
         """Frees what is kept for passes; the next one makes it anew."""
-        self.batch, self._remembered = 0, None
+        self.drop_frames()
         self.forget()
         self._pool = DeltaPool(self._kernels)
         self._chain.attach(self._kernels)

@@ -97,6 +97,7 @@ class MaxPool2d(_Pool2d):
     """
 
     name = "MaxPool2d"
+    kept = ("_buffers", "_input", "_winner")
 
     def __init__(self, kernel_size: int, stride: int = 1, padding: int = 0, padding_type: int = 0):
         super().__init__(kernel_size, stride, padding, padding_type)

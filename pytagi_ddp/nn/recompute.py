@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn.hooks import LeafHooks
@@ -63,6 +64,14 @@ class Recomputed(BaseLayer):
 
     def leaves(self) -> Iterator[BaseLayer]:
         return self.block.leaves()
+
+    def parts(self) -> Iterator[BaseLayer]:
+        yield self
+        yield from self.block.parts()
+
+    def take_up(self, kept: dict[str, Any]) -> None:
+        super().take_up(kept)
+        self.memory.holder = None  # whose activations may be those of another pass
 
     def attach(self, kernels: Kernels) -> None:
         super().attach(kernels)

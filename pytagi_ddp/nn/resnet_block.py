@@ -36,6 +36,7 @@ class ResNetBlock(BlockView, BaseLayer):
 
     name = "ResNetBlock"
     is_leaf = False
+    kept = ("_buffers", "_input", "_ends")
     _ends: list[State] | None = None  # outputs of the branches, from `forward` to `backward`
 
     def __init__(self, main_block: BaseLayer, shortcut: BaseLayer | None = None):
@@ -101,6 +102,11 @@ class ResNetBlock(BlockView, BaseLayer):
     def leaves(self) -> Iterator[BaseLayer]:
         for branch in self._branches:
             yield from branch.leaves()
+
+    def parts(self) -> Iterator[BaseLayer]:
+        yield self
+        for branch in self._branches:
+            yield from branch.parts()
 
     def named_layers(self, path: str) -> Iterator[tuple[str, BaseLayer]]:
         yield from super().named_layers(path)

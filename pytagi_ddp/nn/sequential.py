@@ -22,6 +22,7 @@ from pytagi_ddp.nn.network_input import MISSING, NetworkInput
 from pytagi_ddp.nn.passes import Passes
 from pytagi_ddp.nn.pending import PendingDeltas
 from pytagi_ddp.nn.pytagi_view import refuse_assignment
+from pytagi_ddp.nn.recompute import is_block
 from pytagi_ddp.nn.recurrent_network import RecurrentNetwork
 from pytagi_ddp.nn.state import State
 from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics
@@ -120,12 +121,17 @@ class Sequential(RecurrentNetwork):
         self._passes = Passes(self._chain, self.arena, self.kernels, self._hooks)
         self._express = self._passes.express
         self._express.one_thread = self._one_thread
-        self._input = NetworkInput(
-            self.in_shape.size, self.kernels.array, self.device, self.arena.leaves[0].check_input
-        )
+        self._inputs: dict[int, NetworkInput] = {}  # by frame
+        self._input = self._input_of(0)
         self.output_z_buffer.hold(self.output_z_buffer.on(self.device), self.device)
         self.input_delta_z_buffer.move(self.device)
         self.output_delta_z_buffer.move(self.device)
+
+    def _input_of(self, frame: int) -> NetworkInput:
+        if frame not in self._inputs:
+            check = self.arena.leaves[0].check_input
+            self._inputs[frame] = NetworkInput(self.in_shape.size, self.kernels.array, self.device, check)
+        return self._inputs[frame]
 
     @property
     def layers(self) -> list[BaseLayer]:
@@ -171,7 +177,7 @@ class Sequential(RecurrentNetwork):
 
     def _attach_again(self) -> None:
         """To the same memory."""
-        self._passes.batch = 0
+        self._passes.drop_frames()
         self._chain.attach(self.kernels)
         self.forget_graphs()
 
@@ -265,6 +271,28 @@ class Sequential(RecurrentNetwork):
         handle = HookHandle(self._hooks, before, after)
         self._chain.set_hooks(self._hooks)
         return handle
+
+    @alone
+    def use_frame(self, frame: int) -> None:
+        """Keeps several forward passes under way: `backward` continues the last one of the frame that is in use.
+
+            for k, x in enumerate(micro_batches, 1):
+                net.use_frame(k)
+                net(x)
+            for k, deltas in enumerate(output_deltas, 1):
+                net.use_frame(k)
+                net.set_delta_z(*deltas)
+                net.backward()
+
+        Each frame has memory of its own for its input and for what layers keep of a batch; where the input is another
+        network's `output_z_buffer`, that has to stay as it is until the backward pass. The buffers at both ends are not
+        parts of a frame: they are those of the last call.
+
+        Args:
+            frame: any number. 0 is the frame at the start; only its passes are recorded.
+        """
+        self._passes.use(frame)
+        self._input = self._input_of(frame)
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:
@@ -472,6 +500,40 @@ class Sequential(RecurrentNetwork):
     # -- device and threads -----------------------------------------------------------------------------------
 
     @alone
+    def keep_layers(self, start: int, stop: int) -> None:
+        """Becomes the part of this network from layer `start` to the one before `stop`; all others are given up.
+
+        Parameters, statistics and keys (`Linear.7`) of the layers stay as they are. The part takes what the layer in
+        front gave, in its order of memory, and gives what its last layer does: another part's `output_z_buffer` fits,
+        and so do the deltas that come back. Deltas that wait are lost.
+
+        Raises:
+            ValueError: no layer, or layers that are not there.
+        """
+        if not 0 <= start < stop <= len(self.layers):
+            raise ValueError(
+                f"layers {start} to {stop} (exclusive) are no part of a network of {len(self.layers)} layers"
+            )
+        whole, recomputes = self.layers, self.checkpoint_blocks
+        shape = whole[start - 1].out_shape if start else self.in_shape
+        self.arena.check()
+        for layer in (*whole[:start], *whole[stop:]):
+            layer.release(self)
+        self._chain = Chain(whole[start:stop], "Sequential")
+        for leaf in self._chain.leaves():
+            leaf.detach()
+        public_order = False if stop == len(whole) else None
+        self.in_shape = shape
+        self.out_shape = self._chain.build(shape, channels_last=public_order, first_in_place=False)
+        self._chain.recompute_blocks(recomputes and any(map(is_block, self.layers)))
+        self._chain.set_hooks(self._hooks if self._hooks else None)
+        self.first_layer += start
+        self.pending = PendingDeltas()
+        self.output_z_buffer = BaseHiddenStates()
+        self.output_z_buffer.seq_len = self.out_shape.steps
+        self._attach()
+
+    @alone
     def to_device(self, device: str) -> None:
         """Moves parameters, deltas, statistics and the last output: to "cpu", "cuda" (current GPU) or "cuda:<index>".
 
@@ -535,7 +597,7 @@ class Sequential(RecurrentNetwork):
     @alone
     def __getstate__(self) -> dict:
         state = self.__dict__.copy()
-        for name in ("kernels", "arena", "_passes", "_express", "_input", "_one_thread"):
+        for name in ("kernels", "arena", "_passes", "_express", "_input", "_inputs", "_one_thread"):
             del state[name]
         pending = PendingDeltas(self.pending.samples, self.pending.applied)
         state.pop("_make_arena", None)

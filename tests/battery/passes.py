@@ -6,7 +6,15 @@ import numpy as np
 
 from pytagi_ddp import nn
 from pytagi_ddp.nn.activation import Activation
-from tests.battery.example import Example, assert_same_bits, check, observe, snapshot, train
+from tests.battery.example import (
+    Example,
+    assert_continue_alike,
+    assert_same_bits,
+    check,
+    observe,
+    snapshot,
+    train,
+)
 from tests.nn.networks import leaves, random_batch
 from tests.nn.twins import Both, walked_parts
 
@@ -134,3 +142,61 @@ def state_changes_in_training_only(example: Example) -> None:
         assert not np.array_equal(now["statistics"], kept["statistics"]), "running state does not run"
     net.reset_state()
     assert_same_bits({"carried": net.arena.carried}, {"carried": example.network().arena.carried}, "reset_state")
+
+
+@check
+def frames_keep_passes_apart(example: Example) -> None:
+    """All forward passes and then all backward passes, in frames: the bits of one micro-batch after the other."""
+    net, twin = example.network(), example.network()
+    train(net, *[4] * 3)  # recorded passes, which are not those of a frame
+    train(twin, *[4] * 3)
+    for _ in range(2):  # memory that is there, and one that is not
+        with twin.accumulate():
+            for seed, batch in enumerate((4, 2, 3)):
+                observe(twin, batch, seed)
+        deltas = []
+        for seed, batch in enumerate((4, 2, 3)):
+            net.use_frame(seed)
+            x, var_x, y, _ = random_batch(net, batch, seed)
+            net(x, var_x)
+            nn.OutputUpdater("cpu").update(net.output_z_buffer, y, np.full(y.shape, 0.3), net.input_delta_z_buffer)
+            deltas.append((net.input_delta_z_buffer.delta_mu.copy(), net.input_delta_z_buffer.delta_var.copy()))
+        with net.accumulate():
+            for frame, delta in enumerate(deltas):
+                net.use_frame(frame)
+                net.set_delta_z(*delta)
+                net.backward()
+        net.use_frame(0)
+        net.step()
+        twin.step()
+        assert_same_bits(snapshot(net), snapshot(twin), "in frames")
+    assert_continue_alike(net, twin, "after frames")
+
+
+@check
+def parts_have_the_same_bits(example: Example) -> None:
+    """Cut in two between any layers, states handed on and deltas handed back."""
+    whole = example.network()
+    names = list(whole.state_dict())
+    for cut in range(1, len(whole.layers)):
+        twin, first, second = (copy.deepcopy(whole) for _ in range(3))
+        first.keep_layers(0, cut)
+        second.keep_layers(cut, len(whole.layers))
+        assert [*first.state_dict(), *second.state_dict()] == names, "keys of a part"
+        second.input_state_update = True
+        for seed, batch in enumerate((4, 4, 4, 3)):
+            train(twin, batch, seed=seed)
+            x, var_x, y, _ = random_batch(whole, batch, seed)
+            first(x, var_x)
+            second(first.output_z_buffer)
+            updater = nn.OutputUpdater("cpu")
+            updater.update(second.output_z_buffer, y, np.full(y.shape, 0.3), second.input_delta_z_buffer)
+            second.backward()
+            first.set_delta_z(*second.get_input_states())
+            first.backward()
+            first.step()
+            second.step()
+            together = first.state_dict(carried=True) | second.state_dict(carried=True)
+            assert twin.state_dict(carried=True) == together, f"cut before layer {cut}: step {seed} differs"
+    if len(whole.layers) == 1:
+        return "one layer cannot be cut"

@@ -1,0 +1,1 @@
+"""Pipelines: a network cut into stages over ranks."""
