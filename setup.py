@@ -66,6 +66,10 @@ FLAGS = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address"] if SANITI
 class BuildKernels(build_ext):
     """Tunes for this machine's CPU only when the result stays on this machine (an in-place build)."""
 
+    def finalize_options(self):
+        super().finalize_options()
+        self.parallel = self.parallel or os.cpu_count()
+
     def run(self):
         if self.inplace or self.editable_mode:
             for ext in self.extensions:
