@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pytagi_ddp.distributed.backends import use_own_communicators
 from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError, RankLeftError
-from pytagi_ddp.distributed.engine.threads import Member, ThreadGroup
+from pytagi_ddp.distributed.engine.threads import ThreadMember, World
 from pytagi_ddp.nn.init import use_own_generator
 
 Result = TypeVar("Result")
@@ -43,12 +43,12 @@ def run_threads(program: Callable[..., Result], world_size: int, *arguments: Any
     ranks = operator.index(world_size)
     if ranks < 1:
         raise ValueError(f"run_threads needs at least 1 rank, got {ranks}")
-    group = ThreadGroup(ranks)
+    world = World(ranks)
     results: list[Any] = [None] * ranks
     errors: list[tuple[int, BaseException]] = []
 
     def run(rank: int) -> None:
-        member = Member(group, rank)
+        member = ThreadMember(world, rank)
         use_own_communicators()
         use_own_generator()
         try:
@@ -68,7 +68,7 @@ def run_threads(program: Callable[..., Result], world_size: int, *arguments: Any
         for thread in threads:
             thread.join()
     except BaseException:
-        group.interrupted = True  # for whoever waits, or is going to
+        world.interrupted = True  # for whoever waits, or is going to
         raise
     finally:
         set_threads(before)

@@ -29,7 +29,7 @@ def draws(comm):
 
 
 def floats_in_shared_memory(comm):
-    return comm._job.shared_sum.floats if comm.backend == "mpi" and comm.world_size > 1 else 64
+    return comm._group.shared_sum.floats if comm.backend == "mpi" and comm.world_size > 1 else 64
 
 
 def all_reduce(comm):
@@ -94,11 +94,11 @@ def shared_memory(comm):
     for handle in [comm.start_all_reduce(copy) for copy in copies]:
         handle.wait()
     checks["in flight together with MPI"] = all((copy == size * (size + 1) / 2).all() for copy in copies)
-    job_shared, comm._job.shared_sum = comm._job.shared_sum, None
+    job_shared, comm._group.shared_sum = comm._group.shared_sum, None
     without = draws(comm)[rank].normal(size=1000).astype(np.float32)
     with_it = without.copy()
     comm.all_reduce(without)
-    comm._job.shared_sum = job_shared
+    comm._group.shared_sum = job_shared
     comm.all_reduce(with_it)
     checks["gives what MPI gives"] = np.allclose(without, with_it, rtol=1e-6, atol=1e-6)
     checks["is used"] = (job_shared is not None) == (size > 1)
@@ -245,7 +245,7 @@ def scatter(comm):
 
 
 def library(comm):
-    return comm._job.MPI.Get_library_version()
+    return comm._MPI.Get_library_version()
 
 
 @on_ranks(scatter, "serial", 1, 2, 3, 4)
@@ -294,14 +294,14 @@ def test_scattered_and_gathered_in_flight(results):
 
 def exchange_alone(comm):
     blocks = np.arange(2 * LEAD + 2 * PIECE + 5, dtype=np.float32)
-    channels, comm._job.channels = comm._job.channels, {}
+    channels, comm._group.channels = comm._group.channels, {}
     try:
         for exchange in (comm.all_gather, comm.all_to_all, comm.reduce_scatter):
             receive = np.zeros_like(blocks)
             exchange(blocks, receive)
             assert np.array_equal(receive, blocks)
     finally:
-        comm._job.channels = channels
+        comm._group.channels = channels
 
 
 @on_ranks(exchange_alone, 1, threads=False)

@@ -102,7 +102,7 @@ def test_a_nan_is_found_on_every_rank(results, op, started):
 
 def without_it(_):
     comm = communicator_with("0")
-    operations, names, results = comm._job.operations, [], []
+    operations, names, results = comm._group.operations, [], []
     start = operations.start
     with patch.object(operations, "start", lambda name, *rest: names.append(name) or start(name, *rest)):
         comm.all_reduce(np.full(3, np.nan))

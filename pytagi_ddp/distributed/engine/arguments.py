@@ -21,6 +21,14 @@ def check_buffer(name: str, buffer: Any) -> None:
         raise ValueError(f"{name} works in place on a contiguous, writable array; this one {buffer.shape} is {problem}")
 
 
+def check_sent(name: str, array: Any) -> None:
+    """Raises unless `array` can be sent."""
+    if not (isinstance(array, np.ndarray) or on_gpu(array)) or array.dtype.hasobject:
+        raise TypeError(f"{name} takes a NumPy or CuPy array of numbers, not {_kind(array)}")
+    if not array.flags.c_contiguous:
+        raise ValueError(f"{name} takes a contiguous array; this one {array.shape} has strides {array.strides}")
+
+
 def check_reducible(name: str, buffer: Any, op: str) -> None:
     """Raises unless `name` can combine the numbers of `buffer` by `op`."""
     check_buffer(name, buffer)

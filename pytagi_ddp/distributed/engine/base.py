@@ -27,6 +27,7 @@ class CommunicatorBase(ABC):
         self.reduce_bytes = 0
         self.reduce_seconds = 0.0
         self.gather_bytes = 0
+        self.sent_bytes = 0
         self._closed = False
         self._forked = ""
         self._dropped: str | None = None
@@ -53,15 +54,18 @@ class CommunicatorBase(ABC):
 
     def _prepare(self, name: str, *arrays: np.ndarray, **details: Any) -> None:
         """Raises if this rank cannot run a collective, or (to debug) the others are about to run another one."""
+        self._check_usable(name)
+        if self.debug:
+            self._compared += 1
+            debug.compare(self._compared, self._all_gather_object(debug.fingerprint(name, arrays, details), "debug"))
+
+    def _check_usable(self, name: str) -> None:
         self._check_open(name)
         if self._dropped is not None:
             raise RuntimeError(
                 f"{name} on rank {self.rank}: the handle of {self._dropped} was dropped before it was done; keep it, "
                 "and call its wait()"
             )
-        if self.debug:
-            self._compared += 1
-            debug.compare(self._compared, self._all_gather_object(debug.fingerprint(name, arrays, details), "debug"))
 
     def _check_open(self, name: str) -> None:
         if self._closed:
@@ -71,6 +75,14 @@ class CommunicatorBase(ABC):
         self._check_open(name)
         if not 0 <= root < self.world_size:
             raise ValueError(f"{name}: root must be a rank from 0 to {self.world_size - 1}, got {root}")
+
+    def _check_peer(self, name: str, peer: int) -> None:
+        self._check_usable(name)
+        if self.world_size == 1:
+            raise ValueError(f"{name}: there is no other rank")
+        if not 0 <= peer < self.world_size or peer == self.rank:
+            others = f"a rank from 0 to {self.world_size - 1} other than this one, {self.rank}"
+            raise ValueError(f"{name}: peer must be {others}; got {peer}")
 
     @abstractmethod
     def _all_gather_object(self, obj: Any, channel: str = "gather") -> list: ...

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+HEADING_BYTES = 256
+
 
 class CollectiveMismatchError(RuntimeError):
-    """Ranks have come to different collectives, or to the same one with other arguments."""
+    """Ranks have come to different collectives, or to the same one, or a message, with other arguments."""
 
 
 class NonFiniteError(FloatingPointError):
@@ -62,6 +64,24 @@ def compare(number: int, everyone: Sequence[dict[str, Any]]) -> None:
                     f"collective #{number} of this communicator differs between ranks 0 and {rank}: {part} is {a!r} on "
                     f"rank 0 and {b!r} on rank {rank}. Rank 0: {_spell(first)}; rank {rank}: {_spell(theirs)}"
                 )
+
+
+def heading(array: Any) -> np.ndarray:
+    """What goes before a message: dtype and shape of what is sent, or is to be received."""
+    text = f"{array.dtype} of shape {tuple(array.shape)}".encode()[:HEADING_BYTES]
+    return np.frombuffer(text.ljust(HEADING_BYTES), np.uint8)
+
+
+def compare_headings(came: np.ndarray, array: Any, peer: int, rank: int) -> None:
+    """Raises CollectiveMismatchError if a message is not what `array` shall receive."""
+    mine, theirs = (bytes(text).decode(errors="replace").rstrip() for text in (heading(array), came))
+    if mine != theirs:
+        raise CollectiveMismatchError(f"rank {peer} sends rank {rank} {theirs}, which receives {mine}")
+
+
+def other_length(peer: int, came: int | str, rank: int, nbytes: int) -> CollectiveMismatchError:
+    """A message is longer or shorter than what it is received into."""
+    return CollectiveMismatchError(f"rank {peer} sends rank {rank} {came} bytes, which receives {nbytes} bytes")
 
 
 def check_finite(name: str, buffer: Any) -> None:

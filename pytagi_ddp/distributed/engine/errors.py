@@ -13,10 +13,10 @@ class CollectiveTimeoutError(TimeoutError):
     """A rank has waited for the others longer than the time-out."""
 
 
-def left_early(departed: int, count: int, rank: int, what: str) -> RankLeftError:
-    """On `rank`, which waits in `what`: another one has left after so many collectives."""
+def left_early(departed: int, count: int, rank: int, what: str, kind: str = "collectives") -> RankLeftError:
+    """On `rank`, which waits in `what`: another one has left after so many collectives, or messages."""
     return RankLeftError(
-        f"rank {departed} has left the job after {count} collectives, while rank {rank} waits in {what}. All ranks "
+        f"rank {departed} has left the job after {count} {kind}, while rank {rank} waits in {what}. All ranks "
         f"must make the same calls: look on rank {departed} for an early return, sys.exit or fewer batches (for those "
         "there is DDPSequential.join())"
     )

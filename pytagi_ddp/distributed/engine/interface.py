@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from abc import abstractmethod
 from contextlib import AbstractContextManager, nullcontext
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pytagi_ddp.distributed.engine import debug
-from pytagi_ddp.distributed.engine.arguments import check_buffer, check_exchange, check_op, check_reducible
+from pytagi_ddp.distributed.engine.arguments import check_buffer, check_exchange, check_op, check_reducible, check_sent
 from pytagi_ddp.distributed.engine.base import CommunicatorBase
 from pytagi_ddp.distributed.engine.handle import Handle, Work
 
@@ -34,6 +35,7 @@ class Communicator(CommunicatorBase):
         reduce_seconds: time spent in them and in handles, waiting for other ranks included (NCCL: until they are
             queued).
         gather_bytes: size of the buffers that all-gathers have filled, in bytes.
+        sent_bytes: size of the arrays sent to single ranks, in bytes.
     """
 
     def all_reduce(self, buffer: np.ndarray, op: str = "sum") -> None:
@@ -201,6 +203,78 @@ class Communicator(CommunicatorBase):
         self._prepare("all_to_all", send, receive)
         self._all_to_all(send, receive)
 
+    def send(self, array: np.ndarray, peer: int) -> None:
+        """Sends ``array`` to one other rank, which calls `receive`; returns when ``array`` may change.
+
+        Messages from one rank to another arrive in the order in which they were started; they go beside collectives,
+        and those to different ranks beside each other (on a GPU over NCCL: all in the order in which they were
+        started). A rank that sends may have to wait for the one that receives: two that send to each other before they
+        receive wait for ever, unless they `start_send`.
+
+        Args:
+            array: C-contiguous array of any fixed-size dtype, in host memory or on a GPU.
+            peer: the other rank.
+
+        Raises:
+            TypeError, ValueError: not such an array; a peer that is no other rank.
+            RankLeftError: the other rank has left the job, and takes no message any more.
+            CollectiveTimeoutError: it did not come in time.
+            CollectiveMismatchError: it receives another number of bytes, or (``PYTAGI_DDP_DEBUG``) another dtype or
+                shape; only the rank that receives is sure to hear of it.
+        """
+        self.start_send(array, peer, "send").wait()
+
+    def start_send(self, array: np.ndarray, peer: int, name: str = "start_send") -> Handle:
+        """Starts `send`; ``array`` must not change until the handle is done. Any number may be in flight."""
+        check_sent(name, array)
+        self._check_peer(name, peer)
+        self.sent_bytes += array.nbytes
+        return Handle(self, f"{name} of {array.nbytes / 1e6:.3g} MB to rank {peer}", array, self._send(array, peer))
+
+    def receive(self, array: np.ndarray, peer: int) -> None:
+        """Fills ``array`` with what one other rank sends by `send`, which has to be of the same size.
+
+        Args:
+            array: writable, C-contiguous array of any fixed-size dtype, in host memory or on a GPU.
+            peer: the other rank.
+
+        Raises:
+            TypeError, ValueError, RankLeftError, CollectiveTimeoutError, CollectiveMismatchError: as `send`.
+        """
+        self.start_receive(array, peer, "receive").wait()
+
+    def start_receive(self, array: np.ndarray, peer: int, name: str = "start_receive") -> Handle:
+        """Starts `receive`; nobody may touch ``array`` until the handle is done. Any number may be in flight."""
+        check_buffer(name, array)
+        self._check_peer(name, peer)
+        work = self._receive(array, peer)
+        return Handle(self, f"{name} of {array.nbytes / 1e6:.3g} MB from rank {peer}", array, work)
+
+    def split(self, color: int | None, key: int | None = None) -> Communicator | None:
+        """Divides the ranks into groups, each with a communicator of its own; collective.
+
+            rows = comm.split(comm.rank // 4)  # ranks 0 to 3, 4 to 7, ...
+
+        A group counts its own collectives, so that its ranks need to be in step with each other only. Handles of
+        several groups may be in flight: whoever waits for one moves the others, too. `close` of one communicator leaves
+        the others open.
+
+        Args:
+            color: ranks of one color are a group; None: this rank is in none.
+            key: ranks of a group are numbered in the order of their keys, those of the same key in that of ranks here;
+                None: the rank here.
+
+        Returns:
+            The communicator of the group, of the same kind and with the same time-out; None without a color.
+
+        Raises:
+            TypeError: a color or key that is no integer.
+            RankLeftError, CollectiveTimeoutError: as `all_reduce`.
+        """
+        color, key = (None if number is None else operator.index(number) for number in (color, key))
+        self._prepare("split")
+        return self._split(color, key)
+
     def broadcast_object(self, obj: Any, root: int = 0) -> Any:
         """Returns rank ``root``'s ``obj`` (anything that pickles) on every rank; the others' argument is ignored."""
         self._check_root("broadcast_object", root)
@@ -244,6 +318,15 @@ class Communicator(CommunicatorBase):
 
     @abstractmethod
     def _all_to_all(self, send: np.ndarray, receive: np.ndarray) -> None: ...
+
+    @abstractmethod
+    def _send(self, array: np.ndarray, peer: int) -> Work: ...
+
+    @abstractmethod
+    def _receive(self, array: np.ndarray, peer: int) -> Work: ...
+
+    @abstractmethod
+    def _split(self, color: int | None, key: int | None) -> Communicator | None: ...
 
     @abstractmethod
     def _broadcast_object(self, obj: Any, root: int) -> Any: ...

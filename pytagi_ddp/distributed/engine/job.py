@@ -1,20 +1,19 @@
 """The MPI job that this process is a rank of: how it starts, how a rank waits, and how it leaves.
 
-One `Job` per process. Every collective of every communicator goes through its `Operations`, which count them: the
-number says which collective a rank is in, and lets a rank that leaves tell the others what it took part in.
+One `Job` per process. What its communicators do among which ranks is the matter of their groups (`MPIGroup`).
 """
 
 from __future__ import annotations
 
 import atexit
-import faulthandler
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pytagi_ddp.distributed.engine.abort import AbortHook
-from pytagi_ddp.distributed.engine.errors import LaunchError, late, late_elsewhere, left_early
+from pytagi_ddp.distributed.engine.errors import LaunchError
+from pytagi_ddp.distributed.engine.group import Member, Tally
 from pytagi_ddp.distributed.engine.launcher import (
     MPICH_LIKE,
     Launch,
@@ -24,27 +23,11 @@ from pytagi_ddp.distributed.engine.launcher import (
     mpi_family,
 )
 from pytagi_ddp.distributed.engine.limits import EXIT_TIMEOUT, time_limit
+from pytagi_ddp.distributed.engine.mpi_group import MPIGroup, ended_after
 from pytagi_ddp.distributed.engine.offspring import FORKED, keep_from_children, mark_rank, why_no_rank
-from pytagi_ddp.distributed.engine.operations import SLEEP_LIMIT, SLEEP_SECONDS, Operations
+from pytagi_ddp.distributed.engine.operations import SLEEP_LIMIT, SLEEP_SECONDS
 from pytagi_ddp.distributed.engine.rendezvous import meeting
 from pytagi_ddp.distributed.engine.shared_memory import check_space, join_shared_sum, unlink_own_files
-
-if TYPE_CHECKING:
-    from pytagi_ddp.distributed.engine._shared_sum import SharedSum
-
-# Collectives of different kinds travel on communicators of their own, so that ranks that have lost step wait for each
-# other, and say where, instead of reading each other's data.
-KINDS = (
-    "all_reduce",
-    "reduce",
-    "reduce_scatter",
-    "broadcast",
-    "gather",
-    "all_gather",
-    "all_to_all",
-    "barrier",
-    "debug",
-)
 
 LEAVING, GAVE_UP = 1, 2  # tags on the control communicator
 
@@ -72,16 +55,14 @@ def start_job(timeout: float) -> Job:
     return _job
 
 
-class Job:
+class Job(Member):
     """This process' place in the MPI job.
 
     Attributes:
         MPI: the module ``mpi4py.MPI``.
         rank, world_size: place among all ranks.
-        local_rank, local_world_size: place among the ranks that share this node's memory.
-        operations: the collectives of this rank; run one with `operations.start(...)`.
-        channels: a private duplicate of ``COMM_WORLD`` for each of `KINDS`.
-        shared_sum: adds up short float32 arrays, where all ranks are on one node and share memory; else None.
+        world: the group of all ranks.
+        node: the first rank on this node.
         hook: the abort hook; installed while a communicator is open.
     """
 
@@ -101,7 +82,8 @@ class Job:
         if not self.MPI.Is_initialized():
             _initialise(self.MPI, launch, timeout)
         world = self.MPI.COMM_WORLD
-        self.rank, self.world_size = world.rank, world.size
+        super().__init__(world.rank)
+        self.world_size = world.size
         if self.world_size == 1:
             unlink_own_files()  # with more ranks, only once all of them have it
         if launch and launch.world_size not in (None, self.world_size):
@@ -113,75 +95,57 @@ class Job:
         if self.world_size > 1:
             self.hook.rank, self.hook.world_size, self.hook.abort = self.rank, self.world_size, world.Abort
             self.hook.install()
-        self.operations = Operations(self.rank, self._check_peers, self._raise_timeout)
         self._exit_timeout = time_limit("PYTAGI_DDP_EXIT_TIMEOUT", EXIT_TIMEOUT)
         self.forked = ""
         keep_from_children(self)
         self._sent: list = []  # the last messages, which must outlive their sending
-        self._departed: dict[int, int] = {}  # rank -> collectives it took part in
-        self._gave_up: int | None = None
         self._control: Any = None
-        channels = self._duplicates(world, ("control", *KINDS), timeout)
-        self._control = channels[0]
-        self.channels = dict(zip(KINDS, channels[1:], strict=True))
-        self.shared_sum: SharedSum | None = None
-        self.operations.start("start of MPI", 0, iter([self.channels["barrier"].Ibarrier()]), timeout).wait()
-        self.local_rank, self.local_world_size = self._place_on_node(world)
+        self.world = MPIGroup(self, 0, range(self.world_size), world, timeout)
+        self._control = self.world.duplicate(world, "start of MPI: control channel", timeout)
+        start = iter([self.world.channels["barrier"].Ibarrier()])
+        self.world.operations.start("start of MPI", 0, start, timeout).wait()
+        self._place_on_node(world)
 
     def end_in_child(self) -> None:
         """In a forked child: the job goes on without it."""
         self.forked = FORKED.format(rank=self.rank)
-        self.operations.end(self.forked)
+        self.driver.end(self.forked)
 
-    def _duplicates(self, world: Any, kinds: tuple[str, ...], timeout: float) -> list:
-        starting = Operations(self.rank, self._check_peers, self._raise_timeout)  # not counted as the job's
-        channels = []
-        for kind in kinds:
-            channel, request = world.Idup()
-            starting.start(f"start of MPI: {kind} channel", 0, iter([request]), timeout).wait()
-            channels.append(channel)
-        return channels
-
-    def _place_on_node(self, world: Any) -> tuple[int, int]:
-        node = world.Split_type(self.MPI.COMM_TYPE_SHARED)
-        place = node.rank, node.size
+    def _place_on_node(self, world: Any) -> None:
+        node, group = world.Split_type(self.MPI.COMM_TYPE_SHARED), self.world
+        group.local_rank, group.local_world_size = node.rank, node.size
+        self.node = node.bcast(self.rank)
         node.Barrier()
         if node.rank == 0:
             unlink_own_files()
         if node.size == self.world_size > 1:
-            self.shared_sum = join_shared_sum(node)
+            group.shared_sum = join_shared_sum(node)
         node.Free()
-        return place
 
-    def _check_peers(self, what: str) -> None:
-        self._listen()
-        for rank, count in self._departed.items():
-            if count <= self.operations.completed:
-                raise left_early(rank, count, self.rank, what)
-        if self._gave_up is not None:
-            raise late_elsewhere(self._gave_up, self.rank, what)
-
-    def _listen(self) -> None:
+    def listen(self) -> None:
         if self._control is None:
             return
-        status, count = self.MPI.Status(), np.empty(1, np.int64)
+        status = self.MPI.Status()
         while self._control.Iprobe(status=status):
             source, tag = status.source, status.tag
-            self._control.Recv(count, source=source, tag=tag)
+            rows = np.empty((status.Get_count(self.MPI.INT64_T) // 4, 4), np.int64)
+            self._control.Recv(rows, source=source, tag=tag)
             if tag == LEAVING:
-                self._departed[source] = int(count[0])
+                self.departed[source] = {number: Tally(*counts) for number, *counts in rows.tolist()}
             else:
-                self._gave_up = source
+                self.gave_up = source
 
-    def _tell_others(self, tag: int) -> list:
-        count = np.array([self.operations.completed], np.int64)
-        others = (rank for rank in range(self.world_size) if rank != self.rank)
-        return [self._control.Isend(count, dest=rank, tag=tag) for rank in others]
-
-    def _raise_timeout(self, what: str, waited: float) -> None:
+    def give_up(self) -> None:
         if self._control is not None:
             self._sent += self._tell_others(GAVE_UP)
-        raise late(self.rank, waited, what)
+
+    def _tell_others(self, tag: int) -> list:
+        requests = []
+        for rank in range(self.world_size):
+            if rank != self.rank:
+                rows = np.array([(number, *tally) for number, tally in self.tallies_for(rank).items()], np.int64)
+                requests.append(self._control.Isend(rows, dest=rank, tag=tag))
+        return requests
 
     def leave(self) -> None:
         """Leaves the job at the end of the interpreter: tells the others, and waits until they leave too.
@@ -193,26 +157,22 @@ class Job:
         if self.world_size == 1 or self.forked or self.MPI.Is_finalized():
             return
         try:
-            operations = self.operations
-            if operations.broken is not None:
-                code = 130 if isinstance(operations.broken, KeyboardInterrupt) else 1
-                self.hook.end_with(f"ends the job: {operations.broken_in} was cut short by {operations.broken!r}", code)
-            if operations.unclaimed is not None:
+            driver = self.driver
+            if driver.broken is not None:
+                code = 130 if isinstance(driver.broken, KeyboardInterrupt) else 1
+                self.hook.end_with(f"ends the job: {driver.broken_in} was cut short by {driver.broken!r}", code)
+            if driver.forgotten is not None:
                 self.hook.end_with(
-                    f"ends the job: {operations.unclaimed.what} was started, and nobody waited for it; call wait() on "
-                    "the handle that start_all_reduce or start_broadcast returned"
+                    f"ends the job: {driver.forgotten.what} was started, and nobody waited for it; call wait() on "
+                    "the handle that start_all_reduce or its like returned"
                 )
             sent, pause, start = self._tell_others(LEAVING), SLEEP_SECONDS, time.monotonic()
-            while len(self._departed) < self.world_size - 1 or not self.MPI.Request.Testall(sent):
-                self._listen()
-                for rank, count in self._departed.items():
-                    if count < operations.completed:
-                        self.hook.end_with(
-                            f"rank {rank} has left the job after {count} collectives, rank {self.rank} after "
-                            f"{operations.completed}: it ended early"
-                        )
+            while len(self.departed) < self.world_size - 1 or not self.MPI.Request.Testall(sent):
+                self.listen()
+                if (problem := self.missed_by_departed()) is not None:
+                    self.hook.end_with(problem)
                 if time.monotonic() - start > self._exit_timeout:
-                    missing = sorted(set(range(self.world_size)) - {self.rank, *self._departed})
+                    missing = sorted(set(range(self.world_size)) - {self.rank, *self.departed})
                     names = ", ".join(map(str, missing))
                     self.hook.end_with(
                         f"came to its end {self._exit_timeout:g} s ago, and rank {names} has not: "
@@ -232,8 +192,6 @@ def _initialise(MPI: Any, launch: Launch | None, timeout: float) -> None:
     check_launcher(launch, version)
     if mpi_family(version) in MPICH_LIKE:
         check_space(launch.local_world_size or 1)
-    with meeting(launch.local_rank, launch.local_world_size or 1, timeout):
-        # MPI_Init holds Python's lock while it waits for other nodes: only a thread in C can end it.
-        faulthandler.dump_traceback_later(min(timeout, 1e9), exit=True, file=2)
+    # MPI_Init holds Python's lock while it waits for other nodes.
+    with meeting(launch.local_rank, launch.local_world_size or 1, timeout), ended_after(timeout):
         MPI.Init_thread()
-        faulthandler.cancel_dump_traceback_later()

@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from pytagi_ddp.distributed.engine import debug
 from pytagi_ddp.distributed.engine.arguments import bytes_of, is_block
 from pytagi_ddp.distributed.engine.combine import combine_rows
+from pytagi_ddp.distributed.engine.group import Offer
 from pytagi_ddp.distributed.engine.handle import Work
 from pytagi_ddp.distributed.engine.interface import Communicator
 from pytagi_ddp.distributed.engine.job import start_job
+from pytagi_ddp.distributed.engine.mpi_group import MPIGroup
 from pytagi_ddp.distributed.engine.order import comparable
 from pytagi_ddp.distributed.engine.staging import Staging, copy
 
@@ -28,10 +31,11 @@ WHOLE_BYTES = 1 << 20
 LEAD_BYTES = 1 << 16
 
 FLOAT32 = np.dtype(np.float32)
+HEADING, CONTENT = 1, 2  # tags of messages
 
 
 class MPICommunicator(Communicator):
-    """All ranks of an MPI job, for arrays in host memory; those of a GPU are copied there and back.
+    """Ranks of an MPI job, for arrays in host memory; those of a GPU are copied there and back.
 
     A collective is cut into non-blocking pieces, and waiting for one is polling it: at first without pause, then with
     sleeps of 0.05 to 1 ms. So a waiting rank does not slow its neighbours down, runs its signal handlers, sees that
@@ -43,6 +47,7 @@ class MPICommunicator(Communicator):
     Args:
         timeout: seconds that the ranks may wait for each other in one piece of a collective.
         cuda_aware: hand arrays of a GPU to the MPI library as they are.
+        group: the ranks; None: all ranks of the job.
 
     Raises:
         LaunchError: the job was not started in a way that this MPI library understands, or lacks room in /dev/shm.
@@ -51,15 +56,22 @@ class MPICommunicator(Communicator):
     backend = "mpi"
     timeout: float
 
-    def __init__(self, timeout: float, cuda_aware: bool = False):
-        self._job = job = start_job(timeout)
-        super().__init__(job.rank, job.world_size, job.local_rank, job.local_world_size)
+    def __init__(self, timeout: float, cuda_aware: bool = False, group: MPIGroup | None = None):
+        self._group = group = group or start_job(timeout).world
+        self._MPI, self._cuda_aware = group.member.MPI, cuda_aware
+        super().__init__(group.rank, group.world_size, group.local_rank, group.local_world_size)
         self.timeout = timeout
         self._staging = Staging(cuda_aware)
         self._scratch = np.empty(0, np.uint8)  # for a piece of a reduce-scatter
         _open.add(self)
-        if job.world_size > 1:
-            job.hook.install()
+        if group.member.world_size > 1:
+            group.member.hook.install()
+
+    def _split(self, color: int | None, key: int | None) -> MPICommunicator | None:
+        group, job = self._group, self._group.member
+        offer = Offer.of(color, key, group, job.node)
+        part = group.split(offer, self._all_gather_object(offer), self.timeout)
+        return None if part is None else MPICommunicator(self.timeout, self._cuda_aware, part)
 
     def _all_reduce(self, buffer: np.ndarray, op: str) -> Work:
         plain = op == "sum" and isinstance(buffer, np.ndarray)
@@ -68,11 +80,11 @@ class MPICommunicator(Communicator):
 
     def _sums(self, buffer: np.ndarray) -> Iterator:
         """What `_reductions` comes to in the most frequent case, where small arrays wait for every line of Python."""
-        shared = self._job.shared_sum
+        shared = self._group.shared_sum
         if shared is not None and buffer.dtype == FLOAT32 and 0 < buffer.size <= shared.floats:
             yield shared.start(buffer)
             return
-        start, in_place, add = self._job.channels["all_reduce"].Iallreduce, self._job.MPI.IN_PLACE, self._job.MPI.SUM
+        start, in_place, add = self._group.channels["all_reduce"].Iallreduce, self._MPI.IN_PLACE, self._MPI.SUM
         for piece in _pieces(buffer):
             yield start(in_place, piece, add)
 
@@ -81,7 +93,7 @@ class MPICommunicator(Communicator):
 
     def _reductions(self, name: str, buffer: np.ndarray, op: str, root: int | None) -> Iterator:
         """The pieces of a reduction to one rank, or (None) to all of them."""
-        MPI, channel = self._job.MPI, self._job.channels[name]
+        MPI, channel = self._MPI, self._group.channels[name]
         combine = {"max": MPI.MAX, "min": MPI.MIN, "prod": MPI.PROD}.get(op, MPI.SUM)
         receives = root in (None, self.rank)
         with self._staging.for_mpi(buffer) as data, comparable(data, op, keep=not receives) as numbers:
@@ -101,13 +113,13 @@ class MPICommunicator(Communicator):
     def _broadcasts(self, buffer: np.ndarray, root: int) -> Iterator:
         with self._staging.for_mpi(buffer) as data:
             for piece in _pieces(bytes_of(data)):
-                yield self._job.channels["broadcast"].Ibcast(piece, root)
+                yield self._group.channels["broadcast"].Ibcast(piece, root)
 
     def in_background(self) -> AbstractContextManager:
         """Lets a thread drive handles while the body computes, if this MPI can be called from several threads."""
-        MPI = self._job.MPI
+        MPI = self._MPI
         many = MPI.Query_thread() == MPI.THREAD_MULTIPLE and self.world_size > 1
-        return self._job.operations.in_background() if many else nullcontext()
+        return self._group.member.driver.in_background() if many else nullcontext()
 
     def _reduce_scatter(self, send: np.ndarray, receive: np.ndarray, op: str) -> Work:
         return self._start("reduce_scatter", send.nbytes, self._scatters(send, receive, op))
@@ -117,7 +129,7 @@ class MPICommunicator(Communicator):
         if self.world_size == 1:
             copy(send, receive)
             return
-        channel, size, itemsize = self._job.channels["reduce_scatter"], receive.size, receive.itemsize
+        channel, size, itemsize = self._group.channels["reduce_scatter"], receive.size, receive.itemsize
         with self._staging.on_host(send, writes=False) as data:
             staged = data is not send
             out = data.reshape(self.world_size, size)[self.rank] if staged else receive.reshape(-1)
@@ -143,7 +155,7 @@ class MPICommunicator(Communicator):
         if self.world_size == 1:  # where MPICH 4.0.2 takes no notice of displacements
             copy(send, receive)
             return
-        channel, in_place = self._job.channels["all_gather"], self._job.MPI.IN_PLACE
+        channel, in_place = self._group.channels["all_gather"], self._MPI.IN_PLACE
         with self._staging.for_mpi(receive, reads=False) as data:
             mine, whole, there = bytes_of(send), bytes_of(data), is_block(send, receive, self.rank)
             if data is not receive:
@@ -157,14 +169,38 @@ class MPICommunicator(Communicator):
             receive.reshape(-1)[:] = send.reshape(-1)
             return
         away, home = bytes_of(send), bytes_of(receive)
-        channel, spans = self._job.channels["all_to_all"], _spans(send.nbytes // self.world_size, 1)
+        channel, spans = self._group.channels["all_to_all"], _spans(send.nbytes // self.world_size, 1)
         requests = (channel.Ialltoallv(self._parts(away, a, b), self._parts(home, a, b)) for a, b in spans)
         self._run("all_to_all", send.nbytes, requests)
 
     def _parts(self, blocks: np.ndarray, start: int, stop: int) -> list:
         """For MPI: bytes `start` to `stop` of the block of each rank."""
         offsets = np.arange(self.world_size) * (blocks.size // self.world_size) + start
-        return [blocks, np.full(self.world_size, stop - start), offsets, self._job.MPI.BYTE]
+        return [blocks, np.full(self.world_size, stop - start), offsets, self._MPI.BYTE]
+
+    def _send(self, array: np.ndarray, peer: int) -> Work:
+        queue, name = self._group.sends(peer), f"send to rank {self._group.ranks[peer]}"
+        return queue.start(name, array.nbytes, self._sent(array, peer), self.timeout)
+
+    def _sent(self, array: np.ndarray, peer: int) -> Iterator:
+        channel = self._group.channels["message"]
+        with Staging(self._cuda_aware).for_mpi(array, writes=False) as data:  # several messages are under way at once
+            if self.debug:
+                yield channel.Isend(debug.heading(array), peer, HEADING)
+            yield channel.Isend(bytes_of(data), peer, CONTENT)
+
+    def _receive(self, array: np.ndarray, peer: int) -> Work:
+        queue, name = self._group.receives(peer), f"receive from rank {self._group.ranks[peer]}"
+        return queue.start(name, array.nbytes, self._received(array, peer), self.timeout)
+
+    def _received(self, array: np.ndarray, peer: int) -> Iterator:
+        channel = self._group.channels["message"]
+        with Staging(self._cuda_aware).for_mpi(array, reads=False) as data:
+            if self.debug:
+                heading = np.zeros(debug.HEADING_BYTES, np.uint8)
+                yield channel.Irecv(heading, peer, HEADING)
+                debug.compare_headings(heading, array, peer, self.rank)
+            yield _Message(channel.Irecv(bytes_of(data), peer, CONTENT), array.nbytes, peer, self.rank, self._MPI)
 
     def _broadcast_object(self, obj: Any, root: int) -> Any:
         payload = np.frombuffer(bytearray(pickle.dumps(obj)) if self.rank == root else bytearray(), np.uint8)
@@ -177,23 +213,23 @@ class MPICommunicator(Communicator):
 
     def _all_gather_object(self, obj: Any, channel: str = "gather") -> list:
         name = "all_gather_object" if channel == "gather" else f"{channel} of {obj['collective']}"
-        through = self._job.channels[channel]
+        through = self._group.channels[channel]
         mine = np.frombuffer(pickle.dumps(obj), np.uint8)
         sizes = np.empty(self.world_size, np.int64)
         size = np.array([mine.size], np.int64)
         self._run(name, sizes.nbytes, (through.Iallgather(size, sizes) for _ in range(1)))
         ends = np.cumsum(sizes)
         gathered = np.empty(ends[-1], np.uint8)
-        target = [gathered, sizes, ends - sizes, self._job.MPI.BYTE]
+        target = [gathered, sizes, ends - sizes, self._MPI.BYTE]
         self._run(name, gathered.nbytes, (through.Iallgatherv(mine, target) for _ in range(1)))
         return [pickle.loads(gathered[end - size : end].data) for size, end in zip(sizes, ends, strict=True)]
 
     def _barrier(self, timeout: float | None) -> None:
-        channel = self._job.channels["barrier"]
+        channel = self._group.channels["barrier"]
         self._start("barrier", 0, (channel.Ibarrier() for _ in range(1)), timeout).wait()
 
     def _start(self, name: str, nbytes: int, requests: Iterator, timeout: float | None = None) -> Work:
-        return self._job.operations.start(name, nbytes, requests, self.timeout if timeout is None else timeout)
+        return self._group.operations.start(name, nbytes, requests, self.timeout if timeout is None else timeout)
 
     def _run(self, name: str, nbytes: int, requests: Iterator) -> None:
         self._start(name, nbytes, requests).wait()
@@ -206,7 +242,27 @@ class MPICommunicator(Communicator):
         super().close()
         _open.discard(self)
         if not _open:
-            self._job.hook.remove()
+            self._group.member.hook.remove()
+
+
+class _Message:
+    """The request of a message to be received, which has to be as long as the array that it is received into."""
+
+    def __init__(self, request: Any, nbytes: int, peer: int, rank: int, MPI: Any):
+        self._request, self._nbytes, self._peer, self._rank, self._MPI = request, nbytes, peer, rank, MPI
+
+    def Test(self) -> bool:
+        MPI, status, more = self._MPI, self._MPI.Status(), ""
+        try:
+            if not self._request.Test(status):
+                return False
+        except MPI.Exception as error:
+            if error.Get_error_class() != MPI.ERR_TRUNCATE:
+                raise
+            more = "more"
+        if more or status.Get_count(MPI.BYTE) != self._nbytes:
+            raise debug.other_length(self._peer, more or status.Get_count(MPI.BYTE), self._rank, self._nbytes)
+        return True
 
 
 _open: set[MPICommunicator] = set()

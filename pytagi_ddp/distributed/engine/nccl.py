@@ -42,6 +42,7 @@ class NCCLCommunicator(Communicator):
     """
 
     backend = "nccl"
+    timeout: float
 
     def __init__(self, host: Communicator, timeout: float, device_ids: Sequence[int] | None = None):
         self._host, self.timeout = host, timeout
@@ -146,6 +147,24 @@ class NCCLCommunicator(Communicator):
 
     def _all_to_all(self, send: np.ndarray, receive: np.ndarray) -> None:
         self._host._all_to_all(send, receive)
+
+    def _send(self, array: Any, peer: int) -> Work:
+        if isinstance(array, np.ndarray):
+            return self._host._send(array, peer)
+        kind, pointer = _nccl().NCCL_CHAR, array.data.ptr
+        return self._queue("send", array, lambda stream: self._comm.send(pointer, array.nbytes, kind, peer, stream))
+
+    def _receive(self, array: Any, peer: int) -> Work:
+        if isinstance(array, np.ndarray):
+            return self._host._receive(array, peer)
+        kind, pointer = _nccl().NCCL_CHAR, array.data.ptr
+        return self._queue("receive", array, lambda stream: self._comm.recv(pointer, array.nbytes, kind, peer, stream))
+
+    def _split(self, color: int | None, key: int | None) -> NCCLCommunicator | None:
+        host = self._host._split(color, key)
+        if host is None:
+            return None
+        return NCCLCommunicator(host, self.timeout, [self.device_index] * host.local_world_size)
 
     def _broadcast_object(self, obj: Any, root: int) -> Any:
         return self._host._broadcast_object(obj, root)

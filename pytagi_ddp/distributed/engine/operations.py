@@ -1,15 +1,15 @@
-"""The collectives that a rank has started, in order, and how it waits for them."""
+"""What a rank has started among the same ranks, in order, and how it waits for it."""
 
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
+from pytagi_ddp.distributed.engine.driver import Driver
 from pytagi_ddp.interrupts import answer
 
 # A rank that waits first polls without pause: a few times in a row, in which a small collective ends if all ranks are
@@ -21,17 +21,15 @@ SPIN_SECONDS_UNDERWAY = 2e-2
 SLEEP_SECONDS = 50e-6
 SLEEP_LIMIT = 1e-3
 
-BACKGROUND_SECONDS = 5e-4  # at 1 Gbit/s 60 kB arrive in that time, which fits the buffers of a socket
-
 # A rank that polls now and then is not waiting between two polls, but working: of such a pause no more counts.
 POLL_GAP_SECONDS = 1.0
 
 
 class Operation:
-    """A collective that this rank has started.
+    """A collective, or a message, that this rank has started.
 
     Attributes:
-        what: name, number and size, for messages. short: without the size.
+        what: name, number, ranks and size, for messages. short: without the size.
         done: whether it has ended here.
         timeout: seconds that one piece of it may take.
     """
@@ -49,7 +47,7 @@ class Operation:
 
     @property
     def short(self) -> str:
-        return f"{self._name} #{self.number}"
+        return f"{self._name} #{self.number}{self._queue.label}"
 
     @property
     def what(self) -> str:
@@ -65,41 +63,53 @@ class Operation:
 
 
 class Operations:
-    """Collectives run in the order in which they were started, one piece under way at a time.
+    """A queue: what runs in the order in which it was started, one after the other.
 
-    So any number of them may be in flight, the ranks may ask for them in different orders and at different times, and
-    the k-th that ends is the k-th that was started, on every rank.
+    So any number of collectives may be in flight, the ranks may ask for them in different orders and at different
+    times, and the k-th that ends is the k-th that was started, on every rank. A group has a queue of collectives, one
+    piece under way at a time; and for each of the other ranks two of messages, to it and from it, all of which MPI may
+    know at once, since it keeps their order.
 
     Args:
         rank: for messages.
         check_peers: raises if another rank has left or given up; given what this rank waits in.
         raise_timeout: raises; given what this rank waited in and how long.
+        driver: of the rank; None: one of its own.
+        at_once: start what comes, even if something is under way.
+        label: says among which ranks, for messages.
 
     Attributes:
-        completed: collectives that have ended on this rank.
-        broken: what cut a collective short, after which no other can follow. broken_in: the collective.
+        completed: how many have ended on this rank.
     """
 
-    def __init__(self, rank: int, check_peers: Callable[[str], None], raise_timeout: Callable[[str, float], None]):
+    def __init__(
+        self,
+        rank: int,
+        check_peers: Callable[[str], None],
+        raise_timeout: Callable[[str, float], None],
+        driver: Driver | None = None,
+        at_once: bool = False,
+        label: str = "",
+    ):
         self.completed = 0
-        self.broken: BaseException | None = None
-        self.broken_in = ""
-        self._ended = ""
-        self._rank, self._check_peers, self._raise_timeout = rank, check_peers, raise_timeout
+        self.driver = driver or Driver(rank)
+        self.label = label
+        self._check_peers, self._raise_timeout = check_peers, raise_timeout
+        self._at_once = at_once
         self._started = 0
         self._pending: deque[Operation] = deque()  # keeps the buffers that MPI may still write into
-        self._unclaimed: dict[int, Operation] = {}  # whose end nobody has asked for
         self._progress = 0  # pieces that have ended
         self._polled = (0, 0.0, 0.0)  # progress at the last poll, its time, and the seconds polled without any
-        self._lock = threading.Lock()  # of what `_advance` changes
 
     @property
-    def unclaimed(self) -> Operation | None:
-        """The first that nobody has waited for."""
-        return next(iter(self._unclaimed.values()), None)
+    def first(self) -> Operation | None:
+        """The one under way."""
+        with suppress(IndexError):
+            return self._pending[0]
+        return None
 
     def start(self, name: str, nbytes: int, requests: Iterator, timeout: float) -> Operation:
-        """Starts a collective, or lets it follow those that are under way.
+        """Starts an operation, or lets it follow those that are under way.
 
         Args:
             name: what it is called in messages.
@@ -108,127 +118,95 @@ class Operations:
             timeout: seconds that a piece may take.
 
         Raises:
-            RuntimeError: an earlier collective was cut short.
+            RuntimeError: an earlier operation of this rank was cut short.
         """
-        self._check(name)
+        driver = self.driver
+        driver.check(name)
         self._started += 1
         operation = Operation(self, name, self._started, nbytes, requests, timeout)
-        self._pending.append(operation)
-        self._unclaimed[operation.number] = operation
+        driver.unclaimed[operation] = None
         try:
-            self._advance()
+            with driver.lock:
+                self._pending.append(operation)
+                driver.busy[self] = None
+                if self._at_once:
+                    self._post_next(operation)
+            driver.advance(self)
         except BaseException as error:
-            self._break(error)
+            driver.break_off(error, self)
             raise
         return operation
 
     def test(self, operation: Operation) -> bool:
+        driver = self.driver
         if not operation.done:
-            self._check(operation.what)
+            driver.check(operation.what)
             try:
-                self._advance()
+                driver.advance(self)
                 if not operation.done:
                     self._poll(operation)
                     return False
             except BaseException as error:
-                self._break(error)
+                driver.break_off(error, self)
                 raise
-        self._unclaimed.pop(operation.number, None)
+        driver.unclaimed.pop(operation, None)
         return True
 
     def wait(self, operation: Operation) -> None:
-        self._unclaimed.pop(operation.number, None)
+        driver = self.driver
+        driver.unclaimed.pop(operation, None)
         if operation.done:
             return
-        self._check(operation.what)
+        driver.check(operation.what)
         try:
             self._finish(operation)
         except BaseException as error:
-            self._break(error)
+            driver.break_off(error, self)
             raise
 
-    def end(self, reason: str) -> None:
-        """Lets no collective start or go on any more."""
-        self._ended = reason
+    def take_on(self, polls: int) -> None:
+        """Takes the queue as far as it goes without waiting, polling each piece so many times; the driver calls it."""
+        while self._pending:
+            first = self._pending[0]
+            while first.request is None or first.request.Test() or (polls > 1 and _ends(first.request, polls)):
+                self._progress += 1
+                self._post_next(first)
+                if first.request is None:
+                    self._pending.popleft()
+                    self.completed += 1
+                    first.done = True
+                    break
+            else:
+                return
+        self.driver.busy.pop(self, None)
+
+    def _post_next(self, operation: Operation) -> None:
+        operation.request = next(operation.requests, None)
+        operation.pieces += operation.request is not None
 
     def _finish(self, operation: Operation) -> None:
-        self._advance(POLLS)
+        self.driver.advance(self, POLLS)
         seen = -1
         while not operation.done:
             now = time.monotonic()
             if seen != self._progress:
                 seen, start, pause = self._progress, now, SLEEP_SECONDS
-                spin = SPIN_SECONDS if self._first(operation).pieces == 1 else SPIN_SECONDS_UNDERWAY
+                spin = SPIN_SECONDS if (self.first or operation).pieces == 1 else SPIN_SECONDS_UNDERWAY
             waited = now - start
             if waited < spin:
                 _yield_core()
             else:
-                what = self._first(operation).what
+                what = (self.first or operation).what  # the other thread may just have ended the last one
                 self._check_peers(what)
                 if waited > operation.timeout:
                     self._raise_timeout(what, waited)
                 time.sleep(pause)  # Python runs the handlers of signals here, and between any two lines
                 answer()
                 pause = min(1.5 * pause, SLEEP_LIMIT)
-            self._advance()
-
-    @contextmanager
-    def in_background(self) -> Iterator[None]:
-        """Lets a thread drive what is under way while the body computes; MPI must allow calls from several threads.
-
-        MPI moves data only when it is called. The thread does so once in `BACKGROUND_SECONDS` and sleeps in between: it
-        takes next to nothing from the body, and kernels do not hold Python's lock. What goes wrong in it is raised by
-        the next call that waits, tests or starts.
-        """
-        stop = threading.Event()
-
-        def drive() -> None:
-            with suppress(Exception):  # `_advance` keeps it in `broken`
-                while not stop.wait(BACKGROUND_SECONDS):
-                    self._advance()
-
-        thread = threading.Thread(target=drive, name="pytagi_ddp-progress", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
-
-    def _advance(self, polls: int = 1) -> None:
-        """Takes the collectives as far as they go without waiting, polling each piece so many times."""
-        with self._lock:
-            if self.broken is not None:  # in the other thread: what failed must not look as if it had ended
-                self._check(self.broken_in)
-            try:
-                self._advance_locked(polls)
-            except BaseException as error:
-                self._break(error)
-                raise
-
-    def _first(self, operation: Operation) -> Operation:
-        """The one under way; `operation` if the other thread has just ended the last one."""
-        with suppress(IndexError):
-            return self._pending[0]
-        return operation
-
-    def _advance_locked(self, polls: int) -> None:
-        while self._pending:
-            first = self._pending[0]
-            while first.request is None or first.request.Test() or (polls > 1 and _ends(first.request, polls)):
-                self._progress += 1
-                first.request = next(first.requests, None)
-                if first.request is None:
-                    self._pending.popleft()
-                    self.completed += 1
-                    first.done = True
-                    break
-                first.pieces += 1
-            else:
-                return
+            self.driver.advance(self)
 
     def _poll(self, operation: Operation) -> None:
-        what = self._first(operation).what
+        what = (self.first or operation).what
         self._check_peers(what)
         progress, last, polled = self._polled
         now = time.monotonic()
@@ -236,19 +214,6 @@ class Operations:
         self._polled = (self._progress, now, polled)
         if polled > operation.timeout:
             self._raise_timeout(what, polled)
-
-    def _check(self, name: str) -> None:
-        if self._ended:
-            raise RuntimeError(f"{name}: {self._ended}")
-        if self.broken is not None:
-            raise RuntimeError(
-                f"rank {self._rank} cannot go on with {name}: {self.broken_in} was cut short by {self.broken!r}, and "
-                "the ranks are out of step since; end the job and start it again"
-            ) from self.broken
-
-    def _break(self, error: BaseException) -> None:
-        if self.broken is None:
-            self.broken, self.broken_in = error, self._pending[0].short if self._pending else "a collective"
 
 
 def _ends(request: Any, polls: int) -> bool:

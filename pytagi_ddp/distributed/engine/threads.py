@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -18,16 +19,16 @@ import numpy as np
 from pytagi_ddp.distributed.engine import debug
 from pytagi_ddp.distributed.engine.arguments import bytes_of
 from pytagi_ddp.distributed.engine.combine import combined
-from pytagi_ddp.distributed.engine.errors import LaunchError, interrupted, late, late_elsewhere, left_early
+from pytagi_ddp.distributed.engine.errors import LaunchError, interrupted
+from pytagi_ddp.distributed.engine.group import Group, Member, Offer, new_number, part
 from pytagi_ddp.distributed.engine.handle import Work
 from pytagi_ddp.distributed.engine.interface import Communicator
-from pytagi_ddp.distributed.engine.operations import Operations
 from pytagi_ddp.distributed.engine.staging import Staging, copy
 
-_member: ContextVar[Member | None] = ContextVar("member", default=None)
+_member: ContextVar[ThreadMember | None] = ContextVar("member", default=None)
 
 
-def current_member() -> Member | None:
+def current_member() -> ThreadMember | None:
     """The place of the rank that this thread is; None in a thread that is no rank."""
     return _member.get()
 
@@ -65,28 +66,39 @@ class Meeting:
         return self._done
 
 
-class ThreadGroup:
-    """What the ranks of one `run_threads` share.
+class Letter:
+    """A message. Its sender polls it like a request of mpi4py, and is done when the other rank has taken it."""
 
-    Attributes:
-        world_size: number of ranks.
-        departed: of each rank that has left, in how many collectives it took part.
-        gave_up: a rank that has waited too long.
-        interrupted: whether the program has been, by Ctrl-C.
+    def __init__(self, data: np.ndarray):
+        self.data = data
+        self._taken = False
+
+    def take(self, data: np.ndarray) -> None:
+        """Copies the message."""
+        np.copyto(bytes_of(data), bytes_of(self.data))
+        self._taken = True
+
+    def Test(self) -> bool:
+        return self._taken
+
+
+class Hall:
+    """Where the ranks of a group meet, and leave messages for each other.
+
+    Args:
+        ranks: of the group, among all ranks.
     """
 
-    def __init__(self, world_size: int):
-        self.world_size = world_size
-        self.departed: dict[int, int] = {}
-        self.gave_up: int | None = None
-        self.interrupted = False
+    def __init__(self, ranks: Sequence[int]):
+        self.ranks = tuple(ranks)
         self._meetings: dict[int, Meeting] = {}  # that not all ranks have come to, by number
+        self._letters: dict[tuple[int, int], deque[Letter]] = {}  # by sender and receiver
         self._lock = threading.Lock()
 
     def meet(self, rank: int, number: int, same: dict, payload: Any, combine: Callable[[list], Any]) -> Meeting:
         """Brings what `rank` has to collective `number`."""
         with self._lock:
-            meeting = self._meetings.setdefault(number, Meeting(self.world_size))
+            meeting = self._meetings.setdefault(number, Meeting(len(self.ranks)))
             last = meeting.bring(rank, same, payload)
             if last:
                 del self._meetings[number]
@@ -94,49 +106,79 @@ class ThreadGroup:
             meeting.finish(number, combine)
         return meeting
 
+    def letters(self, sender: int, receiver: int) -> deque[Letter]:
+        """The messages that the receiver has not taken yet."""
+        with self._lock:
+            return self._letters.setdefault((sender, receiver), deque())
 
-class Member:
-    """The place of this thread, rank `rank`, in a group, from now on; `leave` ends it.
+
+class World:
+    """What the ranks of one `run_threads` share.
 
     Attributes:
-        operations: the collectives of this rank, of all its communicators.
+        hall: of all ranks.
+        departed: the ranks that have left.
+        gave_up: a rank that has waited too long.
+        interrupted: whether the program has been, by Ctrl-C.
     """
 
-    def __init__(self, group: ThreadGroup, rank: int):
-        self.group, self.rank = group, rank
-        self.operations = Operations(rank, self._check_peers, self._raise_timeout)
-        self._met = 0
+    def __init__(self, world_size: int):
+        self.hall = Hall(range(world_size))
+        self.departed: dict[int, ThreadMember] = {}
+        self.gave_up: int | None = None
+        self.interrupted = False
+
+
+class ThreadMember(Member):
+    """The place of this thread, rank `rank`, in a world, from now on; `leave` ends it."""
+
+    def __init__(self, world: World, rank: int):
+        super().__init__(rank)
+        self._world = world
+        self.world = ThreadGroup(self, 0, world.hall)
         _member.set(self)
 
-    def meet(self, same: dict[str, Any], payload: Any, combine: Callable[[list], Any]) -> Meeting:
-        """Brings what this rank has to its next collective."""
-        self._met += 1
-        return self.group.meet(self.rank, self._met, same, payload, combine)
+    def listen(self) -> None:
+        self.gave_up = self._world.gave_up
+        for rank, other in list(self._world.departed.items()):
+            self.departed[rank] = other.tallies_for(self.rank)
+
+    def give_up(self) -> None:
+        self._world.gave_up = self.rank
+
+    def check_peers(self, what: str, *rest: Any) -> None:
+        if self._world.interrupted:
+            raise interrupted(self.rank, what)
+        super().check_peers(what, *rest)
 
     def check_end(self) -> None:
         """Raises if this rank, which has come to its end, has left a collective in the middle."""
-        operations = self.operations
-        if operations.broken is not None:
-            raise operations.broken
-        if (forgotten := operations.unclaimed) is not None:
+        if self.driver.broken is not None:
+            raise self.driver.broken
+        if (forgotten := self.driver.forgotten) is not None:
             raise RuntimeError(f"{forgotten.what} was started, and nobody waited for it; call wait() on its handle")
 
     def leave(self) -> None:
         """Whoever waits for this rank gets an error."""
-        self.group.departed[self.rank] = self.operations.completed
+        self._world.departed[self.rank] = self
 
-    def _check_peers(self, what: str) -> None:
-        if self.group.interrupted:
-            raise interrupted(self.rank, what)
-        if self.group.gave_up is not None:  # and has left since, which says less
-            raise late_elsewhere(self.group.gave_up, self.rank, what)
-        for rank, count in list(self.group.departed.items()):
-            if count <= self.operations.completed:
-                raise left_early(rank, count, self.rank, what)
 
-    def _raise_timeout(self, what: str, waited: float) -> None:
-        self.group.gave_up = self.rank
-        raise late(self.rank, waited, what)
+class ThreadGroup(Group):
+    """Ranks that are threads.
+
+    Attributes:
+        hall: where they meet.
+    """
+
+    def __init__(self, member: ThreadMember, number: int, hall: Hall):
+        super().__init__(member, number, hall.ranks)
+        self.hall = hall
+        self._met = 0
+
+    def meet(self, same: dict[str, Any], payload: Any, combine: Callable[[list], Any]) -> Meeting:
+        """Brings what this rank has to its next collective."""
+        self._met += 1
+        return self.hall.meet(self.rank, self._met, same, payload, combine)
 
 
 class ThreadCommunicator(Communicator):
@@ -147,6 +189,7 @@ class ThreadCommunicator(Communicator):
 
     Args:
         timeout: seconds that ranks may wait for each other in a collective.
+        group: the ranks; None: all of them.
 
     Raises:
         LaunchError: this thread is no rank.
@@ -155,14 +198,46 @@ class ThreadCommunicator(Communicator):
     backend = "threads"
     timeout: float
 
-    def __init__(self, timeout: float):
+    def __init__(self, timeout: float, group: ThreadGroup | None = None):
         member = current_member()
         if member is None:
             raise LaunchError("backend 'threads': this thread is no rank; start ranks with run_threads(program, 2)")
-        ranks = member.group.world_size
-        super().__init__(member.rank, ranks, member.rank, ranks)
-        self.timeout = timeout
         self._member, self._staging = member, Staging()
+        self._group = group = group or member.world
+        super().__init__(group.rank, group.world_size, group.rank, group.world_size)
+        self.timeout = timeout
+
+    def _split(self, color: int | None, key: int | None) -> ThreadCommunicator | None:
+        offer = Offer.of(color, key, self._group)
+        number, halls = self._exchange("split", offer, self._divide)
+        self._member.next_number = number + 1
+        if color is None:
+            return None
+        return ThreadCommunicator(self.timeout, ThreadGroup(self._member, number, halls[color]))
+
+    def _divide(self, offers: list[Offer]) -> tuple[int, dict[int | None, Hall]]:
+        """The number of the new groups, and a hall for each color."""
+        parts = {offer.color: part(offer.color, offers) for offer in offers}
+        halls = {color: Hall([self._group.ranks[place] for place in places]) for color, places in parts.items()}
+        return new_number(offers), halls
+
+    def _send(self, array: np.ndarray, peer: int) -> Work:
+        queue, name = self._group.sends(peer), f"send to rank {self._group.ranks[peer]}"
+        return queue.start(name, array.nbytes, self._sent(array, peer), self.timeout)
+
+    def _sent(self, array: np.ndarray, peer: int) -> Iterator[Letter]:
+        with Staging().on_host(array, writes=False) as data:  # several messages are under way at once
+            letter = Letter(data)
+            self._group.hall.letters(self.rank, peer).append(letter)
+            yield letter
+
+    def _receive(self, array: np.ndarray, peer: int) -> Work:
+        queue, name = self._group.receives(peer), f"receive from rank {self._group.ranks[peer]}"
+        return queue.start(name, array.nbytes, self._received(array, peer), self.timeout)
+
+    def _received(self, array: np.ndarray, peer: int) -> Iterator[_Arrival]:
+        with Staging().on_host(array, reads=False) as data:
+            yield _Arrival(self._group.hall.letters(peer, self.rank), data, peer, self)
 
     def _all_reduce(self, buffer: np.ndarray, op: str) -> Work:
         return self._start("all_reduce", buffer.nbytes, self._reduction("all_reduce", buffer, op, None))
@@ -173,7 +248,7 @@ class ThreadCommunicator(Communicator):
     def _reduction(self, name: str, buffer: np.ndarray, op: str, root: int | None) -> Iterator[Meeting]:
         with self._staging.for_mpi(buffer) as data:
             same = {"collective": name, "op": op, "root": root, "dtype": str(data.dtype), "size": data.size}
-            meeting = self._member.meet(same, data, partial(combined, op=op))
+            meeting = self._group.meet(same, data, partial(combined, op=op))
             yield meeting
             if root in (None, self.rank):
                 np.copyto(data, meeting.result.reshape(data.shape))
@@ -185,7 +260,7 @@ class ThreadCommunicator(Communicator):
         with self._staging.for_mpi(buffer) as data:
             mine = bytes_of(data)
             same = {"collective": "broadcast", "root": root, "bytes": mine.size}
-            meeting = self._member.meet(same, mine, lambda brought: brought[root].copy())
+            meeting = self._group.meet(same, mine, lambda brought: brought[root].copy())
             yield meeting
             if self.rank != root:
                 np.copyto(mine, meeting.result)
@@ -196,7 +271,7 @@ class ThreadCommunicator(Communicator):
     def _scatters(self, send: np.ndarray, receive: np.ndarray, op: str) -> Iterator[Meeting]:
         with self._staging.on_host(send, writes=False) as data:
             same = {"collective": "reduce_scatter", "op": op, "dtype": str(data.dtype), "size": data.size}
-            meeting = self._member.meet(same, data.reshape(-1), partial(combined, op=op))
+            meeting = self._group.meet(same, data.reshape(-1), partial(combined, op=op))
             yield meeting
         copy(meeting.result.reshape(self.world_size, -1)[self.rank], receive)
 
@@ -206,7 +281,7 @@ class ThreadCommunicator(Communicator):
     def _gathers(self, send: np.ndarray, receive: np.ndarray) -> Iterator[Meeting]:
         with self._staging.on_host(send, writes=False) as data:
             same = {"collective": "all_gather", "bytes": data.nbytes}
-            meeting = self._member.meet(same, bytes_of(data), np.concatenate)
+            meeting = self._group.meet(same, bytes_of(data), np.concatenate)
             yield meeting
         copy(meeting.result.view(receive.dtype), receive)
 
@@ -241,11 +316,29 @@ class ThreadCommunicator(Communicator):
         meetings: list[Meeting] = []
 
         def request() -> Iterator[Meeting]:
-            meetings.append(self._member.meet(same, payload, combine))
+            meetings.append(self._group.meet(same, payload, combine))
             yield meetings[0]
 
         self._start(name, getattr(payload, "nbytes", 0), request(), timeout).wait()
         return meetings[0].result
 
     def _start(self, name: str, nbytes: int, requests: Iterator[Meeting], timeout: float | None = None) -> Work:
-        return self._member.operations.start(name, nbytes, requests, self.timeout if timeout is None else timeout)
+        return self._group.operations.start(name, nbytes, requests, self.timeout if timeout is None else timeout)
+
+
+class _Arrival:
+    """The next message from another rank, polled like a request of mpi4py."""
+
+    def __init__(self, letters: deque[Letter], data: np.ndarray, peer: int, comm: ThreadCommunicator):
+        self._letters, self._data, self._peer, self._comm = letters, data, peer, comm
+
+    def Test(self) -> bool:
+        if not self._letters:
+            return False
+        letter, rank = self._letters.popleft(), self._comm.rank
+        if self._comm.debug:
+            debug.compare_headings(debug.heading(letter.data), self._data, self._peer, rank)
+        if letter.data.nbytes != self._data.nbytes:
+            raise debug.other_length(self._peer, letter.data.nbytes, rank, self._data.nbytes)
+        letter.take(self._data)
+        return True

@@ -30,10 +30,10 @@ def operations() -> Operations:
 
 def test_what_fails_in_the_thread_is_raised_by_the_next_wait():
     queue = operations()
-    with queue.in_background():
+    with queue.driver.in_background():
         operation = queue.start("all_reduce", 4, iter([Piece(2, OSError("truncated"))]), 5)
         deadline = time.monotonic() + 5
-        while queue.broken is None and time.monotonic() < deadline:
+        while queue.driver.broken is None and time.monotonic() < deadline:
             time.sleep(1e-3)
     with pytest.raises(RuntimeError, match=r"all_reduce #1 was cut short by OSError\('truncated'\)"):
         operation.wait()
@@ -50,7 +50,7 @@ def test_an_operation_that_cannot_be_posted_is_not_taken_for_done():
     queue = operations()
     with pytest.raises(MemoryError):
         queue.start("all_reduce", 4, requests(), 5)
-    assert isinstance(queue.broken, MemoryError) and queue.completed == 0
+    assert isinstance(queue.driver.broken, MemoryError) and queue.completed == 0
 
 
 def test_the_thread_may_end_what_the_program_waits_for(monkeypatch):
@@ -59,7 +59,7 @@ def test_the_thread_may_end_what_the_program_waits_for(monkeypatch):
 
         def monotonic(self):  # read while waiting: as if the thread had had its turn just then
             while queue._pending:
-                queue._advance()
+                queue.driver.advance(queue)
             return time.monotonic()
 
     queue = operations()

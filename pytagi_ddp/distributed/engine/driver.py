@@ -1,0 +1,103 @@
+"""What moves everything that a rank has under way, in whatever group, and what stops it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytagi_ddp.distributed.engine.operations import Operation, Operations
+
+BACKGROUND_SECONDS = 5e-4  # at 1 Gbit/s 60 kB arrive in that time, which fits the buffers of a socket
+
+
+class Driver:
+    """Takes all queues of a rank as far as they go, whichever of them somebody waits in.
+
+    So a rank that waits in one group, or for one message, holds up nobody who waits for it in another.
+
+    Args:
+        rank: for messages.
+
+    Attributes:
+        broken: what cut an operation short, after which no other can follow. broken_in: the operation.
+        busy: the queues with something under way.
+        unclaimed: operations whose end nobody has asked for.
+    """
+
+    def __init__(self, rank: int):
+        self.broken: BaseException | None = None
+        self.broken_in = ""
+        self.busy: dict[Operations, None] = {}
+        self.unclaimed: dict[Operation, None] = {}
+        self.lock = threading.Lock()  # of what `advance` changes
+        self._rank, self._ended = rank, ""
+
+    @property
+    def forgotten(self) -> Operation | None:
+        """The first that nobody has waited for."""
+        return next(iter(self.unclaimed), None)
+
+    def end(self, reason: str) -> None:
+        """Lets nothing start or go on any more."""
+        self._ended = reason
+
+    def advance(self, queue: Operations, polls: int = 1) -> None:
+        """Takes everything as far as it goes without waiting, polling each piece of `queue` so many times."""
+        with self.lock:
+            if self.broken is not None:  # in the other thread: what failed must not look as if it had ended
+                self.check(self.broken_in)
+            if queue in self.busy:
+                self._take_on(queue, polls)
+            for other in list(self.busy):
+                if other is not queue:
+                    self._take_on(other, 1)
+
+    def _take_on(self, queue: Operations, polls: int) -> None:
+        try:
+            queue.take_on(polls)
+        except BaseException as error:
+            self.break_off(error, queue)
+            raise
+
+    @contextmanager
+    def in_background(self) -> Iterator[None]:
+        """Lets a thread drive what is under way while the body computes; MPI must allow calls from several threads.
+
+        MPI moves data only when it is called. The thread does so once in `BACKGROUND_SECONDS` and sleeps in between: it
+        takes next to nothing from the body, and kernels do not hold Python's lock. What goes wrong in it is raised by
+        the next call that waits, tests or starts.
+        """
+        stop = threading.Event()
+
+        def drive() -> None:
+            with suppress(Exception):  # it is kept in `broken`
+                while not stop.wait(BACKGROUND_SECONDS):
+                    for queue in list(self.busy)[:1]:
+                        self.advance(queue)
+
+        thread = threading.Thread(target=drive, name="pytagi_ddp-progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    def check(self, name: str) -> None:
+        """Raises if `name` cannot go on."""
+        if self._ended:
+            raise RuntimeError(f"{name}: {self._ended}")
+        if self.broken is not None:
+            raise RuntimeError(
+                f"rank {self._rank} cannot go on with {name}: {self.broken_in} was cut short by {self.broken!r}, and "
+                "the ranks are out of step since; end the job and start it again"
+            ) from self.broken
+
+    def break_off(self, error: BaseException, queue: Operations) -> None:
+        """Takes note of what has cut `queue` short, if it is the first."""
+        if self.broken is None:
+            first = queue.first
+            self.broken, self.broken_in = error, "a collective" if first is None else first.short

@@ -1,0 +1,91 @@
+"""Groups of MPI ranks: communicators of MPI for each kind of collective, and memory that the ranks of a node share."""
+
+from __future__ import annotations
+
+import faulthandler
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from pytagi_ddp.distributed.engine.group import Group, Offer, new_number, part
+from pytagi_ddp.distributed.engine.shared_memory import join_shared_sum
+
+if TYPE_CHECKING:
+    from pytagi_ddp.distributed.engine._shared_sum import SharedSum
+    from pytagi_ddp.distributed.engine.job import Job
+
+# Collectives of different kinds travel on communicators of their own, so that ranks that have lost step wait for each
+# other, and say where, instead of reading each other's data.
+KINDS = (
+    "all_reduce",
+    "reduce",
+    "reduce_scatter",
+    "broadcast",
+    "gather",
+    "all_gather",
+    "all_to_all",
+    "barrier",
+    "debug",
+    "message",
+)
+
+
+class MPIGroup(Group):
+    """Ranks of an MPI job.
+
+    Args:
+        ranks: those of the communicator `ranks_of` of MPI, among all ranks.
+        timeout: seconds that starting may take.
+
+    Attributes:
+        channels: a private duplicate of that communicator for each of `KINDS`.
+        local_rank, local_world_size: place among the ranks of the group that share this node's memory.
+        shared_sum: adds up short float32 arrays, where all ranks are on one node and share memory; else None.
+    """
+
+    member: Job
+    local_rank: int
+    local_world_size: int
+
+    def __init__(self, job: Job, number: int, ranks: Sequence[int], ranks_of: Any, timeout: float):
+        super().__init__(job, number, ranks)
+        self.shared_sum: SharedSum | None = None
+        starting = "start of MPI" if number == 0 else f"split #{number}"
+        kinds = {kind: f"{starting}: {kind} channel" for kind in KINDS}
+        self.channels = {kind: self.duplicate(ranks_of, name, timeout) for kind, name in kinds.items()}
+
+    def duplicate(self, ranks_of: Any, name: str, timeout: float) -> Any:
+        """A new communicator of MPI for the same ranks; it is not counted among the collectives."""
+        channel, request = ranks_of.Idup()
+        self._queue(self.ranks, 0, self.kind).start(name, 0, iter([request]), timeout).wait()
+        return channel
+
+    def split(self, offer: Offer, offers: Sequence[Offer], timeout: float) -> MPIGroup | None:
+        """The part of the group that has the color of this rank; collective, after the offers of all were exchanged."""
+        job, number, places = self.member, new_number(offers), part(offer.color, offers)
+        job.next_number = number + 1
+        colors = sorted({other.color for other in offers if other.color is not None})
+        color = job.MPI.UNDEFINED if offer.color is None else colors.index(offer.color)
+        with ended_after(timeout):
+            ranks_of = self.channels["barrier"].Split(color, places.index(self.rank))
+        if offer.color is None:
+            return None
+        group = MPIGroup(job, number, [self.ranks[place] for place in places], ranks_of, timeout)
+        nodes = [offers[place].node for place in places]
+        here = [place for place, node in enumerate(nodes) if node == offer.node]
+        group.local_rank, group.local_world_size = here.index(group.rank), len(here)
+        if 1 < group.world_size == len(here):
+            with ended_after(timeout):
+                group.shared_sum = join_shared_sum(ranks_of)
+        ranks_of.Free()
+        return group
+
+
+@contextmanager
+def ended_after(timeout: float) -> Iterator[None]:
+    """Ends this process if the body, in which MPI waits for others, takes longer: only a thread in C can do so."""
+    faulthandler.dump_traceback_later(min(timeout, 1e9), exit=True, file=2)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
