@@ -135,6 +135,11 @@ class Arena(ABC):
         return counts
 
     @property
+    def dtype(self) -> np.dtype:
+        """Of parameters and batch sums."""
+        return self.buffer.dtype
+
+    @property
     @abstractmethod
     def nbytes(self) -> int:
         """Size of all of it."""
@@ -209,6 +214,10 @@ class ParameterArena(Arena):
 
     def _counted(self) -> Iterable[tuple[BaseLayer, int]]:
         return self._stepping.negative_variances()
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.theta.dtype
 
     @property
     def nbytes(self) -> int:
