@@ -58,6 +58,7 @@ class ShardedArena(Arena):
         sections: where each unit lies, in the same order.
     """
 
+    in_shards = True
     keeps_sums = False
 
     def __init__(

@@ -39,6 +39,11 @@ class TrainedOnRanks(Replica):
         if not isinstance(model, Sequential) or not isinstance(config, DDPConfig):
             given = f"{type(model).__name__} and {type(config).__name__}"
             raise TypeError(f"{type(self).__name__} takes a Sequential and a DDPConfig, got {given}")
+        if model.arena.in_shards:
+            raise ValueError(
+                f"{type(self).__name__} of a network that lies in shards, those of an FSDPSequential: make a new "
+                "network, and load its state_dict()"
+            )
         self.model, self.config, self.average = model, config, average
         self._stop = False
         self._in_no_sync = False

@@ -32,9 +32,11 @@ class Arena(ABC):
         statistics: state of kind "running" of all leaves, flat. carried: that of kind "carried" (see `StateTensor`).
         running: the leaves that have running state.
         num_parameters: P.
+        in_shards: whether each rank holds a part.
         keeps_sums: whether a backward pass finds the batch sums of the last one where it writes its own.
     """
 
+    in_shards = False
     keeps_sums = True
 
     def __init__(self, leaves: list[BaseLayer], kernels: Kernels, sums: int):
