@@ -7,6 +7,7 @@
     DistributedDataContainer                    this rank's share of a data set (samplers are in `pytagi_ddp.data`)
     all_reduce_deltas                           data-parallel steps in a loop of one's own
     DDPSequential                               the same behind the interface of a network
+    FSDPSequential                              the same for networks that are too large for one rank
     all_reduce_metrics, rank_zero_*             numbers of all ranks; what one rank does
     run_threads                                 ranks as threads of this process, for notebooks and tests
 
@@ -30,6 +31,7 @@ from pytagi_ddp.distributed.ddp import DDPSequential
 from pytagi_ddp.distributed.engine.debug import CollectiveMismatchError, NonFiniteError
 from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError, LaunchError, RankLeftError
 from pytagi_ddp.distributed.engine.handle import Handle
+from pytagi_ddp.distributed.fsdp import FSDPSequential
 from pytagi_ddp.distributed.functional import all_reduce_deltas
 from pytagi_ddp.distributed.metrics import all_reduce_metrics
 from pytagi_ddp.distributed.rank_zero import rank_zero_first, rank_zero_only, rank_zero_print
@@ -51,6 +53,7 @@ __all__ = [
     "DDPConfig",
     "DDPSequential",
     "DistributedDataContainer",
+    "FSDPSequential",
     "Handle",
     "LaunchError",
     "NonFiniteError",

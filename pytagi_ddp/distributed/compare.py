@@ -21,7 +21,7 @@ def compare_networks(communicator: Communicator, model: Sequential, options: Map
     Raises:
         ValueError: names the first difference (layer and setting), and both ranks.
     """
-    parameters = f"{model.num_parameters} of {model.arena.theta.dtype}"
+    parameters = f"{model.num_parameters} of {model.arena.dtype}"
     everyone = communicator.all_gather_object((architecture(model), {"parameters": parameters, **options}))
     first, first_options = everyone[0]
     for rank, (theirs, their_options) in enumerate(everyone):

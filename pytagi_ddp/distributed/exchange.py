@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
 
 import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.compare import compare_parameters
 from pytagi_ddp.distributed.engine.debug import NonFiniteError
-from pytagi_ddp.distributed.sync_batch_norm import SyncBatchNorm
 from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.arena import HEADER
 from pytagi_ddp.nn.sequential import Sequential
@@ -132,6 +132,16 @@ class Exchange(ABC):
         """To be called when all ranks have been given other parameters."""
 
 
+class CollectivePasses(Protocol):
+    """Passes in which ranks meet, of which they may run different numbers."""
+
+    def end_passes(self) -> None:
+        """Takes part in the passes of other ranks until none runs one; collective, once before each exchange."""
+
+    def begin_passes(self) -> None:
+        """After an exchange: passes may follow."""
+
+
 class EveryStep(Exchange):
     """Deltas are added in every step.
 
@@ -139,7 +149,7 @@ class EveryStep(Exchange):
         communicator: of all ranks. model: this rank's replica.
         average: what the step makes of the sums, see `DDPSequential`.
         reduce: how the buffer is added; None: one all-reduce. Looked up in each step: `to_device` makes another arena.
-        sync: batch statistics over all ranks, or None.
+        sync: what meets ranks within passes, or None.
     """
 
     def __init__(
@@ -148,7 +158,7 @@ class EveryStep(Exchange):
         model: Sequential,
         average: bool,
         reduce: Callable[[], None] | None = None,
-        sync: SyncBatchNorm | None = None,
+        sync: CollectivePasses | None = None,
     ):
         super().__init__(communicator, model)
         self._average, self._reduce, self._sync = average, reduce, sync
@@ -166,7 +176,10 @@ class EveryStep(Exchange):
         self.pooled = exchange_deltas(self.communicator, self.model, self._average, stop, self._reduce)
         self._apply()
         if self.communicator.debug:
-            compare_parameters(self.communicator, self.model)
+            self._compare()
+
+    def _compare(self) -> None:
+        compare_parameters(self.communicator, self.model)
 
     def _apply(self) -> None:
         """Applies the deltas of all ranks, if they are there: those of this step, or of one that went no further."""

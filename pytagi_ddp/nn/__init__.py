@@ -40,7 +40,7 @@ from pytagi_ddp.nn.slstm import SLSTM
 from pytagi_ddp.nn.update_bn import update_bn
 
 if TYPE_CHECKING:
-    from pytagi_ddp.distributed import DDPConfig, DDPSequential
+    from pytagi_ddp.distributed import DDPConfig, DDPSequential, FSDPSequential
 
 __all__ = [
     "ELU",
@@ -58,6 +58,7 @@ __all__ = [
     "DDPSequential",
     "Embedding",
     "EvenExp",
+    "FSDPSequential",
     "HRCSoftmax",
     "LayerBlock",
     "LayerNorm",
@@ -84,8 +85,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """DDPConfig and DDPSequential stand here too, as in pytagi; `import pytagi_ddp` does not wait for them."""
-    if name in ("DDPConfig", "DDPSequential"):
+    """DDPConfig and what trains on ranks stand here too, as in pytagi; `import pytagi_ddp` does not wait for them."""
+    if name in ("DDPConfig", "DDPSequential", "FSDPSequential"):
         from pytagi_ddp import distributed
 
         return getattr(distributed, name)

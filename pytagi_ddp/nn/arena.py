@@ -32,9 +32,11 @@ class Arena(ABC):
         statistics: state of kind "running" of all leaves, flat. carried: that of kind "carried" (see `StateTensor`).
         running: the leaves that have running state.
         num_parameters: P.
+        in_shards: whether each rank holds a part.
         keeps_sums: whether a backward pass finds the batch sums of the last one where it writes its own.
     """
 
+    in_shards = False
     keeps_sums = True
 
     def __init__(self, leaves: list[BaseLayer], kernels: Kernels, sums: int):
@@ -135,6 +137,11 @@ class Arena(ABC):
         return counts
 
     @property
+    def dtype(self) -> np.dtype:
+        """Of parameters and batch sums."""
+        return self.buffer.dtype
+
+    @property
     @abstractmethod
     def nbytes(self) -> int:
         """Size of all of it."""
@@ -209,6 +216,10 @@ class ParameterArena(Arena):
 
     def _counted(self) -> Iterable[tuple[BaseLayer, int]]:
         return self._stepping.negative_variances()
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.theta.dtype
 
     @property
     def nbytes(self) -> int:

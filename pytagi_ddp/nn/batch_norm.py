@@ -188,8 +188,9 @@ class BatchNorm2d(Norm):
         return True
 
     def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
-        norm, into = self._norm, pool.own(delta)
-        assert norm is not None  # `forward` has come before
+        into = pool.own(delta)
+        assert self._norm is not None  # `forward` has come before
+        norm = self._norm._replace(weights=self.parameters.w, bias=self._bias())  # batch sums may have come since
         n, kernels = self.num_features, self.kernels.batch_norm
         partial = self._scratch("partial", kernels.partial_shape(norm.x.batch, n))
         changed = delta.reshape(-1, n)

@@ -220,7 +220,7 @@ class Chain:
             operation.set_hooks(hooks)
 
     def forward(self, state: State) -> State:
-        if self._hooks is None:
+        if not self._hooks:
             for operation, taken in self._steps:
                 state = operation.forward(state, *taken)
             return state
@@ -235,7 +235,7 @@ class Chain:
 
     def begin(self, state: State) -> State | Normalization:
         """`forward`, but for what the last operation leaves to do: see `BaseLayer.begin`."""
-        if self._hooks is not None:
+        if self._hooks:
             return self.forward(state)
         *before, (last, taken) = self._steps
         for operation, activation in before:

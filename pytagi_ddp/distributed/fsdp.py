@@ -1,0 +1,231 @@
+"""Training of a network that lies in shards: every rank holds a part of each parameter tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from numbers import Integral
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.config import DDPConfig
+from pytagi_ddp.distributed.gathering import Gathering, ShardedStep
+from pytagi_ddp.distributed.sharded import ShardedNetwork
+from pytagi_ddp.distributed.sharded_arena import ShardedArena
+from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
+from pytagi_ddp.nn.architecture import architecture
+from pytagi_ddp.nn.persistence import FIELDS, StateDict
+from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.nn.slices import TensorSlice
+from pytagi_ddp.nn.state import Array
+
+
+class FSDPSequential(TrainedOnRanks, ShardedNetwork):
+    """A `Sequential` trained on R ranks that hold it together: fully sharded data parallelism.
+
+    The loop is that of `DDPSequential`, and so are parameters and statistics after each step: with the same bits, where
+    the all-reduce adds in the order of `Communicator.reduce_scatter`.
+
+    Mean, variance and both batch sums of every parameter, 16 bytes, lie in R shards. Layers are taken together in
+    units of at most `min_num_params` parameters (or of one larger layer). The means and variances of a unit are
+    gathered before its layers run forward, its means before they run backward; its batch sums are then added over
+    ranks, each of which keeps those of its shard. The step is made on shards. With P parameters, and U those of the
+    largest unit, a rank holds, and sends in a step:
+
+        reshard_after_forward       bytes of memory         bytes sent
+        True (ZeRO-3)               16 P/R + 16 U           20 P (R-1)/R
+        False (ZeRO-2)              8 P + 8 P/R + 8 U       16 P (R-1)/R
+        DDPSequential               16 P                    16 P (R-1)/R
+
+    beside the activations (`checkpoint_blocks` makes those smaller; blocks that are run again gather once more).
+
+    With `reshard_after_forward=False` parameters stay whole on every rank, and are gathered once after each step:
+    forward passes in evaluation mode, `predict`, `state_dict` and `save` are local, as with `DDPSequential`. With True,
+    every pass, forward ones too, is collective, and so are `predict`, `state_dict` and `save`. Ranks may run different
+    numbers of passes: a rank in `step` takes part in those of others. Parameters can be read inside `unshard`, and
+    otherwise raise `ParametersNotHereError`.
+
+    Construction gives all ranks the parameters and statistics of rank 0; deltas that wait are dropped. A network made
+    inside `nn.deferred_init` is drawn unit by unit, so that no rank ever holds it whole.
+
+    Args:
+        model, config, average, sync_batch_norm, communicator: as of `DDPSequential`.
+        reshard_after_forward: see above.
+        min_num_params: parameters that a unit has at most, unless a single layer has more.
+
+    Attributes:
+        model, config, average, communicator, stop_requested: as of `DDPSequential`.
+        nbytes: memory of parameters, batch sums and statistics on this rank.
+
+    Raises:
+        ValueError: another architecture or other options on some rank; a config that asks for buckets or for another
+            `wire_dtype`; a network that lies in shards already. TypeError: no `Sequential`, or no `DDPConfig`.
+
+    Source: Rajbhandari et al. (2020), arXiv:1910.02054 (ZeRO); Zhao et al. (2023), arXiv:2304.11277 (FSDP).
+    """
+
+    reshard_after_forward: bool
+    _exchange: ShardedStep
+    _gathering: Gathering
+
+    def __init__(
+        self,
+        model: Sequential,
+        config: DDPConfig | None = None,
+        average: bool = True,
+        *,
+        reshard_after_forward: bool = True,
+        min_num_params: int = 1_000_000,
+        sync_batch_norm: bool = False,
+        communicator: Communicator | None = None,
+    ):
+        super().__init__(model, DDPConfig() if config is None else config, average)
+        if not isinstance(min_num_params, Integral) or min_num_params < 0:
+            raise ValueError(f"min_num_params must be a number of parameters, got {min_num_params!r}")
+        if self.config.buckets != 1 or self.config.wire_dtype != "float32":
+            raise ValueError(
+                "FSDPSequential exchanges deltas unit by unit, in float32: leave buckets and wire_dtype out"
+            )
+        self.reshard_after_forward = reshard_after_forward
+        self._connect(
+            communicator,
+            {
+                "reshard_after_forward": reshard_after_forward,
+                "min_num_params": min_num_params,
+                "sync_batch_norm": sync_batch_norm,
+            },
+        )
+        make = partial(
+            ShardedArena,
+            communicator=self.communicator,
+            min_num_params=min_num_params,
+            whole=not reshard_after_forward,
+        )
+        model.rehouse(make)
+        self._gathering = Gathering(self.communicator, model, sync_batch_norm)
+        self._exchange = ShardedStep(self.communicator, model, average, self._gathering)
+        model.trainer = self
+
+    @property
+    def nbytes(self) -> int:
+        return self.model.arena.nbytes
+
+    @property
+    def _arena(self) -> ShardedArena:
+        return cast(ShardedArena, self.model.arena)
+
+    @contextmanager
+    def unshard(self) -> Iterator[None]:
+        """All parameters are whole on every rank inside; collective. FSDP's `summon_full_params`.
+
+            with net.unshard():
+                print(net.model.layers[0].mu_w)
+                net.predict(x)  # local
+
+        What is assigned inside stays, if every rank assigns the same. No training inside.
+        """
+        self._check("unshard")
+        with self._gathering.unshard():
+            yield
+
+    def predict(
+        self, x: ArrayLike, batch_size: int = 256, var_x: ArrayLike | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """`Sequential.predict` on this rank's samples; collective with `reshard_after_forward`, but inside `unshard`.
+
+        A rank without samples to predict takes part when it comes to its next `step`, or to another `predict`.
+        """
+        return super().predict(x, batch_size, var_x)
+
+    def smoother(self) -> tuple[np.ndarray, np.ndarray]:
+        """`Sequential.smoother` of this rank's series; collective with `reshard_after_forward`."""
+        with self.unshard():
+            return super().smoother()
+
+    # -- all parameters ---------------------------------------------------------------------------------------
+
+    def state_dict(self, full: bool = True) -> StateDict:
+        """Parameters and running statistics.
+
+        Args:
+            full: of the whole network. With `reshard_after_forward` that is collective: rank 0 gets it, unit by unit,
+                and other ranks an empty one. False: the slices that this rank holds, local; see `slices`. A key is
+                then that of a tensor and the numbers of it, "Linear.2/mu_w@16:32".
+        """
+        if not full:
+            named = ((f"{part.name}@{part.start}:{part.stop}", part.array) for part in self.slices())
+            return StateDict((name, (self.to_host(array),)) for name, array in named)
+        if not self.reshard_after_forward:
+            return super().state_dict()
+        with self._gathering.reading("state_dict"):
+            return super().state_dict() if self.rank == 0 else StateDict()
+
+    def save(self, filename: str | Path) -> None:
+        """`Sequential.save` of the whole network on rank 0; collective with `reshard_after_forward`."""
+        if not self.reshard_after_forward:
+            if self.rank == 0:
+                self.model.save(filename)
+            return
+        with self._gathering.reading("save"):
+            if self.rank == 0:
+                self.model.save(filename)
+
+    def load(self, filename: str | Path) -> None:
+        """`Sequential.load`; every rank reads the file, and keeps its slices. Local."""
+        with self._arena.writing():
+            self.model.load(filename)
+        self.parameters_changed()
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """`Sequential.load_state_dict`, with the same values on every rank, which keeps its slices. Local."""
+        with self._arena.writing():
+            self.model.load_state_dict(state_dict)
+        self.parameters_changed()
+
+    def slices(self) -> list[TensorSlice]:
+        """What this rank holds: parts of the tensors, as a state dict names them, with the memory they lie in.
+
+        A unit of N parameters is one row, tensor behind tensor: weights and biases of its first layer, of its second,
+        ... Rank r holds the numbers [r n, (r + 1) n) of that row, n = 16 ceil(N / 16 R), of means and of variances. So
+        it has at most one part of each tensor. Running statistics are whole on every rank; rank 0 saves them.
+        """
+        arena = self._arena
+        found = []
+        for key, leaf in self.model.named_leaves():
+            if leaf in arena.unit_of:
+                unit = arena.unit_of[leaf]
+                begin, (first, last) = arena.place_of(leaf), unit.own(self.rank)
+                own = arena.sections[unit].own_theta
+                for size, names in ((leaf.num_weights, FIELDS[:2]), (leaf.num_biases, FIELDS[2:])):
+                    start, stop = max(first - begin, 0), min(last - begin, size)
+                    if start < stop:
+                        place = slice(begin + start - first, begin + stop - first)
+                        for name, row in zip(names, own, strict=True):
+                            variance = name.startswith("var")
+                            found.append(TensorSlice(f"{key}/{name}", start, stop, size, row[place], variance))
+                    begin += size
+            for tensor in leaf.state_tensors():
+                if tensor.kind == "running":
+                    name, array = f"{key}.running/{tensor.name}", leaf.state[tensor.name]
+                    whole = TensorSlice(name, 0, tensor.size, tensor.size, array, tensor.variance, self.rank == 0)
+                    found.append(whole)
+        return found
+
+    @property
+    def architecture(self) -> str:
+        return architecture(self.model)
+
+    def to_host(self, array: Array) -> np.ndarray:
+        return self.model.kernels.array.to_host(array)
+
+    def take(self, values: list[tuple[TensorSlice, np.ndarray]]) -> None:
+        """Takes new values of slices; collective."""
+        for part, new in values:
+            self.model.kernels.array.copy(new, part.array)
+        self._gathering.share()
+        self.parameters_changed()

@@ -1,0 +1,375 @@
+"""Passes of a network in shards: parameters come before a leaf needs them, deltas go when they are complete."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import cast
+
+import numpy as np
+
+from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.exchange import EveryStep, pool_statistics
+from pytagi_ddp.distributed.sharded_arena import ShardedArena
+from pytagi_ddp.distributed.units import Unit
+from pytagi_ddp.interrupts import held_back
+from pytagi_ddp.nn.hooks import Direction, HookHandle
+from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.nn.state import Array
+
+# What ranks come together for. Passes come first, in this order; what follows is begun by all ranks alike.
+PASSES = ("forward", "predict", "backward")
+KINDS = (*PASSES, "step", "update_bn", "unshard", "state_dict", "save")
+# Further votes: ranks with deltas in the shards, and ranks whose deltas there were cut short.
+CONTRIBUTED, CUT_SHORT = len(KINDS), len(KINDS) + 1
+
+
+class Gathering:
+    """Gathers units of parameters, and scatters their deltas, around the leaves of a network.
+
+    Every pass begins with a vote: an all-reduce of which rank is about to do what. While some rank runs a pass, the
+    others take part in its collectives, with zeros for deltas, until all have come to the same place. So ranks may run
+    different numbers of passes, or none.
+
+    Args:
+        communicator: of all ranks. model: this rank's part, with a `ShardedArena`.
+        sync_batch_norm: whether batch statistics come from all ranks.
+    """
+
+    def __init__(self, communicator: Communicator, model: Sequential, sync_batch_norm: bool):
+        self._communicator, self._model = communicator, model
+        self._array = model.kernels.array
+        pool_statistics(model, not sync_batch_norm)
+        self._norms = set(model.arena.running) if sync_batch_norm else set()
+        for norm in self._norms:
+            norm.reduce_sums = self._reduce_sums
+        self._votes = self._array.zeros(len(KINDS) + 2)
+        self._visits: deque[tuple[BaseLayer, Direction]] = deque()  # that the pass under way is still to make
+        self._inside = self._reduced = False  # between the hooks of the first of them; whether its sums were reduced
+        self._held: Unit | None = None  # in the slot, and whether with variances
+        self._with_variances = False
+        self._begun = 0  # passes back since the last step
+        self._contributed = 0  # samples of this rank in the shards
+        self._goes_back = self._cut_short = False  # while `backward` runs; whether deltas were cut short before it
+        self._went_back = False
+        self._mode = ""  # of the pass under way
+        self._hook: HookHandle | None = None
+        self._unsharded = False
+        self._watch()
+
+    @property
+    def arena(self) -> ShardedArena:
+        return cast(ShardedArena, self._model.arena)
+
+    @property
+    def meets_in_forward(self) -> bool:
+        """Whether ranks meet in forward passes."""
+        return not self.arena.whole or bool(self._norms)
+
+    def _watch(self) -> None:
+        if self.meets_in_forward:
+            self._hook = self._model.add_hook(self._before, self._after)
+
+    # -- ranks come together ------------------------------------------------------------------------------------
+
+    def come(self, kind: str) -> None:
+        """Returns when all ranks may begin `kind` together, or (a pass) those that run it; collective.
+
+        Raises:
+            RuntimeError: ranks are about to do different things, or a pass back was cut short on one; on every rank.
+        """
+        self._end_visits()
+        if self._unsharded:
+            raise RuntimeError(f"{kind} inside unshard(): leave it first, on every rank")
+        while True:
+            votes = self._vote(kind)
+            turn = next(k for k, count in enumerate(votes) if count)
+            if KINDS[turn] not in PASSES and votes[turn] < self._communicator.world_size:
+                places = ", ".join(f"{round(votes[k])} in {name}()" for k, name in enumerate(KINDS) if votes[k])
+                raise RuntimeError(f"ranks of a FSDPSequential are at different places: {places}; each is collective")
+            if KINDS[turn] in ("backward", "step"):
+                self._look_at_contributions(KINDS[turn], *votes[CONTRIBUTED:])
+            if KINDS[turn] == kind:
+                break
+            self._follow(KINDS[turn])
+        if kind == "backward":
+            self._begun += 1
+            self._went_back = True
+
+    def _vote(self, kind: str) -> list[float]:
+        votes = np.zeros(len(KINDS) + 2, np.float32)
+        votes[KINDS.index(kind)] = 1
+        votes[CONTRIBUTED] = self._contributed > 0
+        votes[CUT_SHORT] = self._cut_short if self._goes_back else self._is_cut_short()
+        if self._communicator.world_size == 1:
+            return votes.tolist()
+        self._array.copy(votes, self._votes)
+        what = f"{kind}() of FSDPSequential, which all ranks must call (see its docstring)"
+        self._communicator.start_all_reduce(self._votes, name=what).wait()
+        return self._array.to_host(self._votes).tolist()
+
+    def _is_cut_short(self) -> bool:
+        """Whether this rank has deltas in the shards that no longer count: of a pass or accumulation cut short."""
+        return self._contributed > 0 and self._model.pending.waiting != self._contributed
+
+    def _look_at_contributions(self, kind: str, contributed: float, cut_short: float) -> None:
+        if not cut_short:
+            return
+        again = kind == "backward" and cut_short >= contributed
+        self._contributed = self._begun = 0
+        if not again:
+            self._model.pending.drop()
+            raise RuntimeError(
+                f"{kind}() after a backward pass, or an accumulation, that was cut short on {round(cut_short)} ranks: "
+                "its deltas are part of the sums of all; run the passes of this step again, on every rank"
+            )
+
+    def _follow(self, kind: str) -> None:
+        """Takes part in a pass of other ranks."""
+        if kind == "backward":
+            self._begun += 1
+        self._visits.extend(self._visits_of(kind))
+        self._end_visits()
+
+    def _visits_of(self, kind: str) -> list[tuple[BaseLayer, Direction]]:
+        self._mode = kind
+        return self._model.visits("backward" if kind == "backward" else "forward")
+
+    def _end_visits(self) -> None:
+        """Takes part in what the pass under way has left to do: all of it, or what an error cut off."""
+        while self._visits:
+            leaf, direction = self._visits[0]
+            if not self._inside:
+                self._enter(leaf, direction)
+            if leaf in self._norms and self._mode == "forward" and not self._reduced:
+                self._array.clear(leaf.shared_sums)
+                self._communicator.all_reduce(leaf.shared_sums)
+                leaf.update_running()
+            if direction == "backward":
+                for part in self.arena.part(leaf, self.arena.sections[self.arena.unit_of[leaf]].sums):
+                    self._array.clear(part)
+            self._leave(leaf, direction)
+
+    def _reduce_sums(self, sums: Array) -> None:
+        if self._unsharded:
+            raise RuntimeError("a forward pass in training mode inside unshard(), with sync_batch_norm: leave it first")
+        self._communicator.all_reduce(sums)
+        self._reduced = True
+
+    # -- around each leaf -----------------------------------------------------------------------------------------
+
+    def _before(self, leaf: BaseLayer, direction: Direction) -> None:
+        if leaf not in self.arena.unit_of:
+            return
+        if self._inside or not self._visits or self._visits[0] != (leaf, direction):
+            if direction == "backward":
+                if not self._goes_back:
+                    raise RuntimeError("backward() of a network in shards: call that of its FSDPSequential")
+                kind = "backward"
+            else:
+                kind = "forward" if self._model.training else "predict"
+            self.come(kind)
+            self._visits.extend(self._visits_of(kind))
+        self._enter(leaf, direction)
+
+    def _after(self, leaf: BaseLayer, direction: Direction) -> None:
+        if leaf in self.arena.unit_of:
+            self._leave(leaf, direction)
+
+    def _enter(self, leaf: BaseLayer, direction: Direction) -> None:
+        self._inside, self._reduced = True, False
+        unit = self.arena.unit_of[leaf]
+        self.gather(unit, variances=direction == "forward")
+        if direction == "backward" and leaf is unit.leaves[-1]:
+            for row in self.arena.sections[unit].sums:
+                self._array.clear(row[unit.size :])
+        self.arena.hold(leaf, direction)
+
+    def _leave(self, leaf: BaseLayer, direction: Direction) -> None:
+        self._visits.popleft()
+        self._inside = False
+        self.arena.release(leaf)
+        unit = self.arena.unit_of[leaf]
+        if direction == "backward" and leaf is unit.leaves[0]:
+            self._scatter(unit)
+
+    def gather(self, unit: Unit, variances: bool = True) -> None:
+        """Brings the means of a unit, and its variances, unless they are there."""
+        if self.arena.whole:
+            return
+        there = 1 + self._with_variances if self._held is unit else 0
+        section = self.arena.sections[unit]
+        if not there:
+            self._held = None
+        rows = list(zip(section.own_theta, section.theta, strict=True))
+        for own, row in rows[there : 1 + variances]:
+            self._communicator.all_gather(own, row)
+        self._held, self._with_variances = unit, max(there, 1 + variances) == 2
+
+    def _scatter(self, unit: Unit) -> None:
+        """Adds the batch sums of all ranks; each keeps those of its block."""
+        section, rank = self.arena.sections[unit], self._communicator.rank
+        for row, own in zip(section.sums, section.own_sums, strict=True):
+            if self._begun == 1:
+                self._communicator.reduce_scatter(row, own)
+            else:
+                block = row[rank * unit.shard : (rank + 1) * unit.shard]
+                self._communicator.reduce_scatter(row, block)
+                self._model.kernels.elementwise.add(own, block, own)
+
+    def forget(self) -> None:
+        """The parameters in the shards are others now."""
+        self._held = None
+
+    # -- a training step ------------------------------------------------------------------------------------------
+
+    def backward(self) -> None:
+        """`Sequential.backward`.
+
+        Raises:
+            RuntimeError: deltas of a pass before wait for a step, and nothing is to be added to them.
+        """
+        if self._unsharded:
+            raise RuntimeError("backward() inside unshard(): leave it first, on every rank")
+        pending = self._model.pending
+        if pending.waiting and not pending.adds:
+            raise RuntimeError(
+                "a second backward() before step(), while the deltas of the first are in the shards of all ranks: put "
+                "all but the last one of a step into no_sync()"
+            )
+        self._cut_short = self._is_cut_short()
+        self._goes_back, self._went_back = True, False
+        hook = self._model.add_hook(self._before, self._after) if self._hook is None else None
+        try:
+            self._model.backward()
+        finally:
+            self._goes_back = False
+            if hook is not None:
+                hook.remove()
+            if self._went_back:
+                self._contributed = max(pending.waiting, 1)
+
+    def end_passes(self) -> None:
+        """Before an exchange: takes part in the passes of other ranks until all have come to their end."""
+        self.come("step")
+
+    def begin_passes(self) -> None:
+        self._begun = self._contributed = 0
+
+    def stepped(self) -> None:
+        """After the step on the shards: gives all ranks their parameters, if these are whole; raises on all alike.
+
+        Raises:
+            FloatingPointError: deltas that were not finite, on any rank.
+        """
+        arena, communicator = self.arena, self._communicator
+        self.share()
+        bad = np.zeros((communicator.world_size, 2), np.int64)
+        bad[communicator.rank] = arena.bad()
+        if communicator.backend == "nccl":
+            bad = np.array(communicator.all_gather_object(bad[communicator.rank]))
+        elif communicator.world_size > 1:
+            communicator.all_reduce(bad)
+        if bad[:, 0].any():
+            arena.refuse(int(bad[:, 0].sum()), int(bad[:, 1].min()))
+
+    def share(self) -> None:
+        """After a change of the shards: gives all ranks their parameters, if these are whole."""
+        self.forget()
+        for section in self.arena.sections.values() if self.arena.whole else ():
+            for own, row in zip(section.own_theta, section.theta, strict=True):
+                self._communicator.all_gather(own, row)
+
+    # -- all parameters -------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def reading(self, kind: str) -> Iterator[None]:
+        """Whoever goes through all parameters inside, in forward order, finds them; collective.
+
+        A rank that does not go through them takes part all the same.
+        """
+        self.come(kind)
+        units = deque(self.arena.units)
+
+        def bring(leaf: BaseLayer) -> None:
+            while units and self._held is not self.arena.unit_of[leaf]:
+                self.gather(units.popleft())
+            if self._held is not self.arena.unit_of[leaf]:
+                raise RuntimeError(f"{leaf.get_layer_info()} is read behind layers that come after it")
+            self.arena.hold(leaf, "forward")
+
+        self.forget()
+        try:
+            with self.arena.bringing(bring):
+                yield
+        finally:
+            for unit in units:
+                self.gather(unit)
+            self.forget()
+
+    @contextmanager
+    def unshard(self) -> Iterator[None]:
+        """All parameters are there inside, whole; collective. Changes come into the shards at the end."""
+        arena = self.arena
+        self.come("unshard")
+        memory = {}
+        for unit in () if arena.whole else arena.units:
+            rows = tuple(self._array.empty(self._communicator.world_size * unit.shard) for _ in range(2))
+            for own, row in zip(arena.sections[unit].own_theta, rows, strict=True):
+                self._communicator.all_gather(own, row)
+            memory[unit] = rows
+            for leaf in unit.leaves:
+                arena.hold_in(leaf, rows)
+        self._unsharded = True
+        if self._hook is not None:
+            self._hook.remove()
+        self._model.forget_graphs()
+        try:
+            yield
+        finally:
+            for unit, rows in memory.items():
+                arena.keep(unit, rows)
+                for leaf in unit.leaves:
+                    arena.release(leaf)
+            self._unsharded = False
+            self.forget()
+            self._model.forget_graphs()
+            self._watch()
+
+
+class ShardedStep(EveryStep):
+    """Deltas come into shards in each pass back; a step adds what is left, and is made on the shards.
+
+    Args:
+        communicator, model, average: as in `EveryStep`. gathering: of the same network.
+    """
+
+    def __init__(self, communicator: Communicator, model: Sequential, average: bool, gathering: Gathering):
+        super().__init__(communicator, model, average, lambda: communicator.all_reduce(model.arena.tail), gathering)
+        self._gathering = gathering
+
+    def around_forward(self) -> AbstractContextManager[None]:
+        return held_back() if self._gathering.meets_in_forward else super().around_forward()
+
+    def backward(self, last: bool) -> None:
+        with held_back():
+            self._gathering.backward()
+
+    def _apply(self) -> None:
+        if self.model.pending.average is not None:
+            super()._apply()
+            self._gathering.stepped()
+
+    def _compare(self) -> None:
+        """Nothing is on two ranks but what the same sums have made."""
+
+    def before_statistics(self) -> None:
+        self.after_statistics()
+
+    def after_statistics(self) -> None:
+        self._gathering.come("update_bn")
+
+    def parameters_changed(self) -> None:
+        self._gathering.forget()

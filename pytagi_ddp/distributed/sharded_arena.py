@@ -1,0 +1,249 @@
+"""The memory of a network whose parameters and deltas lie in shards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.units import Unit, units_of
+from pytagi_ddp.kernels.protocol import Kernels
+from pytagi_ddp.kernels.tensors import Array, Tensor
+from pytagi_ddp.nn.arena import Arena
+from pytagi_ddp.nn.hooks import Direction
+from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.parameters import REMEDY, AbsentParameters, Parameters
+from pytagi_ddp.nn.stepping import Stepping, cut, pieces_of, refusal
+
+
+@dataclass(frozen=True)
+class Section:
+    """Where a unit lies. Each field is two rows: of means and of variances, or of g and of h.
+
+    Attributes:
+        theta, sums: R blocks of n, in the order of the ranks; what units share, if these take turns.
+        own_theta, own_sums: this rank's block, which it keeps.
+        stepping: of the parameters in that block.
+    """
+
+    theta: tuple[Array, Array]
+    sums: tuple[Array, Array]
+    own_theta: tuple[Array, Array]
+    own_sums: tuple[Array, Array]
+    stepping: Stepping
+
+
+class ShardedArena(Arena):
+    """Each rank holds a block of every `Unit`: of its means and variances, and of both batch sums.
+
+    Whole units lie in two slots, one for parameters and one for batch sums, which all units use in turn: the addresses
+    of a unit never change. With `whole`, parameters stay whole, and only batch sums take turns. In float32 numbers:
+
+        4 sum n + 4 R max n        with `whole`: 2 R sum n + 2 sum n + 2 R max n
+
+    Construction gives all ranks the parameters of rank 0, unit by unit; it is collective.
+
+    Args:
+        leaves, kernels: of the network.
+        communicator: of the ranks.
+        min_num_params: see `units_of`.
+        whole: whether every rank holds all parameters.
+
+    Attributes:
+        units: the units, in forward order. unit_of: the unit of each leaf with parameters.
+        sections: where each unit lies, in the same order.
+    """
+
+    in_shards = True
+    keeps_sums = False
+
+    def __init__(
+        self, leaves: list[BaseLayer], kernels: Kernels, communicator: Communicator, min_num_params: int, whole: bool
+    ):
+        super().__init__(leaves, kernels, 0)
+        self.whole, self._rank, self._ranks = whole, communicator.rank, communicator.world_size
+        self.units = units_of(leaves, self._ranks, min_num_params)
+        self.unit_of = {leaf: unit for unit in self.units for leaf in unit.leaves}
+        self._memory: list[Array] = []
+        self.sections = dict(zip(self.units, self._sections(), strict=True))
+        self._at = {leaf: first for unit in self.units for leaf, first in _places(unit)}
+        self._views: dict[tuple[BaseLayer, Direction], Parameters] = {}
+        self._absent: dict[BaseLayer, Any] = {}
+        self._bring: Callable[[BaseLayer], None] | None = None
+        self._written: Unit | None = None
+        for unit in self.units:
+            self._take_over(unit, communicator)
+        self._attach_state()
+        communicator.broadcast(self.statistics)
+
+    # -- layout -----------------------------------------------------------------------------------------------
+
+    def _zeros(self, *shape: int) -> Array:
+        self._memory.append(self._kernels.array.zeros(shape))
+        return self._memory[-1]
+
+    def _sections(self) -> Iterator[Section]:
+        ranks, rank, pieces = self._ranks, self._rank, list(pieces_of(self.leaves))
+        total, widest = sum(unit.shard for unit in self.units), max((unit.shard for unit in self.units), default=0)
+        theta = self._zeros(2, ranks * total if self.whole else total)
+        slot = theta if self.whole else self._zeros(2, ranks * widest)
+        sums, sums_slot = self._zeros(2, total), self._zeros(2, ranks * widest)
+        begin = 0
+        for unit in self.units:
+            n = unit.shard
+            width, first = ranks * n, ranks * begin if self.whole else 0
+            own_first = first + rank * n if self.whole else begin
+            start, stop = unit.own(rank)
+            parts = cut(pieces, unit.start + start, unit.start + stop)
+            yield Section(
+                _rows(slot, first, first + width),
+                _rows(sums_slot, 0, width),
+                _rows(theta, own_first, own_first + n),
+                _rows(sums, begin, begin + n),
+                Stepping(parts, self._kernels, unit.start + rank * n),
+            )
+            begin += n
+
+    def _take_over(self, unit: Unit, communicator: Communicator) -> None:
+        """Moves the parameters of the leaves, those of rank 0, to this arena."""
+        array, section = self._kernels.array, self.sections[unit]
+        for leaf in unit.leaves:
+            leaf.draw_prior()
+            old: Any = leaf.parameters
+            for source, target in zip(old.rows[:2], self.part(leaf, section.theta), strict=True):
+                array.copy(source, target)
+            mu, var = self.part(leaf, section.theta)
+            g, h = self.part(leaf, section.sums)
+            kept = var if self.whole else None  # no pass back reads variances
+            self._views[leaf, "forward"] = Parameters(Tensor(mu, var, None, None), old.weight_shape, array)
+            self._views[leaf, "backward"] = Parameters(Tensor(mu, kept, g, h), old.weight_shape, array)
+            what = f"the parameters of {leaf.get_layer_info()} are not here, as this network lies in shards: {REMEDY}"
+            self._absent[leaf] = AbsentParameters(old, what)
+            self.release(leaf)
+        for row in section.theta:
+            communicator.broadcast(row)
+        self.keep(unit)
+
+    def place_of(self, leaf: BaseLayer) -> int:
+        """Position of the first parameter of `leaf` in its unit."""
+        return self._at[leaf]
+
+    def part(self, leaf: BaseLayer, rows: tuple[Array, Array]) -> tuple[Array, Array]:
+        """The part of `leaf` of the rows of its unit."""
+        first = self._at[leaf]
+        stop = first + leaf.num_weights + leaf.num_biases
+        return rows[0][first:stop], rows[1][first:stop]
+
+    # -- what leaves see --------------------------------------------------------------------------------------
+
+    def hold(self, leaf: BaseLayer, direction: Direction) -> None:
+        """Lets `leaf` use its part of the unit's memory, whatever that holds."""
+        leaf.parameters = self._views[leaf, direction]
+
+    def hold_in(self, leaf: BaseLayer, rows: tuple[Array, Array]) -> None:
+        """Lets `leaf` use its part of other rows of its unit, which hold means and variances."""
+        parts, shape = self.part(leaf, rows), self._absent[leaf].weight_shape
+        leaf.parameters = Parameters(Tensor(*parts, None, None), shape, self._kernels.array)
+
+    def release(self, leaf: BaseLayer) -> None:
+        """Takes it away again; parameters that are whole stay."""
+        leaf.parameters = self._views[leaf, "forward"] if self.whole else self._absent[leaf]
+
+    def keep(self, unit: Unit, rows: tuple[Array, Array] | None = None) -> None:
+        """Copies this rank's block from the rows of the whole unit (None: those of its section)."""
+        section, n = self.sections[unit], unit.shard
+        for row, own in zip(rows or section.theta, section.own_theta, strict=True):
+            if rows is not None or not self.whole:
+                self._kernels.array.copy(row[self._rank * n : (self._rank + 1) * n], own)
+
+    def bring(self, leaf: BaseLayer) -> None:
+        if self._bring is not None and leaf in self.unit_of:
+            self._bring(leaf)
+
+    @contextmanager
+    def bringing(self, bring: Callable[[BaseLayer], None]) -> Iterator[None]:
+        """Whoever goes through all parameters inside is brought those of each leaf by `bring`."""
+        self._bring = bring
+        try:
+            yield
+        finally:
+            self._bring = None
+            for leaf in self.unit_of:
+                self.release(leaf)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Parameters that are written inside, all of them and in forward order, come into the shards."""
+        with self.bringing(self._hold_to_write):
+            yield
+            self._end_unit()
+
+    def _hold_to_write(self, leaf: BaseLayer) -> None:
+        if self.unit_of[leaf] is not self._written:
+            self._end_unit()
+        self._written = self.unit_of[leaf]
+        self.hold(leaf, "forward")
+
+    def _end_unit(self) -> None:
+        if self._written is not None:
+            self.keep(self._written)
+            self._written = None
+
+    def detach(self) -> NoReturn:
+        raise RuntimeError(
+            "a network in shards cannot be moved: give it to the device, and then to a new FSDPSequential"
+        )
+
+    # -- step -------------------------------------------------------------------------------------------------
+
+    def step(self, *_: Any, **options: Any) -> NoReturn:
+        raise RuntimeError("this network lies in shards, which step together: call step() of its FSDPSequential")
+
+    def _apply(self) -> None:
+        for section in self.sections.values():
+            section.stepping.step(Tensor(*section.own_theta, *section.own_sums), self._factors)
+
+    def finish(self) -> None:
+        pass  # ranks look together, by `bad`
+
+    def check(self) -> None:
+        pass
+
+    def bad(self) -> np.ndarray:
+        """(deltas in the shards of this rank that were not finite in the last step, position of the first of them)."""
+        count, first = 0, np.iinfo(np.int64).max
+        for section in self.sections.values():
+            counts = self._kernels.array.to_host(section.stepping.non_finite)
+            if counts.any():
+                count += int(counts.sum())
+                first = min(first, section.stepping.start_of(int((counts > 0).argmax())))
+        return np.array([count, first], np.int64)
+
+    def refuse(self, bad: int, first: int) -> NoReturn:
+        """Raises FloatingPointError for what `bad` has found on all ranks."""
+        raise refusal(bad, self.num_parameters, self.leaf_at(first))
+
+    def _counted(self) -> Iterable[tuple[BaseLayer, int]]:
+        for section in self.sections.values():
+            yield from section.stepping.negative_variances()
+
+    @property
+    def nbytes(self) -> int:
+        state = self.buffer, self.statistics, self.carried
+        return sum(array.nbytes for array in (*self._memory, *state))
+
+
+def _rows(memory: Array, start: int, stop: int) -> tuple[Array, Array]:
+    return memory[0, start:stop], memory[1, start:stop]
+
+
+def _places(unit: Unit) -> Iterator[tuple[BaseLayer, int]]:
+    """Each leaf with the position of its first parameter in the unit."""
+    first = 0
+    for leaf in unit.leaves:
+        yield leaf, first
+        first += leaf.num_weights + leaf.num_biases

@@ -1,0 +1,200 @@
+"""The training loop that all ways of training a network on many ranks share."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn, SupportsIndex
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.compare import compare_networks
+from pytagi_ddp.distributed.config import DDPConfig
+from pytagi_ddp.distributed.engine.placement import choose_device
+from pytagi_ddp.distributed.exchange import Exchange
+from pytagi_ddp.distributed.replica import Replica
+from pytagi_ddp.interrupts import held_back
+from pytagi_ddp.nn.data_struct import BaseHiddenStates
+from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics
+
+
+class TrainedOnRanks(Replica):
+    """A `Sequential` trained on R ranks, each with its own share of every batch; `_exchange` says how they meet.
+
+    Args:
+        model: the network, of the same layers on every rank.
+        config: how to communicate.
+        average: aggregation of the deltas.
+
+    Attributes:
+        model: the wrapped network. config, average: as given. communicator: rank, world_size, all_reduce, ...
+        stop_requested: whether a rank had called `request_stop` before the last exchange.
+    """
+
+    _exchange: Exchange
+
+    def __init__(self, model: Sequential, config: DDPConfig, average: bool):
+        if not isinstance(model, Sequential) or not isinstance(config, DDPConfig):
+            given = f"{type(model).__name__} and {type(config).__name__}"
+            raise TypeError(f"{type(self).__name__} takes a Sequential and a DDPConfig, got {given}")
+        if model.arena.in_shards:
+            raise ValueError(
+                f"{type(self).__name__} of a network that lies in shards, those of an FSDPSequential: make a new "
+                "network, and load its state_dict()"
+            )
+        self.model, self.config, self.average = model, config, average
+        self._stop = False
+        self._in_no_sync = False
+
+    def _connect(self, communicator: Communicator | None, options: Mapping[str, Any]) -> None:
+        """Finds the other ranks, takes the network to the GPU of this one, and compares networks and `options`."""
+        c, model = self.config, self.model
+        self.communicator = c.connect(model.device) if communicator is None else c.accept(communicator)
+        ours_to_choose = c.device_ids is not None or self.communicator.local_world_size > 1
+        if self.communicator.backend == "nccl" or (model.device != "cpu" and ours_to_choose):
+            model.to_device(f"cuda:{choose_device(self.communicator.local_rank, c.device_ids)}")
+        compare_networks(self.communicator, model, {"average": self.average, **options})
+
+    @property
+    def rank(self) -> int:
+        return self.communicator.rank
+
+    @property
+    def world_size(self) -> int:
+        return self.communicator.world_size
+
+    def parameters_changed(self) -> None:
+        """To be called on every rank when all have been given other parameters, past the methods of this class."""
+        self._exchange.parameters_changed()
+
+    # -- training ---------------------------------------------------------------------------------------------
+
+    def forward(
+        self, mu_x: ArrayLike | BaseHiddenStates, var_x: ArrayLike | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """`Sequential.forward` on this rank's share of the batch."""
+        self._exchange.before_forward()
+        with self._exchange.around_forward():
+            return self.model.forward(mu_x, var_x)
+
+    __call__ = forward
+
+    def backward(self) -> None:
+        """`Sequential.backward` on this rank; communicates nothing, unless there are `buckets`."""
+        self._exchange.backward(last=not self._in_no_sync)
+
+    def step(self) -> None:
+        """Adds the deltas of all ranks (one all-reduce) and applies them; collective.
+
+        A rank that saw no sample since the last step contributes zeros. No samples anywhere: no step. With `every=k`,
+        a step of this rank alone, and with each k-th one `merge`.
+
+        Raises:
+            RuntimeError: inside `no_sync`, or another DDPSequential was made of the network.
+            FloatingPointError: a delta that is not finite (on every rank alike, but with `every=k`); its parameter was
+                not changed. On a GPU it comes with the next step, see `Sequential.step`.
+            ReplicaMismatchError: with ``PYTAGI_DDP_DEBUG=1``, parameters that differ between ranks.
+        """
+        self._check("step")
+        with held_back():
+            self._exchange.step(self._stop)
+
+    def _check(self, name: str) -> None:
+        if self._in_no_sync:
+            raise RuntimeError(f"{name}() inside no_sync(): leave it first; a step exchanges what it has accumulated")
+        if self.model.trainer is not self:
+            raise RuntimeError(
+                f"{name}() of a {type(self).__name__} whose network was given to another one since: use that"
+            )
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """`Sequential.accumulate`, after whose micro-batches one step exchanges the deltas of all of them.
+
+        with net.no_sync():
+            for x, y in micro_batches[:-1]:
+                learn(x, y)  # forward, output update, backward
+        learn(*micro_batches[-1])
+        net.step()
+        """
+        before, self._in_no_sync = self._in_no_sync, True
+        try:
+            with self.model.accumulate():
+                yield
+        finally:
+            self._in_no_sync = before
+
+    @contextmanager
+    def join(self) -> Iterator[None]:
+        """For ranks with different numbers of batches: a rank that comes to the end steps along, with zeros.
+
+        It returns, on all ranks together, when none has seen a sample since the last exchange. So everything learnt is
+        that of all samples seen. All ranks have to use it, and each call of `step` inside needs at least one sample.
+
+            with net.join():
+                for x, y in batches:  # any number of them on each rank
+                    learn(x, y)
+                    net.step()
+        """
+        yield
+        while True:
+            self._check("join")
+            with held_back():
+                self._exchange.meet(self._stop)
+            pooled = self._exchange.pooled
+            if pooled is None or not pooled[0] > 0:
+                return
+
+    def update_bn(self, loader: Iterable[Any], num_batches: int | None = None) -> list[StatisticsChange]:
+        """Sets the running statistics of every BatchNorm2d to the exact ones of the batches of all ranks; collective.
+
+        Call it on every rank before evaluation, or before rank 0 saves: see `nn.update_bn`. It takes one all-reduce,
+        and with `sync_batch_norm` those of the forward passes.
+
+        Args:
+            loader: this rank's batches of training data, inputs or (inputs, ...); ranks may have different numbers.
+            num_batches: how many of them to use; None: all.
+
+        Raises:
+            RuntimeError: replicas differ, as no `merge` came since the last step; or, with `buckets`, deltas wait for a
+                step that has begun to exchange them. Else as `nn.update_bn`.
+        """
+        self._check("update_bn")
+        self._exchange.before_statistics()
+
+        def add_over_ranks(sums: np.ndarray) -> None:
+            self._exchange.after_statistics()
+            self.communicator.all_reduce(sums)
+
+        changes = take_statistics(self.model, loader, num_batches, add_over_ranks)
+        self.parameters_changed()
+        return changes
+
+    @property
+    def stop_requested(self) -> bool:
+        pooled = self._exchange.pooled
+        return pooled is not None and bool(pooled[2] > 0)
+
+    def request_stop(self) -> None:
+        """Asks all ranks to stop: `stop_requested` becomes True on every rank with the same step."""
+        self._stop = True
+
+    def barrier(self) -> None:
+        """Waits until every rank has come here."""
+        self.communicator.barrier()
+
+    def load(self, filename: str | Path) -> None:
+        """`Sequential.load`; every rank reads the file."""
+        self.model.load(filename)
+        self.parameters_changed()
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """`Sequential.load_state_dict`, with the same values on every rank."""
+        self.model.load_state_dict(state_dict)
+        self.parameters_changed()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        name = type(self).__name__
+        raise TypeError(f"a {name} belongs to the ranks of its job: copy or pickle its `model` instead")
