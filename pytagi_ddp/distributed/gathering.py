@@ -10,6 +10,7 @@ from typing import cast
 import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError, RankLeftError
 from pytagi_ddp.distributed.exchange import EveryStep, pool_statistics
 from pytagi_ddp.distributed.sharded_arena import ShardedArena
 from pytagi_ddp.distributed.units import Unit
@@ -106,8 +107,13 @@ class Gathering:
         if self._communicator.world_size == 1:
             return votes.tolist()
         self._array.copy(votes, self._votes)
-        what = f"{kind}() of FSDPSequential, which all ranks must call (see its docstring)"
-        self._communicator.start_all_reduce(self._votes, name=what).wait()
+        try:
+            self._communicator.all_reduce(self._votes)
+        except (RankLeftError, CollectiveTimeoutError) as error:
+            raise type(error)(
+                f"{kind}() of FSDPSequential is collective, and every rank has to come to it, or to its next step(): "
+                f"{error}"
+            ) from error
         return self._array.to_host(self._votes).tolist()
 
     def _is_cut_short(self) -> bool:

@@ -1,0 +1,84 @@
+"""FSDPSequential where one rank does what all of them must do, and the parts that it is made of."""
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+
+from pytagi_ddp.distributed import CollectiveTimeoutError, RankLeftError, create_communicator, run_threads
+from pytagi_ddp.distributed.units import ALIGNMENT, units_of
+from pytagi_ddp.models import resnet18_cifar10
+from pytagi_ddp.nn import FSDPSequential
+from tests.mpi.ddp_networks import WITHOUT_BATCH_NORM, backpropagate, batch, with_batch_norm
+
+
+def on_rank_0(what, seconds, folder):
+    communicator = create_communicator("threads", timeout=0.5)
+    net = FSDPSequential(WITHOUT_BATCH_NORM["Conv2d"](), communicator=communicator)
+    x, _y = batch(net.model, 3, 0)
+    calls = {
+        "predict": lambda: net.predict(x),
+        "forward": lambda: net(x),
+        "save": lambda: net.save(folder / "net"),
+        "state_dict": net.state_dict,
+        "unshard": lambda: net.unshard().__enter__(),
+        "update_bn": lambda: net.update_bn([x]),
+        "step": net.step,
+    }
+    if communicator.rank == 0:
+        calls[what]()
+    else:
+        time.sleep(seconds)
+
+
+@pytest.mark.parametrize("what", ["predict", "forward", "save", "state_dict", "unshard", "update_bn", "step"])
+def test_what_one_rank_does_alone_ends_with_an_error(what, tmp_path):
+    with pytest.raises(RankLeftError, match=rf"^{what}\(\) of FSDPSequential is collective.* rank 1 has left"):
+        run_threads(on_rank_0, 2, what, 0, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_rank_that_does_not_come_is_too_late(tmp_path):
+    with pytest.raises(CollectiveTimeoutError, match=r"^predict\(\) of FSDPSequential is collective"):
+        run_threads(on_rank_0, 2, "predict", 1, tmp_path)
+
+
+def rank_0_predicts():
+    communicator = create_communicator("threads", timeout=20)
+    net = FSDPSequential(with_batch_norm(1), communicator=communicator, min_num_params=60)
+    x, y = batch(net.model, 4, communicator.rank)
+    found = []
+    for _ in range(2):
+        if communicator.rank == 0:
+            found.append(net.predict(x, batch_size=3))
+        backpropagate(net, x, y)
+        net.step()
+    with net.unshard():
+        found.append(net.predict(x))
+    return found
+
+
+def test_other_ranks_take_part_in_what_one_predicts():
+    first, _ = run_threads(rank_0_predicts, 2)
+    assert not np.array_equal(first[0], first[1])
+    assert not np.array_equal(first[1], first[2])
+
+
+def test_units_of_a_resnet18():
+    leaves = resnet18_cifar10().arena.leaves
+    units = units_of(leaves, 4, 1_000_000)
+    assert len(units) == 12
+    assert [leaf for unit in units for leaf in unit.leaves] == [leaf for leaf in leaves if leaf.num_weights]
+    assert max(unit.size for unit in units) == 9 * 512 * 512
+    for unit, after in itertools.pairwise(units):
+        assert unit.start + unit.size == after.start
+        assert unit.shard % ALIGNMENT == 0 and 0 <= 4 * unit.shard - unit.size < 4 * ALIGNMENT
+        owned = [unit.own(rank) for rank in range(4)]
+        assert owned[0][0] == 0 and owned[-1][1] == unit.size
+        assert all(a[1] == b[0] for a, b in itertools.pairwise(owned))
+    for ranks, predicted in ((2, 139e6), (4, 93e6), (8, 69e6)):  # 16 P/R + 16 U + 8 MB
+        shards = [unit.shard for unit in units_of(leaves, ranks, 1_000_000)]
+        assert 16 * (sum(shards) + ranks * max(shards)) < 1.01 * predicted
+    assert len(units_of(leaves, 4, 0)) == sum(1 for leaf in leaves if leaf.num_weights)
+    assert len(units_of(leaves, 4, 10**9)) == 1
