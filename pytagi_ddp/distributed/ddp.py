@@ -84,6 +84,7 @@ class DDPSequential(TrainedOnRanks):
         communicator: Communicator | None = None,
     ):
         super().__init__(model, DDPConfig() if config is None else config, average)
+        model.materialize()
         if merge not in MERGES:
             raise ValueError(f"merge must be one of {', '.join(map(repr, MERGES))}, got {merge!r}")
         c, self.every = self.config, every

@@ -51,7 +51,7 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
     otherwise raise `ParametersNotHereError`.
 
     Construction gives all ranks the parameters and statistics of rank 0; deltas that wait are dropped. A network made
-    inside `nn.deferred_init` is drawn unit by unit, so that no rank ever holds it whole.
+    inside `nn.deferred_init` is drawn layer by layer, so that no rank ever holds it whole.
 
     Args:
         model, config, average, sync_batch_norm, communicator: as of `DDPSequential`.

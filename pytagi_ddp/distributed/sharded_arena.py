@@ -14,6 +14,7 @@ from pytagi_ddp.distributed.units import Unit, units_of
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Array, Tensor
 from pytagi_ddp.nn.arena import Arena
+from pytagi_ddp.nn.deferred import drawn
 from pytagi_ddp.nn.hooks import Direction
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import REMEDY, AbsentParameters, Parameters
@@ -45,7 +46,7 @@ class ShardedArena(Arena):
 
         4 sum n + 4 R max n        with `whole`: 2 R sum n + 2 sum n + 2 R max n
 
-    Construction gives all ranks the parameters of rank 0, unit by unit; it is collective.
+    Construction gives all ranks the parameters of rank 0, leaf by leaf; it is collective.
 
     Args:
         leaves, kernels: of the network.
@@ -75,8 +76,9 @@ class ShardedArena(Arena):
         self._absent: dict[BaseLayer, Any] = {}
         self._bring: Callable[[BaseLayer], None] | None = None
         self._written: Unit | None = None
-        for unit in self.units:
-            self._take_over(unit, communicator)
+        for leaf in drawn(leaves):
+            if leaf in self.unit_of:
+                self._take_over(leaf, communicator)
         self._attach_state()
         communicator.broadcast(self.statistics)
 
@@ -108,25 +110,32 @@ class ShardedArena(Arena):
             )
             begin += n
 
-    def _take_over(self, unit: Unit, communicator: Communicator) -> None:
-        """Moves the parameters of the leaves, those of rank 0, to this arena."""
-        array, section = self._kernels.array, self.sections[unit]
-        for leaf in unit.leaves:
-            leaf.draw_prior()
-            old: Any = leaf.parameters
-            for source, target in zip(old.rows[:2], self.part(leaf, section.theta), strict=True):
-                array.copy(source, target)
-            mu, var = self.part(leaf, section.theta)
-            g, h = self.part(leaf, section.sums)
-            kept = var if self.whole else None  # no pass back reads variances
-            self._views[leaf, "forward"] = Parameters(Tensor(mu, var, None, None), old.weight_shape, array)
-            self._views[leaf, "backward"] = Parameters(Tensor(mu, kept, g, h), old.weight_shape, array)
-            what = f"the parameters of {leaf.get_layer_info()} are not here, as this network lies in shards: {REMEDY}"
-            self._absent[leaf] = AbsentParameters(old, what)
-            self.release(leaf)
-        for row in section.theta:
-            communicator.broadcast(row)
-        self.keep(unit)
+    def _take_over(self, leaf: BaseLayer, communicator: Communicator) -> None:
+        """Moves the parameters of a leaf, those of rank 0, to this arena."""
+        array, section, old = self._kernels.array, self.sections[self.unit_of[leaf]], leaf.parameters
+        assert old is not None
+        mu, var = self.part(leaf, section.theta)
+        g, h = self.part(leaf, section.sums)
+        for source, target in zip(old.rows[:2], (mu, var), strict=True):
+            array.copy(source, target)
+            communicator.broadcast(target)
+        kept = var if self.whole else None  # no pass back reads variances
+        self._views[leaf, "forward"] = Parameters(Tensor(mu, var, None, None), old.weight_shape, array)
+        self._views[leaf, "backward"] = Parameters(Tensor(mu, kept, g, h), old.weight_shape, array)
+        what = f"the parameters of {leaf.get_layer_info()} are not here, as this network lies in shards: {REMEDY}"
+        self._absent[leaf] = AbsentParameters(old.weight_shape, old.num_biases, what)
+        self._keep_part(leaf)
+        self.release(leaf)
+
+    def _keep_part(self, leaf: BaseLayer) -> None:
+        """Copies what `leaf` has in this rank's block from the memory of the whole unit."""
+        unit, begin = self.unit_of[leaf], self._at[leaf]
+        section, offset = self.sections[unit], self._rank * unit.shard
+        first, last = unit.own(self._rank)
+        start, stop = max(begin, first), min(begin + leaf.num_weights + leaf.num_biases, last)
+        for row, own in zip(section.theta, section.own_theta, strict=True):
+            if start < stop and not self.whole:
+                self._kernels.array.copy(row[start:stop], own[start - offset : stop - offset])
 
     def place_of(self, leaf: BaseLayer) -> int:
         """Position of the first parameter of `leaf` in its unit."""

@@ -23,6 +23,7 @@ from pytagi_ddp.nn.batch_norm import BatchNorm2d
 from pytagi_ddp.nn.conv2d import Conv2d
 from pytagi_ddp.nn.convtranspose2d import ConvTranspose2d
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
+from pytagi_ddp.nn.deferred import deferred_init
 from pytagi_ddp.nn.embedding import Embedding
 from pytagi_ddp.nn.hierarchical_softmax import HRCSoftmax
 from pytagi_ddp.nn.layer import BaseLayer
@@ -80,6 +81,7 @@ __all__ = [
     "Softmax",
     "Softplus",
     "Tanh",
+    "deferred_init",
     "update_bn",
 ]
 

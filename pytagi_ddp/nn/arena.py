@@ -8,13 +8,15 @@ all-reduce serves all layers. `Arena` is what is asked of any memory.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
 
 import numpy as np
 
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Array, Tensor
+from pytagi_ddp.nn.deferred import drawn
 from pytagi_ddp.nn.layer import BaseLayer
-from pytagi_ddp.nn.parameters import Parameters
+from pytagi_ddp.nn.parameters import Parameters, ParametersNotHereError
 from pytagi_ddp.nn.stepping import Stepping, cut, pieces_of, refusal
 
 HEADER = 3  # tail[:3]: samples, ranks with samples, ranks that ask to stop
@@ -136,6 +138,11 @@ class Arena(ABC):
             counts[id(layer)] += count
         return counts
 
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in ("theta", "delta"):
+            raise ParametersNotHereError(f"arena.{name} is there only where a network is drawn and whole on this rank")
+        raise AttributeError(f"{type(self).__name__} has no {name!r}")
+
     @property
     def dtype(self) -> np.dtype:
         """Of parameters and batch sums."""
@@ -167,21 +174,24 @@ class ParameterArena(Arena):
 
     def _attach(self) -> None:
         rows = (*self.theta, *self.delta)
-        start = 0
+        starts, end = {}, 0
         for leaf in self.leaves:
-            leaf.draw_prior()  # only now: the memory that one layer draws in is free for the next
+            starts[leaf] = end
+            end += leaf.num_weights + leaf.num_biases
+        found = 0
+        for leaf in drawn(self.leaves):  # only now: the memory that one layer draws in is free for the next
             old = leaf.parameters
             if old is None:
                 continue
-            stop = start + len(old)
+            start, stop = starts[leaf], starts[leaf] + len(old)
+            found += len(old)
             views = Tensor(*(row[start:stop] for row in rows))
             leaf.parameters = Parameters(views, old.weight_shape, self._kernels.array)
             used = 2 if old.no_deltas else 4
             for source, target in zip(old.rows[:used], leaf.parameters.rows[:used], strict=True):
                 self._kernels.array.copy(source, target)
-            start = stop
-        if start != self.num_parameters:  # a leaf that the walk misses would be left out of every exchange
-            raise RuntimeError(f"leaves hold {start} parameters, the arena {self.num_parameters}")
+        if found != self.num_parameters:  # a leaf that the walk misses would be left out of every exchange
+            raise RuntimeError(f"leaves hold {found} parameters, the arena {self.num_parameters}")
 
     @property
     def step_memory(self) -> tuple[Array, Array]:
@@ -225,3 +235,38 @@ class ParameterArena(Arena):
     def nbytes(self) -> int:
         state = self.statistics.size + self.carried.size
         return 4 * (math.prod(self.theta.shape) + self.buffer.size + state)
+
+
+class DeferredArena(Arena):
+    """The arena of a network whose parameters are not drawn yet, see `nn.deferred_init`: it has none of them."""
+
+    def __init__(self, leaves: list[BaseLayer], kernels: Kernels):
+        super().__init__(leaves, kernels, 0)
+        for leaf in leaves:
+            leaf.draw_prior()  # which notes the order
+        self._attach_state()
+
+    def step(self, *_: Any, **options: Any) -> NoReturn:
+        raise ParametersNotHereError(
+            "this network was made inside deferred_init(), and has no parameters yet: give it to FSDPSequential, or "
+            "call its materialize()"
+        )
+
+    _apply = step
+
+    def finish(self) -> None:
+        pass
+
+    def check(self) -> None:
+        pass
+
+    def detach(self) -> None:
+        for leaf in self.leaves:
+            leaf.keep_state()
+
+    def _counted(self) -> Iterable[tuple[BaseLayer, int]]:
+        return ()
+
+    @property
+    def nbytes(self) -> int:
+        return self.buffer.nbytes + self.statistics.nbytes + self.carried.nbytes

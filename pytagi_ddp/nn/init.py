@@ -21,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from pytagi_ddp.nn.deferred import is_deferring
+
 INIT_METHODS = ("He", "he", "Xavier", "xavier")
 LARGEST_GAIN = 1e18
 
@@ -87,6 +89,8 @@ def normal(n: int, scale: float | np.floating) -> np.ndarray:
     """
     if n < 0:
         raise ValueError(f"cannot draw {n} values")
+    if is_deferring():
+        return np.zeros(n, np.float32)  # of which only the number matters
     from pytagi_ddp.kernels.cpu.prior import polar_pairs  # here, because `import pytagi_ddp` shall not wait for it
 
     pairs = np.empty(((n + 1) // 2, 2), np.float32)

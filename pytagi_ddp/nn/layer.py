@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
 import numpy as np
 
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import NO_STATE, Normalization
+from pytagi_ddp.nn.deferred import DeferredParameters, is_deferring
 from pytagi_ddp.nn.parameters import Parameters, ParameterValues
 from pytagi_ddp.nn.pytagi_view import LayerView
 from pytagi_ddp.nn.state import UNKNOWN, Array, Delta, DeltaPool, Shape, State, StateTensor
@@ -107,12 +108,19 @@ class BaseLayer(LayerView, ABC):
     def check_input(self, values: np.ndarray) -> None:
         """Raises ValueError if some of the finite `values` are no inputs of this layer, the first of a network."""
 
+    def init_weight_bias(self) -> None:
+        """Draws the prior anew, in layers with parameters."""
+
     def draw_prior(self) -> None:
         """Draws the parameters, if the layer has any and they have not been drawn."""
 
     def _set_prior(self, prior: tuple, weight_shape: tuple[int, ...]) -> None:
-        """Takes (mu_w, var_w, mu_b, var_b) as the parameters, in place where they exist."""
-        if self.parameters is None:
+        """Takes (mu_w, var_w, mu_b, var_b) as the parameters, in place where they exist; not inside `deferred_init`."""
+        if is_deferring():
+            if isinstance(self.parameters, Parameters):
+                raise RuntimeError(f"{self.get_layer_info()} is to be drawn anew inside deferred_init(): do so outside")
+            self.parameters = cast(Parameters, DeferredParameters(self, weight_shape, prior[2].size))
+        elif self.parameters is None:
             self.parameters = Parameters.from_prior(prior, weight_shape)
         else:
             self.mu_w, self.var_w, self.mu_b, self.var_b = prior

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -24,7 +25,7 @@ REMEDY = "read it inside `with net.unshard():` of the FSDPSequential, on every r
 
 
 class ParametersNotHereError(RuntimeError):
-    """Parameters or deltas of which this rank has a part only."""
+    """Parameters or deltas of which this rank has a part only, or that are not drawn yet."""
 
 
 class Parameters:
@@ -148,11 +149,11 @@ class AbsentParameters:
     """Stands for parameters that are not here; all that it tells is their number.
 
     Args:
-        like: those that it stands for. why: what an error says.
+        weight_shape, num_biases: of those that it stands for. why: what an error says.
     """
 
-    def __init__(self, like: Parameters, why: str):
-        self.weight_shape, self.num_weights, self.num_biases = like.weight_shape, like.num_weights, like.num_biases
+    def __init__(self, weight_shape: tuple[int, ...], num_biases: int, why: str):
+        self.weight_shape, self.num_weights, self.num_biases = weight_shape, math.prod(weight_shape), num_biases
         self._why = why
 
     def __len__(self) -> int:

@@ -12,9 +12,10 @@ from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.one_thread import one_thread
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn.alone import alone
-from pytagi_ddp.nn.arena import ParameterArena
+from pytagi_ddp.nn.arena import DeferredArena, ParameterArena
 from pytagi_ddp.nn.chain import Chain
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
+from pytagi_ddp.nn.deferred import is_deferring
 from pytagi_ddp.nn.hooks import Direction, Hook, HookHandle, LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.memory import gigabytes
@@ -92,6 +93,8 @@ class Sequential(RecurrentNetwork):
             for layer in self.layers:
                 layer.release(self)
             raise
+        if is_deferring():
+            self._make_arena = DeferredArena
         self._device = "cpu"
         self._missing_inputs = "error"
         self.input_state_update = False
@@ -170,6 +173,11 @@ class Sequential(RecurrentNetwork):
         self._make_arena = make_arena
         self.pending = PendingDeltas()
         self._attach()
+
+    def materialize(self) -> None:
+        """Draws the parameters of a network that was made inside `deferred_init`; does nothing if they are drawn."""
+        if self._make_arena is DeferredArena:
+            self.rehouse(ParameterArena)
 
     def visits(self, direction: Direction) -> list[tuple[BaseLayer, Direction]]:
         """The calls of hooks for leaves with parameters, in the order in which a pass makes them."""
