@@ -66,6 +66,7 @@ class CheckpointManager:
         model: Sequential | DDPSequential | ShardedNetwork,
         position: TrainingPosition,
         settings: dict[str, Any] | None = None,
+        gather: bool = False,
     ) -> Path | None:
         """Writes a checkpoint: on rank 0, where the other ranks return at once; of a sharded network on all of them.
 
@@ -75,9 +76,11 @@ class CheckpointManager:
             model: the network.
             position: where it is in the training, see `TrainingPosition.of`.
             settings: what must be the same to go on exactly (JSON values): batch size, data, sigma_v, ...
+            gather: a sharded network goes to rank 0, tensor by tensor, which writes one ordinary file: for nodes that
+                share no folder. Rank 0 needs the memory for it.
 
         Returns:
-            The file, None on other ranks; of a sharded network the folder, on every rank.
+            The file, None on other ranks; of a sharded network the folder (or file), on every rank.
 
         Raises:
             RuntimeError: ranks that have trained apart since their last merge: none has the parameters of all.
@@ -87,7 +90,7 @@ class CheckpointManager:
             DamagedCheckpointError: a manifest that cannot be understood.
         """
         if isinstance(model, ShardedNetwork):
-            return self._save_folder(model, position, settings)
+            return (self._save_gathered if gather else self._save_folder)(model, position, settings)
         if apart := getattr(model, "steps_since_merge", 0):
             raise RuntimeError(
                 f"the ranks have taken {apart} steps apart, and rank 0 has the parameters of rank 0 only: call "
@@ -96,33 +99,43 @@ class CheckpointManager:
         network, world_size = (model.model, model.world_size) if isinstance(model, DDPSequential) else (model, 1)
         if isinstance(model, DDPSequential) and model.rank > 0:
             return None
-        data = to_bytes(network, metadata(position, world_size, settings))
-        digest = checksum(data)
-        path = self.folder / NAME.format(position.step, digest[:8])
-        read_manifest(self.folder)  # one that makes no sense is noticed before anything is written
-        self._remove_temporary()
+        return self._write(to_bytes(network, metadata(position, world_size, settings)), position, world_size)
+
+    def _write(self, data: bytes, position: TrainingPosition, world_size: int) -> Path:
+        path = self.folder / NAME.format(position.step, checksum(data)[:8])
+        self._prepare()
         self._add(path, partial(atomic_write, path, data), _entry(path, data, position, world_size))
         return path
 
+    def _save_gathered(
+        self, model: ShardedNetwork, position: TrainingPosition, settings: dict[str, Any] | None
+    ) -> Path:
+        ranks = model.communicator.world_size
+        data = b""
+
+        def gather() -> None:
+            nonlocal data
+            data = model.to_bytes(metadata(position, ranks, settings))
+
+        sharded.on_all_ranks(model.communicator, gather)
+        return sharded.on_rank_0(model.communicator, lambda: self._write(data, position, ranks))
+
     def _save_folder(self, model: ShardedNetwork, position: TrainingPosition, settings: dict[str, Any] | None) -> Path:
         ranks = model.communicator.world_size
-
-        def prepare() -> None:
-            read_manifest(self.folder)
-            self._remove_temporary()
 
         def publish() -> Path:
             path = self.folder / FOLDER.format(position.step, checksum(index)[:8])
             self._add(path, partial(_rename, hidden, path), _entry(path, index, position, ranks))
             return path
 
-        sharded.on_rank_0(model.communicator, prepare)
+        sharded.on_rank_0(model.communicator, self._prepare)
         name = FOLDER.format(position.step, "new")
         hidden, index = sharded.write_folder(model, self.folder, name, metadata(position, ranks, settings))
         return sharded.on_rank_0(model.communicator, publish)
 
-    def _remove_temporary(self) -> None:
-        """Deletes what runs have left that were killed while they wrote."""
+    def _prepare(self) -> None:
+        """Notices a manifest that makes no sense, and deletes what runs have left that were killed while they wrote."""
+        read_manifest(self.folder)
         for path in self.folder.glob(f".step-*.{'[0-9a-f]' * 32}.tmp"):
             if path.is_dir():
                 sharded.remove_folder(path)

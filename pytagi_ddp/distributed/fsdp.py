@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from numbers import Integral
 from pathlib import Path
@@ -18,8 +18,9 @@ from pytagi_ddp.distributed.gathering import Gathering, ShardedStep
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.distributed.sharded_arena import ShardedArena
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
+from pytagi_ddp.files import atomic_write
 from pytagi_ddp.nn.architecture import architecture
-from pytagi_ddp.nn.persistence import FIELDS, StateDict
+from pytagi_ddp.nn.persistence import FIELDS, StateDict, to_bytes
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.slices import TensorSlice
 from pytagi_ddp.nn.state import Array
@@ -165,15 +166,20 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
         with self._gathering.reading("state_dict"):
             return super().state_dict() if self.rank == 0 else StateDict()
 
+    def to_bytes(self, extra: dict[str, str] | None = None) -> bytes:
+        """The whole network as one file, on rank 0 (nothing elsewhere); collective with `reshard_after_forward`.
+
+        Args:
+            extra: what joins its metadata.
+        """
+        with nullcontext() if not self.reshard_after_forward else self._gathering.reading("save"):
+            return to_bytes(self.model, extra) if self.rank == 0 else b""
+
     def save(self, filename: str | Path) -> None:
         """`Sequential.save` of the whole network on rank 0; collective with `reshard_after_forward`."""
-        if not self.reshard_after_forward:
-            if self.rank == 0:
-                self.model.save(filename)
-            return
-        with self._gathering.reading("save"):
-            if self.rank == 0:
-                self.model.save(filename)
+        data = self.to_bytes()
+        if self.rank == 0:
+            atomic_write(filename, data)
 
     def load(self, filename: str | Path) -> None:
         """`Sequential.load`; every rank reads the file, and keeps its slices. Local."""

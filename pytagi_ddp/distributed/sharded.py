@@ -30,6 +30,10 @@ class ShardedNetwork(ABC):
         """The whole network, as `nn.architecture.architecture` describes it."""
 
     @abstractmethod
+    def to_bytes(self, extra: dict[str, str] | None = None) -> bytes:
+        """The whole network as one file, on rank 0, as `nn.persistence.to_bytes` makes it; every rank calls it."""
+
+    @abstractmethod
     def to_host(self, array: Array) -> np.ndarray:
         """A copy of the array of a slice, in host memory."""
 
