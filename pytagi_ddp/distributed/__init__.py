@@ -8,6 +8,7 @@
     all_reduce_deltas                           data-parallel steps in a loop of one's own
     DDPSequential                               the same behind the interface of a network
     all_reduce_metrics, rank_zero_*             numbers of all ranks; what one rank does
+    init_device_mesh                            ranks in a grid, with a communicator along each dimension
     run_threads                                 ranks as threads of this process, for notebooks and tests
 
 `Communicator` is what all of these stand on. Collectives have second names, those of Lux and FluxMPI: see the end of
@@ -27,6 +28,7 @@ from pytagi_ddp.distributed.compare import ReplicaMismatchError
 from pytagi_ddp.distributed.config import DDPConfig
 from pytagi_ddp.distributed.container import DistributedDataContainer
 from pytagi_ddp.distributed.ddp import DDPSequential
+from pytagi_ddp.distributed.device_mesh import DeviceMesh, init_device_mesh
 from pytagi_ddp.distributed.engine.debug import CollectiveMismatchError, NonFiniteError
 from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError, LaunchError, RankLeftError
 from pytagi_ddp.distributed.engine.handle import Handle
@@ -50,6 +52,7 @@ __all__ = [
     "Communicator",
     "DDPConfig",
     "DDPSequential",
+    "DeviceMesh",
     "DistributedDataContainer",
     "Handle",
     "LaunchError",
@@ -69,6 +72,7 @@ __all__ = [
     "get_distributed_backend",
     "iallreduce",
     "ibcast",
+    "init_device_mesh",
     "initialize",
     "is_initialized",
     "local_rank",

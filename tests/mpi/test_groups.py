@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from pytagi_ddp.distributed import RankLeftError, create_communicator, initialize, run_threads
+from pytagi_ddp.distributed import RankLeftError, create_communicator, init_device_mesh, initialize, run_threads
 from pytagi_ddp.distributed.engine.combine import tree_sum
 from tests.mpi.ddp_networks import error_of
 from tests.mpi.run import mpirun
@@ -129,6 +129,51 @@ def not_an_integer(comm):
 @on_ranks(not_an_integer, "serial", 2)
 def test_colors_and_keys_are_integers(results):
     assert all("interpreted as an integer" in said for said in results[0])
+
+
+def mesh_of(comm):
+    """Two rows (or one) of ranks, the ranks of each line of the mesh, and what a sum over one of them is."""
+    rank, size = comm.rank, comm.world_size
+    rows = 1 + (size % 2 == 0)
+    mesh = init_device_mesh((rows, -1), ("pipe", "data"), comm)
+    everyone = [mesh[name].all_gather_object(rank) for name in mesh.names]
+    total = np.array([1.0 + rank])
+    mesh["data"].all_reduce(total)
+    place = [mesh[name].rank for name in mesh.names]
+    said = error_of(lambda: mesh["tensor"], KeyError)
+    mesh.close()
+    comm.barrier()
+    return [list(mesh.shape), list(mesh.coordinates), place, everyone, total[0], said, repr(mesh)]
+
+
+@on_ranks(mesh_of, "serial", 2, 3, 4)
+def test_mesh(results):
+    size = len(results)
+    rows = 1 + (size % 2 == 0)
+    grid = np.arange(size).reshape(rows, -1)
+    for rank, (shape, coordinates, place, everyone, total, said, text) in enumerate(results):
+        row, column = divmod(rank, size // rows)
+        assert shape == [rows, size // rows] and coordinates == place == [row, column]
+        assert everyone == [grid[:, column].tolist(), grid[row].tolist()]
+        assert total == (grid[row] + 1).sum()
+        assert "'tensor'; it has 'pipe', 'data'" in said and text == f"DeviceMesh(pipe={rows}, data={size // rows})"
+
+
+def uneven_meshes(comm):
+    meshes = [((5, 2), "ab"), ((-1, 3), "ab"), ((2, 2, 3), "abc"), ((0, 4), "ab"), ((4,), "ab"), ((2, 2), "aa")]
+    return [error_of(lambda mesh=mesh: init_device_mesh(*mesh, comm), ValueError) for mesh in meshes]
+
+
+@on_ranks(uneven_meshes, 4)
+def test_meshes_that_do_not_fit(results):
+    five, three, cube, zero, one_name, same_name = results[0]
+    assert "a mesh of 5 x 2 does not fit 4 ranks; 1 x 4, 2 x 2, 4 x 1 would, or mpirun -np 10" in five
+    assert "a mesh of -1 x 3 does not fit 4 ranks; 1 x 4, 2 x 2, 4 x 1 would" in three
+    assert (
+        "2 x 2 x 3 does not fit 4 ranks; lengths whose product is the number of ranks would, or mpirun -np 12" in cube
+    )
+    assert "0 x 4 does not fit" in zero
+    assert "each dimension of (4,) needs a name of its own, got ('a', 'b')" in one_name and "('a', 'a')" in same_name
 
 
 # What follows ends its job: a launch each, and as threads.
