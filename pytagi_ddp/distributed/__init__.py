@@ -9,6 +9,7 @@
     DDPSequential                               the same behind the interface of a network
     FSDPSequential                              the same for networks that are too large for one rank
     all_reduce_metrics, rank_zero_*             numbers of all ranks; what one rank does
+    init_device_mesh                            ranks in a grid, with a communicator along each dimension
     run_threads                                 ranks as threads of this process, for notebooks and tests
 
 `Communicator` is what all of these stand on. Collectives have second names, those of Lux and FluxMPI: see the end of
@@ -28,6 +29,7 @@ from pytagi_ddp.distributed.compare import ReplicaMismatchError
 from pytagi_ddp.distributed.config import DDPConfig
 from pytagi_ddp.distributed.container import DistributedDataContainer
 from pytagi_ddp.distributed.ddp import DDPSequential
+from pytagi_ddp.distributed.device_mesh import DeviceMesh, init_device_mesh
 from pytagi_ddp.distributed.engine.debug import CollectiveMismatchError, NonFiniteError
 from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError, LaunchError, RankLeftError
 from pytagi_ddp.distributed.engine.handle import Handle
@@ -52,6 +54,7 @@ __all__ = [
     "Communicator",
     "DDPConfig",
     "DDPSequential",
+    "DeviceMesh",
     "DistributedDataContainer",
     "FSDPSequential",
     "Handle",
@@ -72,6 +75,7 @@ __all__ = [
     "get_distributed_backend",
     "iallreduce",
     "ibcast",
+    "init_device_mesh",
     "initialize",
     "is_initialized",
     "local_rank",

@@ -217,6 +217,41 @@ def test_collectives(results):
         assert text == "from 0" and total == size * (size + 1) / 2
 
 
+def messages(comm):
+    """What arrives from each other rank, by its own GPU, its neighbour's group and the host; then a group's sum."""
+    rank, size, right = comm.rank, comm.world_size, []
+    with connected() as nccl:
+        for sender in range(size):  # every rank starts them in this order
+            for receiver in range(size):
+                if rank == sender != receiver:
+                    nccl.start_send(on_device(np.full(500, 10.0 * sender + receiver)), receiver).wait()
+                elif rank == receiver != sender:
+                    came = on_device(np.zeros(500))
+                    nccl.receive(came, sender)
+                    right.append((came.get() == 10.0 * sender + receiver).all())
+        group = nccl.split(int(rank > 0), -rank)
+        assert (group.backend, group.device_index) == ("nccl", nccl.device_index)
+        total = on_device(np.full(9, rank + 1.0))
+        group.all_reduce(total)
+        right.append((total.get() == (1 if rank == 0 else size * (size + 1) / 2 - 1)).all())
+        if group.world_size > 1:
+            number = on_device(np.full(3, rank))
+            group.send(number, 1) if group.rank == 0 else group.receive(number, 0)
+            right.append((number.get() == size - 1).all())
+        group.close()
+        nccl.all_reduce(total)
+        host = np.array([rank])
+        nccl.send(host, 1) if rank == 0 else nccl.receive(host, 0) if rank == 1 else None
+        right.append(host[0] == (rank if rank > 1 else 0))
+    return [len(right), all(right)]
+
+
+@on_gpus(messages, 2, 3)
+def test_messages_and_groups(results):
+    size = len(results)
+    assert results == [[size + 1 + (size > 2 and rank > 0), True] for rank in range(size)]
+
+
 def misused(comm, what):
     """What the machine says of a mistake, and after one that is none."""
     with connected() as nccl:

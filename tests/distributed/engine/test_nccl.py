@@ -112,6 +112,30 @@ def test_blocks_apart_and_in_place(nccl):
     communicator.close()
 
 
+def test_messages_are_calls_in_the_order_in_which_they_are_started(nccl):
+    communicator = engine.NCCLCommunicator(create_communicator(), 5)
+    communicator.world_size = 3
+    nccl.calls.clear()
+    buffer = FakeArray([1, 2, 3])
+    communicator.send(buffer, 2)
+    communicator.start_receive(buffer, 1).wait()
+    pointer = buffer.data.ptr
+    assert nccl.calls == [("send", pointer, 12, "char", 2, 99), ("recv", pointer, 12, "char", 1, 99)]
+    assert communicator.sent_bytes == 12
+    communicator.close()
+
+
+def test_a_group_has_an_engine_of_its_own(nccl):
+    communicator = engine.NCCLCommunicator(create_communicator(), 5)
+    assert communicator.split(None) is None
+    group = communicator.split(4)
+    assert (group.device_index, group.timeout) == (communicator.device_index, 5)
+    group.close()
+    communicator.all_reduce(FakeArray([1]))
+    assert [call[0] for call in nccl.calls] == ["init", "init", "abort", "allReduce"]
+    communicator.close()
+
+
 def test_other_ops_reductions_to_one_rank_and_handles(nccl):
     communicator = engine.NCCLCommunicator(create_communicator(), 5)
     communicator.world_size = 4

@@ -12,6 +12,8 @@ import os
 import pickle
 import threading
 import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -89,10 +91,12 @@ class NcclCommunicator:
 
     def __init__(self, ndev: int, commId: tuple[int, ...], rank: int):
         self._size, self._rank = ndev, rank
-        self._tag = _FIRST_TAG + int.from_bytes(bytes(byte % 256 for byte in commId[:4]), "little")
+        self._tag = _FIRST_TAG + int.from_bytes(bytes(byte % 256 for byte in commId[4:7]), "little")
+        self._of_world: dict[int, int] = {}  # of each rank here its rank among all
         self._begun = itertools.count(1)
-        self._queued: list[tuple[int, Any, int, float]] = []  # number, stream, its place there, time; not done yet
-        self._mail: dict[tuple[int, int], Any] = {}  # by number of the collective, and rank
+        self._queued: list[tuple[Any, Any, int, float]] = []  # number, stream, its place there, time; not done yet
+        self._mail: dict[tuple[Any, int], Any] = {}  # by number of the collective, and rank
+        self._messages: dict[tuple[str, int], Iterator[int]] = defaultdict(lambda: itertools.count(1))
         self._gone: dict[int, int] = {}  # rank: the last collective that it has come to
         self._made = 0
         self._sent: list = []
@@ -102,6 +106,11 @@ class NcclCommunicator:
         self._thread = threading.Thread(target=self._go_on, name="stand-in of NCCL", daemon=True)
         if ndev > 1:
             self._world = _world()
+            self._of_world[rank] = self._world.rank
+            self._send(("here", rank), [other for other in range(self._world.size) if other != self._world.rank])
+            while len(self._of_world) < ndev:
+                self._receive()
+                time.sleep(POLL)
             self._meet(commId)
             self._thread.start()
             atexit.register(self.abort)  # the thread shall not be in MPI when that ends
@@ -133,6 +142,12 @@ class NcclCommunicator:
 
     def broadcast(self, sendbuff: int, recvbuff: int, count: int, datatype: int, root: int, stream: int) -> None:
         self._queue(Call("broadcast", count, datatype, 0, root), sendbuff, recvbuff, stream)
+
+    def send(self, sendbuf: int, count: int, datatype: int, peer: int, stream: int) -> None:
+        self._queue_message("send", sendbuf, count, datatype, peer, stream)
+
+    def recv(self, recvbuf: int, count: int, datatype: int, peer: int, stream: int) -> None:
+        self._queue_message("recv", recvbuf, count, datatype, peer, stream)
 
     def check_async_error(self) -> None:
         if self.error is not None:
@@ -174,6 +189,19 @@ class NcclCommunicator:
         on.queue(lambda: self._run(number, call, source, target))
         self._queued.append((number, on, on.queued, time.monotonic()))
 
+    def _queue_message(self, name: str, buffer: int, count: int, dtype: int, peer: int, stream: int) -> None:
+        from cupy import cuda  # here, as it imports this module
+
+        if stream not in cuda.streams or dtype not in _DTYPES or not 0 <= peer < self._size:
+            raise NcclError(INVALID_ARGUMENT, f"{name} with rank {peer}, stream {stream}")
+        try:
+            piece = memory_at(buffer, count * np.dtype(_DTYPES[dtype]).itemsize)
+        except ValueError as error:
+            raise NcclError(INVALID_ARGUMENT, f"{name}: {error}") from error
+        number, on = (name, peer, next(self._messages[name, peer])), cuda.streams[stream]
+        on.queue(lambda: self._run_message(number, piece))
+        self._queued.append((number, on, on.queued, time.monotonic()))
+
     # -- the work of the stream -------------------------------------------------------------------------------------
 
     def _run(self, number: int, call: Call, source: Piece | None, target: Piece | None) -> None:
@@ -194,6 +222,24 @@ class NcclCommunicator:
         target.bytes[:] = self._combined(call, parts).view(np.uint8)
         target.written[:] = 1
 
+    def _run_message(self, key: tuple[str, int, int], piece: Piece) -> None:
+        """One that sends is done when the other has taken it, as NCCL does with what its buffers do not hold."""
+        name, peer, number = key[0], self._of_world[key[1]], key[2]
+        order.begin_collective(name, (piece, name == "recv"))
+        if name == "send":
+            if not piece.written.all():
+                _report(Call(name, piece.size, NCCL_CHAR), "memory that nobody has written")
+            self._send((("message", number), piece.bytes.tobytes()), [peer])
+            self._wait_for([(("taken", number), peer)], lambda: peer in self._gone)
+        elif self._wait_for([(("message", number), peer)], lambda: peer in self._gone):
+            came = np.frombuffer(self._mail.pop((("message", number), peer)), np.uint8)
+            if came.size != piece.size:
+                _report(Call(name, piece.size, NCCL_CHAR), f"message {number} has {came.size} bytes")
+                came = np.full(piece.size, 0xFF, np.uint8)
+            piece.bytes[:], piece.written[:] = came, 1
+            self._send((("taken", number), None), [peer])
+        self._queued[:] = [known for known in self._queued if known[0] != key]
+
     def _combined(self, call: Call, parts: list[np.ndarray]) -> np.ndarray:
         if call.name == "broadcast":
             return parts[0]
@@ -210,20 +256,29 @@ class NcclCommunicator:
         if self._size > 1:
             self._send((number, mine))
             self._made = number
-        others = [rank for rank in range(self._size) if rank != self._rank]
-        while any((number, rank) not in self._mail for rank in others) or self.error is not None:
+        others = [self._of_world[rank] for rank in range(self._size) if rank != self._rank]
+        missed = lambda: any(self._gone.get(rank, number) < number for rank in others)  # noqa: E731
+        if not self._wait_for([(number, rank) for rank in others], missed):
+            return None
+        ranks = range(self._size)
+        return [mine if rank == self._rank else self._mail.pop((number, self._of_world[rank])) for rank in ranks]
+
+    def _wait_for(self, keys: list[tuple[Any, int]], is_hopeless: Callable[[], bool]) -> bool:
+        """Returns when mail with all these keys is there, or (False) after `abort`."""
+        while any(key not in self._mail for key in keys) or self.error is not None:
             if self._aborted:
-                return None
+                return False
             self._receive()
-            if self.error is None and any(self._gone.get(rank, number) < number for rank in others):
+            if self.error is None and is_hopeless():
                 self.error = REMOTE_ERROR
             time.sleep(POLL)
-        return [mine if rank == self._rank else self._mail.pop((number, rank)) for rank in range(self._size)]
+        return True
 
-    def _send(self, what: Any) -> None:
+    def _send(self, what: Any, ranks: Sequence[int] | None = None) -> None:
+        """To some ranks of all, or (None) to the others of this communicator."""
         data = pickle.dumps(what)
-        others = (rank for rank in range(self._size) if rank != self._rank)
-        self._sent += [self._world.Isend(data, rank, self._tag) for rank in others]
+        others = (other for rank, other in self._of_world.items() if rank != self._rank)
+        self._sent += [self._world.Isend(data, rank, self._tag) for rank in (others if ranks is None else ranks)]
 
     def _receive(self) -> None:
         """Takes what has come, if no other thread is about it."""
@@ -239,6 +294,8 @@ class NcclCommunicator:
                 number, what = pickle.loads(data)
                 if number == "gone":
                     self._gone[status.source] = what
+                elif number == "here":
+                    self._of_world[what] = status.source
                 else:
                     self._mail[number, status.source] = what
             self._sent[:] = [request for request in self._sent if not request.Test()]
