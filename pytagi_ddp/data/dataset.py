@@ -7,12 +7,14 @@ from functools import cached_property
 
 import numpy as np
 
+from pytagi_ddp.arrays import to_numpy
+
 _BLOCK = 1024  # images converted to float32 at a time while the moments are summed
 
 
 @dataclass(frozen=True, eq=False)
 class ImageDataset:
-    """Images and their class numbers.
+    """Images and their class numbers: arrays, or what `to_numpy` takes (tensors of PyTorch, columns of pandas).
 
     Attributes:
         images: uint8, shape (N, C, H, W), N >= 1.
@@ -31,6 +33,8 @@ class ImageDataset:
     name: str
 
     def __post_init__(self) -> None:
+        for field in ("images", "labels"):
+            object.__setattr__(self, field, to_numpy(getattr(self, field), f"{self.name}: {field}"))
         if self.images.dtype != np.uint8:
             raise TypeError(f"{self.name}: images must be uint8, got {self.images.dtype}")
         if not np.issubdtype(self.labels.dtype, np.integer):

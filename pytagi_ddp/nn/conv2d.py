@@ -14,7 +14,8 @@ class Conv2d(Convolution):
         in_channels, out_channels, kernel_size: the weights are (out_channels, in_channels, k, k).
         bias: with one bias per output channel or without.
         stride, padding: window step and zeros around the image.
-        padding_type: 1 pads all four sides, 2 only the right and the bottom.
+        padding_type: 1 pads all four sides, 2 only the right and the bottom; 3 is 1, and leaves out pixels
+            behind the last window, as PyTorch does, where 1 and 2 refuse such an image.
         in_width, in_height: image size; needed where the layer before (if any) does not give an image.
         gain_weight, gain_bias: factors on the prior standard deviations (not on the prior means).
         init_method: "He" or "Xavier", with fan k^2 channels.

@@ -18,7 +18,7 @@ class ConvTranspose2d(Convolution):
         bias: with one bias per output channel or without.
         stride: output pixels from one window to the next.
         padding: rows and columns of pixels that are cut off.
-        padding_type: 1 cuts at all four sides, 2 only at the right and the bottom.
+        padding_type: 1 (and 3) cuts at all four sides, 2 only at the right and the bottom.
         in_width, in_height: image size; needed where the layer before (if any) does not give an image.
         gain_weight, gain_bias: factors on the prior standard deviations (not on the prior means).
         init_method: "He" or "Xavier", with fan k^2 channels.

@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.tensors import Delta, State
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
@@ -75,7 +76,7 @@ class OutputUpdater:
         _size(output_states)
         steps = output_states.seq_len
         batch, outputs = output_states.block_size * steps, output_states.actual_size // steps
-        index = np.asarray(selected_idx).reshape(-1)
+        index = to_numpy(selected_idx, "selected_idx").reshape(-1)
         if index.size == 0 or index.size % batch:
             raise ValueError(f"selected_idx must hold the same number of outputs for {batch} samples, got {index.size}")
         if index.dtype.kind not in "iu" or index.min() < 1 or index.max() > outputs:
@@ -138,8 +139,9 @@ def _observations(values: ArrayLike, size: int) -> np.ndarray:
 
 
 def _variances(values: ArrayLike, size: int) -> np.ndarray:
+    values = to_numpy(values, "var_obs")
     variances = flat_float32(values, "var_obs")
-    if np.ndim(values) == 0:
+    if values.ndim == 0:
         variances = np.repeat(variances, size)
     elif variances.size < size:
         raise ValueError(f"var_obs must hold {size} values, got {variances.size}")

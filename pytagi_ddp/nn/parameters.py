@@ -11,7 +11,7 @@ import numpy as np
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.protocol import ArrayFunctions
 from pytagi_ddp.kernels.tensors import Array, Tensor
-from pytagi_ddp.nn.validate import check_finite, check_variances
+from pytagi_ddp.nn.validate import check_finite, check_variances, flat_float32
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -139,7 +139,7 @@ class Parameters:
         self._array.copy(np.divide(array, factor, where=known, out=np.zeros_like(factor)), sums)
 
     def _fitting(self, name: str, values: ArrayLike, part: Part) -> np.ndarray:
-        array, size = np.asarray(values, np.float32).reshape(-1), self._flat[part].mu.size
+        array, size = flat_float32(values, name), self._flat[part].mu.size
         if array.size != size:
             raise ValueError(f"{name} has {size} values, got {array.size}")
         return array

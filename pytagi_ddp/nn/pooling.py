@@ -60,7 +60,7 @@ class AvgPool2d(_Pool2d):
     Args:
         kernel_size: k.
         stride: window step; -1 means k.
-        padding, padding_type: as in `Conv2d`; padding needs type 1 or 2.
+        padding, padding_type: as in `Conv2d`; padding needs type 1, 2 or 3.
 
     Raises:
         ValueError: an input that is no image, or windows that do not fill it.

@@ -208,7 +208,8 @@ class Sequential(RecurrentNetwork):
 
         Args:
             mu_x: batch x inputs values of any real dtype, shape and strides (images as NCHW, sequences as batch, time
-                steps, features); or the `output_z_buffer` of another network.
+                steps, features), of NumPy, PyTorch, pandas, JAX or any library that `pytagi_ddp.arrays.to_numpy` reads;
+                or the `output_z_buffer` of another network.
             var_x: variances of the inputs, as many; None for a deterministic input. What a program's rounding has left
                 just below 0 counts as 0.
 

@@ -6,20 +6,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pytagi_ddp.arrays import to_numpy
+
 
 def flat_float32(values: ArrayLike, what: str, size: int | None = None) -> np.ndarray:
-    """`values` of any real dtype, shape and strides as a flat float32 array.
+    """`values` of any library, real dtype, shape and strides as a flat float32 array; see `to_numpy`.
 
-    A tensor of PyTorch is read as it is, whether it takes part in a gradient or not, and from whatever device.
+    Contiguous float32 in host memory is not copied.
 
     Raises:
         TypeError: values that are not real numbers. ValueError: not `size` of them, or rows of unequal length.
     """
-    detach = getattr(values, "detach", None)
-    try:
-        array = np.asarray(values if detach is None else detach().cpu())
-    except (ValueError, OverflowError, RecursionError) as error:
-        raise ValueError(f"{what} must be an array of numbers: {error}") from None
+    array = to_numpy(values, what)
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{what} must hold real numbers, got dtype {array.dtype}")
     with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and callers look for that

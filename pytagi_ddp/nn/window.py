@@ -12,7 +12,8 @@ class Window(NamedTuple):
     """A k x k window, its stride and the zeros around the image.
 
     Attributes:
-        padding_type: 1 pads `padding` zeros on all four sides, 2 on the right and at the bottom only.
+        padding_type: 1 pads `padding` zeros on all four sides, 2 on the right and at the bottom only; 3 is 1,
+            and leaves out what is behind the last window, where 1 and 2 refuse such an image.
     """
 
     layer: str
@@ -29,37 +30,37 @@ class Window(NamedTuple):
                 f"{self.layer} needs kernel_size >= 1, stride >= 1, padding >= 0, got {self.kernel_size}, "
                 f"{self.stride}, {self.padding}"
             )
-        if self.padding and self.padding_type not in (1, 2):
-            raise ValueError(f"{self.layer} with padding needs padding_type 1 or 2, got {self.padding_type}")
+        if self.padding and self.padding_type not in (1, 2, 3):
+            raise ValueError(f"{self.layer} with padding needs padding_type 1, 2 or 3, got {self.padding_type}")
         return self
 
     def settings(self) -> dict[str, Any]:
-        """Without padding its type changes nothing, and is 0."""
+        """Without padding, types 1 and 2 change nothing, and are 0."""
         return {
             "kernel_size": self.kernel_size,
             "stride": self.stride,
             "padding": self.padding,
-            "padding_type": self.padding_type if self.padding else 0,
+            "padding_type": self.padding_type if self.padding or self.padding_type == 3 else 0,
         }
 
     @property
     def before(self) -> int:
         """Zero rows above and zero columns left of the image."""
-        return self.padding if self.padding_type == 1 else 0
+        return self.padding if self.padding_type in (1, 3) else 0
 
     @property
     def total(self) -> int:
         """Zeros before and after the pixels of a side."""
-        return {1: 2, 2: 1}.get(self.padding_type, 0) * self.padding
+        return {1: 2, 2: 1, 3: 2}.get(self.padding_type, 0) * self.padding
 
     def output(self, size: int) -> int:
-        """Windows that fit along an image side of `size` pixels: (size - k + P)/stride + 1."""
+        """Windows that fit along an image side of `size` pixels: (size - k + P)/stride + 1, rounded down for type 3."""
         total = self.total
         steps, rest = divmod(size - self.kernel_size + total, self.stride)
-        if rest or steps < 0:
+        if steps < 0 or (rest and self.padding_type != 3):
             raise ValueError(
                 f"{self.layer}: windows of {self.kernel_size} with stride {self.stride} do not fill {size} pixels with "
-                f"{total} zeros; change padding or stride"
+                f"{total} zeros; change padding or stride, or take padding_type 3"
             )
         return steps + 1
 

@@ -30,6 +30,7 @@ def of_pooling(pool: type) -> dict[str, Layers]:
         "default stride": lambda: [stem(), pool(2), nn.Linear(6 if pool is nn.AvgPool2d else 9, 2)],
         "strided": lambda: [stem(), nn.ReLU(), pool(2, 2), conv(3, 2)],
         "padded right and bottom": lambda: [stem(), pool(3, 2, 1, 2), nn.Tanh(), nn.Linear(6, 2)],
+        "with pixels left out": lambda: [stem(), pool(3, 2, 1, 3), nn.Linear(6, 2)],
         "in a block": lambda: [stem(), nn.ReLU(), residual(conv(3, 3), pool(3, 1, 1, 1)), conv(3, 1)],
     }
 
@@ -49,6 +50,12 @@ EXAMPLES: dict[type, dict[str, Layers]] = {
             conv(3, 4, bias=False, stride=2, padding_type=2),
             nn.Linear(8, 2),
         ],
+        "strided, with pixels left out": lambda: [
+            nn.Conv2d(2, 3, 3, stride=2, padding=1, padding_type=3, in_width=6, in_height=4),
+            nn.ReLU(),
+            nn.Linear(18, 2),
+        ],
+        "strided pixels": lambda: [nn.Conv2d(2, 3, 1, stride=2, padding_type=3, in_width=4, in_height=4), nn.ReLU()],
         "after a dense layer": lambda: [nn.Linear(4, 24), nn.Tanh(), nn.Conv2d(2, 3, 2, in_width=3, in_height=4)],
         "in a block": lambda: [stem(), nn.ReLU(), residual(conv(3, 2), nn.ReLU(), conv(2, 3)), nn.Linear(24, 2)],
     },

@@ -56,3 +56,21 @@ def test_std_of_constant_images_is_zero():
 def test_what_does_not_belong_together_is_refused(images, labels, error, message):
     with pytest.raises(error, match=message):
         make(images, labels)
+
+
+class Foreign:
+    """An array of another library."""
+
+    def __init__(self, values):
+        self._values, self.dtype = values, "torch.uint8"
+
+    def __array__(self, *args, **options):
+        return self._values
+
+
+def test_arrays_of_other_libraries_are_taken_without_a_copy():
+    images, labels = np.arange(5 * 48, dtype=np.uint8).reshape(5, 3, 4, 4), np.array([0, 1, 2, 0, 1])
+    data = make(Foreign(images), Foreign(labels))
+    assert np.shares_memory(data.images, images) and np.shares_memory(data.labels, labels)
+    with pytest.raises(ValueError, match="label 9 of image 0"):
+        make(labels=Foreign(labels + 9))

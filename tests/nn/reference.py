@@ -43,7 +43,7 @@ def linear(layer, m, s):
 def _patches(images, window, fill=0.0):
     """(batch, channels, y, x, k, k) views of the padded images."""
     p, k = window.padding, window.kernel_size
-    before, after = (p, p) if window.padding_type == 1 else (0, p if window.padding_type == 2 else 0)
+    before, after = (p, p) if window.padding_type in (1, 3) else (0, p if window.padding_type == 2 else 0)
     padded = np.pad(images, ((0, 0), (0, 0), (before, after), (before, after)), constant_values=fill)
     return sliding_window_view(padded, (k, k), (2, 3))[:, :, :: window.stride, :: window.stride]
 
@@ -51,7 +51,7 @@ def _patches(images, window, fill=0.0):
 def _scatter(patches, window, shape):
     """The adjoint of `_patches`: every tap added to the pixel that it was read from."""
     p, k, t = window.padding, window.kernel_size, window.stride
-    before = p if window.padding_type == 1 else 0
+    before = p if window.padding_type in (1, 3) else 0
     out = np.zeros((*shape[:2], shape[2] + 2 * p, shape[3] + 2 * p))
     height, width = patches.shape[2:4]
     for r in range(k):

@@ -73,8 +73,8 @@ def test_public_images_are_channels_first():
         ({"kernel_size": 5, "in_width": 4, "in_height": 8}, r"windows of 5 with stride 1 do not fill 4 pixels"),
         ({"kernel_size": 2, "stride": 2, "in_width": 4, "in_height": 5}, r"windows of 2 with stride 2 .* 5 pixels"),
         (
-            {"kernel_size": 3, "padding": 1, "padding_type": 3, "in_width": 4, "in_height": 4},
-            "padding_type 1 or 2, got 3",
+            {"kernel_size": 3, "padding": 1, "padding_type": 4, "in_width": 4, "in_height": 4},
+            "padding_type 1, 2 or 3, got 4",
         ),
         ({"kernel_size": 0, "in_width": 4, "in_height": 4}, "got 0, 1, 0"),
         ({"kernel_size": 3}, "in_width and in_height"),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import nn
+from pytagi_ddp.nn.validate import flat_float32
 from tests.nn.networks import randomise
 
 X = np.random.default_rng(0).integers(-8, 8, (3, 4)).astype(np.float32)  # exact in every type below
@@ -155,3 +156,93 @@ def test_predict_shapes_and_errors(net):
     with pytest.raises(ValueError, match="var_x must hold 12 values, got 4"):
         net.predict(X, var_x=np.zeros(4))
     assert net.training  # also after an error
+
+
+class OnlyDLPack:
+    """An array of which nothing is known but the DLPack protocol."""
+
+    def __init__(self, values, device=(1, 0)):
+        self._values, self._device = np.asarray(values), device
+
+    def __dlpack__(self, **options):
+        if self._device != (1, 0):
+            raise BufferError("unsupported device")
+        return self._values.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self._device
+
+
+class OnGpu(OnlyDLPack):
+    """What CuPy's arrays say."""
+
+    def __array__(self, *args, **options):
+        raise TypeError("Implicit conversion to a NumPy array is not allowed.")
+
+
+class Column:
+    """A column of pandas with missing values, or a table: as an array it holds objects."""
+
+    def __init__(self, values, dtypes=None):
+        self._values, self.dtype = values, np.dtype(float)  # of a nullable type, whose kind is "f" too
+        if dtypes:
+            self.columns, self.dtypes = list(dtypes), dtypes
+
+    def __array__(self, *args, **options):
+        return np.array(self._values, object)
+
+    def to_numpy(self, dtype, na_value):
+        return np.array([na_value if value is None else dtype(value) for value in self._values])
+
+
+def test_arrays_of_dlpack_are_read_in_place(net):
+    expected = net(X, VAR)
+    np.testing.assert_array_equal(net(OnlyDLPack(X), OnlyDLPack(VAR)), expected)
+    np.testing.assert_array_equal(net.predict(OnlyDLPack(X))[0].reshape(-1), net(X)[0])
+    assert np.shares_memory(flat_float32(OnlyDLPack(X), "x"), X)
+
+
+def test_observations_of_dlpack(net):
+    deltas = []
+    for form in (np.asarray, OnlyDLPack):
+        net(X)
+        y, index = form(X[:, :2]), form(np.tile([1, 2], 3))
+        nn.OutputUpdater("cpu").update(net.output_z_buffer, y, form(VAR[:, :2]), net.input_delta_z_buffer)
+        deltas.append(np.array(net.input_delta_z_buffer.delta_mu))
+        nn.OutputUpdater("cpu").update_using_indices(
+            net.output_z_buffer, y, form(VAR[:, :2]), index, net.input_delta_z_buffer
+        )
+        deltas.append(np.array(net.input_delta_z_buffer.delta_mu))
+    for other in deltas[1:]:
+        np.testing.assert_array_equal(other, deltas[0])
+
+
+def test_an_array_on_a_gpu_says_what_to_do(net):
+    for form in (OnlyDLPack, OnGpu):
+        with pytest.raises(TypeError, match=r"mu_x lies in another device's memory; bring it to the host first .*get"):
+            net(form(X, device=(2, 0)))
+
+
+def test_missing_values_of_nullable_columns_are_nan(net):
+    values = [1.0, None, 3.0, 4.0]
+    with pytest.raises(ValueError, match="mu_x: 1 of 4 values are NaN"):
+        net(Column(values))
+    net.missing_inputs = "standard normal"
+    np.testing.assert_array_equal(net(Column(values)), net([1.0, np.nan, 3.0, 4.0]))
+
+
+def test_columns_without_numbers_are_named(net):
+    kinds = {"age": np.dtype(float), "city": np.dtype(object)}
+    with pytest.raises(TypeError, match=r"mu_x must hold real numbers, .*: 'city' \(object\); encode them"):
+        net(Column([1.0, "Rome", 3.0, 4.0], kinds))
+
+
+def test_any_iterable_of_batches_gives_statistics():
+    net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm2d(5))
+    generator = ([OnlyDLPack(x), "labels"] for x in np.split(np.arange(24, dtype=np.float32), 2))
+    with pytest.raises(TypeError, match="len"):
+        net.update_bn([7])
+    net.update_bn((batch[0]._values.reshape(3, 4), batch[1]) for batch in generator)
+    fresh = np.array(net.layers[1].running_mean)
+    net.update_bn(np.arange(24, dtype=np.float32).reshape(2, 3, 4))
+    np.testing.assert_array_equal(net.layers[1].running_mean, fresh)

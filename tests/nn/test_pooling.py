@@ -73,7 +73,7 @@ def test_bad_windows_are_named(pool):
 
     with pytest.raises(ValueError, match=f"{pool.__name__}: windows of 2 with stride 2 do not fill 5 pixels"):
         build(2, 2)
-    with pytest.raises(ValueError, match="padding_type 1 or 2, got 0"):
+    with pytest.raises(ValueError, match="padding_type 1, 2 or 3, got 0"):
         build(3, 1, 1)
     with pytest.raises(ValueError, match="padding 2 leaves windows of 2 without a pixel"):
         build(2, 1, 2, 1)

@@ -1,0 +1,69 @@
+"""Arrays of other libraries as NumPy arrays."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+IN_HOST_MEMORY = (1, 3)  # device types of DLPack: CPU, and CPU memory that CUDA has pinned
+
+
+def to_numpy(values: ArrayLike, what: str) -> np.ndarray:
+    """`values` as a NumPy array, in their own memory where NumPy can read that.
+
+    What NumPy takes (numbers, nested lists, all that has `__array__`, such as arrays of JAX and TensorFlow and tables
+    of pandas and polars), and besides: tensors of PyTorch, with or without a gradient, of bfloat16, and from a GPU;
+    nullable columns of pandas, whose missing values become NaN; bfloat16 of JAX, as float32; and arrays that have only
+    DLPack (`__dlpack__`), in host memory.
+
+    Args:
+        values: the array. what: its name in messages.
+
+    Raises:
+        TypeError: columns without numbers, which are named; an array in another device's memory, or of a kind that its
+            library does not hand out (sparse). ValueError: rows of unequal length.
+    """
+    if type(values) is np.ndarray:
+        return values
+    detach = getattr(values, "detach", None)
+    source: Any = values
+    try:
+        source = values if detach is None else detach().cpu()
+        if hasattr(source, "__dlpack__") and not hasattr(source, "__array__"):
+            array = np.from_dlpack(source)
+        elif str(getattr(source, "dtype", "")) == "torch.bfloat16":
+            array = np.asarray(source.float())
+        else:
+            array = np.asarray(source)
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise ValueError(f"{what} must be an array of numbers: {error}") from None
+    except (TypeError, RuntimeError, BufferError) as error:
+        raise TypeError(f"{what} {_why_not(source)}: {error}") from None
+    if array.dtype == object and hasattr(source, "to_numpy"):
+        _check_columns(source, what)
+        return source.to_numpy(dtype=np.float64, na_value=np.nan)
+    if array.dtype.kind == "V" and array.dtype.names is None and np.can_cast(array.dtype, np.float32):
+        return array.astype(np.float32)
+    return array
+
+
+def _why_not(source: Any) -> str:
+    device = getattr(source, "__dlpack_device__", None)
+    try:
+        elsewhere = device is not None and device()[0] not in IN_HOST_MEMORY
+    except Exception:  # of a kind of array that has no DLPack; then its own error, which follows, says why
+        elsewhere = False
+    if elsewhere:
+        return "lies in another device's memory; bring it to the host first (CuPy: x.get(), PyTorch: x.cpu())"
+    return "must be an array that NumPy can read"
+
+
+def _check_columns(table: Any, what: str) -> None:
+    """Raises TypeError if some columns of a table of pandas (or the one that it is) are no numbers, and names them."""
+    kinds = table.dtypes if hasattr(table, "columns") else {getattr(table, "name", None): table.dtype}
+    others = [f"{name!r} ({kind})" for name, kind in kinds.items() if getattr(kind, "kind", "O") not in "fiub"]
+    if others:
+        named = ", ".join(others)
+        raise TypeError(
+            f"{what} must hold real numbers, and these columns do not: {named}; encode them, or leave them out"
+        )
