@@ -14,6 +14,7 @@ from pytagi_ddp.distributed import initialize, run_threads
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.nn import BatchNorm2d, DDPConfig, DDPSequential, Linear, ReLU, Sequential
 from pytagi_ddp.nn.architecture import architecture
+from pytagi_ddp.nn.persistence import to_bytes
 from pytagi_ddp.nn.slices import whole_tensors
 
 pytestmark = pytest.mark.filterwarnings("ignore:training on from")
@@ -43,6 +44,9 @@ class Spread(ShardedNetwork):
     @property
     def architecture(self):
         return architecture(self.model)
+
+    def to_bytes(self, extra=None):
+        return to_bytes(self.model, extra) if self.communicator.rank == 0 else b""
 
     def to_host(self, array):
         return np.array(array)
