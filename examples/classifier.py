@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pytagi_ddp import HRCSoftmaxMetric, Utils
-from pytagi_ddp.nn import DDPSequential, OutputUpdater
+from pytagi_ddp.nn import BaseDeltaStates, BaseHiddenStates, DDPSequential, OutputUpdater
 
 
 class HierarchicalHead:
@@ -23,9 +23,12 @@ class HierarchicalHead:
 
     def observe(self, net: DDPSequential, labels: np.ndarray, sigma_v: float) -> None:
         """Sets the deltas at the output; `sigma_v` is the standard deviation of an observation."""
+        self.update(net.output_z_buffer, labels, sigma_v, net.input_delta_z_buffer)
+
+    def update(self, states: BaseHiddenStates, labels: np.ndarray, sigma_v: float, deltas: BaseDeltaStates) -> None:
+        """Sets the deltas of output states."""
         obs, index, _ = Utils().label_to_obs(labels, self._num_classes)
-        var_obs = np.full_like(obs, sigma_v**2)
-        self._updater.update_using_indices(net.output_z_buffer, obs, var_obs, index, net.input_delta_z_buffer)
+        self._updater.update_using_indices(states, obs, np.full_like(obs, sigma_v**2), index, deltas)
 
     def count_errors(self, mu: np.ndarray, var: np.ndarray, labels: np.ndarray) -> int:
         """Samples whose most probable class is not their label."""
@@ -46,8 +49,12 @@ class RemaxHead:
 
     def observe(self, net: DDPSequential, labels: np.ndarray, sigma_v: float) -> None:
         """Sets the deltas at the output; `sigma_v` is the standard deviation of an observation."""
+        self.update(net.output_z_buffer, labels, sigma_v, net.input_delta_z_buffer)
+
+    def update(self, states: BaseHiddenStates, labels: np.ndarray, sigma_v: float, deltas: BaseDeltaStates) -> None:
+        """Sets the deltas of output states."""
         obs = Utils().label_to_one_hot(labels, self._num_classes)
-        self._updater.update(net.output_z_buffer, obs, np.full_like(obs, sigma_v**2), net.input_delta_z_buffer)
+        self._updater.update(states, obs, np.full_like(obs, sigma_v**2), deltas)
 
     def count_errors(self, mu: np.ndarray, var: np.ndarray, labels: np.ndarray) -> int:
         """Samples whose most probable class is not their label."""

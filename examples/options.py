@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pytagi_ddp.distributed.engine.offspring import launcher_of_rank
 
@@ -16,8 +16,15 @@ Without CIFAR-10 (found by --data-dir, in $PYTAGI_DATA or ./data/cifar, or downl
 set of ten shapes instead."""
 
 
-def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+def parse_arguments(
+    argv: Sequence[str] | None = None,
+    change: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
+) -> argparse.Namespace:
     """Reads the options; every rank reads them alike, and only rank 0 prints help and errors.
+
+    Args:
+        argv: None: those of the program.
+        change: what another job with these options does to the parser, such as adding its own.
 
     Raises:
         SystemExit: a bad option (exit code 2), or --help (0).
@@ -25,6 +32,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     launch = launcher_of_rank()
     ranks = (launch and launch.world_size) or 1
     parser = _parser()
+    change(parser)
     with contextlib.ExitStack() as silence:
         if launch and launch.rank > 0:
             nowhere = silence.enter_context(open(os.devnull, "w"))
@@ -51,8 +59,8 @@ def _parser() -> argparse.ArgumentParser:
     training = parser.add_argument_group("training")
     training.add_argument("--model", choices=("resnet18", "resnet8"), default="resnet18")
     training.add_argument("--head", choices=("hierarchical", "remax"), default="hierarchical", help="output layer")
-    training.add_argument("--epochs", type=_positive_int, default=2, help="in all, a resumed run included (2)")
-    training.add_argument("--batch-size", type=_positive_int, help="images per rank and step (128; synthetic set: 8)")
+    training.add_argument("--epochs", type=positive_int, default=2, help="in all, a resumed run included (2)")
+    training.add_argument("--batch-size", type=positive_int, help="images per rank and step (128; synthetic set: 8)")
     training.add_argument("--sigma-v", type=_positive_float, default=0.1, help="standard deviation of a label (0.1)")
     training.add_argument("--sigma-v-min", type=_positive_float, default=0.05, help="where its decay ends (0.05)")
     training.add_argument("--sigma-v-decay", type=_positive_float, default=0.9, help="its factor per epoch (0.9)")
@@ -74,8 +82,8 @@ def _parser() -> argparse.ArgumentParser:
     data = parser.add_argument_group("data")
     data.add_argument("--data", choices=("auto", "cifar10", "synthetic"), default="auto", help="auto: as said above")
     data.add_argument("--data-dir", metavar="DIR", help="where CIFAR-10 is, or is downloaded to")
-    data.add_argument("--limit-train", type=_positive_int, metavar="N", help="use N training images")
-    data.add_argument("--limit-test", type=_positive_int, metavar="N", help="use N test images")
+    data.add_argument("--limit-train", type=positive_int, metavar="N", help="use N training images")
+    data.add_argument("--limit-test", type=positive_int, metavar="N", help="use N test images")
     data.add_argument(
         "--augment",
         action=argparse.BooleanOptionalAction,
@@ -92,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     machine.add_argument(
         "--checkpoint-blocks", action="store_true", help="run residual blocks again in the backward pass: less memory"
     )
-    machine.add_argument("--threads", type=_positive_int, help="per rank (usable cores / ranks on this node)")
+    machine.add_argument("--threads", type=positive_int, help="per rank (usable cores / ranks on this node)")
 
     output = parser.add_argument_group("output")
     output.add_argument("--progress", choices=("auto", "bar", "lines"), default="auto", help="auto: bar on a terminal")
@@ -100,13 +108,13 @@ def _parser() -> argparse.ArgumentParser:
 
     stops = parser.add_argument_group("checkpoints")
     stops.add_argument("--checkpoint-dir", metavar="DIR", help="write a checkpoint there after every epoch")
-    stops.add_argument("--checkpoint-every", type=_positive_int, metavar="STEPS", help="and after so many steps")
+    stops.add_argument("--checkpoint-every", type=positive_int, metavar="STEPS", help="and after so many steps")
     stops.add_argument(
         "--checkpoint-on-signal",
         action="store_true",
         help="on SIGTERM or SIGUSR1 (to mpirun or any rank) write one at the end of the step, and end with code 0",
     )
-    stops.add_argument("--keep-last", type=_positive_int, default=3, metavar="N", help="checkpoints to keep (3)")
+    stops.add_argument("--keep-last", type=positive_int, default=3, metavar="N", help="checkpoints to keep (3)")
     stops.add_argument(
         "--resume",
         nargs="?",
@@ -136,7 +144,7 @@ def _natural(text: str) -> int:
     return value
 
 
-def _positive_int(text: str) -> int:
+def positive_int(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
@@ -151,5 +159,5 @@ def _positive_float(text: str) -> float:
 
 
 # argparse names the type in its message about text that is no number.
-_natural.__name__ = _positive_int.__name__ = "integer"
+_natural.__name__ = positive_int.__name__ = "integer"
 _positive_float.__name__ = "number"

@@ -8,6 +8,7 @@
     all_reduce_deltas                           data-parallel steps in a loop of one's own
     DDPSequential                               the same behind the interface of a network
     FSDPSequential                              the same for networks that are too large for one rank
+    PipelineSequential                          a network cut into stages over ranks; balance_by_time, balance_by_size
     all_reduce_metrics, rank_zero_*             numbers of all ranks; what one rank does
     init_device_mesh                            ranks in a grid, with a communicator along each dimension
     run_threads                                 ranks as threads of this process, for notebooks and tests
@@ -36,6 +37,8 @@ from pytagi_ddp.distributed.engine.handle import Handle
 from pytagi_ddp.distributed.fsdp import FSDPSequential
 from pytagi_ddp.distributed.functional import all_reduce_deltas
 from pytagi_ddp.distributed.metrics import all_reduce_metrics
+from pytagi_ddp.distributed.pipeline.balance import balance_by_size, balance_by_time
+from pytagi_ddp.distributed.pipeline.sequential import PipelineSequential
 from pytagi_ddp.distributed.rank_zero import rank_zero_first, rank_zero_only, rank_zero_print
 from pytagi_ddp.distributed.run_threads import run_threads
 from pytagi_ddp.distributed.trees import synchronize
@@ -60,6 +63,7 @@ __all__ = [
     "Handle",
     "LaunchError",
     "NonFiniteError",
+    "PipelineSequential",
     "RankLeftError",
     "ReplicaMismatchError",
     "SerialCommunicator",
@@ -68,6 +72,8 @@ __all__ = [
     "all_reduce_metrics",
     "allreduce",
     "allreduce_deltas",
+    "balance_by_size",
+    "balance_by_time",
     "barrier",
     "bcast",
     "broadcast",

@@ -8,7 +8,9 @@ from numbers import Integral
 from pytagi_ddp.distributed.backends import get_distributed_backend, is_initialized
 from pytagi_ddp.distributed.communicator import Communicator, create_communicator
 from pytagi_ddp.distributed.engine.errors import LaunchError
+from pytagi_ddp.distributed.engine.placement import choose_device
 from pytagi_ddp.distributed.wire import WIRE_DTYPES
+from pytagi_ddp.nn.sequential import Sequential
 
 
 @dataclass
@@ -79,6 +81,13 @@ class DDPConfig:
             if value is not None and value != actual:
                 raise ValueError(f"DDPConfig asks for {name}={value!r}, the communicator has {actual!r}")
         return communicator
+
+    def place(self, model: Sequential, communicator: Communicator) -> None:
+        """Takes a network that is on a GPU, or is to meet others by NCCL, to the GPU of its rank; that of a single rank
+        stays."""
+        ours_to_choose = self.device_ids is not None or communicator.local_world_size > 1
+        if communicator.backend == "nccl" or (model.device != "cpu" and ours_to_choose):
+            model.to_device(f"cuda:{choose_device(communicator.local_rank, self.device_ids)}")
 
     def check(self, device: str, every: int, sync_batch_norm: bool) -> None:
         """Compares these options with each other and with those of a `DDPSequential`.

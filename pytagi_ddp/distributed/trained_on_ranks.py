@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.compare import compare_networks
 from pytagi_ddp.distributed.config import DDPConfig
-from pytagi_ddp.distributed.engine.placement import choose_device
 from pytagi_ddp.distributed.exchange import Exchange
 from pytagi_ddp.distributed.replica import Replica
 from pytagi_ddp.interrupts import held_back
@@ -52,9 +51,7 @@ class TrainedOnRanks(Replica):
         """Finds the other ranks, takes the network to the GPU of this one, and compares networks and `options`."""
         c, model = self.config, self.model
         self.communicator = c.connect(model.device) if communicator is None else c.accept(communicator)
-        ours_to_choose = c.device_ids is not None or self.communicator.local_world_size > 1
-        if self.communicator.backend == "nccl" or (model.device != "cpu" and ours_to_choose):
-            model.to_device(f"cuda:{choose_device(self.communicator.local_rank, c.device_ids)}")
+        c.place(model, self.communicator)
         compare_networks(self.communicator, model, {"average": self.average, **options})
 
     @property
@@ -104,6 +101,9 @@ class TrainedOnRanks(Replica):
     def _check(self, name: str) -> None:
         if self._in_no_sync:
             raise RuntimeError(f"{name}() inside no_sync(): leave it first; a step exchanges what it has accumulated")
+        self._check_owner(name)
+
+    def _check_owner(self, name: str) -> None:
         if self.model.trainer is not self:
             raise RuntimeError(
                 f"{name}() of a {type(self).__name__} whose network was given to another one since: use that"

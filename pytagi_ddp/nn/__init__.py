@@ -41,7 +41,14 @@ from pytagi_ddp.nn.slstm import SLSTM
 from pytagi_ddp.nn.update_bn import update_bn
 
 if TYPE_CHECKING:
-    from pytagi_ddp.distributed import DDPConfig, DDPSequential, FSDPSequential
+    from pytagi_ddp.distributed import (
+        DDPConfig,
+        DDPSequential,
+        FSDPSequential,
+        PipelineSequential,
+        balance_by_size,
+        balance_by_time,
+    )
 
 __all__ = [
     "ELU",
@@ -71,6 +78,7 @@ __all__ = [
     "MixtureTanh",
     "MultiheadAttention",
     "OutputUpdater",
+    "PipelineSequential",
     "RMSNorm",
     "ReLU",
     "Remax",
@@ -81,14 +89,23 @@ __all__ = [
     "Softmax",
     "Softplus",
     "Tanh",
+    "balance_by_size",
+    "balance_by_time",
     "deferred_init",
     "update_bn",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """DDPConfig and what trains on ranks stand here too, as in pytagi; `import pytagi_ddp` does not wait for them."""
-    if name in ("DDPConfig", "DDPSequential", "FSDPSequential"):
+    """What trains networks on many ranks stands here too, as in pytagi; `import pytagi_ddp` does not wait for it."""
+    if name in (
+        "DDPConfig",
+        "DDPSequential",
+        "FSDPSequential",
+        "PipelineSequential",
+        "balance_by_size",
+        "balance_by_time",
+    ):
         from pytagi_ddp import distributed
 
         return getattr(distributed, name)

@@ -26,6 +26,7 @@ class Activation(BaseLayer):
         formula_settings: attributes that the formula takes, in its order.
     """
 
+    gives_jacobian = True
     formula = ""
     formula_settings: tuple[str, ...] = ()
 

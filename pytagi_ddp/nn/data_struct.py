@@ -31,9 +31,11 @@ class BaseHiddenStates(OnDevice):
             copies, when they are read.
         block_size: batch size. actual_size: units per sample. size: both multiplied.
         seq_len: time steps of a sample, among which its units are divided.
+        elsewhere: whether the states are on another rank: there are none to observe here, and an update does nothing.
     """
 
     seq_len = 1
+    elsewhere = False
 
     def __init__(self, size: int | None = None, block_size: int | None = None):
         self.set_size(size or 0, block_size or 1)

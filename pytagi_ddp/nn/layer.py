@@ -47,6 +47,7 @@ class BaseLayer(LayerView, ABC):
     num_sums = 0  # sums over the batch that are added over ranks, in the tail of the reduced buffer
     is_leaf = True  # a layer that computes; False: a block of layers, or a change of order between them
     replayable = True  # False: its passes are more than kernel calls, and networks that have it are walked through
+    gives_jacobian = False  # whether there is one in the states that it gives
     checks_input = False  # whether it has a `check_input`
     kept: tuple[str, ...] = ("_buffers", "_input")  # attributes in which a pass leaves what its way back needs
     recomputing = False  # True while a forward pass is repeated, which must change nothing that outlasts it

@@ -97,6 +97,10 @@ class LayerBlock(BaseLayer):
         return self.chain.backward(delta, pool, need_input, accumulate)
 
     @property
+    def gives_jacobian(self) -> bool:  # type: ignore[override]
+        return self.layers[-1].gives_jacobian
+
+    @property
     def spares_deltas(self) -> bool:
         return self.chain.operations[-1].spares_deltas
 

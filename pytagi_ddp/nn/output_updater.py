@@ -47,7 +47,7 @@ class OutputUpdater:
             ValueError: wrong number of values, an infinite observation, or a variance that is negative or NaN.
             RuntimeError: the network has not been called yet.
         """
-        if self._express(output_states, mu_obs, var_obs, delta_states):
+        if output_states.elsewhere or self._express(output_states, mu_obs, var_obs, delta_states):
             return
         size = _size(output_states)
         observed = State(_observations(mu_obs, size), _variances(var_obs, size))
@@ -73,6 +73,8 @@ class OutputUpdater:
         Raises:
             ValueError: wrong number of values, a bad value as in `update`, or an output number out of range.
         """
+        if output_states.elsewhere:
+            return
         _size(output_states)
         steps = output_states.seq_len
         batch, outputs = output_states.block_size * steps, output_states.actual_size // steps
@@ -102,6 +104,8 @@ class OutputUpdater:
         Raises:
             ValueError: an odd number of outputs, wrong number of observations, or an infinite one.
         """
+        if output_states.elsewhere:
+            return
         size = _size(output_states)
         if output_states.actual_size % 2:
             raise ValueError(f"update_heteros needs outputs in pairs, the network has {output_states.actual_size}")

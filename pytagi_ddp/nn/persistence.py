@@ -176,12 +176,24 @@ def to_bytes(model: "NetworkParameters", extra: dict[str, str] | None = None, ca
     Raises:
         ValueError: values that `take` would refuse, as NaN, or a header of more than `MAX_HEADER` bytes.
     """
-    tensors = {}
+    return packed(tensors(model, carried), architecture(model), extra)
+
+
+def tensors(model: "NetworkParameters", carried: bool = False) -> dict[str, np.ndarray]:
+    """What is saved of a network, by name; errors as of `savable`."""
     names = entry_names(model)
-    for key, arrays in savable(model, carried).items():
-        tensors.update({f"{key}/{name}": a for name, a in zip(names[key], arrays, strict=False) if a.size})
-    header, values = _split(save_safetensors(tensors))
-    return seal({"architecture": architecture(model), **(extra or {})}, header, values)
+    return {
+        f"{key}/{name}": array
+        for key, arrays in savable(model, carried).items()
+        for name, array in zip(names[key], arrays, strict=False)
+        if array.size
+    }
+
+
+def packed(arrays: dict[str, np.ndarray], architecture: str, extra: dict[str, str] | None = None) -> bytes:
+    """The file of `to_bytes` for the `tensors` of a network; `extra` joins its metadata."""
+    header, values = _split(save_safetensors(arrays))
+    return seal({"architecture": architecture, **(extra or {})}, header, values)
 
 
 def savable(model: "NetworkParameters", carried: bool = False) -> StateDict:
@@ -310,6 +322,19 @@ def take(model: "NetworkParameters", contents: Contents) -> None:
         padded = [*expected, *[""] * (len(FIELDS) - len(expected))]
         given[key] = tuple(entry.get(name, empty) for name in padded)
     _load_checked(model, given, what)
+
+
+def take_part(part: "NetworkParameters", contents: Contents, whole: str) -> None:
+    """`take` for the layers of a network of which `part` is some; `whole`: the architecture of all."""
+    what, meta, arrays = contents
+    if difference := first_difference(whole, meta.get("architecture", "{}")):
+        setting, ours, theirs = difference
+        raise ValueError(f"{what} has another architecture: {setting} is {theirs!s:.200} there and {ours} here")
+    keys = dict(part.named_leaves()).keys()
+    mine = {
+        name: a for name, a in arrays.items() if re.sub(r"\.(running|carried)$", "", name.rpartition("/")[0]) in keys
+    }
+    take(part, Contents(what, {**meta, "architecture": architecture(part)}, mine))
 
 
 def _check_architecture(model: "NetworkParameters", meta: dict[str, str], what: str) -> None:

@@ -78,17 +78,28 @@ def take_statistics(
     loader: Iterable[Any],
     num_batches: int | None,
     add_over_ranks: Callable[[np.ndarray], None] | None = None,
+    run: Callable[[Any], object] | None = None,
 ) -> list[StatisticsChange]:
-    """`update_bn` for a network on this rank; `add_over_ranks` adds the float64 sums of all ranks, in place."""
+    """`update_bn` for a network on this rank.
+
+    Args:
+        model, loader, num_batches: as of `update_bn`.
+        add_over_ranks: adds the float64 sums of all ranks, in place.
+        run: a forward pass in training mode, walked through, for an input; None: `model.pass_forward`.
+    """
     if num_batches is not None and num_batches < 1:
         raise ValueError(f"update_bn needs num_batches of at least 1, or None for all batches, got {num_batches}")
     norms = {key: leaf for key, leaf in model.named_leaves() if leaf in model.arena.running}
+    inputs = _inputs(loader, num_batches)
     if not norms:
+        if run is not None:  # other stages of a pipeline may have some
+            for x in inputs:
+                run(x)
         return []
     arena, array = model.arena, model.kernels.array
     tail, statistics, carried = map(array.to_host, (arena.tail, arena.statistics, arena.carried))  # changed by passes
     try:
-        sums = sum_moments(model, norms, _inputs(loader, num_batches))
+        sums = sum_moments(model, norms, inputs, run or model.pass_forward)
         if add_over_ranks is not None:
             add_over_ranks(sums)
         fresh = np.concatenate([_moments(part, key) for key, part in _parts(norms, sums)])
@@ -102,7 +113,9 @@ def take_statistics(
     return _changes(norms, statistics, fresh)
 
 
-def sum_moments(model: Sequential, norms: Mapping[str, BaseLayer], inputs: Iterable[Any]) -> np.ndarray:
+def sum_moments(
+    model: Sequential, norms: Mapping[str, BaseLayer], inputs: Iterable[Any], run: Callable[[Any], object]
+) -> np.ndarray:
     """(count, sums, sums of squares) of every norm's input, one behind the other in float64, over all batches."""
     sums = np.zeros(sum(norm.num_sums for norm in norms.values()))
     to_host = model.kernels.array.to_host
@@ -124,7 +137,7 @@ def sum_moments(model: Sequential, norms: Mapping[str, BaseLayer], inputs: Itera
             norms[key].on_moments, norms[key].pool_at_step = watch(part), False
         model.train()
         for x in inputs:
-            model.pass_forward(x)
+            run(x)
     finally:
         for norm, pool in zip(norms.values(), pooled, strict=True):
             norm.on_moments, norm.pool_at_step = None, pool

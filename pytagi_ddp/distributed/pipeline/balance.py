@@ -1,0 +1,113 @@
+"""Where a network is cut: how many layers each stage has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from numbers import Integral
+from typing import TYPE_CHECKING
+
+from pytagi_ddp.nn.activation import Activation
+from pytagi_ddp.nn.profile import Profile
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from pytagi_ddp.nn.layer import BaseLayer
+    from pytagi_ddp.nn.sequential import Sequential
+
+PARAMETER_BYTES = 16  # mean, variance and the batch sums of both
+
+
+def balance_by_time(model: Sequential, x: ArrayLike, stages: int, repeat: int = 3) -> list[int]:
+    """Layers of each stage, such that the slowest stage takes as little time as it can.
+
+    Times are those of a training step by layer, from `model.profile(x)`; take a batch as large as a micro-batch will
+    be. Activations stay with the layer behind them: there is no Jacobian to be sent then.
+
+        PipelineSequential(model, balance=balance_by_time(model, x[:4], 2))
+
+    Args:
+        model: a network; it stays as it is. x: inputs. stages: how many. repeat: steps that are timed.
+
+    Returns:
+        For `PipelineSequential(balance=...)`, which takes that of rank 0.
+
+    Raises:
+        ValueError: fewer layers than stages, or inputs that do not fit.
+
+    Source: `torchgpipe.balance`.
+    """
+    rows = _by_layer(model, model.profile(x, repeat=repeat))
+    return _cut(model, [sum(row.forward_ms + row.backward_ms for row in layer) for layer in rows], stages)
+
+
+def balance_by_size(model: Sequential, x: ArrayLike, stages: int) -> list[int]:
+    """As `balance_by_time`, such that the largest stage takes as little memory as it can.
+
+    Memory is that of parameters and their deltas, 16 bytes each, and what layers keep for the batch `x`.
+    """
+    rows = _by_layer(model, model.profile(x, repeat=1))
+    bytes_of = [sum(row.memory for row in layer) for layer in rows]
+    sizes = [PARAMETER_BYTES * _parameters(layer) for layer in model.layers]
+    return _cut(model, [a + b for a, b in zip(sizes, bytes_of, strict=True)], stages)
+
+
+def balance_by_products(model: Sequential, stages: int) -> list[int]:
+    """As `balance_by_time`, with the products and units of a sample instead of times: what every rank finds alike."""
+    work = [sum(_products(leaf) + leaf.out_shape.size for leaf in layer.leaves()) for layer in model.layers]
+    return _cut(model, work, stages)
+
+
+def check_balance(balance: Sequence[int], layers: int, stages: int) -> list[int]:
+    """`balance` as integers.
+
+    Raises:
+        ValueError: not a number of layers for each stage, a stage without a layer, or not as many as there are.
+    """
+    counts = list(balance)
+    if len(counts) != stages:
+        raise ValueError(f"balance={counts} is for {len(counts)} stages, there are {stages}")
+    for stage, count in enumerate(counts):
+        if not isinstance(count, Integral) or count < 1:
+            raise ValueError(f"balance={counts}: stage {stage} has no layer; each of {stages} stages needs one")
+    if sum(counts) != layers:
+        raise ValueError(f"balance={counts} is for {sum(counts)} layers, the network has {layers}")
+    return counts
+
+
+def _by_layer(model: Sequential, profile: Profile) -> list[list]:
+    """The rows of a profile for each layer of the network; the leaves of a block have theirs together."""
+    rows = iter(profile.rows)
+    return [[next(rows) for _ in layer.leaves()] for layer in model.layers]
+
+
+def _parameters(layer: BaseLayer) -> int:
+    return sum(leaf.num_weights + leaf.num_biases for leaf in layer.leaves())
+
+
+def _products(leaf: BaseLayer) -> int:
+    """Each weight meets every pixel of the output, or every time step."""
+    return leaf.num_weights * max(1, leaf.out_height * leaf.out_width, leaf.steps)
+
+
+def _cut(model: Sequential, costs: Sequence[float], stages: int) -> list[int]:
+    """Layers of each stage, such that the largest sum of costs is as small as it can be."""
+    count = len(costs)
+    if not 1 <= stages <= count:
+        raise ValueError(f"a network of {count} layers cannot be cut into {stages} stages: each needs a layer")
+    ends = [k for k in range(1, count) if not isinstance(model.layers[k - 1], Activation)] + [count]
+    if len(ends) < stages:
+        ends = list(range(1, count + 1))
+    # worst[k]: the cost of the largest stage, and the cuts, of the layers before ends[k] in as many stages as so far
+    worst = [(sum(costs[:end]), [end]) for end in ends]
+    for _ in range(stages - 1):
+        worst = [
+            min(
+                ((max(cost, sum(costs[ends[j] : end])), [*cuts, end]) for j, (cost, cuts) in enumerate(worst[:k])),
+                default=(float("inf"), []),
+            )
+            for k, end in enumerate(ends)
+        ]
+    cuts = [0, *worst[-1][1]]
+    return [stop - start for start, stop in pairwise(cuts)]

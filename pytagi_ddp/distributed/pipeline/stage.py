@@ -1,0 +1,220 @@
+"""The part of a network that is on this rank, and its passes of micro-batches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.pipeline.messages import Incoming, Outgoing
+from pytagi_ddp.distributed.pipeline.schedule import Action, Span, Timeline
+from pytagi_ddp.kernels.tensors import Array, State
+from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
+from pytagi_ddp.nn.sequential import Sequential
+
+PASSES = ("forward_backward", "forward", "predict", "update_bn")
+Observe = Callable[[BaseHiddenStates, slice, BaseDeltaStates], None]
+
+
+class Stage:
+    """Runs actions of a schedule: waits for what a micro-batch needs, computes, and sends on what comes of it.
+
+    States go forward as (mean, variance), and the Jacobian where the part ends in an activation; deltas come back as
+    (mean, variance). Each pass begins with its kind and its samples, which go through all stages.
+
+    Args:
+        net: the part. group: the ranks of the stages, in order.
+        taken: arrays of a state that comes in. in_flight: forward passes that wait for theirs back, at most.
+        recompute: keep only the input of a forward pass, and run it again before its backward pass.
+
+    Attributes:
+        outputs: those of the last stage for the whole batch. deltas: likewise, at the output.
+        timeline: what was done when since `begin`, in seconds of `time.perf_counter`.
+    """
+
+    def __init__(self, net: Sequential, group: Communicator, taken: int, in_flight: int, recompute: bool):
+        self.net, self.group = net, group
+        self.is_first, self.is_last = group.rank == 0, group.rank == group.world_size - 1
+        self.given = 3 if net.layers[-1].gives_jacobian else 2
+        self.outputs, self.deltas = BaseHiddenStates(), BaseDeltaStates()
+        self.outputs.elsewhere = not self.is_last
+        self.outputs.seq_len = net.output_z_buffer.seq_len
+        self.timeline: Timeline = []
+        self._observed = BaseDeltaStates()
+        self.rows: list[slice] = []
+        self._taken, self._in_flight, self._recompute = taken, in_flight, recompute
+        self._held: int | None = None  # the micro-batch whose forward pass ran last, if passes are run again
+        self._inputs: dict[int, BaseHiddenStates] = {}
+        self._x: np.ndarray | None = None
+        self._var_x: np.ndarray | None = None
+        array, rank = net.kernels.array, group.rank
+        self._header = np.zeros(2, np.int64)
+        if not self.is_first:
+            self._states = Incoming(group, rank - 1, "states", in_flight, array)
+            self._away = Outgoing(group, rank - 1, "deltas", 2, array)
+        if not self.is_last:
+            self._on = Outgoing(group, rank + 1, "states", in_flight, array)
+            self._back = Incoming(group, rank + 1, "deltas", 1, array)
+
+    def begin(
+        self,
+        kind: str,
+        x: np.ndarray | None,
+        var_x: np.ndarray | None,
+        cut: Callable[[int], list[slice]],
+    ) -> list[slice]:
+        """Tells all stages what comes; returns the rows of the micro-batches.
+
+        Args:
+            kind: one of `PASSES`. x, var_x: the batch, (samples, inputs), on the first stage.
+            cut: gives the micro-batches of so many samples.
+
+        Raises:
+            RuntimeError: the stage in front has begun something else.
+        """
+        header = self._header
+        if self.is_first:
+            assert x is not None
+            header[:] = PASSES.index(kind), len(x)
+        else:
+            self.group.receive(header, self.group.rank - 1)
+            if (theirs := PASSES[int(header[0])]) != kind:
+                raise RuntimeError(
+                    f"stage {self.group.rank} is in {kind}(), the stage in front of it in {theirs}(): all ranks of a "
+                    "pipeline have to call the same methods in the same order"
+                )
+        if not self.is_last:
+            self.group.send(header, self.group.rank + 1)
+        samples = int(header[1])
+        self._x, self._var_x, self._held = x, var_x, None
+        self.timeline, self.rows = [], cut(samples)
+        if self.is_last:
+            self._make_room(samples)
+        return self.rows
+
+    def _make_room(self, samples: int) -> None:
+        """For the outputs of the batch, and deltas there."""
+        net, out = self.net, (samples, self.net.out_shape.size)
+        if self.outputs.state.mu.shape != out or self.outputs.device != net.device:
+            empty = net.kernels.array.empty
+            jcb = empty(out) if net.layers[-1].gives_jacobian else None
+            self.outputs.hold(State(empty(out), empty(out), jcb), net.device)
+        self.deltas.move(net.device)
+        self.deltas.set_size(samples * out[1], samples)
+
+    def run(self, actions: Sequence[Action], observe: Observe | None = None) -> None:
+        """Does all this; `observe`: what the last stage makes deltas of its outputs with, see `PipelineSequential`."""
+        for k, action in enumerate(actions):
+            if k == 0:
+                self._ask(action)
+            message = self._take(action)
+            if k + 1 < len(actions):
+                self._ask(actions[k + 1])
+            start = time.perf_counter()
+            result = self._forward(action, message) if action.kind == "F" else self._backward(action, message)
+            if action.kind == "F" and self.is_last:
+                self._observe(self.rows[action.micro_batch], observe)
+            self.timeline.append(Span(action, start, time.perf_counter()))
+            if result is not None:
+                (self._on if action.kind == "F" else self._away).send(*result)
+
+    def finish(self) -> None:
+        """Returns when all that was sent is on its way to who needs it."""
+        for name in ("_on", "_away"):
+            if hasattr(self, name):
+                getattr(self, name).finish()
+        self.net.use_frame(0)
+
+    # -- one action ---------------------------------------------------------------------------------------------
+
+    def _ask(self, action: Action) -> None:
+        rows = self.rows[action.micro_batch]
+        batch = rows.stop - rows.start
+        if action.kind == "F" and not self.is_first:
+            self._states.ask((self._taken, batch, self.net.in_shape.size))
+        if action.kind == "B" and not self.is_last:
+            self._back.ask((2, batch, self.net.out_shape.size))
+
+    def _take(self, action: Action) -> Array | None:
+        if action.kind == "F":
+            return None if self.is_first else self._states.take()
+        return None if self.is_last else self._back.take()
+
+    def _forward(self, action: Action, message: Array | None) -> tuple[Array, ...] | None:
+        """What goes to the next stage, if there is one."""
+        m = action.micro_batch
+        if message is not None:
+            self._inputs[m % self._in_flight] = given = BaseHiddenStates()
+            given.hold(State(*message), self.net.device)
+        self._use_frame(m)
+        out = self._pass(m)
+        arrays = tuple(a for a in out if a is not None)
+        if len(arrays) != self.given:
+            raise RuntimeError(
+                f"{self.net.layers[-1].get_layer_info()} gives {len(arrays)} arrays, and was to give {self.given}: "
+                "gives_jacobian of a layer says whether there is a Jacobian"
+            )
+        if self.is_last:
+            rows = self.rows[m]
+            for source, target in zip(arrays, self.outputs.state, strict=False):
+                self.net.kernels.array.copy(source, target[rows])
+            return None
+        return arrays
+
+    def _use_frame(self, m: int) -> None:
+        """Frame 0 is for passes without a way back."""
+        if self.net.training:
+            self.net.use_frame(1 if self._recompute else 1 + m % self._in_flight)
+
+    def _pass(self, m: int) -> State:
+        if self.is_first:
+            assert self._x is not None
+            rows = self.rows[m]
+            self.net(self._x[rows], None if self._var_x is None else self._var_x[rows])
+        else:
+            self.net(self._inputs[m % self._in_flight])
+        self._held = m
+        return self.net.output_z_buffer.state
+
+    def _observe(self, rows: slice, observe: Observe | None) -> None:
+        if observe is None:
+            return
+        net, states, deltas = self.net, BaseHiddenStates(), self._observed
+        states.hold(State(*(None if a is None else a[rows] for a in self.outputs.state)), net.device)
+        states.seq_len = self.outputs.seq_len
+        deltas.move(net.device)
+        deltas.set_size(states.size, states.block_size)
+        observe(states, rows, deltas)
+        if (deltas.block_size, deltas.size) != (states.block_size, states.size):
+            raise ValueError(
+                f"observe has left deltas of {deltas.block_size} x {deltas.actual_size} units, the micro-batch has "
+                f"{states.block_size} x {states.actual_size}"
+            )
+        for source, target in zip(deltas.arrays, self.deltas.arrays, strict=True):
+            net.kernels.array.copy(source, target[rows])
+
+    def _backward(self, action: Action, message: Array | None) -> tuple[Array, ...] | None:
+        """What goes back to the stage in front, if there is one."""
+        net, m = self.net, action.micro_batch
+        self._use_frame(m)
+        if self._recompute and self._held != m:
+            self._run_again(m)
+        given = [a[self.rows[m]] for a in self.deltas.arrays] if message is None else list(message)
+        at_output = net.input_delta_z_buffer
+        at_output.set_size(given[0].size, len(given[0]))
+        for source, target in zip(given, at_output.arrays, strict=True):
+            net.kernels.array.copy(source, target)
+        if not self.is_first:
+            net.input_state_update = True
+        net.backward()
+        return None if self.is_first else net.output_delta_z_buffer.arrays
+
+    def _run_again(self, m: int) -> None:
+        """The forward pass again: it takes its statistics anew, and what these have moved is put back."""
+        arena, array = self.net.arena, self.net.kernels.array
+        moved = [(array.to_host(values).copy(), values) for values in (arena.tail, arena.statistics)]
+        self._pass(m)
+        for before, values in moved:
+            array.copy(before, values)

@@ -1,0 +1,416 @@
+"""Pipelines on real ranks, and on ranks that are threads: the bits of one process with the same micro-batches."""
+
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import manual_seed, nn
+from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
+from pytagi_ddp.distributed import DDPConfig, DDPSequential, PipelineSequential
+from pytagi_ddp.distributed.pipeline.schedule import SCHEDULES, bubble, micro_batch_rows
+from tests.mpi import ddp_networks
+from tests.mpi.ddp_networks import backpropagate, batch, error_of
+from tests.mpi.rank import job_folder
+from tests.mpi.shared import on_ranks
+
+SIZES = [(1, 16), (2, 7), (5, 16), (5, 7), (8, 16), (8, 7), (8, 1)]  # micro-batches, samples
+NETWORKS = ddp_networks.WITHOUT_BATCH_NORM | {"BatchNorm2d": lambda: ddp_networks.with_batch_norm(2)}
+STEPS = 2
+
+
+def network(name: str = "BatchNorm2d", seed: int = 3) -> nn.Sequential:
+    manual_seed(seed)
+    return NETWORKS[name]()
+
+
+@cache
+def steps_of(name: str, samples: int) -> list:
+    """The batches of all steps."""
+    return [batch(network(name), samples, seed) for seed in range(STEPS)]
+
+
+def observer(y: np.ndarray):
+    updater = nn.OutputUpdater("cpu")
+    return lambda states, rows, deltas: updater.update(states, y[rows], np.full(y[rows].size, 1.0), deltas)
+
+
+@cache
+def of_one_process(name: str, micro_batches: int, samples: int) -> tuple:
+    """(outputs of each step, state dict) of one process that accumulates the same micro-batches."""
+    net = DDPSequential(network(name), DDPConfig(backend="serial"))
+    outputs = []
+    for x, y in steps_of(name, samples):
+        *rows, last = micro_batch_rows(samples, micro_batches)
+        moments = []
+        for part in rows:
+            with net.no_sync():
+                backpropagate(net, x[part], y[part])
+            moments.append(net.get_outputs())
+        backpropagate(net, x[last], y[last])
+        moments.append(net.get_outputs())
+        outputs.append([np.concatenate(parts) for parts in zip(*moments, strict=True)])
+        net.step()
+    return outputs, net.state_dict()
+
+
+def pipeline(comm, name: str = "BatchNorm2d", **options) -> PipelineSequential:
+    """Of the network of rank 0; the others have drawn another one."""
+    return PipelineSequential(network(name, 3 + comm.rank), DDPConfig(backend=comm.backend), **options)
+
+
+def learn(net: PipelineSequential, x: np.ndarray, y: np.ndarray) -> tuple:
+    return net.forward_backward(x if net.is_first else None, observer(y))
+
+
+def differences(comm, name: str, micro_batches: int, samples: int, **options) -> str:
+    """What of a pipeline is other than of one process."""
+    outputs, expected = of_one_process(name, micro_batches, samples)
+    net = pipeline(comm, name, n_microbatches=micro_batches, **options)
+    found = []
+    for step, (x, y) in enumerate(steps_of(name, samples)):
+        moments = learn(net, x, y)
+        if net.is_last and not all(map(np.array_equal, moments, outputs[step])):
+            found.append(f"outputs of step {step}")
+        if not net.is_last and any(a.size for a in moments):
+            found.append("outputs where there are none")
+        net.step()
+    if net.state_dict() != expected:
+        found.append("parameters")
+    return f"{found} of {name}, {options}, M={micro_batches}, n={samples}" if found else ""
+
+
+def bits(comm, schedule, recompute):
+    options = {"schedule": schedule, "recompute": recompute}
+    return [differences(comm, "BatchNorm2d", m, n, **options) for m, n in SIZES]
+
+
+@on_ranks(bits, "serial", 2, 3, 4)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("recompute", [False, True])
+def test_bits_of_one_process(results, schedule, recompute):
+    for result in results:
+        assert result == [""] * len(SIZES)
+
+
+def bits_of_networks(comm):
+    names = [name for name in NETWORKS if len(network(name).layers) >= comm.world_size]
+    return {name: differences(comm, name, 3, 7) for name in names}
+
+
+@on_ranks(bits_of_networks, 2, 3)
+def test_bits_of_all_networks(results):
+    for result in results:
+        assert len(result) > 15
+        assert set(result.values()) == {""}
+
+
+def cuts(comm):
+    """Two stages, cut between any layers: behind activations too, and with a stage that learns nothing."""
+    layers = len(network().layers)
+    found = {str(k): differences(comm, "BatchNorm2d", 2, 7, balance=[k, layers - k]) for k in range(1, layers)}
+    return found | {"Remax alone": differences(comm, "Remax", 2, 7, balance=[1, 2])}
+
+
+@on_ranks(cuts, 2)
+def test_bits_of_all_cuts(results):
+    for result in results:
+        assert len(result) == 6
+        assert set(result.values()) == {""}
+
+
+def ordinary_loop(comm):
+    """The loop of any network is GPipe: every rank runs the same lines."""
+    outputs, expected = of_one_process("BatchNorm2d", 5, 7)
+    net, updater = pipeline(comm, n_microbatches=5, schedule="GPipe"), nn.OutputUpdater("cpu")
+    same = True
+    for step, (x, y) in enumerate(steps_of("BatchNorm2d", 7)):
+        moments = net(x)
+        same = same and (not net.is_last or all(map(np.array_equal, moments, outputs[step])))
+        updater.update(net.output_z_buffer, y, np.full(y.size, 1.0), net.input_delta_z_buffer)
+        net.backward()
+        net.step()
+    twice = error_of(net.backward, RuntimeError)
+    return same and net.state_dict() == expected, twice
+
+
+@on_ranks(ordinary_loop, "serial", 2, 3)
+def test_ordinary_loop(results):
+    for same, twice in results:
+        assert same
+        assert "needs a forward pass in training mode" in twice
+
+
+def accumulation(comm):
+    """Batches that add up inside no_sync; else one replaces those that wait."""
+    x, y = steps_of("BatchNorm2d", 6)[0]
+    parts = [slice(0, 4), slice(2, 6), slice(3, 5)]
+    reference, net = DDPSequential(network(), DDPConfig(backend="serial")), pipeline(comm, n_microbatches=1)
+    equal = []
+    for one, learn_from in ((reference, backpropagate), (net, learn)):
+        with one.no_sync():
+            learn_from(one, x[parts[0]], y[parts[0]])
+            learn_from(one, x[parts[1]], y[parts[1]])
+            inside = error_of(one.step, RuntimeError)
+        learn_from(one, x[parts[2]], y[parts[2]])
+        one.step()
+    equal.append(net.state_dict() == reference.state_dict())
+    for one, learn_from in ((reference, backpropagate), (net, learn)):
+        learn_from(one, x[parts[0]], y[parts[0]])
+        learn_from(one, x[parts[1]], y[parts[1]])
+        one.step()
+    equal.append(net.state_dict() == reference.state_dict())
+    return equal, inside
+
+
+@on_ranks(accumulation, "serial", 2, 3)
+def test_accumulation(results):
+    for equal, inside in results:
+        assert equal == [True, True]
+        assert "inside no_sync" in inside
+
+
+def results_of_a_network(comm):
+    """predict, state_dict, save and load; and what is learned after them."""
+    _, expected = of_one_process("BatchNorm2d", 2, 7)
+    net = pipeline(comm, n_microbatches=2)
+    for x, y in steps_of("BatchNorm2d", 7):
+        learn(net, x, y)
+        net.step()
+    plain = network()
+    plain.load_state_dict(expected)
+    x = steps_of("BatchNorm2d", 7)[0][0]
+    found = {"predict": all(map(np.array_equal, net.predict(x, 3), plain.predict(x, 3)))}
+    net.eval()
+    moments = net(x)
+    plain.eval()
+    found["eval"] = not net.is_last or all(map(np.array_equal, moments, plain(x)))
+    net.train()
+    own, other = job_folder() / "pipeline", job_folder() / "plain"
+    net.save(own)
+    if comm.rank == 0:
+        plain.save(other)
+    net.barrier()
+    found["bytes of a file"] = own.read_bytes() == other.read_bytes()
+    fresh = pipeline(comm, n_microbatches=2)
+    fresh.load(other)
+    found["load"] = fresh.state_dict() == expected
+    fresh = pipeline(comm, n_microbatches=2)
+    fresh.load_state_dict({key.replace("Conv2d.", "Conv2dCuda."): values for key, values in expected.items()})
+    found["load_state_dict"] = fresh.state_dict() == expected
+    found["keys"] = set(net.stage.state_dict()) <= set(expected)
+    unknown = error_of(lambda: fresh.load_state_dict(expected | {"Linear.77": expected["Linear.5"]}), KeyError)
+    found["unknown"] = "Linear.77" in unknown
+    network("ReLU").save(job_folder() / f"other{comm.rank}")
+    foreign = error_of(lambda: fresh.load(job_folder() / f"other{comm.rank}"), ValueError)
+    found["foreign"] = "another architecture: layer 0 is Linear.0 there and Conv2d.0 here" in foreign
+    return found
+
+
+@on_ranks(results_of_a_network, 2, 3)
+def test_results_and_files(results):
+    for result in results:
+        assert result == dict.fromkeys(result, True)
+
+
+def fresh_statistics(comm):
+    """Those of one process with the same micro-batches; the last stage has no BatchNorm2d."""
+    x = [x for x, _ in steps_of("BatchNorm2d", 8)]
+    plain = network()
+    expected = plain.update_bn([part for batch in x for part in (batch[:4], batch[4:])])
+    layers = len(plain.layers)
+    middle = [1] * (comm.world_size - 2)
+    counts = [layers - 1 - sum(middle), *middle, 1] if comm.world_size > 1 else [layers]
+    net = pipeline(comm, n_microbatches=2, balance=counts)
+    changes = net.update_bn((batch, None) for batch in x)
+    forgotten = error_of(net.backward, RuntimeError)
+    return net.state_dict() == plain.state_dict(), changes == expected, len(changes), forgotten
+
+
+@on_ranks(fresh_statistics, "serial", 2, 3)
+def test_update_bn(results):
+    for statistics, changes, count, forgotten in results:
+        assert statistics
+        assert changes
+        assert count == 3
+        assert "needs a forward pass" in forgotten
+
+
+class Mesh:
+    """Rows of stages, columns of replicas."""
+
+    def __init__(self, comm, stages, replicas, names=("pipe", "data")):
+        self.shape, self.names = (stages, replicas), names
+        self._groups = {"pipe": comm.split(comm.rank % replicas), "data": comm.split(comm.rank // replicas)}
+
+    def __getitem__(self, name):
+        return self._groups[name]
+
+
+def backpropagate_in_parts(net, x, y, micro_batches):
+    *rows, last = micro_batch_rows(len(x), micro_batches)
+    for part in rows:
+        with net.no_sync():
+            backpropagate(net, x[part], y[part])
+    backpropagate(net, x[last], y[last])
+
+
+def replicas(comm, average):
+    """Two pipelines of two stages, with 5 and 4 samples: DDPSequential on two ranks, with the same micro-batches."""
+    mesh = Mesh(comm, 2, 2)
+    net = pipeline(comm, average=average, mesh=mesh, n_microbatches=2)
+    ddp = DDPSequential(network(), average=average, communicator=mesh["data"])
+    one = DDPSequential(network(), DDPConfig(backend="serial"), average=average)
+    everyone = [micro_batch_rows(9, 2)[k] for k in (0, 1)]
+    mine = everyone[net.data_group.rank]
+    for x, y in steps_of("BatchNorm2d", 9):
+        learn(net, x[mine], y[mine])
+        backpropagate_in_parts(ddp, x[mine], y[mine], 2)
+        with one.no_sync():
+            for part in everyone:
+                backpropagate_in_parts(one, x[part], y[part], 2)
+        for each in (net, ddp, one):
+            each.step()
+    state = net.state_dict()
+    both = (net.pipe_group.rank, net.data_group.rank) == divmod(comm.rank, 2)
+    return both, state == ddp.state_dict(), ddp_networks.difference(one.state_dict(), state)
+
+
+@on_ranks(replicas, 4)
+@pytest.mark.parametrize("average", [False, True])
+def test_replicas_of_a_pipeline(results, average):
+    for places, same, difference in results:
+        assert places
+        assert same
+        assert average or difference < 1e-6
+
+
+def unequal_pipelines(comm):
+    """Three batches in one pipeline, one in the other, which steps along; a checkpoint; NaN in one replica of one."""
+    mesh = Mesh(comm, 2, 2)
+    net = pipeline(comm, mesh=mesh, n_microbatches=2)
+    with net.join():
+        for x, y in steps_of("BatchNorm2d", 6)[:1] * (3 if net.data_group.rank else 1):
+            learn(net, x, y)
+            net.step()
+    states = comm.all_gather_object({key: [a.tobytes() for a in arrays] for key, arrays in net.state_dict().items()})
+    manager = CheckpointManager(job_folder() / "checkpoints")
+    manager.save(net, TrainingPosition())
+    other = pipeline(comm, mesh=mesh)
+    manager.load(other)
+    x, y = steps_of("BatchNorm2d", 6)[0]
+    learn(net, x, y)
+    if comm.rank == 1:
+        net.stage.arena.delta[1, 2] = np.inf
+    return (
+        all(state == states[0] for state in states),
+        other.state_dict() == net.state_dict(),
+        error_of(net.step, FloatingPointError),
+    )
+
+
+@on_ranks(unequal_pipelines, 4)
+def test_pipelines_that_differ(results):
+    for equal, taken, message in results:
+        assert equal
+        assert taken
+        assert message.startswith("rank 0, stage 0: 1 of ")
+
+
+def bad_delta(comm):
+    """A NaN on the first stage alone; and a rank that asks to stop."""
+    net = pipeline(comm)
+    (x, y), _ = steps_of("BatchNorm2d", 8)
+    learn(net, x, y)
+    if net.is_first:
+        net.stage.arena.delta[0, 0] = np.nan
+    message = error_of(net.step, FloatingPointError)
+    learn(net, x, y)
+    if comm.rank == comm.world_size - 1:
+        net.request_stop()
+    net.step()
+    finite = all(np.isfinite(a).all() for values in net.state_dict().values() for a in values)
+    return message, net.stop_requested, finite
+
+
+@on_ranks(bad_delta, "serial", 2, 3)
+def test_a_delta_that_is_not_finite_is_everybodys_error(results):
+    for message, stop, finite in results:
+        assert message.startswith("rank 0, stage 0: 1 of ")
+        assert "layer 0 (Conv2d" in message
+        assert stop
+        assert finite
+
+
+def times(comm):
+    net = pipeline(comm, n_microbatches=4)
+    (x, y), _ = steps_of("BatchNorm2d", 8)
+    learn(net, x, y)
+    timelines = net.timelines()
+    ordered = all(a.stop <= b.start for line in timelines for a, b in pairwise(line))
+    return [len({span.action for span in line}) for line in timelines], ordered, bubble(timelines)
+
+
+@on_ranks(times, "serial", 3)
+def test_timelines(results):
+    for lengths, ordered, idle in results:
+        assert lengths == [8] * len(results)
+        assert ordered
+        assert 0 <= idle < 1
+
+
+def refusals(comm):
+    """What every rank refuses, without having waited for anybody."""
+    x, y = steps_of("BatchNorm2d", 7)[0]
+    net = pipeline(comm)
+    other = pipeline(comm)
+    found = {
+        "schedule": error_of(lambda: pipeline(comm, schedule="2F2B"), ValueError),
+        "micro-batches": error_of(lambda: pipeline(comm, n_microbatches=0), ValueError),
+        "no layer": error_of(lambda: pipeline(comm, balance=[6, *[0] * (comm.world_size - 1)]), ValueError),
+        "stages": error_of(lambda: pipeline(comm, balance=[6, *[1] * comm.world_size]), ValueError),
+        "layers": error_of(lambda: pipeline(comm, balance=[1] * comm.world_size), ValueError),
+        "too short": error_of(lambda: pipeline(comm, "Linear"), ValueError),
+        "options": error_of(lambda: pipeline(comm, recompute=comm.rank > 0), ValueError),
+        "network": error_of(lambda: pipeline(comm, "ReLU" if comm.rank else "Tanh"), ValueError),
+        "1F1B": error_of(lambda: net(x), RuntimeError),
+        "buckets": error_of(lambda: PipelineSequential(network(), DDPConfig(buckets=2)), ValueError),
+        "model": error_of(lambda: PipelineSequential([network()]), TypeError),
+        "carried": error_of(lambda: PipelineSequential(nn.Sequential(nn.LSTM(2, 3))), ValueError),
+        "pickle": error_of(lambda: net.__reduce_ex__(4), TypeError),
+        "batch size": error_of(lambda: net.predict(x, 0), ValueError),
+    }
+    PipelineSequential(other.stage, DDPConfig(backend="serial"))
+    found["given away"] = error_of(lambda: other.step(), RuntimeError)
+    net.eval()
+    found["eval"] = error_of(lambda: learn(net, x, y), RuntimeError)
+    found |= {
+        "another mesh": error_of(lambda: pipeline(comm, mesh=Mesh(comm, 1, 1)), ValueError),
+        "names": error_of(lambda: pipeline(comm, mesh=Mesh(comm, comm.world_size, 1, ("pipe", "model"))), ValueError),
+    }
+    return found
+
+
+@on_ranks(refusals, 2, 3)
+def test_refusals(results, np):
+    ranks = int(str(np)[0])
+    for found in results:
+        assert "'1F1B', 'GPipe', got '2F2B'" in found["schedule"]
+        assert "1 micro-batch, got 1 and 0" in found["micro-batches"]
+        assert "stage 1 has no layer" in found["no layer"]
+        assert f"is for {ranks + 1} stages, there are {ranks}" in found["stages"]
+        assert f"is for {ranks} layers, the network has 6" in found["layers"]
+        assert f"a network of 1 layers cannot be cut into {ranks} stages" in found["too short"]
+        assert "recompute is False on rank 0 and True on rank 1" in found["options"]
+        assert "layer 1 is Tanh.1 on rank 0 and ReLU.1 on rank 1" in found["network"]
+        assert "is for schedule='GPipe', this one is '1F1B'" in found["1F1B"]
+        assert "buckets=2 is for DDPSequential" in found["buckets"]
+        assert "takes a Sequential and a DDPConfig, got list" in found["model"]
+        assert "LSTM.0 carries a memory" in found["carried"]
+        assert "copy or pickle its `model`" in found["pickle"]
+        assert "batch_size of at least 1" in found["batch size"]
+        assert "given to another one since" in found["given away"]
+        assert "call train() first" in found["eval"]
+        assert f"a mesh of (1, 1) is for 1 ranks, there are {ranks}" in found["another mesh"]
+        assert "has the dimensions 'pipe' and 'data', or 'pipe' alone, got ('pipe', 'model')" in found["names"]
