@@ -436,12 +436,11 @@ class PipelineSequential(TrainedOnRanks, ShardedNetwork):
         """Writes the file that `Sequential.save` of the whole network would write, on rank 0; collective.
 
         Raises:
-            ValueError: values that are NaN or infinite, on the rank that has them and on rank 0.
+            ValueError: values that are NaN or infinite, on the rank that has them; the job ends, as the others wait.
         """
-        parts = self.pipe_group.all_gather_object(persistence.tensors(self.stage))
+        data = self.to_bytes()
         if self.rank == 0:
-            whole = {name: values for part in parts for name, values in part.items()}
-            atomic_write(filename, persistence.packed(whole, self._architecture))
+            atomic_write(filename, data)
 
     def load(self, filename: str | Path) -> None:
         """Reads this stage from a file of `Sequential.save` of the whole network, or of `save`; on every rank."""
@@ -458,6 +457,11 @@ class PipelineSequential(TrainedOnRanks, ShardedNetwork):
     @property
     def architecture(self) -> str:
         return self._architecture
+
+    def to_bytes(self, extra: dict[str, str] | None = None) -> bytes:
+        parts = self.pipe_group.all_gather_object(persistence.tensors(self.stage))
+        whole = {name: values for part in parts for name, values in part.items()}
+        return persistence.packed(whole, self._architecture, extra) if self.rank == 0 else b""
 
     def to_host(self, array: Array) -> np.ndarray:
         return self.stage.kernels.array.to_host(array)

@@ -7,18 +7,20 @@ import numpy as np
 
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
-from pytagi_ddp.nn import DDPSequential, FSDPSequential, Linear, Sequential
+from pytagi_ddp.nn import DDPSequential, FSDPSequential, Linear, PipelineSequential, Sequential
 from tests.mpi.ddp_networks import backpropagate, with_batch_norm
 from tests.mpi.rank import fault, ready, say
 
 GLOBAL, STEPS = 12, 6
 
 
-def network(way: str) -> DDPSequential | FSDPSequential | Sequential:
+def network(way: str) -> DDPSequential | FSDPSequential | PipelineSequential:
     manual_seed(3)
     net = with_batch_norm(1)
     if way == "ddp":
         return DDPSequential(net, average=False)
+    if way == "pipeline":
+        return PipelineSequential(net, average=False)
     return FSDPSequential(net, average=False, min_num_params=60, reshard_after_forward=way == "fsdp")
 
 
