@@ -22,6 +22,7 @@ SECTIONS = {
     "training": "steps of every workload, and peers beside them",
     "latency": "steps of small networks on one thread, beside pytagi",
     "scaling": "1 and 2 ranks of one thread, and 1 rank of 2 threads",
+    "parallel": "2 ranks of one thread by every way of sharing a training",
     "allreduce": "the all-reduce of 2 ranks beside a bare MPI_Allreduce",
     "startup": "import, and the first step of a process with and without cached kernels",
     "loading": "images per second of the data loader alone",

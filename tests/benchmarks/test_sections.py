@@ -51,6 +51,42 @@ def test_a_job_that_fails():
         launch(1, 1, 1, "no-such")
 
 
+@pytest.mark.mpi
+def test_parallel(peak, capsys):
+    """Bytes of a step: DDP's all-reduce on 2 ranks is one buffer, in shards as much comes in two halves."""
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    from benchmarks import parallel
+
+    rows = {row["way"]: row for row in parallel.run(SMALLEST, peak)["rows"]}
+    assert list(rows) == list(parallel.WAYS)
+    assert all(row["step"] > 0 and row["samples"] == 16 for row in rows.values())
+    parameters = 12 * 16 + 16 * 16 + 16 * 3 + 35
+    assert rows["DDP"]["memory"] == 16 * parameters + 12
+    assert 8 * parameters <= rows["DDP"]["bytes"] <= 8 * parameters + 100
+    assert 8 * parameters <= rows["FSDP"]["bytes"] <= 8 * parameters + 400  # its only unit stays for the pass back
+    piped = rows["pipeline 1F1B, 4 micro-batches"]
+    assert piped["memory"] < rows["DDP"]["memory"]
+    assert 0 < piped["bytes"] < 8 * parameters
+    assert "times DDP" in capsys.readouterr().out
+
+
+def test_predictions_of_parallel():
+    """Where ranks send in no time, only the pipeline waits: 3 of 19 turns."""
+    from benchmarks import parallel
+
+    network = parallel.Network(10**6, 3, 4 * 10**5, 1000, 16, 0.1)
+
+    def steps(beta):
+        return [parallel.predicted_step(way, network, 64, 0, beta) for way in parallel.PREDICTED]
+
+    assert steps(0) == pytest.approx([0.1, 0.1, 0.1 * 19 / 16])
+    ddp, fsdp, pipeline = steps(1e-9)
+    assert ddp == pytest.approx(0.1 + 16e6 * 63 / 64 * 1e-9)
+    assert fsdp - 0.1 == pytest.approx(1.25 * (ddp - 0.1))
+    messages = 19 * 2 * 8 * 1000 * 16 * 4 / 16 * 1e-9
+    assert pipeline == pytest.approx(0.1 * 19 / 16 + messages + 16 * 4e5 * 15 / 16 * 1e-9)
+
+
 def test_copies(monkeypatch):
     monkeypatch.setattr(CopyBandwidth, "SIZE", 1 << 16)
     copies = CopyBandwidth(1)

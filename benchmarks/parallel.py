@@ -1,0 +1,286 @@
+"""Ways of sharing one training among ranks, beside each other: section "parallel", and `python -m benchmarks.parallel`.
+
+    mpirun -np 2 python -m benchmarks.parallel                      # this machine
+    python -m benchmarks.two_nodes --mbit 1000 -np 2 -- python -m benchmarks.parallel
+    python -m benchmarks.parallel --predict 64 1024                 # by the cost model, from a step on one rank
+
+All ranks together learn from the same number of samples per step, the workload's batch times the ranks, whatever the
+way. Rounds of all ways take turns; the slowest rank counts. Memory is that of parameters, deltas and gathered units of
+one rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.options import Options
+from benchmarks.peak import SgemmPeak
+from benchmarks.ranks import mpirun, slowest
+from benchmarks.report import duration, table
+from benchmarks.scaling import NETWORKS
+from benchmarks.training_step import WORKLOADS, Workload
+from benchmarks.worker import ROOT
+from pytagi_ddp.distributed.communicator import create_communicator
+from pytagi_ddp.distributed.units import units_of
+from pytagi_ddp.kernels.cpu.threads import set_threads
+from pytagi_ddp.nn import (
+    DDPConfig,
+    DDPSequential,
+    FSDPSequential,
+    OutputUpdater,
+    PipelineSequential,
+    Sequential,
+    balance_by_time,
+)
+
+MICRO_BATCHES = (4, 8)
+
+
+def ddp(model: Sequential) -> DDPSequential:
+    return DDPSequential(model, DDPConfig(), average=False)
+
+
+def buckets(model: Sequential) -> DDPSequential:
+    return DDPSequential(model, DDPConfig(buckets=4), average=False)
+
+
+def fsdp(model: Sequential) -> FSDPSequential:
+    return FSDPSequential(model, DDPConfig(), average=False)
+
+
+def fsdp_whole(model: Sequential) -> FSDPSequential:
+    return FSDPSequential(model, DDPConfig(), average=False, reshard_after_forward=False)
+
+
+def pipeline(schedule: str, count: int) -> Callable[[Sequential], PipelineSequential]:
+    def make(model: Sequential) -> PipelineSequential:
+        return PipelineSequential(model, DDPConfig(), average=False, n_microbatches=count, schedule=schedule)
+
+    return make
+
+
+WAYS: dict[str, Callable[[Sequential], Any]] = {
+    "DDP": ddp,
+    "DDP, 4 buckets": buckets,
+    "FSDP, parameters whole": fsdp_whole,
+    "FSDP": fsdp,
+    **{f"pipeline 1F1B, {count} micro-batches": pipeline("1F1B", count) for count in MICRO_BATCHES},
+    "pipeline GPipe, 8 micro-batches": pipeline("GPipe", 8),
+}
+
+
+class Way:
+    """A network that is trained in one way, and the times of its steps."""
+
+    def __init__(self, name: str, workload: str):
+        make, batch = WORKLOADS[workload]
+        model = make()
+        inputs, outputs = model.in_shape.size, model.out_shape.size
+        self.name, self.net, self.times = name, WAYS[name](model), []
+        self.communicator = self.net.communicator
+        rng = np.random.default_rng(0)
+        ranks, rank = self.communicator.world_size, self.communicator.rank
+        self.samples = batch * ranks
+        x = rng.standard_normal((self.samples, inputs), np.float32)
+        y = rng.standard_normal((self.samples, outputs), np.float32)
+        piped = isinstance(self.net, PipelineSequential)
+        share = slice(None) if piped else slice(rank * batch, (rank + 1) * batch)
+        self._x, self._y = x[share], y[share]
+        self._updater = OutputUpdater("cpu")
+        self._learn = self._learn_piped if piped else self._learn_share
+
+    def _learn_share(self) -> None:
+        self.net(self._x)
+        self._updater.update(self.net.output_z_buffer, self._y, 1.0, self.net.input_delta_z_buffer)
+        self.net.backward()
+
+    def _learn_piped(self) -> None:
+        def observe(states, rows, deltas) -> None:
+            self._updater.update(states, self._y[rows], 1.0, deltas)
+
+        self.net.forward_backward(self._x, observe)
+
+    def step(self) -> float:
+        return slowest(self.communicator, lambda: (self._learn(), self.net.step()))
+
+    def bytes_of_a_step(self) -> float:
+        """What a rank sends in one step, on average: of a collective, what a ring or an equal exchange sends."""
+        c = self.communicator
+        share, before = (c.world_size - 1) / c.world_size, (c.reduce_bytes, c.gather_bytes, c.sent_bytes)
+        self._learn()
+        self.net.step()
+        after = c.reduce_bytes, c.gather_bytes, c.sent_bytes
+        reduced, gathered, sent = (b - a for a, b in zip(before, after, strict=True))
+        times = 1 if isinstance(self.net, FSDPSequential) else 2  # its sums are scattered, and not gathered again
+        total = np.array([share * (times * reduced + gathered) + sent])
+        c.all_reduce(total, "mean")
+        return float(total[0])
+
+    @property
+    def memory(self) -> int:
+        """Bytes of parameters and deltas on the rank that has the most of them."""
+        net = self.net
+        mine = net.nbytes if isinstance(net, FSDPSequential) else getattr(net, "stage", net.model).arena.nbytes
+        most = np.array([mine], np.int64)
+        self.communicator.all_reduce(most, "max")
+        return int(most[0])
+
+
+def measure(workload: str, ways: Sequence[str], repeat: int) -> list[dict]:
+    """Medians of every way, on every rank."""
+    trained = [Way(name, workload) for name in ways]
+    for way in trained:
+        way.step()
+    for _ in range(repeat):
+        for way in trained:
+            way.times.append(way.step())
+    return [
+        {
+            "way": way.name,
+            "ranks": way.communicator.world_size,
+            "samples": way.samples,
+            "step": statistics.median(way.times),
+            "memory": way.memory,
+            "bytes": way.bytes_of_a_step(),
+        }
+        for way in trained
+    ]
+
+
+def show(found: Sequence[dict]) -> str:
+    """A table of `measure`; the first way is what the others are compared with."""
+    rows = []
+    for row in found:
+        rate, first = (r["samples"] / r["step"] for r in (row, found[0]))
+        memory, sent = f"{row['memory'] / 1e6:.1f} MB", f"{row['bytes'] / 1e6:.1f} MB"
+        rows.append([row["way"], memory, sent, duration(row["step"]), f"{rate:.1f}", f"{rate / first:.2f}"])
+    return table(("way", "memory of a rank", "sent by a rank", "step", "samples/s", f"times {found[0]['way']}"), rows)
+
+
+# -- predictions ----------------------------------------------------------------------------------------------------
+
+
+class Network(NamedTuple):
+    """What the cost model needs of a network and its step.
+
+    Attributes:
+        parameters: P. units: of FSDP.
+        stage: parameters of the largest of `STAGES` stages that take equally long. boundary: the most outputs of a
+            sample that cross a cut between them.
+        batch: samples of a rank and step. compute: seconds of a step of so many samples on one rank.
+    """
+
+    parameters: int
+    units: int
+    stage: int
+    boundary: int
+    batch: int
+    compute: float
+
+
+STAGES, MICRO = 4, 16
+PREDICTED = ("DDP", "FSDP", "pipeline")
+
+
+def network_of(workload: str, repeat: int) -> Network:
+    """Measures a step of the workload on one rank."""
+    job = Workload(workload)
+    job.step()
+    times = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        job.step()
+        times.append(time.perf_counter() - start)
+    net, ends = job.net, np.cumsum(balance_by_time(job.net, job.x, STAGES))
+    sizes = [sum(leaf.num_weights + leaf.num_biases for leaf in layer.leaves()) for layer in net.layers]
+    stage = max(sum(part) for part in np.split(np.array(sizes), ends[:-1]))
+    boundary = max(net.layers[end - 1].out_shape.size for end in ends[:-1])
+    units = len(units_of(net.arena.leaves, 2, 1_000_000))
+    return Network(net.num_parameters, units, int(stage), boundary, job.batch, statistics.median(times))
+
+
+def predicted_step(way: str, network: Network, ranks: int, alpha: float, beta: float) -> float:
+    """Seconds of a step: computing, and what is sent, which nothing hides.
+
+    A gather, or a sum that is scattered, takes alpha ceil(log2 R) + beta n (R - 1)/R for arrays of n bytes on R ranks,
+    an all-reduce twice that. A pipeline has `STAGES` stages that take equally long, and as many ranks in each, which
+    add their deltas; with `MICRO` micro-batches, (S - 1)/(M + S - 1) of the time is waiting, and a boundary sends mean
+    and variance of its outputs there, and two deltas back.
+    """
+
+    def collectives(nbytes: float, calls: int, members: int) -> float:
+        return alpha * calls * math.ceil(math.log2(members)) + beta * nbytes * (members - 1) / members
+
+    P = network.parameters
+    if way == "pipeline":
+        message = alpha + beta * 8 * network.boundary * network.batch * STAGES / MICRO
+        passes = (MICRO + STAGES - 1) * (network.compute / MICRO + 2 * message)
+        return passes + collectives(16 * network.stage, 2, ranks // STAGES)
+    nbytes, calls = {"DDP": (16 * P, 2), "FSDP": (20 * P, 5 * network.units)}[way]
+    return network.compute + collectives(nbytes, calls, ranks)
+
+
+def predict(network: Network, ranks: Sequence[int]) -> str:
+    """The share of linear scaling by way and network between the ranks."""
+    rows = []
+    for name, (alpha, beta) in NETWORKS.items():
+        for way in PREDICTED:
+            shares = [network.compute / predicted_step(way, network, count, alpha, beta) for count in ranks]
+            rows.append([name, way, *(f"{share:.0%}" for share in shares)])
+    return table(("between the ranks", "way", *(f"{count} ranks" for count in ranks)), rows)
+
+
+def launch(workload: str, ranks: int, repeat: int, ways: Sequence[str] = tuple(WAYS)) -> list[dict]:
+    """`measure` on ranks of one thread each.
+
+    Raises:
+        RuntimeError: the job failed; holds what it printed.
+    """
+    own = ["-m", "benchmarks.parallel", "--json", "--workload", workload, "--repeat", str(repeat), "--ways", *ways]
+    command = [*mpirun(ranks), sys.executable, *own]
+    environment = os.environ | {"PYTAGI_DDP_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
+    if done.returncode:
+        raise RuntimeError(f"{ranks} ranks ended with code {done.returncode}:\n{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def run(options: Options, peak: SgemmPeak) -> dict:
+    """Section "parallel": two ranks of one thread, ResNet18 with 16 images per rank."""
+    workload = "resnet18-b16" if "resnet18-b16" in options.workloads else options.workloads[0]
+    found = launch(workload, 2, options.repeat)
+    print(f"{workload}\n\n{show(found)}", flush=True)
+    return {"workload": workload, "rows": found}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser("python -m benchmarks.parallel", description=__doc__.partition(":")[0])
+    parser.add_argument("--workload", choices=list(WORKLOADS), default="resnet18-b16")
+    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1, help="of a rank (1)")
+    parser.add_argument("--json", action="store_true", help="print the figures for a program")
+    parser.add_argument("--predict", type=int, nargs="+", metavar="RANKS", help="by the cost model, without ranks")
+    args = parser.parse_args(argv)
+    set_threads(args.threads)
+    if args.predict:
+        print(predict(network_of(args.workload, args.repeat), args.predict))
+        return
+    found = measure(args.workload, args.ways, args.repeat)
+    if create_communicator().rank == 0:
+        print(json.dumps(found) if args.json else f"{args.workload}\n\n{show(found)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
