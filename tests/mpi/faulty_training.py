@@ -119,6 +119,54 @@ class Trouble:
         raise ValueError("the fault of this case")
 
 
+class Exchange:
+    """What ranks tell each other besides deltas: in groups, by messages around a ring, in blocks.
+
+    Args:
+        comm: of all ranks. ways: some of "groups", "messages", "scattered". step: that of the fault.
+    """
+
+    def __init__(self, comm, ways: list, trouble: Trouble, step: int):
+        self._comm, self._ways, self._trouble, self._step = comm, ways, trouble, step
+        self._groups = [comm.split(comm.rank % 2), comm.split(0, -comm.rank)] if "groups" in ways else []
+
+    def __call__(self, step: int) -> None:
+        import numpy as np
+
+        comm, trouble, handles, checks = self._comm, self._trouble, [], []
+        rank, size, n = comm.rank, comm.world_size, (5, 40_000)[step % 2]
+        faulty = step == self._step
+        for group in self._groups:
+            group.timeout = comm.timeout
+            total, members = (
+                np.full(n, 1.0 + rank),
+                [r for r in range(size) if group is self._groups[1] or r % 2 == rank % 2],
+            )
+            handles.append(group.start_all_reduce(total))
+            checks.append((total, sum(members) + len(members)))
+        if self._groups and faulty and trouble.is_other("another group"):
+            stamp()
+            self._groups[1].barrier()
+        if "messages" in self._ways:
+            came = np.empty(n)
+            if faulty and trouble.is_other("no message"):
+                stamp()
+            else:
+                length = n + (1 if step % 2 else -1) * (faulty and trouble.is_other("other message"))
+                stamp() if length != n else None
+                handles.append(comm.start_send(np.full(length, 1.0 * rank + step), (rank + 1) % size))
+            handles.append(comm.start_receive(came, (rank - 1) % size))
+            checks.append((came, (rank - 1) % size + step))
+        if "scattered" in self._ways:
+            blocks = np.full((size, n), rank + 1, np.float32)
+            handles.append(comm.start_reduce_scatter(blocks, blocks[rank]))
+            handles.append(comm.start_all_gather(blocks[rank], blocks))
+            checks.append((blocks, size * (size + 1) / 2))
+        for handle in handles[:: 1 if rank else -1]:
+            handle.wait()
+        assert all((array == value).all() for array, value in checks)
+
+
 def stamp() -> None:
     """Notes the time of the fault."""
     note("fault", time.monotonic())
@@ -145,6 +193,7 @@ def main(case: dict) -> None:
     manual_seed(1)
     options = dict(case["options"])
     wire = {name: options.pop(name) for name in ("wire_dtype", "buckets") if name in options}
+    talk = [name for name in ("groups", "messages", "scattered") if options.pop(name, False)]
     use_join, use_no_sync = options.pop("join", False), options.pop("no_sync", False)
     width = 64
     if trouble.is_other("other network"):
@@ -164,6 +213,9 @@ def main(case: dict) -> None:
     trouble.ddp = ddp
     note(str(ddp.rank), os.getpid())  # as ready() of tests.mpi.run
     updater = nn.OutputUpdater("cpu")
+    if talk and trouble.at("before split"):
+        return
+    exchange = Exchange(ddp.communicator, talk, trouble, case["step"])
 
     def learn(x, y, step: int) -> bool:
         if trouble.at("before forward", step):
@@ -190,6 +242,9 @@ def main(case: dict) -> None:
             ddp.step()
             if trouble.at("after step", step):
                 return
+            if talk and trouble.at("before exchange", step):
+                return
+            exchange(step)
 
     with ddp.join() if use_join else contextlib.nullcontext():
         train()

@@ -39,6 +39,7 @@ LIMIT_TO_THE_END = 150.0  # the same where a job trains to its end
 
 EARLY_POINTS = ("before MPI", "before construction")  # as `tests.mpi.faulty_training` names them
 POINTS = ("before forward", "before backward", "before step", "after step")
+GROUP_POINTS = ("before split", "before exchange")  # of programs that talk in groups, or by messages
 OPTIONS = (
     {},
     {"average": False},
@@ -53,13 +54,22 @@ OPTIONS = (
     {"no_sync": True, "buckets": 2},
     {"join": True, "sync_batch_norm": True},
 )
+TALKING = (  # what else the ranks exchange in each step
+    {"groups": True},
+    {"messages": True},
+    {"scattered": True},
+    {"groups": True, "messages": True},
+    {"groups": True, "messages": True, "scattered": True, "buckets": 2},
+    {"groups": True, "sync_batch_norm": True},
+)
 RAISED = ("exception", "exception in a thread")
 LEFT = ("exit 0", "exit 3", "return")
 SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGSEGV")
 TO_MPIRUN = ("SIGKILL to mpirun", "SIGTERM to mpirun", "SIGINT to mpirun")
-STUCK = ("stall", "SIGSTOP", "another collective")
+STUCK = ("stall", "SIGSTOP", "another collective", "another group", "no message")
 DIFFERENT = ("other network", "other options")
-FAULTS = (*RAISED, *LEFT, *SIGNALS, *TO_MPIRUN, *STUCK, *DIFFERENT)
+MISMATCHED = ("other message",)
+FAULTS = (*RAISED, *LEFT, *SIGNALS, *TO_MPIRUN, *STUCK, *DIFFERENT, *MISMATCHED)
 HARMLESS = {  # how they come about
     "fork": ("end", "fail", "be killed", "communicate"),
     "program": ("wait", "go on", "system"),
@@ -112,7 +122,9 @@ def draw(seed: int) -> Case:
     """Returns case number ``seed``."""
     rng = random.Random(seed)
     ranks = rng.choices((2, 3, 4), (5, 3, 2))[0]
-    kind, options = KINDS[seed % len(KINDS)], dict(rng.choice(OPTIONS))  # all kinds alike often
+    kind, options = KINDS[seed % len(KINDS)], dict(rng.choice((*OPTIONS, *TALKING)))  # all kinds alike often
+    if kind in ("another group", "no message", "other message"):
+        options = {"groups": True} if kind == "another group" else {"messages": True}
     if kind == "other network":
         options.pop("sync_batch_norm", None)
     if kind == "return":
@@ -120,9 +132,11 @@ def draw(seed: int) -> Case:
     if kind == "other options":
         options["average"] = True
     # Before the library is there, a thread that fails only leaves its traceback.
-    early = kind not in ("another collective", "exception in a thread", *DIFFERENT) and rng.random() < 0.2
-    point = rng.choice(EARLY_POINTS) if early else rng.choice(POINTS)
-    step = 0 if early else rng.randrange(6)
+    amid = ("another collective", "another group", "no message", "exception in a thread", *DIFFERENT, *MISMATCHED)
+    early = kind not in amid and rng.random() < 0.2
+    talks = any(name in options for name in ("groups", "messages", "scattered"))
+    point = rng.choice(EARLY_POINTS) if early else rng.choice((*POINTS, *(GROUP_POINTS if talks else ())))
+    step = 0 if early or point == "before split" else rng.randrange(6)
     later = kind in (*SIGNALS, *TO_MPIRUN, "SIGSTOP", "exception in a thread")
     delay = round(rng.uniform(0, 1.0 if early else 0.3), 3) if later and rng.random() < 0.6 else 0.0
     if kind in TO_MPIRUN and point == "before MPI":
@@ -259,6 +273,8 @@ def judge(case: Case, result: Result) -> list[str]:
         expected = messages == 1 and any(words in result.stderr for words in said)
     elif case.kind in DIFFERENT:
         expected = messages == 1 and "have different " in result.stderr
+    elif case.kind in MISMATCHED:
+        expected = messages == 1 and "CollectiveMismatchError: rank " in result.stderr
     elif stuck:
         expected = messages >= 1 and "CollectiveTimeoutError" in result.stderr
         expected |= (
