@@ -2,7 +2,8 @@
 
     mpirun -np 2 python -m examples.ddp_cifar_resnet
 
-Every rank trains a replica on its own share of each batch; one all-reduce per step keeps the replicas equal.
+Every rank trains a replica on its own share of each batch; one all-reduce per step keeps the replicas equal. With
+`--parallel fsdp` parameters lie in shards over the ranks, with `--parallel pipeline` each rank has some of the layers.
 Runs without mpirun too (one rank), and with any number of ranks. `--help` lists the options.
 """
 
@@ -23,7 +24,7 @@ from examples.image_data import find_or_download, load_images
 from examples.options import parse_arguments
 from examples.progress import NoProgress, Progress, show_progress
 from examples.run_log import RunLog
-from examples.stop_and_resume import Checkpoints, resume, run_settings
+from examples.stop_and_resume import Checkpoints, Net, resume, run_settings
 from pytagi_ddp import exponential_scheduler
 from pytagi_ddp.checkpoint import StopOnSignal
 from pytagi_ddp.data import BatchLoader, random_crop_flip
@@ -31,8 +32,9 @@ from pytagi_ddp.distributed.communicator import Communicator, create_communicato
 from pytagi_ddp.distributed.engine.placement import choose_device
 from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
 from pytagi_ddp.models import resnet8_cifar10, resnet18_cifar10
-from pytagi_ddp.nn import DDPConfig, DDPSequential, Sequential
+from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, PipelineSequential, Sequential
 
+WAYS = {"ddp": DDPSequential, "fsdp": FSDPSequential, "pipeline": PipelineSequential}
 MODELS = {"resnet18": resnet18_cifar10, "resnet8": resnet8_cifar10}
 SETUP_TIMEOUT = 3600.0  # seconds that the other ranks wait while rank 0 downloads 170 MB
 REPORT = (
@@ -69,7 +71,7 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
         args: of `parse_arguments`; what was left to be chosen here is filled in.
         communicator: for what has to be settled before training.
     """
-    rank, ranks, is_first = communicator.rank, communicator.world_size, communicator.rank == 0
+    ranks, is_first = communicator.world_size, communicator.rank == 0
     folder, reason = find_or_download(args, communicator)
     if folder is None and args.data == "cifar10":
         sys.exit(f"error: {reason}" if is_first else 1)
@@ -86,22 +88,25 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
     args.device = on_all_ranks(communicator, lambda: choose_own_device(args, communicator.local_rank, device_ids))
     model = on_all_ranks(communicator, lambda: make_model(args))
     config = DDPConfig(backend=args.backend, device_ids=device_ids)
-    net = on_all_ranks(communicator, lambda: DDPSequential(model, config, average=args.average))
-    settings = run_settings(args, train_set, ranks)
+    parameters = model.num_parameters
+    net = on_all_ranks(communicator, lambda: WAYS[args.parallel](model, config, args.average))
+    share, shares = share_of(net)
+    settings = run_settings(args, train_set, shares)
     position = on_all_ranks(communicator, lambda: resume(args, net, settings))
     log = on_all_ranks(communicator, lambda: RunLog(args.log_dir, append=bool(args.resume)) if is_first else None)
 
     head = HEADS[args.head](len(train_set.classes), args.device)
     statistics = {"mean": train_set.mean(), "std": train_set.std()}
     transform = random_crop_flip if args.augment else None
-    train = BatchLoader(train_set, args.batch_size, rank, ranks, seed=args.seed, transform=transform, **statistics)
-    test = BatchLoader(test_set, args.batch_size, rank, ranks, evaluation=True, **statistics)
-    again = BatchLoader(train_set, args.batch_size, rank, ranks, seed=args.seed, transform=transform, **statistics)
+    train = BatchLoader(train_set, args.batch_size, share, shares, seed=args.seed, transform=transform, **statistics)
+    test = BatchLoader(test_set, args.batch_size, share, shares, evaluation=True, **statistics)
+    again = BatchLoader(train_set, args.batch_size, share, shares, seed=args.seed, transform=transform, **statistics)
     if log:
-        log.write("start", ranks=ranks, parameters=model.num_parameters, **vars(args))
+        part = "pipeline" if args.parallel == "pipeline" else "rank"
+        log.write("start", ranks=ranks, parameters=parameters, **vars(args))
         print(
-            f"{args.model}: {model.num_parameters:,} parameters, each with a mean and a variance\n"
-            f"ranks: {ranks}, threads per rank: {args.threads}, images per rank and step: {args.batch_size}\n"
+            f"{args.model}: {parameters:,} parameters, each with a mean and a variance\n"
+            f"ranks: {ranks}, threads per rank: {args.threads}, images per {part} and step: {args.batch_size}\n"
             f"images: {len(train_set):,} of {train_set.name}, {len(test_set):,} of {test_set.name}",
             flush=True,
         )
@@ -110,8 +115,8 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
     with train, test, again, StopOnSignal(net) if args.checkpoint_on_signal else nullcontext():
         for epoch in range(position.epoch, args.epochs):
             title = f"epoch {epoch + 1}/{args.epochs}"
-            images = max(0, len(train_set) - batch * args.batch_size * ranks)
-            progress = show_progress(args.progress, title, images) if is_first else NoProgress()
+            images = max(0, len(train_set) - batch * args.batch_size * shares)
+            progress = show_progress(args.progress, title, images) if shows_progress(net) else NoProgress()
             sigma_v_min = min(args.sigma_v_min, args.sigma_v)
             sigma_v = float(exponential_scheduler(args.sigma_v, sigma_v_min, args.sigma_v_decay, epoch))
             train.set_epoch(epoch, batch)
@@ -162,6 +167,17 @@ def choose_own_device(args: argparse.Namespace, local_rank: int, device_ids: lis
     return f"cuda:{choose_device(local_rank, device_ids)}"
 
 
+def share_of(net: Net) -> tuple[int, int]:
+    """(index, number) of the shares of data, of which the ranks of a pipeline have one together."""
+    group = net.data_group if isinstance(net, PipelineSequential) else net.communicator
+    return group.rank, group.world_size
+
+
+def shows_progress(net: Net) -> bool:
+    """One rank does, that knows of errors: of a pipeline the last one, where the outputs are."""
+    return net.rank == (net.world_size - 1 if isinstance(net, PipelineSequential) else 0)
+
+
 def make_model(args: argparse.Namespace) -> Sequential:
     """The network with its prior, the same on every rank.
 
@@ -184,7 +200,7 @@ def report(result: dict[str, float], bn_batches: int) -> str:
 
 
 def run_epoch(
-    net: DDPSequential,
+    net: Net,
     head: Head,
     train: BatchLoader,
     sigma_v: float,
@@ -218,7 +234,7 @@ def run_epoch(
 
 
 def evaluate(
-    net: DDPSequential, head: Head, test: BatchLoader, again: BatchLoader, bn_batches: int, both: bool
+    net: Net, head: Head, test: BatchLoader, again: BatchLoader, bn_batches: int, both: bool
 ) -> dict[str, float]:
     """The test error of all ranks, with statistics of BatchNorm2d that are those of the network as it is now.
 
@@ -245,7 +261,7 @@ def evaluate(
     return result | {"test_error": add_over_ranks(net, count_errors(net, head, test))[0] / images}
 
 
-def add_over_ranks(net: DDPSequential, *values: float) -> list[float]:
+def add_over_ranks(net: Net, *values: float) -> list[float]:
     """The sums of `values` over all ranks."""
     sums = np.array(values, np.float64)
     net.communicator.all_reduce(sums)
@@ -253,7 +269,7 @@ def add_over_ranks(net: DDPSequential, *values: float) -> list[float]:
 
 
 def train_epoch(
-    net: DDPSequential,
+    net: Net,
     head: Head,
     loader: BatchLoader,
     sigma_v: float,
@@ -263,16 +279,15 @@ def train_epoch(
     """Trains on this rank's batches; returns how many predictions were wrong, each made before the image was learnt,
     and how many there were. None if stopped."""
     net.train()
-    global_batch = loader.batch_size * net.world_size
+    global_batch = loader.batch_size * share_of(net)[1]
     images = len(loader.dataset) - loader.state_dict()["batch"] * global_batch
     wrong = seen = 0
     for step, (x, labels) in enumerate(loader, 1):
         if len(labels):  # at the end of an epoch there may be fewer images than ranks
-            mu, var = net(x)
-            wrong += head.count_errors(mu, var, labels)
-            seen += len(labels)
-            head.observe(net, labels, sigma_v)
-            net.backward()
+            mu, var = learn(net, head, x, labels, sigma_v)
+            if mu.size:
+                wrong += head.count_errors(mu, var, labels)
+                seen += len(labels)
         net.step()
         progress.update(min(step * global_batch, images), wrong / max(seen, 1))
         if after_step():
@@ -280,10 +295,25 @@ def train_epoch(
     return wrong, seen
 
 
-def count_errors(net: DDPSequential, head: Head, loader: BatchLoader) -> int:
+def learn(net: Net, head: Head, x: np.ndarray, labels: np.ndarray, sigma_v: float) -> tuple[np.ndarray, np.ndarray]:
+    """The passes of a batch; returns the outputs, where this rank has them."""
+    if isinstance(net, PipelineSequential):
+        return net.forward_backward(x, lambda states, rows, deltas: head.update(states, labels[rows], sigma_v, deltas))
+    mu, var = net(x)
+    head.observe(net, labels, sigma_v)
+    net.backward()
+    return mu, var
+
+
+def count_errors(net: Net, head: Head, loader: BatchLoader) -> int:
     """Wrong predictions on this rank's share of a test set."""
     net.eval()
-    return sum(head.count_errors(*net(x), labels) for x, labels in loader)
+    wrong = 0
+    for x, labels in loader:
+        mu, var = net(x)
+        wrong += head.count_errors(mu, var, labels) if mu.size else 0
+    net.barrier()  # where a pass is collective, shares of other sizes take other numbers of passes
+    return wrong
 
 
 if __name__ == "__main__":

@@ -98,6 +98,12 @@ def _parser() -> argparse.ArgumentParser:
         "--backend", choices=("auto", "mpi", "nccl", "serial"), default="auto", help="how ranks communicate"
     )
     machine.add_argument(
+        "--parallel",
+        choices=("ddp", "fsdp", "pipeline"),
+        default="ddp",
+        help="a rank has: ddp (default), a replica; fsdp, shards of all parameters; pipeline, some of the layers",
+    )
+    machine.add_argument(
         "--checkpoint-blocks", action="store_true", help="run residual blocks again in the backward pass: less memory"
     )
     machine.add_argument("--threads", type=positive_int, help="per rank (usable cores / ranks on this node)")

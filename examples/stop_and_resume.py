@@ -7,20 +7,22 @@ from dataclasses import replace
 
 from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
 from pytagi_ddp.data import BatchLoader, ImageDataset
-from pytagi_ddp.nn import DDPSequential
+from pytagi_ddp.nn import DDPSequential, FSDPSequential, PipelineSequential
+
+Net = DDPSequential | FSDPSequential | PipelineSequential
 
 # Options that the trajectory depends on, beside data and global batch. Architecture and ranks are compared anyway.
 OPTIONS = ("seed", "augment", "average", "sigma_v", "sigma_v_min", "sigma_v_decay")
 
 
-def run_settings(args: argparse.Namespace, train_set: ImageDataset, ranks: int) -> dict:
+def run_settings(args: argparse.Namespace, train_set: ImageDataset, shares: int) -> dict:
     """What must be the same to go on exactly. Only the global batch counts, not how ranks share it."""
     settings = {name.replace("_", " "): getattr(args, name) for name in OPTIONS}
     data = f"{len(train_set)} images of {train_set.name}"
-    return {"global batch": args.batch_size * ranks, "data": data, **settings}
+    return {"global batch": args.batch_size * shares, "data": data, **settings}
 
 
-def resume(args: argparse.Namespace, net: DDPSequential, settings: dict) -> TrainingPosition:
+def resume(args: argparse.Namespace, net: Net, settings: dict) -> TrainingPosition:
     """Takes up the checkpoint that is asked for, and returns where it is in the training; all ranks call it.
 
     Raises:
@@ -49,7 +51,7 @@ class Checkpoints:
         step: steps behind the network.
     """
 
-    def __init__(self, args: argparse.Namespace, net: DDPSequential, loader: BatchLoader, settings: dict, step: int):
+    def __init__(self, args: argparse.Namespace, net: Net, loader: BatchLoader, settings: dict, step: int):
         self._manager = CheckpointManager(args.checkpoint_dir, args.keep_last) if args.checkpoint_dir else None
         self._every, self._on_signal = args.checkpoint_every, args.checkpoint_on_signal
         self._net, self._loader, self._settings = net, loader, settings

@@ -148,6 +148,13 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
         with self.unshard():
             return super().smoother()
 
+    def barrier(self) -> None:
+        """Waits until every rank has come here; a rank that waits takes part in the passes of others.
+
+        To be called before other collectives of the program, where ranks have predicted different numbers of batches.
+        """
+        self._gathering.come("barrier")
+
     # -- all parameters ---------------------------------------------------------------------------------------
 
     def state_dict(self, full: bool = True) -> StateDict:

@@ -22,7 +22,7 @@ from pytagi_ddp.nn.state import Array
 
 # What ranks come together for. Passes come first, in this order; what follows is begun by all ranks alike.
 PASSES = ("forward", "predict", "backward")
-KINDS = (*PASSES, "step", "update_bn", "unshard", "state_dict", "save")
+KINDS = (*PASSES, "step", "update_bn", "unshard", "state_dict", "save", "barrier")
 # Further votes: ranks with deltas in the shards, and ranks whose deltas there were cut short.
 CONTRIBUTED, CUT_SHORT = len(KINDS), len(KINDS) + 1
 

@@ -54,6 +54,17 @@ def test_trains_and_reports(tmp_path, np):
 
 
 @mpi
+def test_a_pipeline_trains_and_reports(tmp_path):
+    settings = ["--parallel", "pipeline", "--limit-train", 45, "--limit-test", 31, "--batch-size", 20, "--epochs", 1]
+    stdout, log = train(tmp_path, *settings, np=2)
+    assert "images per pipeline and step: 20" in stdout
+    for name, images in (("train_error", 45), ("test_error", 31)):
+        wrong = log[-1][name] * images
+        assert wrong == pytest.approx(round(wrong)), "every image counts once"
+        assert 0 < wrong <= images
+
+
+@mpi
 def test_learns(tmp_path):
     _, log = train(tmp_path, "--limit-train", 400, "--limit-test", 50, "--batch-size", 8, "--epochs", 3, np=2)
     errors = [record["train_error"] for record in log[1:]]

@@ -57,6 +57,16 @@ def test_resumed_after_an_epoch(whole, tmp_path):
     assert log[-1]["train_error"] == whole[0][-1]["train_error"]
 
 
+@mpi
+def test_resumed_from_shards(whole, tmp_path):
+    """One epoch with parameters in shards, the next one with replicas: as two with replicas."""
+    job = [*SETTINGS, "--batch-size", 8, "--checkpoint-dir", tmp_path]
+    train(tmp_path, *job, "--epochs", 1, "--parallel", "fsdp", np=2)
+    assert len(list(tmp_path.glob("step-*/rank-*-of-2.safetensors"))) == 2
+    _, log = train(tmp_path, *job, "--resume", np=2)
+    check_same_end(whole, tmp_path, log)
+
+
 @pytest.mark.slow
 def test_half_a_line_in_the_log_and_curves_that_cannot_be_drawn_cost_no_epoch(tmp_path):
     job = ["--limit-train", 8, "--limit-test", 8, "--batch-size", 8, "--checkpoint-dir", tmp_path]
