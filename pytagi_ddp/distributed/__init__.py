@@ -8,6 +8,7 @@
     all_reduce_deltas                           data-parallel steps in a loop of one's own
     DDPSequential                               the same behind the interface of a network
     FSDPSequential                              the same for networks that are too large for one rank
+    DataParallel                                a replica on each GPU of one process
     all_reduce_metrics, rank_zero_*             numbers of all ranks; what one rank does
     init_device_mesh                            ranks in a grid, with a communicator along each dimension
     run_threads                                 ranks as threads of this process, for notebooks and tests
@@ -28,6 +29,7 @@ from pytagi_ddp.distributed.communicator import Communicator, SerialCommunicator
 from pytagi_ddp.distributed.compare import ReplicaMismatchError
 from pytagi_ddp.distributed.config import DDPConfig
 from pytagi_ddp.distributed.container import DistributedDataContainer
+from pytagi_ddp.distributed.data_parallel import DataParallel
 from pytagi_ddp.distributed.ddp import DDPSequential
 from pytagi_ddp.distributed.device_mesh import DeviceMesh, init_device_mesh
 from pytagi_ddp.distributed.engine.debug import CollectiveMismatchError, NonFiniteError
@@ -54,6 +56,7 @@ __all__ = [
     "Communicator",
     "DDPConfig",
     "DDPSequential",
+    "DataParallel",
     "DeviceMesh",
     "DistributedDataContainer",
     "FSDPSequential",
