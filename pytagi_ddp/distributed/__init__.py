@@ -9,6 +9,7 @@
     DDPSequential                               the same behind the interface of a network
     FSDPSequential                              the same for networks that are too large for one rank
     PipelineSequential                          a network cut into stages over ranks; balance_by_time, balance_by_size
+    DataParallel                                a replica on each GPU of one process
     all_reduce_metrics, rank_zero_*             numbers of all ranks; what one rank does
     init_device_mesh                            ranks in a grid, with a communicator along each dimension
     run_threads                                 ranks as threads of this process, for notebooks and tests
@@ -29,6 +30,7 @@ from pytagi_ddp.distributed.communicator import Communicator, SerialCommunicator
 from pytagi_ddp.distributed.compare import ReplicaMismatchError
 from pytagi_ddp.distributed.config import DDPConfig
 from pytagi_ddp.distributed.container import DistributedDataContainer
+from pytagi_ddp.distributed.data_parallel import DataParallel
 from pytagi_ddp.distributed.ddp import DDPSequential
 from pytagi_ddp.distributed.device_mesh import DeviceMesh, init_device_mesh
 from pytagi_ddp.distributed.engine.debug import CollectiveMismatchError, NonFiniteError
@@ -57,6 +59,7 @@ __all__ = [
     "Communicator",
     "DDPConfig",
     "DDPSequential",
+    "DataParallel",
     "DeviceMesh",
     "DistributedDataContainer",
     "FSDPSequential",

@@ -1,0 +1,99 @@
+"""Ranks that are threads of this process and wait for work."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Any
+
+from pytagi_ddp.distributed.backends import use_own_communicators
+from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError, RankLeftError
+from pytagi_ddp.distributed.engine.threads import ThreadMember, World
+from pytagi_ddp.interrupts import held_back
+
+FOLLOWED = (RankLeftError, CollectiveTimeoutError)  # errors that another rank's may have led to
+
+
+class Crew:
+    """So many ranks, on each of which `run` calls a function; the threads end with this object, or with `close`.
+
+    Args:
+        world_size: number of ranks.
+    """
+
+    def __init__(self, world_size: int):
+        self.world_size = world_size
+        self._world = World(world_size)
+        self._tasks: list[SimpleQueue] = [SimpleQueue() for _ in range(world_size)]
+        self._results: SimpleQueue = SimpleQueue()
+        self._ended = ""
+        for rank, tasks in enumerate(self._tasks):
+            arguments = (self._world, rank, tasks, self._results)
+            threading.Thread(target=_serve, args=arguments, name=f"rank {rank}", daemon=True).start()
+        self.close = weakref.finalize(self, _end, self._tasks)
+
+    def run(self, function: Callable[..., Any], arguments: Sequence[tuple]) -> list:
+        """Returns what ``function(*arguments[rank])`` gave on every rank, or on the first ones that have arguments.
+
+        The ranks divide the threads of the kernels. Ctrl-C is answered at the end; a second one leaves the ranks in the
+        middle of their work, and ends them.
+
+        Raises:
+            RuntimeError: the ranks are at their end. Else what a rank has raised, the first that did not follow from
+                another's; if ranks were in a collective then, it is the end.
+        """
+        from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads  # here: an import loads no kernels
+
+        if self._ended or not self.close.alive:
+            raise RuntimeError(f"the ranks of this process work no longer{self._ended}")
+        before = get_threads()
+        set_threads(max(1, before // self.world_size))
+        try:
+            with held_back():
+                for tasks, given in zip(self._tasks, arguments, strict=False):
+                    tasks.put((function, given))
+                outcomes = sorted((self._results.get() for _ in arguments), key=lambda outcome: outcome[0])
+        except BaseException:
+            self._world.interrupted, self._ended = True, ": they were interrupted"
+            self.close()
+            raise
+        finally:
+            set_threads(before)
+        errors = [error for _, _, error in outcomes if error is not None]
+        if errors:
+            self._go_on_after(errors[0])
+            raise next((error for error in errors if not isinstance(error, FOLLOWED)), errors[0])
+        return [result for _, result, _ in outcomes]
+
+    def _go_on_after(self, error: BaseException) -> None:
+        """Lets ranks that are in step work on."""
+        members = self._world.departed.values()
+        if any(member.driver.broken is not None for member in members):
+            self._ended = f": {error!r} has cut a collective short; make the network's DataParallel anew"
+            self.close()
+        for member in list(members):
+            member.departed.clear()
+        self._world.departed.clear()
+
+
+def _serve(world: World, rank: int, tasks: SimpleQueue, results: SimpleQueue) -> None:
+    """The thread of a rank."""
+    member = ThreadMember(world, rank)
+    use_own_communicators()
+    while (task := tasks.get()) is not None:
+        function, arguments = task
+        result, error = None, None
+        try:
+            result = function(*arguments)
+        except BaseException as raised:
+            error = raised
+            member.leave()  # whoever waits for this rank hears of it
+        results.put((rank, result, error))
+        del task, function, arguments, result, error
+
+
+def _end(tasks: Sequence[SimpleQueue]) -> None:
+    for queue in tasks:
+        queue.put(None)

@@ -1,0 +1,195 @@
+"""Data-parallel training in one process: a replica on each of its devices."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pytagi_ddp import cuda
+from pytagi_ddp.distributed.config import DDPConfig
+from pytagi_ddp.distributed.crew import Crew
+from pytagi_ddp.distributed.ddp import DDPSequential
+from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
+from pytagi_ddp.nn.persistence import StateDict
+from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.nn.state import State
+from pytagi_ddp.nn.validate import flat_float32
+
+
+class DataParallel:
+    """A `Sequential` with a replica on each device of this process, used like one network.
+
+        net = DataParallel(model, ["cuda:0", "cuda:1"])
+        updater = OutputUpdater(net.device)
+        mu, var = net(x)  # the batch is divided among the devices; results come back in its order
+        updater.update(net.output_z_buffer, y, var_y, net.input_delta_z_buffer)
+        net.backward()
+        net.step()
+
+    Of n samples, device r gets every r-th part in order (parts differ by at most one sample). The deltas of all devices
+    are added, and each takes the same step, to the bit that of `DDPSequential` on as many ranks with these parts: so is
+    what `average` means, and BatchNorm2d normalises by the part of a device. Each device is driven by a thread.
+
+    `DDPSequential` is the better choice nearly always. The threads share Python's interpreter lock, so that small
+    networks gain nothing or lose; on a CPU one network with all threads of the kernels (`set_threads`) does the same;
+    and all input, output and deltas go through one place in host memory. docs/distributed.md has a measurement. This
+    class is for a program, or a notebook, that cannot be started by a launcher.
+
+    Args:
+        model: the network; replica 0.
+        device_ids: GPUs as numbers or "cuda:1", or "cpu", also several times; None: all GPUs.
+        average: aggregation of the deltas, see `DDPSequential`.
+
+    Attributes:
+        model: replica 0; the others equal it after each step.
+        devices: of the replicas.
+        device: "cpu", where the output and its deltas are.
+        output_z_buffer: moments of the last output, of the whole batch.
+        input_delta_z_buffer: deltas at the output, where `backward` starts.
+
+    Raises:
+        ValueError: no device, or one that there is not. TypeError: no `Sequential`.
+    """
+
+    device = "cpu"
+
+    def __init__(self, model: Sequential, device_ids: Sequence[int | str] | None = None, average: bool = True):
+        if not isinstance(model, Sequential):
+            raise TypeError(f"DataParallel takes a Sequential, got {type(model).__name__}")
+        ids = range(cuda.get_device_count()) if device_ids is None else device_ids
+        self.devices = [name if isinstance(name, str) else f"cuda:{name}" for name in ids]
+        if not self.devices:
+            raise ValueError('DataParallel: there is no GPU; for the CPU, say how many replicas: ["cpu"] * 2')
+        self.model = model
+        model.materialize()
+        replicas = [model, *(copy.deepcopy(model) for _ in self.devices[1:])]
+        for replica, device in zip(replicas, self.devices, strict=True):
+            replica.to_device(device)
+        self._crew = Crew(len(self.devices))
+        self._ranks = self._crew.run(_trained, [(replica, self.devices, average) for replica in replicas])
+        self._rows: list[slice] = []  # of each device in the last batch
+        self.output_z_buffer = BaseHiddenStates()
+        self.output_z_buffer.seq_len = model.out_shape.steps
+        self.input_delta_z_buffer = BaseDeltaStates()
+
+    def forward(self, mu_x: ArrayLike, var_x: ArrayLike | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """`Sequential.forward` of the whole batch; another network's buffer has to come as arrays.
+
+        Raises:
+            ValueError: as `Sequential.forward`.
+        """
+        mu, var, self._rows = self._divide(mu_x, var_x)
+        states = self._on_devices(_forward, [(mu[rows], None if var is None else var[rows]) for rows in self._rows])
+        whole = State(*(None if parts[0] is None else np.concatenate(parts) for parts in zip(*states, strict=True)))
+        self.output_z_buffer.hold(whole, self.device)
+        self.input_delta_z_buffer.set_size(whole.mu.size, len(whole.mu))
+        return whole.mu.reshape(-1).copy(), self.output_z_buffer.var_a.copy()
+
+    __call__ = forward
+
+    def backward(self) -> None:
+        """`Sequential.backward` of the whole batch.
+
+        Raises:
+            RuntimeError, ValueError: as there.
+        """
+        if not self._rows:
+            raise RuntimeError("backward() needs a forward pass in training mode before it (see train())")
+        batch, deltas = self._rows[-1].stop, self.input_delta_z_buffer
+        if (deltas.block_size, deltas.actual_size) != (batch, self.model.out_shape.size):
+            held = f"{deltas.block_size} x {deltas.actual_size}"
+            raise ValueError(f"input_delta_z_buffer holds {held} deltas, the batch has {batch}")
+        deltas.move(self.device)
+        mu, var = deltas.arrays
+        self._on_devices(_backward, [(mu[rows], var[rows]) for rows in self._rows])
+
+    def step(self) -> None:
+        """Adds the deltas of all devices and applies them on each, see `DDPSequential.step`.
+
+        Raises:
+            FloatingPointError: as there.
+        """
+        self._everywhere(DDPSequential.step)
+
+    def train(self) -> None:
+        """Training mode, see `Sequential.train`."""
+        self._everywhere(DDPSequential.train)
+
+    def eval(self) -> None:
+        """Evaluation mode, see `Sequential.eval`."""
+        self._everywhere(DDPSequential.eval)
+
+    def predict(
+        self, x: ArrayLike, batch_size: int = 256, var_x: ArrayLike | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """`Sequential.predict`, each device a part of the samples, `batch_size` at a time."""
+        mu, var, parts = self._divide(x, var_x)
+        arguments = [(mu[rows], batch_size, None if var is None else var[rows]) for rows in parts]
+        moments = self._on_devices(DDPSequential.predict, arguments)
+        means, variances = zip(*moments, strict=True)
+        return np.concatenate(means), np.concatenate(variances)
+
+    def state_dict(self) -> StateDict:
+        """`Sequential.state_dict`: parameters and running statistics, equal on every device."""
+        return self.model.state_dict()
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """`Sequential.load_state_dict` on every device."""
+        self._everywhere(DDPSequential.load_state_dict, state_dict)
+
+    def save(self, filename: str | Path) -> None:
+        """`Sequential.save`."""
+        self.model.save(filename)
+
+    def load(self, filename: str | Path) -> None:
+        """`Sequential.load` on every device."""
+        self._everywhere(DDPSequential.load, filename)
+
+    def get_outputs(self) -> tuple[np.ndarray, np.ndarray]:
+        """(mu, var) of the last forward pass, flat copies."""
+        return np.array(self.output_z_buffer.mu_a), np.array(self.output_z_buffer.var_a)
+
+    def close(self) -> None:
+        """Ends the threads; `model` stays a network like any other."""
+        self._crew.close()
+        self.model.trainer = None
+
+    def _divide(self, mu_x: ArrayLike, var_x: ArrayLike | None) -> tuple[np.ndarray, np.ndarray | None, list[slice]]:
+        """Means and variances, a row for each sample, and the rows of each device that gets any."""
+        inputs, mu = self.model.in_shape.size, flat_float32(mu_x, "mu_x")
+        if mu.size == 0 or mu.size % inputs:
+            raise ValueError(f"mu_x holds {mu.size} values, not a whole number of samples of {inputs} inputs")
+        var = None if var_x is None else flat_float32(var_x, "var_x", mu.size).reshape(-1, inputs)
+        n, devices = mu.size // inputs, len(self.devices)
+        ends = np.cumsum([0, *(n // devices + (rank < n % devices) for rank in range(devices))]).tolist()
+        return mu.reshape(n, inputs), var, [slice(a, b) for a, b in pairwise(ends) if a < b]
+
+    def _on_devices(self, function: Callable[..., Any], arguments: list[tuple]) -> list:
+        """What a function of a replica gives on each device that gets samples: the first ones."""
+        calls = [(net, *given) for net, given in zip(self._ranks, arguments, strict=False)]
+        return self._crew.run(function, calls)
+
+    def _everywhere(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self._crew.run(function, [(net, *arguments) for net in self._ranks])
+
+
+def _trained(replica: Sequential, devices: list[str], average: bool) -> DDPSequential:
+    """The network of a rank, which stays on its device."""
+    indices = [int(device.partition(":")[2] or 0) for device in devices]
+    return DDPSequential(replica, DDPConfig(backend="threads", device_ids=indices), average)
+
+
+def _forward(net: DDPSequential, mu: np.ndarray, var: np.ndarray | None) -> State:
+    net.forward(mu, var)
+    return net.output_z_buffer.on("cpu")
+
+
+def _backward(net: DDPSequential, delta_mu: np.ndarray, delta_var: np.ndarray) -> None:
+    net.model.set_delta_z(delta_mu, delta_var)
+    net.backward()

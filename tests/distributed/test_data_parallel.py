@@ -1,0 +1,178 @@
+"""One process, several replicas: the steps of as many ranks, results in order, errors on one device."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import manual_seed
+from pytagi_ddp.distributed import DataParallel, initialize, run_threads
+from pytagi_ddp.nn import (
+    BatchNorm2d,
+    Conv2d,
+    DDPSequential,
+    Linear,
+    MixtureReLU,
+    OutputUpdater,
+    ReLU,
+    Sequential,
+)
+
+
+def dense():
+    return Sequential(Linear(3, 9), MixtureReLU(), Linear(9, 2))
+
+
+def with_batch_norm():
+    return Sequential(Conv2d(2, 4, 3, padding=1, in_width=4, in_height=4), BatchNorm2d(4), ReLU(), Linear(64, 2))
+
+
+def batch(net, n, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, net.in_shape.size)).astype(np.float32), rng.normal(size=(n, 2)).astype(np.float32)
+
+
+def learn(net, x, y):
+    moments = net(x)
+    OutputUpdater(net.device).update(net.output_z_buffer, y, 0.3, net.input_delta_z_buffer)
+    net.backward()
+    return moments
+
+
+def on_ranks(make, average, batches, ranks):
+    """The state that `DDPSequential` comes to on so many ranks, each with a part of every batch."""
+
+    def program():
+        comm = initialize()
+        manual_seed(7)
+        net = make()
+        ddp = DDPSequential(net, average=average)
+        updater = OutputUpdater("cpu")
+        for x, y in batches:
+            mine_x, mine_y = (np.array_split(a, ranks)[comm.rank] for a in (x, y))
+            if len(mine_x):
+                ddp(mine_x)
+                updater.update(ddp.output_z_buffer, mine_y, 0.3, ddp.input_delta_z_buffer)
+                ddp.backward()
+            ddp.step()
+        return net.state_dict()
+
+    return run_threads(program, ranks)[0]
+
+
+@pytest.mark.parametrize("make", [dense, with_batch_norm])
+@pytest.mark.parametrize("average", [True, False])
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_steps_have_the_bits_of_as_many_ranks(make, average, replicas):
+    manual_seed(7)
+    net = DataParallel(make(), ["cpu"] * replicas, average)
+    batches = [batch(net.model, n, n) for n in (7, 2, 4)]
+    for x, y in batches:
+        mu, var = learn(net, x, y)
+        assert mu.shape == var.shape == (2 * len(x),)
+        net.step()
+    expected = on_ranks(make, average, batches, replicas)
+    assert net.state_dict() == expected
+    assert all(rank.state_dict() == expected for rank in net._ranks)
+    net.close()
+
+
+def test_outputs_are_those_of_one_network_in_order():
+    net = DataParallel(dense(), ["cpu"] * 3)
+    x, _ = batch(net.model, 8)
+    variances = np.full_like(x, 0.2)
+    for given in ((x,), (x, variances)):
+        found = net(*given)
+        expected = net.model.predict(x, var_x=None if len(given) == 1 else variances)
+        for mine, theirs in zip(found, expected, strict=True):
+            np.testing.assert_allclose(mine, theirs.reshape(-1), rtol=1e-5, atol=1e-6)
+    for mine, theirs in zip(net.get_outputs(), found, strict=True):
+        assert np.array_equal(mine, theirs)
+    for mine, theirs in zip(net.predict(x, batch_size=2), net.model.predict(x), strict=True):
+        assert mine.shape == (8, 2)
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+    net.close()
+
+
+def test_states_modes_and_files_are_those_of_all(tmp_path):
+    manual_seed(1)
+    net, other = DataParallel(with_batch_norm(), ["cpu"] * 2), with_batch_norm()
+    net.eval()
+    assert not any(rank.model.training for rank in net._ranks)
+    net.train()
+    net.load_state_dict(other.state_dict())
+    assert [rank.state_dict() == other.state_dict() for rank in net._ranks] == [True, True]
+    learn(net, *batch(other, 4))
+    net.step()
+    net.save(tmp_path / "net")
+    trained = net.state_dict()
+    net.load_state_dict(other.state_dict())
+    net.load(tmp_path / "net")
+    assert [rank.state_dict() == trained for rank in net._ranks] == [True, True]
+    net.close()
+
+
+def test_an_error_on_one_device_leaves_the_others_in_step():
+    net = DataParallel(dense(), ["cpu"] * 2)
+    x, y = batch(net.model, 4)
+    learn(net, x, y)
+    net.step()
+    bad = x.copy()
+    bad[3, 1] = np.nan
+    with pytest.raises(ValueError, match="mu_x"):
+        net(bad)
+    before = net.state_dict()
+    learn(net, x, y)
+    deltas = np.array(net.input_delta_z_buffer.delta_mu)
+    net.step()
+    assert net.state_dict() != before and np.isfinite(deltas).all()
+    learn(net, x, y)
+    net.input_delta_z_buffer.delta_mu = np.full(8, np.nan)
+    net.backward()
+    with pytest.raises(FloatingPointError):
+        net.step()
+    learn(net, x, y)  # all ranks have had the same error
+    net.step()
+    assert all(rank.state_dict() == net.state_dict() for rank in net._ranks)
+    net.close()
+
+
+def test_a_step_that_one_device_cannot_make_is_the_end():
+    net = DataParallel(dense(), ["cpu"] * 2)
+    learn(net, *batch(net.model, 4))
+    net._ranks[1]._in_no_sync = True
+    with pytest.raises(RuntimeError, match=r"step\(\) inside no_sync"):
+        net.step()
+    with pytest.raises(RuntimeError, match=r"work no longer: .* make the network's DataParallel anew"):
+        net.step()
+
+
+def test_bad_use():
+    with pytest.raises(TypeError, match="takes a Sequential, got Linear"):
+        DataParallel(Linear(2, 2), ["cpu"])
+    with pytest.raises(ValueError, match=r'\["cpu"\] \* 2'):
+        DataParallel(dense(), [])
+    net = DataParallel(dense(), ["cpu"] * 2)
+    with pytest.raises(RuntimeError, match=r"backward\(\) needs a forward pass"):
+        net.backward()
+    with pytest.raises(ValueError, match="4 values, not a whole number of samples of 3 inputs"):
+        net(np.zeros(4))
+    net(np.zeros((2, 3)))
+    net.input_delta_z_buffer.set_size(2, 1)
+    with pytest.raises(ValueError, match="holds 1 x 2 deltas, the batch has 2"):
+        net.backward()
+    net.close()
+    net.close()
+    with pytest.raises(RuntimeError, match="work no longer"):
+        net.step()
+
+
+def test_its_threads_end_with_it():
+    before = threading.active_count()
+    net = DataParallel(dense(), ["cpu"] * 2)
+    assert threading.active_count() == before + 2
+    ended = [thread for thread in threading.enumerate() if thread.name.startswith("rank ")]
+    del net
+    for thread in ended:
+        thread.join(5)
+    assert threading.active_count() == before
