@@ -176,8 +176,13 @@ class Sequential(RecurrentNetwork):
 
     def materialize(self) -> None:
         """Draws the parameters of a network that was made inside `deferred_init`; does nothing if they are drawn."""
-        if self._make_arena is DeferredArena:
+        if self.is_deferred:
             self.rehouse(ParameterArena)
+
+    @property
+    def is_deferred(self) -> bool:
+        """Whether the parameters are to be drawn yet, see `nn.deferred_init`."""
+        return self._make_arena is DeferredArena
 
     def visits(self, direction: Direction) -> list[tuple[BaseLayer, Direction]]:
         """The calls of hooks for leaves with parameters, in the order in which a pass makes them."""
@@ -530,7 +535,7 @@ class Sequential(RecurrentNetwork):
             layer.release(self)
         self._chain = Chain(whole[start:stop], "Sequential")
         for leaf in self._chain.leaves():
-            leaf.detach()
+            leaf.keep_state()
         public_order = False if stop == len(whole) else None
         self.in_shape = shape
         self.out_shape = self._chain.build(shape, channels_last=public_order, first_in_place=False)

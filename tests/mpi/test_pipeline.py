@@ -1,5 +1,6 @@
 """Pipelines on real ranks, and on ranks that are threads: the bits of one process with the same micro-batches."""
 
+from contextlib import nullcontext
 from functools import cache
 from itertools import pairwise
 
@@ -8,7 +9,7 @@ import pytest
 
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
-from pytagi_ddp.distributed import DDPConfig, DDPSequential, PipelineSequential
+from pytagi_ddp.distributed import DDPConfig, DDPSequential, PipelineSequential, SerialCommunicator, init_device_mesh
 from pytagi_ddp.distributed.pipeline.schedule import SCHEDULES, bubble, micro_batch_rows
 from tests.mpi import ddp_networks
 from tests.mpi.ddp_networks import backpropagate, batch, error_of
@@ -203,6 +204,9 @@ def results_of_a_network(comm):
     unknown = error_of(lambda: fresh.load_state_dict(expected | {"Linear.77": expected["Linear.5"]}), KeyError)
     found["unknown"] = "Linear.77" in unknown
     network("ReLU").save(job_folder() / f"other{comm.rank}")
+    if net.is_last:
+        net.stage.arena.theta[0, 0] = np.nan
+    found["NaN"] = "could not be loaded" in error_of(lambda: net.save(own), ValueError)
     foreign = error_of(lambda: fresh.load(job_folder() / f"other{comm.rank}"), ValueError)
     found["foreign"] = "another architecture: layer 0 is Linear.0 there and Conv2d.0 here" in foreign
     return found
@@ -237,17 +241,6 @@ def test_update_bn(results):
         assert "needs a forward pass" in forgotten
 
 
-class Mesh:
-    """Rows of stages, columns of replicas."""
-
-    def __init__(self, comm, stages, replicas, names=("pipe", "data")):
-        self.shape, self.names = (stages, replicas), names
-        self._groups = {"pipe": comm.split(comm.rank % replicas), "data": comm.split(comm.rank // replicas)}
-
-    def __getitem__(self, name):
-        return self._groups[name]
-
-
 def backpropagate_in_parts(net, x, y, micro_batches):
     *rows, last = micro_batch_rows(len(x), micro_batches)
     for part in rows:
@@ -258,7 +251,7 @@ def backpropagate_in_parts(net, x, y, micro_batches):
 
 def replicas(comm, average):
     """Two pipelines of two stages, with 5 and 4 samples: DDPSequential on two ranks, with the same micro-batches."""
-    mesh = Mesh(comm, 2, 2)
+    mesh = init_device_mesh((2, 2), ("pipe", "data"), comm)
     net = pipeline(comm, average=average, mesh=mesh, n_microbatches=2)
     ddp = DDPSequential(network(), average=average, communicator=mesh["data"])
     one = DDPSequential(network(), DDPConfig(backend="serial"), average=average)
@@ -288,7 +281,7 @@ def test_replicas_of_a_pipeline(results, average):
 
 def unequal_pipelines(comm):
     """Three batches in one pipeline, one in the other, which steps along; a checkpoint; NaN in one replica of one."""
-    mesh = Mesh(comm, 2, 2)
+    mesh = init_device_mesh((2, 2), ("pipe", "data"), comm)
     net = pipeline(comm, mesh=mesh, n_microbatches=2)
     with net.join():
         for x, y in steps_of("BatchNorm2d", 6)[:1] * (3 if net.data_group.rank else 1):
@@ -299,15 +292,15 @@ def unequal_pipelines(comm):
     manager.save(net, TrainingPosition())
     other = pipeline(comm, mesh=mesh)
     manager.load(other)
+    one_file = manager.save(net, TrainingPosition(step=1), gather=True)
+    plain = network(seed=9)
+    plain.load(one_file)
     x, y = steps_of("BatchNorm2d", 6)[0]
     learn(net, x, y)
     if comm.rank == 1:
         net.stage.arena.delta[1, 2] = np.inf
-    return (
-        all(state == states[0] for state in states),
-        other.state_dict() == net.state_dict(),
-        error_of(net.step, FloatingPointError),
-    )
+    taken = plain.state_dict() == other.state_dict() == net.state_dict()
+    return all(state == states[0] for state in states), taken, error_of(net.step, FloatingPointError)
 
 
 @on_ranks(unequal_pipelines, 4)
@@ -360,6 +353,21 @@ def test_timelines(results):
         assert 0 <= idle < 1
 
 
+def deferred(comm):
+    """A network that is drawn in its stages is the one that would have been drawn whole."""
+    manual_seed(3 + comm.rank)
+    with nn.deferred_init():
+        model = NETWORKS["BatchNorm2d"]()
+    net = PipelineSequential(model, DDPConfig(backend=comm.backend))
+    sizes = comm.all_gather_object(net.stage.num_parameters)
+    return net.state_dict() == network().state_dict(), sum(sizes) == net.num_parameters == network().num_parameters
+
+
+@on_ranks(deferred, "serial", 3)
+def test_deferred_init(results):
+    assert results == [[True, True]] * len(results)
+
+
 def refusals(comm):
     """What every rank refuses, without having waited for anybody."""
     x, y = steps_of("BatchNorm2d", 7)[0]
@@ -373,6 +381,7 @@ def refusals(comm):
         "layers": error_of(lambda: pipeline(comm, balance=[1] * comm.world_size), ValueError),
         "too short": error_of(lambda: pipeline(comm, "Linear"), ValueError),
         "options": error_of(lambda: pipeline(comm, recompute=comm.rank > 0), ValueError),
+        "deferred": error_of(lambda: deferred_on_some(comm), ValueError),
         "network": error_of(lambda: pipeline(comm, "ReLU" if comm.rank else "Tanh"), ValueError),
         "1F1B": error_of(lambda: net(x), RuntimeError),
         "buckets": error_of(lambda: PipelineSequential(network(), DDPConfig(buckets=2)), ValueError),
@@ -385,11 +394,19 @@ def refusals(comm):
     found["given away"] = error_of(lambda: other.step(), RuntimeError)
     net.eval()
     found["eval"] = error_of(lambda: learn(net, x, y), RuntimeError)
+    one = init_device_mesh((1, 1), ("pipe", "data"), SerialCommunicator())
+    other_names = init_device_mesh((-1, 1), ("pipe", "model"), comm)
     found |= {
-        "another mesh": error_of(lambda: pipeline(comm, mesh=Mesh(comm, 1, 1)), ValueError),
-        "names": error_of(lambda: pipeline(comm, mesh=Mesh(comm, comm.world_size, 1, ("pipe", "model"))), ValueError),
+        "another mesh": error_of(lambda: pipeline(comm, mesh=one), ValueError),
+        "names": error_of(lambda: pipeline(comm, mesh=other_names), ValueError),
     }
     return found
+
+
+def deferred_on_some(comm):
+    with nn.deferred_init() if comm.rank else nullcontext():
+        model = network()
+    return PipelineSequential(model, DDPConfig(backend=comm.backend))
 
 
 @on_ranks(refusals, 2, 3)
@@ -403,6 +420,7 @@ def test_refusals(results, np):
         assert f"is for {ranks} layers, the network has 6" in found["layers"]
         assert f"a network of 1 layers cannot be cut into {ranks} stages" in found["too short"]
         assert "recompute is False on rank 0 and True on rank 1" in found["options"]
+        assert "deferred_init is False on rank 0 and True on rank 1" in found["deferred"]
         assert "layer 1 is Tanh.1 on rank 0 and ReLU.1 on rank 1" in found["network"]
         assert "is for schedule='GPipe', this one is '1F1B'" in found["1F1B"]
         assert "buckets=2 is for DDPSequential" in found["buckets"]

@@ -34,6 +34,7 @@ from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn import architecture as whole
 from pytagi_ddp.nn import persistence
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
+from pytagi_ddp.nn.deferred import drawn
 from pytagi_ddp.nn.persistence import StateDict
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.slices import TensorSlice, whole_tensors
@@ -64,7 +65,8 @@ class PipelineSequential(TrainedOnRanks, ShardedNetwork):
     are other ones.
 
     Construction makes the network of every rank that of rank 0, and `model` becomes this rank's stage: all other layers
-    are given up, and so is their memory. Keys (`Linear.7`) stay those of the whole network.
+    are given up, and so is their memory. Keys (`Linear.7`) stay those of the whole network. One that was made inside
+    `nn.deferred_init` is drawn layer by layer, as it would have been, and no rank ever holds more than its stage.
 
     Per sample and cut of u units, 8 u bytes go forward (means and variances; 12 u behind an activation, whose Jacobian
     goes along) and 8 u bytes come back. S stages that take equally long do nothing in (S - 1) / (M + S - 1) of the
@@ -127,20 +129,22 @@ class PipelineSequential(TrainedOnRanks, ShardedNetwork):
         _refuse_carried(model)
         self.n_microbatches, self.schedule = n_microbatches, schedule
         options = {"n_microbatches": n_microbatches, "schedule": schedule, "recompute": recompute}
+        options["deferred_init"] = model.is_deferred
         self._connect(None, options | {"wire_dtype": c.wire_dtype, "mesh": mesh and tuple(mesh.shape)})
         self.pipe_group, self.data_group = _groups(self.communicator, mesh)
         stages = self.pipe_group.world_size
         balance = self.communicator.broadcast_object(balance)
         count = len(model.layers)
         self.balance = balance_by_products(model, stages) if balance is None else check_balance(balance, count, stages)
-        self.communicator.broadcast(model.arena.theta)
-        self.communicator.broadcast(model.arena.statistics)
         self._architecture, self.num_parameters = whole.architecture(model), model.num_parameters
         self._inputs = model.in_shape.size
         self._outputs = model.out_shape
         start = sum(self.balance[: self.pipe_group.rank])
+        stop = start + self.balance[self.pipe_group.rank]
+        self._take_from_rank_0(start, stop)
         taken = 3 if start and model.layers[start - 1].gives_jacobian else 2
-        model.keep_layers(start, start + self.balance[self.pipe_group.rank])
+        model.keep_layers(start, stop)
+        model.materialize()
         in_flight = frames_in_flight(stages, self.pipe_group.rank, n_microbatches, schedule)
         self._stage = Stage(model, self.pipe_group, taken, in_flight, recompute)
         pool_statistics(model)
@@ -153,6 +157,23 @@ class PipelineSequential(TrainedOnRanks, ShardedNetwork):
         self._stop_requested = False
         self._adds = False  # whether the next batch adds to the deltas that wait
         self._under_way = False  # whether `forward` came, and `backward` has not
+
+    def _take_from_rank_0(self, start: int, stop: int) -> None:
+        """Parameters and statistics; a network that is not drawn yet is drawn layer by layer, and none kept in vain."""
+        model, broadcast = self.model, self.communicator.broadcast
+        broadcast(model.arena.statistics)
+        if not model.is_deferred:
+            broadcast(model.arena.theta)
+            return
+        own = {leaf for layer in model.layers[start:stop] for leaf in layer.leaves()}
+        array = model.kernels.array
+        for leaf in drawn(model.arena.leaves):
+            for row in leaf.parameters.rows[:2] if leaf.parameters else ():
+                there = array.place(row)
+                broadcast(there)
+                row[:] = array.to_host(there)
+            if leaf not in own:
+                leaf.parameters = None
 
     @property
     def stage(self) -> Sequential:
@@ -436,7 +457,7 @@ class PipelineSequential(TrainedOnRanks, ShardedNetwork):
         """Writes the file that `Sequential.save` of the whole network would write, on rank 0; collective.
 
         Raises:
-            ValueError: values that are NaN or infinite, on the rank that has them; the job ends, as the others wait.
+            ValueError: values that are NaN or infinite, on every rank.
         """
         data = self.to_bytes()
         if self.rank == 0:
@@ -459,9 +480,18 @@ class PipelineSequential(TrainedOnRanks, ShardedNetwork):
         return self._architecture
 
     def to_bytes(self, extra: dict[str, str] | None = None) -> bytes:
-        parts = self.pipe_group.all_gather_object(persistence.tensors(self.stage))
-        whole = {name: values for part in parts for name, values in part.items()}
-        return persistence.packed(whole, self._architecture, extra) if self.rank == 0 else b""
+        """The file of `save` on rank 0, nothing elsewhere; errors are those of `save`."""
+        mine: dict[str, np.ndarray] | ValueError
+        try:
+            mine = persistence.tensors(self.stage)
+        except ValueError as error:
+            mine = error
+        arrays: dict[str, np.ndarray] = {}
+        for part in self.pipe_group.all_gather_object(mine):
+            if isinstance(part, ValueError):
+                raise part
+            arrays.update(part)
+        return persistence.packed(arrays, self._architecture, extra) if self.rank == 0 else b""
 
     def to_host(self, array: Array) -> np.ndarray:
         return self.stage.kernels.array.to_host(array)

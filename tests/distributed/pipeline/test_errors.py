@@ -1,0 +1,132 @@
+"""What ends a pipeline: everybody hears of it, and nobody waits for ever."""
+
+import os
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import manual_seed, nn
+from pytagi_ddp.distributed import PipelineSequential, RankLeftError, run_threads
+from tests.mpi.run import mpirun
+
+X, Y = np.ones((6, 4)), np.zeros((6, 2))
+
+
+class Silent(nn.Tanh):
+    """An activation that does not say that it gives a Jacobian."""
+
+    gives_jacobian = False
+
+
+def pipeline(*activations: nn.BaseLayer, **options) -> PipelineSequential:
+    manual_seed(1)
+    layers = activations or (nn.ReLU(),)
+    model = nn.Sequential(nn.Linear(4, 5), *layers, nn.Linear(5, 2))
+    return PipelineSequential(model, n_microbatches=3, **options)
+
+
+def observe(states, rows, deltas) -> None:
+    nn.OutputUpdater("cpu").update(states, Y[rows], 1.0, deltas)
+
+
+def errors(program) -> list[Exception | None]:
+    """What `program(net)` raises on each of two ranks; a rank that raises leaves."""
+    found = [None, None]
+
+    def run() -> None:
+        net = pipeline()
+        try:
+            program(net)
+        except Exception as error:
+            found[net.rank] = error
+            raise
+
+    with pytest.raises(Exception):  # noqa: B017 - it is in `found`
+        run_threads(run, 2)
+    return found
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda net: net.predict(X),
+        lambda net: net.save(os.devnull),
+        lambda net: net.state_dict(),
+        lambda net: net.forward_backward(X, observe),
+        lambda net: net.step(),
+        lambda net: net.update_bn([X]),
+    ],
+)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_rank_alone(call, rank):
+    found = errors(lambda net: call(net) if net.rank == rank else None)
+    assert isinstance(found[rank], RankLeftError)
+    assert found[1 - rank] is None
+
+
+def test_ranks_that_call_different_methods():
+    found = errors(lambda net: net.predict(X) if net.is_last else net.forward_backward(X, observe))
+    assert "stage 1 is in predict(), the stage in front of it in forward_backward()" in str(found[1])
+    assert isinstance(found[0], RankLeftError)
+
+
+def test_observations_that_fail():
+    def fail(states, rows, deltas):
+        if rows.start > 2:
+            raise ZeroDivisionError("observations")
+
+    found = errors(lambda net: net.forward_backward(X, fail))
+    assert isinstance(found[1], ZeroDivisionError)
+    assert isinstance(found[0], RankLeftError)
+
+
+def test_deltas_of_another_size():
+    found = errors(lambda net: net.forward_backward(X, lambda states, rows, deltas: deltas.set_size(3, 1)))
+    assert "observe has left deltas of 1 x 3 units, the micro-batch has 2 x 2" in str(found[1])
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (np.ones((6, 5)), "x holds 30 values, not a whole number of samples of 4 inputs"),
+        (np.ones((0, 4)), "x holds 0 values"),
+        (np.full((6, 4), np.nan), "mu_x"),
+        (None, "on the first stage needs an array of inputs, got NoneType"),
+    ],
+)
+def test_inputs_that_do_not_fit(x, message):
+    found = errors(lambda net: net.forward_backward(x, observe))
+    assert message in str(found[0])
+    assert isinstance(found[1], RankLeftError)
+
+
+def test_a_layer_with_a_jacobian_that_it_does_not_tell_of():
+    with pytest.raises(RuntimeError, match=r"Silent\(\) gives 3 arrays, and was to give 2|Tanh"):
+        run_threads(lambda: pipeline(Silent(), balance=[2, 1]).forward_backward(X, observe), 2)
+
+
+def test_deltas_of_another_batch():
+    def program():
+        net = pipeline(schedule="GPipe")
+        net(X)
+        if net.is_last:
+            net.input_delta_z_buffer.set_size(4, 2)
+        net.backward()
+
+    with pytest.raises(ValueError, match="holds 2 x 2 deltas, the batch has 6 samples"):
+        run_threads(program, 2)
+
+
+def predict_on_rank_0() -> None:
+    net = pipeline()
+    if net.rank == 0:
+        net.predict(X)
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_one_real_rank_alone():
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    result = mpirun(predict_on_rank_0, 2, 60)
+    assert result.returncode != 0
+    assert "RankLeftError" in result.stderr

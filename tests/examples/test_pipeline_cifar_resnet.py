@@ -1,0 +1,77 @@
+"""The CIFAR-10 job in a pipeline: what it prints, draws and refuses; and model parallelism by hand."""
+
+import importlib.util
+import sys
+
+import pytest
+
+from examples import model_parallel
+from pytagi_ddp.distributed import run_threads
+from tests.mpi.run import mpirun
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the ranks through /proc")
+SMALL = ["--model", "resnet8", "--data", "synthetic", "--progress", "lines", "--epochs", 1, "--limit-test", 12]
+
+
+def start(*arguments, np):
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    return mpirun(["-m", "examples.pipeline_cifar_resnet", *map(str, (*SMALL, *arguments))], np, 90)
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_trains_and_draws(tmp_path):
+    picture = tmp_path / "schedule.png"
+    result = start("--limit-train", 24, "--batch-size", 10, "--micro-batches", 3, "--plot", picture, np=2)
+    assert (result.returncode, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert lines[0] == "resnet8: 85,787 parameters, each with a mean and a variance"
+    assert lines[1].startswith("stages: 2 with ")
+    assert lines[2] == "images per pipeline and step: 10, micro-batches: 3, 1F1B"
+    assert sum(int(count.replace(",", "")) for count in lines[4].split(": ")[1].split(", ")) == 85_787
+    assert lines[5].startswith("epoch 1/1: train error ")
+    for line, stage in zip(lines[6:8], "01", strict=True):
+        assert line.startswith(f"stage {stage}  ")
+        assert set("012abc") <= set(line[9:]) <= set("012abc.")
+    assert lines[8].startswith("bubble: 25.0% of equal stages, ")
+    assert picture.exists() == bool(importlib.util.find_spec("matplotlib"))
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_pipelines_side_by_side():
+    options = ["--limit-train", 9, "--batch-size", 4, "--head", "remax", "--balance", "5,4", "--pipelines", 2]
+    result = start(*options, "--schedule", "GPipe", "--recompute", "--bn-batches", 1, np=4)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "stages: 2 with 5, 4 layers, pipelines: 2" in result.stdout
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--balance", "8,1"], "error on rank 0: balance=[8, 1] is for 9 layers, the network has 8"),
+        (["--pipelines", 3], "error on rank 0: 2 ranks cannot be divided into 3 pipelines"),
+        (["--resume", "file"], "error: --resume is not for this job"),
+    ],
+)
+def test_an_error_is_one_line(options, message):
+    result = start(*options, np=2)
+    assert result.returncode != 0
+    assert [line for line in result.stderr.splitlines() if line.startswith("error")] == [message]
+    assert "Traceback" not in result.stderr
+
+
+def test_model_parallelism_by_hand(capsys):
+    first, second = run_threads(model_parallel.main, 2)
+    assert first == second < 0.1
+    assert capsys.readouterr().out == f"error {first:.3f}\n"
+
+
+@pytest.mark.mpi
+def test_model_parallelism_on_real_ranks():
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    result = mpirun(["-m", "examples.model_parallel"], 2, 60)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert float(result.stdout.split()[1]) < 0.1
