@@ -1,11 +1,11 @@
-# What a newcomer types: `make demo`, `make check` while working, `make test`; `make fuzz` as long as one likes. Each
-# makes .venv first.
+# What a newcomer types: `make demo`, `make check` while working, `make test`; `make docs` for the pages;
+# `make fuzz` as long as one likes. Each makes .venv first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test check lint fuzz clean
+.PHONY: demo test check lint docs fuzz clean
 
 # mpirun hides the terminal from its ranks, so whether to draw a bar is decided here.
 demo: $(INSTALLED)
@@ -30,6 +30,10 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The documentation, in docs/_build/html: half a minute. A warning is an error. `make test` does the same.
+docs: $(INSTALLED)
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going -b html docs docs/_build/html
+
 # Damaged files for every reader: for SECONDS in all, or CASES files of each format.
 SECONDS ?= 60
 fuzz: $(INSTALLED)
@@ -38,8 +42,8 @@ fuzz: $(INSTALLED)
 ENGINE := pytagi_ddp/distributed/engine
 $(INSTALLED): pyproject.toml setup.py $(wildcard kernels/cpu/*.pyx kernels/cpu/*.pxd kernels/cpu/*.h $(ENGINE)/*.pyx $(ENGINE)/*.h)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable ".[mpi,plot,test]"
+	$(BIN)/python -m pip install --quiet --editable ".[mpi,plot,docs,test]"
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info kernels/cpu/*.so kernels/cpu/*.c $(ENGINE)/*.so $(ENGINE)/*.c
+	rm -rf $(VENV) build dist docs/_build docs/gallery docs/api/generated *.egg-info kernels/cpu/*.so kernels/cpu/*.c $(ENGINE)/*.so $(ENGINE)/*.c

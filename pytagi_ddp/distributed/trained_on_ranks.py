@@ -113,11 +113,13 @@ class TrainedOnRanks(Replica):
     def no_sync(self) -> Iterator[None]:
         """`Sequential.accumulate`, after whose micro-batches one step exchanges the deltas of all of them.
 
-        with net.no_sync():
-            for x, y in micro_batches[:-1]:
-                learn(x, y)  # forward, output update, backward
-        learn(*micro_batches[-1])
-        net.step()
+            with net.no_sync():
+                for x, y in micro_batches[:-1]:
+                    learn(x, y)  # forward, output update, backward
+            learn(*micro_batches[-1])
+            net.step()
+
+        What an exception cuts short is forgotten, as there.
         """
         before, self._in_no_sync = self._in_no_sync, True
         try:

@@ -310,10 +310,12 @@ class PipelineSequential(TrainedOnRanks, ShardedNetwork):
     def no_sync(self) -> Iterator[None]:
         """Deltas of the batches inside, and of the next one, add up until the next step.
 
-        with net.no_sync():
-            net.forward_backward(x_1, observe_1)
-        net.forward_backward(x_2, observe_2)
-        net.step()
+            with net.no_sync():
+                net.forward_backward(x_1, observe_1)
+            net.forward_backward(x_2, observe_2)
+            net.step()
+
+        The step learns from all of them.
         """
         before, self._in_no_sync = self._in_no_sync, True
         try:

@@ -1,0 +1,81 @@
+"""
+Classes, and where the network does not know them
+=================================================
+
+Three classes in the plane, probabilities by `Remax`, and two pictures of doubt: the entropy of the probabilities, and
+how often new points are right among those that the network is surest of.
+"""
+
+# %%
+# Three arms of a spiral.
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+import pytagi_ddp
+from pytagi_ddp.nn import Linear, MixtureReLU, OutputUpdater, Remax, Sequential
+
+
+def spiral(rng, n):
+    """n points of each of three arms, and their classes."""
+    label = np.repeat(np.arange(3), n)
+    radius = rng.uniform(0.1, 1, label.size)
+    angle = 3 * radius + 2 * np.pi / 3 * label + rng.normal(0, 0.45, label.size)
+    return radius[:, None] * np.stack([np.cos(angle), np.sin(angle)], 1), label
+
+
+rng = np.random.default_rng(0)
+x, label = spiral(rng, 200)
+
+# %%
+# A label is observed as ones and zeros, with a small variance: the standard deviation of 0.1 says how far a label is
+# trusted.
+
+pytagi_ddp.manual_seed(0)
+net = Sequential(Linear(2, 64), MixtureReLU(), Linear(64, 64), MixtureReLU(), Linear(64, 3), Remax())
+updater = OutputUpdater(net.device)
+targets = np.eye(3)[label]
+
+for _epoch in range(40):
+    for batch in np.array_split(rng.permutation(len(x)), 40):
+        net(x[batch])
+        updater.update(net.output_z_buffer, targets[batch], 0.1**2, net.input_delta_z_buffer)
+        net.backward()
+        net.step()
+
+# %%
+# Probabilities are means of the outputs.
+
+
+def probabilities(points):
+    """Class probabilities (points, 3): the means, which sum to 1 but for rounding."""
+    mu, _ = net.predict(points)
+    return np.clip(mu, 1e-9, None) / np.clip(mu, 1e-9, None).sum(1, keepdims=True)
+
+
+side = np.linspace(-1.6, 1.6, 161)
+grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
+p = probabilities(grid)
+entropy = -(p * np.log(p)).sum(1) / np.log(3)
+
+x_new, label_new = spiral(rng, 1000)
+p_new = probabilities(x_new)
+right = p_new.argmax(1) == label_new
+surest_first = np.argsort(-p_new.max(1))
+kept = np.arange(1, right.size + 1)
+error = np.cumsum(~right[surest_first]) / kept
+
+figure, (plane, curve) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
+shades = plane.pcolormesh(side, side, entropy.reshape(161, 161), cmap="magma", vmin=0, vmax=1, shading="nearest")
+for k in range(3):
+    plane.plot(*x[label == k].T, ".", markersize=3, label=f"class {k}")
+plane.set(aspect="equal", title="entropy of the prediction")
+figure.colorbar(shades, ax=plane, shrink=0.8, label="share of ln 3")
+curve.plot(kept / right.size, 100 * error)
+curve.set(xlabel="share of points kept, surest first", ylabel="error, %", title="new points", ylim=(0, None))
+plt.show()
+
+# %%
+# The error of all new points, and of the half that the network is surest of:
+
+print(f"{error[-1]:.1%} of all, {error[right.size // 2]:.1%} of the surest half")

@@ -1,0 +1,164 @@
+"""The documentation: its code runs, it has all that is public, and it builds without a warning."""
+
+import importlib
+import importlib.util
+import re
+import subprocess
+import sys
+import traceback
+import types
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+MODULES = ("nn", "distributed", "data", "checkpoint", "metric", "models", "cuda", "tagi_utils")
+
+# What pages take for granted that show a part of a program: a network, data, and how it learns.
+SMALL = """
+import numpy as np
+from pytagi_ddp import nn
+from pytagi_ddp.nn import DDPSequential, Linear, OutputUpdater, ReLU, Sequential
+rng = np.random.default_rng(0)
+data = rng.normal(size=(64, 3))
+net = Sequential(Linear(3, 4), ReLU(), Linear(4, 1))
+updater = OutputUpdater(net.device)
+var_y = 0.01
+def learn(net, x, y):
+    net(x)
+    updater.update(net.output_z_buffer, y, var_y, net.input_delta_z_buffer)
+    net.backward()
+"""
+BEFORE = {
+    "batch_norm.md": """
+from pytagi_ddp.nn import BatchNorm2d
+net = Sequential(Linear(3, 4), BatchNorm2d(4), Linear(4, 1))
+train_loader = [data] * 40
+""",
+    "checkpoints.md": """
+from pytagi_ddp.data import BatchLoader, synthetic_images
+batch_size, sigma_v, seed, epochs = 16, 0.1, 0, 2
+train, _ = synthetic_images(48, 10)
+loader = BatchLoader(train, batch_size, seed=seed)
+net = DDPSequential(Sequential(Linear(train.images[0].size, 1)))
+def train_on(x, labels):
+    learn(net, x, np.zeros(len(labels)))
+    net.step()
+""",
+    "distributed.md": """
+total, count = 3.0, 4
+def batches(share):
+    yield np.array([share[k] for k in range(8)]), np.zeros(8)
+""",
+    "sequences.md": """
+net = nn.Sequential(nn.LSTM(1, 40), nn.Linear(40, 1))
+series = [(np.array([value]), np.array([value])) for value in rng.normal(size=3)]
+""",
+}
+
+
+def pages() -> list[Path]:
+    """What is written by hand, and has code."""
+    built = {DOCS / "_build", DOCS / "gallery", DOCS / "api"}
+    return [path for path in sorted(DOCS.rglob("*.md")) if not built & set(path.parents) and BLOCK.search(_text(path))]
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def run_pages() -> int:
+    """Runs the blocks of each page one after the other, each page by itself; returns how many pages failed."""
+    failed = 0
+    for path in pages():
+        name, namespace = path.relative_to(DOCS).as_posix(), {"__name__": path.stem}
+        try:
+            if name in BEFORE:
+                exec(SMALL + BEFORE[name], namespace)
+            for block in BLOCK.finditer(_text(path)):
+                line = _text(path)[: block.start(1)].count("\n")
+                exec(compile("\n" * line + block[1], str(path), "exec"), namespace)  # with the page's line numbers
+        except Exception:
+            failed += 1
+            traceback.print_exc()
+    return failed
+
+
+@pytest.mark.slow
+def test_the_code_runs(tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    assert len(pages()) >= 15 and set(BEFORE) <= {page.name for page in pages()}
+    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import tests.test_docs as t; sys.exit(t.run_pages())"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def documented() -> set[int]:
+    """The objects that have an entry in docs/api, by id."""
+    found = set()
+    for path in (DOCS / "api").glob("*.rst"):
+        module = None
+        for line in path.read_text().splitlines():
+            if of := re.match(r"\.\. (?:currentmodule|automodule):: ([\w.]+)", line):
+                module = importlib.import_module(of[1])
+            elif entry := re.match(r"(?:   |\.\. autofunction:: )(\w+)$", line):
+                found.add(id(getattr(module, entry[1], None)))
+    return found
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_all_that_is_public_has_an_entry(name):
+    module = importlib.import_module(f"pytagi_ddp.{name}")
+    own = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+    names = getattr(module, "__all__", [key for key in own if not key.startswith("_")])
+    assert names
+    entries = documented()
+    assert [key for key in names if id(getattr(module, key)) not in entries] == []
+
+
+def test_every_formula_has_an_entry():
+    folder, entries, number = ROOT / "kernels/formulas", documented(), 0
+    for path in folder.glob("*.py"):
+        module = importlib.import_module(f"pytagi_ddp.kernels.formulas.{path.stem}")
+        for name in re.findall(r"^@formula\ndef (\w+)", path.read_text(), re.MULTILINE):
+            assert id(getattr(module, name)) in entries, f"{path.name}: {name}"
+            number += 1
+    assert number > 40
+
+
+def test_names_in_pages_are_there():
+    """What a page calls `pytagi_ddp.x` is there."""
+    for path in pages():
+        for name in set(re.findall(r"\bpytagi_ddp(?:\.[a-z_]\w*)+", _text(path))):
+            thing: object = importlib.import_module("pytagi_ddp")
+            for part in name.split(".")[1:]:
+                if isinstance(thing, types.ModuleType) and not hasattr(thing, part):
+                    assert importlib.util.find_spec(f"{thing.__name__}.{part}"), f"{path.name}: {name}"
+                    thing = importlib.import_module(f"{thing.__name__}.{part}")
+                else:
+                    assert hasattr(thing, part), f"{path.name}: {name}"
+                    thing = getattr(thing, part)
+
+
+def printed(page: str) -> str:
+    """What a program of the gallery printed when the pages were built."""
+    return (DOCS / "gallery" / f"{page}.rst").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_it_builds_without_a_warning_and_its_programs_find_what_they_say():
+    for module in ("sphinx", "pydata_sphinx_theme", "myst_parser", "sphinx_gallery", "sphinx_design", "latex2mathml"):
+        pytest.importorskip(module, reason=f"{module} is not installed (the extra docs)")
+    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "-E", "-q", "-b", "html"]
+    done = subprocess.run([*command, "docs", "docs/_build/html"], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+    std = {float(x): float(s) for x, s in re.findall(r"x = *(\S+): \+- (\S+)", printed("plot_regression"))}
+    assert std.keys() == {-1.5, 0.75, 6}
+    assert std[-1.5] < 0.05 and std[0.75] > 3 * std[-1.5] and std[6] > 20 * std[-1.5]
+    assert 85 < float(re.search(r"^ +([\d.]+)%$", printed("plot_noise"), re.MULTILINE)[1]) < 95
+    of_all, of_half = map(float, re.search(r"([\d.]+)% of all, ([\d.]+)% of", printed("plot_classes")).groups())
+    assert of_half < of_all < 5
