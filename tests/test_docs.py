@@ -92,7 +92,8 @@ def test_the_code_runs(tmp_path):
     assert len(pages()) >= 15 and set(BEFORE) <= {page.name for page in pages()}
     program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import tests.test_docs as t; sys.exit(t.run_pages())"
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], cwd=tmp_path, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
 
 
 def documented() -> set[int]:
@@ -154,7 +155,8 @@ def test_it_builds_without_a_warning_and_its_programs_find_what_they_say():
         pytest.importorskip(module, reason=f"{module} is not installed (the extra docs)")
     command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "-E", "-q", "-b", "html"]
     done = subprocess.run([*command, "docs", "docs/_build/html"], cwd=ROOT, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
 
     std = {float(x): float(s) for x, s in re.findall(r"x = *(\S+): \+- (\S+)", printed("plot_regression"))}
     assert std.keys() == {-1.5, 0.75, 6}
