@@ -143,6 +143,11 @@ def test_names_in_pages_are_there():
                     thing = getattr(thing, part)
 
 
+def test_the_citation_has_the_version():
+    version = re.search(r'^version = "(.*)"', _text(ROOT / "pyproject.toml"), re.MULTILINE)[1]
+    assert f'version: "{version}"' in _text(ROOT / "CITATION.cff")
+
+
 def printed(page: str) -> str:
     """What a program of the gallery printed when the pages were built."""
     return (DOCS / "gallery" / f"{page}.rst").read_text()
