@@ -163,7 +163,7 @@ def test_it_builds_without_a_warning_and_its_programs_find_what_they_say():
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
 
-    std = {float(x): float(s) for x, s in re.findall(r"x = *(\S+): \+- (\S+)", printed("plot_regression"))}
+    std = {float(x): float(s) for x, s in re.findall(r"x = *([\d.-]+): \+- ([\d.]+)", printed("plot_regression"))}
     assert std.keys() == {-1.5, 0.75, 6}
     assert std[-1.5] < 0.05 and std[0.75] > 3 * std[-1.5] and std[6] > 20 * std[-1.5]
     assert 85 < float(re.search(r"^ +([\d.]+)%$", printed("plot_noise"), re.MULTILINE)[1]) < 95
