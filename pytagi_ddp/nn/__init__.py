@@ -38,6 +38,8 @@ from pytagi_ddp.nn.rmsnorm import RMSNorm
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.slinear import SLinear
 from pytagi_ddp.nn.slstm import SLSTM
+from pytagi_ddp.nn.torch_modules import from_torch
+from pytagi_ddp.nn.torch_state import load_torch_state_dict, to_torch_state_dict
 from pytagi_ddp.nn.update_bn import update_bn
 
 if TYPE_CHECKING:
@@ -92,6 +94,9 @@ __all__ = [
     "balance_by_size",
     "balance_by_time",
     "deferred_init",
+    "from_torch",
+    "load_torch_state_dict",
+    "to_torch_state_dict",
     "update_bn",
 ]
 

@@ -12,9 +12,11 @@ from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn import persistence
 from pytagi_ddp.nn.alone import alone
 from pytagi_ddp.nn.arena import ParameterArena
+from pytagi_ddp.nn.inspection import Inspection, inspect
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.profile import Profile, profile
 from pytagi_ddp.nn.recompute import is_block
+from pytagi_ddp.nn.table import columns
 
 if TYPE_CHECKING:
     from pytagi_ddp.nn.sequential import Sequential
@@ -172,8 +174,29 @@ class NetworkParameters(ABC):
             (key, str(leaf.out_shape), f"{leaf.num_weights + leaf.num_biases:,}") for key, leaf in self.named_leaves()
         ]
         rows.append(("total", "", f"{self.num_parameters:,}"))
-        width = [max(len(row[k]) for row in rows) for k in range(3)]
-        return "\n".join(f"{a:<{width[0]}}  {b:>{width[1]}}  {c:>{width[2]}}" for a, b, c in rows)
+        return columns(rows, "<>>")
+
+    @alone
+    def inspect(self, x: ArrayLike, var_x: ArrayLike | None = None) -> Inspection:
+        """What each layer has learnt, and how its units fare on a batch: `print(net.inspect(x))`.
+
+        By layer: the share of outputs that are uncertain (sqrt(s) > |m|), dead and saturated; the signal to noise
+        |mu|/sqrt(var) of the weights; the mean variance of the parameters over the prior's; and the share of parameters
+        whose delta the cap cuts, once there has been a backward pass. `LayerInspection` defines each of them.
+
+        The batch goes through a copy of the network, in evaluation mode: nothing of the network changes, and memory for
+        a second one is needed meanwhile.
+
+        Args:
+            x, var_x: a batch of inputs, as for `forward`.
+
+        Returns:
+            An `Inspection`, whose `rows` hold the numbers; `pytagi_ddp.plot.inspection` draws it.
+
+        Raises:
+            ValueError: sizes that do not fit, or values that are not finite.
+        """
+        return inspect(cast("Sequential", self), x, var_x)
 
     def profile(self, x: ArrayLike, y: ArrayLike | None = None, repeat: int = 3) -> Profile:
         """Time and memory of a training step by layer: `print(net.profile(x))`.

@@ -15,6 +15,7 @@ import numpy as np
 from pytagi_ddp.nn.chain import Reorder
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.output_updater import OutputUpdater
+from pytagi_ddp.nn.table import columns
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -67,14 +68,10 @@ class Profile:
         for row in self.rows:
             numbers = (f"{row.forward_ms:.3f}", f"{row.backward_ms:.3f}", f"{row.memory / 1e6:.2f}", f"{row.share:.1%}")
             cells.append((row.key, row.layer, *numbers))
-        columns = [sum(getattr(row, name) for row in self.rows) for name in ("forward_ms", "backward_ms", "memory")]
+        sums = [sum(getattr(row, name) for row in self.rows) for name in ("forward_ms", "backward_ms", "memory")]
         where = f"batch {self.batch}, {self.device}"
-        cells.append(("total", where, f"{columns[0]:.3f}", f"{columns[1]:.3f}", f"{columns[2] / 1e6:.2f}", "100.0%"))
-        width = [max(len(row[k]) for row in cells) for k in range(6)]
-        align = "<<>>>>"
-        return "\n".join(
-            "  ".join(f"{cell:{a}{w}}" for cell, a, w in zip(row, align, width, strict=True)).rstrip() for row in cells
-        )
+        cells.append(("total", where, f"{sums[0]:.3f}", f"{sums[1]:.3f}", f"{sums[2] / 1e6:.2f}", "100.0%"))
+        return columns(cells, "<<>>>>")
 
 
 class _Watch:

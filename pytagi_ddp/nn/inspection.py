@@ -1,0 +1,159 @@
+"""What the layers of a network have learnt, and how their units fare on a batch."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.prior import prior_variances
+from pytagi_ddp.nn.state import Shape, State
+from pytagi_ddp.nn.stepping import cap_factor
+from pytagi_ddp.nn.table import columns
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from pytagi_ddp.nn.sequential import Sequential
+
+DEAD = 1e-3  # of the largest mean of the layer
+SATURATED = 0.01  # of a delta, that is passed back
+SNR_QUANTILES = (0.1, 0.5, 0.9)
+HEADER = ("layer", "", "uncertain", "dead", "saturated", "SNR 10 %", "median", "90 %", "var/prior", "capped")
+
+
+@dataclass(frozen=True)
+class LayerInspection:
+    """One row of an `Inspection`; NaN where a number has no meaning.
+
+    Attributes:
+        key: the layer's key in `state_dict`, such as "Conv2d.0".
+        layer: name and sizes.
+        uncertain: share of outputs (of all samples) with sqrt(s) > |m|: their sign is open.
+        dead: share of units (of an image: channels) of an activation whose means are all near 0, |m| <= 0.001 of the
+            largest of the layer, for every sample and pixel.
+        saturated: share of outputs of an activation with Jacobian |J| <= 0.01, which pass (almost) nothing back. Of a
+            ReLU these are the outputs that are off.
+        snr: signal to noise of the weights, |mu|/sqrt(var): quantiles at 10 %, 50 % and 90 %.
+        var_ratio: mean variance of the parameters over that of the prior (`prior_variances`): 1 before training.
+        capped: share of parameters whose delta is cut, |s g| or s^2 |h| > sqrt(s)/c, for the batch sums g, h of the
+            last backward pass and c of `Sequential.step`: in the coming step or, if it has been taken, as it would be
+            with the variances s that it left.
+    """
+
+    key: str
+    layer: str
+    uncertain: float = math.nan
+    dead: float = math.nan
+    saturated: float = math.nan
+    snr: tuple[float, float, float] = (math.nan, math.nan, math.nan)
+    var_ratio: float = math.nan
+    capped: float = math.nan
+
+
+@dataclass(frozen=True, repr=False)
+class Inspection:
+    """A `LayerInspection` for each computing layer in forward order; printed as a table.
+
+    Attributes:
+        rows: one for each layer. batch: samples that the units have seen.
+    """
+
+    rows: tuple[LayerInspection, ...]
+    batch: int
+
+    def __repr__(self) -> str:
+        def text(value: float, form: str) -> str:
+            return "" if math.isnan(value) else format(value, form)
+
+        cells: list[tuple[str, ...]] = [HEADER]
+        for row in self.rows:
+            shares = (text(value, ".1%") for value in (row.uncertain, row.dead, row.saturated))
+            ratios = (text(value, ".3g") for value in (*row.snr, row.var_ratio))
+            cells.append((row.key, row.layer, *shares, *ratios, text(row.capped, ".1%")))
+        return columns(cells, "<<>>>>>>>>")
+
+
+def inspect(net: Sequential, x: ArrayLike, var_x: ArrayLike | None = None) -> Inspection:
+    """`Sequential.inspect`."""
+    units: dict[str, dict[str, Any]] = {}
+    twin = copy.deepcopy(net)  # which passes move, and not the network
+    twin.eval()
+    twin.checkpoint_blocks = False
+    for key, leaf in twin.named_leaves():
+        _watch(leaf, twin.kernels.array.to_host, units.setdefault(key, {}))
+    with twin.add_hook():  # so that layers are called one by one
+        twin(x, var_x)
+    scale, samples, caps = _step_of(net)
+    rows = []
+    for key, leaf in net.named_leaves():
+        of_parameters: dict[str, Any] = {}
+        if leaf.parameters is not None:
+            of_parameters = {"snr": _snr(leaf), "var_ratio": _var_ratio(leaf)}
+            if samples > 0:
+                of_parameters["capped"] = _capped(leaf, scale, caps * cap_factor(round(samples) * leaf.steps))
+        rows.append(LayerInspection(key, leaf.get_layer_info(), **units[key], **of_parameters))
+    return Inspection(tuple(rows), twin.output_z_buffer.block_size)
+
+
+def _watch(leaf: BaseLayer, to_host: Callable, found: dict[str, float]) -> None:
+    """Has `found` take the shares of units from what the layer gives."""
+    forward = leaf.forward
+
+    def watched(state: State) -> State:
+        out = forward(state)
+        m = to_host(out.mu)
+        s = np.zeros_like(m) if out.var is None else to_host(out.var)
+        found["uncertain"] = float(np.mean(np.sqrt(np.maximum(s, 0)) > np.abs(m)))
+        if out.jcb is not None:
+            largest = np.abs(_by_unit(m, leaf.out_shape)).max(0)
+            found["dead"] = float(np.mean(largest <= DEAD * largest.max()))
+            found["saturated"] = float(np.mean(np.abs(to_host(out.jcb)) <= SATURATED))
+        return out
+
+    leaf.forward = watched  # type: ignore[method-assign]  # of this layer alone
+
+
+def _by_unit(m: np.ndarray, shape: Shape) -> np.ndarray:
+    """(values, units), or (values, channels) of an image, or (values, features) of a sequence."""
+    if shape.image is None:
+        return m.reshape(-1, shape.features)
+    if shape.channels_last:
+        return m.reshape(-1, shape.channels)
+    return np.moveaxis(m.reshape(len(m), shape.channels, -1), 1, 2).reshape(-1, shape.channels)
+
+
+def _snr(leaf: BaseLayer) -> tuple[float, ...]:
+    mu, std = np.abs(leaf.mu_w), np.sqrt(leaf.var_w)
+    ratios = np.divide(mu, std, where=std > 0, out=np.full_like(mu, np.inf))
+    return tuple(map(float, np.quantile(ratios, SNR_QUANTILES, method="lower")))
+
+
+def _var_ratio(leaf: BaseLayer) -> float:
+    now, prior = (
+        sum(float(np.sum(values, dtype=np.float64)) for values in pair)
+        for pair in ((leaf.var_w, leaf.var_b), prior_variances(leaf))
+    )
+    return now / prior if prior else math.nan
+
+
+def _step_of(net: Sequential) -> tuple[float, float, float]:
+    """(scale, samples, caps) of the coming step, or else of the last one; no samples where there is neither."""
+    if net.pending.waiting:
+        return 1.0, net.pending.waiting, 1.0
+    scale, samples, caps = net.kernels.array.to_host(net.arena.step_memory[0]).tolist()
+    return scale, samples if net.pending.average is None and net.pending.samples >= 0 else 0.0, caps
+
+
+def _capped(leaf: BaseLayer, scale: float, cap: float) -> float:
+    cut = 0
+    for part in ("w", "b"):
+        dm, ds = (scale * np.abs(getattr(leaf, f"delta_{moment}_{part}")) for moment in ("mu", "var"))
+        bar = np.sqrt(getattr(leaf, f"var_{part}")) / np.float32(cap)
+        cut += int(np.count_nonzero(np.maximum(dm, ds) > bar))
+    return cut / (leaf.num_weights + leaf.num_biases)
