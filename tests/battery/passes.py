@@ -145,9 +145,11 @@ def state_changes_in_training_only(example: Example) -> None:
 
 
 @check
-def frames_keep_passes_apart(example: Example) -> None:
+def frames_keep_passes_apart(example: Example) -> str | None:
     """All forward passes and then all backward passes, in frames: the bits of one micro-batch after the other."""
     net, twin = example.network(), example.network()
+    if net.arena.carried.size:
+        return "what is carried may change in a pass back, before the next pass there"
     train(net, *[4] * 3)  # recorded passes, which are not those of a frame
     train(twin, *[4] * 3)
     for _ in range(2):  # memory that is there, and one that is not
@@ -171,6 +173,7 @@ def frames_keep_passes_apart(example: Example) -> None:
         twin.step()
         assert_same_bits(snapshot(net), snapshot(twin), "in frames")
     assert_continue_alike(net, twin, "after frames")
+    return None
 
 
 @check

@@ -42,8 +42,11 @@ def test_what_does_not_apply_is_told(formula):
 def test_a_layer_that_carries_state(monkeypatch):
     monkeypatch.setitem(reference.LAYERS, Memory, lambda layer, m, s: (m + 1, s, lambda dm, ds, sums: (dm, ds)))
     skipped = check_layer(lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), Memory(), nn.Linear(6, 3)))
-    reason = "what is carried from one batch to the next makes a sample depend on those before it"
-    assert skipped == {"samples_are_predicted_one_by_one": reason}
+    assert skipped == {
+        "samples_are_predicted_one_by_one": "what is carried from one batch to the next makes a sample depend on those "
+        "before it",
+        "frames_keep_passes_apart": "what is carried may change in a pass back, before the next pass there",
+    }
 
 
 class ReadsWhatIsCarried(Memory):
@@ -147,6 +150,27 @@ class HidesState(nn.ReLU):
         return super().forward(state)
 
 
+class KeepsItselfBetweenPasses(nn.Linear):
+    """What `backward` needs of `forward`, in an attribute of its own."""
+
+    replayable = False
+    last = 0.0
+
+    def forward(self, state):
+        self.last = 1 + float(abs(state.mu).sum())
+        return super().forward(state)
+
+    def backward(self, delta, pool, need_input, accumulate):
+        delta.mu[...] *= self.last
+        return super().backward(delta, pool, need_input, accumulate)
+
+
+class KnowsItsNetwork(nn.ReLU):
+    def forward(self, state):
+        state.mu[...] *= len(self._owner.layers)
+        return super().forward(state)
+
+
 class HidesSetting(nn.LeakyReLU):
     def settings(self):
         return {}
@@ -169,6 +193,8 @@ FAULTS = {
     passes.blocks_have_the_same_bits: (RemembersBatches, "one block, recomputed: theta differs"),
     passes.hooks_are_called_once: (lambda: KeepsHooks(nn.Linear(6, 6)), "hooks of the forward pass"),
     passes.state_changes_in_training_only: (lambda: LearnsInEvaluation(6), "predict: statistics differs"),
+    passes.frames_keep_passes_apart: (lambda: KeepsItselfBetweenPasses(6, 6), "in frames: theta differs"),
+    passes.parts_have_the_same_bits: (KnowsItsNetwork, "cut before layer 1: step 0 differs"),
     keeping.copies_continue_alone: (LosesSlope, "a copy, two steps later: theta differs"),
     keeping.files_bring_everything_back: (HidesState, "a file, two steps later: theta differs"),
     keeping.settings_make_the_layer_again: (HidesSetting, r"settings set\(\), arguments {'negative_slope'}"),
