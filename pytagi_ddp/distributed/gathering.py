@@ -190,7 +190,8 @@ class Gathering:
         self.gather(unit, variances=direction == "forward")
         if direction == "backward" and leaf is unit.leaves[-1]:
             for row in self.arena.sections[unit].sums:
-                self._array.clear(row[unit.size :])
+                if row.size > unit.size:
+                    self._array.clear(row[unit.size :])
         self.arena.hold(leaf, direction)
 
     def _leave(self, leaf: BaseLayer, direction: Direction) -> None:

@@ -78,7 +78,8 @@ class Stepping:
             parameters: rows of means, variances and both batch sums. factors: scale, samples and caps.
         """
         counts = (self._negative, self.non_finite)
-        self._kernels.step.step(parameters, factors, self._starts, self._stops, self._steps, *counts)
+        if self._parts:  # a rank may have nothing but padding
+            self._kernels.step.step(parameters, factors, self._starts, self._stops, self._steps, *counts)
 
     def start_of(self, part: int) -> int:
         """Position of the first parameter of a part."""

@@ -1,16 +1,18 @@
 """FSDPSequential where one rank does what all of them must do, and the parts that it is made of."""
 
+import copy
 import itertools
 import time
 
 import numpy as np
 import pytest
 
+from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.distributed import CollectiveTimeoutError, RankLeftError, create_communicator, run_threads
 from pytagi_ddp.distributed.units import ALIGNMENT, units_of
 from pytagi_ddp.models import resnet18_cifar10
-from pytagi_ddp.nn import FSDPSequential
-from tests.mpi.ddp_networks import WITHOUT_BATCH_NORM, backpropagate, batch, with_batch_norm
+from pytagi_ddp.nn import DDPSequential, FSDPSequential
+from tests.mpi.ddp_networks import WITHOUT_BATCH_NORM, backpropagate, batch, difference, with_batch_norm
 
 
 def on_rank_0(what, seconds, folder):
@@ -63,6 +65,48 @@ def test_other_ranks_take_part_in_what_one_predicts():
     first, _ = run_threads(rank_0_predicts, 2)
     assert not np.array_equal(first[0], first[1])
     assert not np.array_equal(first[1], first[2])
+
+
+def compared():
+    communicator = create_communicator("threads", timeout=20)
+    assert communicator.debug
+    manual_seed(1)
+    make = {"sync_batch_norm": True, "communicator": communicator}
+    nets = [FSDPSequential(with_batch_norm(1), **make, min_num_params=60), DDPSequential(with_batch_norm(1), **make)]
+    nets[1].load_state_dict(communicator.broadcast_object(nets[0].state_dict()))
+    for net in nets:
+        for step in range(1 + communicator.rank):
+            x, y = batch(net.model, 3, step)
+            with net.no_sync():
+                backpropagate(net, x, y)
+        net.step()
+    found = nets[0].state_dict()
+    return found if communicator.rank else difference(found, nets[1].state_dict())
+
+
+def test_ranks_compare_what_they_do(monkeypatch):
+    """With PYTAGI_DDP_DEBUG, each collective is compared before it runs: ranks that follow make the same ones."""
+    monkeypatch.setenv("PYTAGI_DDP_DEBUG", "1")
+    assert run_threads(compared, 2)[0] < 1e-5
+
+
+def series():
+    communicator = create_communicator("threads", timeout=20)
+    manual_seed(4)
+    net = nn.Sequential(nn.SLSTM(2, 5), nn.SLSTM(5, 4), nn.SLinear(4, 1))
+    whole = DDPSequential(copy.deepcopy(net), communicator=communicator)
+    sharded = FSDPSequential(net, communicator=communicator, min_num_params=60)
+    for step in range(4):
+        x, y = batch(net, 1, 10 * communicator.rank + step)
+        for each in (sharded, whole):
+            backpropagate(each, x, y)
+            each.step()
+    memory = [each.get_lstm_states()[1][0] for each in (sharded, whole)]
+    return [np.array_equal(*memory), np.array_equal(sharded.smoother(), whole.smoother())]
+
+
+def test_every_rank_smooths_its_own_series():
+    assert run_threads(series, 2) == [[True, True]] * 2
 
 
 def test_units_of_a_resnet18():

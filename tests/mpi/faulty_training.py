@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 FOLDER = Path(os.environ["TEST_JOB_FOLDER"])
@@ -187,7 +188,7 @@ def main(case: dict) -> None:
     import numpy as np
 
     from pytagi_ddp import manual_seed, nn
-    from pytagi_ddp.nn import DDPConfig, DDPSequential
+    from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential
     from tests.mpi.ddp_networks import batch, with_batch_norm
 
     manual_seed(1)
@@ -208,7 +209,9 @@ def main(case: dict) -> None:
         net = nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, 4))
     if trouble.at("before construction"):
         return
-    ddp = DDPSequential(net, DDPConfig(backend="mpi", **wire), **options)
+    sharded = "reshard_after_forward" in options
+    way = partial(FSDPSequential, min_num_params=100) if sharded else DDPSequential
+    ddp = way(net, DDPConfig(backend="mpi", **wire), **options)
     ddp.communicator.timeout = case["timeout"]
     trouble.ddp = ddp
     note(str(ddp.rank), os.getpid())  # as ready() of tests.mpi.run
@@ -227,29 +230,34 @@ def main(case: dict) -> None:
         ddp.backward()
         return True
 
-    def train() -> None:
+    def train() -> bool:
+        """Returns whether it came to its end."""
         x, y = batch(net, 4, ddp.rank)
         for step in range(case["steps"]):
             if use_no_sync:
                 with ddp.no_sync():
                     if not learn(x, y, step):
-                        return
+                        return False
             if not learn(x, y, step) or trouble.at("before step", step):
-                return
+                return False
             if trouble.is_other("another collective") and step == case["step"]:
                 stamp()
                 ddp.barrier()
             ddp.step()
             if trouble.at("after step", step):
-                return
+                return False
             if talk and trouble.at("before exchange", step):
-                return
+                return False
             exchange(step)
+        return True
 
     with ddp.join() if use_join else contextlib.nullcontext():
-        train()
+        finished = train()
     trouble.wait_for_started()
-    theta = hashlib.sha256(net.arena.theta).hexdigest()
+    if not finished:
+        return
+    with ddp.unshard() if sharded else contextlib.nullcontext():
+        theta = hashlib.sha256(b"".join(a.tobytes() for layer in net.parameters() for a in layer)).hexdigest()
     os.write(1, f"trained {case['steps']} steps to {theta}\n".encode())  # in one piece
 
 

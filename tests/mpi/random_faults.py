@@ -62,6 +62,13 @@ TALKING = (  # what else the ranks exchange in each step
     {"groups": True, "messages": True, "scattered": True, "buckets": 2},
     {"groups": True, "sync_batch_norm": True},
 )
+SHARDED = (  # by an FSDPSequential, with this reshard_after_forward
+    {"reshard_after_forward": True},
+    {"reshard_after_forward": False},
+    {"reshard_after_forward": True, "no_sync": True, "sync_batch_norm": True},
+    {"reshard_after_forward": True, "join": True},
+    {"reshard_after_forward": False, "join": True, "sync_batch_norm": True},
+)
 RAISED = ("exception", "exception in a thread")
 LEFT = ("exit 0", "exit 3", "return")
 SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGSEGV")
@@ -97,7 +104,7 @@ class Case:
     """A fault: of which kind, on which rank, and when.
 
     Attributes:
-        seed: its number. ranks: in the job. options: of `DDPSequential`, `DDPConfig` and the loop.
+        seed: its number. ranks: in the job. options: of `DDPSequential` or `FSDPSequential`, `DDPConfig` and the loop.
         kind: one of `KINDS`. rank: where, or None for mpirun. point, step: the place in the program.
         delay: seconds from there to the fault, for signals and threads; from the start of mpirun for ``to mpirun``
             with the point "before MPI", else from the first step.
@@ -122,7 +129,7 @@ def draw(seed: int) -> Case:
     """Returns case number ``seed``."""
     rng = random.Random(seed)
     ranks = rng.choices((2, 3, 4), (5, 3, 2))[0]
-    kind, options = KINDS[seed % len(KINDS)], dict(rng.choice((*OPTIONS, *TALKING)))  # all kinds alike often
+    kind, options = KINDS[seed % len(KINDS)], dict(rng.choice((*OPTIONS, *TALKING, *SHARDED)))  # all kinds alike often
     if kind in ("another group", "no message", "other message"):
         options = {"groups": True} if kind == "another group" else {"messages": True}
     if kind == "other network":

@@ -11,6 +11,7 @@ from tests.mpi.random_faults import (
     LONG_TIMEOUT,
     NOT_POSSIBLE,
     OPTIONS,
+    SHARDED,
     TALKING,
     Case,
     draw,
@@ -51,10 +52,12 @@ def test_what_is_no_fault_leaves_no_trace(seed, hydra):
         ({"every": 3}, "return", "after step"),  # between two merges
         ({"wire_dtype": "float16"}, "exception in a thread", "before step"),
         ({"groups": True, "messages": True}, "exit 3", "before exchange"),
+        ({"reshard_after_forward": True}, "exception", "before backward"),  # the others are about to gather
+        ({"reshard_after_forward": False}, "exit 3", "before step"),
     ],
 )
 def test_a_fault_amid_each_way_to_exchange(options, kind, point, hydra):
-    assert options in (*OPTIONS, *TALKING)
+    assert options in (*OPTIONS, *TALKING, *SHARDED)
     wrong, story = run(Case(0, 2, options, kind, rank=1, point=point, step=4, delay=0.0, timeout=LONG_TIMEOUT))
     assert not wrong, story
 

@@ -19,7 +19,7 @@ from pytagi_ddp.distributed.buckets import Buckets
 from pytagi_ddp.distributed.communicator import create_communicator
 from pytagi_ddp.distributed.engine import nccl as engine
 from pytagi_ddp.distributed.engine.errors import LaunchError
-from pytagi_ddp.nn import DDPConfig, DDPSequential, MixtureReLU
+from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, MixtureReLU
 from pytagi_ddp.selfcheck.examples import TOLERANCE
 from pytagi_ddp.selfcheck.two_ranks import largest_error
 from tests.cuda import compile_report
@@ -134,6 +134,45 @@ def replayed(comm):
 @on_gpus(replayed, 2)
 def test_replayed_steps_and_graphs_are_the_same_steps(results):
     assert results == [[True] * 3] * 2
+
+
+def in_shards(comm):
+    """Steps in shards over NCCL: as a replica takes them over MPI, on the CPU; one rank has no batch in the second."""
+    found = []
+    for reshard in (True, False):
+        manual_seed(3)
+        net, host = with_batch_norm(0), with_batch_norm(0)
+        host.load_state_dict(net.state_dict())
+        options = {"reshard_after_forward": reshard, "min_num_params": 60}
+        sharded = FSDPSequential(net, DDPConfig(backend="nccl"), **options)
+        whole = DDPSequential(host, DDPConfig(backend="mpi"))
+        for step in range(3):
+            x, y = batch(net, 3, 10 * comm.rank + step)
+            for model in (sharded, whole):
+                if step != 1 or comm.rank:
+                    backpropagate(model, x, y)
+                model.step()
+        state = sharded.state_dict()
+        worst = difference(whole.state_dict(), state) if comm.rank == 0 else 0.0
+        predictions = [model.predict(x)[0] for model in (sharded, whole)]
+        backpropagate(sharded, x, y)
+        if comm.rank:
+            sums = net.arena.sections[net.arena.units[0]].own_sums[0]
+            net.kernels.array.copy(np.full(sums.shape, np.nan, np.float32), sums)
+        problem = error_of(sharded.step, FloatingPointError)
+        found.append([net.device, worst, float(np.abs(predictions[0] - predictions[1]).max()), problem])
+        for model in (sharded, whole):
+            model.communicator.close()
+    return found
+
+
+@on_gpus(in_shards, 2)
+def test_steps_in_shards(results):
+    for found in results:
+        for device, worst, predicted, problem in found:
+            assert device == "cuda:0"
+            assert worst < 1e-4 and predicted < 1e-4
+            assert "layer 0 (Conv2d" in problem and problem == found[0][3]
 
 
 def uneven(comm):
