@@ -197,5 +197,6 @@ def test_nobody_outside_nn_reaches_into_a_network_or_layer():
     ]
     assert found == []
     by_class = re.compile(r"isinstance\([^)]*BatchNorm2d|running_mean")
-    files = [name for name in outside if name.startswith("pytagi_ddp/") and not name.endswith("nn/batch_norm.py")]
+    theirs = ("nn/batch_norm.py", "nn/torch_state.py")  # the latter knows how PyTorch calls it
+    files = [name for name in outside if name.startswith("pytagi_ddp/") and not name.endswith(theirs)]
     assert [name for name in files if by_class.search((ROOT / name).read_text())] == []
