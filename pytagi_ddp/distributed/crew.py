@@ -19,11 +19,16 @@ FOLLOWED = (RankLeftError, CollectiveTimeoutError)  # errors that another rank's
 class Crew:
     """So many ranks, on each of which `run` calls a function; the threads end with this object, or with `close`.
 
+    Until then the kernels of this process have one part in `world_size` of their threads: to set the number takes
+    longer than a step of a small network.
+
     Args:
         world_size: number of ranks.
     """
 
     def __init__(self, world_size: int):
+        from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads  # here: an import loads no kernels
+
         self.world_size = world_size
         self._world = World(world_size)
         self._tasks: list[SimpleQueue] = [SimpleQueue() for _ in range(world_size)]
@@ -32,24 +37,21 @@ class Crew:
         for rank, tasks in enumerate(self._tasks):
             arguments = (self._world, rank, tasks, self._results)
             threading.Thread(target=_serve, args=arguments, name=f"rank {rank}", daemon=True).start()
-        self.close = weakref.finalize(self, _end, self._tasks)
+        before = get_threads()
+        set_threads(max(1, before // world_size))
+        self.close = weakref.finalize(self, _end, self._tasks, before, get_threads())
 
     def run(self, function: Callable[..., Any], arguments: Sequence[tuple]) -> list:
         """Returns what ``function(*arguments[rank])`` gave on every rank, or on the first ones that have arguments.
 
-        The ranks divide the threads of the kernels. Ctrl-C is answered at the end; a second one leaves the ranks in the
-        middle of their work, and ends them.
+        Ctrl-C is answered at the end; a second one leaves the ranks in the middle of their work, and ends them.
 
         Raises:
             RuntimeError: the ranks are at their end. Else what a rank has raised, the first that did not follow from
                 another's; if ranks were in a collective then, it is the end.
         """
-        from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads  # here: an import loads no kernels
-
         if self._ended or not self.close.alive:
             raise RuntimeError(f"the ranks of this process work no longer{self._ended}")
-        before = get_threads()
-        set_threads(max(1, before // self.world_size))
         try:
             with held_back():
                 for tasks, given in zip(self._tasks, arguments, strict=False):
@@ -59,8 +61,6 @@ class Crew:
             self._world.interrupted, self._ended = True, ": they were interrupted"
             self.close()
             raise
-        finally:
-            set_threads(before)
         errors = [error for _, _, error in outcomes if error is not None]
         if errors:
             self._go_on_after(errors[0])
@@ -94,6 +94,10 @@ def _serve(world: World, rank: int, tasks: SimpleQueue, results: SimpleQueue) ->
         del task, function, arguments, result, error
 
 
-def _end(tasks: Sequence[SimpleQueue]) -> None:
+def _end(tasks: Sequence[SimpleQueue], before: int, during: int) -> None:
+    from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads  # here: an import loads no kernels
+
+    if get_threads() == during:  # and nobody has set another number since
+        set_threads(before)
     for queue in tasks:
         queue.put(None)

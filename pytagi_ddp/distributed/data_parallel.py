@@ -34,7 +34,8 @@ class DataParallel:
 
     Of n samples, device r gets every r-th part in order (parts differ by at most one sample). The deltas of all devices
     are added, and each takes the same step, to the bit that of `DDPSequential` on as many ranks with these parts: so is
-    what `average` means, and BatchNorm2d normalises by the part of a device. Each device is driven by a thread.
+    what `average` means, and BatchNorm2d normalises by the part of a device. Each device is driven by a thread;
+    until `close`, they divide the threads of the CPU kernels (`set_threads`).
 
     `DDPSequential` is the better choice nearly always. The threads share Python's interpreter lock, so that small
     networks gain nothing or lose; on a CPU one network with all threads of the kernels (`set_threads`) does the same;

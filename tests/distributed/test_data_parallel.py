@@ -7,6 +7,7 @@ import pytest
 
 from pytagi_ddp import manual_seed
 from pytagi_ddp.distributed import DataParallel, initialize, run_threads
+from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
 from pytagi_ddp.nn import (
     BatchNorm2d,
     Conv2d,
@@ -168,11 +169,14 @@ def test_bad_use():
 
 
 def test_its_threads_end_with_it():
-    before = threading.active_count()
+    before, kernels = threading.active_count(), get_threads()
+    set_threads(5)
     net = DataParallel(dense(), ["cpu"] * 2)
-    assert threading.active_count() == before + 2
+    assert threading.active_count() == before + 2 and get_threads() == 2
     ended = [thread for thread in threading.enumerate() if thread.name.startswith("rank ")]
     del net
     for thread in ended:
         thread.join(5)
     assert threading.active_count() == before
+    assert get_threads() == 5
+    set_threads(kernels)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,14 +23,19 @@ class Driver:
 
     Args:
         rank: for messages.
+        with_ranks: other ranks are threads of this process: who waits for them lets them have Python's lock.
 
     Attributes:
+        yield_core: lets others have the core for a moment.
         broken: what cut an operation short, after which no other can follow. broken_in: the operation.
         busy: the queues with something under way.
         unclaimed: operations whose end nobody has asked for.
     """
 
-    def __init__(self, rank: int):
+    def __init__(self, rank: int, with_ranks: bool = False):
+        self.yield_core: Callable[[], object] = partial(time.sleep, 0)  # without Python's lock
+        if not with_ranks and hasattr(os, "sched_yield"):
+            self.yield_core = os.sched_yield  # faster, but Python does not let go of its lock in it
         self.broken: BaseException | None = None
         self.broken_in = ""
         self.busy: dict[Operations, None] = {}

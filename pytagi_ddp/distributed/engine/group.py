@@ -29,6 +29,7 @@ class Member:
 
     Args:
         rank: among all ranks.
+        with_ranks: whether other ranks are threads of this process.
 
     Attributes:
         driver: moves what this rank has under way.
@@ -37,9 +38,9 @@ class Member:
         gave_up: a rank that has waited too long.
     """
 
-    def __init__(self, rank: int):
+    def __init__(self, rank: int, with_ranks: bool = False):
         self.rank = rank
-        self.driver = Driver(rank)
+        self.driver = Driver(rank, with_ranks)
         self.groups: dict[int, Group] = {}
         self.next_number = 0  # of a group; on each rank above those of its groups
         self.departed: dict[int, dict[int, Tally]] = {}

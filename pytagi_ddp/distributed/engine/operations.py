@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -194,7 +193,7 @@ class Operations:
                 spin = SPIN_SECONDS if (self.first or operation).pieces == 1 else SPIN_SECONDS_UNDERWAY
             waited = now - start
             if waited < spin:
-                _yield_core()
+                self.driver.yield_core()
             else:
                 what = (self.first or operation).what  # the other thread may just have ended the last one
                 self._check_peers(what)
@@ -222,7 +221,3 @@ def _ends(request: Any, polls: int) -> bool:
         if test():
             return True
     return False
-
-
-def _yield_core() -> None:
-    os.sched_yield() if hasattr(os, "sched_yield") else time.sleep(0)

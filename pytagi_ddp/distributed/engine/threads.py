@@ -133,7 +133,7 @@ class ThreadMember(Member):
     """The place of this thread, rank `rank`, in a world, from now on; `leave` ends it."""
 
     def __init__(self, world: World, rank: int):
-        super().__init__(rank)
+        super().__init__(rank, with_ranks=True)
         self._world = world
         self.world = ThreadGroup(self, 0, world.hall)
         _member.set(self)
