@@ -25,7 +25,7 @@ from pytagi_ddp.distributed.engine.launcher import (
 from pytagi_ddp.distributed.engine.limits import EXIT_TIMEOUT, time_limit
 from pytagi_ddp.distributed.engine.mpi_group import MPIGroup, ended_after
 from pytagi_ddp.distributed.engine.offspring import FORKED, keep_from_children, mark_rank, why_no_rank
-from pytagi_ddp.distributed.engine.operations import SLEEP_LIMIT, SLEEP_SECONDS
+from pytagi_ddp.distributed.engine.operations import SLEEP_LIMIT, SLEEP_SECONDS, Operations
 from pytagi_ddp.distributed.engine.rendezvous import meeting
 from pytagi_ddp.distributed.engine.shared_memory import check_space, join_shared_sum, unlink_own_files
 
@@ -100,27 +100,31 @@ class Job(Member):
         keep_from_children(self)
         self._sent: list = []  # the last messages, which must outlive their sending
         self._control: Any = None
-        self.world = MPIGroup(self, 0, range(self.world_size), world, timeout)
-        self._control = self.world.duplicate(world, "start of MPI: control channel", timeout)
-        start = iter([self.world.channels["barrier"].Ibarrier()])
-        self.world.operations.start("start of MPI", 0, start, timeout).wait()
-        self._place_on_node(world)
+        first = Operations(self.rank, lambda what: None, self.raise_timeout, self.driver)
+        first.start("start of MPI", 0, iter([world.Ibarrier()]), timeout).wait()
+        node = self._unlink_on_node(world)  # as soon as all are there: who is killed before leaves a file behind
+        self.world = group = MPIGroup(self, 0, range(self.world_size), world, timeout)
+        self._control = group.duplicate(world, "start of MPI: control channel", timeout)
+        start = iter([group.channels["barrier"].Ibarrier()])
+        group.operations.start("start of MPI", 0, start, timeout).wait()
+        group.local_rank, group.local_world_size = node.rank, node.size
+        if node.size == self.world_size > 1:
+            group.shared_sum = join_shared_sum(node)
+        node.Free()
 
     def end_in_child(self) -> None:
         """In a forked child: the job goes on without it."""
         self.forked = FORKED.format(rank=self.rank)
         self.driver.end(self.forked)
 
-    def _place_on_node(self, world: Any) -> None:
-        node, group = world.Split_type(self.MPI.COMM_TYPE_SHARED), self.world
-        group.local_rank, group.local_world_size = node.rank, node.size
+    def _unlink_on_node(self, world: Any) -> Any:
+        """The ranks of this node, all of which have MPI's file in shared memory now."""
+        node = world.Split_type(self.MPI.COMM_TYPE_SHARED)
         self.node = node.bcast(self.rank)
         node.Barrier()
         if node.rank == 0:
             unlink_own_files()
-        if node.size == self.world_size > 1:
-            group.shared_sum = join_shared_sum(node)
-        node.Free()
+        return node
 
     def listen(self) -> None:
         if self._control is None:
