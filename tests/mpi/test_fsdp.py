@@ -241,6 +241,9 @@ def misuse(comm, reshard):
         ("no size", {"min_num_params": -1}),
     ):
         results[name] = refused(lambda options=options: FSDPSequential(make(), config, **options))
+    offload = DDPConfig(backend=comm.backend, offload_params=True)
+    results["offload"] = refused(lambda: FSDPSequential(make(), offload, reshard_after_forward=reshard))
+    results["replica offload"] = refused(lambda: DDPSequential(make(), offload))
     results["buckets"] = refused(lambda: FSDPSequential(make(), DDPConfig(backend=comm.backend, buckets=2)))
     net = make()
     sharded, whole = pair(comm, net, reshard)
@@ -285,6 +288,8 @@ def test_misuse_is_refused_on_every_rank(results, reshard):
         "another size": "min_num_params is 100 on rank 0 and 101 on rank 1",
         "no size": "got -1",
         "buckets": "buckets",
+        "offload": "needs a network on a GPU",
+        "replica offload": "is for an FSDPSequential",
         "again": "lies in shards",
         "step": "call step() of its FSDPSequential",
         "copy": "unshard()",
