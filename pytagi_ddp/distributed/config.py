@@ -31,6 +31,9 @@ class DDPConfig:
         buckets: parts of the deltas whose reductions run while `backward` is at earlier layers; 1: one all-reduce in
             `step`. More pay where a network is slow, between nodes; within one, they cost time. `backward` then is
             collective: other collectives have to wait until after `step`, in a program where a rank may have no batch.
+        offload_params: of an `FSDPSequential` on a GPU, with `reshard_after_forward`: its shards lie in host memory,
+            where steps are made too. The GPU holds 16 bytes for each parameter of the largest unit, and 20 P/R bytes
+            travel between the two in a step.
     """
 
     device_ids: Sequence[int] | None = None
@@ -41,6 +44,7 @@ class DDPConfig:
     cuda_aware_mpi: bool = False
     wire_dtype: str = "float32"
     buckets: int = 1
+    offload_params: bool = False
 
     def connect(self, device: str = "cpu") -> Communicator:
         """The communicator of `initialize`, if that has been called and serves these options; else a new one.
@@ -99,6 +103,8 @@ class DDPConfig:
             raise TypeError(f"every and buckets are whole numbers, got every={every!r}, buckets={self.buckets!r}")
         if every < 1 or self.buckets < 1:
             raise ValueError(f"every and buckets must be at least 1, got every={every}, buckets={self.buckets}")
+        if self.offload_params:
+            raise ValueError("offload_params is for an FSDPSequential: a replica lies whole where it computes")
         if self.wire_dtype not in WIRE_DTYPES:
             raise ValueError(f"wire_dtype must be one of {', '.join(map(repr, WIRE_DTYPES))}, got {self.wire_dtype!r}")
         half = self.wire_dtype != "float32"

@@ -43,7 +43,8 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
         False (ZeRO-2)              8 P + 8 P/R + 8 U       16 P (R-1)/R
         DDPSequential               16 P                    16 P (R-1)/R
 
-    beside the activations (`checkpoint_blocks` makes those smaller; blocks that are run again gather once more).
+    beside the activations (`checkpoint_blocks` makes those smaller; blocks that are run again gather once more). From
+    a GPU, `DDPConfig.offload_params` takes the shards to the host, which then makes the step.
 
     With `reshard_after_forward=False` parameters stay whole on every rank, and are gathered once after each step:
     forward passes in evaluation mode, `predict`, `state_dict` and `save` are local, as with `DDPSequential`. With True,
@@ -61,7 +62,7 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
 
     Attributes:
         model, config, average, communicator, stop_requested: as of `DDPSequential`.
-        nbytes: memory of parameters, batch sums and statistics on this rank.
+        nbytes: memory of parameters, batch sums and statistics on this rank's device.
 
     Raises:
         ValueError: another architecture or other options on some rank; a config that asks for buckets or for another
@@ -92,20 +93,27 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
             raise ValueError(
                 "FSDPSequential exchanges deltas unit by unit, in float32: leave buckets and wire_dtype out"
             )
-        self.reshard_after_forward = reshard_after_forward
+        self.reshard_after_forward, offloaded = reshard_after_forward, self.config.offload_params
         self._connect(
             communicator,
             {
                 "reshard_after_forward": reshard_after_forward,
                 "min_num_params": min_num_params,
                 "sync_batch_norm": sync_batch_norm,
+                "offload_params": offloaded,
             },
         )
+        if offloaded and (model.device == "cpu" or not reshard_after_forward):
+            raise ValueError(
+                "offload_params takes shards from a GPU to the host: it needs a network on a GPU, and "
+                f"reshard_after_forward=True; got one on {model.device}, and {reshard_after_forward}"
+            )
         make = partial(
             ShardedArena,
             communicator=self.communicator,
             min_num_params=min_num_params,
             whole=not reshard_after_forward,
+            offloaded=offloaded,
         )
         model.rehouse(make)
         self._gathering = Gathering(self.communicator, model, sync_batch_norm)
@@ -239,6 +247,7 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
     def take(self, values: list[tuple[TensorSlice, np.ndarray]]) -> None:
         """Takes new values of slices; collective."""
         for part, new in values:
-            self.model.kernels.array.copy(new, part.array)
+            on_host = isinstance(part.array, np.ndarray)
+            (self._arena.keeper if on_host else self.model.kernels).array.copy(new, part.array)
         self._gathering.share()
         self.parameters_changed()

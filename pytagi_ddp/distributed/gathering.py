@@ -212,19 +212,32 @@ class Gathering:
             self._held = None
         rows = list(zip(section.own_theta, section.theta, strict=True))
         for own, row in rows[there : 1 + variances]:
-            self._communicator.all_gather(own, row)
+            self._all_gather(unit, own, row)
         self._held, self._with_variances = unit, max(there, 1 + variances) == 2
+
+    def _all_gather(self, unit: Unit, own: Array, row: Array) -> None:
+        if self.arena.offloaded:
+            block = self._block(unit, row)
+            self._array.copy(own, block)
+            own = block
+        self._communicator.all_gather(own, row)
+
+    def _block(self, unit: Unit, row: Array) -> Array:
+        """This rank's block of a row."""
+        rank = self._communicator.rank
+        return row[rank * unit.shard : (rank + 1) * unit.shard]
 
     def _scatter(self, unit: Unit) -> None:
         """Adds the batch sums of all ranks; each keeps those of its block."""
-        section, rank = self.arena.sections[unit], self._communicator.rank
+        section, offloaded, first = self.arena.sections[unit], self.arena.offloaded, self._begun == 1
         for row, own in zip(section.sums, section.own_sums, strict=True):
-            if self._begun == 1:
-                self._communicator.reduce_scatter(row, own)
-            else:
-                block = row[rank * unit.shard : (rank + 1) * unit.shard]
-                self._communicator.reduce_scatter(row, block)
-                self._model.kernels.elementwise.add(own, block, own)
+            into = own if first and not offloaded else self._block(unit, row)
+            self._communicator.reduce_scatter(row, into)
+            if first and offloaded:
+                self._array.copy(into, own)
+            elif not first:
+                added = self._array.to_host(into) if offloaded else into
+                self.arena.keeper.elementwise.add(own, added, own)
 
     def forget(self) -> None:
         """The parameters in the shards are others now."""
@@ -325,7 +338,7 @@ class Gathering:
         for unit in () if arena.whole else arena.units:
             rows = tuple(self._array.empty(self._communicator.world_size * unit.shard) for _ in range(2))
             for own, row in zip(arena.sections[unit].own_theta, rows, strict=True):
-                self._communicator.all_gather(own, row)
+                self._all_gather(unit, own, row)
             memory[unit] = rows
             for leaf in unit.leaves:
                 arena.hold_in(leaf, rows)

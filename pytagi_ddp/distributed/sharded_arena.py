@@ -11,6 +11,7 @@ import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.units import Unit, units_of
+from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Array, Tensor
 from pytagi_ddp.nn.arena import Arena
@@ -53,19 +54,29 @@ class ShardedArena(Arena):
         communicator: of the ranks.
         min_num_params: see `units_of`.
         whole: whether every rank holds all parameters.
+        offloaded: whether the shards lie on the host, and the step is made there.
 
     Attributes:
         units: the units, in forward order. unit_of: the unit of each leaf with parameters.
         sections: where each unit lies, in the same order.
+        keeper: the kernels of the device that the shards are on.
     """
 
     in_shards = True
     keeps_sums = False
 
     def __init__(
-        self, leaves: list[BaseLayer], kernels: Kernels, communicator: Communicator, min_num_params: int, whole: bool
+        self,
+        leaves: list[BaseLayer],
+        kernels: Kernels,
+        communicator: Communicator,
+        min_num_params: int,
+        whole: bool,
+        offloaded: bool = False,
     ):
         super().__init__(leaves, kernels, 0)
+        self.offloaded = offloaded
+        self.keeper = get_kernels("cpu") if offloaded else kernels
         self.whole, self._rank, self._ranks = whole, communicator.rank, communicator.world_size
         self.units = units_of(leaves, self._ranks, min_num_params)
         self.unit_of = {leaf: unit for unit in self.units for leaf in unit.leaves}
@@ -88,12 +99,16 @@ class ShardedArena(Arena):
         self._memory.append(self._kernels.array.zeros(shape))
         return self._memory[-1]
 
+    def _kept(self, *shape: int) -> Array:
+        """Memory for shards."""
+        return self.keeper.array.zeros(shape) if self.offloaded else self._zeros(*shape)
+
     def _sections(self) -> Iterator[Section]:
         ranks, rank, pieces = self._ranks, self._rank, list(pieces_of(self.leaves))
         total, widest = sum(unit.shard for unit in self.units), max((unit.shard for unit in self.units), default=0)
-        theta = self._zeros(2, ranks * total if self.whole else total)
+        theta = self._kept(2, ranks * total if self.whole else total)
         slot = theta if self.whole else self._zeros(2, ranks * widest)
-        sums, sums_slot = self._zeros(2, total), self._zeros(2, ranks * widest)
+        sums, sums_slot = self._kept(2, total), self._zeros(2, ranks * widest)
         begin = 0
         for unit in self.units:
             n = unit.shard
@@ -106,7 +121,7 @@ class ShardedArena(Arena):
                 _rows(sums_slot, 0, width),
                 _rows(theta, own_first, own_first + n),
                 _rows(sums, begin, begin + n),
-                Stepping(parts, self._kernels, unit.start + rank * n),
+                Stepping(parts, self.keeper, unit.start + rank * n),
             )
             begin += n
 
@@ -213,8 +228,9 @@ class ShardedArena(Arena):
         raise RuntimeError("this network lies in shards, which step together: call step() of its FSDPSequential")
 
     def _apply(self) -> None:
+        factors = self._kernels.array.to_host(self._factors) if self.offloaded else self._factors
         for section in self.sections.values():
-            section.stepping.step(Tensor(*section.own_theta, *section.own_sums), self._factors)
+            section.stepping.step(Tensor(*section.own_theta, *section.own_sums), factors)
 
     def finish(self) -> None:
         pass  # ranks look together, by `bad`
@@ -226,7 +242,7 @@ class ShardedArena(Arena):
         """(deltas in the shards of this rank that were not finite in the last step, position of the first of them)."""
         count, first = 0, np.iinfo(np.int64).max
         for section in self.sections.values():
-            counts = self._kernels.array.to_host(section.stepping.non_finite)
+            counts = self.keeper.array.to_host(section.stepping.non_finite)
             if counts.any():
                 count += int(counts.sum())
                 first = min(first, section.stepping.start_of(int((counts > 0).argmax())))

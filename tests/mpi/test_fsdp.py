@@ -55,7 +55,7 @@ def every_network(comm, reshard):
     return results
 
 
-@on_ranks(every_network, 1, 2, 3, 4)
+@on_ranks(every_network, 2, 3, 4)
 @BOTH
 def test_every_network_has_the_bits_of_replicas(results, reshard):
     for result in results:
@@ -88,7 +88,7 @@ def options_together(comm, reshard, average, sync, blocks):
     return [same(sharded, whole), stops, changes[0] == changes[1], len(changes[0]), len(sharded.model.arena.units)]
 
 
-@on_ranks(options_together, 1, 2, 3, 4)
+@on_ranks(options_together, 2, 3, "4 threads", threads=False)
 @BOTH
 @pytest.mark.parametrize("average", [True, False])
 @pytest.mark.parametrize(("sync", "blocks"), [(False, False), (True, False), (False, True), (True, True)])
@@ -111,7 +111,7 @@ def micro_batches(comm, reshard):
     return difference(found, whole.state_dict()) if rank == 0 else 0
 
 
-@on_ranks(micro_batches, 1, 2, 3, 4)
+@on_ranks(micro_batches, 2, "4 threads", threads=False)
 @BOTH
 def test_micro_batches_add_up(results, reshard):
     assert max(results) < 1e-6
@@ -139,7 +139,7 @@ def bytes_of_a_step(comm, reshard, blocks):
     return [found, rows, sharded.nbytes - small - memory, net.num_parameters]
 
 
-@on_ranks(bytes_of_a_step, 1, 2, 3, 4)
+@on_ranks(bytes_of_a_step, 1, 3, "4 threads", threads=False)
 @pytest.mark.parametrize(("reshard", "blocks"), [(True, False), (False, False), (True, True)])
 def test_bytes_and_memory_are_those_of_the_formulas(results, reshard, blocks):
     R = len(results)
@@ -199,7 +199,7 @@ def all_parameters(comm, reshard):
     return results
 
 
-@on_ranks(all_parameters, 1, 2, 3, 4)
+@on_ranks(all_parameters, 1, 3, "4 threads", threads=False)
 @BOTH
 def test_reading_and_writing_all_parameters(results, reshard):
     for result in results:
@@ -221,7 +221,7 @@ def checkpoints(comm, reshard):
     return [found, same(other, whole), replica.state_dict() == whole.state_dict()]
 
 
-@on_ranks(checkpoints, 1, 2, 3)
+@on_ranks(checkpoints, 2, "3 threads", threads=False)
 @BOTH
 def test_checkpoints_of_shards(results, reshard):
     assert results == [[[1, 1], True, True]] * len(results)
@@ -241,6 +241,9 @@ def misuse(comm, reshard):
         ("no size", {"min_num_params": -1}),
     ):
         results[name] = refused(lambda options=options: FSDPSequential(make(), config, **options))
+    offload = DDPConfig(backend=comm.backend, offload_params=True)
+    results["offload"] = refused(lambda: FSDPSequential(make(), offload, reshard_after_forward=reshard))
+    results["replica offload"] = refused(lambda: DDPSequential(make(), offload))
     results["buckets"] = refused(lambda: FSDPSequential(make(), DDPConfig(backend=comm.backend, buckets=2)))
     net = make()
     sharded, whole = pair(comm, net, reshard)
@@ -277,7 +280,7 @@ def misuse(comm, reshard):
     return results
 
 
-@on_ranks(misuse, 2, 3)
+@on_ranks(misuse, 2, "3 threads", threads=False)
 @BOTH
 def test_misuse_is_refused_on_every_rank(results, reshard):
     words = {
@@ -285,6 +288,8 @@ def test_misuse_is_refused_on_every_rank(results, reshard):
         "another size": "min_num_params is 100 on rank 0 and 101 on rank 1",
         "no size": "got -1",
         "buckets": "buckets",
+        "offload": "needs a network on a GPU",
+        "replica offload": "is for an FSDPSequential",
         "again": "lies in shards",
         "step": "call step() of its FSDPSequential",
         "copy": "unshard()",
@@ -332,7 +337,7 @@ def cut_short(comm, reshard):
     return [*results, same(sharded, whole)]
 
 
-@on_ranks(cut_short, 2, 3)
+@on_ranks(cut_short, 2, "3 threads", threads=False)
 @BOTH
 def test_passes_that_are_cut_short(results, reshard):
     for rank, (forward, backward, places, equal) in enumerate(results):

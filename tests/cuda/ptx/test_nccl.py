@@ -139,28 +139,34 @@ def test_replayed_steps_and_graphs_are_the_same_steps(results):
 def in_shards(comm):
     """Steps in shards over NCCL: as a replica takes them over MPI, on the CPU; one rank has no batch in the second."""
     found = []
-    for reshard in (True, False):
+    for reshard, offloaded in ((True, False), (False, False), (True, True)):
         manual_seed(3)
         net, host = with_batch_norm(0), with_batch_norm(0)
         host.load_state_dict(net.state_dict())
         options = {"reshard_after_forward": reshard, "min_num_params": 60}
-        sharded = FSDPSequential(net, DDPConfig(backend="nccl"), **options)
+        sharded = FSDPSequential(net, DDPConfig(backend="nccl", offload_params=offloaded), **options)
         whole = DDPSequential(host, DDPConfig(backend="mpi"))
         for step in range(3):
             x, y = batch(net, 3, 10 * comm.rank + step)
             for model in (sharded, whole):
+                if step == 2:
+                    with model.no_sync():
+                        backpropagate(model, x[:2], y[:2])
                 if step != 1 or comm.rank:
                     backpropagate(model, x, y)
                 model.step()
+        with sharded.unshard():
+            inside = net.predict(x)[0]
         state = sharded.state_dict()
         worst = difference(whole.state_dict(), state) if comm.rank == 0 else 0.0
-        predictions = [model.predict(x)[0] for model in (sharded, whole)]
+        predictions = [inside, sharded.predict(x)[0], whole.predict(x)[0]]
+        memory = net.arena.nbytes
         backpropagate(sharded, x, y)
         if comm.rank:
             sums = net.arena.sections[net.arena.units[0]].own_sums[0]
-            net.kernels.array.copy(np.full(sums.shape, np.nan, np.float32), sums)
+            net.arena.keeper.array.copy(np.full(sums.shape, np.nan, np.float32), sums)
         problem = error_of(sharded.step, FloatingPointError)
-        found.append([net.device, worst, float(np.abs(predictions[0] - predictions[1]).max()), problem])
+        found.append([net.device, worst, float(np.ptp(predictions, axis=0).max()), problem, memory])
         for model in (sharded, whole):
             model.communicator.close()
     return found
@@ -169,7 +175,9 @@ def in_shards(comm):
 @on_gpus(in_shards, 2)
 def test_steps_in_shards(results):
     for found in results:
-        for device, worst, predicted, problem in found:
+        sharded, whole, offloaded = (memory for *_, memory in found)
+        assert offloaded < min(sharded, whole)
+        for device, worst, predicted, problem, _ in found:
             assert device == "cuda:0"
             assert worst < 1e-4 and predicted < 1e-4
             assert "layer 0 (Conv2d" in problem and problem == found[0][3]
