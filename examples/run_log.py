@@ -6,8 +6,10 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+from examples.trackers import TRACKERS, Tracker
 from pytagi_ddp import plot
 
 LOG_NAME, PLOT_NAME = "log.jsonl", "curves.png"
@@ -21,13 +23,19 @@ class RunLog:
         append: add to a log that is there, instead of replacing it. A line that a full disk or a kill has cut short is
             ended there, and nobody misses it.
 
+        track: names of `TRACKERS` that are told the same.
+
+    Attributes:
+        trackers: those; more may be added.
+
     Raises:
-        OSError: the folder or the file cannot be written.
+        OSError: the folder or the file cannot be written. RuntimeError: what tracks is not installed.
     """
 
-    def __init__(self, folder: str | Path | None, append: bool = False):
+    def __init__(self, folder: str | Path | None, append: bool = False, track: Sequence[str] = ()):
         self.folder = _new_folder() if folder is None else Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.trackers: list[Tracker] = [TRACKERS[name](self.folder) for name in track]
         self._path = self.folder / LOG_NAME
         with self._path.open("a+b" if append else "wb") as file:
             if file.tell():
@@ -38,6 +46,8 @@ class RunLog:
         """Adds a line; `values` must be what JSON knows."""
         with self._path.open("a") as file:
             file.write(json.dumps({"event": event, "time": round(time.time(), 3), **values}) + "\n")
+        for tracker in self.trackers:
+            tracker.write(event, **values)
 
     def plot(self) -> Path | None:
         """Draws the curves of all epochs in the log.
