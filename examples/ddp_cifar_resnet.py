@@ -93,7 +93,7 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
     share, shares = share_of(net)
     settings = run_settings(args, train_set, shares)
     position = on_all_ranks(communicator, lambda: resume(args, net, settings))
-    log = on_all_ranks(communicator, lambda: RunLog(args.log_dir, append=bool(args.resume)) if is_first else None)
+    log = on_all_ranks(communicator, lambda: RunLog(args.log_dir, bool(args.resume), args.track) if is_first else None)
 
     head = HEADS[args.head](len(train_set.classes), args.device)
     statistics = {"mean": train_set.mean(), "std": train_set.std()}

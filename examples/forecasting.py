@@ -23,8 +23,9 @@ from collections.abc import Sequence
 import numpy as np
 
 import pytagi_ddp
-from examples.figures import band, draw
+from examples.figures import draw
 from examples.series import PERIOD, Scores, make_series, score
+from pytagi_ddp import plot
 from pytagi_ddp.nn import LSTM, EvenExp, Linear, OutputUpdater
 from pytagi_ddp.nn import Sequential as Network
 
@@ -130,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> Scores:
         axes = figure.add_subplot(xlabel="time step", ylabel="value")
         t = np.arange(args.steps)[-3 * AHEAD :]
         axes.plot(t, y[t], ".", color="0.4", markersize=3, label="observed")
-        band(axes, t[-AHEAD:], mu[0], var[0], "forecast, two standard deviations", "C0")
+        plot.band(axes, t[-AHEAD:], mu[0], var[0], "forecast, two standard deviations", "C0")
         axes.axvline(args.steps - AHEAD, color="0.7", linestyle="--")
         axes.legend(loc="lower left", framealpha=0.9)
 

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 
 import pytagi_ddp
-from examples.figures import band, draw
+from examples.figures import draw
 from examples.series import PERIOD, make_series, observe_one_by_one, score
+from pytagi_ddp import plot
 from pytagi_ddp.nn import LSTM, Linear, Sequential
 
 
@@ -56,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> list[float]:
             axes = figure.add_subplot(2, 1, k + 1, xlabel="time step", ylabel="value")
             t = np.arange(n)[part]
             axes.plot(t, y[part], ".", color="0.4", markersize=3, label="observed")
-            band(axes, t, mu[part], var[part], "predicted before, two standard deviations", "C0")
+            plot.band(axes, t, mu[part], var[part], "predicted before, two standard deviations", "C0")
             axes.legend(loc="lower left", framealpha=0.9)
 
     draw(args.plot, paint, (9, 6))

@@ -7,6 +7,7 @@ import contextlib
 import os
 from collections.abc import Callable, Sequence
 
+from examples.trackers import TRACKERS
 from pytagi_ddp.distributed.engine.offspring import launcher_of_rank
 
 DESCRIPTION = """\
@@ -111,6 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     output = parser.add_argument_group("output")
     output.add_argument("--progress", choices=("auto", "bar", "lines"), default="auto", help="auto: bar on a terminal")
     output.add_argument("--log-dir", metavar="DIR", help="for log.jsonl and curves.png (runs/<date and time>)")
+    output.add_argument("--track", action="append", choices=sorted(TRACKERS), default=[], help="tell this program too")
 
     stops = parser.add_argument_group("checkpoints")
     stops.add_argument("--checkpoint-dir", metavar="DIR", help="write a checkpoint there after every epoch")

@@ -25,8 +25,9 @@ from collections.abc import Sequence
 import numpy as np
 
 import pytagi_ddp
-from examples.figures import band, draw
+from examples.figures import draw
 from examples.series import PERIOD, Scores, make_series, score
+from pytagi_ddp import plot
 from pytagi_ddp.nn import SLSTM, OutputUpdater, SLinear
 from pytagi_ddp.nn import Sequential as Network
 
@@ -102,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, tuple[Scores, Scores]]:
             axes = figure.add_subplot(2, 1, k + 1, xlabel="time step", ylabel="value")
             axes.plot(t[part], series.signal[part], color="0.3", linewidth=1, label="signal")
             axes.plot(t[part], y[part], ".", color="0.2", markersize=4, label="observed")
-            band(axes, t[part], mu[part], var[part], f"{name}, two standard deviations", f"C{k}")
+            plot.band(axes, t[part], mu[part], var[part], f"{name}, two standard deviations", f"C{k}")
             axes.legend(loc="lower left", ncols=3)
 
     draw(args.plot, paint, (9, 6))

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-MODULES = ("nn", "distributed", "data", "checkpoint", "metric", "models", "cuda", "tagi_utils")
+MODULES = ("nn", "distributed", "data", "checkpoint", "metric", "models", "cuda", "tagi_utils", "plot", "arrays")
 
 # What pages take for granted that show a part of a program: a network, data, and how it learns.
 SMALL = """

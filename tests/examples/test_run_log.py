@@ -6,7 +6,8 @@ import json
 import pytest
 
 from examples import run_log
-from examples.run_log import MAX_LINE, RunLog, read_epochs
+from examples.run_log import RunLog
+from pytagi_ddp.plot import MAX_LINE, read_epochs
 
 
 def events(folder):

@@ -11,13 +11,13 @@ from unittest import mock
 
 import numpy as np
 
-from examples.run_log import read_epochs
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
 from pytagi_ddp.data import BatchLoader, ImageDataset, cifar10
 from pytagi_ddp.data.idx import read_idx
 from pytagi_ddp.kernels.cpu.shared_cache import SealedFiles
 from pytagi_ddp.nn import persistence
+from pytagi_ddp.plot import read_epochs
 from tests.data.python2_pickle import cifar10_batch
 from tests.nn.networks import randomise
 from tests.nn.test_persistence import GOLDEN, make

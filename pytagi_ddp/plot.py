@@ -1,0 +1,305 @@
+"""Pictures: each function draws on the matplotlib Axes that it is given, and returns them.
+
+    figure = plot.figure((6, 4))
+    plot.band(figure.add_subplot(), x, mu, var, "two standard deviations")
+    figure.savefig("band.png")
+
+They need matplotlib (`pip install 'pytagi-ddp[plot]'`), which is loaded by whoever makes the Axes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pytagi_ddp.arrays import to_numpy
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from pytagi_ddp.nn.inspection import Inspection
+    from pytagi_ddp.nn.layer import BaseLayer
+    from pytagi_ddp.nn.sequential import Sequential
+
+LEAST_KEPT = 0.02
+MAX_LINE = 1 << 16  # bytes; a longer line of a log is none of its
+ERRORS = ("train_error", "test_error")
+SHARES = ("uncertain", "dead", "saturated", "var_ratio", "capped")  # columns of `inspection`
+
+
+def figure(size: tuple[float, float] = (6, 4)) -> Figure:
+    """An empty figure of so many inches: without a window system, and without pyplot's global state.
+
+    Raises:
+        ImportError: matplotlib is not installed; says how to install it.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ImportError("pictures need matplotlib, which is not installed: pip install 'pytagi-ddp[plot]'")
+    from matplotlib.figure import Figure  # here, because a program without pictures shall not wait for it
+
+    return Figure(figsize=size, layout="constrained")
+
+
+def band(
+    ax: Axes,
+    x: ArrayLike,
+    mean: ArrayLike,
+    var: ArrayLike,
+    label: str | None = None,
+    color: str | None = None,
+    deviations: float = 2,
+) -> Axes:
+    """The means of predictions as a line, and mean +- deviations x sqrt(var) as a band around it.
+
+    Args:
+        x: places, in any order; mean, var: as many means and variances (not standard deviations). Add the variance of
+            the noise where the band is to hold observations.
+        label: of the line. color: of both; None: the next one of the cycle.
+
+    Raises:
+        ValueError: not as many values, or a negative variance.
+    """
+    place, mu, variance = (to_numpy(a, name).ravel() for a, name in ((x, "x"), (mean, "mean"), (var, "var")))
+    if not place.size == mu.size == variance.size or variance.min(initial=0) < 0:
+        raise ValueError(
+            f"band needs as many places, means and variances, none of them negative: got {place.size}, {mu.size} and "
+            f"{variance.size} from {variance.min(initial=0):g}"
+        )
+    order = np.argsort(place, kind="stable")
+    place, mu, std = place[order], mu[order], deviations * np.sqrt(variance[order])
+    (line,) = ax.plot(place, mu, color=color, label=label)
+    ax.fill_between(place, mu - std, mu + std, color=line.get_color(), alpha=0.25, linewidth=0)
+    return ax
+
+
+def reliability(
+    ax: Axes, probabilities: ArrayLike, labels: ArrayLike, bins: int = 10, label: str | None = None
+) -> Axes:
+    """Reliability diagram of a classifier: the share of right answers against the confidence in them.
+
+    The confidence of an answer is its probability, the largest of the sample. In bins of equal width, with n_b answers,
+    the share a_b that are right is drawn over their mean confidence c_b; a calibrated classifier is on the diagonal.
+    The legend has the expected calibration error, sum n_b |a_b - c_b| / n.
+
+    Args:
+        probabilities: (n, classes). labels: n class numbers. bins: of [0, 1].
+
+    Raises:
+        ValueError: sizes that do not fit, or no sample.
+
+    Source: Guo et al. (2017), "On calibration of modern neural networks".
+    """
+    p, truth = to_numpy(probabilities, "probabilities"), to_numpy(labels, "labels").ravel()
+    if p.ndim != 2 or not len(p) or len(p) != truth.size:
+        raise ValueError(f"reliability needs (n, classes) probabilities and n labels, got {p.shape} and {truth.size}")
+    confidence, right = p.max(1), p.argmax(1) == truth
+    bin_of = np.minimum((confidence * bins).astype(int), bins - 1)
+    count, sums, hits = (np.bincount(bin_of, w, bins) for w in (None, confidence, right))
+    used = count > 0
+    c, a = sums[used] / count[used], hits[used] / count[used]
+    error = float(np.sum(count[used] * np.abs(a - c)) / truth.size)
+    ax.plot([0, 1], [0, 1], "--", color="0.7", linewidth=1)
+    ax.plot(c, a, marker="o", label=f"{label + ': ' if label else ''}calibration error {error:.3f}")
+    ax.set(xlabel="confidence", ylabel="share of right answers", xlim=(0, 1), ylim=(0, 1))
+    ax.legend(loc="upper left")
+    return ax
+
+
+def rejection(ax: Axes, uncertainty: ArrayLike, wrong: ArrayLike, label: str | None = None) -> Axes:
+    """Rejection curve: the error of the answers that are kept, against the share that is refused as most uncertain.
+
+    It falls where the uncertainty tells wrong answers from right ones; that of no use stays at the error of all. The
+    end, where less than 2 % of the answers are kept, is left out: it is an error of too few.
+
+    Args:
+        uncertainty: of n answers, such as entropies, variances, or 1 - confidence; larger is less certain.
+        wrong: n times whether the answer is wrong (or any other loss, whose mean is drawn).
+
+    Raises:
+        ValueError: sizes that differ, or no answer.
+    """
+    doubt, loss = to_numpy(uncertainty, "uncertainty").ravel(), to_numpy(wrong, "wrong").ravel().astype(np.float64)
+    n = doubt.size
+    if n == 0 or n != loss.size:
+        raise ValueError(f"rejection needs as many uncertainties as answers, got {n} and {loss.size}")
+    kept = np.arange(1, n + 1)
+    error = np.cumsum(loss[np.argsort(doubt, kind="stable")]) / kept
+    shown = kept >= n * LEAST_KEPT
+    ax.plot(1 - kept[shown] / n, error[shown], label=label)
+    ax.set(xlabel="share refused", ylabel="error of the rest", xlim=(0, 1))
+    ax.set_ylim(bottom=0)
+    if label:
+        ax.legend()
+    return ax
+
+
+def learning_curves(ax: Axes, log: str | Path, names: Sequence[str] = ERRORS) -> Axes:
+    """Curves over the epochs of a `log.jsonl`, as `examples.ddp_cifar_resnet` writes it; shares from 0 to 1.
+
+    Args:
+        log: the file. names: what to draw of each epoch; of an epoch that is there twice, the later one counts.
+
+    Raises:
+        OSError: the file cannot be read. ValueError: it has no epoch with these.
+    """
+    from matplotlib.ticker import MaxNLocator, PercentFormatter  # here, because matplotlib is an extra
+
+    epochs = {record["epoch"]: record for record in read_epochs(Path(log), names)}
+    if not epochs:
+        raise ValueError(f"{log} has no epoch with {', '.join(names)}")
+    numbers = sorted(epochs)
+    for name in names:
+        ax.plot(numbers, [epochs[n][name] for n in numbers], marker="o", label=name.replace("_", " "))
+    ax.set(xlabel="epoch", ylabel="error", ylim=(0, 1))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.yaxis.set_major_formatter(PercentFormatter(1))
+    ax.grid(alpha=0.3)
+    ax.legend()
+    return ax
+
+
+def read_epochs(path: Path, names: Sequence[str] = ERRORS) -> Iterator[dict]:
+    """The records of finished epochs in a log of JSON lines, those that have a number under each of `names`.
+
+    Lines that are cut short, damaged or of something else are passed over.
+    """
+    with path.open("rb") as file:
+        while line := file.readline(MAX_LINE):
+            try:
+                record = json.loads(line)
+                numbers = [record[name] for name in ("epoch", *names)] if record["event"] == "epoch" else [None]
+            except (ValueError, TypeError, KeyError, RecursionError):
+                continue
+            if type(numbers[0]) is int and all(isinstance(number, int | float) for number in numbers):
+                yield record
+
+
+def parameters(ax: Axes, net: Sequential, what: str = "mu_w", bins: int = 60) -> Axes:
+    """Histograms (densities) of the parameters of each layer, from the first (dark) to the last (bright).
+
+    Args:
+        net: the network. what: "mu_w", "mu_b", "var_w" or "var_b"; variances are drawn by their logarithm.
+        bins: of each histogram, at most; less where there are few parameters.
+
+    Raises:
+        ValueError: another `what`, or a network without such parameters.
+    """
+    if what not in ("mu_w", "mu_b", "var_w", "var_b"):
+        raise ValueError(f"parameters draws mu_w, mu_b, var_w or var_b, got {what!r}")
+    found = {key: np.asarray(getattr(leaf, what)) for key, leaf in net.named_leaves()}
+    found = {key: values for key, values in found.items() if values.size}
+    if not found:
+        raise ValueError(f"the network has no {what}")
+    from matplotlib import colormaps  # here, because matplotlib is an extra
+
+    variances = what.startswith("var")
+    if variances:
+        found = {key: np.log10(np.maximum(values, np.finfo(np.float32).tiny)) for key, values in found.items()}
+    for k, (key, values) in enumerate(found.items()):
+        low, high = float(values.min()), float(values.max())
+        width = max(high - low, 0.02 * max(abs(low), 1))  # where all are equal, as in a prior
+        middle = (low + high) / 2
+        color = colormaps["viridis"](0.9 * k / max(len(found) - 1, 1))
+        limits = middle - width / 2, middle + width / 2
+        number = min(bins, 1 + 2 * math.isqrt(values.size))
+        ax.hist(values, number, range=limits, density=True, histtype="step", color=color, label=key)
+    ax.set(xlabel=f"{'log10 ' if variances else ''}{what}", ylabel="density")
+    ax.legend(fontsize="small", ncols=1 + (len(found) - 1) // 12)
+    return ax
+
+
+def inspection(ax: Axes, found: Inspection) -> Axes:
+    """What `net.inspect(x)` found, as a table in colours: shares and the ratio of variances, by layer."""
+    table = np.array([[getattr(row, name) for name in SHARES] for row in found.rows])
+    ax.imshow(np.clip(table, 0, 1), cmap="viridis", vmin=0, vmax=1, aspect="auto")
+    for (row, column), value in np.ndenumerate(table):
+        if math.isfinite(value):
+            color = "black" if value > 0.6 else "white"
+            ax.text(column, row, f"{value:.2f}", ha="center", va="center", color=color, fontsize="small")
+    ax.set_xticks(range(len(SHARES)), [name.replace("var_ratio", "var / prior") for name in SHARES])
+    ax.set_yticks(range(len(found.rows)), [row.key for row in found.rows])
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    return ax
+
+
+def network(ax: Axes, net: Sequential) -> Axes:
+    """The network as a graph from top to bottom: a box for each layer, with the shape of what it gives.
+
+    Blocks stand as their branches do: the main one to the left, a shortcut to the right, and a sum where they meet.
+    """
+    drawing = _Graph(ax)
+    end = drawing.box(0, 0, "input", str(net.in_shape), "0.92")
+    for layer in net.layers:
+        end = drawing.place(layer, *end)
+    left, right = drawing.reach
+    ax.set(xlim=(left - 0.2, right + 0.2), ylim=(drawing.lowest - 0.3, 0.8))
+    ax.set_axis_off()
+    return ax
+
+
+class _Graph:
+    """Boxes of unit height, and arrows between them; an end is the (x, y) below a box."""
+
+    COLORS: Mapping[str, str] = {"with parameters": "#cfe3f7", "without": "#f3ead7"}
+    HALF, HEIGHT, GAP = 1.0, 0.5, 0.4
+
+    def __init__(self, ax: Axes):
+        self._ax = ax
+        self.reach = [-self.HALF, self.HALF]
+        self.lowest = 0.0
+
+    def box(self, x: float, y: float, name: str, shape: str, color: str) -> tuple[float, float]:
+        """A box with its middle at (x, y)."""
+        from matplotlib.patches import FancyBboxPatch  # here, because matplotlib is an extra
+
+        size = (x - self.HALF + 0.05, y - self.HEIGHT / 2), 2 * self.HALF - 0.1, self.HEIGHT
+        self._ax.add_patch(
+            FancyBboxPatch(*size, boxstyle="round,pad=0,rounding_size=0.1", facecolor=color, edgecolor="0.4")
+        )
+        self._ax.text(x, y, f"{name}   {shape}", ha="center", va="center", fontsize="small")
+        self.reach = [min(self.reach[0], x - self.HALF), max(self.reach[1], x + self.HALF)]
+        self.lowest = min(self.lowest, y - self.HEIGHT / 2)
+        return x, y - self.HEIGHT / 2
+
+    def line(self, start: tuple[float, float], end: tuple[float, float]) -> None:
+        self._ax.plot(*zip(start, end, strict=True), color="0.4", linewidth=1)
+
+    def arrow(self, start: tuple[float, float], end: tuple[float, float]) -> None:
+        self._ax.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": "0.4", "shrinkA": 0, "shrinkB": 0})
+
+    def place(self, layer: Any, x: float, y: float) -> tuple[float, float]:
+        """Draws a layer below (x, y), with an arrow from there; returns where it ends."""
+        if hasattr(layer, "main_block"):
+            return self._fork(layer.main_block, layer.shortcut, x, y)
+        if hasattr(layer, "layers"):
+            for inner in layer.layers:
+                x, y = self.place(inner, x, y)
+            return x, y
+        self.arrow((x, y), (x, y - self.GAP))
+        kind = "without" if layer.parameters is None else "with parameters"
+        return self.box(x, y - self.GAP - self.HEIGHT / 2, layer.name, str(layer.out_shape), self.COLORS[kind])
+
+    def _fork(self, main: BaseLayer, short: BaseLayer | None, x: float, y: float) -> tuple[float, float]:
+        """Both branches of a residual block, and their sum."""
+        left, right = x - 1.1 * self.HALF, x + 1.1 * self.HALF
+        below = y - self.GAP
+        for side in (left, right):
+            self.line((x, y), (side, below))
+        ends = [self.place(main, left, below), (right, below) if short is None else self.place(short, right, below)]
+        meeting = min(end[1] for end in ends)
+        for side, end in ends:
+            self.line((side, end), (side, meeting))
+            self.arrow((side, meeting), (x, meeting - self.GAP))
+        middle = meeting - self.GAP - 0.1
+        self._ax.text(x, middle, "+", ha="center", va="center", bbox={"boxstyle": "circle", "fc": "white", "ec": "0.4"})
+        self.lowest = min(self.lowest, middle)
+        return x, middle - 0.1
