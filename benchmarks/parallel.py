@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,36 +48,27 @@ from pytagi_ddp.nn import (
 MICRO_BATCHES = (4, 8)
 
 
-def ddp(model: Sequential) -> DDPSequential:
-    return DDPSequential(model, DDPConfig(), average=False)
+def ddp(model: Sequential, x: np.ndarray, buckets: int = 1) -> DDPSequential:
+    return DDPSequential(model, DDPConfig(buckets=buckets), average=False)
 
 
-def buckets(model: Sequential) -> DDPSequential:
-    return DDPSequential(model, DDPConfig(buckets=4), average=False)
+def fsdp(model: Sequential, x: np.ndarray, reshard: bool = True) -> FSDPSequential:
+    return FSDPSequential(model, DDPConfig(), average=False, reshard_after_forward=reshard)
 
 
-def fsdp(model: Sequential) -> FSDPSequential:
-    return FSDPSequential(model, DDPConfig(), average=False)
+def pipeline(model: Sequential, x: np.ndarray, schedule: str, count: int) -> PipelineSequential:
+    balance = balance_by_time(model, x[: max(1, len(x) // count)], create_communicator().world_size)
+    options = {"n_microbatches": count, "schedule": schedule, "balance": balance}
+    return PipelineSequential(model, DDPConfig(), average=False, **options)
 
 
-def fsdp_whole(model: Sequential) -> FSDPSequential:
-    return FSDPSequential(model, DDPConfig(), average=False, reshard_after_forward=False)
-
-
-def pipeline(schedule: str, count: int) -> Callable[[Sequential], PipelineSequential]:
-    def make(model: Sequential) -> PipelineSequential:
-        return PipelineSequential(model, DDPConfig(), average=False, n_microbatches=count, schedule=schedule)
-
-    return make
-
-
-WAYS: dict[str, Callable[[Sequential], Any]] = {
+WAYS: dict[str, Callable[[Sequential, np.ndarray], Any]] = {  # of a network and the inputs of all ranks
     "DDP": ddp,
-    "DDP, 4 buckets": buckets,
-    "FSDP, parameters whole": fsdp_whole,
+    "DDP, 4 buckets": partial(ddp, buckets=4),
+    "FSDP, parameters whole": partial(fsdp, reshard=False),
     "FSDP": fsdp,
-    **{f"pipeline 1F1B, {count} micro-batches": pipeline("1F1B", count) for count in MICRO_BATCHES},
-    "pipeline GPipe, 8 micro-batches": pipeline("GPipe", 8),
+    **{f"pipeline 1F1B, {k} micro-batches": partial(pipeline, schedule="1F1B", count=k) for k in MICRO_BATCHES},
+    "pipeline GPipe, 8 micro-batches": partial(pipeline, schedule="GPipe", count=8),
 }
 
 
@@ -86,14 +78,14 @@ class Way:
     def __init__(self, name: str, workload: str):
         make, batch = WORKLOADS[workload]
         model = make()
-        inputs, outputs = model.in_shape.size, model.out_shape.size
-        self.name, self.net, self.times = name, WAYS[name](model), []
-        self.communicator = self.net.communicator
-        rng = np.random.default_rng(0)
+        self.name, self.times = name, []
+        self.communicator = create_communicator()
         ranks, rank = self.communicator.world_size, self.communicator.rank
-        self.samples = batch * ranks
-        x = rng.standard_normal((self.samples, inputs), np.float32)
-        y = rng.standard_normal((self.samples, outputs), np.float32)
+        self.samples, rng = batch * ranks, np.random.default_rng(0)
+        x = rng.standard_normal((self.samples, model.in_shape.size), np.float32)
+        y = rng.standard_normal((self.samples, model.out_shape.size), np.float32)
+        self.net = WAYS[name](model, x)
+        self.communicator = self.net.communicator
         piped = isinstance(self.net, PipelineSequential)
         share = slice(None) if piped else slice(rank * batch, (rank + 1) * batch)
         self._x, self._y = x[share], y[share]
