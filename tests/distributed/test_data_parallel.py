@@ -1,11 +1,13 @@
 """One process, several replicas: the steps of as many ranks, results in order, errors on one device."""
 
+import re
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pytagi_ddp import manual_seed
+from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.distributed import DataParallel, initialize, run_threads
 from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
 from pytagi_ddp.nn import (
@@ -180,3 +182,13 @@ def test_its_threads_end_with_it():
     assert threading.active_count() == before
     assert get_threads() == 5
     set_threads(kernels)
+
+
+def test_the_program_of_the_page_runs():
+    page = (Path(__file__).parents[2] / "docs/distributed.md").read_text()
+    (code,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "DataParallel" in block)
+    names = {name: getattr(nn, name) for name in ("Linear", "OutputUpdater", "ReLU", "Sequential")}
+    namespace = {"DataParallel": DataParallel, "x": np.ones((5, 3)), "y": np.ones((5, 1)), **names}
+    exec(code, namespace)
+    assert namespace["mean"].shape == (5,)
+    namespace["net"].close()

@@ -1,8 +1,10 @@
 """Groups of ranks: who is in which, their collectives beside each other, and ranks that leave one."""
 
+import re
 import sys
 import time
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -157,6 +159,21 @@ def test_mesh(results):
         assert everyone == [grid[:, column].tolist(), grid[row].tolist()]
         assert total == (grid[row] + 1).sum()
         assert "'tensor'; it has 'pipe', 'data'" in said and text == f"DeviceMesh(pipe={rows}, data={size // rows})"
+
+
+def program_of_the_page(comm):
+    """The block of docs/distributed.md about blocks, messages and groups."""
+    page = (Path(__file__).parents[2] / "docs/distributed.md").read_text()
+    (code,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "reduce_scatter" in block)
+    names = {"np": np, "initialize": lambda: comm, "init_device_mesh": partial(init_device_mesh, backend=comm)}
+    exec(code, names)
+    return [names["theirs"][0], names["deltas"][-1, -1], names["mine"][0], names["row"].world_size]
+
+
+@on_ranks(program_of_the_page, 2, 4)
+def test_the_program_of_the_page_runs(results):
+    size = len(results)
+    assert results == [[size, size, size * size / 2, size]] * size
 
 
 def uneven_meshes(comm):
