@@ -38,6 +38,9 @@ class Gathering:
     Args:
         communicator: of all ranks. model: this rank's part, with a `ShardedArena`.
         sync_batch_norm: whether batch statistics come from all ranks.
+
+    Attributes:
+        unsharded: whether this rank is inside `unshard`.
     """
 
     def __init__(self, communicator: Communicator, model: Sequential, sync_batch_norm: bool):
@@ -58,7 +61,7 @@ class Gathering:
         self._went_back = False
         self._mode = ""  # of the pass under way
         self._hook: HookHandle | None = None
-        self._unsharded = False
+        self.unsharded = False
         self._watch()
 
     @property
@@ -83,7 +86,7 @@ class Gathering:
             RuntimeError: ranks are about to do different things, or a pass back was cut short on one; on every rank.
         """
         self._end_visits()
-        if self._unsharded:
+        if self.unsharded:
             raise RuntimeError(f"{kind} inside unshard(): leave it first, on every rank")
         ranks = self._communicator.world_size
         while True:
@@ -94,8 +97,8 @@ class Gathering:
                 raise RuntimeError(f"ranks of an FSDPSequential are at different places: {places}; each is collective")
             if 0 < votes[RECOMPUTES] < ranks:
                 raise RuntimeError(
-                    f"checkpoint_blocks is set on {round(votes[RECOMPUTES])} of {ranks} ranks of an FSDPSequential: set "
-                    "it on all of them, or on none, as passes back then gather in another order"
+                    f"checkpoint_blocks is set on {round(votes[RECOMPUTES])} of {ranks} ranks of an FSDPSequential: "
+                    "set it on all of them, or on none, as passes back then gather in another order"
                 )
             if KINDS[turn] in ("backward", "step"):
                 self._look_at_contributions(KINDS[turn], votes[CONTRIBUTED], votes[CUT_SHORT])
@@ -167,7 +170,7 @@ class Gathering:
             self._leave(leaf, direction)
 
     def _reduce_sums(self, sums: Array) -> None:
-        if self._unsharded:
+        if self.unsharded:
             raise RuntimeError("a forward pass in training mode inside unshard(), with sync_batch_norm: leave it first")
         self._communicator.all_reduce(sums)
         self._reduced = True
@@ -259,7 +262,7 @@ class Gathering:
         Raises:
             RuntimeError: deltas of a pass before wait for a step, and nothing is to be added to them.
         """
-        if self._unsharded:
+        if self.unsharded:
             raise RuntimeError("backward() inside unshard(): leave it first, on every rank")
         pending = self._model.pending
         if pending.waiting and not pending.adds:
@@ -350,7 +353,7 @@ class Gathering:
             memory[unit] = rows
             for leaf in unit.leaves:
                 arena.hold_in(leaf, rows)
-        self._unsharded = True
+        self.unsharded = True
         if self._hook is not None:
             self._hook.remove()
         self._model.forget_graphs()
@@ -361,7 +364,7 @@ class Gathering:
                 arena.keep(unit, rows)
                 for leaf in unit.leaves:
                     arena.release(leaf)
-            self._unsharded = False
+            self.unsharded = False
             self.forget()
             self._model.forget_graphs()
             self._watch()

@@ -170,7 +170,16 @@ def all_parameters(comm, reshard):
     other.load(path)
     results["saved"] = other.state_dict() == expected
     with sharded.unshard():
-        results["whole"] = net.state_dict() == expected
+        results["whole"] = sharded.state_dict() == net.state_dict() == expected
+        sharded.save(job_folder() / f"{comm.rank}")
+        results["wrote"] = (job_folder() / f"{comm.rank}").exists() == (comm.rank == 0)
+        sharded.barrier()
+        whole.load_state_dict(other.state_dict() | {"Linear.4": [np.full_like(a, 2) for a in expected["Linear.4"]]})
+        sharded.load_state_dict(whole.state_dict())
+    results["loaded inside"] = same(sharded, whole)
+    whole.load_state_dict(expected)
+    sharded.load_state_dict(expected)
+    with sharded.unshard():
         results["values"] = np.array_equal(net.layers[0].mu_w, whole.model.layers[0].mu_w)
         results["local"] = np.array_equal(net.predict(x[: rank + 1]), whole.predict(x[: rank + 1]))
         net.layers[0].mu_b = [1, 2, 3]
@@ -204,7 +213,7 @@ def all_parameters(comm, reshard):
 def test_reading_and_writing_all_parameters(results, reshard):
     for result in results:
         assert result == dict.fromkeys(result, True)
-        assert len(result) == 11
+        assert len(result) == 13
 
 
 def checkpoints(comm, reshard):
