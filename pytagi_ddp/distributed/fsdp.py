@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from numbers import Integral
 from pathlib import Path
@@ -125,6 +125,11 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
         return self.model.arena.nbytes
 
     @property
+    def _all_are_here(self) -> bool:
+        """Whether this rank has all parameters now."""
+        return not self.reshard_after_forward or self._gathering.unsharded
+
+    @property
     def _arena(self) -> ShardedArena:
         return cast(ShardedArena, self.model.arena)
 
@@ -161,7 +166,7 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
 
         To be called before other collectives of the program, where ranks have predicted different numbers of batches.
         """
-        self._gathering.come("barrier")
+        self.communicator.barrier() if self._gathering.unsharded else self._gathering.come("barrier")
 
     # -- all parameters ---------------------------------------------------------------------------------------
 
@@ -176,7 +181,7 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
         if not full:
             named = ((f"{part.name}@{part.start}:{part.stop}", part.array) for part in self.slices())
             return StateDict((name, (self.to_host(array),)) for name, array in named)
-        if not self.reshard_after_forward:
+        if self._all_are_here:
             return super().state_dict()
         with self._gathering.reading("state_dict"):
             return super().state_dict() if self.rank == 0 else StateDict()
@@ -187,7 +192,7 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
         Args:
             extra: what joins its metadata.
         """
-        with nullcontext() if not self.reshard_after_forward else self._gathering.reading("save"):
+        with nullcontext() if self._all_are_here else self._gathering.reading("save"):
             return to_bytes(self.model, extra) if self.rank == 0 else b""
 
     def save(self, filename: str | Path) -> None:
@@ -198,15 +203,18 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
 
     def load(self, filename: str | Path) -> None:
         """`Sequential.load`; every rank reads the file, and keeps its slices. Local."""
-        with self._arena.writing():
+        with self._writing():
             self.model.load(filename)
         self.parameters_changed()
 
     def load_state_dict(self, state_dict: dict) -> None:
         """`Sequential.load_state_dict`, with the same values on every rank, which keeps its slices. Local."""
-        with self._arena.writing():
+        with self._writing():
             self.model.load_state_dict(state_dict)
         self.parameters_changed()
+
+    def _writing(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._gathering.unsharded else self._arena.writing()
 
     def slices(self) -> list[TensorSlice]:
         """What this rank holds: parts of the tensors, as a state dict names them, with the memory they lie in.
@@ -245,7 +253,13 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
         return self.model.kernels.array.to_host(array)
 
     def take(self, values: list[tuple[TensorSlice, np.ndarray]]) -> None:
-        """Takes new values of slices; collective."""
+        """Takes new values of slices; collective.
+
+        Raises:
+            RuntimeError: inside `unshard`, whose end would put the old ones back.
+        """
+        if self._gathering.unsharded:
+            raise RuntimeError("new values of slices inside unshard(): leave it first, on every rank")
         for part, new in values:
             on_host = isinstance(part.array, np.ndarray)
             (self._arena.keeper if on_host else self.model.kernels).array.copy(new, part.array)

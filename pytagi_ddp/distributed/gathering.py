@@ -23,8 +23,9 @@ from pytagi_ddp.nn.state import Array
 # What ranks come together for. Passes come first, in this order; what follows is begun by all ranks alike.
 PASSES = ("forward", "predict", "backward")
 KINDS = (*PASSES, "step", "update_bn", "unshard", "state_dict", "save", "barrier")
-# Further votes: ranks with deltas in the shards, and ranks whose deltas there were cut short.
-CONTRIBUTED, CUT_SHORT = len(KINDS), len(KINDS) + 1
+# Further votes: ranks with deltas in the shards, ranks whose deltas there were cut short, ranks that run blocks again.
+CONTRIBUTED, CUT_SHORT, RECOMPUTES = range(len(KINDS), len(KINDS) + 3)
+VOTES = RECOMPUTES + 1
 
 
 class Gathering:
@@ -37,6 +38,9 @@ class Gathering:
     Args:
         communicator: of all ranks. model: this rank's part, with a `ShardedArena`.
         sync_batch_norm: whether batch statistics come from all ranks.
+
+    Attributes:
+        unsharded: whether this rank is inside `unshard`.
     """
 
     def __init__(self, communicator: Communicator, model: Sequential, sync_batch_norm: bool):
@@ -46,7 +50,7 @@ class Gathering:
         self._norms = set(model.arena.running) if sync_batch_norm else set()
         for norm in self._norms:
             norm.reduce_sums = self._reduce_sums
-        self._votes = self._array.zeros(len(KINDS) + 2)
+        self._votes = self._array.zeros(VOTES)
         self._visits: deque[tuple[BaseLayer, Direction]] = deque()  # that the pass under way is still to make
         self._inside = self._reduced = False  # between the hooks of the first of them; whether its sums were reduced
         self._held: Unit | None = None  # in the slot, and whether with variances
@@ -57,7 +61,7 @@ class Gathering:
         self._went_back = False
         self._mode = ""  # of the pass under way
         self._hook: HookHandle | None = None
-        self._unsharded = False
+        self.unsharded = False
         self._watch()
 
     @property
@@ -82,16 +86,22 @@ class Gathering:
             RuntimeError: ranks are about to do different things, or a pass back was cut short on one; on every rank.
         """
         self._end_visits()
-        if self._unsharded:
+        if self.unsharded:
             raise RuntimeError(f"{kind} inside unshard(): leave it first, on every rank")
+        ranks = self._communicator.world_size
         while True:
             votes = self._vote(kind)
             turn = next(k for k, count in enumerate(votes) if count)
-            if KINDS[turn] not in PASSES and votes[turn] < self._communicator.world_size:
+            if KINDS[turn] not in PASSES and votes[turn] < ranks:
                 places = ", ".join(f"{round(votes[k])} in {name}()" for k, name in enumerate(KINDS) if votes[k])
-                raise RuntimeError(f"ranks of a FSDPSequential are at different places: {places}; each is collective")
+                raise RuntimeError(f"ranks of an FSDPSequential are at different places: {places}; each is collective")
+            if 0 < votes[RECOMPUTES] < ranks:
+                raise RuntimeError(
+                    f"checkpoint_blocks is set on {round(votes[RECOMPUTES])} of {ranks} ranks of an FSDPSequential: "
+                    "set it on all of them, or on none, as passes back then gather in another order"
+                )
             if KINDS[turn] in ("backward", "step"):
-                self._look_at_contributions(KINDS[turn], *votes[CONTRIBUTED:])
+                self._look_at_contributions(KINDS[turn], votes[CONTRIBUTED], votes[CUT_SHORT])
             if KINDS[turn] == kind:
                 break
             self._follow(KINDS[turn])
@@ -100,9 +110,10 @@ class Gathering:
             self._went_back = True
 
     def _vote(self, kind: str) -> list[float]:
-        votes = np.zeros(len(KINDS) + 2, np.float32)
+        votes = np.zeros(VOTES, np.float32)
         votes[KINDS.index(kind)] = 1
         votes[CONTRIBUTED] = self._contributed > 0
+        votes[RECOMPUTES] = self._model.checkpoint_blocks
         votes[CUT_SHORT] = self._cut_short if self._goes_back else self._is_cut_short()
         if self._communicator.world_size == 1:
             return votes.tolist()
@@ -159,7 +170,7 @@ class Gathering:
             self._leave(leaf, direction)
 
     def _reduce_sums(self, sums: Array) -> None:
-        if self._unsharded:
+        if self.unsharded:
             raise RuntimeError("a forward pass in training mode inside unshard(), with sync_batch_norm: leave it first")
         self._communicator.all_reduce(sums)
         self._reduced = True
@@ -251,7 +262,7 @@ class Gathering:
         Raises:
             RuntimeError: deltas of a pass before wait for a step, and nothing is to be added to them.
         """
-        if self._unsharded:
+        if self.unsharded:
             raise RuntimeError("backward() inside unshard(): leave it first, on every rank")
         pending = self._model.pending
         if pending.waiting and not pending.adds:
@@ -342,7 +353,7 @@ class Gathering:
             memory[unit] = rows
             for leaf in unit.leaves:
                 arena.hold_in(leaf, rows)
-        self._unsharded = True
+        self.unsharded = True
         if self._hook is not None:
             self._hook.remove()
         self._model.forget_graphs()
@@ -353,7 +364,7 @@ class Gathering:
                 arena.keep(unit, rows)
                 for leaf in unit.leaves:
                     arena.release(leaf)
-            self._unsharded = False
+            self.unsharded = False
             self.forget()
             self._model.forget_graphs()
             self._watch()

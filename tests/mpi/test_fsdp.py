@@ -8,7 +8,7 @@ import pytest
 
 from pytagi_ddp import nn
 from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
-from pytagi_ddp.distributed.gathering import KINDS
+from pytagi_ddp.distributed.gathering import VOTES
 from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential
 from pytagi_ddp.nn.parameters import ParametersNotHereError
 from tests.mpi.ddp_networks import (
@@ -129,7 +129,7 @@ def bytes_of_a_step(comm, reshard, blocks):
     backpropagate(sharded, x, y)
     sharded.step()
     rows = [4 * R * unit.shard for unit in arena.units]
-    votes = 4 * (len(KINDS) + 2) * (R > 1)
+    votes = 4 * VOTES * (R > 1)
     reduced = 2 * sum(rows) + arena.tail.nbytes + (2 + reshard) * votes + 16 * R * (R > 1)
     found = [c.gather_bytes - before[0], c.reduce_bytes - before[1] - reduced]
     n, widest = sum(unit.shard for unit in arena.units), max(unit.shard for unit in arena.units)
@@ -170,7 +170,16 @@ def all_parameters(comm, reshard):
     other.load(path)
     results["saved"] = other.state_dict() == expected
     with sharded.unshard():
-        results["whole"] = net.state_dict() == expected
+        results["whole"] = sharded.state_dict() == net.state_dict() == expected
+        sharded.save(job_folder() / f"{comm.rank}")
+        results["wrote"] = (job_folder() / f"{comm.rank}").exists() == (comm.rank == 0)
+        sharded.barrier()
+        whole.load_state_dict(other.state_dict() | {"Linear.4": [np.full_like(a, 2) for a in expected["Linear.4"]]})
+        sharded.load_state_dict(whole.state_dict())
+    results["loaded inside"] = same(sharded, whole)
+    whole.load_state_dict(expected)
+    sharded.load_state_dict(expected)
+    with sharded.unshard():
         results["values"] = np.array_equal(net.layers[0].mu_w, whole.model.layers[0].mu_w)
         results["local"] = np.array_equal(net.predict(x[: rank + 1]), whole.predict(x[: rank + 1]))
         net.layers[0].mu_b = [1, 2, 3]
@@ -204,7 +213,7 @@ def all_parameters(comm, reshard):
 def test_reading_and_writing_all_parameters(results, reshard):
     for result in results:
         assert result == dict.fromkeys(result, True)
-        assert len(result) == 11
+        assert len(result) == 13
 
 
 def checkpoints(comm, reshard):
@@ -329,6 +338,10 @@ def cut_short(comm, reshard):
             sharded.load_state_dict(whole.state_dict())
     places = error_of(sharded.step if rank else lambda: sharded.unshard().__enter__(), RuntimeError)
     results.append(f"{comm.world_size - 1} in step(), 1 in unshard()" in places)
+    net.checkpoint_blocks = rank == 0
+    blocks = error_of(lambda: sharded(x), RuntimeError)
+    net.checkpoint_blocks = False
+    results.append(f"checkpoint_blocks is set on 1 of {comm.world_size} ranks" in blocks)
     sharded.load_state_dict(whole.state_dict())
     sharded.model.arena.statistics[:] = whole.model.arena.statistics
     for each in (sharded, whole):
@@ -340,8 +353,8 @@ def cut_short(comm, reshard):
 @on_ranks(cut_short, 2, "3 threads", threads=False)
 @BOTH
 def test_passes_that_are_cut_short(results, reshard):
-    for rank, (forward, backward, places, equal) in enumerate(results):
+    for rank, (forward, backward, places, blocks, equal) in enumerate(results):
         fails = rank == len(results) - 1
         assert forward == [fails, False]
         assert backward == [fails, True]
-        assert places and equal
+        assert places and blocks and equal
