@@ -15,4 +15,4 @@ def test_every_stage_and_size_is_timed(capsys):
 def test_stages_are_the_whole_network():
     parts = cut("resnet8", 3)
     assert sum(part.num_parameters for part in parts) == 85_787
-    assert [key for part in parts for key, _ in part.named_leaves()][0] == "Conv2d.0"
+    assert next(key for key, _ in parts[0].named_leaves()) == "Conv2d.0"
