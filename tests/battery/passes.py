@@ -191,6 +191,8 @@ def parts_have_the_same_bits(example: Example) -> None:
             train(twin, batch, seed=seed)
             x, var_x, y, _ = random_batch(whole, batch, seed)
             first(x, var_x)
+            with_jacobian = first.output_z_buffer.state.jcb is not None
+            assert with_jacobian == first.layers[-1].gives_jacobian, "gives_jacobian of the layer before the cut"
             second(first.output_z_buffer)
             updater = nn.OutputUpdater("cpu")
             updater.update(second.output_z_buffer, y, np.full(y.shape, 0.3), second.input_delta_z_buffer)

@@ -188,7 +188,7 @@ def main(case: dict) -> None:
     import numpy as np
 
     from pytagi_ddp import manual_seed, nn
-    from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential
+    from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, PipelineSequential
     from tests.mpi.ddp_networks import batch, with_batch_norm
 
     manual_seed(1)
@@ -206,11 +206,12 @@ def main(case: dict) -> None:
     if options.get("sync_batch_norm"):
         net = with_batch_norm()
     else:
-        net = nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, 4))
+        net = nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, 4), nn.ReLU(), nn.Linear(4, 4))
     if trouble.at("before construction"):
         return
-    sharded = "reshard_after_forward" in options
-    way = partial(FSDPSequential, min_num_params=100) if sharded else DDPSequential
+    sharded, piped = "reshard_after_forward" in options, "n_microbatches" in options
+    alternating = piped and "schedule" not in options
+    way = partial(FSDPSequential, min_num_params=100) if sharded else PipelineSequential if piped else DDPSequential
     ddp = way(net, DDPConfig(backend="mpi", **wire), **options)
     ddp.communicator.timeout = case["timeout"]
     trouble.ddp = ddp
@@ -223,6 +224,9 @@ def main(case: dict) -> None:
     def learn(x, y, step: int) -> bool:
         if trouble.at("before forward", step):
             return False
+        if alternating:
+            ddp.forward_backward(x, lambda states, rows, deltas: updater.update(states, y[rows], 1.0, deltas))
+            return not trouble.at("before backward", step)
         ddp(x)
         updater.update(ddp.output_z_buffer, y, np.ones(y.size, np.float32), ddp.input_delta_z_buffer)
         if trouble.at("before backward", step):
@@ -257,7 +261,8 @@ def main(case: dict) -> None:
     if not finished:
         return
     with ddp.unshard() if sharded else contextlib.nullcontext():
-        theta = hashlib.sha256(b"".join(a.tobytes() for layer in net.parameters() for a in layer)).hexdigest()
+        parameters = ddp.state_dict().values() if piped else net.parameters()
+        theta = hashlib.sha256(b"".join(a.tobytes() for layer in parameters for a in layer)).hexdigest()
     os.write(1, f"trained {case['steps']} steps to {theta}\n".encode())  # in one piece
 
 

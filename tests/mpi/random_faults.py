@@ -69,6 +69,12 @@ SHARDED = (  # by an FSDPSequential, with this reshard_after_forward
     {"reshard_after_forward": True, "join": True},
     {"reshard_after_forward": False, "join": True, "sync_batch_norm": True},
 )
+PIPED = (  # by a PipelineSequential, with these
+    {"n_microbatches": 3},
+    {"n_microbatches": 4, "recompute": True},
+    {"n_microbatches": 2, "schedule": "GPipe"},
+    {"n_microbatches": 4, "schedule": "GPipe", "recompute": True, "no_sync": True},
+)
 RAISED = ("exception", "exception in a thread")
 LEFT = ("exit 0", "exit 3", "return")
 SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGSEGV")
@@ -104,7 +110,7 @@ class Case:
     """A fault: of which kind, on which rank, and when.
 
     Attributes:
-        seed: its number. ranks: in the job. options: of `DDPSequential` or `FSDPSequential`, `DDPConfig` and the loop.
+        seed: its number. ranks: in the job. options: of what trains, of `DDPConfig` and the loop.
         kind: one of `KINDS`. rank: where, or None for mpirun. point, step: the place in the program.
         delay: seconds from there to the fault, for signals and threads; from the start of mpirun for ``to mpirun``
             with the point "before MPI", else from the first step.
@@ -129,7 +135,8 @@ def draw(seed: int) -> Case:
     """Returns case number ``seed``."""
     rng = random.Random(seed)
     ranks = rng.choices((2, 3, 4), (5, 3, 2))[0]
-    kind, options = KINDS[seed % len(KINDS)], dict(rng.choice((*OPTIONS, *TALKING, *SHARDED)))  # all kinds alike often
+    kind = KINDS[seed % len(KINDS)]  # all of them alike often
+    options = dict(rng.choice((*OPTIONS, *TALKING, *SHARDED, *PIPED)))
     if kind in ("another group", "no message", "other message"):
         options = {"groups": True} if kind == "another group" else {"messages": True}
     if kind == "other network":

@@ -11,6 +11,7 @@ from tests.mpi.random_faults import (
     LONG_TIMEOUT,
     NOT_POSSIBLE,
     OPTIONS,
+    PIPED,
     SHARDED,
     TALKING,
     Case,
@@ -54,10 +55,12 @@ def test_what_is_no_fault_leaves_no_trace(seed, hydra):
         ({"groups": True, "messages": True}, "exit 3", "before exchange"),
         ({"reshard_after_forward": True}, "exception", "before backward"),  # the others are about to gather
         ({"reshard_after_forward": False}, "exit 3", "before step"),
+        ({"n_microbatches": 3}, "exception", "before forward"),  # the others wait for states, and for deltas
+        ({"n_microbatches": 2, "schedule": "GPipe"}, "exit 3", "before backward"),
     ],
 )
 def test_a_fault_amid_each_way_to_exchange(options, kind, point, hydra):
-    assert options in (*OPTIONS, *TALKING, *SHARDED)
+    assert options in (*OPTIONS, *TALKING, *SHARDED, *PIPED)
     wrong, story = run(Case(0, 2, options, kind, rank=1, point=point, step=4, delay=0.0, timeout=LONG_TIMEOUT))
     assert not wrong, story
 

@@ -1,10 +1,16 @@
-"""Messages between neighbouring stages: each is asked for before it is needed, and nobody waits until one is read."""
+"""Messages between neighbouring stages: each is asked for before it is needed, and nobody waits until one is read.
+
+NCCL runs messages in the order in which they were started, so that two ranks that have asked for one before they send
+theirs would wait for each other. There they go through host memory.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import deque
 from collections.abc import Callable
+
+import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.engine.handle import Handle
@@ -43,8 +49,8 @@ class Outgoing:
     """
 
     def __init__(self, group: Communicator, peer: int, name: str, messages: int, array: ArrayFunctions):
-        self._group, self._peer, self._name, self._copy = group, peer, name, array.copy
-        self._ring = Ring(messages, array.empty)
+        self._group, self._peer, self._name, self._array = group, peer, name, array
+        self._ring = Ring(messages, _memory(group, array))
         self._handles: dict[int, Handle] = {}
 
     def send(self, *arrays: Array) -> None:
@@ -53,7 +59,10 @@ class Outgoing:
         if k in self._handles:
             self._handles.pop(k).wait()
         for source, target in zip(arrays, buffer, strict=True):
-            self._copy(source, target)
+            if type(source) is type(target):
+                self._array.copy(source, target)
+            else:
+                np.copyto(target, self._array.to_host(source))
         self._handles[k] = self._group.start_send(buffer, self._peer, self._name)
 
     def finish(self) -> None:
@@ -75,8 +84,8 @@ class Incoming:
     """
 
     def __init__(self, group: Communicator, peer: int, name: str, messages: int, array: ArrayFunctions):
-        self._group, self._peer, self._name = group, peer, name
-        self._ring = Ring(messages + 1, array.empty)
+        self._group, self._peer, self._name, self._place = group, peer, name, array.place
+        self._ring = Ring(messages + 1, _memory(group, array))
         self._asked: deque[tuple[Handle, Array]] = deque()
 
     def ask(self, shape: tuple[int, ...]) -> None:
@@ -88,8 +97,13 @@ class Incoming:
         """The first message that was asked for and has not been taken."""
         handle, buffer = self._asked.popleft()
         handle.wait()
-        return buffer
+        return self._place(buffer) if isinstance(buffer, np.ndarray) else buffer
 
     @property
     def nbytes(self) -> int:
         return self._ring.nbytes
+
+
+def _memory(group: Communicator, array: ArrayFunctions) -> Callable[[int], Array]:
+    """What makes the memory of messages."""
+    return (lambda size: np.empty(size, np.float32)) if group.backend == "nccl" else array.empty

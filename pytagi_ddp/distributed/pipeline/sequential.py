@@ -69,7 +69,10 @@ class PipelineSequential(TrainedOnRanks, ShardedNetwork):
     `nn.deferred_init` is drawn layer by layer, as it would have been, and no rank ever holds more than its stage.
 
     Per sample and cut of u units, 8 u bytes go forward (means and variances; 12 u behind an activation, whose Jacobian
-    goes along) and 8 u bytes come back. S stages that take equally long do nothing in (S - 1) / (M + S - 1) of the
+    goes along) and 8 u bytes come back; those of GPUs through host memory. A layer reads its weights, and adds to their
+    sums, once for each micro-batch: where it has many of them for few units, small micro-batches cost time. Of
+    ResNet18, an image takes twice as long in the second of two stages in micro-batches of 4 as in those of 32
+    (`benchmarks.micro_batches`). S stages that take equally long do nothing in (S - 1) / (M + S - 1) of the
     time. "1F1B" keeps the activations of at most S - s micro-batches in stage s, "GPipe" those of all M;
     `recompute=True` those of one, and the inputs of the others, for one more forward pass each.
 
@@ -99,7 +102,7 @@ class PipelineSequential(TrainedOnRanks, ShardedNetwork):
         output_z_buffer, input_delta_z_buffer: outputs of the whole batch and deltas there; empty but on the last stage,
             where an `OutputUpdater` does nothing.
         stop_requested: whether a rank had called `request_stop` before the last step.
-        timeline: when this stage did what in the last batch.
+        timeline: when this stage did what in the last batch; on a GPU, when it was queued.
 
     Raises:
         ValueError: another architecture or other options on some rank; a stage without a layer; options out of range.

@@ -19,7 +19,7 @@ from pytagi_ddp.distributed.buckets import Buckets
 from pytagi_ddp.distributed.communicator import create_communicator
 from pytagi_ddp.distributed.engine import nccl as engine
 from pytagi_ddp.distributed.engine.errors import LaunchError
-from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, MixtureReLU
+from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, MixtureReLU, OutputUpdater, PipelineSequential
 from pytagi_ddp.selfcheck.examples import TOLERANCE
 from pytagi_ddp.selfcheck.two_ranks import largest_error
 from tests.cuda import compile_report
@@ -113,6 +113,37 @@ def test_steps_are_those_of_mpi_and_of_one_process(results, way):
         assert found["device"] == "cuda:0" and found["equal"]
         assert found["worst"] < 1e-4 and found["alone"] < 1e-4
         assert found["reduced"] == found["as by MPI"] > 0
+
+
+def pipelined(comm, schedule, recompute):
+    """Stages on GPUs, beside those of the CPU; messages go from GPU to GPU."""
+    nets = []
+    for backend in ("nccl", "mpi"):
+        manual_seed(5)
+        options = {"n_microbatches": 3, "schedule": schedule, "recompute": recompute}
+        nets.append(PipelineSequential(with_batch_norm(2), DDPConfig(backend=backend), **options))
+    found = {"device": nets[0].stage.device, "worst": 0.0}
+    for step in range(3):
+        x, y = batch(with_batch_norm(2), 7, step)
+        for net in nets:
+            updater = OutputUpdater(net.stage.device)
+            net.forward_backward(x, lambda s, rows, d, u=updater, y=y: u.update(s, y[rows], np.ones(y[rows].size), d))
+            net.step()
+        found["worst"] = max(found["worst"], difference(nets[1].state_dict(), nets[0].state_dict()))
+    mu, var = nets[0].predict(x)
+    found["predicted"] = max(float(np.abs(a - b).max()) for a, b in zip(nets[1].predict(x), (mu, var), strict=True))
+    for net in nets:
+        net.communicator.close()
+    return found
+
+
+@on_gpus(pipelined, 2)
+@pytest.mark.parametrize(("schedule", "recompute"), [("1F1B", False), ("GPipe", True)])
+def test_pipelines(results, schedule, recompute):
+    for found in results:
+        assert found["device"] == "cuda:0"  # each rank has a GPU of its own, the only one that it sees
+        assert found["worst"] < 1e-5
+        assert found["predicted"] < 1e-5
 
 
 def replayed(comm):
