@@ -186,7 +186,7 @@ class Column:
     def __init__(self, values, dtypes=None):
         self._values, self.dtype = values, np.dtype(float)  # of a nullable type, whose kind is "f" too
         if dtypes:
-            self.columns, self.dtypes = list(dtypes), dtypes
+            self.columns, self.dtypes = list(dtypes), list(dtypes.values())
 
     def __array__(self, *args, **options):
         return np.array(self._values, object)
@@ -261,3 +261,10 @@ def test_other_libraries_themselves(net, name):
     library = pytest.importorskip(name, reason=f"{name} is not installed")
     for got, want in zip(net(REAL[name](library, X), REAL[name](library, VAR)), net(X, VAR), strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("name", ["pandas", "polars"])
+def test_columns_of_real_tables_are_named(net, name):
+    library = pytest.importorskip(name, reason=f"{name} is not installed")
+    with pytest.raises(TypeError, match=r"these columns do not: 'city' \(\w+\); encode them"):
+        net(library.DataFrame({"city": ["Rome"], "age": [7.0]}))
