@@ -59,11 +59,19 @@ def _why_not(source: Any) -> str:
 
 
 def _check_columns(table: Any, what: str) -> None:
-    """Raises TypeError if some columns of a table of pandas (or the one that it is) are no numbers, and names them."""
-    kinds = table.dtypes if hasattr(table, "columns") else {getattr(table, "name", None): table.dtype}
-    others = [f"{name!r} ({kind})" for name, kind in kinds.items() if getattr(kind, "kind", "O") not in "fiub"]
+    """Raises TypeError if some columns of a table (or the one that it is) are no numbers, and names them."""
+    if not hasattr(table, "columns"):
+        kinds = {getattr(table, "name", None): table.dtype}
+    else:
+        kinds = dict(zip(table.columns, table.dtypes, strict=True))
+    others = [f"{name!r} ({kind})" for name, kind in kinds.items() if not _is_number(kind)]
     if others:
         named = ", ".join(others)
         raise TypeError(
             f"{what} must hold real numbers, and these columns do not: {named}; encode them, or leave them out"
         )
+
+
+def _is_number(kind: Any) -> bool:
+    """Whether a column's type, of pandas or of polars, is one of numbers."""
+    return kind.is_numeric() if hasattr(kind, "is_numeric") else getattr(kind, "kind", "O") in "fiub"

@@ -29,6 +29,18 @@ if TYPE_CHECKING:
     from pytagi_ddp.nn.layer import BaseLayer
     from pytagi_ddp.nn.sequential import Sequential
 
+__all__ = [
+    "band",
+    "figure",
+    "inspection",
+    "learning_curves",
+    "network",
+    "parameters",
+    "read_epochs",
+    "rejection",
+    "reliability",
+]
+
 LEAST_KEPT = 0.02
 MAX_LINE = 1 << 16  # bytes; a longer line of a log is none of its
 ERRORS = ("train_error", "test_error")

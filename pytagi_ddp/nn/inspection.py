@@ -143,7 +143,9 @@ def _var_ratio(leaf: BaseLayer) -> float:
 
 
 def _step_of(net: Sequential) -> tuple[float, float, float]:
-    """(scale, samples, caps) of the coming step, or else of the last one; no samples where there is neither."""
+    """(scale, samples, caps) of the coming step, or else of the last one; no samples where there are no sums of one."""
+    if not net.arena.keeps_sums:
+        return 1.0, 0.0, 1.0
     if net.pending.waiting:
         return 1.0, net.pending.waiting, 1.0
     scale, samples, caps = net.kernels.array.to_host(net.arena.step_memory[0]).tolist()

@@ -55,8 +55,8 @@ def from_torch(
             `Unflatten` of a sample; `Dropout` and `Identity` are left out.
         input_shape: of one sample: (channels, height, width) where a convolution comes first, (positions,) where an
             embedding does. Else the first layer knows it.
-        variance: of every weight and bias: "prior" (what the rule of each layer gives a new one) or a number. The
-            prior of a layer is wide for means that were learnt; 1e-4 to 1e-2 keep a network close to what it was.
+        variance: of every weight and bias: "prior" (what the rule of each layer gives a new one) or a number. Where it
+            was measured (`examples/pretrained.py`), the prior was too wide for means that were learnt, and 1e-3 best.
         layers: what to make of modules, by the name of their class: a function of the module that gives a layer, or
             several, or none. `{"ReLU": lambda module: nn.MixtureReLU()}` passes variances on better.
 

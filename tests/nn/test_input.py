@@ -186,7 +186,7 @@ class Column:
     def __init__(self, values, dtypes=None):
         self._values, self.dtype = values, np.dtype(float)  # of a nullable type, whose kind is "f" too
         if dtypes:
-            self.columns, self.dtypes = list(dtypes), dtypes
+            self.columns, self.dtypes = list(dtypes), list(dtypes.values())
 
     def __array__(self, *args, **options):
         return np.array(self._values, object)
@@ -246,3 +246,25 @@ def test_any_iterable_of_batches_gives_statistics():
     fresh = np.array(net.layers[1].running_mean)
     net.update_bn(np.arange(24, dtype=np.float32).reshape(2, 3, 4))
     np.testing.assert_array_equal(net.layers[1].running_mean, fresh)
+
+
+REAL = {
+    "torch": lambda library, a: library.tensor(a, requires_grad=True),
+    "pandas": lambda library, a: library.DataFrame(a).convert_dtypes(convert_integer=False),
+    "jax.numpy": lambda library, a: library.asarray(a),
+    "polars": lambda library, a: library.DataFrame(a),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_other_libraries_themselves(net, name):
+    library = pytest.importorskip(name, reason=f"{name} is not installed")
+    for got, want in zip(net(REAL[name](library, X), REAL[name](library, VAR)), net(X, VAR), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("name", ["pandas", "polars"])
+def test_columns_of_real_tables_are_named(net, name):
+    library = pytest.importorskip(name, reason=f"{name} is not installed")
+    with pytest.raises(TypeError, match=r"these columns do not: 'city' \(\w+\); encode them"):
+        net(library.DataFrame({"city": ["Rome"], "age": [7.0]}))

@@ -86,6 +86,17 @@ def test_what_the_cap_cuts():
     assert math.isnan(net.inspect(x).rows[0].capped)
 
 
+def test_a_network_in_shards():
+    """Has no batch sums at hand; the rest is there while its parameters are."""
+    x = np.ones((4, 2))
+    expected = dense().inspect(x)
+    net = nn.FSDPSequential(dense())
+    with pytest.raises(RuntimeError, match="in shards"):
+        net.model.inspect(x)
+    with net.unshard():
+        assert repr(net.model.inspect(x)) == repr(expected)
+
+
 def test_the_network_stays_as_it_was():
     net = randomise(network())
     net.checkpoint_blocks = True
