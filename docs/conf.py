@@ -161,8 +161,6 @@ def to_pages(app, docname: str, source: list[str]) -> None:
     """Links to files of the repository that are pages lead to the pages."""
     for file, page in PAGES.items():
         source[0] = source[0].replace(f"]({file}", f"]({page}")
-    if not (app.srcdir / "parallel.md").exists():  # until it is written
-        source[0] = source[0].replace("\nparallel\n", "\n")
 
 
 def beside(app, relative_path, parent_docname: str, source: list[str]) -> None:
@@ -171,8 +169,6 @@ def beside(app, relative_path, parent_docname: str, source: list[str]) -> None:
     if folder.name == "benchmarks":
         text = source[0].replace("[NOTES.md](NOTES.md)", "`benchmarks/NOTES.md`").replace("](../docs/", "](")
         source[0] = text.replace("](results/", "](../benchmarks/results/")
-        if not (app.srcdir / "parallel.md").exists():  # until it is written
-            source[0] = source[0].replace("[docs/parallel.md](parallel.md)", "`docs/parallel.md`")
 
 
 def show_math(self, node) -> None:
