@@ -52,6 +52,7 @@ from pytagi_ddp.distributed.verbs import (
     start_all_reduce,
     start_broadcast,
 )
+from pytagi_ddp.nn.parameters import ParametersNotHereError
 
 __all__ = [
     "CollectiveMismatchError",
@@ -66,6 +67,7 @@ __all__ = [
     "Handle",
     "LaunchError",
     "NonFiniteError",
+    "ParametersNotHereError",
     "PipelineSequential",
     "RankLeftError",
     "ReplicaMismatchError",
