@@ -246,7 +246,7 @@ def main(case: dict) -> None:
                 return False
             if trouble.is_other("another collective") and step == case["step"]:
                 stamp()
-                ddp.barrier()
+                ddp.communicator.barrier()  # that of an FSDPSequential would tell the ranks apart at once
             ddp.step()
             if trouble.at("after step", step):
                 return False
