@@ -2,8 +2,8 @@
 Classes, and where the network does not know them
 =================================================
 
-Three classes in the plane, probabilities by `Remax`, and two pictures of doubt: the entropy of the probabilities, and
-how often new points are right among those that the network is surest of.
+Three classes in the plane, probabilities by `Remax`, and three pictures of doubt: the entropy of the probabilities,
+how often new points are right for how sure the network is, and how often if it may refuse those that it doubts.
 """
 
 # %%
@@ -13,6 +13,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import pytagi_ddp
+from pytagi_ddp import plot
 from pytagi_ddp.nn import Linear, MixtureReLU, OutputUpdater, Remax, Sequential
 
 
@@ -61,21 +62,20 @@ entropy = -(p * np.log(p)).sum(1) / np.log(3)
 x_new, label_new = spiral(rng, 1000)
 p_new = probabilities(x_new)
 right = p_new.argmax(1) == label_new
-surest_first = np.argsort(-p_new.max(1))
-kept = np.arange(1, right.size + 1)
-error = np.cumsum(~right[surest_first]) / kept
+doubt = 1 - p_new.max(1)
 
-figure, (plane, curve) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
+figure, (plane, diagram, curve) = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
 shades = plane.pcolormesh(side, side, entropy.reshape(161, 161), cmap="magma", vmin=0, vmax=1, shading="nearest")
 for k in range(3):
     plane.plot(*x[label == k].T, ".", markersize=3, label=f"class {k}")
 plane.set(aspect="equal", title="entropy of the prediction")
 figure.colorbar(shades, ax=plane, shrink=0.8, label="share of ln 3")
-curve.plot(kept / right.size, 100 * error)
-curve.set(xlabel="share of points kept, surest first", ylabel="error, %", title="new points", ylim=(0, None))
+plot.reliability(diagram, p_new, label_new)
+plot.rejection(curve, doubt, ~right)
 plt.show()
 
 # %%
 # The error of all new points, and of the half that the network is surest of:
 
-print(f"{error[-1]:.1%} of all, {error[right.size // 2]:.1%} of the surest half")
+surest = doubt <= np.median(doubt)
+print(f"{np.mean(~right):.1%} of all, {np.mean(~right[surest]):.1%} of the surest half")

@@ -14,6 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import pytagi_ddp
+from pytagi_ddp import plot
 from pytagi_ddp.nn import EvenExp, Linear, OutputUpdater, ReLU, Sequential
 
 
@@ -49,10 +50,8 @@ mu, var = net.predict(places)
 mean, known, noisy = mu[:, 0], var[:, 0], mu[:, 1]
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
-std = np.sqrt(known + noisy)
 left.plot(x, y, ".", color="black", markersize=1.5, alpha=0.5)
-left.fill_between(places, mean - 2 * std, mean + 2 * std, alpha=0.3, linewidth=0, label="observation, 2 std")
-left.plot(places, mean, label="mean")
+plot.band(left, places, mean, known + noisy, "mean, and 2 std of an observation")
 left.plot(places, places**3, "--", color="gray", label="truth")
 left.set(xlabel="x", ylabel="y")
 left.legend(fontsize="small")

@@ -13,6 +13,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import pytagi_ddp
+from pytagi_ddp import plot
 from pytagi_ddp.nn import Linear, OutputUpdater, ReLU, Sequential
 
 rng = np.random.default_rng(0)
@@ -43,10 +44,8 @@ places = np.linspace(-6, 6, 301)
 mu, var = (moments[:, 0] for moments in net.predict(places))
 
 figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
-for variance, label in ((var + sigma_v**2, "an observation, 2 std"), (var, "the function, 2 std")):
-    std = np.sqrt(variance)
-    axes.fill_between(places, mu - 2 * std, mu + 2 * std, alpha=0.25, linewidth=0, label=label)
-axes.plot(places, mu, label="mean")
+plot.band(axes, places, mu, var + sigma_v**2, color="C0")
+plot.band(axes, places, mu, var, "mean; 2 std of the function (dark), and of an observation", "C0")
 axes.plot(places, np.sin(places), "--", color="gray", label="truth")
 axes.plot(x, y, ".", color="black", markersize=3, label="data")
 axes.set(xlabel="x", ylabel="y", ylim=(-4, 4))
