@@ -224,6 +224,7 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
         it has at most one part of each tensor. Running statistics are whole on every rank; rank 0 saves them.
         """
         arena = self._arena
+        self._gathering.keep_changes()
         found = []
         for key, leaf in self.model.named_leaves():
             if leaf in arena.unit_of:

@@ -62,6 +62,7 @@ class Gathering:
         self._mode = ""  # of the pass under way
         self._hook: HookHandle | None = None
         self.unsharded = False
+        self._whole: dict[Unit, tuple[Array, Array]] = {}  # rows of means and variances, inside `unshard`
         self._watch()
 
     @property
@@ -345,12 +346,11 @@ class Gathering:
         """All parameters are there inside, whole; collective. Changes come into the shards at the end."""
         arena = self.arena
         self.come("unshard")
-        memory = {}
         for unit in () if arena.whole else arena.units:
             rows = tuple(self._array.empty(self._communicator.world_size * unit.shard) for _ in range(2))
             for own, row in zip(arena.sections[unit].own_theta, rows, strict=True):
                 self._all_gather(unit, own, row)
-            memory[unit] = rows
+            self._whole[unit] = rows
             for leaf in unit.leaves:
                 arena.hold_in(leaf, rows)
         self.unsharded = True
@@ -360,14 +360,19 @@ class Gathering:
         try:
             yield
         finally:
-            for unit, rows in memory.items():
-                arena.keep(unit, rows)
-                for leaf in unit.leaves:
-                    arena.release(leaf)
+            self.keep_changes()
+            for leaf in (leaf for unit in self._whole for leaf in unit.leaves):
+                arena.release(leaf)
+            self._whole = {}
             self.unsharded = False
             self.forget()
             self._model.forget_graphs()
             self._watch()
+
+    def keep_changes(self) -> None:
+        """Takes what was assigned inside `unshard` into the shards."""
+        for unit, rows in self._whole.items():
+            self.arena.keep(unit, rows)
 
 
 class ShardedStep(EveryStep):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed, nn
+from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
 from pytagi_ddp.distributed import CollectiveTimeoutError, RankLeftError, create_communicator, run_threads
 from pytagi_ddp.distributed.units import ALIGNMENT, units_of
 from pytagi_ddp.models import resnet18_cifar10
@@ -107,6 +108,29 @@ def series():
 
 def test_every_rank_smooths_its_own_series():
     assert run_threads(series, 2) == [[True, True]] * 2
+
+
+def assigned_in_unshard(folder):
+    communicator = create_communicator("threads", timeout=20)
+    net = FSDPSequential(WITHOUT_BATCH_NORM["Conv2d"](), communicator=communicator, min_num_params=60)
+    with net.unshard():
+        net.model.layers[0].mu_w[...] = 7 + np.arange(net.model.layers[0].num_weights)
+        CheckpointManager(folder).save(net, TrainingPosition(step=1))
+        parts = {name: values for name, (values,) in net.state_dict(full=False).items() if "Conv2d.0/mu_w" in name}
+    return parts
+
+
+@pytest.mark.filterwarnings("ignore:training on from")
+def test_slices_inside_unshard_have_what_was_assigned_there(tmp_path):
+    parts = {name: values for found in run_threads(assigned_in_unshard, 2, tmp_path) for name, values in found.items()}
+    net = WITHOUT_BATCH_NORM["Conv2d"]()
+    expected = 7 + np.arange(net.layers[0].num_weights)
+    assert sum(values.size for values in parts.values()) == expected.size
+    for name, values in parts.items():
+        start, stop = map(int, name.partition("@")[2].split(":"))
+        assert np.array_equal(values, expected[start:stop])
+    CheckpointManager(tmp_path).load(net)
+    assert np.array_equal(net.layers[0].mu_w.ravel(), expected)
 
 
 def test_units_of_a_resnet18():
