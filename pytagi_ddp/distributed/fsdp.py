@@ -157,8 +157,8 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
         return super().predict(x, batch_size, var_x)
 
     def smoother(self) -> tuple[np.ndarray, np.ndarray]:
-        """`Sequential.smoother` of this rank's series; collective with `reshard_after_forward`."""
-        with self.unshard():
+        """`Sequential.smoother` of this rank's series; collective with `reshard_after_forward`, but inside `unshard`."""
+        with nullcontext() if self._all_are_here else self.unshard():
             return super().smoother()
 
     def barrier(self) -> None:

@@ -178,8 +178,13 @@ class Gathering:
 
     # -- around each leaf -----------------------------------------------------------------------------------------
 
+    def _is_local(self, leaf: BaseLayer) -> bool:
+        """Whether other ranks are not needed around a leaf: in evaluation, if parameters are whole."""
+        alone = self.arena.whole and not self._model.training and not self._goes_back
+        return alone or leaf not in self.arena.unit_of
+
     def _before(self, leaf: BaseLayer, direction: Direction) -> None:
-        if leaf not in self.arena.unit_of:
+        if self._is_local(leaf):
             return
         if self._inside or not self._visits or self._visits[0] != (leaf, direction):
             if direction == "backward":
@@ -193,7 +198,7 @@ class Gathering:
         self._enter(leaf, direction)
 
     def _after(self, leaf: BaseLayer, direction: Direction) -> None:
-        if leaf in self.arena.unit_of:
+        if not self._is_local(leaf):
             self._leave(leaf, direction)
 
     def _enter(self, leaf: BaseLayer, direction: Direction) -> None:

@@ -106,6 +106,36 @@ def series():
     return [np.array_equal(*memory), np.array_equal(sharded.smoother(), whole.smoother())]
 
 
+def evaluates_alone():
+    """What rank 0 finds by itself, with whole parameters, and what all ranks find inside unshard()."""
+    communicator = create_communicator("threads", timeout=20)
+    whole = {"communicator": communicator, "reshard_after_forward": False}
+    manual_seed(4)
+    recurrent = FSDPSequential(nn.Sequential(nn.SLSTM(2, 5), nn.SLinear(5, 1)), **whole)
+    normed = FSDPSequential(with_batch_norm(1), sync_batch_norm=True, **whole)
+    for net in (recurrent, normed):
+        for step in range(2):
+            x, y = batch(net.model, 1 if net is recurrent else 3, step)
+            backpropagate(net, x, y)
+            net.step()
+    found = [(recurrent.smoother(), normed.predict(x))] if communicator.rank == 0 else []
+    communicator.barrier()
+    with recurrent.unshard(), normed.unshard():
+        found.append((recurrent.smoother(), normed.predict(x)))
+    backpropagate(normed, x, y)
+    normed.step()
+    return [*found, communicator.rank]
+
+
+def test_evaluation_with_whole_parameters_is_local():
+    (alone, inside, _), (theirs, _) = run_threads(evaluates_alone, 2)
+    for others in (inside, theirs):
+        assert all(
+            np.array_equal(*pair) for kind in zip(alone, others, strict=True) for pair in zip(*kind, strict=True)
+        )
+    assert np.ptp(alone[1][0]) > 0
+
+
 def test_every_rank_smooths_its_own_series():
     assert run_threads(series, 2) == [[True, True]] * 2
 
