@@ -157,7 +157,7 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
         return super().predict(x, batch_size, var_x)
 
     def smoother(self) -> tuple[np.ndarray, np.ndarray]:
-        """`Sequential.smoother` of this rank's series; collective with `reshard_after_forward`, but inside `unshard`."""
+        """`Sequential.smoother` of this rank's series; collective where `predict` is."""
         with nullcontext() if self._all_are_here else self.unshard():
             return super().smoother()
 

@@ -76,7 +76,11 @@ class Gathering:
 
     def _watch(self) -> None:
         if self.meets_in_forward:
-            self._hook = self._model.add_hook(self._before, self._after)
+            self._hook = self._add_hook()
+
+    def _add_hook(self) -> HookHandle:
+        """Around all others, so that these find parameters and batch sums."""
+        return self._model.add_hook(self._before, self._after, outermost=True)
 
     # -- ranks come together ------------------------------------------------------------------------------------
 
@@ -278,7 +282,7 @@ class Gathering:
             )
         self._cut_short = self._is_cut_short()
         self._goes_back, self._went_back = True, False
-        hook = self._model.add_hook(self._before, self._after) if self._hook is None else None
+        hook = self._add_hook() if self._hook is None else None
         try:
             self._model.backward()
         finally:

@@ -130,9 +130,8 @@ def evaluates_alone():
 def test_evaluation_with_whole_parameters_is_local():
     (alone, inside, _), (theirs, _) = run_threads(evaluates_alone, 2)
     for others in (inside, theirs):
-        assert all(
-            np.array_equal(*pair) for kind in zip(alone, others, strict=True) for pair in zip(*kind, strict=True)
-        )
+        for one, other in zip(alone, others, strict=True):
+            assert np.array_equal(one, other)
     assert np.ptp(alone[1][0]) > 0
 
 
@@ -148,6 +147,36 @@ def assigned_in_unshard(folder):
         CheckpointManager(folder).save(net, TrainingPosition(step=1))
         parts = {name: values for name, (values,) in net.state_dict(full=False).items() if "Conv2d.0/mu_w" in name}
     return parts
+
+
+def seen_by_hooks(reshard):
+    """What hooks from before and after the sharding saw of the parameters: in one pass both ways, and in the next."""
+    communicator = create_communicator("threads", timeout=20)
+    model, found = WITHOUT_BATCH_NORM["Conv2d"](), []
+
+    def look(leaf, direction):
+        if leaf.num_weights:
+            found.append(float(leaf.mu_w.sum()))
+
+    model.add_hook(look, look)
+    net = FSDPSequential(model, communicator=communicator, reshard_after_forward=reshard, min_num_params=60)
+    model.add_hook(look, look)
+    x, y = batch(model, 3, 0)
+    for _ in range(2):
+        with net.no_sync():
+            backpropagate(net, x, y)
+        with net.unshard():
+            pass
+    net.step()
+    return np.reshape(found, (2, -1))
+
+
+@pytest.mark.parametrize("reshard", [True, False])
+def test_hooks_find_parameters(reshard):
+    for first, second in run_threads(seen_by_hooks, 2, reshard):
+        leaves = sum(1 for leaf in WITHOUT_BATCH_NORM["Conv2d"]().arena.leaves if leaf.num_weights)
+        assert first.size == leaves * 2 * 2 * 2 and np.array_equal(first, second)
+        assert np.all(first != 0)
 
 
 @pytest.mark.filterwarnings("ignore:training on from")
