@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from numbers import Integral
 from pathlib import Path
@@ -205,16 +205,19 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
         """`Sequential.load`; every rank reads the file, and keeps its slices. Local."""
         with self._writing():
             self.model.load(filename)
-        self.parameters_changed()
 
     def load_state_dict(self, state_dict: dict) -> None:
         """`Sequential.load_state_dict`, with the same values on every rank, which keeps its slices. Local."""
         with self._writing():
             self.model.load_state_dict(state_dict)
-        self.parameters_changed()
 
-    def _writing(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._gathering.unsharded else self._arena.writing()
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            with nullcontext() if self._gathering.unsharded else self._arena.writing():
+                yield
+        finally:  # also where it is cut short: what was gathered has been written over
+            self.parameters_changed()
 
     def slices(self) -> list[TensorSlice]:
         """What this rank holds: parts of the tensors, as a state dict names them, with the memory they lie in.

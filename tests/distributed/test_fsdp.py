@@ -149,6 +149,40 @@ def assigned_in_unshard(folder):
     return parts
 
 
+class Interruption(Exception):
+    pass
+
+
+def load_cut_short(units, monkeypatch):
+    """Whether predictions are what they were, after a load that ended amid the first unit; and after a whole one."""
+    communicator = create_communicator("threads", timeout=20)
+    most = {1: 10**6, 2: 60}[units]
+    net = FSDPSequential(WITHOUT_BATCH_NORM["Conv2d"](), communicator=communicator, min_num_params=most)
+    assert len(net.model.arena.units) == units
+    x, _y = batch(net.model, 3, 0)
+    before, new = net.predict(x)[0], WITHOUT_BATCH_NORM["Conv2d"]()
+    copy, left = net.model.kernels.array.copy, [3]
+
+    def copy_three(source, target):
+        if not left[0]:
+            raise Interruption
+        left[0] -= 1
+        copy(source, target)
+
+    with monkeypatch.context() as patch, pytest.raises(Interruption):
+        patch.setattr(net.model.kernels.array, "copy", copy_three)
+        net.load_state_dict(new.state_dict())
+    found = [np.array_equal(net.predict(x)[0], before)]
+    state = communicator.broadcast_object(new.state_dict())
+    net.load_state_dict(state)
+    return [*found, net.state_dict() == (state if communicator.rank == 0 else {})]
+
+
+@pytest.mark.parametrize("units", [1, 2])
+def test_a_load_that_is_cut_short(units, monkeypatch):
+    assert run_threads(load_cut_short, 1, units, monkeypatch) == [[True, True]]
+
+
 def seen_by_hooks(reshard):
     """What hooks from before and after the sharding saw of the parameters: in one pass both ways, and in the next."""
     communicator = create_communicator("threads", timeout=20)
