@@ -266,6 +266,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--predict", type=int, nargs="+", metavar="RANKS", help="by the cost model, without ranks")
     args = parser.parse_args(argv)
     set_threads(args.threads)
+    if any(count % STAGES or count < 1 for count in args.predict or ()):
+        parser.error(f"--predict takes multiples of {STAGES}, the stages of its pipeline; got {args.predict}")
     if args.predict:
         print(predict(network_of(args.workload, args.repeat), args.predict))
         return

@@ -13,8 +13,8 @@ def to_numpy(values: ArrayLike, what: str) -> np.ndarray:
 
     What NumPy takes (numbers, nested lists, all that has `__array__`, such as arrays of JAX and TensorFlow and tables
     of pandas and polars), and besides: tensors of PyTorch, with or without a gradient, of bfloat16, and from a GPU;
-    nullable columns of pandas, whose missing values become NaN; bfloat16 of JAX, as float32; and arrays that have only
-    DLPack (`__dlpack__`), in host memory.
+    nullable columns of pandas and masked arrays, whose missing values become NaN; bfloat16 of JAX, as float32; and
+    arrays that have only DLPack (`__dlpack__`), in host memory.
 
     Args:
         values: the array. what: its name in messages.
@@ -29,6 +29,8 @@ def to_numpy(values: ArrayLike, what: str) -> np.ndarray:
     source: Any = values
     try:
         source = values if detach is None else detach().cpu()
+        if np.ma.is_masked(source):  # NumPy would take what lies behind the mask
+            return source.astype(np.result_type(source.dtype, np.float32)).filled(np.nan)
         if hasattr(source, "__dlpack__") and not hasattr(source, "__array__"):
             array = np.from_dlpack(source)
         elif str(getattr(source, "dtype", "")) == "torch.bfloat16":

@@ -9,6 +9,7 @@ import pytest
 
 from pytagi_ddp import manual_seed
 from pytagi_ddp.checkpoint import CheckpointManager, DamagedCheckpointError, TrainingPosition
+from pytagi_ddp.checkpoint.manifest import MAX_BYTES, checksum
 from pytagi_ddp.checkpoint.shards import PART, index_bytes, parse_index
 from pytagi_ddp.distributed import initialize, run_threads
 from pytagi_ddp.distributed.sharded import ShardedNetwork
@@ -150,6 +151,19 @@ def test_old_ones_go_and_what_is_not_ours_stays(tmp_path):
     assert [entry["step"] for entry in listed] == [2, 3]
 
 
+def test_old_ones_that_somebody_removed_or_filled_are_no_error(tmp_path):
+    """Of the two that go with the third and fourth, one is not there, and one has a folder that looks like ours."""
+    save(tmp_path, 2, 1, 2)
+    first, second = sorted(tmp_path.glob("step-*"))
+    shutil.rmtree(first)
+    save(tmp_path, 2, 3)  # silently: warnings are errors
+    (second / ".snapshot").mkdir()
+    with pytest.warns(UserWarning, match=rf"{second} is not removed"):
+        path = save(tmp_path, 2, 4)[0]
+    assert CheckpointManager(tmp_path).latest() == path
+    assert [file.name for file in second.iterdir()] == [".snapshot"]
+
+
 def test_the_same_content_again_is_the_same_folder(tmp_path):
     path, again = save(tmp_path, 2, 1)[0], save(tmp_path, 2, 1)[0]
     assert path == again
@@ -222,7 +236,7 @@ def test_another_network_or_other_settings_are_refused(tmp_path):
         load(tmp_path, 2, settings={"size": 4}, allow_changes=True)
 
 
-@pytest.mark.parametrize("fault", ["a path", "no integer", "twice", "left out", "format"])
+@pytest.mark.parametrize("fault", ["a path", "no integer", "twice", "left out", "none", "format"])
 def test_an_index_that_makes_no_sense(fault, tmp_path):
     path = save(tmp_path, 3, 1)[0]
     index = path / "shards.json"
@@ -236,6 +250,8 @@ def test_an_index_that_makes_no_sense(fault, tmp_path):
         content["shards"].append(first)
     elif fault == "left out":
         content["shards"].pop(1)
+    elif fault == "none":
+        content["shards"] = []
     else:
         content["format"] = "pytagi_ddp shards 2"
     index.write_text(json.dumps(content))
@@ -244,6 +260,33 @@ def test_an_index_that_makes_no_sense(fault, tmp_path):
     words = {"twice": "there twice", "left out": "are missing"}.get(fault, "shards.json is damaged|copied is damaged")
     for read in (lambda: load(tmp_path, 2, path=copied), lambda: CheckpointManager(tmp_path).load(network(1), copied)):
         with pytest.raises(DamagedCheckpointError, match=words):
+            read()
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "[1, 2", "Linear.0: Linear(3,5)"])
+def test_an_architecture_that_makes_no_sense(text, tmp_path):
+    path = save(tmp_path, 2, 1)[0]
+    content = json.loads((path / "shards.json").read_text())
+    content["metadata"]["architecture"] = text
+    shutil.copytree(path, copied := tmp_path / "copied")
+    (copied / "shards.json").write_text(json.dumps(content))
+    for read in (lambda: load(tmp_path, 2, path=copied), lambda: CheckpointManager(tmp_path).load(network(1), copied)):
+        with pytest.raises(ValueError, match="copied is corrupt: its architecture cannot be read"):
+            read()
+
+
+def test_an_index_is_not_read_that_is_longer_than_one_is(tmp_path):
+    """Even if a manifest, which may come from elsewhere too, agrees with it."""
+    path = save(tmp_path, 2, 1)[0]
+    with open(path / "shards.json", "ab") as file:
+        file.write(b" " * MAX_BYTES)
+    manifest = tmp_path / "manifest.json"
+    content = json.loads(manifest.read_text())
+    data = (path / "shards.json").read_bytes()
+    content["checkpoints"][0] |= {"bytes": len(data), "sha256": checksum(data)}
+    manifest.write_text(json.dumps(content))
+    for read in (lambda: load(tmp_path, 2), lambda: CheckpointManager(tmp_path).load(network(1))):
+        with pytest.raises(DamagedCheckpointError, match=f"shards.json with {len(data)} bytes"):
             read()
 
 

@@ -15,6 +15,7 @@ from pytagi_ddp.checkpoint.content import Checkpoint, compare, describe, metadat
 from pytagi_ddp.checkpoint.manifest import (
     FOLDER,
     MANIFEST,
+    MAX_BYTES,
     NAME,
     DamagedCheckpointError,
     Entry,
@@ -335,6 +336,10 @@ def _candidate(path: Path, entry: Entry | None) -> sharded.Candidate:
 
 
 def _index(path: Path, entry: Entry | None) -> bytes:
+    if entry is not None and entry.bytes > MAX_BYTES:
+        raise DamagedCheckpointError(
+            f"{MANIFEST} lists {path / INDEX} with {entry.bytes} bytes, more than an index has"
+        )
     return read_index(path) if entry is None else read_checked(path / INDEX, entry)
 
 

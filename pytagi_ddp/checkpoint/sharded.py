@@ -108,12 +108,15 @@ def _make_hidden(folder: Path, name: str) -> Path:
 
 
 def remove_folder(folder: Path) -> None:
-    """Deletes what this module writes into a folder, and the folder if nothing else is in it."""
+    """Deletes what this module writes into a folder, if it is there, and the folder if nothing else is in it."""
     for path in list(folder.iterdir()) if folder.is_dir() and not folder.is_symlink() else ():
-        if path.name == INDEX or PATTERN.fullmatch(path.name) or path.name.startswith("."):
+        ours = path.name == INDEX or PATTERN.fullmatch(path.name) or path.name.startswith(".")
+        if ours and not path.is_dir():
             path.unlink(missing_ok=True)
     try:
         os.rmdir(folder)
+    except FileNotFoundError:
+        pass
     except OSError as error:
         warnings.warn(f"{folder} is not removed: {error}", stacklevel=2)
 
@@ -169,7 +172,10 @@ def _take(network: ShardedNetwork, candidate: Candidate) -> None:
             verify(path, shard)
 
     def read() -> None:
-        difference = first_difference(network.architecture, metadata.get("architecture", "{}"))
+        try:
+            difference = first_difference(network.architecture, metadata.get("architecture", "{}"))
+        except ValueError as error:
+            raise ValueError(f"{path} is corrupt: its architecture cannot be read: {error}") from None
         if difference:
             setting, ours, theirs = difference
             raise ValueError(f"{path} has another architecture: {setting} is {theirs!s:.200} there and {ours} here")

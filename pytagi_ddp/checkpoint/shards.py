@@ -101,7 +101,10 @@ def parse_index(path: Path, data: bytes) -> tuple[dict[str, str], list[Shard]]:
         metadata = content["metadata"]
         if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
             raise TypeError("metadata must be texts by name")
-        return metadata, [Shard(**shard) for shard in content["shards"]]
+        shards = [Shard(**shard) for shard in content["shards"]]
+        if not shards:
+            raise ValueError("it lists no shards")
+        return metadata, shards
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise DamagedCheckpointError(f"{path} is damaged: {error!r}") from error
 

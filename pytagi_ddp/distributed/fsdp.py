@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from numbers import Integral
 from pathlib import Path
@@ -157,8 +157,8 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
         return super().predict(x, batch_size, var_x)
 
     def smoother(self) -> tuple[np.ndarray, np.ndarray]:
-        """`Sequential.smoother` of this rank's series; collective with `reshard_after_forward`."""
-        with self.unshard():
+        """`Sequential.smoother` of this rank's series; collective where `predict` is."""
+        with nullcontext() if self._all_are_here else self.unshard():
             return super().smoother()
 
     def barrier(self) -> None:
@@ -205,16 +205,19 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
         """`Sequential.load`; every rank reads the file, and keeps its slices. Local."""
         with self._writing():
             self.model.load(filename)
-        self.parameters_changed()
 
     def load_state_dict(self, state_dict: dict) -> None:
         """`Sequential.load_state_dict`, with the same values on every rank, which keeps its slices. Local."""
         with self._writing():
             self.model.load_state_dict(state_dict)
-        self.parameters_changed()
 
-    def _writing(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._gathering.unsharded else self._arena.writing()
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            with nullcontext() if self._gathering.unsharded else self._arena.writing():
+                yield
+        finally:  # also where it is cut short: what was gathered has been written over
+            self.parameters_changed()
 
     def slices(self) -> list[TensorSlice]:
         """What this rank holds: parts of the tensors, as a state dict names them, with the memory they lie in.
@@ -224,6 +227,7 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
         it has at most one part of each tensor. Running statistics are whole on every rank; rank 0 saves them.
         """
         arena = self._arena
+        self._gathering.keep_changes()
         found = []
         for key, leaf in self.model.named_leaves():
             if leaf in arena.unit_of:

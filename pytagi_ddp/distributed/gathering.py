@@ -62,6 +62,7 @@ class Gathering:
         self._mode = ""  # of the pass under way
         self._hook: HookHandle | None = None
         self.unsharded = False
+        self._whole: dict[Unit, tuple[Array, Array]] = {}  # rows of means and variances, inside `unshard`
         self._watch()
 
     @property
@@ -75,7 +76,11 @@ class Gathering:
 
     def _watch(self) -> None:
         if self.meets_in_forward:
-            self._hook = self._model.add_hook(self._before, self._after)
+            self._hook = self._add_hook()
+
+    def _add_hook(self) -> HookHandle:
+        """Around all others, so that these find parameters and batch sums."""
+        return self._model.add_hook(self._before, self._after, outermost=True)
 
     # -- ranks come together ------------------------------------------------------------------------------------
 
@@ -177,8 +182,13 @@ class Gathering:
 
     # -- around each leaf -----------------------------------------------------------------------------------------
 
+    def _is_local(self, leaf: BaseLayer) -> bool:
+        """Whether other ranks are not needed around a leaf: in evaluation, if parameters are whole."""
+        alone = self.arena.whole and not self._model.training and not self._goes_back
+        return alone or leaf not in self.arena.unit_of
+
     def _before(self, leaf: BaseLayer, direction: Direction) -> None:
-        if leaf not in self.arena.unit_of:
+        if self._is_local(leaf):
             return
         if self._inside or not self._visits or self._visits[0] != (leaf, direction):
             if direction == "backward":
@@ -192,7 +202,7 @@ class Gathering:
         self._enter(leaf, direction)
 
     def _after(self, leaf: BaseLayer, direction: Direction) -> None:
-        if leaf in self.arena.unit_of:
+        if not self._is_local(leaf):
             self._leave(leaf, direction)
 
     def _enter(self, leaf: BaseLayer, direction: Direction) -> None:
@@ -272,7 +282,7 @@ class Gathering:
             )
         self._cut_short = self._is_cut_short()
         self._goes_back, self._went_back = True, False
-        hook = self._model.add_hook(self._before, self._after) if self._hook is None else None
+        hook = self._add_hook() if self._hook is None else None
         try:
             self._model.backward()
         finally:
@@ -345,12 +355,11 @@ class Gathering:
         """All parameters are there inside, whole; collective. Changes come into the shards at the end."""
         arena = self.arena
         self.come("unshard")
-        memory = {}
         for unit in () if arena.whole else arena.units:
             rows = tuple(self._array.empty(self._communicator.world_size * unit.shard) for _ in range(2))
             for own, row in zip(arena.sections[unit].own_theta, rows, strict=True):
                 self._all_gather(unit, own, row)
-            memory[unit] = rows
+            self._whole[unit] = rows
             for leaf in unit.leaves:
                 arena.hold_in(leaf, rows)
         self.unsharded = True
@@ -360,14 +369,19 @@ class Gathering:
         try:
             yield
         finally:
-            for unit, rows in memory.items():
-                arena.keep(unit, rows)
-                for leaf in unit.leaves:
-                    arena.release(leaf)
+            self.keep_changes()
+            for leaf in (leaf for unit in self._whole for leaf in unit.leaves):
+                arena.release(leaf)
+            self._whole = {}
             self.unsharded = False
             self.forget()
             self._model.forget_graphs()
             self._watch()
+
+    def keep_changes(self) -> None:
+        """Takes what was assigned inside `unshard` into the shards."""
+        for unit, rows in self._whole.items():
+            self.arena.keep(unit, rows)
 
 
 class ShardedStep(EveryStep):

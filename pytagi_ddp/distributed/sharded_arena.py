@@ -201,7 +201,11 @@ class ShardedArena(Arena):
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Parameters that are written inside, all of them and in forward order, come into the shards."""
+        """Parameters that are written inside, all of them and in forward order, come into the shards.
+
+        Those of a unit come when it is complete: an exception leaves what the shards have of it as it was.
+        """
+        self._written = None
         with self.bringing(self._hold_to_write):
             yield
             self._end_unit()

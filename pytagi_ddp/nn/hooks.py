@@ -26,8 +26,8 @@ class LeafHooks:
     def __bool__(self) -> bool:
         return bool(self._pairs)
 
-    def add(self, handle: HookHandle) -> None:
-        self._pairs.append(handle)
+    def add(self, handle: HookHandle, outermost: bool) -> None:
+        self._pairs.insert(0 if outermost else len(self._pairs), handle)
 
     def remove(self, handle: HookHandle) -> None:
         if handle in self._pairs:
@@ -51,9 +51,9 @@ class HookHandle:
         before, after: the functions, or None.
     """
 
-    def __init__(self, hooks: LeafHooks, before: Hook | None, after: Hook | None):
+    def __init__(self, hooks: LeafHooks, before: Hook | None, after: Hook | None, outermost: bool = False):
         self._hooks, self.before, self.after = hooks, before, after
-        hooks.add(self)
+        hooks.add(self, outermost)
 
     def remove(self) -> None:
         """Takes the hooks off; does nothing the second time."""

@@ -264,7 +264,7 @@ class Sequential(RecurrentNetwork):
             raise RuntimeError("update_bn() of a network in a DDPSequential: call that one's, on every rank")
         return take_statistics(self, loader, num_batches)
 
-    def add_hook(self, before: Hook | None = None, after: Hook | None = None) -> HookHandle:
+    def add_hook(self, before: Hook | None = None, after: Hook | None = None, outermost: bool = False) -> HookHandle:
         """Has functions called around every leaf (a layer that computes, in blocks too) of every pass from now on.
 
             def after(leaf, direction):  # "forward" or "backward"
@@ -275,6 +275,7 @@ class Sequential(RecurrentNetwork):
         Args:
             before, after: called with the leaf and "forward" or "backward". After a leaf's "backward", the batch sums
                 of its parameters are complete, but for micro-batches still to come.
+            outermost: goes around the hooks that are there already; else these go around it.
 
         Returns:
             A handle with `remove`, which a `with` block calls at its end. A copy of the network has no hooks.
@@ -282,7 +283,7 @@ class Sequential(RecurrentNetwork):
         Source: `LeafHooks` says which leaves a pass visits.
         """
         self.forget_graphs()
-        handle = HookHandle(self._hooks, before, after)
+        handle = HookHandle(self._hooks, before, after, outermost)
         self._chain.set_hooks(self._hooks)
         return handle
 

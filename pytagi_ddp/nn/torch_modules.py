@@ -110,11 +110,14 @@ class _Converter:
                 self.shape = _shape(tuple(module.unflattened_size))
                 return []
         made = self._layers[kind](module) if kind in self._layers else self._one(kind, module, path)
-        layers = [made] if isinstance(made, BaseLayer) else list(made)
+        layers = [made] if isinstance(made, BaseLayer) else made
+        if not isinstance(layers, Sequence) or not all(isinstance(layer, BaseLayer) for layer in layers):
+            raise TypeError(f"from_torch: {kind} at {path or 'the top'} became {made!r:.100}: not layers in a list")
+        leaves = [leaf for layer in layers for leaf in layer.leaves()]
+        self.names |= dict.fromkeys(map(id, leaves), path)
         for layer in layers:
-            self.names[id(layer)] = path
             self._pass(layer)
-        return layers
+        return list(layers)
 
     def _parts(self, module: Any, names: Sequence[str], path: str) -> list[BaseLayer]:
         prefix = f"{path}." if path else ""

@@ -87,6 +87,15 @@ def test_predictions_of_parallel():
     assert pipeline == pytest.approx(0.1 * 19 / 16 + messages + 16 * 4e5 * 15 / 16 * 1e-9)
 
 
+@pytest.mark.parametrize("ranks", ["0", "2", "6", "-4"])
+def test_numbers_of_ranks_that_make_no_pipeline(ranks, capsys):
+    from benchmarks import parallel
+
+    with pytest.raises(SystemExit):
+        parallel.main(["--predict", "8", ranks])
+    assert f"multiples of 4, the stages of its pipeline; got [8, {ranks}]" in capsys.readouterr().err
+
+
 def test_copies(monkeypatch):
     monkeypatch.setattr(CopyBandwidth, "SIZE", 1 << 16)
     copies = CopyBandwidth(1)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed, nn
+from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
 from pytagi_ddp.distributed import CollectiveTimeoutError, RankLeftError, create_communicator, run_threads
 from pytagi_ddp.distributed.units import ALIGNMENT, units_of
 from pytagi_ddp.models import resnet18_cifar10
@@ -105,8 +106,124 @@ def series():
     return [np.array_equal(*memory), np.array_equal(sharded.smoother(), whole.smoother())]
 
 
+def evaluates_alone():
+    """What rank 0 finds by itself, with whole parameters, and what all ranks find inside unshard()."""
+    communicator = create_communicator("threads", timeout=20)
+    whole = {"communicator": communicator, "reshard_after_forward": False}
+    manual_seed(4)
+    recurrent = FSDPSequential(nn.Sequential(nn.SLSTM(2, 5), nn.SLinear(5, 1)), **whole)
+    normed = FSDPSequential(with_batch_norm(1), sync_batch_norm=True, **whole)
+    for net in (recurrent, normed):
+        for step in range(2):
+            x, y = batch(net.model, 1 if net is recurrent else 3, step)
+            backpropagate(net, x, y)
+            net.step()
+    found = [(recurrent.smoother(), normed.predict(x))] if communicator.rank == 0 else []
+    communicator.barrier()
+    with recurrent.unshard(), normed.unshard():
+        found.append((recurrent.smoother(), normed.predict(x)))
+    backpropagate(normed, x, y)
+    normed.step()
+    return [*found, communicator.rank]
+
+
+def test_evaluation_with_whole_parameters_is_local():
+    (alone, inside, _), (theirs, _) = run_threads(evaluates_alone, 2)
+    for others in (inside, theirs):
+        for one, other in zip(alone, others, strict=True):
+            assert np.array_equal(one, other)
+    assert np.ptp(alone[1][0]) > 0
+
+
 def test_every_rank_smooths_its_own_series():
     assert run_threads(series, 2) == [[True, True]] * 2
+
+
+def assigned_in_unshard(folder):
+    communicator = create_communicator("threads", timeout=20)
+    net = FSDPSequential(WITHOUT_BATCH_NORM["Conv2d"](), communicator=communicator, min_num_params=60)
+    with net.unshard():
+        net.model.layers[0].mu_w[...] = 7 + np.arange(net.model.layers[0].num_weights)
+        CheckpointManager(folder).save(net, TrainingPosition(step=1))
+        parts = {name: values for name, (values,) in net.state_dict(full=False).items() if "Conv2d.0/mu_w" in name}
+    return parts
+
+
+class Interruption(Exception):
+    pass
+
+
+def load_cut_short(units, monkeypatch):
+    """Whether predictions are what they were, after a load that ended amid the first unit; and after a whole one."""
+    communicator = create_communicator("threads", timeout=20)
+    most = {1: 10**6, 2: 60}[units]
+    net = FSDPSequential(WITHOUT_BATCH_NORM["Conv2d"](), communicator=communicator, min_num_params=most)
+    assert len(net.model.arena.units) == units
+    x, _y = batch(net.model, 3, 0)
+    before, new = net.predict(x)[0], WITHOUT_BATCH_NORM["Conv2d"]()
+    copy, left = net.model.kernels.array.copy, [3]
+
+    def copy_three(source, target):
+        if not left[0]:
+            raise Interruption
+        left[0] -= 1
+        copy(source, target)
+
+    with monkeypatch.context() as patch, pytest.raises(Interruption):
+        patch.setattr(net.model.kernels.array, "copy", copy_three)
+        net.load_state_dict(new.state_dict())
+    found = [np.array_equal(net.predict(x)[0], before)]
+    state = communicator.broadcast_object(new.state_dict())
+    net.load_state_dict(state)
+    return [*found, net.state_dict() == (state if communicator.rank == 0 else {})]
+
+
+@pytest.mark.parametrize("units", [1, 2])
+def test_a_load_that_is_cut_short(units, monkeypatch):
+    assert run_threads(load_cut_short, 1, units, monkeypatch) == [[True, True]]
+
+
+def seen_by_hooks(reshard):
+    """What hooks from before and after the sharding saw of the parameters: in one pass both ways, and in the next."""
+    communicator = create_communicator("threads", timeout=20)
+    model, found = WITHOUT_BATCH_NORM["Conv2d"](), []
+
+    def look(leaf, direction):
+        if leaf.num_weights:
+            found.append(float(leaf.mu_w.sum()))
+
+    model.add_hook(look, look)
+    net = FSDPSequential(model, communicator=communicator, reshard_after_forward=reshard, min_num_params=60)
+    model.add_hook(look, look)
+    x, y = batch(model, 3, 0)
+    for _ in range(2):
+        with net.no_sync():
+            backpropagate(net, x, y)
+        with net.unshard():
+            pass
+    net.step()
+    return np.reshape(found, (2, -1))
+
+
+@pytest.mark.parametrize("reshard", [True, False])
+def test_hooks_find_parameters(reshard):
+    for first, second in run_threads(seen_by_hooks, 2, reshard):
+        leaves = sum(1 for leaf in WITHOUT_BATCH_NORM["Conv2d"]().arena.leaves if leaf.num_weights)
+        assert first.size == leaves * 2 * 2 * 2 and np.array_equal(first, second)
+        assert np.all(first != 0)
+
+
+@pytest.mark.filterwarnings("ignore:training on from")
+def test_slices_inside_unshard_have_what_was_assigned_there(tmp_path):
+    parts = {name: values for found in run_threads(assigned_in_unshard, 2, tmp_path) for name, values in found.items()}
+    net = WITHOUT_BATCH_NORM["Conv2d"]()
+    expected = 7 + np.arange(net.layers[0].num_weights)
+    assert sum(values.size for values in parts.values()) == expected.size
+    for name, values in parts.items():
+        start, stop = map(int, name.partition("@")[2].split(":"))
+        assert np.array_equal(values, expected[start:stop])
+    CheckpointManager(tmp_path).load(net)
+    assert np.array_equal(net.layers[0].mu_w.ravel(), expected)
 
 
 def test_units_of_a_resnet18():

@@ -231,6 +231,16 @@ def test_missing_values_of_nullable_columns_are_nan(net):
     np.testing.assert_array_equal(net(Column(values)), net([1.0, np.nan, 3.0, 4.0]))
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.int64])
+def test_masked_values_are_nan(net, kind):
+    values = np.ma.array([1, 2, 3, 4], dtype=kind, mask=[False, True, False, False])
+    with pytest.raises(ValueError, match="mu_x: 1 of 4 values are NaN"):
+        net(values)
+    net.missing_inputs = "standard normal"
+    np.testing.assert_array_equal(net(values), net([1.0, np.nan, 3.0, 4.0]))
+    np.testing.assert_array_equal(net(np.ma.array([1, 2, 3, 4], dtype=kind)), net([1.0, 2.0, 3.0, 4.0]))
+
+
 def test_columns_without_numbers_are_named(net):
     kinds = {"age": np.dtype(float), "city": np.dtype(object)}
     with pytest.raises(TypeError, match=r"mu_x must hold real numbers, .*: 'city' \(object\); encode them"):

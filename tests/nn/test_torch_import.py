@@ -216,6 +216,18 @@ def test_modules_without_a_counterpart():
         nn.from_torch(t.Sequential(t.Flatten()))
 
 
+def test_a_module_may_become_a_block():
+    t = torch_stand_in
+    module = t.Sequential(t.Linear(3, 4), t.GELU())
+    module.named_children()[1][1].weight = np.arange(8, dtype=np.float32).reshape(2, 4)
+    block = {"GELU": lambda module: nn.LayerBlock(nn.Linear(4, 2, bias=False), nn.ReLU())}
+    net = nn.from_torch(module, layers=block)
+    np.testing.assert_array_equal(net.layers[1].layers[0].mu_w, np.arange(8))
+    for wrong in (None, 5, nn.Sequential(nn.Linear(4, 2))):
+        with pytest.raises(TypeError, match=r"(?s)GELU at 1 became .*: not layers in a list"):
+            nn.from_torch(module, layers={"GELU": lambda module, wrong=wrong: wrong})
+
+
 def test_names_of_a_sequential():
     net = nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 1, bias=False))
     assert list(nn.to_torch_state_dict(net)) == ["0.weight", "0.bias", "2.weight"]
