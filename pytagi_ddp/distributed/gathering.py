@@ -191,12 +191,14 @@ class Gathering:
         if self._is_local(leaf):
             return
         if self._inside or not self._visits or self._visits[0] != (leaf, direction):
-            if direction == "backward":
-                if not self._goes_back:
-                    raise RuntimeError("backward() of a network in shards: call that of its FSDPSequential")
-                kind = "backward"
-            else:
-                kind = "forward" if self._model.training else "predict"
+            if direction == "backward" and not self._goes_back:
+                raise RuntimeError("backward() of a network in shards: call that of its FSDPSequential")
+            if self._goes_back and self._went_back:  # amid a pass, whose rest others would follow without this rank
+                raise RuntimeError(
+                    f"a pass back comes to {leaf.get_layer_info()} in another order than that in which ranks gather: "
+                    "leave out checkpoint_blocks, or use_frame, in a network in shards"
+                )
+            kind = "backward" if self._goes_back else "forward" if self._model.training else "predict"
             self.come(kind)
             self._visits.extend(self._visits_of(kind))
         self._enter(leaf, direction)

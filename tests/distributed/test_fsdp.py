@@ -12,7 +12,7 @@ from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
 from pytagi_ddp.distributed import CollectiveTimeoutError, RankLeftError, create_communicator, run_threads
 from pytagi_ddp.distributed.units import ALIGNMENT, units_of
 from pytagi_ddp.models import resnet18_cifar10
-from pytagi_ddp.nn import DDPSequential, FSDPSequential
+from pytagi_ddp.nn import DDPSequential, FSDPSequential, OutputUpdater
 from tests.mpi.ddp_networks import WITHOUT_BATCH_NORM, backpropagate, batch, difference, with_batch_norm
 
 
@@ -147,6 +147,33 @@ def assigned_in_unshard(folder):
         CheckpointManager(folder).save(net, TrainingPosition(step=1))
         parts = {name: values for name, (values,) in net.state_dict(full=False).items() if "Conv2d.0/mu_w" in name}
     return parts
+
+
+def pass_back_of_a_frame(reshard):
+    """The first of two passes that are under way goes back, over a block that another has run since."""
+    communicator = create_communicator("threads", timeout=20)
+    make = {"communicator": communicator, "min_num_params": 100, "reshard_after_forward": reshard}
+    net = FSDPSequential(with_batch_norm(2), **make)
+    before = net.state_dict()
+    net.model.checkpoint_blocks = True
+    x, y = batch(net.model, 3, communicator.rank)
+    for frame in (1, 2):
+        net.model.use_frame(frame)
+        net(x)
+    OutputUpdater("cpu").update(net.output_z_buffer, y, np.full(y.size, 1.0), net.input_delta_z_buffer)
+    net.model.use_frame(1)
+    with pytest.raises(RuntimeError, match="leave out checkpoint_blocks, or use_frame"):
+        net.backward()
+    with pytest.raises(RuntimeError, match="cut short on 2 ranks"):
+        net.step()
+    after = net.state_dict()
+    learned = [key for key in before if not key.endswith(".running")]
+    return all(np.array_equal(*pair) for key in learned for pair in zip(before[key], after[key], strict=True))
+
+
+@pytest.mark.parametrize("reshard", [True, False])
+def test_a_pass_back_in_another_order_is_refused(reshard):
+    assert run_threads(pass_back_of_a_frame, 2, reshard) == [True] * 2
 
 
 class Interruption(Exception):
