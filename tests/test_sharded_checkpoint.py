@@ -189,7 +189,7 @@ def spoil(file):
     file.write_bytes(content)
 
 
-@pytest.mark.parametrize("fault", ["bit", "short", "missing", "no index", "index"])
+@pytest.mark.parametrize("fault", ["bit", "short", "missing", "a folder", "no index", "index"])
 def test_a_damaged_shard_is_named_and_the_one_before_is_taken(fault, tmp_path):
     path = save(tmp_path, 3, 1, 2)[0]
     file = path / ("shards.json" if "index" in fault else "rank-1-of-3.safetensors")
@@ -199,6 +199,8 @@ def test_a_damaged_shard_is_named_and_the_one_before_is_taken(fault, tmp_path):
         file.write_bytes(file.read_bytes()[:-4])
     else:
         file.unlink()
+        if fault == "a folder":
+            file.mkdir()
     for read in (lambda **how: load(tmp_path, 2, **how), lambda **how: CheckpointManager(tmp_path).latest(**how)):
         with pytest.raises(DamagedCheckpointError, match=path.name if fault == "no index" else f"{path}.*{file.stem}"):
             read()

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pytagi_ddp.checkpoint import sharded
 from pytagi_ddp.checkpoint.content import Checkpoint, compare, describe, metadata
@@ -33,6 +33,8 @@ from pytagi_ddp.nn.persistence import FORMAT as NETWORK_FORMAT
 from pytagi_ddp.nn.persistence import Contents, read, take, to_bytes
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.validate import check_finite
+
+Result = TypeVar("Result")
 
 
 class CheckpointManager:
@@ -168,15 +170,15 @@ class CheckpointManager:
         Raises:
             DamagedCheckpointError: it is damaged (with `fall_back`: all are); names it, and the one before.
         """
-        found = self._read_latest(fall_back)
+        found = self._read_latest(fall_back, _verify)
         return found and found[0]
 
-    def _read_latest(self, fall_back: bool) -> tuple[Path, Contents] | None:
+    def _read_latest(self, fall_back: bool, read: Callable[[Path, Entry], Result]) -> tuple[Path, Result] | None:
         entries = read_manifest(self.folder)[::-1]
         for number, entry in enumerate(entries, 1):
             path = self.folder / entry.file
             try:
-                return path, _read(path, entry)
+                return path, read(path, entry)
             except DamagedCheckpointError as error:
                 if number == len(entries):
                     raise DamagedCheckpointError(f"{error}; there is none before it") from None
@@ -247,7 +249,7 @@ class CheckpointManager:
     ) -> Checkpoint | None:
         manager, path = self._at(path)
         if path is None:
-            found = manager._read_latest(fall_back)
+            found = manager._read_latest(fall_back, _read)
             if found is None and manager is not self:
                 raise FileNotFoundError(errno.ENOENT, "no checkpoint in this folder", str(manager.folder))
             if found is None:
@@ -329,7 +331,7 @@ def _rename(hidden: Path, path: Path) -> None:
 
 def _candidate(path: Path, entry: Entry | None) -> sharded.Candidate:
     """A checkpoint for a sharded network: of a folder its index is verified, of a file all of it."""
-    if (path / INDEX).exists() or (entry and entry.sharded):
+    if _is_sharded(path, entry):
         metadata, shards = parse_index(path, _index(path, entry))
         return sharded.Candidate(path, metadata, shards)
     return sharded.Candidate(path, _read(path, entry).metadata, [])
@@ -345,13 +347,33 @@ def _index(path: Path, entry: Entry | None) -> bytes:
 
 def _read(path: Path, entry: Entry | None) -> Contents:
     """The content of a checkpoint, verified; that of a folder put together."""
-    if not ((path / INDEX).exists() or (entry and entry.sharded)):
+    if not _is_sharded(path, entry):
         return _contents(path, read_file(path) if entry is None else read_checked(path, entry))
+    metadata, reader = _open_folder(path, entry)
+    with reader:
+        return Contents(str(path), {"format": NETWORK_FORMAT, **metadata}, dict(reader.read_whole()))
+
+
+def _verify(path: Path, entry: Entry) -> None:
+    """`_read`, of which nothing is kept; of a folder a tensor at a time."""
+    if not _is_sharded(path, entry):
+        _read(path, entry)
+        return
+    with _open_folder(path, entry)[1] as reader:
+        for _ in reader.read_whole():
+            pass
+
+
+def _is_sharded(path: Path, entry: Entry | None) -> bool:
+    return (path / INDEX).exists() or (entry is not None and entry.sharded)
+
+
+def _open_folder(path: Path, entry: Entry | None) -> tuple[dict[str, str], TensorReader]:
+    """(metadata, reader of the tensors) of a folder, whose files have been compared with their checksums."""
     metadata, shards = parse_index(path, _index(path, entry))
     for shard in shards:
         verify(path, shard)
-    with TensorReader(path, [path / shard.file for shard in shards]) as reader:
-        return Contents(str(path), {"format": NETWORK_FORMAT, **metadata}, reader.read_whole())
+    return metadata, TensorReader(path, [path / shard.file for shard in shards])
 
 
 def _contents(path: Path, data: bytes) -> Contents:

@@ -101,6 +101,8 @@ def read_checked(path: Path, entry: Entry) -> bytes:
     try:
         size = file_size(path)
         data = read_file(path) if size == entry.bytes else b""
+    except IsADirectoryError:
+        raise DamagedCheckpointError(f"checkpoint {path} is damaged: it is a folder") from None
     except FileNotFoundError:
         raise DamagedCheckpointError(f"checkpoint {path} is missing, though {MANIFEST} lists it") from None
     if size != entry.bytes:

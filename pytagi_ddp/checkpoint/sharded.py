@@ -9,6 +9,7 @@ import os
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -157,8 +158,10 @@ def read_first(
             if not fall_back:
                 raise DamagedCheckpointError(f"{error} (fall_back takes the one before, if there is one)") from None
             damage = error
-            if communicator.rank == 0:
-                warnings.warn(f"{error}; looking for one before it", stacklevel=4)
+            words = f"{error}; looking for one before it"
+            on_rank_0(
+                communicator, partial(warnings.warn, words, stacklevel=6)
+            )  # which may raise, by the user's choice
         else:
             raise DamagedCheckpointError(f"{damage}; there is none before it")
 

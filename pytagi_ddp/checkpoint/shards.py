@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -137,6 +137,8 @@ def verify(folder: Path, shard: Shard) -> None:
             with open(path, "rb") as file:
                 while block := file.read(BLOCK):
                     digest.update(block)
+    except IsADirectoryError:
+        raise DamagedCheckpointError(f"checkpoint {path} is damaged: it is a folder") from None
     except FileNotFoundError:
         raise DamagedCheckpointError(f"checkpoint {path} is missing, though {INDEX} lists it") from None
     if size != shard.bytes:
@@ -218,10 +220,10 @@ class TensorReader:
         except ValueError as error:
             raise DamagedCheckpointError(str(error)) from None
 
-    def read_whole(self) -> dict[str, np.ndarray]:
-        """All tensors by name."""
-        whole = (TensorSlice(name, 0, size, size, None, False) for name, size in self.sizes.items())
-        return {part.name: self.read(part) for part in whole}
+    def read_whole(self) -> Iterator[tuple[str, np.ndarray]]:
+        """All tensors with their names, one after the other."""
+        for name, size in self.sizes.items():
+            yield name, self.read(TensorSlice(name, 0, size, size, None, False))
 
     def __enter__(self) -> TensorReader:
         return self

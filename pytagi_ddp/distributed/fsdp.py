@@ -191,9 +191,22 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
 
         Args:
             extra: what joins its metadata.
+
+        Raises:
+            ValueError: values that are NaN or infinite; on every rank that takes part.
         """
-        with nullcontext() if self._all_are_here else self._gathering.reading("save"):
+        if self._all_are_here:
             return to_bytes(self.model, extra) if self.rank == 0 else b""
+        data, problem = b"", None
+        with self._gathering.reading("save"):
+            try:
+                data = to_bytes(self.model, extra) if self.rank == 0 else b""
+            except ValueError as error:
+                problem = error
+        problem = self.communicator.broadcast_object(problem)
+        if problem is not None:
+            raise problem
+        return data
 
     def save(self, filename: str | Path) -> None:
         """`Sequential.save` of the whole network on rank 0; collective with `reshard_after_forward`."""

@@ -201,7 +201,7 @@ def all_parameters(comm, reshard):
     for name, start, stop, size, values in (part for theirs in parts for part in theirs):
         gathered.setdefault(name, np.full(size, np.nan, np.float32))[start:stop] = values
     tensors = {f"{key}/{k}": a for key, arrays in expected.items() for k, a in enumerate(arrays) if a.size}
-    results["slices"] = sorted(map(str, gathered.values())) == sorted(map(str, tensors.values()))
+    results["slices"] = sorted(a.tobytes() for a in gathered.values()) == sorted(a.tobytes() for a in tensors.values())
     results["named"] = "Linear.4/mu_w" in gathered and "BatchNorm2d.2.running/var" in gathered
     local = sharded.state_dict(full=False)
     results["own"] = sum(a.size for (a,) in local.values()) < (1 + 1 / comm.world_size) * net.num_parameters + 64
