@@ -225,15 +225,10 @@ class CheckpointManager:
             return self._load_parts(model, path, settings, allow_changes, fall_back)
         if not isinstance(model, DDPSequential):
             return self._load(model, 1, path, settings, allow_changes, fall_back)
-        checkpoint, problem = None, None
-        if model.rank == 0:
-            try:
-                checkpoint = self._load(model.model, model.world_size, path, settings, allow_changes, fall_back)
-            except Exception as error:  # the other ranks wait for what became of it
-                problem = error
-        checkpoint, problem = model.communicator.broadcast_object((checkpoint, problem))
-        if problem is not None:
-            raise problem
+        checkpoint = sharded.on_rank_0(
+            model.communicator,
+            lambda: self._load(model.model, model.world_size, path, settings, allow_changes, fall_back),
+        )
         if checkpoint is not None:
             model.synchronize()
         return checkpoint

@@ -98,17 +98,27 @@ def read_checked(path: Path, entry: Entry) -> bytes:
     Raises:
         DamagedCheckpointError: it is not what `entry` says, or not there.
     """
+    check_size(path, entry.bytes, MANIFEST)
+    data = read_file(path)
+    compare_checksums(path, checksum(data), entry.sha256)
+    return data
+
+
+def check_size(path: Path, expected: int, lister: str) -> None:
+    """Raises DamagedCheckpointError if there is no file of so many bytes, though the file `lister` says so."""
     try:
         size = file_size(path)
-        data = read_file(path) if size == entry.bytes else b""
     except IsADirectoryError:
         raise DamagedCheckpointError(f"checkpoint {path} is damaged: it is a folder") from None
     except FileNotFoundError:
-        raise DamagedCheckpointError(f"checkpoint {path} is missing, though {MANIFEST} lists it") from None
-    if size != entry.bytes:
-        raise DamagedCheckpointError(f"checkpoint {path} is damaged: it has {size} of {entry.bytes} bytes")
-    if (found := checksum(data)) != entry.sha256:
+        raise DamagedCheckpointError(f"checkpoint {path} is missing, though {lister} lists it") from None
+    if size != expected:
+        raise DamagedCheckpointError(f"checkpoint {path} is damaged: it has {size} of {expected} bytes")
+
+
+def compare_checksums(path: Path, found: str, expected: str) -> None:
+    """Raises DamagedCheckpointError if they differ."""
+    if found != expected:
         raise DamagedCheckpointError(
-            f"checkpoint {path} is damaged: its sha256 is {found}, and was {entry.sha256} when it was written"
+            f"checkpoint {path} is damaged: its sha256 is {found}, and was {expected} when it was written"
         )
-    return data

@@ -19,8 +19,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as save_safetensors
 
-from pytagi_ddp.checkpoint.manifest import MAX_BYTES, DamagedCheckpointError
-from pytagi_ddp.files import atomic_write, file_size, read_file
+from pytagi_ddp.checkpoint.manifest import MAX_BYTES, DamagedCheckpointError, check_size, checksum, compare_checksums
+from pytagi_ddp.files import atomic_write, read_file
 from pytagi_ddp.nn.slices import TensorSlice
 from pytagi_ddp.nn.state import Array
 from pytagi_ddp.nn.validate import check_finite, check_variances
@@ -65,7 +65,7 @@ def write_shard(path: Path, slices: Iterable[TensorSlice], to_host: Callable[[Ar
             tensors[name] = _checked(to_host(part.array).reshape(-1), name, part.variance)
     data = save_safetensors(tensors)
     atomic_write(path, data)
-    return Shard(path.name, len(data), hashlib.sha256(data).hexdigest())
+    return Shard(path.name, len(data), checksum(data))
 
 
 def _checked(values: np.ndarray, what: str, variance: bool) -> np.ndarray:
@@ -130,24 +130,12 @@ def verify(folder: Path, shard: Shard) -> None:
         DamagedCheckpointError: it is not what the index says, or not there; names it.
     """
     path = folder / shard.file
-    try:
-        size = file_size(path)
-        digest = hashlib.sha256()
-        if size == shard.bytes:
-            with open(path, "rb") as file:
-                while block := file.read(BLOCK):
-                    digest.update(block)
-    except IsADirectoryError:
-        raise DamagedCheckpointError(f"checkpoint {path} is damaged: it is a folder") from None
-    except FileNotFoundError:
-        raise DamagedCheckpointError(f"checkpoint {path} is missing, though {INDEX} lists it") from None
-    if size != shard.bytes:
-        raise DamagedCheckpointError(f"checkpoint {path} is damaged: it has {size} of {shard.bytes} bytes")
-    if digest.hexdigest() != shard.sha256:
-        raise DamagedCheckpointError(
-            f"checkpoint {path} is damaged: its sha256 is {digest.hexdigest()}, and was {shard.sha256} when it was "
-            "written"
-        )
+    check_size(path, shard.bytes, INDEX)
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+    compare_checksums(path, digest.hexdigest(), shard.sha256)
 
 
 class TensorReader:
