@@ -9,7 +9,7 @@ from pytagi_ddp.distributed.exchange import EveryStep, Exchange, pool_statistics
 from pytagi_ddp.distributed.merge import MERGES, PosteriorMerge
 from pytagi_ddp.distributed.sync_batch_norm import SyncBatchNorm
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
-from pytagi_ddp.distributed.wire import HalfPrecisionSum
+from pytagi_ddp.distributed.wire import reduction
 from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.sequential import Sequential
 
@@ -103,10 +103,7 @@ class DDPSequential(TrainedOnRanks):
         sync = SyncBatchNorm(communicator, model) if sync_batch_norm else None
         if c.buckets > 1:
             return Buckets(communicator, model, self.average, sync, c.buckets)
-        if c.wire_dtype == "float32":
-            return EveryStep(communicator, model, self.average, sync=sync)
-        half = HalfPrecisionSum(communicator, c.wire_dtype)
-        return EveryStep(communicator, model, self.average, lambda: half.reduce_deltas(model.arena), sync)
+        return EveryStep(communicator, model, self.average, reduction(communicator, model, c.wire_dtype), sync)
 
     def synchronize(self) -> None:
         """Gives every rank the parameters and running statistics of rank 0. Collective: all ranks must call it."""

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.nn.arena import ParameterArena
 
+if TYPE_CHECKING:
+    from pytagi_ddp.nn.sequential import Sequential
+
 WIRE_DTYPES = ("float32", "float16", "bfloat16")
+
+
+def reduction(communicator: Communicator, model: Sequential, wire_dtype: str) -> Callable[[], None] | None:
+    """What adds the deltas of all ranks for an `EveryStep`; None for float32: its one all-reduce."""
+    if wire_dtype == "float32":
+        return None
+    half = HalfPrecisionSum(communicator, wire_dtype)
+    return lambda: half.reduce_deltas(model.arena)  # looked up each time: `to_device` makes another
 
 
 class HalfPrecisionSum:

@@ -28,7 +28,7 @@ from pytagi_ddp.distributed.pipeline.schedule import (
 from pytagi_ddp.distributed.pipeline.stage import Observe, Stage
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
-from pytagi_ddp.distributed.wire import HalfPrecisionSum
+from pytagi_ddp.distributed.wire import reduction
 from pytagi_ddp.files import atomic_write, read_file
 from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn import architecture as whole
@@ -151,11 +151,7 @@ class PipelineSequential(TrainedOnRanks, ShardedNetwork):
         in_flight = frames_in_flight(stages, self.pipe_group.rank, n_microbatches, schedule)
         self._stage = Stage(model, self.pipe_group, taken, in_flight, recompute)
         pool_statistics(model)
-        reduce = None
-        if c.wire_dtype != "float32":
-            half = HalfPrecisionSum(self.data_group, c.wire_dtype)
-            reduce = lambda: half.reduce_deltas(model.arena)  # noqa: E731
-        self._exchange = EveryStep(self.data_group, model, average, reduce)
+        self._exchange = EveryStep(self.data_group, model, average, reduction(self.data_group, model, c.wire_dtype))
         model.trainer = self
         self._stop_requested = False
         self._adds = False  # whether the next batch adds to the deltas that wait

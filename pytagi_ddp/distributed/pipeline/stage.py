@@ -51,12 +51,15 @@ class Stage:
         self._var_x: np.ndarray | None = None
         array, rank = net.kernels.array, group.rank
         self._header = np.zeros(2, np.int64)
+        self._outgoing: list[Outgoing] = []
         if not self.is_first:
             self._states = Incoming(group, rank - 1, "states", in_flight, array)
             self._away = Outgoing(group, rank - 1, "deltas", 2, array)
+            self._outgoing.append(self._away)
         if not self.is_last:
             self._on = Outgoing(group, rank + 1, "states", in_flight, array)
             self._back = Incoming(group, rank + 1, "deltas", 1, array)
+            self._outgoing.append(self._on)
 
     def begin(
         self,
@@ -122,9 +125,8 @@ class Stage:
 
     def finish(self) -> None:
         """Returns when all that was sent is on its way to who needs it."""
-        for name in ("_on", "_away"):
-            if hasattr(self, name):
-                getattr(self, name).finish()
+        for messages in self._outgoing:
+            messages.finish()
         self.net.use_frame(0)
 
     # -- one action ---------------------------------------------------------------------------------------------
