@@ -171,15 +171,15 @@ def test_bad_use():
 
 
 def test_its_threads_end_with_it():
-    before, kernels = threading.active_count(), get_threads()
+    before, kernels = set(threading.enumerate()), get_threads()  # threads of an earlier test may still be ending
     set_threads(5)
     net = DataParallel(dense(), ["cpu"] * 2)
-    assert threading.active_count() == before + 2 and get_threads() == 2
-    ended = [thread for thread in threading.enumerate() if thread.name.startswith("rank ")]
+    own = [thread for thread in threading.enumerate() if thread not in before and thread.name.startswith("rank ")]
+    assert len(own) == 2 and get_threads() == 2
     del net
-    for thread in ended:
+    for thread in own:
         thread.join(5)
-    assert threading.active_count() == before
+    assert not any(thread.is_alive() for thread in own)
     assert get_threads() == 5
     set_threads(kernels)
 
