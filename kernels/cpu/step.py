@@ -8,6 +8,7 @@ from pytagi_ddp.kernels.formulas import update
 from pytagi_ddp.kernels.tensors import Array, Tensor
 
 cap_factor, capped_step, pooled = update.cap_factor, update.capped_step, update.pooled_factors
+forgotten = update.forgotten
 INFINITY = np.float32(np.inf)
 NONE, ONE = np.int32(0), np.int32(1)
 
@@ -38,6 +39,14 @@ def _pooled_factors(header, factors, average):
     factors[2] = ONE
 
 
+@loop("n k k k _")
+def _forget(var, starts, stops, priors, factor):
+    for k in prange(starts.size):
+        s, prior = var[starts[k] : stops[k]], priors[k]
+        for i in range(s.size):
+            s[i] = forgotten(s[i], factor, prior)
+
+
 def step(
     parameters: Tensor,
     factors: Array,
@@ -60,3 +69,11 @@ def step(
 def pooled_factors(header: Array, factors: Array, average: bool) -> None:
     """factors = (scale, samples, 1) of a step, from the sums over ranks in header = (samples, active ranks, ...)."""
     _pooled_factors(header, factors, average)
+
+
+def forget(var: Array, starts: Array, stops: Array, priors: Array, factor: float) -> None:
+    """var = min(factor var, priors[k]) in each segment [starts[k], stops[k]); what is above priors[k] stays.
+
+    Variances are flat; a segment has one prior variance.
+    """
+    _forget(var, starts, stops, priors, np.float32(factor))

@@ -10,6 +10,7 @@ from pytagi_ddp.kernels.formulas import update
 from pytagi_ddp.kernels.tensors import Array, Tensor
 
 cap_factor, capped_step, pooled = update.cap_factor, update.capped_step, update.pooled_factors
+forgotten = update.forgotten
 THREADS = block_size(256)
 ZERO, ONE = np.float32(0), np.float32(1)
 
@@ -47,6 +48,13 @@ def _pooled_factors(header, factors, average):
         factors[2] = ONE
 
 
+@kernel(floats, ints, ints, floats, float32, threads=THREADS)
+def _forget(var, starts, stops, priors, factor):
+    k = cuda.blockIdx.x
+    for i in range(starts[k] + cuda.threadIdx.x, stops[k], THREADS):
+        var[i] = forgotten(var[i], factor, priors[k])
+
+
 def step(
     parameters: Tensor,
     factors: Array,
@@ -69,3 +77,11 @@ def step(
 def pooled_factors(header: Array, factors: Array, average: bool) -> None:
     """factors = (scale, samples, 1) of a step, from the sums over ranks in header = (samples, active ranks, ...)."""
     _pooled_factors.launch(1, header, factors, average)
+
+
+def forget(var: Array, starts: Array, stops: Array, priors: Array, factor: float) -> None:
+    """var = min(factor var, priors[k]) in each segment [starts[k], stops[k]); what is above priors[k] stays.
+
+    Variances are flat; a segment, a block of threads, has one prior variance.
+    """
+    _forget.launch(starts.size, var, starts, stops, priors, np.float32(factor))

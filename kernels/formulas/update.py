@@ -79,6 +79,12 @@ def capped_step(m, s, g, h, cap):
 
 
 @formula
+def forgotten(s, factor, prior):
+    """The variance s when all evidence counts 1/factor as much: factor s, at most the prior's; a wider one stays."""
+    return at_most(factor * s, at_least(prior, s))
+
+
+@formula
 def cap_factor(samples):
     """Divisor c of the cap sqrt(s)/c on one step's change: 0.1, 2 or 3 for 1, 2-255 or more samples; 1 for none."""
     if samples < 2:

@@ -30,12 +30,23 @@ def compare_networks(communicator: Communicator, model: Sequential, options: Map
             raise ValueError(
                 f"ranks 0 and {rank} have different networks: {what} is {a} on rank 0 and {b} on rank {rank}"
             )
-        for name, value in first_options.items():
-            if their_options[name] != value:
-                raise ValueError(
-                    f"ranks 0 and {rank} have different options: {name} is {value!r} on rank 0 and "
-                    f"{their_options[name]!r} on rank {rank}"
-                )
+        _compare(rank, "have different options", first_options, their_options)
+
+
+def compare_arguments(communicator: Communicator, call: str, arguments: Mapping[str, Any]) -> None:
+    """Raises ValueError on every rank if some rank gives other `arguments` to `call` than rank 0. Collective."""
+    everyone = communicator.all_gather_object(arguments)
+    for rank, theirs in enumerate(everyone):
+        _compare(rank, f"call {call} with different arguments", everyone[0], theirs)
+
+
+def _compare(rank: int, what: str, first: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
+    """Raises ValueError if `rank` has other values than those of rank 0, which are `first`."""
+    for name, value in first.items():
+        if theirs[name] != value:
+            raise ValueError(
+                f"ranks 0 and {rank} {what}: {name} is {value!r} on rank 0 and {theirs[name]!r} on rank {rank}"
+            )
 
 
 def compare_parameters(communicator: Communicator, model: Sequential) -> None:

@@ -118,6 +118,10 @@ class DataParallel:
         """
         self._everywhere(DDPSequential.step)
 
+    def forget_evidence(self, factor: float) -> None:
+        """`Sequential.forget_evidence` on every device."""
+        self._everywhere(DDPSequential.forget_evidence, factor)
+
     def train(self) -> None:
         """Training mode, see `Sequential.train`."""
         self._everywhere(DDPSequential.train)

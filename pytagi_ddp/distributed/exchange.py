@@ -128,6 +128,12 @@ class Exchange(ABC):
     def after_statistics(self) -> None:  # noqa: B027 - nothing to do in most ways
         """To be called after them, on every rank, before their sums are added."""
 
+    def before_forgetting(self) -> None:  # noqa: B027 - nothing to do in most ways
+        """To be called before the variances of this rank's parameters change, on every rank."""
+
+    def after_forgetting(self) -> None:  # noqa: B027 - nothing to do in most ways
+        """To be called after it, on every rank."""
+
     def parameters_changed(self) -> None:  # noqa: B027 - nothing to do in most ways
         """To be called when all ranks have been given other parameters."""
 
@@ -187,6 +193,9 @@ class EveryStep(Exchange):
             if self._sync is not None:
                 self._sync.begin_passes()
             self.model.step()
+
+    def before_forgetting(self) -> None:
+        self._apply()
 
     def before_statistics(self) -> None:
         self.after_statistics()  # ranks may have run different numbers of passes since the last step

@@ -22,7 +22,7 @@ from pytagi_ddp.nn.state import Array
 
 # What ranks come together for. Passes come first, in this order; what follows is begun by all ranks alike.
 PASSES = ("forward", "predict", "backward")
-KINDS = (*PASSES, "step", "update_bn", "unshard", "state_dict", "save", "barrier")
+KINDS = (*PASSES, "step", "update_bn", "forget_evidence", "unshard", "state_dict", "save", "barrier")
 # Further votes: ranks with deltas in the shards, ranks whose deltas there were cut short, ranks that run blocks again.
 CONTRIBUTED, CUT_SHORT, RECOMPUTES = range(len(KINDS), len(KINDS) + 3)
 VOTES = RECOMPUTES + 1
@@ -411,6 +411,13 @@ class ShardedStep(EveryStep):
 
     def _compare(self) -> None:
         """Nothing is on two ranks but what the same sums have made."""
+
+    def before_forgetting(self) -> None:
+        super().before_forgetting()
+        self._gathering.come("forget_evidence")
+
+    def after_forgetting(self) -> None:
+        self._gathering.share()
 
     def before_statistics(self) -> None:
         self.after_statistics()

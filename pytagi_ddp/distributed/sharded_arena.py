@@ -16,6 +16,7 @@ from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Array, Tensor
 from pytagi_ddp.nn.arena import Arena
 from pytagi_ddp.nn.deferred import drawn
+from pytagi_ddp.nn.forgetting import forget, prior_pieces
 from pytagi_ddp.nn.hooks import Direction
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import REMEDY, AbsentParameters, Parameters
@@ -235,6 +236,12 @@ class ShardedArena(Arena):
         factors = self._kernels.array.to_host(self._factors) if self.offloaded else self._factors
         for section in self.sections.values():
             section.stepping.step(Tensor(*section.own_theta, *section.own_sums), factors)
+
+    def forget_evidence(self, factor: float) -> None:
+        pieces = list(prior_pieces(self.leaves))
+        for unit, section in self.sections.items():
+            start, stop = (unit.start + position for position in unit.own(self._rank))
+            forget(section.own_theta[1][: stop - start], pieces, self.keeper, factor, start)
 
     def finish(self) -> None:
         pass  # ranks look together, by `bad`

@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.distributed.communicator import Communicator
-from pytagi_ddp.distributed.compare import compare_networks
+from pytagi_ddp.distributed.compare import compare_arguments, compare_networks
 from pytagi_ddp.distributed.config import DDPConfig
 from pytagi_ddp.distributed.exchange import Exchange
 from pytagi_ddp.distributed.replica import Replica
 from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.data_struct import BaseHiddenStates
+from pytagi_ddp.nn.forgetting import check_factor
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics
 
@@ -173,6 +174,32 @@ class TrainedOnRanks(Replica):
         changes = take_statistics(self.model, loader, num_batches, add_over_ranks)
         self.parameters_changed()
         return changes
+
+    def forget_evidence(self, factor: float) -> None:
+        """`Sequential.forget_evidence` of what all ranks have learnt; collective.
+
+        Args:
+            factor: as there, the same on every rank.
+
+        Raises:
+            ValueError, TypeError: a factor as there, or another one on some rank; on every rank alike.
+            RuntimeError: deltas wait for a step on some rank, or replicas differ, as no `merge` came since the last
+                step; on every rank alike.
+        """
+        self._check("forget_evidence")
+        with held_back():
+            self._exchange.before_forgetting()
+            waits = self.model.pending.waiting > 0 or self._exchange.steps > 0
+            compare_arguments(self.communicator, "forget_evidence()", {"factor": repr(factor)})
+            number = check_factor(factor)
+            if ranks := [rank for rank, does in enumerate(self.communicator.all_gather_object(waits)) if does]:
+                raise RuntimeError(
+                    f"forget_evidence() while rank {ranks[0]} has deltas or steps that not all ranks know of: call "
+                    "step() first, and with every=k merge(), on every rank"
+                )
+            self.model.arena.forget_evidence(number)
+            self._exchange.after_forgetting()
+            self.parameters_changed()
 
     @property
     def stop_requested(self) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Array, Tensor
 from pytagi_ddp.nn.deferred import drawn
+from pytagi_ddp.nn.forgetting import forget, prior_pieces
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters, ParametersNotHereError
 from pytagi_ddp.nn.stepping import Stepping, cut, pieces_of, refusal
@@ -109,6 +110,10 @@ class Arena(ABC):
     @abstractmethod
     def check(self) -> None:
         """Raises FloatingPointError if the last step met deltas that are not finite; see `step`."""
+
+    @abstractmethod
+    def forget_evidence(self, factor: float) -> None:
+        """`Sequential.forget_evidence` of the parameters that are here; `factor` is one of `check_factor`."""
 
     def bring(self, leaf: BaseLayer) -> None:  # noqa: B027 - in most arenas they are there
         """To be called before the parameters of `leaf` are read or written by whoever goes through all of them."""
@@ -224,6 +229,9 @@ class ParameterArena(Arena):
             first = self._stepping.start_of(int((counts > 0).argmax()))
             raise refusal(bad, self.num_parameters, self.leaf_at(first))
 
+    def forget_evidence(self, factor: float) -> None:
+        forget(self.theta[1], prior_pieces(self.leaves), self._kernels, factor)
+
     def _counted(self) -> Iterable[tuple[BaseLayer, int]]:
         return self._stepping.negative_variances()
 
@@ -252,7 +260,7 @@ class DeferredArena(Arena):
             "call its materialize()"
         )
 
-    _apply = step
+    _apply = forget_evidence = step
 
     def finish(self) -> None:
         pass

@@ -54,6 +54,11 @@ class PendingDeltas:
         """Divisor c of the cap sqrt(s)/c on a step's change, see `cap_factor`; errors as of `counted`."""
         return cap_factor(self.counted)
 
+    def refuse_waiting(self, call: str) -> None:
+        """Raises RuntimeError if sums wait for a step, which `call` must not come before."""
+        if self.waiting or self.average is not None:
+            raise RuntimeError(f"{call} between backward() and step(): call step() first, which applies the deltas")
+
     def begin(self) -> int:
         """Before a backward pass: nothing waits until it is complete. Returns the samples that it adds to."""
         before = self.samples if self.adds else 0

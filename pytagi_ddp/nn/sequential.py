@@ -16,6 +16,7 @@ from pytagi_ddp.nn.arena import DeferredArena, ParameterArena
 from pytagi_ddp.nn.chain import Chain
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.deferred import is_deferring
+from pytagi_ddp.nn.forgetting import check_factor
 from pytagi_ddp.nn.hooks import Direction, Hook, HookHandle, LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.memory import gigabytes
@@ -392,6 +393,48 @@ class Sequential(RecurrentNetwork):
             self._passes.step(samples)
         else:
             self.arena.step_pooled(average)
+
+    @alone
+    def forget_evidence(self, factor: float) -> None:
+        """Lets all that the parameters have learnt count for 1/factor: before an epoch that shows known data again.
+
+            for epoch in range(epochs):
+                if 0 < epoch < 0.7 * epochs:
+                    net.forget_evidence(4)
+                train_on(batches)
+
+        Of every parameter, with the variance S0 of its prior,
+
+            mean: stays                variance: S = min(factor S, S0)
+
+        A posterior N(m, S) whose density is raised to the power 1/factor is N(m, factor S): each observation so far,
+        and the prior, then counts as 1/factor of one. Without it, an epoch that repeats the data counts them as new
+        evidence; variances fall like 1/epochs, and learning freezes. Evidence cannot become less than none, which is
+        what S0 is for. What has not been observed since grows back to it; a variance of 0 stays known.
+
+        S0 is what the rule of a layer (gains, `init_method`, `scale`) gives a new one (`prior_variances`). It is kept
+        nowhere: a network that was loaded, or made by `from_torch(variance=...)`, has the prior of its own layers'
+        arguments. A variance above S0 stays as it is. Running statistics and the memory of recurrent layers stay too.
+        A checkpoint needs nothing beside the variances; but a run that is taken up amid an epoch has forgotten at its
+        start, and must not once more.
+
+        Args:
+            factor: at least 1; 1/factor is the discount factor.
+
+        Raises:
+            ValueError: a factor that is below 1 or not finite. TypeError: no number.
+            RuntimeError: deltas wait for a step, which would scale them by other variances than those that they come
+                from; or the network belongs to a `DDPSequential`, whose method serves all ranks.
+
+        Source: power discounting: Smith (1979), JRSS B 41; West & Harrison (1997), "Bayesian Forecasting and Dynamic
+        Models", whose discount factor delta turns a variance C into C/delta.
+        """
+        number = check_factor(factor)
+        if self.trainer is not None:
+            name = type(self.trainer).__name__
+            raise RuntimeError(f"forget_evidence() of a network in a {name}: call that one's, on every rank")
+        self.pending.refuse_waiting("forget_evidence()")
+        self.arena.forget_evidence(number)
 
     def train(self) -> None:
         """Training mode: batch statistics come from the batch, and `backward` may follow a forward pass."""

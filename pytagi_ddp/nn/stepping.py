@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -36,6 +36,22 @@ class Piece(NamedTuple):
     weights_of: BaseLayer | None
 
 
+class PriorPiece(NamedTuple):
+    """Neighbouring parameters of one prior variance, by their positions among all of the network.
+
+    Attributes:
+        start, stop: the positions.
+        var: the variance.
+    """
+
+    start: int
+    stop: int
+    var: float
+
+
+AnyPiece = TypeVar("AnyPiece", Piece, PriorPiece)
+
+
 def pieces_of(leaves: Iterable[BaseLayer]) -> Iterator[Piece]:
     """The tensors of `leaves`, one behind the other: weights, then biases, leaf by leaf."""
     begin = 0
@@ -45,7 +61,7 @@ def pieces_of(leaves: Iterable[BaseLayer]) -> Iterator[Piece]:
             begin += size
 
 
-def cut(pieces: Iterable[Piece], start: int, stop: int) -> list[Piece]:
+def cut(pieces: Iterable[AnyPiece], start: int, stop: int) -> list[AnyPiece]:
     """What lies in [start, stop), in parts of at most `SEGMENT` parameters for a thread each."""
     parts = []
     for piece in pieces:

@@ -17,6 +17,8 @@ def device_twin(example: Example) -> None:
     assert_same(pass_through(device, *batch), pass_through(host, *batch), example.tolerance)
     train(host, 3, 3)
     train(device, 3, 3)
+    host.forget_evidence(1.5)
+    device.forget_evidence(1.5)
     on_device = device.state_dict(carried=True)
     states = [
         {f"{key} {k}": array for key, arrays in state.items() for k, array in enumerate(arrays)}

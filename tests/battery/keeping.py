@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pytagi_ddp import nn
+from pytagi_ddp import manual_seed, nn
 from tests.battery.example import (
     Example,
     assert_continue_alike,
@@ -47,6 +47,21 @@ def copies_continue_alone(example: Example) -> None:
         net.step()
         train(net, 5)
         assert_continue_alike(twin, net, "a copy")
+
+
+@check
+def forgetting_ends_at_the_prior(example: Example) -> None:
+    """Variances times the factor, up to those of a new network; means stay, and recorded passes find the new ones."""
+    manual_seed(1)
+    net = example.make()
+    prior = net.arena.theta[1].copy()
+    train(net, 4, 4, 4)
+    mu, var = net.arena.theta.copy()
+    assert (var < prior).any(), "nothing is learned: nothing could be seen here"
+    net.forget_evidence(1.5)
+    expected = np.minimum(np.float32(1.5) * var, np.maximum(prior, var))
+    assert_same_bits({"theta": net.arena.theta}, {"theta": np.array([mu, expected])}, "forgetting")
+    assert_continue_alike(net, copy.deepcopy(net), "after forgetting, a copy, which has recorded nothing")
 
 
 @check

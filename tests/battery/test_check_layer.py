@@ -176,6 +176,14 @@ class HidesSetting(nn.LeakyReLU):
         return {}
 
 
+class HasAnotherPrior(nn.Linear):
+    """Than `init_weight_bias` says."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.var_w = 0.5 * self.var_w
+
+
 def among(make: Callable[[], nn.BaseLayer], first: Callable = nn.Linear) -> Example:
     """The layer of `make` between dense ones."""
     return Example(lambda: nn.Sequential(first(4, 6), make(), nn.Linear(6, 3)))
@@ -196,6 +204,7 @@ FAULTS = {
     passes.frames_keep_passes_apart: (lambda: KeepsItselfBetweenPasses(6, 6), "in frames: theta differs"),
     passes.parts_have_the_same_bits: (KnowsItsNetwork, "cut before layer 1: step 0 differs"),
     keeping.copies_continue_alone: (LosesSlope, "a copy, two steps later: theta differs"),
+    keeping.forgetting_ends_at_the_prior: (lambda: HasAnotherPrior(6, 6), "forgetting: theta differs"),
     keeping.files_bring_everything_back: (HidesState, "a file, two steps later: theta differs"),
     keeping.settings_make_the_layer_again: (HidesSetting, r"settings set\(\), arguments {'negative_slope'}"),
 }

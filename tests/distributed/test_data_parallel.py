@@ -115,6 +115,19 @@ def test_states_modes_and_files_are_those_of_all(tmp_path):
     net.close()
 
 
+def test_all_devices_forget():
+    net = DataParallel(dense(), ["cpu"] * 2)
+    learn(net, *batch(net.model, 5))
+    net.step()
+    before = net.model.arena.theta[1].copy()
+    net.forget_evidence(1.25)
+    assert (net.model.arena.theta[1] > before).any()
+    assert all(rank.state_dict() == net.state_dict() for rank in net._ranks)
+    with pytest.raises(ValueError, match="at least 1"):
+        net.forget_evidence(0.5)
+    net.close()
+
+
 def test_an_error_on_one_device_leaves_the_others_in_step():
     net = DataParallel(dense(), ["cpu"] * 2)
     x, y = batch(net.model, 4)

@@ -191,6 +191,43 @@ def test_join_with_merges(results):
     assert results == [{"equal": True, "left": 0}] * len(results)
 
 
+def forgetting(comm, every):
+    rank, size, results = comm.rank, comm.world_size, {}
+    manual_seed(2)
+    net = with_batch_norm()
+    ddp = DDPSequential(net, DDPConfig(backend=comm.backend), every=every)
+    for step in range(every + 1):
+        x, y = batch(net, 4 * size, step)
+        backpropagate(ddp, x[4 * rank : 4 * rank + 4], y[4 * rank : 4 * rank + 4])
+        if step == 0:
+            results["waiting"] = error_of(lambda: ddp.forget_evidence(2), RuntimeError)
+        ddp.step()
+    if every > 1:
+        results["apart"] = error_of(lambda: ddp.forget_evidence(2), RuntimeError)
+        ddp.merge()
+    if size > 1:
+        results["other"] = error_of(lambda: ddp.forget_evidence(2 + (rank == 1)), ValueError)
+    results["factor"] = error_of(lambda: ddp.forget_evidence(np.nan), ValueError)
+    alone = copy.deepcopy(net)
+    alone.forget_evidence(2)
+    ddp.forget_evidence(2)
+    results["equal"] = [np.array_equal(alone.arena.theta, net.arena.theta), same_everywhere(ddp)]
+    backpropagate(ddp, x[:2], y[:2])
+    ddp.step()
+    return results
+
+
+@on_ranks(forgetting, 1, 2, 3)
+@pytest.mark.parametrize("every", [1, 2])
+def test_all_ranks_forget_together(results, every):
+    for result in results:
+        assert "rank 0 has deltas or steps that not all ranks know of: call step()" in result["waiting"]
+        assert every == 1 or "merge()" in result["apart"]
+        assert len(results) == 1 or "factor is '2' on rank 0 and '3' on rank 1" in result["other"]
+        assert "at least 1, got nan" in result["factor"]
+        assert result["equal"] == [True, True]
+
+
 def wire(comm, dtype):
     rank, size = comm.rank, comm.world_size
     manual_seed(6)

@@ -96,6 +96,32 @@ def test_options_have_the_bits_of_replicas(results, reshard, average, sync, bloc
     assert results == [[True, True, True, 3, 4]] * len(results)
 
 
+def forgetting(comm, reshard):
+    """Ranks that have predicted different numbers of batches before; a unit of one layer, and one of several."""
+    net = WITHOUT_BATCH_NORM["MultiheadAttention" if reshard else "ResNetBlock"]()
+    sharded, whole = pair(comm, net, reshard)
+    for step in range(3):
+        x, y = batch(whole.model, 3, 10 * comm.rank + step)
+        for each in (sharded, whole):
+            backpropagate(each, x, y)
+            each.step()
+            if step < 2:
+                each.forget_evidence(1.5)
+        for _ in range(comm.rank):
+            sharded.predict(x)
+    with sharded.unshard():
+        refused = error_of(lambda: sharded.forget_evidence(2), RuntimeError)
+    return same(sharded, whole), len(sharded.model.arena.units), refused
+
+
+@on_ranks(forgetting, 2, "4 threads", threads=False)
+@BOTH
+def test_forgetting(results, reshard):
+    for equal, units, refused in results:
+        assert equal and units > 1
+        assert "inside unshard()" in refused
+
+
 def micro_batches(comm, reshard):
     rank = comm.rank
     sharded, whole = pair(comm, WITHOUT_BATCH_NORM["ResNetBlock"](), reshard, average=False)

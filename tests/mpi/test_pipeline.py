@@ -242,6 +242,26 @@ def test_update_bn(results):
         assert "needs a forward pass" in forgotten
 
 
+def forgetting(comm):
+    """The stages forget what one process with the same micro-batches does."""
+    ddp, net = DDPSequential(network(), DDPConfig(backend="serial")), pipeline(comm, n_microbatches=2)
+    for x, y in steps_of("BatchNorm2d", 8):
+        backpropagate_in_parts(ddp, x, y, 2)
+        net.forward_backward(x, observer(y))
+        waiting = error_of(lambda: net.forget_evidence(1.5), RuntimeError)
+        for each in (ddp, net):
+            each.step()
+            each.forget_evidence(1.5)
+    return net.state_dict() == ddp.state_dict(), waiting
+
+
+@on_ranks(forgetting, "serial", 2, 3)
+def test_forgetting(results):
+    for equal, waiting in results:
+        assert equal
+        assert "call step() first" in waiting
+
+
 def unusual(comm):
     """Inputs with variances, and some missing; blocks that are run again, in stages that run again, too."""
     x, y = steps_of("BatchNorm2d", 7)[0]

@@ -467,6 +467,16 @@ def test_pooled_factors(header):
         both("step", "pooled_factors", [np.float32(header), np.full(3, NAN), average])
 
 
+@pytest.mark.parametrize("n", sizes([70], [256, 5001]))
+def test_forget(n):
+    var = uniform(n)
+    var[3], var[4] = 0, NAN
+    ends = np.int32([0, 3, n // 2, n - 1])  # the last one stays
+    found = both("step", "forget", [var, ends[:-1].copy(), ends[1:].copy(), np.float32([0.3, 3, 0.7]), 1.5], 0)[0]
+    np.testing.assert_array_equal(found[3 : n // 2], np.minimum(np.float32(1.5) * var[3 : n // 2], np.float32(3)))
+    assert found[-1] == var[-1]
+
+
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("ranks", [0, 1, 3])
 @pytest.mark.parametrize("n", sizes([70], [256, 5001]))
