@@ -52,29 +52,30 @@ class Crew:
         """
         if self._ended or not self.close.alive:
             raise RuntimeError(f"the ranks of this process work no longer{self._ended}")
+        with held_back():
+            outcomes = self._outcomes(function, arguments)
+            errors = [error for _, _, error in outcomes if error is not None]
+            if errors:
+                self._go_on_after(errors[0])
+                raise next((error for error in errors if not isinstance(error, FOLLOWED)), errors[0])
+        return [result for _, result, _ in outcomes]
+
+    def _outcomes(self, function: Callable[..., Any], arguments: Sequence[tuple]) -> list[tuple]:
+        """(rank, result, error) of each rank that has arguments."""
         try:
-            with held_back():
-                for tasks, given in zip(self._tasks, arguments, strict=False):
-                    tasks.put((function, given))
-                outcomes = sorted((self._results.get() for _ in arguments), key=lambda outcome: outcome[0])
+            for tasks, given in zip(self._tasks, arguments, strict=False):
+                tasks.put((function, given))
+            return sorted((self._results.get() for _ in arguments), key=lambda outcome: outcome[0])
         except BaseException:
             self._world.interrupted, self._ended = True, ": they were interrupted"
             self.close()
             raise
-        errors = [error for _, _, error in outcomes if error is not None]
-        if errors:
-            self._go_on_after(errors[0])
-            raise next((error for error in errors if not isinstance(error, FOLLOWED)), errors[0])
-        return [result for _, result, _ in outcomes]
 
     def _go_on_after(self, error: BaseException) -> None:
         """Lets ranks that are in step work on."""
-        members = self._world.departed.values()
-        if any(member.driver.broken is not None for member in members):
+        if any(member.driver.broken is not None for member in self._world.departed.values()):
             self._ended = f": {error!r} has cut a collective short; make the network's DataParallel anew"
             self.close()
-        for member in list(members):
-            member.departed.clear()
         self._world.departed.clear()
 
 

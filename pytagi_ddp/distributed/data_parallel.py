@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise, tee
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,12 @@ from pytagi_ddp import cuda
 from pytagi_ddp.distributed.config import DDPConfig
 from pytagi_ddp.distributed.crew import Crew
 from pytagi_ddp.distributed.ddp import DDPSequential
+from pytagi_ddp.distributed.exchange import pool_statistics
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.persistence import StateDict
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.state import State
+from pytagi_ddp.nn.update_bn import StatisticsChange
 from pytagi_ddp.nn.validate import flat_float32
 
 
@@ -34,8 +37,8 @@ class DataParallel:
 
     Of n samples, device r gets every r-th part in order (parts differ by at most one sample). The deltas of all devices
     are added, and each takes the same step, to the bit that of `DDPSequential` on as many ranks with these parts: so is
-    what `average` means, and BatchNorm2d normalises by the part of a device. Each device is driven by a thread;
-    until `close`, they divide the threads of the CPU kernels (`set_threads`).
+    what `average` means, and BatchNorm2d normalises by the part of a device, or (`sync_batch_norm`) by the batch. Each
+    device is driven by a thread; until `close`, they divide the threads of the CPU kernels (`set_threads`).
 
     `DDPSequential` is the better choice nearly always. The threads share Python's interpreter lock, so that small
     networks gain nothing or lose; on a CPU one network with all threads of the kernels (`set_threads`) does the same;
@@ -46,6 +49,7 @@ class DataParallel:
         model: the network; replica 0.
         device_ids: GPUs as numbers or "cuda:1", or "cpu", also several times; None: all GPUs.
         average: aggregation of the deltas, see `DDPSequential`.
+        sync_batch_norm: batch statistics over all devices, each of which then needs a sample of every batch.
 
     Attributes:
         model: replica 0; the others equal it after each step.
@@ -60,7 +64,14 @@ class DataParallel:
 
     device = "cpu"
 
-    def __init__(self, model: Sequential, device_ids: Sequence[int | str] | None = None, average: bool = True):
+    def __init__(
+        self,
+        model: Sequential,
+        device_ids: Sequence[int | str] | None = None,
+        average: bool = True,
+        *,
+        sync_batch_norm: bool = False,
+    ):
         if not isinstance(model, Sequential):
             raise TypeError(f"DataParallel takes a Sequential, got {type(model).__name__}")
         ids = range(cuda.get_device_count()) if device_ids is None else device_ids
@@ -73,8 +84,11 @@ class DataParallel:
         for replica, device in zip(replicas, self.devices, strict=True):
             replica.to_device(device)
         self._crew = Crew(len(self.devices))
-        self._ranks = self._crew.run(_trained, [(replica, self.devices, average) for replica in replicas])
+        self._ranks = self._crew.run(
+            _trained, [(replica, self.devices, average, sync_batch_norm) for replica in replicas]
+        )
         self._rows: list[slice] = []  # of each device in the last batch
+        self._meets_in_forward = sync_batch_norm and bool(model.arena.running)
         self.output_z_buffer = BaseHiddenStates()
         self.output_z_buffer.seq_len = model.out_shape.steps
         self.input_delta_z_buffer = BaseDeltaStates()
@@ -83,10 +97,15 @@ class DataParallel:
         """`Sequential.forward` of the whole batch; another network's buffer has to come as arrays.
 
         Raises:
-            ValueError: as `Sequential.forward`.
+            ValueError: as `Sequential.forward`; fewer samples than devices with `sync_batch_norm`, in training mode.
         """
-        mu, var, self._rows = self._divide(mu_x, var_x)
-        states = self._on_devices(_forward, [(mu[rows], None if var is None else var[rows]) for rows in self._rows])
+        self._rows, (mu, var, parts) = [], self._divide(mu_x, var_x)
+        if self._meets_in_forward and self.model.training and len(parts) < len(self.devices):
+            raise ValueError(
+                f"with sync_batch_norm each of {len(self.devices)} devices needs a sample, the batch has {len(mu)}"
+            )
+        states = self._on_devices(_forward, [(mu[rows], None if var is None else var[rows]) for rows in parts])
+        self._rows = parts
         whole = State(*(None if parts[0] is None else np.concatenate(parts) for parts in zip(*states, strict=True)))
         self.output_z_buffer.hold(whole, self.device)
         self.input_delta_z_buffer.set_size(whole.mu.size, len(whole.mu))
@@ -109,6 +128,8 @@ class DataParallel:
         deltas.move(self.device)
         mu, var = deltas.arrays
         self._on_devices(_backward, [(mu[rows], var[rows]) for rows in self._rows])
+        for net in self._ranks[len(self._rows) :]:  # what these have of the batch before is replaced, too
+            net.model.pending.drop()
 
     def step(self) -> None:
         """Adds the deltas of all devices and applies them on each, see `DDPSequential.step`.
@@ -121,6 +142,20 @@ class DataParallel:
     def forget_evidence(self, factor: float) -> None:
         """`Sequential.forget_evidence` on every device."""
         self._everywhere(DDPSequential.forget_evidence, factor)
+
+    def update_bn(self, loader: Iterable[Any], num_batches: int | None = None) -> list[StatisticsChange]:
+        """`DDPSequential.update_bn`: every batch of the loader is divided among the devices, as in training.
+
+        Raises:
+            ValueError, FloatingPointError: as `nn.update_bn`.
+        """
+        divided = (self._divide(batch[0] if isinstance(batch, tuple | list) else batch, None) for batch in loader)
+        batches, lock = tee(divided, len(self._ranks)), Lock()
+        parts = [_parts(mine, rank, lock) for rank, mine in enumerate(batches)]
+        return self._crew.run(
+            DDPSequential.update_bn,
+            [(net, mine, num_batches) for net, mine in zip(self._ranks, parts, strict=True)],
+        )[0]
 
     def train(self) -> None:
         """Training mode, see `Sequential.train`."""
@@ -161,19 +196,23 @@ class DataParallel:
         return np.array(self.output_z_buffer.mu_a), np.array(self.output_z_buffer.var_a)
 
     def close(self) -> None:
-        """Ends the threads; `model` stays a network like any other."""
+        """Ends the threads; `model` stays a network like any other, unless it was given to something else since."""
         self._crew.close()
-        self.model.trainer = None
+        if self.model.trainer is self._ranks[0]:
+            self.model.trainer = None
+            pool_statistics(self.model, False)
 
     def _divide(self, mu_x: ArrayLike, var_x: ArrayLike | None) -> tuple[np.ndarray, np.ndarray | None, list[slice]]:
-        """Means and variances, a row for each sample, and the rows of each device that gets any."""
+        """Means and variances, a row for each sample, and the rows of each device that gets any; the first gets none of
+        none."""
         inputs, mu = self.model.in_shape.size, flat_float32(mu_x, "mu_x")
-        if mu.size == 0 or mu.size % inputs:
+        if mu.size % inputs:
             raise ValueError(f"mu_x holds {mu.size} values, not a whole number of samples of {inputs} inputs")
         var = None if var_x is None else flat_float32(var_x, "var_x", mu.size).reshape(-1, inputs)
         n, devices = mu.size // inputs, len(self.devices)
         ends = np.cumsum([0, *(n // devices + (rank < n % devices) for rank in range(devices))]).tolist()
-        return mu.reshape(n, inputs), var, [slice(a, b) for a, b in pairwise(ends) if a < b]
+        parts = [slice(a, b) for a, b in pairwise(ends) if a < b]
+        return mu.reshape(n, inputs), var, parts or [slice(0, 0)]
 
     def _on_devices(self, function: Callable[..., Any], arguments: list[tuple]) -> list:
         """What a function of a replica gives on each device that gets samples: the first ones."""
@@ -184,10 +223,11 @@ class DataParallel:
         self._crew.run(function, [(net, *arguments) for net in self._ranks])
 
 
-def _trained(replica: Sequential, devices: list[str], average: bool) -> DDPSequential:
+def _trained(replica: Sequential, devices: list[str], average: bool, sync_batch_norm: bool) -> DDPSequential:
     """The network of a rank, which stays on its device."""
     indices = [int(device.partition(":")[2] or 0) for device in devices]
-    return DDPSequential(replica, DDPConfig(backend="threads", device_ids=indices), average)
+    config = DDPConfig(backend="threads", device_ids=indices)
+    return DDPSequential(replica, config, average, sync_batch_norm=sync_batch_norm)
 
 
 def _forward(net: DDPSequential, mu: np.ndarray, var: np.ndarray | None) -> State:
@@ -198,3 +238,14 @@ def _forward(net: DDPSequential, mu: np.ndarray, var: np.ndarray | None) -> Stat
 def _backward(net: DDPSequential, delta_mu: np.ndarray, delta_var: np.ndarray) -> None:
     net.model.set_delta_z(delta_mu, delta_var)
     net.backward()
+
+
+def _parts(batches: Iterator[tuple], rank: int, lock: Lock) -> Iterator[np.ndarray]:
+    """The samples of a rank in batches that `DataParallel._divide` has divided, and that all ranks take in turn."""
+    while True:
+        with lock:  # the rank that is first has the batch read
+            batch = next(batches, None)
+        if batch is None:
+            return
+        mu, _, parts = batch
+        yield mu[parts[rank]] if rank < len(parts) else mu[:0]

@@ -1,7 +1,9 @@
 """One process, several replicas: the steps of as many ranks, results in order, errors on one device."""
 
 import re
+import signal
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.distributed import DataParallel, initialize, run_threads
+from pytagi_ddp.distributed.crew import Crew
 from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
 from pytagi_ddp.nn import (
     BatchNorm2d,
@@ -161,6 +164,140 @@ def test_a_step_that_one_device_cannot_make_is_the_end():
         net.step()
     with pytest.raises(RuntimeError, match=r"work no longer: .* make the network's DataParallel anew"):
         net.step()
+
+
+def moments_of(net):
+    return [array.copy() for key, arrays in net.state_dict().items() if "running" in key for array in arrays]
+
+
+def test_a_second_batch_replaces_the_first_on_all_devices():
+    """Also on those that get no sample of it."""
+    states = []
+    for batches in ((4, 1), (1,)):
+        manual_seed(7)
+        net = DataParallel(dense(), ["cpu"] * 2)
+        for n in batches:
+            learn(net, *batch(net.model, n, n))
+        net.step()
+        states.append(net.state_dict())
+        net.close()
+    assert states[0] == states[1]
+
+
+def test_no_way_back_behind_inputs_that_were_refused():
+    net = DataParallel(dense(), ["cpu"] * 2)
+    x, _ = batch(net.model, 4)
+    net(x)
+    x[3, 1] = np.nan  # the first device has a new batch, the second one has not
+    with pytest.raises(ValueError, match="mu_x"):
+        net(x)
+    with pytest.raises(RuntimeError, match="needs a forward pass"):
+        net.backward()
+    net.close()
+
+
+@pytest.mark.parametrize("sync_batch_norm", [False, True])
+def test_statistics_of_the_parts_of_all_devices(sync_batch_norm):
+    """update_bn: without sync_batch_norm, each part of a batch is normalised by itself; a short batch has two parts."""
+    manual_seed(7)
+    net = DataParallel(with_batch_norm(), ["cpu"] * 3, sync_batch_norm=sync_batch_norm)
+    plain, sizes = with_batch_norm(), (7, 6) if sync_batch_norm else (7, 2, 5)
+    plain.load_state_dict(net.state_dict())
+    batches = [batch(plain, n, n) for n in sizes]
+    parts = [x for x, _ in batches] if sync_batch_norm else [p for x, _ in batches for p in np.array_split(x, 3)]
+    expected = plain.update_bn([part for part in parts if len(part)])
+    changes = nn.update_bn((pair for pair in [*batches, batches[0]]), net, num_batches=len(batches))
+    assert [change.layer for change in changes] == [change.layer for change in expected]
+    for mine, theirs in zip(moments_of(net), moments_of(plain), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
+    assert all(rank.state_dict() == net.state_dict() for rank in net._ranks)
+    with pytest.raises(ValueError, match="num_batches of at least 1"):
+        net.update_bn([], 0)
+    net.close()
+
+
+def test_batches_are_normalised_over_all_devices():
+    manual_seed(7)
+    one = with_batch_norm()
+    manual_seed(7)
+    net = DataParallel(with_batch_norm(), ["cpu"] * 2, average=False, sync_batch_norm=True)
+    for n in (6, 3):
+        for each in (one, net):
+            learn(each, *batch(one, n, n))
+            each.step()
+    for key, arrays in one.state_dict().items():
+        for mine, theirs in zip(net.state_dict()[key], arrays, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=2e-4, atol=2e-6)
+    with pytest.raises(ValueError, match="each of 2 devices needs a sample, the batch has 1"):
+        net(batch(one, 1)[0])
+    assert [a.shape for a in net.predict(batch(one, 1)[0])] == [(1, 2)] * 2
+    net.close()
+
+
+def test_a_network_that_was_closed_is_one_like_any_other():
+    net = DataParallel(with_batch_norm(), ["cpu"] * 2)
+    net.close()
+    before = moments_of(net)
+    learn(net.model, *batch(net.model, 4))
+    assert not np.array_equal(moments_of(net)[0], before[0])
+    net = DataParallel(dense(), ["cpu"] * 2)
+    other = DDPSequential(net.model, nn.DDPConfig(backend="serial"))
+    net.close()
+    assert net.model.trainer is other
+
+
+def test_no_samples():
+    net = DataParallel(dense(), ["cpu"] * 2)
+    none = np.zeros((0, 3))
+    assert [a.shape for a in net.predict(none)] == [a.shape for a in net.model.predict(none)] == [(0, 2)] * 2
+    with pytest.raises(ValueError, match="holds 0 values"):
+        net(none)
+    net.close()
+
+
+def interrupt_in_thread(rank):
+    if rank == 0:
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        time.sleep(0.1)
+    return rank
+
+
+def test_ctrl_c_is_answered_at_the_end_and_the_ranks_go_on():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        crew = Crew(2)
+        with pytest.raises(KeyboardInterrupt):
+            crew.run(interrupt_in_thread, [(0,), (1,)])
+        assert crew.run(str, [(0,), (1,)]) == ["0", "1"]
+    finally:
+        signal.signal(signal.SIGINT, before)
+    crew.close()
+
+
+def error_on_one_rank(comm):
+    """Rank 0 waits for rank 2 long enough to notice that rank 1 has left."""
+    if comm.rank == 1:
+        raise KeyError("of rank 1")
+    if comm.rank == 2:
+        time.sleep(0.1)
+        comm.send(np.ones(1), 0)
+    else:
+        comm.receive(np.empty(1), 2)
+
+
+def late_barrier(comm):
+    if comm.rank:
+        time.sleep(0.1)
+    comm.barrier()
+
+
+def test_ranks_forget_that_another_has_left_which_is_back():
+    crew = Crew(3)
+    ranks = [(comm,) for comm in crew.run(initialize, [()] * 3)]
+    with pytest.raises(KeyError):
+        crew.run(error_on_one_rank, ranks)
+    assert crew.run(late_barrier, ranks) == [None] * 3
+    crew.close()
 
 
 def test_bad_use():

@@ -84,6 +84,7 @@ def test_rank_zero(capsys, monkeypatch):
     assert capsys.readouterr().out == "this!"
     with pytest.raises(OSError, match="no network"), dist.rank_zero_first(dist.SerialCommunicator()):
         raise OSError("no network")
+    assert dist.run_threads(dist.rank_zero_only(lambda: 7), 3) == [7, None, None]
 
 
 def test_importing_the_verbs_touches_no_mpi_and_starts_no_thread():

@@ -5,6 +5,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -122,6 +123,44 @@ def beside_each_other(comm):
 @on_ranks(beside_each_other, 2, 3, 4)
 def test_handles_of_several_groups_are_waited_for_in_any_order(results):
     assert results == [True] * len(results)
+
+
+def many_groups(comm):
+    """More splits than MPI has communicators for, whose groups are closed at other times on each rank."""
+    earlier, total = [], np.ones(1)
+    for k in range(220 if comm.world_size == 2 else 20):
+        group = comm.split(k % 2)
+        group.all_reduce(total)
+        earlier.append(group)
+        if len(earlier) > comm.rank:
+            earlier.pop(0).close()
+    group = comm.split(0)
+    array = np.full(400_000, 1.0)
+    handle = group.start_all_reduce(array)
+    group.close()  # amid a collective, which comes to its end
+    handle.wait()
+    comm.barrier()
+    return array[-1] == comm.world_size
+
+
+@on_ranks(many_groups, 2, 3)
+def test_groups_that_are_closed_leave_room_for_others(results):
+    assert results == [True] * len(results)
+
+
+def without_communicators(comm):
+    """What MPI says when it has none left says nothing; this is what becomes of it."""
+    from mpi4py import MPI
+
+    from pytagi_ddp.distributed.engine.mpi_group import MPIGroup
+
+    with patch.object(MPIGroup, "duplicate", side_effect=MPI.Exception(MPI.ERR_OTHER)):
+        return error_of(lambda: comm.split(0), RuntimeError)
+
+
+@on_ranks(without_communicators, 2, threads=False)
+def test_mpi_has_no_communicators_left(results):
+    assert all("MPI makes no more communicators; each group takes 10" in said for said in results)
 
 
 def not_an_integer(comm):

@@ -257,7 +257,7 @@ class Communicator(CommunicatorBase):
 
         A group counts its own collectives, so that its ranks need to be in step with each other only. Handles of
         several groups may be in flight: whoever waits for one moves the others, too. `close` of one communicator leaves
-        the others open.
+        the others open, and gives back what MPI has for a group: MPICH has room for some 200 groups at a time.
 
         Args:
             color: ranks of one color are a group; None: this rank is in none.
@@ -268,7 +268,7 @@ class Communicator(CommunicatorBase):
             The communicator of the group, of the same kind and with the same time-out; None without a color.
 
         Raises:
-            TypeError: a color or key that is no integer.
+            TypeError: a color or key that is no integer. RuntimeError: MPI has no room for another group.
             RankLeftError, CollectiveTimeoutError: as `all_reduce`.
         """
         color, key = (None if number is None else operator.index(number) for number in (color, key))

@@ -249,8 +249,11 @@ class MPICommunicator(Communicator):
     def close(self) -> None:
         """Ends the use of this communicator; with the last one, the abort hooks are removed.
 
-        MPI itself ends with the interpreter, when all ranks have come to their end.
+        That of a split gives back what MPI had for it; MPI itself ends with the interpreter, when all ranks have come
+        to their end.
         """
+        if not self._closed and self._group.number:
+            self._group.close()
         super().close()
         _open.discard(self)
         if not _open:

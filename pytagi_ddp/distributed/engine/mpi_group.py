@@ -60,17 +60,37 @@ class MPIGroup(Group):
         self._queue(self.ranks, 0, self.kind).start(name, 0, iter([request]), timeout).wait()
         return channel
 
+    def close(self) -> None:
+        """Gives back the communicators of MPI and the memory; not where something is under way among these ranks.
+
+        Every MPI does so without waiting for other ranks. What the group has counted stays, for a rank that leaves.
+        """
+        if not any(queue.first for queue in (self.operations, *self._messages.values())):
+            for channel in self.channels.values():
+                channel.Free()
+            self.channels, self.shared_sum = {}, None
+
     def split(self, offer: Offer, offers: Sequence[Offer], timeout: float) -> MPIGroup | None:
-        """The part of the group that has the color of this rank; collective, after the offers of all were exchanged."""
+        """The part of the group that has the color of this rank; collective, after the offers of all were exchanged.
+
+        Raises:
+            RuntimeError: MPI has no communicators left.
+        """
         job, number, places = self.member, new_number(offers), part(offer.color, offers)
         job.next_number = number + 1
         colors = sorted({other.color for other in offers if other.color is not None})
         color = job.MPI.UNDEFINED if offer.color is None else colors.index(offer.color)
-        with ended_after(timeout):
-            ranks_of = self.channels["barrier"].Split(color, places.index(self.rank))
-        if offer.color is None:
-            return None
-        group = MPIGroup(job, number, [self.ranks[place] for place in places], ranks_of, timeout)
+        try:
+            with ended_after(timeout):
+                ranks_of = self.channels["barrier"].Split(color, places.index(self.rank))
+            if offer.color is None:
+                return None
+            group = MPIGroup(job, number, [self.ranks[place] for place in places], ranks_of, timeout)
+        except job.MPI.Exception as error:
+            raise RuntimeError(
+                f"split #{number}: MPI makes no more communicators; each group takes {len(KINDS)}, of some 2,000 in "
+                f"MPICH: close() those that are no longer needed, on every rank ({error})"
+            ) from error
         nodes = [offers[place].node for place in places]
         here = [place for place, node in enumerate(nodes) if node == offer.node]
         group.local_rank, group.local_world_size = here.index(group.rank), len(here)

@@ -140,8 +140,7 @@ class ThreadMember(Member):
 
     def listen(self) -> None:
         self.gave_up = self._world.gave_up
-        for rank, other in list(self._world.departed.items()):
-            self.departed[rank] = other.tallies_for(self.rank)
+        self.departed = {rank: other.tallies_for(self.rank) for rank, other in list(self._world.departed.items())}
 
     def give_up(self) -> None:
         self._world.gave_up = self.rank
