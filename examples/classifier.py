@@ -6,6 +6,13 @@ import numpy as np
 
 from pytagi_ddp import HRCSoftmaxMetric, Utils
 from pytagi_ddp.nn import BaseDeltaStates, BaseHiddenStates, DDPSequential, OutputUpdater
+from pytagi_ddp.nn.hierarchical_softmax import class_probabilities, hierarchical_softmax
+
+
+def without(probabilities: np.ndarray, labels: np.ndarray, top: int) -> int:
+    """Rows whose label is not surely among the `top` most probable classes: too few others are less probable."""
+    own = np.take_along_axis(probabilities, labels[:, None], 1)
+    return int(np.count_nonzero((probabilities < own).sum(1) < probabilities.shape[1] - top))
 
 
 class HierarchicalHead:
@@ -19,6 +26,7 @@ class HierarchicalHead:
     def __init__(self, num_classes: int, device: str):
         self._num_classes = num_classes
         self._metric = HRCSoftmaxMetric(num_classes)
+        self._tree = hierarchical_softmax(num_classes)
         self._updater = OutputUpdater(device)
 
     def observe(self, net: DDPSequential, labels: np.ndarray, sigma_v: float) -> None:
@@ -30,8 +38,10 @@ class HierarchicalHead:
         obs, index, _ = Utils().label_to_obs(labels, self._num_classes)
         self._updater.update_using_indices(states, obs, np.full_like(obs, sigma_v**2), index, deltas)
 
-    def count_errors(self, mu: np.ndarray, var: np.ndarray, labels: np.ndarray) -> int:
-        """Samples whose most probable class is not their label."""
+    def count_errors(self, mu: np.ndarray, var: np.ndarray, labels: np.ndarray, top: int = 1) -> int:
+        """Samples whose label is not among the `top` most probable classes."""
+        if top > 1:
+            return without(class_probabilities(mu, var, self._tree), labels, top)
         return int(np.count_nonzero(self._metric.get_predicted_labels(mu, var) != labels))
 
 
@@ -56,8 +66,10 @@ class RemaxHead:
         obs = Utils().label_to_one_hot(labels, self._num_classes)
         self._updater.update(states, obs, np.full_like(obs, sigma_v**2), deltas)
 
-    def count_errors(self, mu: np.ndarray, var: np.ndarray, labels: np.ndarray) -> int:
-        """Samples whose most probable class is not their label."""
+    def count_errors(self, mu: np.ndarray, var: np.ndarray, labels: np.ndarray, top: int = 1) -> int:
+        """Samples whose label is not among the `top` most probable classes."""
+        if top > 1:
+            return without(mu.reshape(-1, self._num_classes), labels, top)
         return int(np.count_nonzero(mu.reshape(-1, self._num_classes).argmax(axis=1) != labels))
 
 

@@ -1,16 +1,20 @@
-"""The images of the CIFAR-10 job: CIFAR-10 where it can be had, else a synthetic set."""
+"""The images of the jobs: CIFAR-10 or MNIST where they can be had, else a synthetic set."""
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from pytagi_ddp.data import (
     DatasetNotFoundError,
     ImageDataset,
     download_cifar10,
+    download_mnist,
     find_cifar10,
+    find_mnist,
     load_cifar10,
+    load_mnist,
     synthetic_images,
 )
 from pytagi_ddp.distributed.communicator import Communicator
@@ -18,20 +22,38 @@ from pytagi_ddp.distributed.communicator import Communicator
 SYNTHETIC_TRAIN, SYNTHETIC_TEST = 1500, 300  # so that ResNet18 sees them twice in some minutes on two cores
 
 
-def find_or_download(args: argparse.Namespace, communicator: Communicator) -> tuple[Path | None, str]:
-    """Rank 0 looks for CIFAR-10, and downloads it where it is nowhere; the other ranks wait for its answer.
+def find_or_download(
+    args: argparse.Namespace, communicator: Communicator, name: str = "cifar10"
+) -> tuple[Path | None, str]:
+    """Rank 0 looks for the data, and downloads them where they are nowhere; the other ranks wait for its answer.
+
+    Args:
+        args: `data` and `data_dir`.
+        communicator: of the ranks that wait.
+        name: "cifar10" or "mnist".
 
     Returns:
         The folder, or None and why there is none; the same on every rank.
     """
+    ways = {"cifar10": (find_cifar10, download_cifar10), "mnist": (find_mnist, download_mnist)}
+    find, download = ways[name]
     found: tuple[Path | None, str] = None, ""
     if communicator.rank == 0 and args.data != "synthetic":
         try:
-            found = find_cifar10(args.data_dir) or download_cifar10(args.data_dir), ""
+            found = find(args.data_dir) or download(args.data_dir), ""
         except DatasetNotFoundError as error:
-            in_full = args.data == "cifar10" or args.data_dir  # with every place that was searched
+            in_full = args.data == name or args.data_dir  # with every place that was searched
             found = None, str(error if in_full else error.__cause__ or error)
     return communicator.broadcast_object(found)
+
+
+def load_digits(args: argparse.Namespace, folder: Path | None) -> tuple[ImageDataset, ImageDataset]:
+    """As `load_images`, for MNIST; the synthetic set becomes grey and 28 x 28."""
+    if folder is None:
+        sets = synthetic_images(args.limit_train or SYNTHETIC_TRAIN, args.limit_test or SYNTHETIC_TEST)
+        return tuple(replace(part, images=part.images[..., 2:30, 2:30].max(1, keepdims=True)) for part in sets)
+    train, test = load_mnist(folder, download=False)
+    return train.subset(args.limit_train or len(train)), test.subset(args.limit_test or len(test))
 
 
 def load_images(args: argparse.Namespace, folder: Path | None) -> tuple[ImageDataset, ImageDataset]:

@@ -3,8 +3,8 @@
     python -m examples.mnist --model mlp
     python -m examples.mnist --model cnn
 
-The shortest complete TAGI classifier: data, network, hierarchical softmax, one loop. The job for many ranks is
-`examples.ddp_cifar_resnet`.
+The shortest complete TAGI classifier: data, network, hierarchical softmax, one loop. The same on many ranks is
+`examples.ddp_mnist`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -105,8 +105,15 @@ def main(argv: Sequence[str] | None = None) -> float:
     return error
 
 
-def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Reads the options."""
+def parse_arguments(
+    argv: Sequence[str] | None, change: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+) -> argparse.Namespace:
+    """Reads the options.
+
+    Args:
+        argv: None: those of the program.
+        change: what another job with these options does to the parser, such as adding its own.
+    """
     parser = argparse.ArgumentParser("mnist", description=__doc__.partition("\n")[0])
     parser.add_argument("--model", choices=MODELS, default="mlp")
     parser.add_argument("--epochs", type=int, default=2)
@@ -115,6 +122,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data-dir", help="where MNIST is, or is downloaded to ($PYTAGI_DATA, ./data/mnist)")
     parser.add_argument("--limit-train", type=int, metavar="N", help="use the first N training images")
+    change(parser)
     args = parser.parse_args(argv)
     for name in ("epochs", "batch_size", "sigma_v"):
         if not getattr(args, name) > 0:

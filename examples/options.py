@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from examples.trackers import TRACKERS
 from pytagi_ddp.distributed.engine.offspring import launcher_of_rank
@@ -30,24 +30,31 @@ def parse_arguments(
     Raises:
         SystemExit: a bad option (exit code 2), or --help (0).
     """
-    launch = launcher_of_rank()
-    ranks = (launch and launch.world_size) or 1
     parser = _parser()
     change(parser)
-    with contextlib.ExitStack() as silence:
-        if launch and launch.rank > 0:
-            nowhere = silence.enter_context(open(os.devnull, "w"))
-            silence.enter_context(contextlib.redirect_stdout(nowhere))
-            silence.enter_context(contextlib.redirect_stderr(nowhere))
+    with only_rank_0_prints():
         args = parser.parse_args(argv)
-        if args.backend == "serial" and ranks > 1:
-            parser.error(f"--backend serial is for one process, and {launch.launcher} has started {ranks}")
+        launch = launcher_of_rank()
+        if launch and args.backend == "serial" and (launch.world_size or 1) > 1:
+            parser.error(f"--backend serial is for one process, and {launch.launcher} has started {launch.world_size}")
         if args.resume is True and args.checkpoint_dir is None:
             parser.error("--resume needs a checkpoint: name it, or give its folder by --checkpoint-dir")
         for option in ("checkpoint_every", "checkpoint_on_signal"):
             if getattr(args, option) and args.checkpoint_dir is None:
                 parser.error(f"--{option.replace('_', '-')} needs a folder: give it by --checkpoint-dir")
     return args
+
+
+@contextlib.contextmanager
+def only_rank_0_prints() -> Iterator[None]:
+    """Silences the ranks of a launcher but one: all read the options alike."""
+    launch = launcher_of_rank()
+    with contextlib.ExitStack() as silence:
+        if launch and launch.rank > 0:
+            nowhere = silence.enter_context(open(os.devnull, "w"))
+            silence.enter_context(contextlib.redirect_stdout(nowhere))
+            silence.enter_context(contextlib.redirect_stderr(nowhere))
+        yield
 
 
 def _parser() -> argparse.ArgumentParser:

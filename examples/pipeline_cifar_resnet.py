@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 
 from examples.classifier import HEADS, Head
-from examples.ddp_cifar_resnet import SETUP_TIMEOUT, make_model, on_all_ranks
+from examples.ddp_cifar_resnet import make_model
 from examples.figures import draw as draw_figure
 from examples.image_data import find_or_download, load_images
 from examples.options import parse_arguments, positive_int
 from examples.progress import NoProgress, show_progress
+from examples.rank_training import SETUP_TIMEOUT, on_all_ranks
 from pytagi_ddp import exponential_scheduler
 from pytagi_ddp.data import BatchLoader, random_crop_flip
 from pytagi_ddp.distributed import init_device_mesh

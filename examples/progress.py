@@ -27,7 +27,8 @@ class BarProgress:
         self._bar = _Bar(total=total, desc=title, unit=" images", ncols=width, leave=False, file=sys.stderr)
 
     def update(self, done: int, error: float) -> None:
-        """`done` images are through; `error` is the share of wrong predictions so far."""
+        """`done` images are through, or a few more; `error` is the share of wrong predictions so far."""
+        done = min(done, self._bar.total)
         self._bar.set_postfix_str(f"train error {error:.1%}", refresh=False)
         self._bar.update(done - self._bar.n)
 
@@ -50,7 +51,7 @@ class LineProgress:
         self._start = self._printed = time.perf_counter()
 
     def update(self, done: int, error: float) -> None:
-        """`done` images are through; `error` is the share of wrong predictions so far."""
+        """`done` images are through, or a few more; `error` is the share of wrong predictions so far."""
         now = time.perf_counter()
         if now - self._printed < self._seconds or done >= self._total:
             return

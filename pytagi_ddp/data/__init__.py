@@ -1,4 +1,4 @@
-"""Data sets in memory, augmentation, and batches shared among ranks; nothing here needs MPI.
+"""Data sets in memory or in files, augmentation, and batches shared among ranks; nothing here needs MPI.
 
 train, test = load_cifar10()
 loader = BatchLoader(train, 128, rank, world_size, transform=random_crop_flip, mean=train.mean(), std=train.std())
@@ -8,7 +8,10 @@ for x, labels in loader: ...
 from pytagi_ddp.data.augment import ShardRandom, random_crop_flip
 from pytagi_ddp.data.cifar10 import download_cifar10, find_cifar10, load_cifar10
 from pytagi_ddp.data.dataset import ImageDataset
+from pytagi_ddp.data.decoding import ImageError, image_workers
+from pytagi_ddp.data.folder_loader import FolderLoader
 from pytagi_ddp.data.folders import DatasetNotFoundError
+from pytagi_ddp.data.image_folder import ImageFolder
 from pytagi_ddp.data.loader import BatchLoader
 from pytagi_ddp.data.mnist import download_mnist, find_mnist, load_mnist
 from pytagi_ddp.data.sampler import DistributedSampler, EvaluationSampler, IndexBatch, ShardedSampler
@@ -19,7 +22,10 @@ __all__ = [
     "DatasetNotFoundError",
     "DistributedSampler",
     "EvaluationSampler",
+    "FolderLoader",
     "ImageDataset",
+    "ImageError",
+    "ImageFolder",
     "IndexBatch",
     "ShardRandom",
     "ShardedSampler",
@@ -27,6 +33,7 @@ __all__ = [
     "download_mnist",
     "find_cifar10",
     "find_mnist",
+    "image_workers",
     "load_cifar10",
     "load_mnist",
     "random_crop_flip",

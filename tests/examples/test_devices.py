@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from examples.ddp_cifar_resnet import choose_own_device
 from examples.options import parse_arguments
+from examples.rank_training import choose_own_device
 from pytagi_ddp import cuda
 from tests.examples.jobs import SECONDS, start
 

@@ -1,6 +1,8 @@
 """What is read, from which good files, and what a reader may do with bad ones."""
 
 import gzip
+import importlib.util
+import io
 import json
 from collections.abc import Callable, Hashable
 from contextlib import suppress
@@ -14,7 +16,9 @@ import numpy as np
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
 from pytagi_ddp.data import BatchLoader, ImageDataset, cifar10
+from pytagi_ddp.data.decoding import ImageError, Source, read_part
 from pytagi_ddp.data.idx import read_idx
+from pytagi_ddp.data.image_shard import ImageShard, write_shard
 from pytagi_ddp.kernels.cpu.shared_cache import SealedFiles
 from pytagi_ddp.nn import persistence
 from pytagi_ddp.plot import read_epochs
@@ -304,6 +308,43 @@ def python_cifar10() -> Format:
     return Format({"test_batch": data}, _read_cifar10, inside=inside)
 
 
+def _pictures() -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [
+        np.kron(rng.integers(0, 256, (h, w, 3), np.uint8), np.ones((4, 4, 1), np.uint8)) for h, w in ((6, 5), (3, 8))
+    ]
+
+
+def picture_files() -> Format:
+    """As Pillow decodes them; damaged pixels are other pixels."""
+    from PIL import Image
+
+    def encoded(kind: str, **options: int) -> bytes:
+        file = io.BytesIO()
+        Image.fromarray(_pictures()[0]).save(file, kind, **options)
+        return file.getvalue()
+
+    def read(path: Path) -> Hashable:
+        part = read_part(Source(str(path)), 8, None)
+        assert part.shape == (3, 8, 8) and part.dtype == np.uint8
+        return part.tobytes()
+
+    files = {"x.jpeg": encoded("JPEG"), "y.jpeg": encoded("JPEG", progressive=1), "z.png": encoded("PNG")}
+    return Format(files, read, errors=(ImageError,))
+
+
+def image_shards() -> Format:
+    """What they were made of is no part of what is read."""
+
+    def read(path: Path) -> Hashable:
+        shard = ImageShard(path)
+        return tuple((image.shape, image.tobytes()) for image in map(shard.read, range(len(shard))))
+
+    with TemporaryDirectory() as folder:
+        write_shard(Path(folder, "shard"), [*_pictures(), np.empty((0, 0, 3), np.uint8)], "x")
+        return Format({"shard": Path(folder, "shard").read_bytes()}, read, exact=True)
+
+
 def caches() -> Format:
     """Of compiled code; what is damaged counts as missing."""
     key, payload = ("signature", ("cpu", "features")), ("code", 7, b"\x90" * 300)
@@ -334,4 +375,7 @@ FORMATS: dict[str, Callable[[], Format]] = {
     "cifar10 binary": binary_cifar10,
     "cifar10 python": python_cifar10,
     "cache": caches,
+    "image shard": image_shards,
 }
+if importlib.util.find_spec("PIL"):
+    FORMATS["picture"] = picture_files

@@ -1,0 +1,184 @@
+"""Batches of a data set for one rank: which samples, from which one on, made ahead, and normalised."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterator, Sequence, Sized
+from contextlib import closing
+from typing import TypeVar
+from weakref import WeakSet
+
+import numpy as np
+
+from pytagi_ddp.data.augment import ShardRandom
+from pytagi_ddp.data.prefetch import prefetch as prefetched
+from pytagi_ddp.data.sampler import EvaluationSampler, IndexBatch, ShardedSampler
+
+Batch = tuple[np.ndarray, np.ndarray]
+Own = TypeVar("Own", bound="RankBatches")
+
+
+class RankBatches(ABC):
+    """What `BatchLoader` and `FolderLoader` do alike; see there.
+
+    A subclass says which images a batch has, by `_images`.
+
+    Args:
+        dataset: Whose length counts.
+        shape: (C, H, W) of its images.
+        batch_size, rank, world_size, shuffle, seed, drop_last, mean, std, prefetch, evaluation: as of `BatchLoader`.
+
+    Raises:
+        ValueError: as `BatchLoader`.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        shape: tuple[int, int, int],
+        batch_size: int,
+        rank: int,
+        world_size: int,
+        shuffle: bool,
+        seed: int,
+        drop_last: bool,
+        mean: float | Sequence[float] | np.ndarray | None,
+        std: float | Sequence[float] | np.ndarray | None,
+        prefetch: int,
+        evaluation: bool,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        if prefetch < 0:
+            raise ValueError(f"prefetch must be at least 0, got {prefetch}")
+        self.sampler: EvaluationSampler | ShardedSampler
+        if evaluation:
+            self.sampler = EvaluationSampler(len(dataset), rank, world_size)
+        else:
+            self.sampler = ShardedSampler(len(dataset), rank, world_size, shuffle, seed, drop_last)
+            if not self.sampler.num_batches(batch_size):
+                raise ValueError(
+                    f"drop_last leaves no batch: {len(dataset)} samples, {world_size} ranks x {batch_size}"
+                )
+        self.batch_size = batch_size
+        self.world_size = world_size
+        self.seed = seed
+        self.prefetch = prefetch
+        self._num_samples = len(dataset)
+        self._scale, self._shift = _affine(mean, std, shape[0])
+        self._features = shape[0] * shape[1] * shape[2]
+        self._epoch = 0
+        self._start_batch = 0  # where the next iteration begins
+        self._position = 0  # batches of the epoch that were handed out
+        self._iterations: WeakSet[Generator[Batch, None, None]] = WeakSet()
+
+    @abstractmethod
+    def _images(self, parts: Iterator[IndexBatch], epoch: int) -> Generator[Batch, None, None]:
+        """Images, uint8 of shape (B, C, H, W), and labels of each of this rank's parts."""
+
+    def __len__(self) -> int:
+        """Batches in a whole epoch."""
+        return self.sampler.num_batches(self.batch_size)
+
+    def set_epoch(self, epoch: int, start_batch: int = 0) -> None:
+        """Choose the order and augmentation of the next iteration, and the batch at which it begins.
+
+        Raises:
+            ValueError: epoch < 0, or start_batch outside 0..len(loader).
+        """
+        if not 0 <= start_batch <= len(self):
+            raise ValueError(f"start_batch must be in 0..{len(self)} (batches in the epoch), got {start_batch}")
+        if epoch < 0:
+            raise ValueError(f"epoch must be at least 0, got {epoch}")
+        self._epoch = epoch
+        self._start_batch = self._position = start_batch
+
+    def state_dict(self) -> dict[str, int]:
+        """Position in the training order, to be stored in a checkpoint; the same on every rank."""
+        return {"epoch": self._epoch, "batch": self._position, **self._identity()}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on after the batch at which `state` was taken.
+
+        The number of ranks may differ as long as the global batch is the same.
+
+        Raises:
+            ValueError: A state of another data size, global batch or seed, or with something else than integers.
+        """
+        for key in self.state_dict():
+            if not isinstance(state.get(key), int | np.integer):
+                raise ValueError(f"the stored position has no integer for {key}: {state!r:.200}")
+        for key, value in self._identity().items():
+            if state[key] != value:
+                raise ValueError(f"the stored position has {key} {state[key]}, this loader has {value}")
+        self.set_epoch(state["epoch"], state["batch"])
+
+    def _identity(self) -> dict[str, int]:
+        """What must be equal for a position to mean the same."""
+        return {
+            "num_samples": self._num_samples,
+            "global_batch": self.batch_size * self.world_size,
+            "seed": self.seed,
+        }
+
+    def __iter__(self) -> Iterator[Batch]:
+        start, self._start_batch = self._start_batch, 0
+        self._position = start
+        if isinstance(self.sampler, ShardedSampler):
+            self.sampler.set_epoch(self._epoch)
+        parts = self.sampler.batches(self.batch_size, start)
+        iteration = self._iterate(self._make_batches(parts, self._epoch), start)
+        self._iterations.add(iteration)
+        return iteration
+
+    def close(self) -> None:
+        """End iterations that were left half-way, and their threads."""
+        for iteration in list(self._iterations):
+            iteration.close()
+
+    def __enter__(self: Own) -> Own:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _iterate(self, batches: Generator[Batch, None, None], start: int) -> Generator[Batch, None, None]:
+        with closing(prefetched(batches, self.prefetch) if self.prefetch else batches) as source:
+            for position, batch in enumerate(source, start + 1):
+                self._position = position
+                yield batch
+
+    def _random(self, part: IndexBatch, epoch: int) -> ShardRandom:
+        """Random numbers for the images of a part, the same whatever the ranks."""
+        # batch + 1: NumPy takes [seed, epoch] and [seed, epoch, 0] for the same seed, and the permutation
+        # has the former.
+        key = [self.seed, epoch, part.batch + 1]
+        return ShardRandom(key, part.global_size, part.offset, len(part.indices))
+
+    def _make_batches(self, parts: Iterator[IndexBatch], epoch: int) -> Generator[Batch, None, None]:
+        with closing(self._images(parts, epoch)) as source:
+            for images, labels in source:
+                x = np.empty(images.shape, np.float32)
+                np.multiply(images, self._scale, out=x, casting="same_kind")
+                x -= self._shift
+                yield x.reshape(len(x), self._features), labels
+
+
+def _affine(
+    mean: float | Sequence[float] | np.ndarray | None,
+    std: float | Sequence[float] | np.ndarray | None,
+    channels: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """scale and shift, shape (C, 1, 1), such that (pixel / 255 - mean) / std = pixel * scale - shift."""
+    mean = np.asarray(0.0 if mean is None else mean, np.float64)
+    std = np.asarray(1.0 if std is None else std, np.float64)
+    for name, value in (("mean", mean), ("std", std)):
+        if value.shape not in ((), (1,), (channels,)):
+            raise ValueError(f"{name} has shape {value.shape}, the images have {channels} channels")
+        if not np.isfinite(value).all():
+            raise ValueError(f"{name} must be finite, got {value}")
+    if (std <= 0).any():
+        raise ValueError(f"std must be positive, got {std}")
+    scale = np.broadcast_to(1 / (255 * std), (channels,)).astype(np.float32)
+    shift = np.broadcast_to(mean / std, (channels,)).astype(np.float32)
+    return scale.reshape(-1, 1, 1), shift.reshape(-1, 1, 1)

@@ -1,0 +1,123 @@
+"""Batches of images that are read from files by worker processes, for one rank."""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Executor, Future
+
+import numpy as np
+
+from pytagi_ddp.data.batches import Batch, RankBatches
+from pytagi_ddp.data.decoding import NUMBERS, ImageError, InPlace, image_workers, read_parts
+from pytagi_ddp.data.image_folder import ImageFolder
+from pytagi_ddp.data.sampler import IndexBatch
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's training set
+CHUNK = 8  # images that a worker reads at a time
+AHEAD = 2  # batches that workers are given beside the one that is waited for
+
+
+class FolderLoader(RankBatches):
+    """Iterate over this rank's batches of images in files: `for x, labels in loader`.
+
+    As `BatchLoader`: the same form of batches, order, shares of ranks and position in it. In training an image is a
+    random part of the one in the file, scaled to `size` and mirrored at random, as networks for ImageNet are trained;
+    for evaluation it is the square in its centre with 7/8 of the shorter side. Parts do not depend on the number of
+    ranks or workers. Close the loader at the end, or use it as a context, which ends its workers.
+
+    Args:
+        dataset: The images.
+        batch_size: Images per rank and batch; fewer come where `dataset` skips what cannot be read.
+        rank, world_size, shuffle, seed, drop_last, prefetch, evaluation: As of `BatchLoader`.
+        size: Pixels of both sides.
+        augment: Whether training takes random parts; else the centre.
+        mean, std: Per channel, of pixels scaled to [0, 1]; by default those of ImageNet.
+        workers: Processes that decode; an executor, such as `image_workers`, may be shared with other loaders; 0: this
+            process decodes, in the thread that makes batches ahead. See there what a program with processes needs.
+
+    Raises:
+        ValueError: As `BatchLoader`, or size < 1 or workers < 0. ImportError: Pillow is not installed.
+
+    While iterating:
+        ImageError: a file that is no image, unless `dataset` skips such. OSError: a file that cannot be read.
+    """
+
+    def __init__(
+        self,
+        dataset: ImageFolder,
+        batch_size: int,
+        rank: int = 0,
+        world_size: int = 1,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        size: int = 224,
+        augment: bool = True,
+        mean: float | Sequence[float] | np.ndarray | None = MEAN,
+        std: float | Sequence[float] | np.ndarray | None = STD,
+        prefetch: int = 2,
+        evaluation: bool = False,
+        workers: int | Executor = 0,
+    ) -> None:
+        if evaluation and drop_last:
+            raise ValueError("evaluation counts every sample: no drop_last")
+        if size < 1 or (isinstance(workers, int) and workers < 0):
+            raise ValueError(f"size must be at least 1 and workers at least 0, got {size} and {workers}")
+        sampling = (batch_size, rank, world_size, shuffle, seed, drop_last)
+        super().__init__(dataset, (3, size, size), *sampling, mean, std, prefetch, evaluation)
+        self.dataset = dataset
+        self.size = size
+        self.augment = augment and not evaluation
+        self._workers = workers
+        self._own: Executor | None = None
+
+    def close(self) -> None:
+        """End iterations that were left half-way, their threads, and the workers that are this loader's."""
+        super().close()
+        if self._own is not None:
+            self._own.shutdown(cancel_futures=True)
+            self._own = None
+
+    def _images(self, parts: Iterator[IndexBatch], epoch: int) -> Generator[Batch, None, None]:
+        pending: deque[tuple[np.ndarray, list[Future]]] = deque()
+        workers = self._executor()
+        try:
+            for part in parts:
+                numbers = self._random(part, epoch).random((len(part.indices), NUMBERS)) if self.augment else None
+                futures = []
+                for k in range(0, len(part.indices), CHUNK):
+                    sources = [self.dataset.source(int(index)) for index in part.indices[k : k + CHUNK]]
+                    own = None if numbers is None else numbers[k : k + CHUNK]
+                    futures.append(workers.submit(read_parts, sources, self.size, own))
+                pending.append((part.indices, futures))
+                if len(pending) > AHEAD:
+                    yield self._collect(*pending.popleft())
+            while pending:
+                yield self._collect(*pending.popleft())
+        finally:
+            for _, futures in pending:
+                for future in futures:
+                    future.cancel()
+
+    def _executor(self) -> Executor:
+        if isinstance(self._workers, Executor):
+            return self._workers
+        if self._own is None:
+            self._own = image_workers(self._workers) if self._workers else InPlace()
+        return self._own
+
+    def _collect(self, indices: np.ndarray, futures: Sequence[Future]) -> Batch:
+        """The images of a batch, with the labels of those that could be read."""
+        read = np.ones(len(indices), bool)
+        images = [np.empty((0, 3, self.size, self.size), np.uint8)]
+        for k, future in enumerate(futures):
+            part, problems = future.result()
+            images.append(part)
+            for row, problem in problems:
+                if self.dataset.on_error == "raise":
+                    raise ImageError(problem)
+                warnings.warn(f"left out: {problem}", RuntimeWarning, stacklevel=2)
+                read[k * CHUNK + row] = False
+        return np.concatenate(images), self.dataset.labels[indices[read]]

@@ -1,0 +1,192 @@
+"""Images in files, a folder for each class: `train/n01440764/n01440764_10026.JPEG`, as ImageNet is unpacked."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from pytagi_ddp.data.decoding import ImageError, Source, read_scaled, use_workers
+from pytagi_ddp.data.image_shard import ImageShard, write_shard
+
+SUFFIXES = (".jpeg", ".jpg", ".png", ".webp")
+SHARD_SIZE = 256  # images of a shard: of 256 x 340 pixels each they are 67 MB
+
+
+@dataclass(frozen=True, eq=False)
+class ImageFolder:
+    """Labelled images in files, which are read when they are needed (`FolderLoader`).
+
+    Made by `ImageFolder.find`.
+
+    Attributes:
+        root: The folder.
+        classes: The name of each class: of its folder.
+        files: The images, relative to `root`, ordered by class and name.
+        labels: int64, shape (N,): the class of each.
+        on_error: "raise" or "skip", see `find`.
+        shards: Where decoded copies lie, see `cached`; None: nowhere.
+        rows: Place of each image in the shards.
+    """
+
+    root: Path
+    classes: tuple[str, ...]
+    files: tuple[str, ...]
+    labels: np.ndarray
+    on_error: str = "raise"
+    shards: Path | None = None
+    rows: np.ndarray | None = None
+
+    @classmethod
+    def find(
+        cls, root: str | os.PathLike[str], classes: Sequence[str] | None = None, on_error: str = "raise"
+    ) -> ImageFolder:
+        """The images in `root`/CLASS/*.jpeg (.jpg, .png, .webp; in capitals too), in the order of their names.
+
+        Names that begin with a dot are left out. Links are followed.
+
+        Args:
+            root: The folder.
+            classes: Names of the classes; None: of the folders in `root`, in alphabetical order. A test set takes
+                those of its training set.
+            on_error: What happens where a file is no image, or a damaged one: "raise" an error that names it, or
+                "skip" it with a warning that does; a batch has fewer images then.
+
+        Raises:
+            OSError: No such folder.
+            ValueError: No image, a class without images, or a folder that is none of `classes`.
+        """
+        if on_error not in ("raise", "skip"):
+            raise ValueError(f'on_error must be "raise" or "skip", got {on_error!r}')
+        root = Path(root).expanduser()
+        folders = sorted(entry.name for entry in _visible(root) if entry.is_dir())
+        if unknown := sorted(set(folders) - set(folders if classes is None else classes)):
+            raise ValueError(f"{root} has folders that are none of the {len(classes or ())} classes: {_some(unknown)}")
+        found = {name: _images(root / name) for name in folders}
+        if not any(found.values()):
+            raise ValueError(f"{root} holds no images: they are expected as CLASS/NAME.jpeg ({', '.join(SUFFIXES)})")
+        if empty := [name for name, images in found.items() if not images and classes is None]:
+            raise ValueError(f"{root} has folders without images ({', '.join(SUFFIXES)}): {_some(empty)}")
+        names = tuple(folders if classes is None else classes)
+        index = {name: k for k, name in enumerate(names)}
+        labels = np.repeat([index[name] for name in found], [len(images) for images in found.values()])
+        files = tuple(f"{name}/{image}" for name, images in found.items() for image in images)
+        return cls(root, names, files, labels.astype(np.int64), on_error)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    @property
+    def name(self) -> str:
+        """What the set is called in messages."""
+        return self.root.name
+
+    def subset(self, n: int) -> ImageFolder:
+        """n images (all where there are fewer), evenly spread over the set, and so over the classes.
+
+        Raises:
+            ValueError: n < 1.
+        """
+        if n < 1:
+            raise ValueError(f"{self.name}: a subset needs at least 1 image, got n={n}")
+        chosen = np.arange(min(n, len(self))) * len(self) // min(n, len(self))
+        files, rows = tuple(self.files[k] for k in chosen), None if self.rows is None else self.rows[chosen]
+        return replace(self, files=files, labels=self.labels[chosen], rows=rows)
+
+    def source(self, index: int) -> Source:
+        """Where image `index` is read."""
+        path = str(self.root / self.files[index])
+        if self.shards is None or self.rows is None:
+            return Source(path)
+        shard, row = divmod(int(self.rows[index]), SHARD_SIZE)
+        return Source(path, str(_shard_path(self.shards, shard)), row)
+
+    def cached(
+        self,
+        folder: str | os.PathLike[str],
+        side: int = 256,
+        rank: int = 0,
+        world_size: int = 1,
+        workers: int | Executor = 0,
+    ) -> ImageFolder:
+        """The same images, read from decoded copies in `folder`, whose shorter side has `side` pixels.
+
+        Copies that are missing, or were made of other files (by their names and bytes), are made first; those that fit
+        are kept. An image takes about 4 side^2 bytes. Each file of copies is whole or not there, and has a checksum of
+        each image, which is compared when it is read.
+
+        All ranks call it, each makes its share, and a barrier has to follow, before any of them reads.
+
+        Args:
+            folder: Where they lie; one for each set of images.
+            side: Pixels of the shorter side. Training takes random parts of 8 to 100 % of the area.
+            rank, world_size: Of those that share the work.
+            workers: Processes that decode, or an executor; 0: this thread.
+
+        Raises:
+            ImageError: A file that is no image, unless such are skipped. OSError: a file cannot be read or written.
+            ValueError: side < 1.
+        """
+        if side < 1:
+            raise ValueError(f"side must be at least 1, got {side}")
+        whole = Path(folder).expanduser() / f"side-{side}"
+        paths = [str(self.root / file) for file in self.files]
+        own = range(rank, -(-len(paths) // SHARD_SIZE), world_size)
+        parts = [paths[k * SHARD_SIZE : (k + 1) * SHARD_SIZE] for k in own]
+        args = [(part, _shard_path(whole, k), side, self.on_error) for k, part in zip(own, parts, strict=True)]
+        with use_workers(workers) as executor:
+            futures = [executor.submit(_make_shard, *arguments) for arguments in args]
+            try:
+                for problem in chain.from_iterable(future.result() for future in futures):
+                    warnings.warn(f"left out: {problem}", RuntimeWarning, stacklevel=2)
+            finally:
+                for future in futures:
+                    future.cancel()
+        return replace(self, shards=whole, rows=np.arange(len(paths)))
+
+
+def _make_shard(paths: Sequence[str], shard: Path, side: int, on_error: str) -> list[str]:
+    """Writes a shard, if there is none of these files; returns what is wrong with those that were left out."""
+    text = "\n".join(f"{path.rsplit('/', 2)[1:]} {os.stat(path).st_size}" for path in paths)
+    made_of = hashlib.sha256(text.encode()).hexdigest()
+    try:
+        found = ImageShard(shard)
+        if found.made_of == made_of and len(found) == len(paths):
+            return []
+    except (OSError, ValueError):
+        pass  # there is none, or it is made anew
+    images, problems = [], []
+    for path in paths:
+        try:
+            images.append(read_scaled(path, side))
+        except ImageError as error:
+            if on_error == "raise":
+                raise
+            problems.append(str(error))
+            images.append(np.empty((0, 0, 3), np.uint8))
+    write_shard(shard, images, made_of)
+    return problems
+
+
+def _shard_path(folder: Path, number: int) -> Path:
+    return folder / f"images-{number:06d}.safetensors"
+
+
+def _visible(folder: Path) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        yield from (entry for entry in entries if not entry.name.startswith("."))
+
+
+def _images(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in _visible(folder) if entry.name.lower().endswith(SUFFIXES))
+
+
+def _some(names: Sequence[str], most: int = 5) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

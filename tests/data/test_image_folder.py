@@ -1,0 +1,296 @@
+"""Images in files: which are found, which part of them a network sees, copies of them, and files that hold none."""
+
+import io
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+
+from pytagi_ddp.data import FolderLoader, ImageError, ImageFolder, image_workers  # noqa: E402
+from pytagi_ddp.data.decoding import NUMBERS, TRIES, Source, choose_box, read_part, read_scaled  # noqa: E402
+from pytagi_ddp.data.image_shard import ImageShard  # noqa: E402
+
+NAMES = ("ant", "bee", "cat")
+
+
+def picture(seed: int, width: int, height: int) -> np.ndarray:
+    """Something smooth, which JPEG keeps."""
+    y, x = np.mgrid[:height, :width]
+    return np.stack([(seed * 30 + x // 2) % 256, (y + 40 * seed) % 256, (x + y) // 4 % 256], 2).astype(np.uint8)
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Three classes of four images each, JPEG and one PNG that says it is a JPEG."""
+    root = tmp_path / "train"
+    for c, name in enumerate(NAMES):
+        (root / name).mkdir(parents=True)
+        for k in range(4):
+            image = Image.fromarray(picture(4 * c + k, 40 + 3 * k, 50 - 2 * k))
+            image.save(root / name / f"{k}.JPEG", "PNG" if c == k == 1 else "JPEG", quality=95)
+    return root
+
+
+def batches(dataset, *arguments, **options):
+    with FolderLoader(dataset, *arguments, size=16, **options) as loader:
+        return list(loader)
+
+
+def test_what_is_found(tree):
+    for name in (".hidden.jpeg", "notes.txt"):
+        (tree / "ant" / name).write_text("")
+    (tree / ".cache").mkdir()
+    Image.new("RGB", (20, 20)).save(tree / "bee" / "x.png")
+    found = ImageFolder.find(str(tree))
+    assert (found.classes, found.name, len(found)) == (NAMES, "train", 13)
+    assert found.files[:2] + found.files[-1:] == ("ant/0.JPEG", "ant/1.JPEG", "cat/3.JPEG")
+    assert found.labels.tolist() == [0] * 4 + [1] * 5 + [2] * 4
+    part = found.subset(3)
+    assert (part.files, part.labels.tolist()) == (("ant/0.JPEG", "bee/0.JPEG", "bee/x.png"), [0, 1, 1])
+    assert len(found.subset(99)) == 13
+    assert ImageFolder.find(tree, ("x", *NAMES)).labels[0] == 1
+
+
+def test_what_is_wrong_with_a_folder(tree, tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        ImageFolder.find(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="folders that are none of the 2 classes: bee, cat"):
+        ImageFolder.find(tree, ("ant", "dog"))
+    (tree / "dog").mkdir()
+    with pytest.raises(ValueError, match=r"folders without images \(.jpeg, .jpg, .png, .webp\): dog"):
+        ImageFolder.find(tree)
+    with pytest.raises(ValueError, match=r"holds no images: they are expected as CLASS/NAME.jpeg"):
+        ImageFolder.find(tree / "dog")
+    with pytest.raises(ValueError, match='on_error must be "raise" or "skip"'):
+        ImageFolder.find(tree, on_error="ignore")
+    (tree / "dog").rmdir()
+    with pytest.raises(ValueError, match="at least 1 image, got n=0"):
+        ImageFolder.find(tree).subset(0)
+
+
+def test_the_centre_is_evaluated(tmp_path):
+    whole = np.random.default_rng(0).integers(0, 256, (64, 80, 3), np.uint8)
+    Image.fromarray(whole).save(tmp_path / "x.png")
+    centre = read_part(Source(str(tmp_path / "x.png")), 56, None)  # 7/8 of 64: nothing is scaled
+    np.testing.assert_array_equal(centre.transpose(1, 2, 0), whole[4:60, 12:68])
+
+
+def test_random_parts_have_the_sizes_of_their_definition():
+    rng = np.random.default_rng(0)
+    boxes = np.array([choose_box((400, 300), numbers) for numbers in rng.random((2000, NUMBERS))])
+    left, top, right, bottom = boxes.T
+    w, h = right - left, bottom - top
+    assert left.min() == top.min() == 0 and right.max() == 400 and bottom.max() == 300
+    assert 0.74 < (w / h).min() < 0.78 and 1.29 < (w / h).max() < 1.35
+    area = w * h / 120_000
+    assert (
+        0.079 < area.min() < 0.1 and area.max() > 0.95 and 0.4 < area.mean() < 0.45
+    )  # where all fitted it would be 0.54
+    # No part of an extreme image fits: the largest one in its centre is taken.
+    assert choose_box((1000, 30), np.full(NUMBERS, 0.99)) == (480, 0, 520, 30)
+    assert choose_box((30, 1000), np.full(NUMBERS, 0.99)) == (0, 480, 30, 520)
+    assert NUMBERS == 4 * TRIES + 1
+
+
+def test_mirrored_where_the_last_number_says_so(tree):
+    source = Source(str(tree / "ant" / "0.JPEG"))
+    numbers = np.random.default_rng(0).random(NUMBERS)
+    parts = [read_part(source, 16, np.r_[numbers[:-1], last]) for last in (0.4, 0.6)]
+    np.testing.assert_array_equal(parts[0], parts[1][:, :, ::-1])
+    assert (parts[0] != parts[1]).any()
+
+
+def test_large_jpeg_files_are_decoded_smaller(tmp_path):
+    whole = Image.fromarray(picture(1, 1600, 1200))
+    whole.save(tmp_path / "x.jpg", quality=95)
+    part = read_part(Source(str(tmp_path / "x.jpg")), 56, None).transpose(1, 2, 0).astype(int)
+    expected = whole.resize((56, 56), Image.Resampling.BILINEAR, (275, 75, 1325, 1125))
+    assert np.abs(part - np.asarray(expected)).mean() < 3
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK", "1"])
+def test_all_become_three_colours(tmp_path, mode):
+    path = tmp_path / f"x.{'jpg' if mode == 'CMYK' else 'png'}"
+    Image.new("RGB", (30, 30), (0, 0, 0)).convert(mode).save(path)
+    assert read_part(Source(str(path)), 8, None).max() <= 1
+
+
+def test_batches_of_ranks_are_parts_of_those_of_one(tree):
+    found = ImageFolder.find(tree)
+    whole = batches(found, 4, seed=3)
+    assert [x.shape for x, _ in whole] == [(4, 3 * 16 * 16)] * 3 and whole[0][0].dtype == np.float32
+    shares = [batches(found, 2, rank, 2, seed=3) for rank in range(2)]
+    for (x, labels), *parts in zip(whole, *shares, strict=True):
+        np.testing.assert_array_equal(x, np.concatenate([part for part, _ in parts]))
+        assert labels.tolist() == [label for _, own in parts for label in own]
+    with ThreadPoolExecutor(3) as executor:
+        again = batches(found, 4, seed=3, workers=executor)
+    np.testing.assert_array_equal(whole[1][0], again[1][0])
+    assert (batches(found, 4, seed=3, augment=False)[1][0] != whole[1][0]).any()
+
+
+def test_evaluation_sees_every_image_once_and_as_it_is(tree):
+    found = ImageFolder.find(tree)
+    x = np.concatenate([x for rank in range(5) for x, _ in batches(found, 2, rank, 5, evaluation=True)])
+    expected = np.array([read_part(found.source(k), 16, None) for k in range(12)])
+    mean, std = np.array([[[0.485]], [[0.456]], [[0.406]]]), np.array([[[0.229]], [[0.224]], [[0.225]]])
+    np.testing.assert_allclose(x, ((expected / 255 - mean) / std).reshape(12, -1), atol=1e-5)
+
+
+def test_it_goes_on_where_it_was(tree):
+    whole = batches(ImageFolder.find(tree), 5)
+    with FolderLoader(ImageFolder.find(tree), 5, size=16) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    assert state == {"epoch": 0, "batch": 1, "num_samples": 12, "global_batch": 5, "seed": 0}
+    with FolderLoader(ImageFolder.find(tree), 5, size=16) as loader:
+        loader.load_state_dict(state)
+        np.testing.assert_array_equal(next(iter(loader))[0], whole[1][0])
+
+
+def test_copies_are_kept_until_their_files_change(tree, tmp_path, monkeypatch):
+    monkeypatch.setattr("pytagi_ddp.data.image_folder.SHARD_SIZE", 5)
+    found, cache = ImageFolder.find(tree), tmp_path / "cache"
+    for rank in range(2):
+        copied = found.cached(cache, 24, rank, 2)
+    shards = sorted((cache / "side-24").iterdir())
+    assert [len(ImageShard(shard)) for shard in shards] == [5, 5, 2]
+    np.testing.assert_array_equal(ImageShard(shards[2]).read(1), read_scaled(str(tree / "cat" / "3.JPEG"), 24))
+    assert ImageShard(shards[0]).read(0).shape == (30, 24, 3)
+    x, labels = batches(copied.subset(4), 4, evaluation=True)[0]
+    assert labels.tolist() == [0, 0, 1, 2]
+    assert np.abs(x - batches(found.subset(4), 4, evaluation=True)[0][0]).mean() < 0.1
+
+    before = [shard.stat().st_mtime_ns for shard in shards]
+    found.cached(cache, 24)
+    assert [shard.stat().st_mtime_ns for shard in shards] == before
+    Image.new("RGB", (30, 30)).save(tree / "bee" / "1.JPEG")  # in the second one
+    shards[2].write_bytes(shards[2].read_bytes()[:100])
+    found.cached(cache, 24)
+    after = [shard.stat().st_mtime_ns for shard in shards]
+    assert [a == b for a, b in zip(after, before, strict=True)] == [True, False, False]
+    assert not ImageShard(shards[1]).read(0).any()
+
+
+def test_damaged_copies_are_named(tree, tmp_path):
+    copied = ImageFolder.find(tree).cached(tmp_path / "cache", 24)
+    (shard,) = (tmp_path / "cache").rglob("*.safetensors")
+    content = bytearray(shard.read_bytes())
+    content[-10] ^= 1  # in the last image
+    shard.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{shard}: image 11 is damaged; delete the file, and it is made anew"):
+        batches(copied, 4)
+    with pytest.raises(ValueError, match="side must be at least 1"):
+        copied.cached(tmp_path, 0)
+
+
+def damage(path: Path, how: str) -> None:
+    content = path.read_bytes()
+    path.unlink()
+    if how == "truncated":
+        path.write_bytes(content[: len(content) // 2])
+    elif how == "other content":
+        path.write_bytes(b"GIF89a" + bytes(100))
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "very long":
+        Image.new("RGB", (3000, 2)).save(path, "PNG")
+    else:
+        raise AssertionError(how)
+
+
+@pytest.mark.parametrize("how", ["truncated", "other content", "empty"])
+def test_what_is_no_image_is_named_or_left_out(tree, how):
+    path = tree / "bee" / "2.JPEG"
+    damage(path, how)
+    with pytest.raises(ImageError, match=f"^{path}: "):
+        batches(ImageFolder.find(tree), 5)
+    with pytest.warns(RuntimeWarning, match=f"^left out: {path}: "):
+        rest = batches(ImageFolder.find(tree, on_error="skip"), 12, shuffle=False)
+    assert rest[0][0].shape == (11, 768) and rest[0][1].tolist() == [0] * 4 + [1] * 3 + [2] * 4
+
+
+@pytest.mark.parametrize("how", ["truncated", "very long"])
+def test_copies_are_made_without_what_is_no_image(tree, tmp_path, how):
+    path = tree / "cat" / "0.JPEG"
+    damage(path, how)
+    with pytest.raises(ImageError, match=f"^{path}: "):
+        ImageFolder.find(tree).cached(tmp_path / "cache", 8)
+    assert not list((tmp_path / "cache").rglob("*"))
+    with pytest.warns(RuntimeWarning, match=f"^left out: {path}: "):
+        copied = ImageFolder.find(tree, on_error="skip").cached(tmp_path / "cache", 8)
+    with pytest.warns(RuntimeWarning, match=f"^left out: {path}: no image, as was found when "):
+        assert sum(len(labels) for _, labels in batches(copied, 4)) == 11
+
+
+def test_limits_of_pillow_are_kept(tree, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    with pytest.raises(ImageError, match=r"ant/0.JPEG: .*2000 pixels"):
+        batches(ImageFolder.find(tree), 12, shuffle=False)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    assert len(batches(ImageFolder.find(tree), 12)) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes in folders")
+def test_a_pipe_is_not_waited_for(tree):
+    os.mkfifo(tree / "ant" / "9.jpeg")
+    with pytest.raises(OSError, match=r"not a regular file: .*ant/9.jpeg"):
+        batches(ImageFolder.find(tree, on_error="skip"), 12)
+
+
+def test_bad_arguments(tree):
+    found = ImageFolder.find(tree)
+    for options in ({"size": 0}, {"workers": -1}, {"evaluation": True, "drop_last": True}, {"batch_size": 0}):
+        with pytest.raises(ValueError, match=r"at least|drop_last"):
+            FolderLoader(found, **{"batch_size": 1, **options})
+
+
+def test_without_pillow_the_error_says_what_to_install(tree, monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(ImportError, match=r"needs Pillow, .*: pip install 'pytagi-ddp\[images\]'"):
+        batches(ImageFolder.find(tree), 4)
+
+
+@pytest.mark.slow
+def test_processes_decode_the_same(tree, tmp_path):
+    found = ImageFolder.find(tree)
+    with image_workers(1) as workers:
+        for x, y in zip(batches(found, 5), batches(found, 5, workers=workers), strict=True):
+            np.testing.assert_array_equal(x[0], y[0])
+        copied = found.cached(tmp_path / "cache", 24, workers=workers)
+        assert len(batches(copied, 5, workers=workers)) == 3
+        damage(tree / "bee" / "2.JPEG", "truncated")
+        with pytest.raises(ImageError, match=r"bee/2.JPEG: .*[Tt]runcated"):
+            batches(found, 5, workers=workers)
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_workers_end_with_a_parent_that_is_killed(tmp_path):
+    program = (
+        "import os, time\n"
+        "from pytagi_ddp.data import image_workers\n"
+        "if __name__ == '__main__':\n"
+        "    print(image_workers(1).submit(os.getpid).result(), flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    (tmp_path / "program.py").write_text(program)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    parent = subprocess.Popen([sys.executable, tmp_path / "program.py"], stdout=subprocess.PIPE, env=environment)
+    with parent, io.TextIOWrapper(parent.stdout) as lines:
+        worker = Path("/proc", lines.readline().strip())
+        assert worker.name.isdecimal() and worker.exists()
+        parent.kill()
+        deadline = time.monotonic() + 10
+        while worker.exists() and "Z" not in (worker / "stat").read_text().rpartition(")")[2]:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
