@@ -12,11 +12,17 @@ from pytagi_ddp.tagi_utils import Utils
 __all__ = [
     "HRCSoftmax",
     "HRCSoftmaxMetric",
+    "auroc",
+    "calibration_error",
     "classification_error",
+    "entropy",
     "log_likelihood",
     "mse",
+    "reliability_bins",
     "rmse",
 ]
+
+ROUNDING = 1e-3  # of probabilities in float32, by which they may exceed 1
 
 
 class HRCSoftmaxMetric:
@@ -127,6 +133,99 @@ def classification_error(prediction: np.ndarray, label: np.ndarray) -> float:
     if prediction.size != label.size or not prediction.size:
         raise ValueError(f"{prediction.size} predictions and {label.size} labels cannot be compared")
     return float(np.mean(prediction != label))
+
+
+def reliability_bins(
+    probabilities: np.ndarray, label: np.ndarray, bins: int = 10
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """How sure a classifier is of its answers, and how often it is right, in bins of equal width.
+
+    The confidence of an answer is its probability, the largest of the sample.
+
+    Args:
+        probabilities: (N, K), each from 0 to 1 and not NaN.
+        label: N true classes.
+        bins: Of [0, 1].
+
+    Returns:
+        Of the bins that have answers: mean confidence c_b, the share a_b that is right, and the number n_b of answers.
+
+    Raises:
+        ValueError: Sizes that do not fit, no sample, no bin, or a confidence that is not in [0, 1].
+
+    Source: Guo et al. (2017), "On calibration of modern neural networks".
+    """
+    p, truth = np.asarray(probabilities), np.ravel(label)
+    if p.ndim != 2 or not p.size or len(p) != truth.size or bins < 1:
+        raise ValueError(
+            f"reliability needs (n, classes) probabilities, n labels and at least 1 bin: got {p.shape}, {truth.size} "
+            f"and {bins}"
+        )
+    confidence, right = p.max(1), p.argmax(1) == truth
+    if not (confidence.min() >= 0 and confidence.max() <= 1 + ROUNDING):
+        raise ValueError(
+            f"probabilities are from 0 to 1, got confidences from {confidence.min():g} to {confidence.max():g}; divide "
+            "means that do not sum to 1 by their sum"
+        )
+    bin_of = np.minimum((confidence * bins).astype(int), bins - 1)
+    count, sums, hits = (np.bincount(bin_of, w, bins) for w in (None, confidence, right))
+    used = count > 0
+    return sums[used] / count[used], hits[used] / count[used], count[used]
+
+
+def calibration_error(probabilities: np.ndarray, label: np.ndarray, bins: int = 10) -> float:
+    """Expected calibration error (ECE), sum_b n_b |a_b - c_b| / N, of the bins of `reliability_bins`.
+
+    0 is best: of the answers given with probability c, the share c is right. It depends on the number of bins, and says
+    nothing of how many answers are right.
+
+    Args:
+        probabilities: (N, K). label: N true classes. bins: Of [0, 1].
+
+    Raises:
+        ValueError: As `reliability_bins`.
+    """
+    confidence, accuracy, count = reliability_bins(probabilities, label, bins)
+    return float(np.sum(count * np.abs(accuracy - confidence)) / count.sum())
+
+
+def entropy(probabilities: np.ndarray) -> np.ndarray:
+    """Entropy of class probabilities, -sum_k p_k ln p_k: from 0 (sure) to ln K (knows nothing).
+
+    Args:
+        probabilities: (..., K), not negative; 0 ln 0 is 0.
+
+    Returns:
+        Array (...) in nats.
+
+    Raises:
+        ValueError: A negative probability, or NaN.
+    """
+    p = np.asarray(probabilities)
+    if not np.all(p >= 0):
+        raise ValueError(f"probabilities are not negative, got {p.min():g}")
+    return -(p * np.log(np.where(p > 0, p, 1))).sum(-1)
+
+
+def auroc(inside: np.ndarray, outside: np.ndarray) -> float:
+    """How well scores tell two groups apart: the probability that one of `outside` is larger than one of `inside`.
+
+    P(outside > inside) + P(outside = inside) / 2, the area under the receiver operating characteristic: 1 where every
+    score of `outside` is the larger, 0.5 where the scores say nothing.
+
+    Args:
+        inside: Scores, such as entropies, of samples like those that were learnt.
+        outside: Of other ones. Any number of each.
+
+    Raises:
+        ValueError: No score of one of them, or NaN.
+    """
+    low, high = np.ravel(inside), np.ravel(outside)
+    if not low.size or not high.size or np.isnan(low).any() or np.isnan(high).any():
+        raise ValueError(f"auroc compares numbers, got {low.size} and {high.size} scores, NaN counted")
+    low = np.sort(low)
+    below = np.searchsorted(low, high, "left") + np.searchsorted(low, high, "right")
+    return float(below.mean() / (2 * low.size))
 
 
 def _like(observation: np.ndarray, name: str, values: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.arrays import to_numpy
+from pytagi_ddp.metric import calibration_error, reliability_bins
+from pytagi_ddp.nn.inspection import signal_to_noise
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,8 +44,15 @@ __all__ = [
 ]
 
 LEAST_KEPT = 0.02
+LARGEST_DOT = 200  # area in points^2 of a bin that has all answers
 MAX_LINE = 1 << 16  # bytes; a longer line of a log is none of its
 ERRORS = ("train_error", "test_error")
+MOMENTS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "mu": lambda mu, var: mu,
+    "var": lambda mu, var: var,
+    "std": lambda mu, var: np.sqrt(var),
+    "snr": signal_to_noise,
+}
 SHARES = ("uncertain", "dead", "saturated", "var_ratio", "capped")  # columns of `inspection`
 
 
@@ -97,31 +106,24 @@ def reliability(
 ) -> Axes:
     """Reliability diagram of a classifier: the share of right answers against the confidence in them.
 
-    The confidence of an answer is its probability, the largest of the sample. In bins of equal width, with n_b answers,
-    the share a_b that are right is drawn over their mean confidence c_b; a calibrated classifier is on the diagonal.
-    The legend has the expected calibration error, sum n_b |a_b - c_b| / n.
+    The points are those of `metric.reliability_bins`, with areas by how many answers they stand for; a calibrated
+    classifier is on the diagonal. The legend has the `metric.calibration_error`.
 
     Args:
         probabilities: (n, classes). labels: n class numbers. bins: of [0, 1].
 
     Raises:
-        ValueError: sizes that do not fit, or no sample.
-
-    Source: Guo et al. (2017), "On calibration of modern neural networks".
+        ValueError: sizes that do not fit, no sample, or what is no probability.
     """
-    p, truth = to_numpy(probabilities, "probabilities"), to_numpy(labels, "labels").ravel()
-    if p.ndim != 2 or not len(p) or len(p) != truth.size:
-        raise ValueError(f"reliability needs (n, classes) probabilities and n labels, got {p.shape} and {truth.size}")
-    confidence, right = p.max(1), p.argmax(1) == truth
-    bin_of = np.minimum((confidence * bins).astype(int), bins - 1)
-    count, sums, hits = (np.bincount(bin_of, w, bins) for w in (None, confidence, right))
-    used = count > 0
-    c, a = sums[used] / count[used], hits[used] / count[used]
-    error = float(np.sum(count[used] * np.abs(a - c)) / truth.size)
+    p, truth = to_numpy(probabilities, "probabilities"), to_numpy(labels, "labels")
+    confidence, accuracy, count = reliability_bins(p, truth, bins)
+    error = calibration_error(p, truth, bins)
     ax.plot([0, 1], [0, 1], "--", color="0.7", linewidth=1)
-    ax.plot(c, a, marker="o", label=f"{label + ': ' if label else ''}calibration error {error:.3f}")
+    (line,) = ax.plot(confidence, accuracy, label=f"{label + ': ' if label else ''}calibration error {error:.3f}")
+    areas = LARGEST_DOT * count / truth.size
+    ax.scatter(confidence, accuracy, areas, color=line.get_color(), clip_on=False, zorder=2)
     ax.set(xlabel="confidence", ylabel="share of right answers", xlim=(0, 1), ylim=(0, 1))
-    ax.legend(loc="upper left")
+    ax.legend(loc="lower right")
     return ax
 
 
@@ -147,6 +149,7 @@ def rejection(ax: Axes, uncertainty: ArrayLike, wrong: ArrayLike, label: str | N
     shown = kept >= n * LEAST_KEPT
     ax.plot(1 - kept[shown] / n, error[shown], label=label)
     ax.set(xlabel="share refused", ylabel="error of the rest", xlim=(0, 1))
+    ax.autoscale(axis="y")  # to the curves that were here before, too
     ax.set_ylim(bottom=0)
     if label:
         ax.legend()
@@ -198,22 +201,25 @@ def parameters(ax: Axes, net: Sequential, what: str = "mu_w", bins: int = 60) ->
     """Histograms (densities) of the parameters of each layer, from the first (dark) to the last (bright).
 
     Args:
-        net: the network. what: "mu_w", "mu_b", "var_w" or "var_b"; variances are drawn by their logarithm.
+        net: the network. what: "mu", "var", "std" (standard deviations) or "snr" (signal to noise, |mu|/std), of
+            weights or biases: "mu_w", "snr_b". All but means are drawn by their logarithm, infinite ratios are not.
         bins: of each histogram, at most; less where there are few parameters.
 
     Raises:
         ValueError: another `what`, or a network without such parameters.
     """
-    if what not in ("mu_w", "mu_b", "var_w", "var_b"):
-        raise ValueError(f"parameters draws mu_w, mu_b, var_w or var_b, got {what!r}")
-    found = {key: np.asarray(getattr(leaf, what)) for key, leaf in net.named_leaves()}
-    found = {key: values for key, values in found.items() if values.size}
+    moment, _, part = what.partition("_")
+    if moment not in MOMENTS or part not in ("w", "b"):
+        raise ValueError(f"parameters draws {', '.join(MOMENTS)} with _w or _b behind it, such as mu_w: got {what!r}")
+    leaves = {key: (getattr(leaf, f"mu_{part}"), getattr(leaf, f"var_{part}")) for key, leaf in net.named_leaves()}
+    found = {key: MOMENTS[moment](*map(np.asarray, pair)) for key, pair in leaves.items()}
+    found = {key: finite for key, values in found.items() if (finite := values[np.isfinite(values)]).size}
     if not found:
         raise ValueError(f"the network has no {what}")
     from matplotlib import colormaps  # here, because matplotlib is an extra
 
-    variances = what.startswith("var")
-    if variances:
+    logarithm = moment != "mu"
+    if logarithm:
         found = {key: np.log10(np.maximum(values, np.finfo(np.float32).tiny)) for key, values in found.items()}
     for k, (key, values) in enumerate(found.items()):
         low, high = float(values.min()), float(values.max())
@@ -223,7 +229,7 @@ def parameters(ax: Axes, net: Sequential, what: str = "mu_w", bins: int = 60) ->
         limits = middle - width / 2, middle + width / 2
         number = min(bins, 1 + 2 * math.isqrt(values.size))
         ax.hist(values, number, range=limits, density=True, histtype="step", color=color, label=key)
-    ax.set(xlabel=f"{'log10 ' if variances else ''}{what}", ylabel="density")
+    ax.set(xlabel=f"{'log10 ' if logarithm else ''}{what}", ylabel="density")
     ax.legend(fontsize="small", ncols=1 + (len(found) - 1) // 12)
     return ax
 

@@ -73,3 +73,41 @@ def test_outputs_of_another_width_are_named():
         HRCSoftmaxMetric(10).get_predicted_labels(np.zeros(25), np.ones(25))
     with pytest.raises(ValueError, match="2 predictions and 3 labels"):
         HRCSoftmaxMetric(10).error_rate(np.zeros(22), np.ones(22), np.arange(3))
+
+
+PROBABILITIES = np.array([[0.95, 0.05], [0.95, 0.05], [0.35, 0.65], [0.25, 0.75]])
+
+
+def test_calibration_is_compared_in_bins_of_confidence():
+    confidence, accuracy, count = metric.reliability_bins(PROBABILITIES, np.array([0, 1, 1, 1]), bins=5)
+    np.testing.assert_allclose([confidence, accuracy, count], [[0.7, 0.95], [1, 0.5], [2, 2]])
+    assert metric.calibration_error(PROBABILITIES, [0, 1, 1, 1], bins=5) == pytest.approx((0.3 + 0.45) / 2)
+    assert metric.calibration_error(np.eye(3), np.arange(3)) == 0  # a confidence of 1 is in the last bin
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet([1, 1, 1], 20000)
+    label = (p.cumsum(1) > rng.random((20000, 1))).argmax(1)  # drawn from the probabilities
+    assert metric.calibration_error(p, label) < 0.02
+    assert metric.calibration_error(p**4 / (p**4).sum(1, keepdims=True), label) > 0.1
+    with pytest.raises(ValueError, match=r"got \(4, 2\), 3 and 10"):
+        metric.calibration_error(PROBABILITIES, [0, 1, 1])
+    with pytest.raises(ValueError, match=r"confidences from 1.3 to 1.9; divide"):
+        metric.calibration_error(2 * PROBABILITIES, [0, 1, 1, 1])
+
+
+def test_entropy():
+    np.testing.assert_allclose(metric.entropy([[1, 0, 0, 0], [0.25] * 4, [0.5, 0.5, 0, 0]]), np.log([1, 4, 2]))
+    for wrong in (-0.1, np.nan):
+        with pytest.raises(ValueError, match=f"got {wrong}"):
+            metric.entropy([0.5, wrong])
+
+
+def test_auroc_is_the_share_of_pairs_in_order():
+    rng = np.random.default_rng(0)
+    low, high = rng.integers(0, 9, 50), rng.integers(3, 12, 70)  # with equal ones
+    pairs = high[:, None] - low
+    assert metric.auroc(low, high) == pytest.approx(np.mean(pairs > 0) + np.mean(pairs == 0) / 2)
+    assert metric.auroc([1, 2], [3]) == 1 and metric.auroc([3], [1, 2]) == 0 and metric.auroc([1, 1], [1]) == 0.5
+    with pytest.raises(ValueError, match="got 0 and 1 scores"):
+        metric.auroc([], [1])
+    with pytest.raises(ValueError, match="compares numbers"):
+        metric.auroc([np.nan], [1])

@@ -38,9 +38,11 @@ def test_reliability(ax):
     p = np.array([[0.95, 0.05], [0.95, 0.05], [0.35, 0.65], [0.25, 0.75]])
     plot.reliability(ax, p, [0, 1, 1, 1], bins=5)
     np.testing.assert_allclose(ax.lines[1].get_xydata(), [[0.7, 1], [0.95, 0.5]])
+    first, second = ax.collections[0].get_sizes()
+    assert first == second > 0  # two answers each
     assert ax.get_legend().get_texts()[0].get_text() == "calibration error 0.375"  # (0.3 + 0.45) / 2
     plot.reliability(ax, [[1, 0]], [0])  # a confidence of 1 is in the last bin
-    with pytest.raises(ValueError, match=r"got \(4, 2\) and 3"):
+    with pytest.raises(ValueError, match=r"got \(4, 2\), 3 and 10"):
         plot.reliability(ax, p, [0, 1, 1])
 
 
@@ -49,6 +51,8 @@ def test_rejection(ax):
     np.testing.assert_allclose(ax.lines[0].get_xydata(), [[0.75, 0], [0.5, 0], [0.25, 1 / 3], [0, 0.5]])
     plot.rejection(ax, np.arange(1000), np.zeros(1000))
     assert ax.lines[1].get_xdata().max() == 0.98
+    plot.rejection(ax, [0], [2.0])
+    assert ax.get_ylim()[0] == 0 and ax.get_ylim()[1] > 2
     with pytest.raises(ValueError, match="as many uncertainties as answers, got 1 and 2"):
         plot.rejection(ax, [1], [0, 1])
 
@@ -72,6 +76,17 @@ def test_parameters(ax):
     assert len(area) == len(keys)
     plot.parameters(ax, net, "var_w")  # all equal, as in the prior
     assert ax.get_xlabel() == "log10 var_w"
+    net.layers[0].mu_w[:] = 0.5
+    net.layers[0].var_w[:] = 0.25  # a standard deviation of 1/2, as large as the mean
+    for what, value in (("mu_w", 0.5), ("var_w", np.log10(0.25)), ("std_w", np.log10(0.5)), ("snr_w", 0)):
+        ax.clear()
+        plot.parameters(ax, net, what)
+        drawn = next(patch for patch in ax.patches if patch.get_label() == "Conv2d.0").get_path().vertices
+        assert drawn[drawn[:, 1].argmax(), 0] == pytest.approx(value, abs=0.02)
+    net.layers[0].var_w[:] = 0
+    ax.clear()
+    plot.parameters(ax, net, "snr_w")  # is infinite in the first layer
+    assert len(ax.patches) == len(keys) - 1
     with pytest.raises(ValueError, match="got 'weights'"):
         plot.parameters(ax, net, "weights")
     with pytest.raises(ValueError, match="the network has no mu_b"):

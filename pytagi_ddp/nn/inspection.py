@@ -128,9 +128,14 @@ def _by_unit(m: np.ndarray, shape: Shape) -> np.ndarray:
     return np.moveaxis(m.reshape(len(m), shape.channels, -1), 1, 2).reshape(-1, shape.channels)
 
 
+def signal_to_noise(mu: np.ndarray, var: np.ndarray) -> np.ndarray:
+    """|mu| / sqrt(var) of parameters; infinite where the variance is 0."""
+    mu, std = np.abs(mu), np.sqrt(var)
+    return np.divide(mu, std, where=std > 0, out=np.full_like(mu, np.inf))
+
+
 def _snr(leaf: BaseLayer) -> tuple[float, ...]:
-    mu, std = np.abs(leaf.mu_w), np.sqrt(leaf.var_w)
-    ratios = np.divide(mu, std, where=std > 0, out=np.full_like(mu, np.inf))
+    ratios = signal_to_noise(leaf.mu_w, leaf.var_w)
     return tuple(map(float, np.quantile(ratios, SNR_QUANTILES, method="lower")))
 
 
