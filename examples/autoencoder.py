@@ -1,13 +1,14 @@
 """Compress images of shapes to a few numbers and draw them again: `python -m examples.autoencoder --plot images.png`.
 
 An encoder of convolutions and a decoder of transposed ones are two networks that learn as one: the decoder's deltas go
-on through the encoder. Each pixel that is drawn has a variance: what the decoder is not sure of.
+on through the encoder. Each pixel that is drawn has a variance: what the decoder is not sure of. The decoder also draws
+what nobody has seen: images between two, and images of codes that are drawn at random.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -20,16 +21,22 @@ SIDE = 16  # pixels
 
 def make_images(count: int, seed: int) -> np.ndarray:
     """(count, 1, SIDE, SIDE): discs, squares and crosses of several sizes at several places, 0 to 1."""
+    return make_shapes(count, seed)[0]
+
+
+def make_shapes(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """`make_images`, and what each of them shows: 0 a disc, 1 a square, 2 a cross."""
     rng = np.random.default_rng(seed)
     rows, columns = np.mgrid[:SIDE, :SIDE].astype(np.float32)
-    images = np.empty((count, 1, SIDE, SIDE), np.float32)
-    for image in images:
+    images, kinds = np.empty((count, 1, SIDE, SIDE), np.float32), np.empty(count, int)
+    for k, image in enumerate(images):
         y, x = rng.uniform(5, SIDE - 6, 2)
         size, kind = rng.uniform(2.5, 4.5), rng.integers(3)
+        kinds[k] = kind
         dy, dx = np.abs(rows - y), np.abs(columns - x)
         distance = (np.hypot(dy, dx), np.maximum(dy, dx), np.minimum(dy, dx) + 1.5 + 0.2 * np.maximum(dy, dx))[kind]
         image[0] = np.clip(size - distance, 0, 1) if kind < 2 else np.clip(3.5 - distance, 0, 1) * (dy + dx < 2 * size)
-    return images
+    return images, kinds
 
 
 def make_networks(codes: int) -> tuple[Sequential, Sequential]:
@@ -56,6 +63,61 @@ def make_networks(codes: int) -> tuple[Sequential, Sequential]:
     return encoder, decoder
 
 
+def train(
+    encoder: Sequential, decoder: Sequential, images: np.ndarray, epochs: int, batch_size: int = 16, seed: int = 0
+) -> Iterator[int]:
+    """Learns to draw images again, and stops behind each epoch to say how many there have been."""
+    updater, generator = OutputUpdater(decoder.device), np.random.default_rng(seed)
+    for epoch in range(epochs):
+        sigma_v = max(0.05, 0.3 * 0.8**epoch)
+        for part in np.array_split(generator.permutation(len(images)), -(-len(images) // batch_size)):
+            encoder(images[part])
+            decoder(encoder.output_z_buffer)
+            updater.update(decoder.output_z_buffer, images[part], sigma_v**2, decoder.input_delta_z_buffer)
+            decoder.backward()
+            encoder.input_delta_z_buffer.copy_from(decoder.output_delta_z_buffer)
+            encoder.backward()
+            decoder.step()
+            encoder.step()
+        yield epoch + 1
+
+
+def reconstruct(encoder: Sequential, decoder: Sequential, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Means and variances of the pixels that come back."""
+    mu, var = encoder.predict(images)
+    return decoder.predict(mu, var_x=var)
+
+
+def between(encoder: Sequential, decoder: Sequential, images: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Means and variances of `count` images on the straight line between the codes of two images, both included."""
+    first, last = encoder.predict(images)[0]
+    share = np.linspace(0, 1, count)[:, None]
+    return decoder.predict((1 - share) * first + share * last)
+
+
+def generate(
+    encoder: Sequential, decoder: Sequential, images: np.ndarray, count: int, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Means and variances of images of new codes: of the normal distribution that fits the codes of these images."""
+    codes = encoder.predict(images)[0]
+    drawn = np.random.default_rng(seed).multivariate_normal(codes.mean(0), np.cov(codes.T), count)
+    return decoder.predict(drawn)
+
+
+def paint_rows(figure, rows: Mapping[str, np.ndarray]) -> None:
+    """A row of images for each name; those of `error` and `std` in colours, each row with one scale."""
+    width = max(map(len, rows.values()))
+    grid = figure.subplots(len(rows), width, squeeze=False, subplot_kw={"xticks": [], "yticks": []})
+    for panels, (name, images) in zip(grid, rows.items(), strict=True):
+        in_colours = name in ("error", "std")
+        limit = float(images.max()) if in_colours else 1
+        for axes, image in zip(panels, images, strict=False):
+            shown = axes.imshow(image[0], cmap="magma" if in_colours else "gray", vmin=0, vmax=limit)
+        panels[0].set_ylabel(name)
+        if in_colours:
+            figure.colorbar(shown, ax=list(panels), pad=0.01)
+
+
 def main(argv: Sequence[str] | None = None) -> float:
     """Trains, and returns the root mean square error of pixels of images that were not learnt."""
     parser = argparse.ArgumentParser("autoencoder", description=__doc__.partition(":")[0])
@@ -64,49 +126,26 @@ def main(argv: Sequence[str] | None = None) -> float:
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--codes", type=int, default=8, help="numbers that an image is compressed to (8)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--plot", metavar="FILE", help="draw images, what comes back, and its standard deviation")
+    parser.add_argument("--plot", metavar="FILE", help="draw images, what comes back, its std, and images made up")
     args = parser.parse_args(argv)
     pytagi_ddp.manual_seed(args.seed)
-    train, test = make_images(args.images, args.seed), make_images(500, args.seed + 1)
+    images, test = make_images(args.images, args.seed), make_images(500, args.seed + 1)
     encoder, decoder = make_networks(args.codes)
-    updater, generator = OutputUpdater(decoder.device), np.random.default_rng(args.seed)
     error = float("inf")
-    for epoch in range(args.epochs):
-        sigma_v = max(0.05, 0.3 * 0.8**epoch)
-        for part in np.array_split(generator.permutation(len(train)), -(-len(train) // args.batch_size)):
-            encoder(train[part])
-            decoder(encoder.output_z_buffer)
-            updater.update(decoder.output_z_buffer, train[part], sigma_v**2, decoder.input_delta_z_buffer)
-            decoder.backward()
-            encoder.input_delta_z_buffer.copy_from(decoder.output_delta_z_buffer)
-            encoder.backward()
-            decoder.step()
-            encoder.step()
+    for epoch in train(encoder, decoder, images, args.epochs, args.batch_size, args.seed):
         drawn = reconstruct(encoder, decoder, test)[0]
         error = float(np.sqrt(np.mean((drawn - test) ** 2)))
-        print(
-            f"epoch {epoch + 1}/{args.epochs}: RMSE of a pixel {error:.3f} on images that were not learnt", flush=True
-        )
+        print(f"epoch {epoch}/{args.epochs}: RMSE of a pixel {error:.3f} on images that were not learnt", flush=True)
 
     def paint(figure) -> None:
-        shown = test[:8]
-        mu, var = reconstruct(encoder, decoder, shown)
-        rows = {"image": shown, "drawn again": mu, "standard deviation": np.sqrt(var)}
-        for r, (name, images) in enumerate(rows.items()):
-            for k, image in enumerate(images):
-                axes = figure.add_subplot(3, 8, 8 * r + k + 1, xticks=[], yticks=[])
-                axes.imshow(image[0], cmap="gray" if r < 2 else "magma", vmin=0, vmax=1 if r < 2 else None)
-                if k == 0:
-                    axes.set_ylabel(name)
+        mu, var = reconstruct(encoder, decoder, test[:8])
+        rows = {"image": test[:8], "drawn again": mu, "std": np.sqrt(var)}
+        rows["between two"] = between(encoder, decoder, test[[0, 5]], 8)[0]
+        rows["made up"] = generate(encoder, decoder, images, 8, args.seed)[0]
+        paint_rows(figure, rows)
 
-    draw(args.plot, paint, (9, 4))
+    draw(args.plot, paint, (9, 6))
     return error
-
-
-def reconstruct(encoder: Sequential, decoder: Sequential, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Means and variances of the pixels that come back."""
-    mu, var = encoder.predict(images)
-    return decoder.predict(mu, var_x=var)
 
 
 if __name__ == "__main__":

@@ -153,6 +153,33 @@ def printed(page: str) -> str:
     return (DOCS / "gallery" / f"{page}.rst").read_text()
 
 
+def numbers(page: str, pattern: str) -> list[list[float]]:
+    """The groups of each place where the pattern stands in what a program printed."""
+    return [[float(group) for group in found.groups()] for found in re.finditer(pattern, printed(page))]
+
+
+def check_series_programs() -> None:
+    scores = r"RMSE ([\d.]+), log-likelihood [-\d.]+, 90 % intervals hold (\d+)%"
+    near, day, later = numbers("plot_forecasting", r"standard deviation ([\d.]+), " + scores)
+    assert near[0] < day[0] and near[1] < 0.8 * later[1] and later[2] > 75  # std, RMSE, coverage
+    hidden_filter, hidden, observed_filter, observed = numbers("plot_smoothing", scores)
+    assert hidden[0] < 0.85 * hidden_filter[0] and observed[0] < observed_filter[0] and hidden[1] > 90
+    first, before, changed, last, missing = numbers("plot_online", scores)
+    assert before[0] < 0.6 * first[0] and changed[0] < 2 * before[0]
+    assert missing[0] > 2 * last[0] and missing[1] < 70 < last[1]
+
+
+def check_image_programs() -> None:
+    ((error, std),) = numbers("plot_generation", r"error ([\d.]+), standard deviation ([\d.]+)")
+    ((correlation,),) = numbers("plot_generation", r"over pixels ([\d.]+)")
+    assert error < 0.12 and 2 * std < error and correlation > 0.15
+    right, left, stretched = numbers("plot_wanted_input", r"misses by ([\d.]+), predicted ([\d.]+) \(\+- ([\d.]+)\)")
+    assert max(*right, *left) < 0.05 and stretched[0] == pytest.approx(5**0.5 - 1.8, abs=0.02)
+    assert stretched[1] > 10 * stretched[2]
+    by_noise, careful, crude = numbers("plot_attack", r"changed by (\d+)%, ([\d.]+)% are .* deviation (\d+)%, entropy")
+    assert by_noise[1] < 5 and careful[1] > 80 and abs(careful[2] - 50) < 10 < crude[2] - 50
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_it_builds_without_a_warning_and_its_programs_find_what_they_say():
@@ -162,6 +189,8 @@ def test_it_builds_without_a_warning_and_its_programs_find_what_they_say():
     done = subprocess.run([*command, "docs", "docs/_build/html"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
+    check_series_programs()
+    check_image_programs()
 
     std = {float(x): float(s) for x, s in re.findall(r"x = *([\d.-]+): \+- ([\d.]+)", printed("plot_regression"))}
     assert std.keys() == {-1.5, 0.75, 6}

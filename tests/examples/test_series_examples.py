@@ -7,6 +7,7 @@ import pytest
 
 from examples import autoencoder, forecasting, online_forecasting, smoothing, transformer
 from examples.series import make_series, score
+from pytagi_ddp import manual_seed
 
 pytestmark = pytest.mark.slow
 
@@ -71,6 +72,24 @@ def test_the_autoencoder_draws_images_again(picture):
     images = autoencoder.make_images(100, 1)
     error = autoencoder.main(["--images", "600", "--epochs", "3", "--plot", picture])
     assert error < 0.85 * images.std()
+
+
+def test_images_that_are_made_up():
+    manual_seed(0)
+    images, kinds = autoencoder.make_shapes(400, 0)
+    np.testing.assert_array_equal(autoencoder.make_images(400, 0), images)
+    area, width = ([np.mean(x[kinds == k]) for k in range(3)] for x in (images, images.max(2)))
+    assert area[0] < 0.9 * area[1] and width[2] > 1.1 * width[1]  # disc and square, cross and square
+    encoder, decoder = autoencoder.make_networks(4)  # of a prior: what has learnt a little draws all images alike
+    ends, _ = decoder.predict(encoder.predict(images[:2])[0])
+    way, way_var = autoencoder.between(encoder, decoder, images[:2], 5)
+    assert way.shape == way_var.shape == (5, 1, 16, 16)
+    far = np.abs(ends[1] - ends[0]).max()
+    assert np.abs(way[[0, 4]] - ends).max() < 1e-4 * far and np.abs(way[2] - ends).max() > 0.1 * far
+    first, again = (autoencoder.generate(encoder, decoder, images, 3, seed=1) for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+    assert np.ptp(first[0], axis=0).max() > 0.1 * far
+    assert list(autoencoder.train(encoder, decoder, images[:32], epochs=2)) == [1, 2]
 
 
 def test_the_transformer_repeats_tokens_that_it_saw_and_doubts_those_that_it_did_not(picture):
