@@ -30,8 +30,8 @@ def results(request, np, _outcomes):
     if isinstance(np, str):
         return shared.run_serial(call)
     if call not in _outcomes:
-        calls = dict.fromkeys(shared.Call.of(item) for item in request.session.items)
-        _outcomes.update(shared.run_all([other for other in calls if other and other.job == call.job]))
+        calls = dict.fromkeys(filter(None, map(shared.Call.of, request.session.items)))
+        _outcomes.update(shared.run_all(shared.job_of(call, calls)))
     if isinstance(_outcomes[call], str):
         pytest.fail(_outcomes[call], pytrace=False)
     return _outcomes[call]

@@ -1,4 +1,4 @@
-"""Rank programs that share a job: the tests of a module that run on so many ranks wait for one mpirun.
+"""Rank programs that share a job: tests that run on so many ranks wait for one mpirun, whatever their modules.
 
 def total(communicator, op):
     array = np.full(3, communicator.rank)
@@ -15,7 +15,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -62,14 +62,11 @@ def backend_of(np: int | str) -> str:
 
 @dataclass(frozen=True)
 class Call:
-    """A program, its arguments in JSON, and the job that it is a part of: its test's module and the number of ranks.
-
-    several: what runs the programs of the job.
-    """
+    """A program, its arguments in JSON, on how many ranks it runs, and what runs the programs of its job."""
 
     program: str
     arguments: str
-    job: tuple[str, int | str]
+    ranks: int | str
     several: Callable = rank.several
 
     @classmethod
@@ -81,16 +78,16 @@ class Call:
         program, several = marker.args
         values = item.callspec.params
         arguments = {name: values[name] for name in inspect.signature(program).parameters if name in values}
-        return cls(name_of(program), json.dumps(arguments), (item.module.__name__, values["np"]), several)
+        return cls(name_of(program), json.dumps(arguments), values["np"], several)
 
 
 def run_serial(call: Call) -> list:
     """Runs a call in this process."""
     arguments = json.loads(call.arguments)
-    if "threads" in call.job[1]:
+    if "threads" in call.ranks:
         with TemporaryDirectory() as folder, patch.dict(os.environ, TEST_JOB_FOLDER=folder):
-            return json.loads(rank.in_json(run_threads(in_thread, int(call.job[1][0]), call.program, arguments)))
-    stand_in = nccl_communicator() if call.job[1] == "nccl" else nullcontext(SerialCommunicator())
+            return json.loads(rank.in_json(run_threads(in_thread, int(call.ranks[0]), call.program, arguments)))
+    stand_in = nccl_communicator() if call.ranks == "nccl" else nullcontext(SerialCommunicator())
     with stand_in as communicator:
         result = rank.find(call.program)(communicator, **arguments)
     return json.loads(rank.in_json([result]))
@@ -103,15 +100,25 @@ def in_thread(program: str, arguments: dict) -> Any:
     return rank.find(program)(communicator, **arguments)
 
 
+PER_JOB = 40  # calls: a minute on two busy cores
+
+
+def job_of(call: Call, calls: Iterable[Call]) -> list[Call]:
+    """Returns the calls, `call` among them, that run in one job: all that can, `PER_JOB` at a time."""
+    alike = [other for other in calls if (other.ranks, other.several) == (call.ranks, call.several)]
+    begin = alike.index(call) // PER_JOB * PER_JOB
+    return alike[begin : begin + PER_JOB]
+
+
 def run_all(calls: Sequence[Call]) -> dict[Call, list | str]:
-    """Runs the calls of one job; if anything is wrong with it, each by itself, so that the others do not suffer.
+    """Runs the calls of one job; if anything is wrong with it, each half by itself, so that the others do not suffer.
 
     Returns:
         What each program returned, rank by rank; or, if its job did not end well and in silence, what was said.
     """
     try:
         program = partial(calls[0].several, calls=[(call.program, json.loads(call.arguments)) for call in calls])
-        result = mpirun(program, calls[0].job[1], timeout=120)
+        result = mpirun(program, calls[0].ranks, timeout=120)
         if (result.returncode, result.stdout, result.stderr) == (0, "", ""):
             return dict(zip(calls, json.loads(result.results), strict=True))
         failure = f"exit code {result.returncode}\n{result.stdout}{result.stderr}"
@@ -119,4 +126,5 @@ def run_all(calls: Sequence[Call]) -> dict[Call, list | str]:
         failure = str(error)
     if len(calls) == 1:
         return {calls[0]: failure}
-    return {call: outcome for alone in calls for call, outcome in run_all([alone]).items()}
+    middle = len(calls) // 2
+    return run_all(calls[:middle]) | run_all(calls[middle:])

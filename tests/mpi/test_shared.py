@@ -29,7 +29,7 @@ def chat(comm):
 @pytest.mark.mpi
 def test_a_program_that_fails_or_speaks_fails_by_itself():
     programs = [(add_up, {"start": 1}), (fail_on_rank_1, {}), (chat, {}), (add_up, {"start": 5})]
-    calls = [Call(name_of(program), json.dumps(arguments), ("here", 2)) for program, arguments in programs]
+    calls = [Call(name_of(program), json.dumps(arguments), 2) for program, arguments in programs]
     outcomes = run_all(calls)
     assert [outcomes[call] for call in (calls[0], calls[3])] == [[{"total": 3}] * 2, [{"total": 11}] * 2]
     failed, spoke = outcomes[calls[1]], outcomes[calls[2]]
