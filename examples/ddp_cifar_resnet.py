@@ -19,7 +19,7 @@ from typing import TypeVar
 import numpy as np
 
 import pytagi_ddp
-from examples.classifier import HEADS, Head
+from examples.classifier import HEADS, Head, forgets_before
 from examples.image_data import find_or_download, load_images
 from examples.options import parse_arguments
 from examples.progress import NoProgress, Progress, show_progress
@@ -119,6 +119,8 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
             progress = show_progress(args.progress, title, images) if shows_progress(net) else NoProgress()
             sigma_v_min = min(args.sigma_v_min, args.sigma_v)
             sigma_v = float(exponential_scheduler(args.sigma_v, sigma_v_min, args.sigma_v_decay, epoch))
+            if args.forget > 1 and batch == 0 and forgets_before(epoch, args.epochs):
+                net.forget_evidence(args.forget)
             train.set_epoch(epoch, batch)
             batch = 0
             result = run_epoch(net, head, train, sigma_v, progress, checkpoints.after_step)

@@ -81,6 +81,8 @@ def main(argv: Sequence[str] | None = None) -> float:
 
     for epoch in range(args.epochs):
         start, wrong = time.perf_counter(), 0
+        if 0 < epoch < 0.7 * args.epochs:  # images that are seen again are no new evidence
+            net.forget_evidence(args.forget)
         net.train()
         train.set_epoch(epoch)
         for x, labels in train:
@@ -112,6 +114,13 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--sigma-v", type=float, default=0.3, help="standard deviation of a label (0.3)")
+    parser.add_argument(
+        "--forget",
+        type=float,
+        default=4.0,
+        metavar="FACTOR",
+        help="before each of the first 70 %% of the epochs but the first, let what was learnt count for 1/FACTOR (4)",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data-dir", help="where MNIST is, or is downloaded to ($PYTAGI_DATA, ./data/mnist)")
     parser.add_argument("--limit-train", type=int, metavar="N", help="use the first N training images")
@@ -119,6 +128,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     for name in ("epochs", "batch_size", "sigma_v"):
         if not getattr(args, name) > 0:
             parser.error(f"--{name.replace('_', '-')} must be above 0, got {getattr(args, name)}")
+    if not 1 <= args.forget < float("inf"):
+        parser.error(f"--forget must be at least 1 and finite, got {args.forget}")
     return args
 
 
