@@ -15,6 +15,14 @@ def without(probabilities: np.ndarray, labels: np.ndarray, top: int) -> int:
     return int(np.count_nonzero((probabilities < own).sum(1) < probabilities.shape[1] - top))
 
 
+def forgets_before(epoch: int, epochs: int) -> bool:
+    """Whether evidence is to be forgotten before an epoch: each of the first 70 % but the first.
+
+    Data that are seen again are no new evidence; variances shrink in the last epochs only.
+    """
+    return 0 < epoch < 0.7 * epochs
+
+
 class HierarchicalHead:
     """Label as a path of binary decisions: the outputs on it are observed as +1 or -1 (11 outputs for 10 classes).
 

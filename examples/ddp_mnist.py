@@ -17,7 +17,7 @@ from typing import Any
 
 import pytagi_ddp
 from examples import mnist
-from examples.classifier import HierarchicalHead
+from examples.classifier import HierarchicalHead, forgets_before
 from examples.image_data import find_or_download, load_digits
 from examples.options import only_rank_0_prints, positive_int
 from examples.progress import NoProgress, show_progress
@@ -79,6 +79,8 @@ def run(args: argparse.Namespace, communicator: Communicator) -> float:
         log.write("start", ranks=ranks, **vars(args))
     for epoch in range(args.epochs):
         title = f"epoch {epoch + 1}/{args.epochs}"
+        if forgets_before(epoch, args.epochs):
+            net.forget_evidence(args.forget)
         (train if isinstance(train, BatchLoader) else train.sampler).set_epoch(epoch)  # another order
         progress = show_progress(args.progress, title, len(train_set)) if is_first else NoProgress()
         result = run_epoch(net, head, train, args.sigma_v, progress)

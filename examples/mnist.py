@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 import pytagi_ddp
+from examples.classifier import forgets_before
 from pytagi_ddp import HRCSoftmaxMetric, Utils
 from pytagi_ddp.data import BatchLoader, load_mnist
 from pytagi_ddp.nn import (
@@ -81,6 +82,8 @@ def main(argv: Sequence[str] | None = None) -> float:
 
     for epoch in range(args.epochs):
         start, wrong = time.perf_counter(), 0
+        if forgets_before(epoch, args.epochs):
+            net.forget_evidence(args.forget)
         net.train()
         train.set_epoch(epoch)
         for x, labels in train:
@@ -119,6 +122,13 @@ def parse_arguments(
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--sigma-v", type=float, default=0.3, help="standard deviation of a label (0.3)")
+    parser.add_argument(
+        "--forget",
+        type=float,
+        default=4.0,
+        metavar="FACTOR",
+        help="before each of the first 70 %% of the epochs but the first, let what was learnt count for 1/FACTOR (4)",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data-dir", help="where MNIST is, or is downloaded to ($PYTAGI_DATA, ./data/mnist)")
     parser.add_argument("--limit-train", type=int, metavar="N", help="use the first N training images")
@@ -127,6 +137,8 @@ def parse_arguments(
     for name in ("epochs", "batch_size", "sigma_v"):
         if not getattr(args, name) > 0:
             parser.error(f"--{name.replace('_', '-')} must be above 0, got {getattr(args, name)}")
+    if not 1 <= args.forget < float("inf"):
+        parser.error(f"--forget must be at least 1 and finite, got {args.forget}")
     return args
 
 

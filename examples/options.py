@@ -72,6 +72,13 @@ def _parser() -> argparse.ArgumentParser:
     training.add_argument("--sigma-v", type=_positive_float, default=0.1, help="standard deviation of a label (0.1)")
     training.add_argument("--sigma-v-min", type=_positive_float, default=0.05, help="where its decay ends (0.05)")
     training.add_argument("--sigma-v-decay", type=_positive_float, default=0.9, help="its factor per epoch (0.9)")
+    training.add_argument(
+        "--forget",
+        type=_factor,
+        default=1.0,
+        metavar="FACTOR",
+        help="before each of the first 70 %% of the epochs but the first, let what was learnt count for 1/FACTOR (1)",
+    )
     training.add_argument("--gain-w", type=_positive_float, default=0.1, help="factor on the weights' prior (0.1)")
     training.add_argument("--gain-b", type=_positive_float, default=0.1, help="factor on the biases' prior (0.1)")
     training.add_argument(
@@ -173,6 +180,13 @@ def _positive_float(text: str) -> float:
     return value
 
 
+def _factor(text: str) -> float:
+    value = float(text)
+    if not 1 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be at least 1 and finite, got {text}")
+    return value
+
+
 # argparse names the type in its message about text that is no number.
 _natural.__name__ = positive_int.__name__ = "integer"
-_positive_float.__name__ = "number"
+_positive_float.__name__ = _factor.__name__ = "number"

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from examples.classifier import HEADS, Head
+from examples.classifier import HEADS, Head, forgets_before
 from examples.ddp_cifar_resnet import make_model
 from examples.figures import draw as draw_figure
 from examples.image_data import find_or_download, load_images
@@ -110,6 +110,8 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
             title = f"epoch {epoch + 1}/{args.epochs}"
             sigma_v_min = min(args.sigma_v_min, args.sigma_v)
             sigma_v = float(exponential_scheduler(args.sigma_v, sigma_v_min, args.sigma_v_decay, epoch))
+            if args.forget > 1 and forgets_before(epoch, args.epochs):
+                net.forget_evidence(args.forget)
             train.set_epoch(epoch, 0)
             error, rate, full = train_epoch(net, head, train, sigma_v, title, args)
             again.set_epoch(epoch)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from examples.classifier import HEADS, Head
+from examples.classifier import HEADS, Head, forgets_before
 from examples.progress import NoProgress, Progress, show_progress
 from examples.run_log import RunLog
 from examples.stop_and_resume import Checkpoints, Net, resume, run_settings
@@ -115,6 +115,8 @@ def train_and_test(
             progress = show_progress(args.progress, title, images) if shows_progress(net) else NoProgress()
             sigma_v_min = min(args.sigma_v_min, args.sigma_v)
             sigma_v = float(exponential_scheduler(args.sigma_v, sigma_v_min, args.sigma_v_decay, epoch))
+            if args.forget > 1 and batch == 0 and forgets_before(epoch, args.epochs):
+                net.forget_evidence(args.forget)
             train.set_epoch(epoch, batch)
             batch = 0
             result = run_epoch(net, head, train, sigma_v, progress, checkpoints.after_step)

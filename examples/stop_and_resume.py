@@ -18,6 +18,8 @@ OPTIONS = ("seed", "augment", "average", "sigma_v", "sigma_v_min", "sigma_v_deca
 def run_settings(args: argparse.Namespace, train_set: ImageDataset, shares: int) -> dict:
     """What must be the same to go on exactly. Only the global batch counts, not how ranks share it."""
     settings = {name.replace("_", " "): getattr(args, name) for name in OPTIONS}
+    if args.forget > 1:  # without it, runs of earlier versions go on
+        settings["forget"] = args.forget
     data = f"{len(train_set)} images of {train_set.name}"
     return {"global batch": args.batch_size * shares, "data": data, **settings}
 

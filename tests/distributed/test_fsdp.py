@@ -27,6 +27,7 @@ def on_rank_0(what, seconds, folder):
         "state_dict": net.state_dict,
         "unshard": lambda: net.unshard().__enter__(),
         "update_bn": lambda: net.update_bn([x]),
+        "forget_evidence": lambda: net.forget_evidence(2),
         "step": net.step,
     }
     if communicator.rank == 0:
@@ -35,7 +36,9 @@ def on_rank_0(what, seconds, folder):
         time.sleep(seconds)
 
 
-@pytest.mark.parametrize("what", ["predict", "forward", "save", "state_dict", "unshard", "update_bn", "step"])
+@pytest.mark.parametrize(
+    "what", ["predict", "forward", "save", "state_dict", "unshard", "update_bn", "forget_evidence", "step"]
+)
 def test_what_one_rank_does_alone_ends_with_an_error(what, tmp_path):
     with pytest.raises(RankLeftError, match=rf"^{what}\(\) of FSDPSequential is collective.* rank 1 has left"):
         run_threads(on_rank_0, 2, what, 0, tmp_path)

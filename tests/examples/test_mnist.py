@@ -1,9 +1,12 @@
 """The MNIST example on digits drawn by the test."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 
 from examples.mnist import main, make_cnn, make_mlp
+from pytagi_ddp.nn import Sequential
 
 
 @pytest.fixture
@@ -41,10 +44,17 @@ def test_a_damaged_file_is_one_line(data_dir, tmp_path):
         main(["--data-dir", data_dir])
 
 
+def test_evidence_is_forgotten_before_the_first_epochs_but_the_first(data_dir):
+    with mock.patch.object(Sequential, "forget_evidence", autospec=True) as forget:
+        main(["--data-dir", data_dir, "--limit-train", "64", "--epochs", "5", "--forget", "3"])
+    assert [call.args[1:] for call in forget.call_args_list] == [(3.0,)] * 3
+
+
 def test_bad_options(capsys):
-    with pytest.raises(SystemExit):
-        main(["--batch-size", "0"])
-    assert "--batch-size must be above 0, got 0" in capsys.readouterr().err
+    for option, value, words in (("batch-size", "0", "above 0, got 0"), ("forget", "nan", "at least 1 and finite")):
+        with pytest.raises(SystemExit):
+            main([f"--{option}", value])
+        assert f"--{option} must be {words}" in capsys.readouterr().err
 
 
 def test_networks():

@@ -25,6 +25,7 @@ def test_switches():
         (["--epochs", "two"], "argument --epochs: invalid integer value: 'two'"),
         (["--sigma-v", "-1"], "argument --sigma-v: must be above 0 and finite, got -1"),
         (["--gain-w", "nan"], "argument --gain-w: must be above 0 and finite, got nan"),
+        (["--forget", "0.5"], "argument --forget: must be at least 1 and finite, got 0.5"),
         (["--seed", "-3"], "argument --seed: must not be negative, got -3"),
         (["--model", "resnet50"], "argument --model: invalid choice: 'resnet50'"),
         (["--average", "--sum"], "argument --sum: not allowed with argument --average"),

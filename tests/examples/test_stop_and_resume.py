@@ -17,8 +17,8 @@ from tests.mpi.run import mpirun_command
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the ranks through /proc")
 mpi = pytest.mark.mpi
-# 45 images in global batches of 16: 3 steps an epoch, the last one of 13 images.
-SETTINGS = ["--limit-train", 45, "--limit-test", 20, "--augment"]
+# 45 images in global batches of 16: 3 steps an epoch, the last one of 13 images; the second one begins by forgetting.
+SETTINGS = ["--limit-train", 45, "--limit-test", 20, "--augment", "--forget", 4]
 
 
 def newest(folder: Path) -> tuple[dict, dict[str, bytes]]:
@@ -83,11 +83,12 @@ def test_half_a_line_in_the_log_and_curves_that_cannot_be_drawn_cost_no_epoch(tm
 
 @mpi
 def test_resumed_within_an_epoch(whole, tmp_path):
+    """The second one, which has forgotten already."""
     job = [*SETTINGS, "--batch-size", 8, "--checkpoint-dir", tmp_path]
-    train(tmp_path, *job, "--checkpoint-every", 1, "--keep-last", 5, "--epochs", 1, np=2)
+    train(tmp_path, *job, "--checkpoint-every", 1, "--keep-last", 5, np=2)
     files = {int(path.name[5:15]): path for path in tmp_path.glob("step-*")}
-    assert sorted(files) == [1, 2, 3]
-    _, log = train(tmp_path, *job, "--resume", files[2], np=2)
+    assert sorted(files) == [2, 3, 4, 5, 6]
+    _, log = train(tmp_path, *job, "--resume", files[5], np=2)
     check_same_end(whole, tmp_path, log)
 
 

@@ -55,6 +55,7 @@ def errors(program) -> list[Exception | None]:
         lambda net: net.forward_backward(X, observe),
         lambda net: net.step(),
         lambda net: net.update_bn([X]),
+        lambda net: net.forget_evidence(2),
     ],
 )
 @pytest.mark.parametrize("rank", [0, 1])
