@@ -481,6 +481,7 @@ def refusals(comm):
         "carried": error_of(lambda: PipelineSequential(nn.Sequential(nn.LSTM(2, 3))), ValueError),
         "pickle": error_of(lambda: net.__reduce_ex__(4), TypeError),
         "batch size": error_of(lambda: net.predict(x, 0), ValueError),
+        "no state dict": error_of(lambda: net.load_state_dict([x]), TypeError),
     }
     for name in ("n_microbatches", "schedule", "balance"):
         found[f"{name} of one"] = error_of(lambda name=name: setattr(net, name, 2), AttributeError)
@@ -523,6 +524,7 @@ def test_refusals(results, np):
         assert "LSTM.0 carries a memory" in found["carried"]
         assert "copy or pickle its `model`" in found["pickle"]
         assert "batch_size of at least 1" in found["batch size"]
+        assert "a state dict is a dictionary" in found["no state dict"]
         assert "given to another one since" in found["given away"]
         assert "call train() first" in found["eval"]
         assert f"asks for backend='{backend_of(np)}', the communicator has 'serial'" in found["another mesh"]

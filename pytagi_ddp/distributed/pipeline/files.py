@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -40,14 +41,16 @@ class StagedNetwork(ShardedNetwork):
         """Takes what belongs to this stage of the state dict of a whole network, the same on every rank.
 
         Raises:
-            KeyError, ValueError: as `Sequential.load_state_dict`.
+            KeyError, ValueError, TypeError: as `Sequential.load_state_dict`.
         """
         elsewhere = json.loads(self._architecture).keys() - dict(self.model.named_layers()).keys()
 
-        def place(key: str) -> str:
-            return re.sub(r"^(\w+?)Cuda(?=\.)|\.(running|carried)$", r"\1", key)
+        def is_here(key: str) -> bool:
+            place = re.sub(r"^(\w+?)Cuda(?=\.)|\.(running|carried)$", r"\1", str(key))
+            return place not in elsewhere
 
-        self.model.load_state_dict({k: v for k, v in state_dict.items() if place(k) not in elsewhere})
+        whole = isinstance(state_dict, Mapping)
+        self.model.load_state_dict({k: v for k, v in state_dict.items() if is_here(k)} if whole else state_dict)
 
     def save(self, filename: str | Path) -> None:
         """Writes the file that `Sequential.save` of the whole network would write, on rank 0; collective.
