@@ -19,13 +19,14 @@ class DeviceMesh:
     their coordinates in it.
 
     Attributes:
+        communicator: of all its ranks.
         shape: length of each dimension.
         names: of the dimensions.
         coordinates: of this rank, one for each dimension.
     """
 
     def __init__(self, communicator: Communicator, shape: tuple[int, ...], names: tuple[str, ...]):
-        self.shape, self.names = shape, names
+        self.communicator, self.shape, self.names = communicator, shape, names
         self.coordinates = tuple(int(at) for at in np.unravel_index(communicator.rank, shape))
         self._groups: dict[str, Communicator] = {}
         for dimension, name in enumerate(names):
@@ -44,7 +45,7 @@ class DeviceMesh:
         return f"DeviceMesh({sizes})"
 
     def close(self) -> None:
-        """Closes its communicators; the one that it was made of stays open."""
+        """Closes its communicators, see `Communicator.split`; the one that it was made of stays open."""
         for group in self._groups.values():
             group.close()
 
@@ -65,7 +66,8 @@ def init_device_mesh(shape: Sequence[int], names: Sequence[str], backend: Backen
         backend: of `initialize`, or a communicator, whose ranks are arranged.
 
     Raises:
-        ValueError: the ranks do not fill the grid; names that are not as many as the dimensions, or not different.
+        ValueError: the ranks do not fill the grid; names that are not as many as the dimensions, or not different;
+            another mesh on some rank.
         RankLeftError, CollectiveTimeoutError: as `Communicator.split`.
     """
     communicator = backend if isinstance(backend, Communicator) else initialize(backend)
@@ -78,6 +80,13 @@ def init_device_mesh(shape: Sequence[int], names: Sequence[str], backend: Backen
     if min(lengths) < 1 or prod(lengths) != ranks:
         problem = f"a mesh of {_product(lengths)} does not fit {ranks} ranks; {_advice(lengths, ranks)}"
         raise ValueError(f"init_device_mesh: {problem}")
+    everyone = communicator.all_gather_object((lengths, labels))
+    for rank, theirs in enumerate(everyone):
+        if theirs != everyone[0]:
+            raise ValueError(
+                f"init_device_mesh: ranks 0 and {rank} have different meshes: {everyone[0]} on rank 0 and {theirs} on "
+                f"rank {rank}"
+            )
     return DeviceMesh(communicator, lengths, labels)
 
 

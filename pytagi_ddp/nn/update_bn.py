@@ -88,8 +88,7 @@ def take_statistics(
         add_over_ranks: adds the float64 sums of all ranks, in place.
         run: a forward pass in training mode, walked through, for an input; None: `model.pass_forward`.
     """
-    if num_batches is not None and num_batches < 1:
-        raise ValueError(f"update_bn needs num_batches of at least 1, or None for all batches, got {num_batches}")
+    check_num_batches(num_batches)
     norms = {key: leaf for key, leaf in model.named_leaves() if leaf in model.arena.running}
     inputs = _inputs(loader, num_batches)
     if not norms:
@@ -112,6 +111,11 @@ def take_statistics(
         array.copy(carried, arena.carried)
     array.copy(fresh, arena.statistics)
     return _changes(norms, statistics, fresh)
+
+
+def check_num_batches(num_batches: int | None) -> None:
+    if num_batches is not None and num_batches < 1:
+        raise ValueError(f"update_bn needs num_batches of at least 1, or None for all batches, got {num_batches}")
 
 
 def sum_moments(

@@ -232,6 +232,20 @@ def test_meshes_that_do_not_fit(results):
     assert "each dimension of (4,) needs a name of its own, got ('a', 'b')" in one_name and "('a', 'a')" in same_name
 
 
+def different_meshes(comm):
+    """Each of them fits, but they are not the same on all ranks."""
+    shapes = error_of(lambda: init_device_mesh((4, 1) if comm.rank == 2 else (2, 2), "ab", comm), ValueError)
+    names = error_of(lambda: init_device_mesh((2, 2), "ba" if comm.rank == 3 else "ab", comm), ValueError)
+    return shapes, names
+
+
+@on_ranks(different_meshes, 4)
+def test_meshes_that_differ_between_ranks(results):
+    for shapes, names in results:
+        assert "ranks 0 and 2 have different meshes: ((2, 2), ('a', 'b')) on rank 0 and ((4, 1), ('a', 'b'))" in shapes
+        assert "ranks 0 and 3 have different meshes" in names and "('b', 'a')) on rank 3" in names
+
+
 # What follows ends its job: a launch each, and as threads.
 def leave_a_group(comm):
     """Rank 2 leaves; rank 0 waits for it in their group, the others in theirs for longer."""

@@ -14,7 +14,7 @@ from pytagi_ddp.distributed.pipeline.schedule import SCHEDULES, bubble, micro_ba
 from tests.mpi import ddp_networks
 from tests.mpi.ddp_networks import backpropagate, batch, error_of
 from tests.mpi.rank import job_folder
-from tests.mpi.shared import on_ranks
+from tests.mpi.shared import backend_of, on_ranks
 
 SIZES = [(1, 16), (2, 7), (5, 16), (5, 7), (8, 16), (8, 7), (8, 1)]  # micro-batches, samples
 NETWORKS = ddp_networks.WITHOUT_BATCH_NORM | {"BatchNorm2d": lambda: ddp_networks.with_batch_norm(2)}
@@ -173,6 +173,26 @@ def test_accumulation(results):
         assert "inside no_sync" in inside
 
 
+def passes_between(comm):
+    """No way back behind a pass that has come in between; none of what is refused brings the stages out of step."""
+    (x, y), _ = steps_of("BatchNorm2d", 7)
+    net, said = pipeline(comm, n_microbatches=3, schedule="GPipe"), []
+    none = network().predict(x[:0])
+    shapes = [a.shape for a in net.predict(x[:0])] == [a.shape for a in none]
+    for between in (lambda: net.predict(x[:2]), lambda: learn(net, x, y), lambda: net.update_bn([x])):
+        net(x)
+        between()
+        said.append(error_of(net.backward, RuntimeError))
+    return said, shapes
+
+
+@on_ranks(passes_between, "serial", 2)
+def test_no_way_back_behind_another_pass(results):
+    for said, shapes in results:
+        assert all("needs a forward pass in training mode" in text for text in said)
+        assert shapes
+
+
 def results_of_a_network(comm):
     """predict, state_dict, save and load; and what is learned after them."""
     _, expected = of_one_process("BatchNorm2d", 2, 7)
@@ -228,7 +248,10 @@ def fresh_statistics(comm):
     middle = [1] * (comm.world_size - 2)
     counts = [layers - 1 - sum(middle), *middle, 1] if comm.world_size > 1 else [layers]
     net = pipeline(comm, n_microbatches=2, balance=counts)
-    changes = net.update_bn((batch, None) for batch in x)
+    net.eval()
+    batches = ((batch, None) for batch in [*x, np.empty((0, 2)), x[0]])  # the others read nothing, and need no batches
+    changes = net.update_bn(batches if net.is_first else None, num_batches=3)
+    net.train()
     forgotten = error_of(net.backward, RuntimeError)
     return net.state_dict() == plain.state_dict(), changes == expected, len(changes), forgotten
 
@@ -329,6 +352,23 @@ def test_replicas_of_a_pipeline(results, average, wire_dtype):
         assert places
         assert same
         assert average or difference < (1e-6 if wire_dtype == "float32" else 1e-2)
+
+
+def pipelines_in_groups(comm):
+    """Two pipelines beside each other, of two ranks each, with data and schedules of their own."""
+    group = comm.split(comm.rank // 2)
+    mesh = init_device_mesh((2,), ("pipe",), group)
+    half = comm.rank // 2
+    found = differences(group, "BatchNorm2d", 2 + half, 7, mesh=mesh, schedule=SCHEDULES[half])
+    mesh.close()
+    group.close()
+    comm.barrier()
+    return found
+
+
+@on_ranks(pipelines_in_groups, 4)
+def test_pipelines_beside_each_other(results):
+    assert results == [""] * 4
 
 
 def unequal_pipelines(comm):
@@ -441,7 +481,10 @@ def refusals(comm):
         "carried": error_of(lambda: PipelineSequential(nn.Sequential(nn.LSTM(2, 3))), ValueError),
         "pickle": error_of(lambda: net.__reduce_ex__(4), TypeError),
         "batch size": error_of(lambda: net.predict(x, 0), ValueError),
+        "no state dict": error_of(lambda: net.load_state_dict([x]), TypeError),
     }
+    for name in ("n_microbatches", "schedule", "balance"):
+        found[f"{name} of one"] = error_of(lambda name=name: setattr(net, name, 2), AttributeError)
     PipelineSequential(other.stage, DDPConfig(backend="serial"))
     found["given away"] = error_of(lambda: other.step(), RuntimeError)
     net.eval()
@@ -450,6 +493,7 @@ def refusals(comm):
     other_names = init_device_mesh((-1, 1), ("pipe", "model"), comm)
     found |= {
         "another mesh": error_of(lambda: pipeline(comm, mesh=one), ValueError),
+        "no mesh": error_of(lambda: pipeline(comm, mesh=(2, 1)), TypeError),
         "names": error_of(lambda: pipeline(comm, mesh=other_names), ValueError),
     }
     return found
@@ -480,7 +524,11 @@ def test_refusals(results, np):
         assert "LSTM.0 carries a memory" in found["carried"]
         assert "copy or pickle its `model`" in found["pickle"]
         assert "batch_size of at least 1" in found["batch size"]
+        assert "a state dict is a dictionary" in found["no state dict"]
         assert "given to another one since" in found["given away"]
         assert "call train() first" in found["eval"]
-        assert f"a mesh of (1, 1) is for 1 ranks, there are {ranks}" in found["another mesh"]
+        assert f"asks for backend='{backend_of(np)}', the communicator has 'serial'" in found["another mesh"]
+        assert "has to be one of init_device_mesh, got tuple" in found["no mesh"]
+        for name in ("n_microbatches", "schedule", "balance"):
+            assert f"{name} cannot be assigned" in found[f"{name} of one"]
         assert "has the dimensions 'pipe' and 'data', or 'pipe' alone, got ('pipe', 'model')" in found["names"]

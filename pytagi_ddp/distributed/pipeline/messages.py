@@ -35,10 +35,6 @@ class Ring:
             memory = self._memory[k] = self._empty(size)
         return k, memory[:size].reshape(shape)
 
-    @property
-    def nbytes(self) -> int:
-        return sum(memory.nbytes for memory in self._memory if memory is not None)
-
 
 class Outgoing:
     """Messages to a rank, which are on their way while this one goes on.
@@ -70,10 +66,6 @@ class Outgoing:
         while self._handles:
             self._handles.popitem()[1].wait()
 
-    @property
-    def nbytes(self) -> int:
-        return self._ring.nbytes
-
 
 class Incoming:
     """Messages from a rank, in the order in which it sends them.
@@ -98,10 +90,6 @@ class Incoming:
         handle, buffer = self._asked.popleft()
         handle.wait()
         return self._place(buffer) if isinstance(buffer, np.ndarray) else buffer
-
-    @property
-    def nbytes(self) -> int:
-        return self._ring.nbytes
 
 
 def _memory(group: Communicator, array: ArrayFunctions) -> Callable[[int], Array]:

@@ -51,6 +51,11 @@ def make_schedule(stages: int, micro_batches: int, name: str) -> list[list[Actio
     return [_of_stage(frames_in_flight(stages, s, micro_batches, name), micro_batches) for s in range(stages)]
 
 
+def forward_actions(micro_batches: int) -> list[Action]:
+    """Of every stage, where no way back is to come."""
+    return [Action("F", m) for m in range(micro_batches)]
+
+
 def frames_in_flight(stages: int, stage: int, micro_batches: int, name: str) -> int:
     """How many forward passes of a stage wait for their backward passes, at most."""
     return micro_batches if name == "GPipe" else min(micro_batches, stages - stage)

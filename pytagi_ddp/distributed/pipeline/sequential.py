@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import math
 import operator
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from itertools import islice
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,34 +13,32 @@ from numpy.typing import ArrayLike
 
 from pytagi_ddp.distributed.communicator import Communicator, SerialCommunicator
 from pytagi_ddp.distributed.config import DDPConfig
+from pytagi_ddp.distributed.device_mesh import DeviceMesh
 from pytagi_ddp.distributed.exchange import EveryStep, pool_statistics
 from pytagi_ddp.distributed.pipeline.balance import balance_by_products, check_balance
+from pytagi_ddp.distributed.pipeline.files import StagedNetwork
 from pytagi_ddp.distributed.pipeline.schedule import (
     Action,
     Timeline,
+    forward_actions,
     frames_in_flight,
     make_schedule,
     micro_batch_rows,
 )
-from pytagi_ddp.distributed.pipeline.stage import Observe, Stage
-from pytagi_ddp.distributed.sharded import ShardedNetwork
+from pytagi_ddp.distributed.pipeline.stage import MAY_BE_EMPTY, Observe, Stage
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.distributed.wire import reduction
-from pytagi_ddp.files import atomic_write, read_file
 from pytagi_ddp.interrupts import held_back
-from pytagi_ddp.nn import architecture as whole
-from pytagi_ddp.nn import persistence
+from pytagi_ddp.nn.architecture import architecture
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.deferred import drawn
-from pytagi_ddp.nn.persistence import StateDict
+from pytagi_ddp.nn.pytagi_view import refuse_assignment
 from pytagi_ddp.nn.sequential import Sequential
-from pytagi_ddp.nn.slices import TensorSlice, whole_tensors
-from pytagi_ddp.nn.state import Array
-from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics
+from pytagi_ddp.nn.update_bn import StatisticsChange, check_num_batches, take_statistics
 from pytagi_ddp.nn.validate import flat_float32
 
 
-class PipelineSequential(TrainedOnRanks, ShardedNetwork):
+class PipelineSequential(StagedNetwork, TrainedOnRanks):
     """A `Sequential` cut into stages, one on each rank, that learns from micro-batches on their way through.
 
         net = PipelineSequential(model, n_microbatches=8)
@@ -77,11 +72,13 @@ class PipelineSequential(TrainedOnRanks, ShardedNetwork):
     `recompute=True` those of one, and the inputs of the others, for one more forward pass each.
 
     With a mesh of (S, D) ranks, `init_device_mesh((S, D), ("pipe", "data"))`, D pipelines learn from batches of their
-    own: replicas of a stage add their deltas as `DDPSequential` does, with the meaning of its `average`.
+    own: replicas of a stage add their deltas as `DDPSequential` does, with the meaning of its `average`. A mesh of the
+    ranks of a group (`init_device_mesh((2,), ("pipe",), group)`) is a pipeline of these alone.
 
     Which ranks have to call a method together: those of a pipeline `forward_backward`, `forward`, `backward`,
-    `predict`, `state_dict`; all ranks the constructor, `step` and `save`. `load` and `load_state_dict` are local, and
-    to be called everywhere.
+    `predict`, `state_dict`; all ranks the constructor, `step`, `update_bn` and `save`. `load` and `load_state_dict` are
+    local, and to be called everywhere. An exception amid a pass leaves the stages out of step: the pipeline refuses to
+    go on.
 
     Args:
         model: the network, of the same layers on every rank; without layers that carry a memory from call to call.
@@ -92,12 +89,13 @@ class PipelineSequential(TrainedOnRanks, ShardedNetwork):
             `updater.update(net.output_z_buffer, y, var_y, net.input_delta_z_buffer)`, `net.backward()`, `net.step()`.
         balance: layers of each stage, see `balance_by_time` and `balance_by_size`; that of rank 0 counts. None: stages
             with about as many products each.
-        mesh: of `init_device_mesh`, with a dimension "pipe", and "data" for replicas. None: all ranks are one pipeline.
+        mesh: of `init_device_mesh`, with a dimension "pipe", and "data" for replicas. None: all ranks of the job (or
+            those that `config` finds) are one pipeline.
         recompute: see above.
 
     Attributes:
         stage: the layers of this rank, a `Sequential`. is_first, is_last: whether they are the first or last ones.
-        balance: layers of each stage.
+        n_microbatches, schedule: as given. balance: layers of each stage.
         communicator: of all ranks. pipe_group, data_group: of the stages of this pipeline; of this stage's replicas.
         output_z_buffer, input_delta_z_buffer: outputs of the whole batch and deltas there; empty but on the last stage,
             where an `OutputUpdater` does nothing.
@@ -106,7 +104,7 @@ class PipelineSequential(TrainedOnRanks, ShardedNetwork):
 
     Raises:
         ValueError: another architecture or other options on some rank; a stage without a layer; options out of range.
-        TypeError: no `Sequential`, or no `DDPConfig`.
+        TypeError: no `Sequential`, `DDPConfig` or mesh.
 
     Source: Huang et al. (2019), GPipe; Narayanan et al. (2019), PipeDream. Interface: `torch.distributed.pipelining`.
     """
@@ -120,26 +118,29 @@ class PipelineSequential(TrainedOnRanks, ShardedNetwork):
         n_microbatches: int = 8,
         schedule: str = "1F1B",
         balance: Sequence[int] | None = None,
-        mesh: Any = None,
+        mesh: DeviceMesh | None = None,
         recompute: bool = False,
     ):
         super().__init__(model, DDPConfig() if config is None else config, average)
         c = self.config
         c.check(model.device, 1, False)
+        if not isinstance(mesh, DeviceMesh | None):
+            raise TypeError(f"mesh has to be one of init_device_mesh, got {type(mesh).__name__}")
         if c.buckets > 1:
             raise ValueError(f"buckets={c.buckets} is for DDPSequential: a stage exchanges its deltas in one")
         make_schedule(1, operator.index(n_microbatches), schedule)  # raises what is wrong with them
         _refuse_carried(model)
-        self.n_microbatches, self.schedule = n_microbatches, schedule
+        self._n_microbatches, self._schedule = n_microbatches, schedule
         options = {"n_microbatches": n_microbatches, "schedule": schedule, "recompute": recompute}
         options["deferred_init"] = model.is_deferred
-        self._connect(None, options | {"wire_dtype": c.wire_dtype, "mesh": mesh and tuple(mesh.shape)})
+        options |= {"wire_dtype": c.wire_dtype, "mesh": mesh and mesh.shape}
+        self._connect(None if mesh is None else mesh.communicator, options)
         self.pipe_group, self.data_group = _groups(self.communicator, mesh)
         stages = self.pipe_group.world_size
         balance = self.communicator.broadcast_object(balance)
         count = len(model.layers)
-        self.balance = balance_by_products(model, stages) if balance is None else check_balance(balance, count, stages)
-        self._architecture, self.num_parameters = whole.architecture(model), model.num_parameters
+        self._balance = balance_by_products(model, stages) if balance is None else check_balance(balance, count, stages)
+        self._architecture, self.num_parameters = architecture(model), model.num_parameters
         self._inputs = model.in_shape.size
         self._outputs = model.out_shape
         start = sum(self.balance[: self.pipe_group.rank])
@@ -179,6 +180,18 @@ class PipelineSequential(TrainedOnRanks, ShardedNetwork):
         return self.model
 
     @property
+    def n_microbatches(self) -> int:
+        return self._n_microbatches
+
+    @property
+    def schedule(self) -> str:
+        return self._schedule
+
+    @property
+    def balance(self) -> list[int]:
+        return self._balance
+
+    @property
     def is_first(self) -> bool:
         return self._stage.is_first
 
@@ -209,31 +222,33 @@ class PipelineSequential(TrainedOnRanks, ShardedNetwork):
     # -- training ---------------------------------------------------------------------------------------------
 
     def forward_backward(
-        self, x: ArrayLike | None, observe: Observe, var_x: ArrayLike | None = None
+        self, x: ArrayLike | None, observe: Observe | None, var_x: ArrayLike | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """The passes of a batch, forward and back, by the schedule.
 
         Args:
             x: the batch, on the first stage; the others may have None, and read nothing else.
             observe: called on the last stage as ``observe(states, rows, deltas)`` for each micro-batch: fills `deltas`
-                from the observations ``y[rows]`` and the outputs `states`, which `OutputUpdater.update` takes.
+                from the observations ``y[rows]`` and the outputs `states`, which `OutputUpdater.update` takes. The
+                other stages may have None.
             var_x: variances of the inputs, as of `Sequential.forward`.
 
         Returns:
             (mu, var): means and variances of the outputs, flat, on the last stage; empty arrays on the others.
 
         Raises:
-            RuntimeError: in evaluation mode, or another PipelineSequential was made of the stage.
+            RuntimeError: in evaluation mode; another PipelineSequential was made of the stage; a pass was cut short.
             ValueError: sizes that do not fit, or values that are not finite; the job ends, as others wait.
+            TypeError: nothing to observe with on the last stage; likewise.
         """
         self._check_owner("forward_backward")
         if not self.stage.training:
             raise RuntimeError("forward_backward() is for training: call train() first, or predict()")
+        if self.is_last and not callable(observe):
+            raise TypeError(f"forward_backward() on the last stage needs a function observe, got {observe!r:.50}")
         self._exchange.before_forward()
         with held_back(), self._adding():
-            rows = self._begin("forward_backward", x, var_x)
-            self._stage.run(self._actions(len(rows)), observe)
-            self._stage.finish()
+            self._pass("forward_backward()", x, var_x, self._actions, observe)
         return self.get_outputs()
 
     def forward(
@@ -252,10 +267,9 @@ class PipelineSequential(TrainedOnRanks, ShardedNetwork):
             )
         self._exchange.before_forward()
         with held_back():
-            rows = self._begin("forward", mu_x, var_x)
-            self._stage.run([Action("F", m) for m in range(len(rows))])
-            self._stage.finish()
-        self._under_way = self.stage.training
+            mode = "training" if self.stage.training else "evaluation"
+            self._pass(f"forward() in {mode} mode", mu_x, var_x)
+            self._under_way = self.stage.training
         return self.get_outputs()
 
     __call__ = forward  # type: ignore[assignment]  # which takes None, too
@@ -276,7 +290,6 @@ class PipelineSequential(TrainedOnRanks, ShardedNetwork):
             raise ValueError(f"input_delta_z_buffer holds {held} deltas, the batch has {states.block_size} samples")
         with held_back(), self._adding():
             self._stage.run([Action("B", m) for m in range(len(self._stage.rows))])
-            self._stage.finish()
 
     def step(self) -> None:
         """Adds the deltas of all replicas of this stage and applies them; collective over all ranks.
@@ -334,16 +347,29 @@ class PipelineSequential(TrainedOnRanks, ShardedNetwork):
     def _actions(self, micro_batches: int) -> list[Action]:
         return make_schedule(self.pipe_group.world_size, micro_batches, self.schedule)[self.pipe_group.rank]
 
-    def _begin(
-        self, kind: str, x: ArrayLike | BaseHiddenStates | None, var_x: ArrayLike | None, batch_size: int = 0
-    ) -> list[slice]:
-        """The rows of the micro-batches: `n_microbatches` of them, or parts of `batch_size` samples."""
+    def _pass(
+        self,
+        kind: str,
+        x: ArrayLike | BaseHiddenStates | None,
+        var_x: ArrayLike | None = None,
+        actions: Callable[[int], list[Action]] = forward_actions,
+        observe: Observe | None = None,
+        batch_size: int = 0,
+    ) -> int:
+        """Sends a batch through all stages; returns its samples.
+
+        Args:
+            kind: one of `PASSES`. x, var_x, observe: as of `forward_backward`.
+            actions: of this stage, for so many micro-batches.
+            batch_size: of a micro-batch; 0: there are `n_microbatches`.
+        """
+        self._under_way = False
         samples, variances = None, None
         if self.is_first:
             if x is None or isinstance(x, BaseHiddenStates):
-                raise TypeError(f"{kind}() on the first stage needs an array of inputs, got {type(x).__name__}")
+                raise TypeError(f"{kind} on the first stage needs an array of inputs, got {type(x).__name__}")
             mu = flat_float32(x, "x")
-            if mu.size == 0 or mu.size % self._inputs:
+            if mu.size % self._inputs or not (mu.size or kind in MAY_BE_EMPTY):
                 raise ValueError(f"x holds {mu.size} values, not a whole number of samples of {self._inputs} inputs")
             samples = mu.reshape(-1, self._inputs)
             variances = None if var_x is None else flat_float32(var_x, "var_x", mu.size).reshape(samples.shape)
@@ -353,34 +379,46 @@ class PipelineSequential(TrainedOnRanks, ShardedNetwork):
                 return micro_batch_rows(count, self.n_microbatches)
             return [slice(a, min(count, a + batch_size)) for a in range(0, count, batch_size)]
 
-        return self._stage.begin(kind, samples, variances, cut)
+        rows = self._stage.begin(kind, samples, variances, cut)
+        self._stage.run(actions(len(rows)), observe)
+        return rows[-1].stop if rows else 0
 
     def get_outputs(self) -> tuple[np.ndarray, np.ndarray]:
         states = self.output_z_buffer
         return np.array(states.mu_a), np.array(states.var_a)
 
-    def update_bn(self, loader: Iterable[Any], num_batches: int | None = None) -> list[StatisticsChange]:
+    def update_bn(self, loader: Iterable[Any] | None, num_batches: int | None = None) -> list[StatisticsChange]:
         """Sets the running statistics of every BatchNorm2d to the exact ones of the batches of all pipelines.
 
         Collective; see `nn.update_bn`. Batches are normalised by micro-batches, as in training.
 
         Args:
-            loader: training batches, inputs or (inputs, ...): as many on every rank of a pipeline, those of its first
-                stage count. num_batches: how many of them to use; None: all.
+            loader: on the first stage: training batches, inputs or (inputs, ...). The others read nothing, and may have
+                None.
+            num_batches: how many of them to use; None: all.
 
         Returns:
             For each BatchNorm2d of the whole network, how far its running statistics were off.
         """
         self._check_owner("update_bn")
+        check_num_batches(num_batches)
         self._exchange.before_statistics()
 
-        def run(x: ArrayLike) -> None:
-            rows = self._begin("update_bn", x, None)
-            self._stage.run([Action("F", m) for m in range(len(rows))])
-            self._stage.finish()
+        def batches() -> Iterator[Any]:
+            if loader is None:
+                raise TypeError("update_bn() on the first stage needs batches, got None")
+            yield from islice(loader, num_batches)
+            self._pass("update_bn()", np.empty((0, self._inputs)))  # tells the others that there are no more
 
-        self._under_way = False
-        changes = take_statistics(self.stage, loader, num_batches, self.data_group.all_reduce, run)
+        def of_first_stage() -> Iterator[range]:
+            while samples := self._pass("update_bn()", None):
+                yield range(samples)  # they have gone through this stage already
+
+        add = self.data_group.all_reduce
+        if self.is_first:
+            changes = take_statistics(self.stage, batches(), None, add, lambda x: self._pass("update_bn()", x))
+        else:
+            changes = take_statistics(self.stage, of_first_stage(), None, add, len)
         return [change for stage in self.pipe_group.all_gather_object(changes) for change in stage]
 
     @contextmanager
@@ -412,7 +450,7 @@ class PipelineSequential(TrainedOnRanks, ShardedNetwork):
         """`Sequential.predict`, through all stages; collective over this pipeline, and every rank of it has the result.
 
         Args:
-            x, var_x: on the first stage, as of `Sequential.predict`; the others may have None.
+            x, var_x: on the first stage, as of `Sequential.predict`, also no samples; the others may have None.
             batch_size: samples on their way between two stages at a time, the same everywhere.
         """
         self._check_owner("predict")
@@ -422,84 +460,17 @@ class PipelineSequential(TrainedOnRanks, ShardedNetwork):
         self.stage.eval()
         try:
             with held_back():
-                rows = self._begin("predict", x, var_x, batch_size)
-                self._stage.run([Action("F", m) for m in range(len(rows))])
-                self._stage.finish()
+                n = self._pass("predict()", x, var_x, batch_size=batch_size)
         finally:
             if training:
                 self.stage.train()
-        shape, n = self._outputs, rows[-1].stop
+        shape = self._outputs
         one = shape.image or shape.sequence or (shape.size,)
         moments = np.empty((2, n, *one), np.float32)
         if self.is_last:
             moments[0], moments[1] = (a.reshape(n, *one) for a in self.get_outputs())
         self.pipe_group.broadcast(moments, self.pipe_group.world_size - 1)
         return moments[0], moments[1]
-
-    def state_dict(self) -> StateDict:
-        """Parameters and running statistics of all stages, on every rank; collective over this pipeline."""
-        parts = self.pipe_group.all_gather_object(dict(self.stage.state_dict()))
-        return StateDict({key: values for part in parts for key, values in part.items()})
-
-    def load_state_dict(self, state_dict: dict) -> None:
-        """Takes what belongs to this stage of the state dict of a whole network, the same on every rank.
-
-        Raises:
-            KeyError, ValueError: as `Sequential.load_state_dict`.
-        """
-        elsewhere = json.loads(self._architecture).keys() - dict(self.stage.named_layers()).keys()
-
-        def place(key: str) -> str:
-            return re.sub(r"^(\w+?)Cuda(?=\.)|\.(running|carried)$", r"\1", key)
-
-        self.stage.load_state_dict({k: v for k, v in state_dict.items() if place(k) not in elsewhere})
-
-    def save(self, filename: str | Path) -> None:
-        """Writes the file that `Sequential.save` of the whole network would write, on rank 0; collective.
-
-        Raises:
-            ValueError: values that are NaN or infinite, on every rank.
-        """
-        data = self.to_bytes()
-        if self.rank == 0:
-            atomic_write(filename, data)
-
-    def load(self, filename: str | Path) -> None:
-        """Reads this stage from a file of `Sequential.save` of the whole network, or of `save`; on every rank."""
-        contents = persistence.read(read_file(filename), str(filename))
-        persistence.take_part(self.stage, contents, self._architecture)
-
-    # -- checkpoints, see `ShardedNetwork` --------------------------------------------------------------------
-
-    def slices(self) -> list[TensorSlice]:
-        """The tensors of this stage, whole; of its replicas, the first saves them."""
-        saved = self.data_group.rank == 0
-        return [part._replace(saved=saved) for part in whole_tensors(self.stage)]
-
-    @property
-    def architecture(self) -> str:
-        return self._architecture
-
-    def to_bytes(self, extra: dict[str, str] | None = None) -> bytes:
-        """The file of `save` on rank 0, nothing elsewhere; errors are those of `save`."""
-        mine: dict[str, np.ndarray] | ValueError
-        try:
-            mine = persistence.tensors(self.stage)
-        except ValueError as error:
-            mine = error
-        arrays: dict[str, np.ndarray] = {}
-        for part in self.pipe_group.all_gather_object(mine):
-            if isinstance(part, ValueError):
-                raise part
-            arrays.update(part)
-        return persistence.packed(arrays, self._architecture, extra) if self.rank == 0 else b""
-
-    def to_host(self, array: Array) -> np.ndarray:
-        return self.stage.kernels.array.to_host(array)
-
-    def take(self, values: list[tuple[TensorSlice, np.ndarray]]) -> None:
-        for part, new in values:
-            self.stage.kernels.array.copy(new, part.array)
 
 
 def _refuse_carried(model: Sequential) -> None:
@@ -511,18 +482,21 @@ def _refuse_carried(model: Sequential) -> None:
             )
 
 
-def _groups(communicator: Communicator, mesh: Any) -> tuple[Communicator, Communicator]:
+def _groups(communicator: Communicator, mesh: DeviceMesh | None) -> tuple[Communicator, Communicator]:
     """The ranks of the stages of this pipeline, and those of the replicas of this stage.
 
     Raises:
-        ValueError: a mesh without "pipe", with other dimensions than "pipe" and "data", or of other ranks.
+        ValueError: a mesh without "pipe", or with other dimensions than "pipe" and "data".
     """
     if mesh is None:
         return communicator, SerialCommunicator()
-    names = tuple(mesh.names)
-    if set(names) not in ({"pipe"}, {"pipe", "data"}):
-        raise ValueError(f"the mesh of a pipeline has the dimensions 'pipe' and 'data', or 'pipe' alone, got {names}")
-    ranks = math.prod(mesh.shape)
-    if ranks != communicator.world_size:
-        raise ValueError(f"a mesh of {tuple(mesh.shape)} is for {ranks} ranks, there are {communicator.world_size}")
-    return mesh["pipe"], mesh["data"] if "data" in names else SerialCommunicator()
+    if set(mesh.names) not in ({"pipe"}, {"pipe", "data"}):
+        raise ValueError(
+            f"the mesh of a pipeline has the dimensions 'pipe' and 'data', or 'pipe' alone, got {mesh.names}"
+        )
+    return mesh["pipe"], mesh["data"] if "data" in mesh.names else SerialCommunicator()
+
+
+refuse_assignment(
+    PipelineSequential, ("n_microbatches", "schedule", "balance"), "make a PipelineSequential of a new network"
+)

@@ -14,7 +14,8 @@ from pytagi_ddp.kernels.tensors import Array, State
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.sequential import Sequential
 
-PASSES = ("forward_backward", "forward", "predict", "update_bn")
+MAY_BE_EMPTY = ("predict()", "update_bn()")
+PASSES = ("forward_backward()", "forward() in training mode", "forward() in evaluation mode", *MAY_BE_EMPTY)
 Observe = Callable[[BaseHiddenStates, slice, BaseDeltaStates], None]
 
 
@@ -45,6 +46,7 @@ class Stage:
         self._observed = BaseDeltaStates()
         self.rows: list[slice] = []
         self._taken, self._in_flight, self._recompute = taken, in_flight, recompute
+        self._cut_short = ""  # what has ended a pass in the middle
         self._held: int | None = None  # the micro-batch whose forward pass ran last, if passes are run again
         self._inputs: dict[int, BaseHiddenStates] = {}
         self._x: np.ndarray | None = None
@@ -75,8 +77,9 @@ class Stage:
             cut: gives the micro-batches of so many samples.
 
         Raises:
-            RuntimeError: the stage in front has begun something else.
+            RuntimeError: the stage in front has begun something else, or a pass was cut short.
         """
+        self._check(kind)
         header = self._header
         if self.is_first:
             assert x is not None
@@ -84,8 +87,9 @@ class Stage:
         else:
             self.group.receive(header, self.group.rank - 1)
             if (theirs := PASSES[int(header[0])]) != kind:
+                self._cut_short = f"{theirs} of the stage in front of it"
                 raise RuntimeError(
-                    f"stage {self.group.rank} is in {kind}(), the stage in front of it in {theirs}(): all ranks of a "
+                    f"stage {self.group.rank} is in {kind}, the stage in front of it in {theirs}: all ranks of a "
                     "pipeline have to call the same methods in the same order"
                 )
         if not self.is_last:
@@ -105,10 +109,29 @@ class Stage:
             jcb = empty(out) if net.layers[-1].gives_jacobian else None
             self.outputs.hold(State(empty(out), empty(out), jcb), net.device)
         self.deltas.move(net.device)
-        self.deltas.set_size(samples * out[1], samples)
+        self.deltas.set_size(samples * out[1], max(1, samples))
+
+    def _check(self, kind: str) -> None:
+        if self._cut_short:
+            raise RuntimeError(
+                f"stage {self.group.rank} cannot go on with {kind}: a pass was cut short by {self._cut_short}, and the "
+                "stages are out of step since; end the job and start it again"
+            )
 
     def run(self, actions: Sequence[Action], observe: Observe | None = None) -> None:
-        """Does all this; `observe`: what the last stage makes deltas of its outputs with, see `PipelineSequential`."""
+        """Does all this, and returns when all that was sent is on its way to who needs it.
+
+        Args:
+            observe: what the last stage makes deltas of its outputs with, see `PipelineSequential`.
+        """
+        self._check("backward()")
+        try:
+            self._run(actions, observe)
+        except BaseException as error:
+            self._cut_short = repr(error) if self.group.world_size > 1 else ""
+            raise
+
+    def _run(self, actions: Sequence[Action], observe: Observe | None) -> None:
         for k, action in enumerate(actions):
             if k == 0:
                 self._ask(action)
@@ -122,9 +145,6 @@ class Stage:
             self.timeline.append(Span(action, start, time.perf_counter()))
             if result is not None:
                 (self._on if action.kind == "F" else self._away).send(*result)
-
-    def finish(self) -> None:
-        """Returns when all that was sent is on its way to who needs it."""
         for messages in self._outgoing:
             messages.finish()
         self.net.use_frame(0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed, nn
-from pytagi_ddp.distributed import PipelineSequential, RankLeftError, run_threads
+from pytagi_ddp.distributed import DDPConfig, PipelineSequential, RankLeftError, run_threads
 from tests.mpi.run import mpirun
 
 X, Y = np.ones((6, 4)), np.zeros((6, 2))
@@ -79,6 +79,54 @@ def test_observations_that_fail():
     found = errors(lambda net: net.forward_backward(X, fail))
     assert isinstance(found[1], ZeroDivisionError)
     assert isinstance(found[0], RankLeftError)
+
+
+def test_no_observations():
+    found = errors(lambda net: net.forward_backward(X, observe if net.is_first else None))
+    assert "on the last stage needs a function observe, got None" in str(found[1])
+    assert isinstance(found[0], RankLeftError)
+
+
+def test_one_stage_in_evaluation_mode():
+    def program(net):
+        net._schedule = "GPipe"
+        if net.is_last:
+            net.eval()
+        net(X)
+
+    found = errors(program)
+    said = "is in forward() in evaluation mode, the stage in front of it in forward() in training mode"
+    assert said in str(found[1])
+
+
+def test_nobody_goes_on_after_a_pass_that_was_cut_short():
+    """Also where the program does not mind: messages of that pass could be taken for those of another one."""
+    said = []
+
+    def program(net):
+        try:
+            net.forward_backward(X, lambda *_: 1 / 0)
+        except ZeroDivisionError:
+            for call in (lambda: net.forward_backward(X, observe), lambda: net.predict(X)):
+                with pytest.raises(RuntimeError) as caught:
+                    call()
+                said.append(str(caught.value))
+
+    errors(program)
+    assert all("a pass was cut short by ZeroDivisionError" in text for text in said) and len(said) == 2
+
+
+def test_a_single_stage_goes_on():
+    trained = []
+    for fails in (True, False):
+        net = pipeline(config=DDPConfig(backend="serial"))
+        if fails:
+            with pytest.raises(ZeroDivisionError):
+                net.forward_backward(X, lambda *_: 1 / 0)
+        net.forward_backward(X, observe)
+        net.step()
+        trained.append(net.state_dict())
+    assert trained[0] == trained[1]
 
 
 def test_deltas_of_another_size():

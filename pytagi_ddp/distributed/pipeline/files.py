@@ -1,0 +1,98 @@
+"""Parameters and files of a network whose layers are on several ranks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.sharded import ShardedNetwork
+from pytagi_ddp.files import atomic_write, read_file
+from pytagi_ddp.nn import persistence
+from pytagi_ddp.nn.persistence import StateDict
+from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.nn.slices import TensorSlice, whole_tensors
+from pytagi_ddp.nn.state import Array
+
+
+class StagedNetwork(ShardedNetwork):
+    """A network in stages, in the state dicts, files and checkpoints of the whole.
+
+    Attributes:
+        model: the layers of this rank.
+        pipe_group, data_group: the ranks of the stages of this pipeline; those that have this stage, too.
+    """
+
+    model: Sequential
+    pipe_group: Communicator
+    data_group: Communicator
+    _architecture: str  # of the whole network
+
+    def state_dict(self) -> StateDict:
+        """Parameters and running statistics of all stages, on every rank; collective over this pipeline."""
+        parts = self.pipe_group.all_gather_object(dict(self.model.state_dict()))
+        return StateDict({key: values for part in parts for key, values in part.items()})
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Takes what belongs to this stage of the state dict of a whole network, the same on every rank.
+
+        Raises:
+            KeyError, ValueError, TypeError: as `Sequential.load_state_dict`.
+        """
+        elsewhere = json.loads(self._architecture).keys() - dict(self.model.named_layers()).keys()
+
+        def is_here(key: str) -> bool:
+            place = re.sub(r"^(\w+?)Cuda(?=\.)|\.(running|carried)$", r"\1", str(key))
+            return place not in elsewhere
+
+        whole = isinstance(state_dict, Mapping)
+        self.model.load_state_dict({k: v for k, v in state_dict.items() if is_here(k)} if whole else state_dict)
+
+    def save(self, filename: str | Path) -> None:
+        """Writes the file that `Sequential.save` of the whole network would write, on rank 0; collective.
+
+        Raises:
+            ValueError: values that are NaN or infinite, on every rank.
+        """
+        data = self.to_bytes()
+        if self.communicator.rank == 0:
+            atomic_write(filename, data)
+
+    def load(self, filename: str | Path) -> None:
+        """Reads this stage from a file of `Sequential.save` of the whole network, or of `save`; on every rank."""
+        contents = persistence.read(read_file(filename), str(filename))
+        persistence.take_part(self.model, contents, self._architecture)
+
+    def slices(self) -> list[TensorSlice]:
+        """The tensors of this stage, whole; of its replicas, the first saves them."""
+        saved = self.data_group.rank == 0
+        return [part._replace(saved=saved) for part in whole_tensors(self.model)]
+
+    @property
+    def architecture(self) -> str:
+        return self._architecture
+
+    def to_bytes(self, extra: dict[str, str] | None = None) -> bytes:
+        """The file of `save` on rank 0, nothing elsewhere; errors are those of `save`."""
+        mine: dict[str, np.ndarray] | ValueError
+        try:
+            mine = persistence.tensors(self.model)
+        except ValueError as error:
+            mine = error
+        arrays: dict[str, np.ndarray] = {}
+        for part in self.pipe_group.all_gather_object(mine):
+            if isinstance(part, ValueError):
+                raise part
+            arrays.update(part)
+        return persistence.packed(arrays, self._architecture, extra) if self.communicator.rank == 0 else b""
+
+    def to_host(self, array: Array) -> np.ndarray:
+        return self.model.kernels.array.to_host(array)
+
+    def take(self, values: list[tuple[TensorSlice, np.ndarray]]) -> None:
+        for part, new in values:
+            self.model.kernels.array.copy(new, part.array)
