@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 LEAST_KEPT = 0.02
-LARGEST_DOT = 200  # area in points^2 of a bin that has all answers
+LEAST_DOT, LARGEST_DOT = 10, 150  # areas in points^2 of bins with no answer and, on top, with all
 MAX_LINE = 1 << 16  # bytes; a longer line of a log is none of its
 ERRORS = ("train_error", "test_error")
 MOMENTS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
@@ -106,7 +106,7 @@ def reliability(
 ) -> Axes:
     """Reliability diagram of a classifier: the share of right answers against the confidence in them.
 
-    The points are those of `metric.reliability_bins`, with areas by how many answers they stand for; a calibrated
+    The points are those of `metric.reliability_bins`, larger where they stand for more answers; a calibrated
     classifier is on the diagonal. The legend has the `metric.calibration_error`.
 
     Args:
@@ -120,7 +120,7 @@ def reliability(
     error = calibration_error(p, truth, bins)
     ax.plot([0, 1], [0, 1], "--", color="0.7", linewidth=1)
     (line,) = ax.plot(confidence, accuracy, label=f"{label + ': ' if label else ''}calibration error {error:.3f}")
-    areas = LARGEST_DOT * count / truth.size
+    areas = LEAST_DOT + LARGEST_DOT * count / truth.size
     ax.scatter(confidence, accuracy, areas, color=line.get_color(), clip_on=False, zorder=2)
     ax.set(xlabel="confidence", ylabel="share of right answers", xlim=(0, 1), ylim=(0, 1))
     ax.legend(loc="lower right")

@@ -180,6 +180,36 @@ def check_image_programs() -> None:
     assert by_noise[1] < 5 and careful[1] > 80 and abs(careful[2] - 50) < 10 < crude[2] - 50
 
 
+def check_regressions() -> None:
+    std = {x: s for x, s in numbers("plot_regression", r"x = *([\d.-]+): \+- ([\d.]+)")}
+    assert std.keys() == {-1.5, 0.75, 6}
+    assert std[-1.5] < 0.05 and std[0.75] > 3 * std[-1.5] and std[6] > 20 * std[-1.5]
+    assert numbers("plot_regression", r"outside: (\d+)%")[0][0] > 95
+    ((whole, left, right),) = numbers("plot_noise", r"([\d.]+)% of all, ([\d.]+)% left, ([\d.]+)% right")
+    assert all(86 < share < 94 for share in (whole, left, right))
+    assert numbers("plot_noise", r"(\d+)% of the curve within")[0][0] > 85
+    with_nan, dropped, filled = numbers("plot_missing", r"square error ([\d.]+), ([\d.]+), ([\d.]+), ([\d.]+)")
+    assert with_nan[0] == dropped[0] == filled[0] < 0.08
+    assert 3 * with_nan[3] < filled[3] < dropped[3]
+    ((above, below),) = numbers("plot_missing", r"(\d+)% of the truth above 0.5 within 2 std, (\d+)% of that below")
+    assert above < 60 < 85 < below
+    crowded, _, by_chance, even, _, evenly_by_chance = numbers("plot_active", r"error ([\d.]+) with 40 measurements")
+    assert crowded[0] < 0.7 * by_chance[0] and evenly_by_chance[0] < 0.7 * even[0]
+
+
+def check_classifiers() -> None:
+    ((of_all, of_half),) = numbers("plot_classes", r"([\d.]+)% of all, ([\d.]+)% of")
+    assert of_half < of_all < 5
+    heads = numbers("plot_heads", r"error ([\d.]+)%, of the surest half ([\d.]+)%; calibration error \(ECE\) ([\d.]+)")
+    assert len(heads) == 3
+    assert all(error < 8 and of_half < 0.25 * error and calibration < 0.2 for error, of_half, calibration in heads)
+    shuffled, turned, bright, noise = numbers("plot_foreign", r"AUROC ([\d.]+) by entropy, ([\d.]+) by variance")
+    assert min(shuffled[0], noise[0]) > 0.95 and turned[0] > 0.7 and bright[1] > 0.95 > bright[0] + 0.1
+    removed = numbers("plot_inside", r"removed: 0% ([\d.]+)%, .* 60% ([\d.]+)%, 70% .* 80% ([\d.]+)%")
+    (none, most, nearly_all), by_size, by_chance = removed
+    assert none < 5 and most < none + 2 and nearly_all < 0.5 * by_size[2] and by_chance[1] > 40
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_it_builds_without_a_warning_and_its_programs_find_what_they_say():
@@ -191,10 +221,5 @@ def test_it_builds_without_a_warning_and_its_programs_find_what_they_say():
     assert done.stderr == ""
     check_series_programs()
     check_image_programs()
-
-    std = {float(x): float(s) for x, s in re.findall(r"x = *([\d.-]+): \+- ([\d.]+)", printed("plot_regression"))}
-    assert std.keys() == {-1.5, 0.75, 6}
-    assert std[-1.5] < 0.05 and std[0.75] > 3 * std[-1.5] and std[6] > 20 * std[-1.5]
-    assert 85 < float(re.search(r"^ +([\d.]+)%$", printed("plot_noise"), re.MULTILINE)[1]) < 95
-    of_all, of_half = map(float, re.search(r"([\d.]+)% of all, ([\d.]+)% of", printed("plot_classes")).groups())
-    assert of_half < of_all < 5
+    check_regressions()
+    check_classifiers()

@@ -15,7 +15,7 @@ import numpy as np
 
 import pytagi_ddp
 from pytagi_ddp import plot
-from pytagi_ddp.nn import EvenExp, Linear, OutputUpdater, ReLU, Sequential
+from pytagi_ddp.nn import EvenExp, Linear, MixtureReLU, OutputUpdater, Sequential
 
 
 def noise(x):
@@ -32,11 +32,11 @@ y = x**3 + rng.normal(0, noise(x))
 # noise. `update_heteros` takes observations without a variance.
 
 pytagi_ddp.manual_seed(1)
-net = Sequential(Linear(1, 64), ReLU(), Linear(64, 2, gain_weight=0.1, gain_bias=0.1), EvenExp())
+net = Sequential(Linear(1, 64), MixtureReLU(), Linear(64, 2, gain_weight=0.1, gain_bias=0.1), EvenExp())
 updater = OutputUpdater(net.device)
 
-for _epoch in range(20):
-    for batch in np.array_split(rng.permutation(x.size), 200):
+for _epoch in range(10):
+    for batch in np.array_split(rng.permutation(x.size), 500):
         net(x[batch])
         updater.update_heteros(net.output_z_buffer, y[batch], net.input_delta_z_buffer)
         net.backward()
@@ -58,15 +58,27 @@ left.legend(fontsize="small")
 right.plot(places, np.sqrt(noisy), label="noise, learnt")
 right.plot(places, noise(places), "--", color="gray", label="noise, true")
 right.plot(places, np.sqrt(known), label="the function's own")
+right.plot(places, np.abs(mean - places**3), ":", color="C1", label="its error")
 right.set(xlabel="x", ylabel="standard deviation", ylim=(0, None))
 right.legend(fontsize="small")
 plt.show()
 
 # %%
-# How many of 2,000 new observations fall into the intervals that should hold 90 % of them:
+# The noise (blue) is what no number of observations removes. What the network does not know of the curve itself
+# (orange) is a tenth of it after 2,000 of them, and about as large as its error (dots).
+#
+# How many of 2,000 new observations fall into the intervals that should hold 90 % of them, where there is little noise
+# and where there is much:
 
 x_new = rng.uniform(-1, 1, 2000)
 y_new = x_new**3 + rng.normal(0, noise(x_new))
 mu, var = net.predict(x_new)
 inside = np.abs(y_new - mu[:, 0]) < 1.645 * np.sqrt(var[:, 0] + mu[:, 1])
-print(f"{inside.mean():.1%}")
+print(f"{inside.mean():.1%} of all, {inside[x_new < 0].mean():.1%} left, {inside[x_new > 0].mean():.1%} right")
+mu, var = net.predict(places)
+print(f"{np.mean(np.abs(mu[:, 0] - places**3) < 2 * np.sqrt(var[:, 0])):.0%} of the curve within 2 of its own std")
+
+# %%
+# The noise is the robust part. The function's own variance is not: with 40 passes instead of 10, in batches of 10, and
+# `ReLU`, the same data give an interval of an observation that is as good, and hold a quarter to a half of the curve
+# within 2 std, as each pass counts the data once more.

@@ -1,0 +1,105 @@
+"""
+What the weights have learnt
+============================
+
+Each weight has a mean and a standard deviation. Their histograms before and after training, and their ratio, signal to
+noise, say which layers have learnt what, and which weights the network would not miss.
+
+The digits are drawn, so that there is nothing to download. With MNIST: ``python -m examples.gallery.plot_inside --data
+DIR``; ``--quick`` shows in seconds that it runs.
+"""
+
+# %%
+# A classifier of digits: *Three heads for digits* says how it observes labels. A copy of it is kept as it was before.
+
+import copy
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+import pytagi_ddp
+from examples.digits import load_digits, parser
+from pytagi_ddp import HRCSoftmaxMetric, Utils, plot
+from pytagi_ddp.nn import Linear, MixtureReLU, OutputUpdater, Sequential
+
+args = parser(__doc__.split("\n")[1]).parse_args()
+x, label, x_new, label_new = load_digits(args)
+mean, std = x.mean(), x.std()
+
+pytagi_ddp.manual_seed(0)
+net = Sequential(Linear(28 * 28, 100), MixtureReLU(), Linear(100, 100), MixtureReLU(), Linear(100, 11))
+before = copy.deepcopy(net)
+updater, utils, hierarchy, rng = OutputUpdater(net.device), Utils(), HRCSoftmaxMetric(10), np.random.default_rng(0)
+
+for _epoch in range(3):
+    for rows in np.array_split(rng.permutation(len(x)), len(x) // 16):
+        net((x[rows] - mean) / std)
+        observed, index, _ = utils.label_to_obs(label[rows], num_classes=10)
+        updater.update_using_indices(net.output_z_buffer, observed, 0.3**2, index, net.input_delta_z_buffer)
+        net.backward()
+        net.step()
+
+# %%
+# `net.inspect` says of each layer how many units are uncertain or dead, the signal to noise (SNR) of its weights, which
+# is |mean| / std, and how much of the prior's variance is left.
+
+found = net.inspect((x_new[:100] - mean) / std)
+print(found)
+
+figure, (graph, table) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained", width_ratios=(1, 1.5))
+plot.network(graph, net)
+plot.inspection(table, found)
+
+# %%
+# Before training, the means are drawn at random and all standard deviations of a layer are equal. Afterwards the last
+# layer has learnt the most, and the first the least: there are many weights for each label. Those of pixels that are
+# always black have kept their prior, in the frame of the map.
+
+figure, axes = plt.subplots(2, 4, figsize=(15, 7), layout="constrained")
+PANELS = {"mu_w": "means", "std_w": "std", "snr_w": "|mean| / std"}
+for column, (what, title) in zip(axes.T[:3], PANELS.items(), strict=True):
+    for panel, network, when in zip(column, (before, net), ("before", "after"), strict=True):
+        plot.parameters(panel, network, what).set_title(f"{title} of weights, {when}")
+        if what == "std_w":
+            panel.set(yscale="log", ylim=(0.01, 1e4))
+    column[0].sharex(column[1])
+of_pixels = np.sqrt(net.layers[0].var_w.reshape(100, 28, 28)).mean(0)
+shades = axes[0, 3].imshow(of_pixels, cmap="magma")
+axes[0, 3].set(title="std of the weights of each pixel, after", xticks=[], yticks=[])
+figure.colorbar(shades, ax=axes[0, 3], shrink=0.8)
+
+# %%
+# Which weights would the network not miss? Those with the smallest scores in their layer are set to 0, mean and
+# variance, for three scores.
+
+
+def error_without(share, score_of):
+    """Test error of a copy in which this share of each layer's weights is 0."""
+    pruned = copy.deepcopy(net)
+    for _, layer in pruned.named_leaves():
+        if layer.num_weights:
+            scores = score_of(layer)
+            gone = scores <= np.quantile(scores, share)
+            layer.mu_w[gone], layer.var_w[gone] = 0, 0
+    return hierarchy.error_rate(*pruned.predict((x_new - mean) / std), label_new)
+
+
+SCORES = {
+    "smallest |mean| / std": lambda layer: np.abs(layer.mu_w) / np.sqrt(layer.var_w),
+    "smallest |mean|": lambda layer: np.abs(layer.mu_w),
+    "any": lambda layer: rng.random(layer.mu_w.shape),
+}
+shares = np.array([0, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9])
+for name, score_of in SCORES.items():
+    errors = [error_without(share, score_of) for share in shares]
+    axes[1, 3].plot(shares, errors, marker="o", label=name)
+    print(f"{name} removed: {', '.join(f'{s:.0%} {e:.1%}' for s, e in zip(shares, errors, strict=True))}")
+axes[1, 3].set(title="without a share of the weights", xlabel="share removed", ylabel="test error", ylim=(0, None))
+axes[1, 3].legend(fontsize="small")
+plt.show()
+
+# %%
+# The ratio knows what the size alone does not: a large mean that is as uncertain as in the prior says nothing. On MNIST
+# (``--data DIR``), 60 % of the weights with the smallest ratios can go for an error of 3.0 % instead of 2.6 %, and 80 %
+# for 5.6 %; chosen by size, these give 4.4 % and 25.7 %. It is no proof: weights are judged one by one, and those with
+# little to say may say it together.
