@@ -1,4 +1,4 @@
-"""The command line of the CIFAR-10 job."""
+"""The command line of the CIFAR-10 job, and what other jobs of residual networks have of it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from examples.trackers import TRACKERS
 from pytagi_ddp.distributed.engine.offspring import launcher_of_rank
@@ -21,17 +22,38 @@ def parse_arguments(
     argv: Sequence[str] | None = None,
     change: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
 ) -> argparse.Namespace:
-    """Reads the options; every rank reads them alike, and only rank 0 prints help and errors.
+    """Reads the options of the CIFAR-10 job: `parse`, of a parser with its data.
 
     Args:
         argv: None: those of the program.
         change: what another job with these options does to the parser, such as adding its own.
+    """
+    parser = job_parser("ddp_cifar_resnet", DESCRIPTION, ("resnet18", "resnet8"), "128; synthetic set: 8")
+    data = parser.add_argument_group("data")
+    data.add_argument("--data", choices=("auto", "cifar10", "synthetic"), default="auto", help="auto: as said above")
+    data.add_argument("--data-dir", metavar="DIR", help="where CIFAR-10 is, or is downloaded to")
+    data.add_argument(
+        "--augment",
+        action=argparse.BooleanOptionalAction,
+        help="shift and flip the training images at random (default: CIFAR-10 yes, synthetic set no)",
+    )
+    add_limits(data)
+    change(parser)
+    return parse(parser, argv)
+
+
+def add_limits(data: Any) -> None:
+    """Adds how many images are used to a group of options."""
+    data.add_argument("--limit-train", type=positive_int, metavar="N", help="use N training images")
+    data.add_argument("--limit-test", type=positive_int, metavar="N", help="use N test images")
+
+
+def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """Reads the options of a `job_parser`; every rank reads them alike, and only rank 0 prints help and errors.
 
     Raises:
         SystemExit: a bad option (exit code 2), or --help (0).
     """
-    parser = _parser()
-    change(parser)
     with only_rank_0_prints():
         args = parser.parse_args(argv)
         launch = launcher_of_rank()
@@ -57,18 +79,23 @@ def only_rank_0_prints() -> Iterator[None]:
         yield
 
 
-def _parser() -> argparse.ArgumentParser:
+def job_parser(prog: str, description: str, models: Sequence[str], batch_size: str) -> argparse.ArgumentParser:
+    """The options of a job but those of its data.
+
+    Args:
+        prog, description: of the program. models: that it knows, its own first. batch_size: what it takes by default.
+    """
     parser = argparse.ArgumentParser(
-        "ddp_cifar_resnet",
+        prog,
         usage="%(prog)s [options]",
-        description=DESCRIPTION,
+        description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     training = parser.add_argument_group("training")
-    training.add_argument("--model", choices=("resnet18", "resnet8"), default="resnet18")
+    training.add_argument("--model", choices=models, default=models[0])
     training.add_argument("--head", choices=("hierarchical", "remax"), default="hierarchical", help="output layer")
     training.add_argument("--epochs", type=positive_int, default=2, help="in all, a resumed run included (2)")
-    training.add_argument("--batch-size", type=positive_int, help="images per rank and step (128; synthetic set: 8)")
+    training.add_argument("--batch-size", type=positive_int, help=f"images per rank and step ({batch_size})")
     training.add_argument("--sigma-v", type=_positive_float, default=0.1, help="standard deviation of a label (0.1)")
     training.add_argument("--sigma-v-min", type=_positive_float, default=0.05, help="where its decay ends (0.05)")
     training.add_argument("--sigma-v-decay", type=_positive_float, default=0.9, help="its factor per epoch (0.9)")
@@ -83,27 +110,16 @@ def _parser() -> argparse.ArgumentParser:
     training.add_argument("--gain-b", type=_positive_float, default=0.1, help="factor on the biases' prior (0.1)")
     training.add_argument(
         "--bn-batches",
-        type=_natural,
+        type=natural,
         default=40,
         metavar="N",
         help="forward passes per rank that give BatchNorm its statistics before each evaluation (40); 0: keep the "
         "running ones, as pytagi does",
     )
-    training.add_argument("--seed", type=_natural, default=0, help="of the prior, the order and the augmentation (0)")
+    training.add_argument("--seed", type=natural, default=0, help="of the prior, the order and the augmentation (0)")
     deltas = training.add_mutually_exclusive_group()
     deltas.add_argument("--average", action="store_true", default=True, help="average the ranks' deltas (default)")
     deltas.add_argument("--sum", dest="average", action="store_false", help="add them: as one large batch would")
-
-    data = parser.add_argument_group("data")
-    data.add_argument("--data", choices=("auto", "cifar10", "synthetic"), default="auto", help="auto: as said above")
-    data.add_argument("--data-dir", metavar="DIR", help="where CIFAR-10 is, or is downloaded to")
-    data.add_argument("--limit-train", type=positive_int, metavar="N", help="use N training images")
-    data.add_argument("--limit-test", type=positive_int, metavar="N", help="use N test images")
-    data.add_argument(
-        "--augment",
-        action=argparse.BooleanOptionalAction,
-        help="shift and flip the training images at random (default: CIFAR-10 yes, synthetic set no)",
-    )
 
     machine = parser.add_argument_group("machine")
     machine.add_argument(
@@ -159,7 +175,7 @@ def _device(text: str) -> str:
     return text
 
 
-def _natural(text: str) -> int:
+def natural(text: str) -> int:
     value = int(text)
     if value < 0:
         raise argparse.ArgumentTypeError(f"must not be negative, got {value}")
@@ -188,5 +204,5 @@ def _factor(text: str) -> float:
 
 
 # argparse names the type in its message about text that is no number.
-_natural.__name__ = positive_int.__name__ = "integer"
+natural.__name__ = positive_int.__name__ = "integer"
 _positive_float.__name__ = _factor.__name__ = "number"

@@ -18,7 +18,7 @@ from examples.stop_and_resume import Checkpoints, Net, resume, run_settings
 from pytagi_ddp import exponential_scheduler
 from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.checkpoint import StopOnSignal
-from pytagi_ddp.data import BatchLoader, ImageDataset
+from pytagi_ddp.data import BatchLoader, FolderLoader, ImageDataset, ImageFolder
 from pytagi_ddp.distributed.communicator import Communicator, create_communicator
 from pytagi_ddp.distributed.engine.placement import choose_device
 from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, PipelineSequential, Sequential
@@ -37,9 +37,9 @@ T = TypeVar("T")
 class Loaders(NamedTuple):
     """Batches of this rank: for training, for the test, and of training images once more for BatchNorm's statistics."""
 
-    train: BatchLoader
-    test: BatchLoader
-    again: BatchLoader
+    train: BatchLoader | FolderLoader
+    test: BatchLoader | FolderLoader
+    again: BatchLoader | FolderLoader
 
 
 def run_on_ranks(args: argparse.Namespace, run: Callable[[argparse.Namespace, Communicator], T]) -> T:
@@ -62,7 +62,7 @@ def run_on_ranks(args: argparse.Namespace, run: Callable[[argparse.Namespace, Co
 def train_and_test(
     args: argparse.Namespace,
     communicator: Communicator,
-    sets: tuple[ImageDataset, ImageDataset],
+    sets: tuple[ImageDataset | ImageFolder, ImageDataset | ImageFolder],
     make_model: Callable[[argparse.Namespace], Sequential],
     make_loaders: Callable[[int, int], Loaders],
     top: Sequence[int] = (1,),
@@ -146,7 +146,7 @@ def on_all_ranks(communicator: Communicator, work: Callable[[], T]) -> T:
     result, problem = None, None
     try:
         result = work()
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         problem = str(error)
     for rank, reported in enumerate(communicator.all_gather_object(problem)):
         if reported is not None:

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import replace
 
 from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
-from pytagi_ddp.data import BatchLoader, ImageDataset
+from pytagi_ddp.data import BatchLoader, FolderLoader, ImageDataset, ImageFolder
 from pytagi_ddp.nn import DDPSequential, FSDPSequential, PipelineSequential
 
 Net = DDPSequential | FSDPSequential | PipelineSequential
@@ -15,7 +15,7 @@ Net = DDPSequential | FSDPSequential | PipelineSequential
 OPTIONS = ("seed", "augment", "average", "sigma_v", "sigma_v_min", "sigma_v_decay")
 
 
-def run_settings(args: argparse.Namespace, train_set: ImageDataset, shares: int) -> dict:
+def run_settings(args: argparse.Namespace, train_set: ImageDataset | ImageFolder, shares: int) -> dict:
     """What must be the same to go on exactly. Only the global batch counts, not how ranks share it."""
     settings = {name.replace("_", " "): getattr(args, name) for name in OPTIONS}
     if args.forget > 1:  # without it, runs of earlier versions go on
@@ -53,7 +53,9 @@ class Checkpoints:
         step: steps behind the network.
     """
 
-    def __init__(self, args: argparse.Namespace, net: Net, loader: BatchLoader, settings: dict, step: int):
+    def __init__(
+        self, args: argparse.Namespace, net: Net, loader: BatchLoader | FolderLoader, settings: dict, step: int
+    ):
         self._manager = CheckpointManager(args.checkpoint_dir, args.keep_last) if args.checkpoint_dir else None
         self._every, self._on_signal = args.checkpoint_every, args.checkpoint_on_signal
         self._net, self._loader, self._settings = net, loader, settings

@@ -12,6 +12,7 @@ import threading
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -337,6 +338,15 @@ def test_position_of_a_loader():
         loader.set_epoch(3, 1)
         next(iter(loader))
         assert TrainingPosition.of(loader, 14) == TrainingPosition(epoch=3, batch=2, step=14, seed=5)
+
+
+@pytest.mark.parametrize("state", [None, [], {"epoch": 1, "batch": 2}])
+def test_other_iterables_do_not_say_where_they_are(state):
+    loader = iter(()) if state is None else SimpleNamespace(state_dict=lambda: state)
+    with pytest.raises(
+        TypeError, match=rf"{type(loader).__name__} does not say .* TrainingPosition\(epoch, batch, step"
+    ):
+        TrainingPosition.of(loader, 1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])

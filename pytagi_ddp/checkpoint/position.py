@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-
-from pytagi_ddp.data.loader import BatchLoader
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,21 @@ class TrainingPosition:
                 raise ValueError(f"{name} must be at least 0, got {value}")
 
     @classmethod
-    def of(cls, loader: BatchLoader, step: int) -> TrainingPosition:
-        """The position after `step` steps, the last of them on the batch that `loader` gave last."""
-        state = loader.state_dict()
+    def of(cls, loader: Any, step: int) -> TrainingPosition:
+        """The position after `step` steps, the last of them on the batch that `loader` gave last.
+
+        Args:
+            loader: a `BatchLoader` or `FolderLoader`, or what has a `state_dict` with the same integers.
+            step: as above.
+
+        Raises:
+            TypeError: `loader` does not say where it is, as other iterables of batches do not. Count its batches, and
+                make the position yourself.
+        """
+        state = loader.state_dict() if hasattr(loader, "state_dict") else None
+        if not isinstance(state, Mapping) or not {"epoch", "batch", "seed"} <= state.keys():
+            raise TypeError(
+                f"{type(loader).__name__} does not say where it is, as BatchLoader does; count its batches and make "
+                "the position yourself: TrainingPosition(epoch, batch, step, seed)"
+            )
         return cls(state["epoch"], state["batch"], step, state["seed"])

@@ -14,6 +14,9 @@ def resnet18_imagenet(
     outputs: int = 1000,
     image_size: int = 224,
     activation: type[nn.BaseLayer] = nn.MixtureReLU,
+    *,
+    is_remax: bool = False,
+    checkpoint_blocks: bool = False,
 ) -> nn.Sequential:
     """ResNet18: 11,689,512 parameter means with 1000 outputs.
 
@@ -22,10 +25,13 @@ def resnet18_imagenet(
         outputs: units of the last layer; of a hierarchical softmax, its `len`.
         image_size: side of the images.
         activation: class of the activations; `nn.ReLU` passes no variance of units that are off.
+        is_remax: have a Remax layer at the end, for one-hot observations.
+        checkpoint_blocks: less memory for more time, see `Sequential`.
 
     Source: He et al. (2016), "Deep residual learning for image recognition".
     """
-    return _resnet((2, 2, 2, 2), 64, False, outputs, image_size, activation, gain_w, gain_b)
+    last = nn.Remax() if is_remax else None
+    return _resnet((2, 2, 2, 2), 64, False, outputs, image_size, activation, gain_w, gain_b, last, checkpoint_blocks)
 
 
 def resnet50_imagenet(
@@ -34,9 +40,13 @@ def resnet50_imagenet(
     outputs: int = 1000,
     image_size: int = 224,
     activation: type[nn.BaseLayer] = nn.MixtureReLU,
+    *,
+    is_remax: bool = False,
+    checkpoint_blocks: bool = False,
 ) -> nn.Sequential:
     """ResNet50, with strides in the 3 x 3 convolutions: 25,557,032 parameter means. Arguments: `resnet18_imagenet`."""
-    return _resnet((3, 4, 6, 3), 64, True, outputs, image_size, activation, gain_w, gain_b)
+    last = nn.Remax() if is_remax else None
+    return _resnet((3, 4, 6, 3), 64, True, outputs, image_size, activation, gain_w, gain_b, last, checkpoint_blocks)
 
 
 def _resnet(
@@ -48,6 +58,8 @@ def _resnet(
     activation: type[nn.BaseLayer],
     gain_w: float = 1.0,
     gain_b: float = 1.0,
+    last: nn.BaseLayer | None = None,
+    checkpoint_blocks: bool = False,
 ) -> nn.Sequential:
     """Stem, stages of `blocks` blocks each (the first of every further one with stride 2), mean over pixels, Linear."""
 
@@ -73,4 +85,5 @@ def _resnet(
             layers += block(channels, width * 2**stage, 2 if stage and not k else 1)
             channels = width * 2**stage * (4 if bottleneck else 1)
     side = -(-image_size // 32)
-    return nn.Sequential(*layers, nn.AvgPool2d(side), nn.Linear(channels, outputs, True, gain_w, gain_b))
+    layers += [nn.AvgPool2d(side), nn.Linear(channels, outputs, True, gain_w, gain_b)]
+    return nn.Sequential(*layers, *([last] if last else []), checkpoint_blocks=checkpoint_blocks)
