@@ -69,6 +69,13 @@ def read(path: Path) -> list[dict[str, Any]]:
     return done
 
 
+def append(path: Path, one: dict[str, Any]) -> None:
+    """A line more, behind the last one, or behind what is left of it."""
+    cut = path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size
+    with open(path, "a") as file:
+        file.write(("\n" if cut else "") + json.dumps(one) + "\n")
+
+
 def of(done: list[dict[str, Any]], variant: str, name: str) -> list[dict[str, Any]]:
     return [one for one in done if (one["variant"], one["set"]) == (variant, name)]
 
@@ -134,10 +141,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--jobs", type=int, help="networks trained at a time")
     parser.add_argument("--quick", action="store_true", help="two epochs of two networks, to see that it runs")
     parser.add_argument("--results", type=Path, default=Path("uci.jsonl"), help="splits done, one by line (uci.jsonl)")
+    parser.add_argument("--report", action="store_true", help="only tables of the splits that are done")
     args = parser.parse_args(argv)
     quick = {"epochs": 2, "n_folds": 2, "n_seeds": 1} if args.quick else {}
     done = read(args.results)
-    for name in args.set or UCI_SETS:
+    for name in [] if args.report else args.set or UCI_SETS:
         data = load_uci(name, args.data_dir)
         for variant in args.variant or ["recipe"]:
             there = {one["split"] for one in of(done, variant, name)}
@@ -145,8 +153,7 @@ def main(argv: list[str] | None = None) -> None:
                 if split in there or split >= len(data.test):
                     continue
                 done.append(measure(data, split, variant, args.jobs, **quick))
-                with open(args.results, "a") as file:
-                    file.write(json.dumps(done[-1]) + "\n")
+                append(args.results, done[-1])
                 rmse, density = (done[-1][key] for key in KEYS)
                 print(f"{variant} {name} {split}: RMSE {rmse:.4f}, log-likelihood {density:.3f}", flush=True)
     print("\n" + report(done))
