@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MODULES = ("nn", "distributed", "data", "checkpoint", "metric", "models", "cuda", "tagi_utils", "plot", "arrays")
+MODULES = (*MODULES, "estimators")
 
 # What pages take for granted that show a part of a program: a network, data, and how it learns.
 SMALL = """
@@ -213,7 +214,16 @@ def check_classifiers() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_it_builds_without_a_warning_and_its_programs_find_what_they_say():
-    for module in ("sphinx", "pydata_sphinx_theme", "myst_parser", "sphinx_gallery", "sphinx_design", "latex2mathml"):
+    needed = (
+        "sphinx",
+        "pydata_sphinx_theme",
+        "myst_parser",
+        "sphinx_gallery",
+        "sphinx_design",
+        "latex2mathml",
+        "sklearn",
+    )
+    for module in needed:
         pytest.importorskip(module, reason=f"{module} is not installed (the extra docs)")
     command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "-E", "-q", "-b", "html"]
     done = subprocess.run([*command, "docs", "docs/_build/html"], cwd=ROOT, capture_output=True, text=True)
@@ -223,3 +233,7 @@ def test_it_builds_without_a_warning_and_its_programs_find_what_they_say():
     check_image_programs()
     check_regressions()
     check_classifiers()
+    rmse, spread = map(
+        float, re.search(r"RMSE ([\d.]+), of a standard deviation of ([\d.]+)", printed("plot_uci")).groups()
+    )
+    assert rmse < 0.3 * spread

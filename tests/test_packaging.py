@@ -16,7 +16,7 @@ import sys
 import numpy as np
 import pytagi_ddp
 from pytagi_ddp.nn import Conv2d, Linear, OutputUpdater, ReLU, Sequential
-heavy = {"mpi4py.MPI", "cupy", "numba.cuda", "matplotlib"} & set(sys.modules)
+heavy = {"mpi4py.MPI", "cupy", "numba.cuda", "matplotlib", "sklearn"} & set(sys.modules)
 assert not heavy, heavy
 net = Sequential(Conv2d(1, 2, 3, in_width=6, in_height=6), ReLU(), Linear(32, 1))
 net(np.ones(36))

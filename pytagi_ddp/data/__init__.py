@@ -16,8 +16,10 @@ from pytagi_ddp.data.loader import BatchLoader
 from pytagi_ddp.data.mnist import download_mnist, find_mnist, load_mnist
 from pytagi_ddp.data.sampler import DistributedSampler, EvaluationSampler, IndexBatch, ShardedSampler
 from pytagi_ddp.data.synthetic import synthetic_images
+from pytagi_ddp.data.uci import UCI_SETS, RegressionSplits, download_uci, find_uci, load_uci
 
 __all__ = [
+    "UCI_SETS",
     "BatchLoader",
     "DatasetNotFoundError",
     "DistributedSampler",
@@ -27,15 +29,19 @@ __all__ = [
     "ImageError",
     "ImageFolder",
     "IndexBatch",
+    "RegressionSplits",
     "ShardRandom",
     "ShardedSampler",
     "download_cifar10",
     "download_mnist",
+    "download_uci",
     "find_cifar10",
     "find_mnist",
+    "find_uci",
     "image_workers",
     "load_cifar10",
     "load_mnist",
+    "load_uci",
     "random_crop_flip",
     "synthetic_images",
 ]

@@ -44,13 +44,13 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
-def download_file(url: str, path: Path, md5: str, progress: bool = True, timeout: float = 10.0) -> None:
+def download_file(url: str, path: Path, md5: str | None, progress: bool = True, timeout: float = 10.0) -> None:
     """Write the content of `url` to `path`.
 
     Args:
         url: Address.
         path: File to make or to replace; its folder is made where missing.
-        md5: Checksum in hexadecimal digits.
+        md5: Checksum in hexadecimal digits; None: whoever reads the file has another one of what it holds.
         progress: Show a progress bar on standard error.
         timeout: Seconds to wait for the connection, and for each piece of data.
 
@@ -64,7 +64,7 @@ def download_file(url: str, path: Path, md5: str, progress: bool = True, timeout
         for chunk in _read(url, path.name, progress, timeout):
             digest.update(chunk)
             file.write(chunk)
-        if digest.hexdigest() != md5:
+        if md5 not in (None, digest.hexdigest()):
             raise DownloadError(
                 f"{url}: {file.tell()} bytes with md5 {digest.hexdigest()}, expected md5 {md5}; try again later"
             )

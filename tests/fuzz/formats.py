@@ -15,7 +15,7 @@ import numpy as np
 
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
-from pytagi_ddp.data import BatchLoader, ImageDataset, cifar10
+from pytagi_ddp.data import BatchLoader, ImageDataset, cifar10, uci
 from pytagi_ddp.data.decoding import ImageError, Source, read_part
 from pytagi_ddp.data.idx import read_idx
 from pytagi_ddp.data.image_shard import ImageShard, write_shard
@@ -23,6 +23,7 @@ from pytagi_ddp.kernels.cpu.shared_cache import SealedFiles
 from pytagi_ddp.nn import persistence
 from pytagi_ddp.plot import read_epochs
 from tests.data.python2_pickle import cifar10_batch
+from tests.data.test_uci import texts
 from tests.nn.networks import randomise
 from tests.nn.test_persistence import GOLDEN, make
 from tests.nn.test_pytagi_files import dense
@@ -345,6 +346,29 @@ def image_shards() -> Format:
         return Format({"shard": Path(folder, "shard").read_bytes()}, read, exact=True)
 
 
+def _read_uci(path: Path) -> Hashable:
+    made = uci.Published(11, 2, 3, "")
+    with mock.patch.dict(uci.UCI_SETS, {"yacht": made}):
+        read = uci._read_archive(path, "yacht") if path.suffix == ".npz" else uci._read_text(path.parent, "yacht")
+    assert read.x.shape == (11, 2) and read.y.shape == (11,) and read.test.shape == (3, 11)
+    return read.checksum()
+
+
+def _splits() -> uci.RegressionSplits:
+    rng, test = np.random.default_rng(0), np.arange(11) % 3 == np.arange(3)[:, None]
+    return uci.RegressionSplits("yacht", rng.normal(size=(11, 2)), rng.normal(size=11), test)
+
+
+def uci_text() -> Format:
+    return Format(texts(_splits()), _read_uci, names=lambda path, message: str(path.parent) in message)
+
+
+def uci_archives() -> Format:
+    data, memory = _splits(), io.BytesIO()
+    np.savez_compressed(memory, x=data.x, y=data.y, test=np.packbits(data.test, axis=1))
+    return Format({"yacht.npz": memory.getvalue()}, _read_uci)
+
+
 def caches() -> Format:
     """Of compiled code; what is damaged counts as missing."""
     key, payload = ("signature", ("cpu", "features")), ("code", 7, b"\x90" * 300)
@@ -374,6 +398,8 @@ FORMATS: dict[str, Callable[[], Format]] = {
     "idx.gz": gzipped_idx_files,
     "cifar10 binary": binary_cifar10,
     "cifar10 python": python_cifar10,
+    "uci text": uci_text,
+    "uci npz": uci_archives,
     "cache": caches,
     "image shard": image_shards,
 }

@@ -1,0 +1,1 @@
+"""How good answers and error bars are: `python -m benchmarks.quality SUBJECT`."""

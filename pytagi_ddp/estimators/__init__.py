@@ -1,0 +1,19 @@
+"""Estimators with the interface of scikit-learn: ensembles of small networks with honest error bars.
+
+    regressor = TAGIRegressor(random_state=0).fit(X, y)
+    mean, std = regressor.predict(X_new, return_std=True)
+
+They need scikit-learn (`pip install 'pytagi-ddp[sklearn]'`), which is loaded with this module.
+"""
+
+import importlib.util
+
+if importlib.util.find_spec("sklearn") is None:
+    raise ImportError(
+        "pytagi_ddp.estimators needs scikit-learn, which is not installed: pip install 'pytagi-ddp[sklearn]'"
+    )
+
+from pytagi_ddp.estimators.classifier import TAGIClassifier
+from pytagi_ddp.estimators.regressor import TAGIRegressor
+
+__all__ = ["TAGIClassifier", "TAGIRegressor"]

@@ -1,0 +1,201 @@
+"""Classification with probabilities that hold on samples which were not learnt."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets, unique_labels
+from sklearn.utils.validation import column_or_1d, validate_data
+
+from pytagi_ddp.estimators.ensemble import EnsembleEstimator
+from pytagi_ddp.estimators.folds import assign_folds
+from pytagi_ddp.estimators.members import PREDICTED, Observe, Training, run_epoch
+from pytagi_ddp.nn import OutputUpdater, Sequential
+from pytagi_ddp.nn.hierarchical_softmax import class_probabilities, encode_classes, hierarchical_softmax
+
+TEMPERATURES = np.geomspace(0.25, 8, 41)
+LEAST = 1e-12  # probability
+
+
+class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
+    """Classification by an ensemble of TAGI networks with a hierarchical softmax.
+
+    1. Inputs are standardised. `n_seeds` networks are trained without each of `n_folds` folds. Before each of the first
+       epochs evidence is forgotten (`Sequential.forget_evidence`).
+    2. The probabilities p of a class are the mean of the networks'. They are tempered, p^(1/T) / sum p^(1/T), with the
+       T that makes the classes of samples most likely under the networks which have not seen them.
+
+    Args:
+        sigma_v: standard deviation of the noise of the observations +1 and -1 that a class is made of.
+        hidden_layer_sizes, epochs, batch_size, n_folds, n_seeds, forget, forget_until, n_jobs, random_state, verbose:
+            as in `TAGIRegressor`. With one fold nothing is tempered.
+
+    Attributes:
+        classes_: the classes, sorted. networks_: the networks, fold by fold. temperature_: T.
+        n_features_in_, feature_names_in_: as in scikit-learn.
+
+    NaN among the inputs is a missing value, as in `TAGIRegressor`.
+
+    Source: `nn.hierarchical_softmax`; Guo et al. (2017), "On calibration of modern neural networks", for T.
+    """
+
+    def __init__(
+        self,
+        hidden_layer_sizes: tuple[int, ...] | None = None,
+        *,
+        epochs: int | None = None,
+        batch_size: int = 16,
+        sigma_v: float = 0.5,
+        n_folds: int = 5,
+        n_seeds: int = 2,
+        forget: float = 4.0,
+        forget_until: float = 0.7,
+        n_jobs: int | None = None,
+        random_state: Any = None,
+        verbose: int = 0,
+    ):
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.sigma_v = sigma_v
+        self.n_folds = n_folds
+        self.n_seeds = n_seeds
+        self.forget = forget
+        self.forget_until = forget_until
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> TAGIClassifier:
+        """Trains anew.
+
+        Args:
+            X: (n, features) numbers, n at least 2; NaN is missing. y: n classes, of at least two kinds.
+
+        Raises:
+            ValueError: what scikit-learn refuses, or a parameter without meaning; says which.
+        """
+        x, numbers = self._take(X, y, None, reset=True)
+        trainings, seeds = self._trainings(len(x), self._outputs()), self._seeds()
+        fold = assign_folds(len(x), self.n_folds, *seeds(1))
+
+        def unseen(networks: list[list[Sequential]]) -> np.ndarray:
+            """Probabilities for each sample, by the networks of its fold."""
+            probabilities = np.empty((len(x), len(self.classes_)))
+            for k, some in enumerate(networks):
+                probabilities[fold == k] = self._probabilities(some, x[fold == k])
+            return probabilities
+
+        networks = self._train(
+            partial(fit_classes, classes=len(self.classes_), sigma_v=self.sigma_v),
+            trainings,
+            (x, numbers),
+            fold,
+            loss=lambda networks: -log_likelihood(unseen(networks), numbers),
+            seeds=seeds,
+        )
+        self.networks_ = [net for some in networks for net in some]
+        self.temperature_ = most_likely_temperature(unseen(networks), numbers) if len(networks) > 1 else 1.0
+        return self
+
+    def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> TAGIClassifier:
+        """Goes once over further samples, each of which is evidence once: no network forgets any.
+
+        The first call of a new estimator standardises by its samples, for good.
+
+        Args:
+            X: (n, features) numbers; NaN is missing. y: n classes.
+            classes: all classes that there will be; only a new estimator needs them.
+        """
+        first = not hasattr(self, "networks_")
+        x, numbers = self._take(X, y, classes, reset=first)
+        if first:
+            training, seeds = self._trainings(len(x), self._outputs())[0], self._seeds()
+            self.networks_ = [training.network(x.shape[1], seed) for seed in seeds(self.n_folds * self.n_seeds)]
+            self.temperature_ = 1.0
+        observe = labels(numbers, len(self.classes_), self.sigma_v)
+        for k, net in enumerate(self.networks_):
+            run_epoch(net, x, observe, self.batch_size, np.random.default_rng(k))
+        return self
+
+    def predict_proba(self, X: ArrayLike) -> np.ndarray:
+        """(n, classes) probabilities, in the order of `classes_`.
+
+        Args:
+            X: (n, features) numbers; NaN is missing.
+        """
+        x = self._standardised(X)
+        return tempered(self._probabilities(self.networks_, x), self.temperature_)
+
+    def predict(self, X: ArrayLike) -> np.ndarray:
+        """The most probable class of each of n samples."""
+        probabilities = self.predict_proba(X)
+        return self.classes_[probabilities.argmax(1)]
+
+    def _take(self, X: Any, y: Any, classes: ArrayLike | None, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Standardised float32 samples and numbers of classes; `reset`: all else has to fit these from now on."""
+        X, y = validate_data(self, X, y, dtype=np.float64, ensure_all_finite="allow-nan", reset=reset)
+        check_classification_targets(y)
+        y = column_or_1d(y, warn=True)
+        if not self.sigma_v > 0:
+            raise ValueError(f"sigma_v is a standard deviation, above 0, got {self.sigma_v}")
+        if reset:
+            self._standardise_by(X)
+            self.classes_ = unique_labels(y if classes is None else classes)
+            if len(self.classes_) < 2:
+                raise ValueError(f"a classifier needs at least two classes, y has 1 class: {self.classes_[0]!r}")
+        if len(unknown := np.setdiff1d(y, self.classes_)):
+            raise ValueError(f"y has classes that are not among those of the first call: {unknown.tolist()}")
+        return self._scaled(X), np.searchsorted(self.classes_, y)
+
+    def _outputs(self) -> int:
+        return encode_classes(len(self.classes_))[2]
+
+    def _probabilities(self, networks: list[Sequential], x: np.ndarray) -> np.ndarray:
+        tree = hierarchical_softmax(len(self.classes_))
+        return np.mean([class_probabilities(*net.predict(x, PREDICTED), tree) for net in networks], 0)
+
+
+def labels(numbers: np.ndarray, classes: int, sigma_v: float) -> Observe:
+    """Observations of class numbers, as their paths through the tree."""
+    signs, units, _ = encode_classes(classes)
+    signs, units = signs[numbers].astype(np.float32), units[numbers]
+
+    def observe(net: Sequential, updater: OutputUpdater, rows: np.ndarray) -> None:
+        deltas = net.input_delta_z_buffer
+        updater.update_using_indices(net.output_z_buffer, signs[rows], sigma_v**2, units[rows], deltas)
+
+    return observe
+
+
+def fit_classes(
+    training: Training, x: np.ndarray, numbers: np.ndarray, seed: int, classes: int, sigma_v: float
+) -> Sequential:
+    """A network trained on class numbers."""
+    net, rng = training.network(x.shape[1], seed), np.random.default_rng(seed)
+    observe = labels(numbers, classes, sigma_v)
+    for epoch in range(training.epochs):
+        training.prepare(net, epoch)
+        run_epoch(net, x, observe, training.batch_size, rng)
+    return net
+
+
+def tempered(probabilities: np.ndarray, temperature: float) -> np.ndarray:
+    """p^(1/T) / sum p^(1/T), of each row."""
+    logs = np.log(np.maximum(probabilities, LEAST)) / temperature
+    powers = np.exp(logs - logs.max(1, keepdims=True))
+    return powers / powers.sum(1, keepdims=True)
+
+
+def log_likelihood(probabilities: np.ndarray, numbers: np.ndarray) -> float:
+    """Mean of ln P(class of a sample)."""
+    return float(np.log(np.maximum(probabilities[np.arange(len(numbers)), numbers], LEAST)).mean())
+
+
+def most_likely_temperature(probabilities: np.ndarray, numbers: np.ndarray) -> float:
+    """The T under which classes are most likely."""
+    return float(max(TEMPERATURES, key=lambda t: log_likelihood(tempered(probabilities, t), numbers)))

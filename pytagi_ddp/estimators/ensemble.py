@@ -1,0 +1,112 @@
+"""What regressor and classifier share: parameters, standardised inputs, folds and seeds, and parallel training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.parallel import Parallel, delayed
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from pytagi_ddp.estimators.folds import learnt_by
+from pytagi_ddp.estimators.members import Training, default_epochs
+from pytagi_ddp.nn import Sequential
+from pytagi_ddp.tagi_utils import Normalizer
+
+LARGEST_SEED = 2**31 - 1
+CANDIDATES = [(50,), (50, 50)]  # hidden layers to choose from, where none are given
+
+
+class EnsembleEstimator(BaseEstimator):
+    """An ensemble of `n_folds` x `n_seeds` networks: those of a fold have not seen its samples."""
+
+    def _trainings(self, samples: int, outputs: int) -> list[Training]:
+        """Those to choose from; raises ValueError where a parameter has no meaning."""
+        given = self.hidden_layer_sizes
+        candidates = CANDIDATES if given is None else [tuple(np.atleast_1d(given).tolist())]
+        epochs = default_epochs(samples) if self.epochs is None else self.epochs
+        counts = {"epochs": epochs, "batch_size": self.batch_size, "n_folds": self.n_folds, "n_seeds": self.n_seeds}
+        wrong = {name: value for name, value in counts.items() if int(value) != value or value < 1}
+        hidden = candidates[0]
+        if wrong or not hidden or any(int(units) != units or units < 1 for units in hidden):
+            raise ValueError(
+                "epochs, batch_size, n_folds, n_seeds and each of hidden_layer_sizes must be integers of at least 1, "
+                f"got {wrong or hidden}"
+            )
+        if not self.forget >= 1 or not 0 <= self.forget_until <= 1:
+            raise ValueError(
+                "forget must be at least 1 (nothing is forgotten), and forget_until a part of all epochs, from 0 to 1; "
+                f"got {self.forget} and {self.forget_until}"
+            )
+        options = epochs, self.batch_size, outputs, self.forget, self.forget_until
+        return [Training(hidden, *options) for hidden in candidates]
+
+    def _train(
+        self,
+        learn: Callable[..., Sequential],
+        trainings: list[Training],
+        samples: tuple,
+        fold: np.ndarray,
+        loss: Callable[[list[list[Sequential]]], float],
+        seeds: Callable[[int], list[int]],
+    ) -> list[list[Sequential]]:
+        """The networks of each fold, trained on the samples of all others.
+
+        Args:
+            learn: called with a training, samples and a seed. trainings: to choose from.
+            samples: arrays of as many rows. fold: number of each sample's fold. seeds: gives so many seeds.
+            loss: of networks, on the samples that they have not seen. Where there is a choice, one network for each
+                fold decides.
+        """
+        rows = [learnt_by(fold, k) for k in range(int(fold.max()) + 1)]
+
+        def trained(candidates: list[Training], count: int) -> list[list[list[Sequential]]]:
+            """By training, and by fold."""
+            tasks = [
+                (training, *(array[some] for array in samples), seed)
+                for training in candidates
+                for some in rows
+                for seed in seeds(count)
+            ]
+            networks = iter(self._run(learn, tasks))
+            return [[[next(networks) for _ in range(count)] for _ in rows] for _ in candidates]
+
+        if len(trainings) == 1 or len(rows) == 1:
+            return trained(trainings[:1], self.n_seeds)[0]
+        first = trained(trainings, 1)
+        best = min(range(len(trainings)), key=lambda k: loss(first[k]))
+        more = trained(trainings[best : best + 1], self.n_seeds - 1)[0]
+        return [one + several for one, several in zip(first[best], more, strict=True)]
+
+    def _standardise_by(self, X: np.ndarray) -> None:
+        """Takes means and standard deviations of the columns; a constant one has 1."""
+        known = np.isfinite(X)
+        self._x_mean, self._x_std = Normalizer.compute_mean_std(np.where(known.any(0), X, 0.0))
+        self._x_std[self._x_std <= 1e-12 * np.abs(self._x_mean)] = 1
+
+    def _standardised(self, X: Any) -> np.ndarray:
+        """float32 inputs for the networks, of anything that scikit-learn takes for samples."""
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False)
+        return self._scaled(X)
+
+    def _scaled(self, X: np.ndarray) -> np.ndarray:
+        return ((X - self._x_mean) / self._x_std).astype(np.float32)
+
+    def _seeds(self) -> Callable[[int], list[int]]:
+        """Gives as many seeds as it is asked for, all from `random_state`."""
+        random = check_random_state(self.random_state)
+        return lambda count: random.randint(LARGEST_SEED, size=count).tolist()
+
+    def _run(self, function: Callable[..., Any], tasks: Sequence[tuple]) -> list:
+        """`function` of each tuple of arguments, `n_jobs` at a time."""
+        parallel = Parallel(n_jobs=self.n_jobs, verbose=self.verbose)
+        return list(parallel(delayed(function)(*task) for task in tasks))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags

@@ -1,0 +1,113 @@
+"""The networks of an ensemble: small dense ones, each made and trained by itself, from its own seed.
+
+An epoch that is repeated repeats its evidence: a posterior that is taken as the next epoch's prior counts each sample
+once more, variances shrink like 1/t, and learning stops long before the data are used up. So evidence is forgotten
+before each of the first epochs: `Sequential.forget_evidence` says what that means.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from contextvars import copy_context
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytagi_ddp.nn import Linear, OutputUpdater, ReLU, Sequential
+from pytagi_ddp.nn.init import manual_seed, use_own_generator
+
+SAMPLES = 200_000  # that a network sees by default, in as many epochs as that takes, of at least 40 and at most 100
+LEAST_NOISE = 1e-5  # variance, of a target of variance 1: what the errors of a perfect fit are taken for
+PREDICTED = 512  # samples at a time
+Observe = Callable[[Sequential, OutputUpdater, np.ndarray], None]
+
+
+@dataclass(frozen=True)
+class Training:
+    """How one network is made and trained.
+
+    Attributes:
+        hidden: units of each hidden layer. outputs: of the network.
+        epochs, batch_size: as ever; the samples that are left over by whole batches have their turn in other epochs.
+        forget: factor on all variances before an epoch. until: the part of all epochs after which nothing is forgotten.
+        gain: on the standard deviations of the prior of weights.
+    """
+
+    hidden: tuple[int, ...]
+    epochs: int
+    batch_size: int = 16
+    outputs: int = 1
+    forget: float = 4.0
+    until: float = 0.7
+    gain: float = 1.0
+
+    def network(self, inputs: int, seed: int) -> Sequential:
+        """An untrained network, whose prior is drawn from `seed`; the library's random stream stays where it is."""
+
+        def draw() -> Sequential:
+            use_own_generator()
+            manual_seed(seed)
+            sizes = itertools.pairwise((inputs, *self.hidden, self.outputs))
+            layers = [part for size in sizes for part in (Linear(*size, gain_weight=self.gain), ReLU())]
+            net = Sequential(*layers[:-1])
+            net.missing_inputs = "standard normal"
+            return net
+
+        return copy_context().run(draw)
+
+    def prepare(self, net: Sequential, epoch: int) -> None:
+        """Forgets evidence before an epoch, counted from 0, if it is one of those; before the first there is none."""
+        if 0 < epoch < self.epochs * self.until and self.forget > 1:
+            net.forget_evidence(self.forget)
+
+
+def default_epochs(samples: int) -> int:
+    return int(np.clip(SAMPLES / samples, 40, 100))
+
+
+def run_epoch(net: Sequential, x: np.ndarray, observe: Observe, batch_size: int, rng: np.random.Generator) -> None:
+    """One epoch of whole batches in random order; `observe(net, updater, rows)` compares the output with targets."""
+    updater = OutputUpdater(net.device)
+    batch_size = min(batch_size, len(x))
+    rows = rng.permutation(len(x))
+    for batch in rows[: len(x) // batch_size * batch_size].reshape(-1, batch_size):
+        net(x[batch])
+        observe(net, updater, batch)
+        net.backward()
+        net.step()
+
+
+def values(y: np.ndarray, noise: float | np.ndarray) -> Observe:
+    """Observations y of the one output, whose noise has the variance `noise`, one for all or one for each."""
+    variances = np.broadcast_to(np.float32(noise), y.shape)
+
+    def observe(net: Sequential, updater: OutputUpdater, rows: np.ndarray) -> None:
+        updater.update(net.output_z_buffer, y[rows], variances[rows], net.input_delta_z_buffer)
+
+    return observe
+
+
+def moments(net: Sequential, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Means and variances of the one output, float64."""
+    mu, var = net.predict(x, PREDICTED)
+    return mu[:, 0].astype(np.float64), var[:, 0].astype(np.float64)
+
+
+def fit_values(training: Training, x: np.ndarray, y: np.ndarray, seed: int, noise: float | None) -> Sequential:
+    """A network trained on standardised y.
+
+    Args:
+        noise: variance of the observations. None: before each epoch the mean squared error on the samples themselves,
+            after the epoch before; 1 in the first.
+    """
+    net, rng = training.network(x.shape[1], seed), np.random.default_rng(seed)
+    for epoch in range(training.epochs):
+        training.prepare(net, epoch)
+        variance = noise if noise is not None else 1.0 if epoch == 0 else squared_error(net, x, y)
+        run_epoch(net, x, values(y, variance), training.batch_size, rng)
+    return net
+
+
+def squared_error(net: Sequential, x: np.ndarray, y: np.ndarray) -> float:
+    return max(float(np.mean((moments(net, x)[0] - y) ** 2)), LEAST_NOISE)

@@ -1,0 +1,157 @@
+"""What an observation may differ by from an ensemble's prediction: its scale at each place, and its tails."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pytagi_ddp.estimators.folds import learnt_by
+from pytagi_ddp.estimators.members import Training, moments, run_epoch, values
+from pytagi_ddp.estimators.student_t import DEGREES, Scale, fit_scale
+from pytagi_ddp.nn import Sequential
+
+# ln r^2 of a Gaussian residual is ln s^2 plus ln chi^2 of one degree of freedom, which has this mean and this variance.
+LOG_CHI2_MEAN, LOG_CHI2_VAR = -1.27, math.pi**2 / 2
+CAUTION = 5  # times that variance is what a network of noise takes for its own noise: residuals are no Gaussian ones
+HIDDEN, EPOCHS = 50, 20  # of a network of noise
+LARGEST = 8.0  # size of ln r^2 beyond which it says no more
+LEAST = 1e-8  # variance, of a target of variance 1
+Run = Callable[[Callable[..., Any], Sequence[tuple]], list]  # calls a function with each of some tuples of arguments
+
+
+class Prediction(NamedTuple):
+    """Of an ensemble, sample by sample: mean of the means, their variance, and the mean of the networks' variances."""
+
+    mu: np.ndarray
+    spread: np.ndarray
+    var: np.ndarray
+
+    @classmethod
+    def of(cls, mus: np.ndarray, variances: np.ndarray) -> Prediction:
+        """From (networks, n) means and variances."""
+        spread = mus.var(0, ddof=1) if len(mus) > 1 else np.zeros(mus.shape[1])
+        return cls(mus.mean(0), spread, variances.mean(0))
+
+
+@dataclass
+class GivenNoise:
+    """Noise of a known variance: predictions are Gaussian, of the networks' variances, their spread and the noise."""
+
+    variance: float
+    degrees: float = math.inf
+
+    def log_scale2(self, x: np.ndarray, prediction: Prediction) -> np.ndarray:
+        return np.log(prediction.var + prediction.spread + self.variance)
+
+    def of_observations(self, x: np.ndarray, prediction: Prediction) -> float:
+        """Variance to learn with."""
+        return self.variance
+
+
+@dataclass(frozen=True)
+class Features:
+    """(ln of the predicted variance, standardised; predicted mean; inputs), from which networks learn the noise.
+
+    The variance is that of the networks, without their spread: a spread of few is another feature than one of many.
+
+    Attributes:
+        mean, std: of the logarithm.
+    """
+
+    mean: float
+    std: float
+
+    @classmethod
+    def of(cls, prediction: Prediction) -> Features:
+        log_var = np.log(prediction.var + LEAST)
+        return cls(float(log_var.mean()), float(log_var.std()) or 1.0)
+
+    def __call__(self, x: np.ndarray, prediction: Prediction) -> np.ndarray:
+        z = np.clip((np.log(prediction.var + LEAST) - self.mean) / self.std, -3, 3)
+        return np.concatenate([z[:, None], prediction.mu[:, None], x], 1).astype(np.float32)
+
+
+@dataclass
+class LearntNoise:
+    """ln s^2 = a + b h(x), and degrees of freedom, by maximum likelihood on residuals of samples that were not learnt.
+
+    h is what networks of their own have learnt of ln r^2, from the logarithm of the predicted variance, the predicted
+    mean and the inputs; or nothing, and the scale is the same everywhere.
+
+    Attributes:
+        scale: a, b and the degrees of freedom. shrink: ln of the factor on s^2, by which all networks together are
+            better than those few that have not seen a sample. networks: that give h, as their mean.
+        features: makes what these networks take.
+    """
+
+    scale: Scale
+    shrink: float
+    features: Features
+    networks: list[Sequential] = field(default_factory=list)
+
+    @property
+    def degrees(self) -> float:
+        return self.scale.degrees
+
+    def log_scale2(self, x: np.ndarray, prediction: Prediction) -> np.ndarray:
+        h = np.zeros(len(x))
+        if self.networks:
+            features = self.features(x, prediction)
+            h = np.mean([moments(net, features)[0] for net in self.networks], 0)
+        return self.scale.log_scale2(h) + self.shrink
+
+    def of_observations(self, x: np.ndarray, prediction: Prediction) -> np.ndarray:
+        """Variances to learn with, one for each sample."""
+        return np.exp(self.log_scale2(x, prediction)).astype(np.float32)
+
+
+def learn_noise(
+    x: np.ndarray,
+    y: np.ndarray,
+    prediction: Prediction,
+    fold: np.ndarray,
+    networks: tuple[int, int],
+    heteroscedastic: bool,
+    student_t: bool,
+    seeds: Sequence[int],
+    run: Run,
+) -> LearntNoise:
+    """Learns the noise from what networks predicted of samples that they had not seen.
+
+    Args:
+        x, y: standardised samples. prediction: of y. fold: number of the fold that each sample is in.
+        networks: how many made the prediction of a sample, and how many will make those to come.
+        heteroscedastic: whether networks of the noise are trained; else the scale is the same everywhere.
+        student_t: whether degrees of freedom are looked for; else they are infinitely many.
+        seeds: one for each fold. run: calls the trainings.
+    """
+    squares = (prediction.mu - y) ** 2 + LEAST
+    few, all_networks = networks
+    made = Features.of(prediction)
+    h, trained = np.zeros(len(y)), []
+    if heteroscedastic:
+        target = np.clip(np.log(squares / squares.mean()) - LOG_CHI2_MEAN, -LARGEST, LARGEST)
+        target = (target - target.mean()).astype(np.float32)
+        features = made(x, prediction)
+        folds = range(int(fold.max()) + 1)
+        insides = [learnt_by(fold, k) for k in folds]
+        tasks = [(features[rows], target[rows], seed) for rows, seed in zip(insides, seeds, strict=True)]
+        trained = run(_fit_noise, tasks)
+        for k, net in zip(folds, trained, strict=True):
+            h[fold == k] = moments(net, features[fold == k])[0]
+    scale = fit_scale(squares, h, DEGREES if student_t else DEGREES[-1:])
+    shrink = (1 / few - 1 / all_networks) * prediction.spread.mean() / squares.mean()
+    return LearntNoise(scale, math.log(max(1 - shrink, 0.3)), made, trained)
+
+
+def _fit_noise(features: np.ndarray, target: np.ndarray, seed: int) -> Sequential:
+    training = Training((HIDDEN,), EPOCHS, gain=0.5)
+    net, rng = training.network(features.shape[1], seed), np.random.default_rng(seed)
+    net.arena.theta[0][-HIDDEN - 1 :] *= np.float32(0.1)  # the last layer: begins near a constant
+    for _ in range(EPOCHS):
+        run_epoch(net, features, values(target, CAUTION * LOG_CHI2_VAR), training.batch_size, rng)
+    return net

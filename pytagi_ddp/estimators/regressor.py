@@ -1,0 +1,254 @@
+"""Regression with error bars that hold on samples which were not learnt."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import column_or_1d, validate_data
+
+from pytagi_ddp.estimators.ensemble import EnsembleEstimator
+from pytagi_ddp.estimators.folds import assign_folds
+from pytagi_ddp.estimators.members import LEAST_NOISE, fit_values, moments, run_epoch, values
+from pytagi_ddp.estimators.noise import GivenNoise, LearntNoise, Prediction, learn_noise
+from pytagi_ddp.estimators.student_t import log_density, quantile
+from pytagi_ddp.nn import Sequential
+
+REMEMBERED = 50  # batches that the noise of `partial_fit` is about
+
+
+class TAGIRegressor(RegressorMixin, EnsembleEstimator):
+    """Regression by an ensemble of TAGI networks, whose predictions are Student-t distributions.
+
+    1. Inputs and target are standardised. `n_seeds` networks are trained without each of `n_folds` folds, in batches.
+       Before each of the first epochs evidence is forgotten (`Sequential.forget_evidence`): else repeated epochs count
+       the same evidence again, variances shrink like 1/t, and learning freezes. The variance of the noise in an epoch
+       is the mean squared error after the epoch before.
+    2. Predictions of a sample by the networks that have not seen it give honest residuals r. Other TAGI networks learn
+       ln r^2 from the inputs and the prediction.
+    3. ln s^2 = a + b * (what these say), and the degrees of freedom v, are the most likely ones for r.
+
+    The prediction is the mean m of all networks, and y is taken as m + s t, with t of Student's distribution with v
+    degrees of freedom.
+
+    Args:
+        hidden_layer_sizes: units of each hidden layer (ReLU). None: (50,) or (50, 50), whichever predicts the samples
+            better that a network has not seen; (50,) where there are none, with one fold and in `partial_fit`.
+        epochs: of each network; None: as many as show it 200,000 samples, at least 40 and at most 100.
+        batch_size: samples of a step. A small one keeps steps exact enough.
+        sigma_v: standard deviation of the observations' noise, in units of y, where it is known: predictions are then
+            Gaussian. None: it is learnt, as above.
+        heteroscedastic: whether the learnt noise depends on the inputs.
+        student_t: whether degrees of freedom are learnt; else predictions are Gaussian.
+        n_folds: of the samples, at most as many as there are. 1: noise is learnt from residuals of samples that the
+            networks have learnt, and comes out too small.
+        n_seeds: networks for each fold.
+        forget: factor on all variances before an epoch, at most up to their prior; 1: nothing is forgotten.
+        forget_until: part of all epochs, after which nothing is forgotten any more.
+        n_jobs: networks that are trained at a time, in processes of joblib; None: 1, -1: all cores. The results do not
+            depend on it. `joblib.parallel_config` chooses another backend.
+        random_state: seed of priors, folds and batches, or a `numpy.random.RandomState`; None: another one each time.
+        verbose: joblib's, 0: nothing is printed.
+
+    Attributes:
+        networks_: the networks, fold by fold. noise_: what was learnt of the noise, of a standardised target.
+        degrees_of_freedom_: v. n_features_in_, feature_names_in_: as in scikit-learn.
+
+    NaN among the inputs is a missing value: it counts as N(0, 1), the standardised prior, and widens the prediction.
+
+    Example:
+        >>> regressor = TAGIRegressor(random_state=0).fit(X, y)
+        >>> mean, std = regressor.predict(X_new, return_std=True)
+        >>> low, high = regressor.predict_interval(X_new, 0.9)
+
+    Source: Goulet, Nguyen & Amiri (2021), JMLR 22, for TAGI; Lange, Little & Taylor (1989), "Robust statistical
+    modeling using the t distribution", JASA 84, for the scale.
+    """
+
+    networks_: list[Sequential]
+    noise_: GivenNoise | LearntNoise
+    _batches: int | None  # that `partial_fit` has estimated the noise from
+
+    def __init__(
+        self,
+        hidden_layer_sizes: tuple[int, ...] | None = None,
+        *,
+        epochs: int | None = None,
+        batch_size: int = 16,
+        sigma_v: float | None = None,
+        heteroscedastic: bool = True,
+        student_t: bool = True,
+        n_folds: int = 5,
+        n_seeds: int = 2,
+        forget: float = 4.0,
+        forget_until: float = 0.7,
+        n_jobs: int | None = None,
+        random_state: Any = None,
+        verbose: int = 0,
+    ):
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.sigma_v = sigma_v
+        self.heteroscedastic = heteroscedastic
+        self.student_t = student_t
+        self.n_folds = n_folds
+        self.n_seeds = n_seeds
+        self.forget = forget
+        self.forget_until = forget_until
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> TAGIRegressor:
+        """Trains anew.
+
+        Args:
+            X: (n, features) numbers, n at least 2; NaN is missing. y: n numbers.
+
+        Raises:
+            ValueError: what scikit-learn refuses, or a parameter without meaning; says which.
+        """
+        x, y = self._take(X, y, reset=True)
+        trainings, seeds, noise = self._trainings(len(y), 1), self._seeds(), self._given_noise()
+        fold = assign_folds(len(y), self.n_folds, *seeds(1))
+
+        def unseen(networks: list[list[Sequential]]) -> Prediction:
+            """Of each sample, by the networks of its fold."""
+            mu, var = np.empty((2, len(networks[0]), len(y)))
+            for k, some in enumerate(networks):
+                for s, net in enumerate(some):
+                    mu[s, fold == k], var[s, fold == k] = moments(net, x[fold == k])
+            return Prediction.of(mu, var)
+
+        networks = self._train(
+            partial(fit_values, noise=noise),
+            trainings,
+            (x, y),
+            fold,
+            loss=lambda networks: float(np.mean((unseen(networks).mu - y) ** 2)),
+            seeds=seeds,
+        )
+        self.networks_, self._batches = [net for some in networks for net in some], None
+        if noise is not None:
+            self.noise_ = GivenNoise(noise)
+            return self
+        self.noise_ = learn_noise(
+            x,
+            y,
+            unseen(networks),
+            fold,
+            networks=(self.n_seeds, len(self.networks_)),
+            heteroscedastic=self.heteroscedastic,
+            student_t=self.student_t,
+            seeds=seeds(len(networks)),
+            run=self._run,
+        )
+        return self
+
+    def partial_fit(self, X: ArrayLike, y: ArrayLike) -> TAGIRegressor:
+        """Goes once over further samples, each of which is evidence once: no network forgets any.
+
+        The first call of a new estimator standardises by its samples, for good. Unless `sigma_v` is given, the variance
+        of the noise is that of the last batches' errors, as they were predicted before they were learnt, and
+        predictions are Gaussian. After `fit` the noise stays as it was learnt there.
+
+        Args:
+            X: (n, features) numbers; NaN is missing. y: n numbers.
+        """
+        first = not hasattr(self, "networks_")
+        x, y = self._take(X, y, reset=first)
+        if first:
+            training, seeds = self._trainings(len(y), 1)[0], self._seeds()
+            count = self.n_folds * self.n_seeds
+            self.networks_ = [training.network(x.shape[1], seed) for seed in seeds(count)]
+            given = self._given_noise()
+            self.noise_ = GivenNoise(1.0 if given is None else given)
+            self._batches = 0 if given is None else None
+        size = min(self.batch_size, len(y))
+        for start in range(0, len(y), size):
+            rows = slice(start, start + size)
+            self._learn_once(x[rows], y[rows])
+        return self
+
+    def _learn_once(self, x: np.ndarray, y: np.ndarray) -> None:
+        prediction = self._prediction(x)
+        if isinstance(self.noise_, GivenNoise) and self._batches is not None:
+            error = float(np.mean((prediction.mu - y) ** 2))
+            excess = max(error - float(np.mean(prediction.var + prediction.spread)), error / 10, LEAST_NOISE)
+            self._batches = min(self._batches + 1, REMEMBERED)
+            self.noise_.variance += (excess - self.noise_.variance) / (self._batches + 1)
+        noise = self.noise_.of_observations(x, prediction)
+        for net in self.networks_:
+            run_epoch(net, x, values(y, noise), len(y), np.random.default_rng(0))
+
+    def predict(self, X: ArrayLike, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """Means, and with `return_std` also standard deviations of observations (noise included).
+
+        Args:
+            X: (n, features) numbers; NaN is missing.
+
+        Returns:
+            n means, or (means, standard deviations), in units of y.
+        """
+        mean, log_scale2 = self._distribution(X)
+        if not return_std:
+            return mean
+        v = self.degrees_of_freedom_
+        widening = 1.0 if np.isinf(v) else v / (v - 2)
+        return mean, np.sqrt(widening * np.exp(log_scale2))
+
+    def predict_interval(self, X: ArrayLike, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """The central intervals that hold an observation with the probability `coverage`.
+
+        Returns:
+            (low, high), n of each, in units of y.
+
+        Raises:
+            ValueError: a coverage that does not lie between 0 and 1.
+        """
+        if not 0 < coverage < 1:
+            raise ValueError(f"coverage is a probability between 0 and 1, got {coverage}")
+        mean, log_scale2 = self._distribution(X)
+        half = quantile((1 + coverage) / 2, self.degrees_of_freedom_) * np.exp(log_scale2 / 2)
+        return mean - half, mean + half
+
+    def log_likelihood(self, X: ArrayLike, y: ArrayLike) -> np.ndarray:
+        """ln of the predicted density at each of n observations y, in units of y; its mean compares models."""
+        mean, log_scale2 = self._distribution(X)
+        observed: np.ndarray = column_or_1d(y)
+        if len(observed) != len(mean):
+            raise ValueError(f"{len(mean)} samples, but {len(observed)} observations")
+        return log_density((mean - observed) ** 2, log_scale2, self.degrees_of_freedom_)
+
+    @property
+    def degrees_of_freedom_(self) -> float:
+        return self.noise_.degrees
+
+    def _take(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Standardised float32 samples; `reset`: by themselves, and all else has to fit them from now on."""
+        X, y = validate_data(self, X, y, dtype=np.float64, ensure_all_finite="allow-nan", y_numeric=True, reset=reset)
+        y = column_or_1d(y, warn=True).astype(np.float64)
+        if reset:
+            self._standardise_by(X)
+            self._y_mean, self._y_std = y.mean(), y.std()
+            self._y_std = self._y_std if self._y_std > 1e-12 * abs(self._y_mean) else 1.0
+        return self._scaled(X), ((y - self._y_mean) / self._y_std).astype(np.float32)
+
+    def _given_noise(self) -> float | None:
+        if self.sigma_v is not None and not self.sigma_v > 0:
+            raise ValueError(f"sigma_v is a standard deviation, above 0 or None, got {self.sigma_v}")
+        return None if self.sigma_v is None else (self.sigma_v / self._y_std) ** 2
+
+    def _prediction(self, x: np.ndarray) -> Prediction:
+        return Prediction.of(*np.array([moments(net, x) for net in self.networks_]).transpose(1, 0, 2))
+
+    def _distribution(self, X: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        """Means, and ln s^2, in units of y."""
+        x = self._standardised(X)
+        prediction = self._prediction(x)
+        log_scale2 = self.noise_.log_scale2(x, prediction) + 2 * np.log(self._y_std)
+        return prediction.mu * self._y_std + self._y_mean, log_scale2

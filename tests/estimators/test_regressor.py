@@ -1,0 +1,115 @@
+"""Regression: what is learnt of the function, and of the noise."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+from pytagi_ddp.estimators import TAGIRegressor, ensemble
+from pytagi_ddp.nn.init import get_state
+
+
+def noise(x):
+    return 0.1 + 0.4 * np.abs(x)
+
+
+def data(n, seed=0):
+    """y in units of its own: ten times a sine, with noise that depends on x, and 100 above 0."""
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-2, 2, (n, 1))
+    return x, 100 + 10 * (np.sin(2 * x[:, 0]) + noise(x[:, 0]) * rng.normal(size=n))
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return TAGIRegressor(n_folds=3, n_seeds=1, epochs=40, random_state=0).fit(*data(500))
+
+
+def test_function_and_noise_are_learnt(fitted):
+    places = np.array([[0.0], [1.5]])
+    mean, std = fitted.predict(places, return_std=True)
+    np.testing.assert_allclose(mean, 100 + 10 * np.sin(2 * places[:, 0]), atol=1.5)
+    assert 10 * noise(0) < std[0] < 0.6 * std[1]
+    assert std[1] == pytest.approx(10 * noise(1.5), rel=0.2)
+    assert fitted.score(*data(500, 1)) > 0.4  # of 0.5 that the noise leaves
+
+
+def test_intervals_hold_what_they_should(fitted):
+    x, y = data(2000, 1)
+    for coverage in (0.5, 0.9):
+        low, high = fitted.predict_interval(x, coverage)
+        assert np.mean((low <= y) & (y <= high)) == pytest.approx(coverage, abs=0.05)
+
+
+def test_log_likelihood_is_that_of_the_intervals(fitted):
+    x, y = data(2000, 1)
+    truth = (
+        -0.5 * np.log(2 * np.pi * (10 * noise(x[:, 0])) ** 2)
+        - 0.5 * ((y - 100 - 10 * np.sin(2 * x[:, 0])) / (10 * noise(x[:, 0]))) ** 2
+    )
+    assert truth.mean() - 0.1 < fitted.log_likelihood(x, y).mean() < truth.mean()
+    grid = np.linspace(-100, 300, 4001)
+    density = np.exp(fitted.log_likelihood(np.zeros((4001, 1)), grid))
+    assert np.trapezoid(density, grid) == pytest.approx(1, abs=1e-3)
+    with pytest.raises(ValueError, match="2000 samples, but 3 observations"):
+        fitted.log_likelihood(x, y[:3])
+    with pytest.raises(ValueError, match="between 0 and 1, got 90"):
+        fitted.predict_interval(x, 90)
+
+
+def test_forgetting_evidence_keeps_learning_going():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, (300, 2))
+    y = np.sin(3 * x[:, 0]) * x[:, 1]
+    errors = []
+    for forget in (1, 4):
+        model = TAGIRegressor((50,), n_folds=2, n_seeds=1, epochs=40, forget=forget, heteroscedastic=False)
+        unseen = rng.uniform(-2, 2, (500, 2))
+        model.set_params(random_state=0).fit(x, y)
+        errors.append(np.mean((model.predict(unseen) - np.sin(3 * unseen[:, 0]) * unseen[:, 1]) ** 2))
+    assert errors[1] < 0.5 * errors[0]
+
+
+def test_options_of_the_noise():
+    x, y = data(200)
+    few = {"n_folds": 2, "n_seeds": 1, "epochs": 10, "random_state": 0}
+    given = TAGIRegressor(sigma_v=5.0, **few).fit(x, y)
+    _, std = given.predict(x, return_std=True)
+    assert given.degrees_of_freedom_ == np.inf and std.min() > 5
+    constant = TAGIRegressor(heteroscedastic=False, student_t=False, **few).fit(x, y)
+    assert constant.degrees_of_freedom_ == np.inf
+    assert np.ptp(constant.predict(x, return_std=True)[1]) < 1e-9
+    assert len(TAGIRegressor(**few | {"n_folds": 1}).fit(x, y).networks_) == 1
+
+
+def test_partial_fit_takes_samples_as_they_come():
+    x, y = data(3000)
+    model = TAGIRegressor(n_folds=1, n_seeds=2, random_state=0)
+    for rows in np.array_split(np.arange(3000), 30):
+        model.partial_fit(x[rows], y[rows])
+    assert model.score(*data(500, 1)) > 0.4
+    _, std = model.predict(np.zeros((1, 1)), return_std=True)
+    assert 10 * np.sqrt(np.mean(noise(x) ** 2)) == pytest.approx(std[0], rel=0.25)  # of all places together
+
+
+def test_partial_fit_goes_on_after_fit():
+    x, y = data(2000, 2)
+    model = TAGIRegressor(n_folds=2, n_seeds=1, epochs=10, random_state=0).fit(x[:40], y[:40])
+    before = model.log_likelihood(*data(500, 1)).mean()
+    assert model.partial_fit(x[40:], y[40:]).log_likelihood(*data(500, 1)).mean() > before + 0.1
+    assert model.noise_.degrees == model.degrees_of_freedom_
+
+
+@pytest.mark.parametrize("candidates", [[(1,), (30,)], [(30,), (1,)]])
+def test_the_better_network_is_chosen_on_samples_that_were_not_learnt(candidates, monkeypatch):
+    monkeypatch.setattr(ensemble, "CANDIDATES", candidates)
+    few = {"n_folds": 2, "epochs": 10, "random_state": 0, "heteroscedastic": False}
+    chosen = TAGIRegressor(n_seeds=2, **few).fit(*data(200))
+    assert [net.layers[0].output_size for net in chosen.networks_] == [30] * 4
+    given = TAGIRegressor((7,), n_seeds=1, **few).fit(*data(200))
+    assert [net.layers[0].output_size for net in given.networks_] == [7] * 2
+
+
+def test_the_library_s_random_stream_stays_where_it_is():
+    before = get_state()["state"]["key"].copy()
+    TAGIRegressor(n_folds=1, n_seeds=1, epochs=1).fit(*data(20))
+    np.testing.assert_array_equal(get_state()["state"]["key"], before)

@@ -1,0 +1,92 @@
+"""scikit-learn's own checks of estimators."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+from joblib import parallel_config
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import PolynomialFeatures
+from sklearn.utils.estimator_checks import check_estimator
+
+from pytagi_ddp.estimators import TAGIClassifier, TAGIRegressor
+
+SMALL = {"hidden_layer_sizes": (16,), "epochs": 20, "n_folds": 2, "n_seeds": 1}
+both = pytest.mark.parametrize("kind", [TAGIRegressor, TAGIClassifier])
+
+
+def data(n=60):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n, 3))
+    return x, (x[:, 0] > 0).astype(int)
+
+
+@both
+def test_check_estimator(kind):
+    results = check_estimator(kind(**SMALL), on_skip=None)
+    assert len(results) > 40
+    assert {result["status"] for result in results} <= {"passed", "skipped"}
+
+
+@both
+def test_results_depend_on_the_seed_and_on_nothing_else(kind):
+    x, y = data()
+    one = kind(**SMALL, random_state=3).fit(x, y)
+    with parallel_config(backend="threading"):
+        same = kind(**SMALL, random_state=3, n_jobs=2).fit(x, y)
+    other = kind(**SMALL, random_state=4).fit(x, y)
+    for net, twin, stranger in zip(one.networks_, same.networks_, other.networks_, strict=True):
+        np.testing.assert_array_equal(net.arena.theta, twin.arena.theta)
+        assert not np.array_equal(net.arena.theta, stranger.arena.theta)
+    assert not np.array_equal(one.networks_[0].arena.theta, one.networks_[1].arena.theta)
+
+
+@both
+def test_pickles_and_clones(kind):
+    x, y = data()
+    fitted = kind(**SMALL, random_state=0).fit(x, y)
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.predict(x), fitted.predict(x))
+    again.partial_fit(x, y)  # as a network that was never pickled
+    fitted.partial_fit(x, y)
+    np.testing.assert_array_equal(again.predict(x), fitted.predict(x))
+    assert clone(fitted).get_params() == fitted.get_params()
+    assert not hasattr(clone(fitted), "networks_")
+
+
+def test_works_in_pipelines_and_searches():
+    x, y = data()
+    search = GridSearchCV(TAGIRegressor(**SMALL, random_state=0), {"forget": [1.0, 4.0]}, cv=2).fit(x, y)
+    assert search.best_params_["forget"] in (1.0, 4.0) and search.best_score_ > 0.2
+    pipeline = make_pipeline(PolynomialFeatures(2), TAGIClassifier(**SMALL, random_state=0))
+    assert pipeline.fit(x, y).score(x, y) > 0.8
+
+
+@both
+@pytest.mark.parametrize(
+    "wrong",
+    [{"epochs": 0}, {"batch_size": 0.5}, {"n_folds": 0}, {"hidden_layer_sizes": ()}, {"forget": 0.5}, {"sigma_v": 0}],
+)
+def test_parameters_without_meaning_are_named(kind, wrong):
+    (name,) = wrong
+    with pytest.raises(ValueError, match=name):
+        kind(**SMALL | wrong).fit(*data())
+
+
+@both
+def test_missing_inputs_are_no_error_and_no_knowledge(kind):
+    x, y = data(200)
+    x[:20, 1] = np.nan
+    fitted = kind(**SMALL, random_state=0).fit(x, y)
+    known, unknown = np.array([[2.0, 0, 0]]), np.array([[np.nan, 0, 0]])
+    if kind is TAGIClassifier:
+        sure, unsure = (fitted.predict_proba(place).max() for place in (known, unknown))
+        assert sure > 0.9 and unsure < 0.8
+    else:
+        assert abs(fitted.predict(unknown)[0] - 0.5) < 0.2 < abs(fitted.predict(known)[0] - 0.5)
+    with pytest.raises(ValueError, match="infinity"):
+        fitted.predict(np.array([[np.inf, 0, 0]]))
