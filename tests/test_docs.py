@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -148,9 +149,25 @@ def test_the_citation_has_the_version():
     assert f'version: "{version}"' in _text(ROOT / "CITATION.cff")
 
 
+@pytest.mark.parametrize("path", sorted((DOCS / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_notebooks_are_stripped(path):
+    """Outputs are made when the pages are built; in git they would change with every run."""
+    notebook = json.loads(_text(path))
+    assert notebook["metadata"].keys() == {"kernelspec", "language_info"}
+    assert any(cell["cell_type"] == "code" for cell in notebook["cells"])
+    for cell in notebook["cells"]:
+        assert cell["metadata"] == {} and cell.get("outputs", []) == [] and cell.get("execution_count") is None
+
+
 def printed(page: str) -> str:
     """What a program of the gallery printed when the pages were built."""
-    return (DOCS / "gallery" / f"{page}.rst").read_text()
+    return _text(DOCS / "gallery" / f"{page}.rst")
+
+
+def printed_by_notebook(name: str) -> str:
+    """What a notebook printed when the pages were built."""
+    notebook = json.loads(_text(DOCS / "_build" / "jupyter_execute" / "notebooks" / f"{name}.ipynb"))
+    return "".join("".join(out.get("text", "")) for cell in notebook["cells"] for out in cell.get("outputs", []))
 
 
 def numbers(page: str, pattern: str) -> list[list[float]]:
@@ -180,10 +197,22 @@ def check_image_programs() -> None:
     assert by_noise[1] < 5 and careful[1] > 80 and abs(careful[2] - 50) < 10 < crude[2] - 50
 
 
+def check_notebooks() -> None:
+    rmse, inside = map(float, re.search(r"RMSE ([\d.]+), .* (\d+)% in", printed_by_notebook("start")).groups())
+    assert rmse < 0.12 and 80 < inside < 97
+    series = printed_by_notebook("time_series")
+    assert re.search(r"at hours \[1213 .*1216\]", series)
+    shares = [int(share) for share in re.findall(r"hours ahead: .* hold (\d+)%", series)]
+    assert len(shares) == 4 and min(shares) > 80
+    ranks = printed_by_notebook("many_ranks")
+    assert "equal to the last bit: True" in ranks and "raised: rank 1 has no data" in ranks
+    assert float(re.search(r"from one process: (.*)", ranks)[1]) < 1e-4
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_it_builds_without_a_warning_and_its_programs_find_what_they_say():
-    for module in ("sphinx", "pydata_sphinx_theme", "myst_parser", "sphinx_gallery", "sphinx_design", "latex2mathml"):
+    for module in ("sphinx", "pydata_sphinx_theme", "myst_nb", "sphinx_gallery", "sphinx_design", "latex2mathml"):
         pytest.importorskip(module, reason=f"{module} is not installed (the extra docs)")
     command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "-E", "-q", "-b", "html"]
     done = subprocess.run([*command, "docs", "docs/_build/html"], cwd=ROOT, capture_output=True, text=True)
@@ -191,6 +220,7 @@ def test_it_builds_without_a_warning_and_its_programs_find_what_they_say():
     assert done.stderr == ""
     check_series_programs()
     check_image_programs()
+    check_notebooks()
 
     std = {float(x): float(s) for x, s in re.findall(r"x = *([\d.-]+): \+- ([\d.]+)", printed("plot_regression"))}
     assert std.keys() == {-1.5, 0.75, 6}
