@@ -6,6 +6,7 @@ from pathlib import Path
 
 import latex2mathml.converter
 from docutils.nodes import SkipNode
+from jupyter_client.manager import KernelManager
 from numpy.typing import ArrayLike
 from sphinx.util.typing import stringify_annotation
 
@@ -15,7 +16,7 @@ project, author, copyright = "pytagi_ddp", "The pytagi_ddp developers", "The pyt
 version = release = pytagi_ddp.__version__
 
 extensions = [
-    "myst_parser",
+    "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
@@ -43,6 +44,11 @@ html_sidebars = {page: [] for page in ("index", "start", "tagi", "gpu", "changel
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
+nb_execution_mode = "force"  # notebooks have no outputs in git
+nb_execution_raise_on_error = True
+nb_execution_timeout = 120
+nb_merge_streams = True
+KernelManager.transport_encryption.default_value = "auto"  # a kernel that others can listen to prints a warning
 copybutton_exclude = ".linenos, .gp, .go"
 python_maximum_signature_line_length = 88
 

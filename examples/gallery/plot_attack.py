@@ -105,7 +105,7 @@ plt.show()
 def doubt(x):
     """Standard deviation of the outputs, and entropy of the class."""
     p, std = classify(x)
-    return {"standard deviation": std, "entropy": -(p * np.log(np.clip(p, 1e-9, None))).sum(1)}
+    return {"std": std, "entropy": -(p * np.log(np.clip(p, 1e-9, None))).sum(1)}
 
 
 def detected(before, after):
@@ -114,7 +114,7 @@ def detected(before, after):
 
 
 clean = doubt(new)
-for name, x in (("noise of the same length", noise), ("careful", careful), ("crude", crude)):
+for name, x in (("noise", noise), ("careful", careful), ("crude", crude)):
     turned = classify(x)[0].argmax(1) == wanted
     change = np.linalg.norm(x - new, axis=1).mean() / np.linalg.norm(new, axis=1).mean()
     found = ", ".join(f"{measure} {detected(clean[measure], value):.0%}" for measure, value in doubt(x).items())

@@ -32,7 +32,7 @@ train(net, y[: origins.min()], epochs=4, batch_size=16, seed=0)
 # prediction and goes on from there, so that an error of one step shifts those behind it. Variances that are fed back
 # as inputs come out too small, as an input is taken as independent of all others.
 
-mu, var = forecast(net, y, origins, paths=40, seed=0)
+mu, var = forecast(net, y, origins, paths=25, seed=0)
 begin = origins[0]
 t = np.arange(steps)
 ahead = t[begin:]

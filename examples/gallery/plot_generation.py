@@ -16,7 +16,7 @@ import numpy as np
 import pytagi_ddp
 from examples.autoencoder import between, generate, make_images, make_networks, paint_rows, reconstruct, train
 
-images, new = make_images(1200, seed=0), make_images(300, seed=1)
+images, new = make_images(1000, seed=0), make_images(200, seed=1)
 pytagi_ddp.manual_seed(0)
 encoder, decoder = make_networks(codes=8)
 for _epoch in train(encoder, decoder, images, epochs=8):

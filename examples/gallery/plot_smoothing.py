@@ -25,7 +25,7 @@ y = np.where(hidden, np.float32(np.nan), series.y)
 
 pytagi_ddp.manual_seed(0)
 net = Sequential(SLSTM(1, 30), SLinear(30, 1))
-for k in range(40):
+for k in range(25):
     sigma_v = max(series.noise, 0.9**k)  # large at first, so that early observations do not decide
     mu, var = run_filter(net, y, sigma_v)
     smoothed = net.smoother()
