@@ -52,8 +52,8 @@ def ddp(model: Sequential, x: np.ndarray, buckets: int = 1) -> DDPSequential:
     return DDPSequential(model, DDPConfig(buckets=buckets), average=False)
 
 
-def fsdp(model: Sequential, x: np.ndarray, reshard: bool = True) -> FSDPSequential:
-    return FSDPSequential(model, DDPConfig(), average=False, reshard_after_forward=reshard)
+def fsdp(model: Sequential, x: np.ndarray, reshard: bool = True, share: bool = True) -> FSDPSequential:
+    return FSDPSequential(model, DDPConfig(share_memory=share), average=False, reshard_after_forward=reshard)
 
 
 def pipeline(model: Sequential, x: np.ndarray, schedule: str, count: int) -> PipelineSequential:
@@ -67,6 +67,8 @@ WAYS: dict[str, Callable[[Sequential, np.ndarray], Any]] = {  # of a network and
     "DDP, 4 buckets": partial(ddp, buckets=4),
     "FSDP, parameters whole": partial(fsdp, reshard=False),
     "FSDP": fsdp,
+    "FSDP, parameters whole, no shared memory": partial(fsdp, reshard=False, share=False),
+    "FSDP, no shared memory": partial(fsdp, share=False),
     **{f"pipeline 1F1B, {k} micro-batches": partial(pipeline, schedule="1F1B", count=k) for k in MICRO_BATCHES},
     "pipeline GPipe, 8 micro-batches": partial(pipeline, schedule="GPipe", count=8),
 }

@@ -83,7 +83,16 @@ class Graphs(Protocol):
 
 
 class Graph(Protocol):
+    """What records parts of a training step.
+
+    Attributes:
+        keeps_calls: whether a recording may have Python calls in it, by `call(function, *arguments)`, which makes one.
+    """
+
     Graphs: type[Graphs]
+    keeps_calls: bool
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any: ...
 
 
 class Linear(Protocol):

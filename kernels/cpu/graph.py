@@ -15,6 +15,8 @@ Express = load("_express").Express
 
 PARTS = 100  # kept at most: a program may come with ever other batch sizes
 use_graphs = True  # False: every step walks through the layers
+keeps_calls = True
+call = _replay.call
 
 
 class Graphs:

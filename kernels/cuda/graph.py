@@ -16,7 +16,13 @@ from pytagi_ddp import cuda as options
 from pytagi_ddp.kernels.cuda.array import SIMULATOR, Arrays, SimulatedArrays, address, cupy, on_device
 from pytagi_ddp.kernels.cuda.recorder import Work, is_recording, prepared, recording, replay
 
+keeps_calls = False
 _without_graphs: set[int] = set()  # GPUs on which a graph failed under "auto", so that none is tried again
+
+
+def call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """`function(*arguments)`."""
+    return function(*arguments)
 
 
 class Graphs:

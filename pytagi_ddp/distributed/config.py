@@ -34,6 +34,8 @@ class DDPConfig:
         offload_params: of an `FSDPSequential` on a GPU, with `reshard_after_forward`: its shards lie in host memory,
             where steps are made too. The GPU holds 16 bytes for each parameter of the largest unit, and 20 P/R bytes
             travel between the two in a step.
+        share_memory: of an `FSDPSequential` on the CPU: ranks of one node lay their shards into memory that all of them
+            see, and read there what they would otherwise send each other. The bits are the same.
     """
 
     device_ids: Sequence[int] | None = None
@@ -45,6 +47,7 @@ class DDPConfig:
     wire_dtype: str = "float32"
     buckets: int = 1
     offload_params: bool = False
+    share_memory: bool = True
 
     def connect(self, device: str = "cpu") -> Communicator:
         """The communicator of `initialize`, if that has been called and serves these options; else a new one.

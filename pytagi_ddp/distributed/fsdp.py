@@ -101,6 +101,7 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
                 "min_num_params": min_num_params,
                 "sync_batch_norm": sync_batch_norm,
                 "offload_params": offloaded,
+                "share_memory": self.config.share_memory,
             },
         )
         if offloaded and (model.device == "cpu" or not reshard_after_forward):
@@ -113,6 +114,7 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
             communicator=self.communicator,
             min_num_params=min_num_params,
             whole=not reshard_after_forward,
+            shares=self.config.share_memory,
             offloaded=offloaded,
         )
         model.rehouse(make)
@@ -215,17 +217,19 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
             atomic_write(filename, data)
 
     def load(self, filename: str | Path) -> None:
-        """`Sequential.load`; every rank reads the file, and keeps its slices. Local."""
+        """`Sequential.load`; every rank reads the file, and keeps its slices. Collective with `reshard_after_forward`."""
         with self._writing():
             self.model.load(filename)
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """`Sequential.load_state_dict`, with the same values on every rank, which keeps its slices. Local."""
+        """`Sequential.load_state_dict`, with the same values on every rank; collective where `load` is."""
         with self._writing():
             self.model.load_state_dict(state_dict)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
+        if not self._all_are_here:
+            self._gathering.come("load")  # nobody reads what is about to change
         try:
             with nullcontext() if self._gathering.unsharded else self._arena.writing():
                 yield
@@ -277,6 +281,7 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
         """
         if self._gathering.unsharded:
             raise RuntimeError("new values of slices inside unshard(): leave it first, on every rank")
+        self._gathering.come("load")
         for part, new in values:
             on_host = isinstance(part.array, np.ndarray)
             (self._arena.keeper if on_host else self.model.kernels).array.copy(new, part.array)

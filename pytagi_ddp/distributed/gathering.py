@@ -11,6 +11,7 @@ import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError, RankLeftError
+from pytagi_ddp.distributed.engine.handle import Handle
 from pytagi_ddp.distributed.exchange import EveryStep, pool_statistics
 from pytagi_ddp.distributed.sharded_arena import ShardedArena
 from pytagi_ddp.distributed.units import Unit
@@ -22,7 +23,7 @@ from pytagi_ddp.nn.state import Array
 
 # What ranks come together for. Passes come first, in this order; what follows is begun by all ranks alike.
 PASSES = ("forward", "predict", "backward")
-KINDS = (*PASSES, "step", "update_bn", "forget_evidence", "unshard", "state_dict", "save", "barrier")
+KINDS = (*PASSES, "step", "update_bn", "forget_evidence", "unshard", "load", "state_dict", "save", "barrier")
 # Further votes: ranks with deltas in the shards, ranks whose deltas there were cut short, ranks that run blocks again.
 CONTRIBUTED, CUT_SHORT, RECOMPUTES = range(len(KINDS), len(KINDS) + 3)
 VOTES = RECOMPUTES + 1
@@ -60,7 +61,9 @@ class Gathering:
         self._goes_back = self._cut_short = False  # while `backward` runs; whether deltas were cut short before it
         self._went_back = False
         self._mode = ""  # of the pass under way
-        self._hook: HookHandle | None = None
+        self._call = model.kernels.graph.call  # for what the replay of a recorded pass has to do again
+        self._hook: HookHandle
+        self._under_way: dict[int, tuple[Unit, bool, Handle]] = {}  # by slot: a unit whose sums are being added
         self.unsharded = False
         self._whole: dict[Unit, tuple[Array, Array]] = {}  # rows of means and variances, inside `unshard`
         self._watch()
@@ -75,12 +78,9 @@ class Gathering:
         return not self.arena.whole or bool(self._norms)
 
     def _watch(self) -> None:
-        if self.meets_in_forward:
-            self._hook = self._add_hook()
-
-    def _add_hook(self) -> HookHandle:
-        """Around all others, so that these find parameters and batch sums."""
-        return self._model.add_hook(self._before, self._after, outermost=True)
+        """Around all other hooks, so that these find parameters and batch sums."""
+        self._hook = self._model.add_hook(self._before, self._after, outermost=True)
+        self._hook.of_parameters, self._hook.parameters_stay = True, not self.arena.gathers
 
     # -- ranks come together ------------------------------------------------------------------------------------
 
@@ -91,6 +91,7 @@ class Gathering:
             RuntimeError: ranks are about to do different things, or a pass back was cut short on one; on every rank.
         """
         self._end_visits()
+        self._end_sums()
         if self.unsharded:
             raise RuntimeError(f"{kind} inside unshard(): leave it first, on every rank")
         ranks = self._communicator.world_size
@@ -110,6 +111,7 @@ class Gathering:
             if KINDS[turn] == kind:
                 break
             self._follow(KINDS[turn])
+            self._end_sums()
         if kind == "backward":
             self._begun += 1
             self._went_back = True
@@ -184,7 +186,7 @@ class Gathering:
 
     def _is_local(self, leaf: BaseLayer) -> bool:
         """Whether other ranks are not needed around a leaf: in evaluation, if parameters are whole."""
-        alone = self.arena.whole and not self._model.training and not self._goes_back
+        alone = self.arena.whole and not self._goes_back and not (self._model.training and self._norms)
         return alone or leaf not in self.arena.unit_of
 
     def _before(self, leaf: BaseLayer, direction: Direction) -> None:
@@ -199,7 +201,7 @@ class Gathering:
                     "leave out checkpoint_blocks, or use_frame, in a network in shards"
                 )
             kind = "backward" if self._goes_back else "forward" if self._model.training else "predict"
-            self.come(kind)
+            self._call(self.come, kind)
             self._visits.extend(self._visits_of(kind))
         self._enter(leaf, direction)
 
@@ -210,9 +212,13 @@ class Gathering:
     def _enter(self, leaf: BaseLayer, direction: Direction) -> None:
         self._inside, self._reduced = True, False
         unit = self.arena.unit_of[leaf]
-        self.gather(unit, variances=direction == "forward")
+        if self.arena.gathers:
+            self._call(self.gather, unit, direction == "forward")
         if direction == "backward" and leaf is unit.leaves[-1]:
-            for row in self.arena.sections[unit].sums:
+            section = self.arena.sections[unit]
+            if section.parts is not None:
+                self._call(self._end_sums, section.slot)
+            for row in section.sums:
                 if row.size > unit.size:
                     self._array.clear(row[unit.size :])
         self.arena.hold(leaf, direction)
@@ -223,11 +229,12 @@ class Gathering:
         self.arena.release(leaf)
         unit = self.arena.unit_of[leaf]
         if direction == "backward" and leaf is unit.leaves[0]:
-            self._scatter(unit)
+            self._call(self._scatter, unit)
 
     def gather(self, unit: Unit, variances: bool = True) -> None:
         """Brings the means of a unit, and its variances, unless they are there."""
-        if self.arena.whole:
+        if not self.arena.gathers:
+            self._held = unit
             return
         there = 1 + self._with_variances if self._held is unit else 0
         section = self.arena.sections[unit]
@@ -251,8 +258,13 @@ class Gathering:
         return row[rank * unit.shard : (rank + 1) * unit.shard]
 
     def _scatter(self, unit: Unit) -> None:
-        """Adds the batch sums of all ranks; each keeps those of its block."""
+        """Adds the batch sums of all ranks; each keeps those of its block, at the latest after `_end_sums`."""
         section, offloaded, first = self.arena.sections[unit], self.arena.offloaded, self._begun == 1
+        if section.parts is not None:
+            into = section.own_sums if first else section.parts[self._communicator.rank]
+            handle = self._communicator.start_reduce_shared(section.parts, into, "reduce_shared")
+            self._under_way[section.slot] = unit, first, handle
+            return
         for row, own in zip(section.sums, section.own_sums, strict=True):
             into = own if first and not offloaded else self._block(unit, row)
             self._communicator.reduce_scatter(row, into)
@@ -261,6 +273,16 @@ class Gathering:
             elif not first:
                 added = self._array.to_host(into) if offloaded else into
                 self.arena.keeper.elementwise.add(own, added, own)
+
+    def _end_sums(self, *slots: int) -> None:
+        """Waits for the sums that are being added, those that lie in these slots, or (none) all."""
+        for slot in slots or sorted(self._under_way):
+            if slot in self._under_way:
+                unit, first, handle = self._under_way.pop(slot)
+                handle.wait()
+                section = self.arena.sections[unit]
+                for own, row in () if first else zip(section.own_sums, section.sums, strict=True):
+                    self.arena.keeper.elementwise.add(own, self._block(unit, row), own)
 
     def forget(self) -> None:
         """The parameters in the shards are others now."""
@@ -284,13 +306,10 @@ class Gathering:
             )
         self._cut_short = self._is_cut_short()
         self._goes_back, self._went_back = True, False
-        hook = self._add_hook() if self._hook is None else None
         try:
             self._model.backward()
         finally:
             self._goes_back = False
-            if hook is not None:
-                hook.remove()
             if self._went_back:
                 self._contributed = max(pending.waiting, 1)
 
@@ -308,20 +327,31 @@ class Gathering:
             FloatingPointError: deltas that were not finite, on any rank.
         """
         arena, communicator = self.arena, self._communicator
-        self.share()
         bad = np.zeros((communicator.world_size, 2), np.int64)
         bad[communicator.rank] = arena.bad()
         if communicator.backend == "nccl":
             bad = np.array(communicator.all_gather_object(bad[communicator.rank]))
         elif communicator.world_size > 1:
             communicator.all_reduce(bad)
+        self.share(met=True)
         if bad[:, 0].any():
             arena.refuse(int(bad[:, 0].sum()), int(bad[:, 1].min()))
 
-    def share(self) -> None:
-        """After a change of the shards: gives all ranks their parameters, if these are whole."""
+    def share(self, met: bool = False) -> None:
+        """After a change of the shards: gives all ranks their parameters, if these are whole.
+
+        met: whether ranks have met since the change.
+        """
         self.forget()
-        for section in self.arena.sections.values() if self.arena.whole else ():
+        arena = self.arena
+        if arena.everywhere is not None:
+            if not met:
+                self._communicator.barrier()
+            for source, target in arena.blocks_of_others():
+                self._array.copy(source, target)
+            self._communicator.barrier()  # nobody changes what others read
+            return
+        for section in arena.sections.values() if arena.whole else ():
             for own, row in zip(section.own_theta, section.theta, strict=True):
                 self._communicator.all_gather(own, row)
 
@@ -358,15 +388,15 @@ class Gathering:
         arena = self.arena
         self.come("unshard")
         for unit in () if arena.whole else arena.units:
+            section = arena.sections[unit]
             rows = tuple(self._array.empty(self._communicator.world_size * unit.shard) for _ in range(2))
-            for own, row in zip(arena.sections[unit].own_theta, rows, strict=True):
-                self._all_gather(unit, own, row)
+            for own, whole, row in zip(section.own_theta, section.theta, rows, strict=True):
+                self._array.copy(whole, row) if arena.common else self._all_gather(unit, own, row)
             self._whole[unit] = rows
             for leaf in unit.leaves:
                 arena.hold_in(leaf, rows)
         self.unsharded = True
-        if self._hook is not None:
-            self._hook.remove()
+        self._hook.remove()
         self._model.forget_graphs()
         try:
             yield

@@ -22,6 +22,8 @@ from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import REMEDY, AbsentParameters, Parameters
 from pytagi_ddp.nn.stepping import Stepping, cut, pieces_of, refusal
 
+SLOTS = 2  # for the batch sums of units, where other ranks read these: one while the next unit fills the other
+
 
 @dataclass(frozen=True)
 class Section:
@@ -31,13 +33,17 @@ class Section:
         theta, sums: R blocks of n, in the order of the ranks; what units share, if these take turns.
         own_theta, own_sums: this rank's block, which it keeps.
         stepping: of the parameters in that block.
+        slot: number of the memory that `sums` lie in.
+        parts: (R, 2, n) of this rank's block in the `sums` of all ranks, if it sees these; else None.
     """
 
     theta: tuple[Array, Array]
     sums: tuple[Array, Array]
     own_theta: tuple[Array, Array]
-    own_sums: tuple[Array, Array]
+    own_sums: Array
     stepping: Stepping
+    slot: int = 0
+    parts: np.ndarray | None = None
 
 
 class ShardedArena(Arena):
@@ -48,6 +54,11 @@ class ShardedArena(Arena):
 
         4 sum n + 4 R max n        with `whole`: 2 R sum n + 2 sum n + 2 R max n
 
+    Ranks that share memory see each other's shards. There the blocks of all ranks lie side by side, so that nothing
+    has to be gathered; and batch sums have two slots, which other ranks read:
+
+        4 sum n + 4 R max n        with `whole`: 2 R sum n + 2 sum n + 4 R max n
+
     Construction gives all ranks the parameters of rank 0, leaf by leaf; it is collective.
 
     Args:
@@ -55,12 +66,15 @@ class ShardedArena(Arena):
         communicator: of the ranks.
         min_num_params: see `units_of`.
         whole: whether every rank holds all parameters.
+        shares: whether ranks are to share memory, where they can.
         offloaded: whether the shards lie on the host, and the step is made there.
 
     Attributes:
         units: the units, in forward order. unit_of: the unit of each leaf with parameters.
         sections: where each unit lies, in the same order.
         keeper: the kernels of the device that the shards are on.
+        common: whether parameters lie in memory that all ranks see, each block where its rank keeps it.
+        everywhere: (R, 2, R sum n) with `whole`, if ranks share memory: the parameters as each of them has them.
     """
 
     in_shards = True
@@ -73,6 +87,7 @@ class ShardedArena(Arena):
         communicator: Communicator,
         min_num_params: int,
         whole: bool,
+        shares: bool = True,
         offloaded: bool = False,
     ):
         super().__init__(leaves, kernels, 0)
@@ -82,19 +97,39 @@ class ShardedArena(Arena):
         self.units = units_of(leaves, self._ranks, min_num_params)
         self.unit_of = {leaf: unit for unit in self.units for leaf in unit.leaves}
         self._memory: list[Array] = []
+        self.common, self.everywhere, self._own_nbytes = False, None, 0
+        self._shared = self._share(communicator) if shares and kernels is get_kernels("cpu") else None
         self.sections = dict(zip(self.units, self._sections(), strict=True))
         self._at = {leaf: first for unit in self.units for leaf, first in _places(unit)}
         self._views: dict[tuple[BaseLayer, Direction], Parameters] = {}
         self._absent: dict[BaseLayer, Any] = {}
         self._bring: Callable[[BaseLayer], None] | None = None
         self._written: Unit | None = None
+        self._rows_to_write: tuple[Array, Array] | None = None  # of that unit, where others read what is kept
         for leaf in drawn(leaves):
             if leaf in self.unit_of:
                 self._take_over(leaf, communicator)
         self._attach_state()
         communicator.broadcast(self.statistics)
+        communicator.barrier()
 
     # -- layout -----------------------------------------------------------------------------------------------
+
+    def _share(self, communicator: Communicator) -> tuple[Array, Array] | None:
+        """Memory for parameters, and for the sums of all ranks in two slots, that all ranks see; None: there is none."""
+        ranks, shards = self._ranks, [unit.shard for unit in self.units]
+        total, widest = ranks * sum(shards), ranks * max(shards, default=0)
+        copies = ranks if self.whole else 1
+        memory = communicator.shared_zeros(2 * copies * total + ranks * SLOTS * 2 * widest)
+        if memory is None:
+            return None
+        theta, sums = memory[: 2 * copies * total], memory[2 * copies * total :]
+        self._own_nbytes = memory.nbytes // ranks
+        self.common = not self.whole
+        if self.whole:
+            self.everywhere = theta.reshape(ranks, 2, total)
+            theta = self.everywhere[self._rank]
+        return theta.reshape(2, total), sums.reshape(ranks, SLOTS, 2, widest)
 
     def _zeros(self, *shape: int) -> Array:
         self._memory.append(self._kernels.array.zeros(shape))
@@ -107,22 +142,29 @@ class ShardedArena(Arena):
     def _sections(self) -> Iterator[Section]:
         ranks, rank, pieces = self._ranks, self._rank, list(pieces_of(self.leaves))
         total, widest = sum(unit.shard for unit in self.units), max((unit.shard for unit in self.units), default=0)
-        theta = self._kept(2, ranks * total if self.whole else total)
-        slot = theta if self.whole else self._zeros(2, ranks * widest)
-        sums, sums_slot = self._kept(2, total), self._zeros(2, ranks * widest)
+        sums, apart = self._kept(2, total), self.whole or self.common  # each unit has a place of its own
+        if self._shared is None:
+            theta = self._kept(2, ranks * total if self.whole else total)
+            slot = theta if self.whole else self._zeros(2, ranks * widest)
+            slots, brought = [self._zeros(2, ranks * widest)], None
+        else:
+            theta, brought = self._shared
+            slot, slots = theta, brought[rank]
         begin = 0
-        for unit in self.units:
-            n = unit.shard
-            width, first = ranks * n, ranks * begin if self.whole else 0
-            own_first = first + rank * n if self.whole else begin
+        for k, unit in enumerate(self.units):
+            n, turn = unit.shard, k % len(slots)
+            width, first = ranks * n, ranks * begin if apart else 0
+            own_first = first + rank * n if apart else begin
             start, stop = unit.own(rank)
-            parts = cut(pieces, unit.start + start, unit.start + stop)
+            pieces_here = cut(pieces, unit.start + start, unit.start + stop)
             yield Section(
                 _rows(slot, first, first + width),
-                _rows(sums_slot, 0, width),
+                _rows(slots[turn], 0, width),
                 _rows(theta, own_first, own_first + n),
-                _rows(sums, begin, begin + n),
-                Stepping(parts, self.keeper, unit.start + rank * n),
+                sums[:, begin : begin + n],
+                Stepping(pieces_here, self.keeper, unit.start + rank * n),
+                turn,
+                None if brought is None else brought[:, turn, :, rank * n : (rank + 1) * n],
             )
             begin += n
 
@@ -133,8 +175,10 @@ class ShardedArena(Arena):
         mu, var = self.part(leaf, section.theta)
         g, h = self.part(leaf, section.sums)
         for source, target in zip(old.rows[:2], (mu, var), strict=True):
-            array.copy(source, target)
-            communicator.broadcast(target)
+            if self._rank == 0 or not self.common:
+                array.copy(source, target)
+            if not self.common:
+                communicator.broadcast(target)
         kept = var if self.whole else None  # no pass back reads variances
         self._views[leaf, "forward"] = Parameters(Tensor(mu, var, None, None), old.weight_shape, array)
         self._views[leaf, "backward"] = Parameters(Tensor(mu, kept, g, h), old.weight_shape, array)
@@ -150,8 +194,13 @@ class ShardedArena(Arena):
         first, last = unit.own(self._rank)
         start, stop = max(begin, first), min(begin + leaf.num_weights + leaf.num_biases, last)
         for row, own in zip(section.theta, section.own_theta, strict=True):
-            if start < stop and not self.whole:
+            if start < stop and self.gathers:
                 self._kernels.array.copy(row[start:stop], own[start - offset : stop - offset])
+
+    @property
+    def gathers(self) -> bool:
+        """Whether a unit has to be gathered before it is used."""
+        return not self.whole and not self.common
 
     def place_of(self, leaf: BaseLayer) -> int:
         """Position of the first parameter of `leaf` in its unit."""
@@ -162,6 +211,17 @@ class ShardedArena(Arena):
         first = self._at[leaf]
         stop = first + leaf.num_weights + leaf.num_biases
         return rows[0][first:stop], rows[1][first:stop]
+
+    def blocks_of_others(self) -> Iterator[tuple[Array, Array]]:
+        """Each block that another rank keeps, with `everywhere`: where it lies there, and here."""
+        assert self.everywhere is not None
+        begin = 0
+        for unit in self.units:
+            for rank in range(self._ranks):
+                block = slice(begin, begin := begin + unit.shard)
+                if rank != self._rank:
+                    for row in range(2):
+                        yield self.everywhere[rank, row, block], self.everywhere[self._rank, row, block]
 
     # -- what leaves see --------------------------------------------------------------------------------------
 
@@ -182,7 +242,7 @@ class ShardedArena(Arena):
         """Copies this rank's block from the rows of the whole unit (None: those of its section)."""
         section, n = self.sections[unit], unit.shard
         for row, own in zip(rows or section.theta, section.own_theta, strict=True):
-            if rows is not None or not self.whole:
+            if rows is not None or self.gathers:
                 self._kernels.array.copy(row[self._rank * n : (self._rank + 1) * n], own)
 
     def bring(self, leaf: BaseLayer) -> None:
@@ -206,21 +266,25 @@ class ShardedArena(Arena):
 
         Those of a unit come when it is complete: an exception leaves what the shards have of it as it was.
         """
-        self._written = None
+        self._written = self._rows_to_write = None
         with self.bringing(self._hold_to_write):
             yield
             self._end_unit()
 
     def _hold_to_write(self, leaf: BaseLayer) -> None:
-        if self.unit_of[leaf] is not self._written:
+        unit = self.unit_of[leaf]
+        if unit is not self._written:
             self._end_unit()
-        self._written = self.unit_of[leaf]
-        self.hold(leaf, "forward")
+            if self.common:
+                width = self._ranks * unit.shard
+                self._rows_to_write = self._kernels.array.empty(width), self._kernels.array.empty(width)
+        self._written = unit
+        self.hold(leaf, "forward") if self._rows_to_write is None else self.hold_in(leaf, self._rows_to_write)
 
     def _end_unit(self) -> None:
         if self._written is not None:
-            self.keep(self._written)
-            self._written = None
+            self.keep(self._written, self._rows_to_write)
+            self._written = self._rows_to_write = None
 
     def detach(self) -> NoReturn:
         raise RuntimeError(
@@ -270,7 +334,7 @@ class ShardedArena(Arena):
     @property
     def nbytes(self) -> int:
         state = self.buffer, self.statistics, self.carried
-        return sum(array.nbytes for array in (*self._memory, *state))
+        return self._own_nbytes + sum(array.nbytes for array in (*self._memory, *state))
 
 
 def _rows(memory: Array, start: int, stop: int) -> tuple[Array, Array]:

@@ -1,7 +1,7 @@
 """A list of layers run one after the other: what `Sequential` and the blocks share."""
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pytagi_ddp.kernels.protocol import Kernels
@@ -220,27 +220,30 @@ class Chain:
             operation.set_hooks(hooks)
 
     def forward(self, state: State) -> State:
-        if not self._hooks:
-            for operation, taken in self._steps:
-                state = operation.forward(state, *taken)
-            return state
-        for operation in self.operations:
-            if operation.is_leaf:
-                self._hooks.before(operation, "forward")
-                state = operation.forward(state)
-                self._hooks.after(operation, "forward")
-            else:
-                state = operation.forward(state)
-        return state
+        joined = not self._hooks or self._hooks.of_parameters
+        return self._through(self._steps if joined else [(operation, ()) for operation in self.operations], state)
 
     def begin(self, state: State) -> State | Normalization:
         """`forward`, but for what the last operation leaves to do: see `BaseLayer.begin`."""
-        if self._hooks:
+        if self._hooks and not self._hooks.may_defer:
             return self.forward(state)
         *before, (last, taken) = self._steps
-        for operation, activation in before:
-            state = operation.forward(state, *activation)
-        return last.begin(state, *taken)
+        state = self._through(before, state)
+        return self._watched(last, last.begin, state, taken)
+
+    def _through(self, steps: Iterable[tuple[BaseLayer, tuple]], state: State) -> State:
+        for operation, taken in steps:
+            state = self._watched(operation, operation.forward, state, taken)
+        return state
+
+    def _watched(self, operation: BaseLayer, call: Callable, state: State, taken: tuple) -> Any:
+        """`call(state, *taken)` of an operation, with the hooks around it."""
+        if not self._hooks or not operation.is_leaf:
+            return call(state, *taken)
+        self._hooks.before(operation, "forward")
+        result = call(state, *taken)
+        self._hooks.after(operation, "forward")
+        return result
 
     def backward(
         self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool, onto: Delta | None = None

@@ -18,6 +18,8 @@ class LeafHooks:
     A leaf is a layer that computes, in blocks too. In the backward pass, a leaf after whose call its parameters have
     their batch sums; leaves in front of the first one with parameters are not visited, unless the deltas of the input
     are asked for. A block that is run again (`checkpoint_blocks`) calls its leaves' hooks again, with "forward".
+
+    While there are hooks, passes are walked through, leaf by leaf; unless all of them are `HookHandle.of_parameters`.
     """
 
     def __init__(self) -> None:
@@ -25,6 +27,16 @@ class LeafHooks:
 
     def __bool__(self) -> bool:
         return bool(self._pairs)
+
+    @property
+    def of_parameters(self) -> bool:
+        """Whether all of them are."""
+        return all(handle.of_parameters for handle in self._pairs)
+
+    @property
+    def may_defer(self) -> bool:
+        """Whether a layer may leave work with its parameters to what comes next, see `BaseLayer.begin`."""
+        return all(handle.of_parameters and handle.parameters_stay for handle in self._pairs)
 
     def add(self, handle: HookHandle, outermost: bool) -> None:
         self._pairs.insert(0 if outermost else len(self._pairs), handle)
@@ -49,7 +61,12 @@ class HookHandle:
 
     Attributes:
         before, after: the functions, or None.
+        of_parameters: they are about leaves with parameters only, so that others need no call of their own; and what a
+            replay of a recorded pass has to do again, they do by `kernels.graph.call`.
+        parameters_stay: parameters can be read after the call of their leaf, too.
     """
+
+    of_parameters = parameters_stay = False
 
     def __init__(self, hooks: LeafHooks, before: Hook | None, after: Hook | None, outermost: bool = False):
         self._hooks, self.before, self.after = hooks, before, after

@@ -22,7 +22,8 @@ class Passes:
     """Forward passes, backward passes and steps of a network on one device.
 
     Args:
-        chain, arena, kernels: the network's. hooks: its hooks; while there are any, passes are walked through.
+        chain, arena, kernels: the network's. hooks: its hooks; while there are any, passes are walked through
+            (but see there).
 
     Attributes:
         batch: samples of the forward pass that `backward` would continue; 0: there is none.
@@ -55,6 +56,8 @@ class Passes:
         if state.batch > self._fits.get(training, 0):
             self._check_memory(state, training)
         self.last = key = (state.batch, training, state)
+        if self._hooks and not self._is_remembered(key):  # or `backward` would walk forward again, past the hooks
+            self.forget()
         out = self._run("forward", key[:2], state, partial(self._walk_forward, key))
         if own and not self._arena.leaves[0].checks_input:  # Express looks only for values that are not finite
             self.express.offer_forward(self._graphs.plan, key, state, out)
@@ -134,7 +137,8 @@ class Passes:
     def _is_more_than_kernels(self) -> bool:
         """Whether passes call hooks, other ranks, or layers that do more than call kernels, or are of many frames."""
         meets_others = any(leaf.reduce_sums is not None for leaf in self._arena.running)
-        return bool(self._hooks) or meets_others or not self._replayable or self.frame != 0
+        hooks = bool(self._hooks) and not (self._hooks.of_parameters and self._kernels.graph.keeps_calls)
+        return hooks or meets_others or not self._replayable or self.frame != 0
 
     def _check_memory(self, state: State, training: bool) -> None:
         """Raises MemoryError if the device has less free memory than passes of this batch size will take."""
@@ -163,13 +167,15 @@ class Passes:
 
     def _remember_last(self) -> None:
         """Has the layers remember the last forward pass, if that was replayed after another one was walked through."""
-        batch, training, state = self.last
-        if self._remembered is not None:
-            old_batch, old_training, old_state = self._remembered
-            if (old_batch, old_training) == (batch, training) and old_state is state:
-                return
-        with recomputing(self._arena.leaves):
-            self._walk_forward(self.last)
+        if not self._is_remembered(self.last):
+            with recomputing(self._arena.leaves):
+                self._walk_forward(self.last)
+
+    def _is_remembered(self, key: tuple[int, bool, State]) -> bool:
+        if self._remembered is None:
+            return False
+        (batch, training, state), (old_batch, old_training, old_state) = key, self._remembered
+        return (old_batch, old_training) == (batch, training) and old_state is state
 
     def _walk_backward(self, start: tuple[Array, Array], end: tuple[Array, Array] | None, accumulate: bool) -> None:
         delta = self._pool.take(*start[0].shape)

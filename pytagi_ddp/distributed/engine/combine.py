@@ -8,6 +8,8 @@ import numpy as np
 
 from pytagi_ddp.distributed.engine.order import comparable
 
+IN_CACHE = 1 << 13  # numbers that are added at a time
+
 
 def combined(arrays: Sequence[np.ndarray] | np.ndarray, op: str) -> np.ndarray:
     """Returns a new array: `op` (of `Communicator.all_reduce`) over the arrays of all ranks, in the order of ranks."""
@@ -36,6 +38,17 @@ def combine_rows(rows: np.ndarray, op: str, out: np.ndarray) -> None:
     else:
         with np.errstate(all="ignore"):
             np.copyto(out, combined(rows, op))
+
+
+def add_parts(parts: np.ndarray, out: np.ndarray) -> None:
+    """Leaves in `out` the sum of parts[0], parts[1], ..., in the order of `tree_sum`; neither has to be contiguous."""
+    with np.errstate(all="ignore"):
+        if len(parts) == 2:
+            np.add(parts[0], parts[1], out=out)
+            return
+        for start in range(0, out.shape[-1], IN_CACHE):
+            piece = slice(start, start + IN_CACHE)
+            out[..., piece] = tree_sum([part[..., piece] for part in parts])
 
 
 def tree_sum(arrays: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:

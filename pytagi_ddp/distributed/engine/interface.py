@@ -128,6 +128,40 @@ class Communicator(CommunicatorBase):
         self._prepare("reduce_scatter", send, receive, op=op)
         return self._count_reduction(send)
 
+    def shared_zeros(self, *shape: int) -> np.ndarray | None:
+        """Float32 zeros in host memory that every rank reads and writes; collective.
+
+        Nothing keeps ranks from writing where others read: what one has written, others see from the next collective
+        on in which both meet. The memory goes when no rank has the array any more.
+
+        Returns:
+            The array; None, on every rank, where ranks cannot share memory: on several nodes, or with NCCL.
+        """
+        self._prepare("shared_zeros")
+        return self._shared_zeros(shape)
+
+    def start_reduce_shared(self, parts: np.ndarray, receive: np.ndarray, name: str = "start_reduce_shared") -> Handle:
+        """Starts the sum of what all ranks have written to shared memory; every rank has parts of its own to add.
+
+            receive = parts[0] + parts[1] + ...    in the order of `reduce_scatter`
+
+        Args:
+            parts: (world_size, ...), of an array of `shared_zeros`: part r has been written by rank r. It may change
+                when the handle is done, as the other ranks have then added what is theirs.
+            receive: of the shape of one part; it may be this rank's own. Neither has to be contiguous.
+
+        Raises:
+            ValueError: shapes that do not fit. RuntimeError: an earlier handle was dropped.
+        """
+        if parts.shape != (self.world_size, *receive.shape):
+            raise ValueError(f"{name}: parts {parts.shape} of {self.world_size} ranks do not add up to {receive.shape}")
+        self._prepare("start_reduce_shared", parts, receive)
+        start = self._count_reduction(parts)
+        work = self._reduce_shared(parts, receive)
+        self.reduce_seconds += time.perf_counter() - start
+        what = f"{name} of {parts.nbytes / 1e6:.3g} MB"
+        return Handle(self, what, receive, work, reduction=True, source=parts)
+
     def reduce(self, buffer: np.ndarray, op: str = "sum", root: int = 0) -> None:
         """Combines ``buffer`` over all ranks into that of rank ``root``; the others' buffers stay as they are.
 
@@ -300,6 +334,12 @@ class Communicator(CommunicatorBase):
     def in_background(self) -> AbstractContextManager:
         """Lets handles make progress while the body computes, as far as the engine can; no collective in the body."""
         return nullcontext()
+
+    def _shared_zeros(self, shape: tuple[int, ...]) -> np.ndarray | None:
+        return None
+
+    def _reduce_shared(self, parts: np.ndarray, receive: np.ndarray) -> Work:
+        raise NotImplementedError(f"backend {self.backend!r} shares no memory")
 
     @abstractmethod
     def _all_reduce(self, buffer: np.ndarray, op: str) -> Work: ...

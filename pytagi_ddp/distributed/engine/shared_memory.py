@@ -12,7 +12,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,13 +116,24 @@ def join_shared_sum(node: Any) -> SharedSum | None:
     from pytagi_ddp.distributed.engine._shared_sum import SharedSum, shared_bytes
 
     floats = SUM_BYTES // (shared_bytes(node.size, 1) - shared_bytes(node.size, 0)) // 16 * 16
-    nbytes = shared_bytes(node.size, floats)
+    memory = join_memory(shared_bytes(node.size, floats), node.rank, node.bcast, node.allgather)
+    return None if memory is None else SharedSum(memory, node.rank, node.size, floats)
+
+
+def join_memory(
+    nbytes: int, rank: int, broadcast: Callable[[Any], Any], all_gather: Callable[[Any], list]
+) -> mmap.mmap | None:
+    """Zeros that all ranks see; None on every rank if one of them cannot. Collective.
+
+    Args:
+        broadcast, all_gather: of objects, among the ranks; that of rank 0, and those of all.
+    """
     for make in (_nameless_file, _named_file):
-        with make(nbytes) if node.rank == 0 else contextlib.nullcontext() as path:
-            memory = _map(*node.bcast((path, path and _identity(path))))
-            everyone = all(node.allgather(memory is not None))
+        with make(nbytes) if rank == 0 else contextlib.nullcontext() as path:
+            memory = _map(*broadcast((path, path and _identity(path))))
+            everyone = all(all_gather(memory is not None))
         if everyone:
-            return SharedSum(memory, node.rank, node.size, floats)
+            return memory
     return None
 
 

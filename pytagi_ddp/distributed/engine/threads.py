@@ -18,7 +18,7 @@ import numpy as np
 
 from pytagi_ddp.distributed.engine import debug
 from pytagi_ddp.distributed.engine.arguments import bytes_of
-from pytagi_ddp.distributed.engine.combine import combined
+from pytagi_ddp.distributed.engine.combine import add_parts, combined
 from pytagi_ddp.distributed.engine.errors import LaunchError, interrupted
 from pytagi_ddp.distributed.engine.group import Group, Member, Offer, new_number, part
 from pytagi_ddp.distributed.engine.handle import Work
@@ -273,6 +273,18 @@ class ThreadCommunicator(Communicator):
             meeting = self._group.meet(same, data.reshape(-1), partial(combined, op=op))
             yield meeting
         copy(meeting.result.reshape(self.world_size, -1)[self.rank], receive)
+
+    def _shared_zeros(self, shape: tuple[int, ...]) -> np.ndarray:
+        return self._exchange("shared_zeros", shape, lambda shapes: np.zeros(shapes[0], np.float32), shape=shape)
+
+    def _reduce_shared(self, parts: np.ndarray, receive: np.ndarray) -> Work:
+        return self._start("reduce_shared", parts.nbytes, self._added(parts, receive))
+
+    def _added(self, parts: np.ndarray, receive: np.ndarray) -> Iterator[Meeting]:
+        same = {"collective": "reduce_shared", "shape": parts.shape}
+        yield self._group.meet(same, None, len)  # all have written
+        add_parts(parts, receive)
+        yield self._group.meet(same, None, len)  # all have read
 
     def _all_gather(self, send: np.ndarray, receive: np.ndarray) -> Work:
         return self._start("all_gather", receive.nbytes, self._gathers(send, receive))
