@@ -61,20 +61,18 @@ if COMPILING and COMPILER and (what := missing()):
     sys.exit(f"pytagi_ddp cannot be compiled: {what}")
 OPENMP = openmp() if COMPILER else []
 FLAGS = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address"] if SANITIZE else ["-O3"]
+# Nothing is tuned for this machine: loops pick their instructions when they are loaded (kernels/cpu/loops.h). Compilers
+# differ on how wide vectors of AVX-512 should be, and with the width last bits of sums change: so it is said here.
+if COMPILING and COMPILER and compiles("int main(void) { return 0; }", "-Werror", "-mprefer-vector-width=256"):
+    FLAGS.append("-mprefer-vector-width=256")
 
 
 class BuildKernels(build_ext):
-    """Tunes for this machine's CPU only when the result stays on this machine (an in-place build)."""
+    """Compiles on all cores at once."""
 
     def finalize_options(self):
         super().finalize_options()
         self.parallel = self.parallel or os.cpu_count()
-
-    def run(self):
-        if self.inplace or self.editable_mode:
-            for ext in self.extensions:
-                ext.extra_compile_args.append("-march=native")
-        super().run()
 
 
 def extension(source):

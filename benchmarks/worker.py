@@ -35,16 +35,24 @@ class Worker:
     Args:
         peer: key of `PEERS`. python: the interpreter of the environment that has the library.
         threads: of everything in it. env: more environment variables; an empty one is taken away.
+        folder: where it runs, with the package `benchmarks` in it.
     """
 
-    def __init__(self, peer: str, threads: int, python: str = sys.executable, env: dict[str, str] | None = None):
+    def __init__(
+        self,
+        peer: str,
+        threads: int,
+        python: str = sys.executable,
+        env: dict[str, str] | None = None,
+        folder: Path = ROOT,
+    ):
         names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PYTAGI_DDP_NUM_THREADS")
         settings = dict.fromkeys(names, str(threads)) | {"PYTHONPATH": str(ROOT)} | (env or {})
         self._text = b""
         try:
             self._process = subprocess.Popen(
                 [python, "-m", "benchmarks.worker", PEERS[peer].module, str(threads)],
-                cwd=ROOT,
+                cwd=folder,
                 env={name: value for name, value in (os.environ | settings).items() if value != ""},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

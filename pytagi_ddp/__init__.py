@@ -1,17 +1,12 @@
 """Bayesian neural networks by Tractable Approximate Gaussian Inference (TAGI), trained data-parallel over MPI."""
 
-from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
 from pytagi_ddp import cuda, metric, nn
 from pytagi_ddp.metric import HRCSoftmaxMetric
 from pytagi_ddp.nn.hierarchical_softmax import HRCSoftmax
 from pytagi_ddp.nn.init import manual_seed
 from pytagi_ddp.tagi_utils import Normalizer, Utils, exponential_scheduler
-
-try:
-    __version__ = version("pytagi-ddp")
-except PackageNotFoundError:  # a source tree that is not installed
-    __version__ = "0+unknown"
 
 __all__ = [
     "HRCSoftmax",
@@ -24,3 +19,19 @@ __all__ = [
     "metric",
     "nn",
 ]
+
+if TYPE_CHECKING:
+    __version__: str
+else:
+
+    def __getattr__(name: str) -> str:
+        """`__version__`, which stands in pyproject.toml, looked up when it is asked for."""
+        if name != "__version__":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib.metadata import PackageNotFoundError, version  # here: 16 ms
+
+        try:
+            found = version("pytagi-ddp")
+        except PackageNotFoundError:  # a source tree that is not installed
+            found = "0+unknown"
+        return globals().setdefault(name, found)

@@ -1,6 +1,10 @@
-"""The wheel, built from the sdist, works away from the source tree; the tree itself says when it is not built."""
+"""The wheel, built from the sdist, works away from the source tree; the tree itself says when it is not built.
+
+And what belongs to a release agrees: the version, the Pythons, the workflows, the public API.
+"""
 
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -9,6 +13,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+
+import pytagi_ddp
+from tests import public_api
 
 ROOT = Path(__file__).parents[1]
 STEP = """
@@ -170,3 +178,83 @@ def test_nothing_imports_bare_kernels():
     ]
     assert len(sources) > 50
     assert [str(path) for path in sources if pattern.search(path.read_text())] == []
+
+
+def declared(pattern: str) -> list[str]:
+    """What pyproject.toml says; Python 3.10 has no reader of TOML."""
+    return re.findall(pattern, (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+
+
+VERSION = declared(r'^version = "(.+)"')[0]
+PYTHONS = declared(r'"Programming Language :: Python :: (3\.\d+)"')
+
+
+def test_version_is_that_of_pyproject():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == VERSION
+    assert "release = pytagi_ddp.__version__" in (ROOT / "docs/conf.py").read_text()
+    released = re.findall(r"^## (\d\S+) - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert released[0] == VERSION
+    metadata = run(sys.executable, "-c", "import pytagi_ddp; print(pytagi_ddp.__version__)", cwd=ROOT)
+    assert metadata.stdout.strip() == pytagi_ddp.__version__ == VERSION, "run pip install -e . again"
+
+
+def test_changelog_is_in_the_form_of_keep_a_changelog():
+    heads = re.findall(r"^(##+) (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert heads[0] == ("##", "Unreleased")
+    kinds = [text for marks, text in heads if marks == "###"]
+    assert kinds and {*kinds} <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+
+
+def workflows() -> dict[str, dict]:
+    return {path.name: yaml.safe_load(path.read_text()) for path in (ROOT / ".github/workflows").glob("*.yml")}
+
+
+def test_workflows_are_valid_and_name_the_declared_pythons():
+    found = workflows()
+    assert {"ci.yml", "faults.yml", "release.yml"} <= found.keys()
+    assert found["ci.yml"]["jobs"]["test"]["strategy"]["matrix"]["python"] == PYTHONS
+    assert declared(r'^build = "(.+)"') == [" ".join(f"cp{python.replace('.', '')}-*" for python in PYTHONS)]
+    assert declared(r'^requires-python = ">=(.+)"') == PYTHONS[:1]
+
+
+def test_workflows_may_do_little_and_pin_what_they_use():
+    for name, workflow in workflows().items():
+        assert workflow["permissions"] == {"contents": "read"}, name
+        for job in workflow["jobs"].values():
+            assert job["timeout-minutes"] <= 180
+            assert set(job.get("permissions", ())) <= {"id-token"}
+            for step in job["steps"]:
+                assert ("run" in step) != ("uses" in step)
+                assert "uses" not in step or re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", step["uses"]), step
+                if step.get("uses", "").startswith("actions/checkout@"):
+                    assert step["with"]["persist-credentials"] is False
+
+
+def test_nothing_public_is_gone_since_the_last_release():
+    broken, _ = public_api.compare(json.loads(public_api.RECORD.read_text()), public_api.public_api())
+    assert broken == []
+
+
+def test_the_comparison_of_public_names_notices():
+    def f(x, y=1, *, z=2): ...
+
+    def longer(x, y=1, w=3, *, v=4, z=2): ...
+
+    def other(x, y=2, *, z=2): ...
+
+    def needs(x, y=1, *, z=2, v): ...
+
+    def shorter(x, *, z=2): ...
+
+    signature = {g.__name__: public_api.described(g) for g in (f, longer, other, needs, shorter)}
+    assert signature["f"] == ["x", "y=1", "z=2 (by name)"]
+    before = dict.fromkeys(["longer", "other", "needs", "shorter", "f"], signature["f"]) | {"gone": "value"}
+    broken, new = public_api.compare(before, signature | {"added": "class"})
+    assert sorted(line.split("(")[0].split() for line in broken) == [
+        ["changed", "needs"],
+        ["changed", "other"],
+        ["changed", "shorter"],
+        ["gone", "gone:", "value"],
+    ]
+    assert [line.split()[0] for line in new] == ["new", "extended"]

@@ -1,15 +1,20 @@
 /* Elementwise loops of the moment products, in C so that the compiler vectorises them.
  *
- * A build in place is tuned for its machine. A wheel is built for any x86-64: there each loop is compiled three times
- * and the loader picks one. */
+ * Every build is one for any x86-64. There each loop is compiled three times, and the loader picks one, once. So a wheel
+ * is as fast as a build in place, with the same bits. Elsewhere (Arm, other C libraries than glibc) there is one. */
 #ifndef PYTAGI_DDP_LOOPS_H
 #define PYTAGI_DDP_LOOPS_H
 
 #include <stddef.h>
 #include <string.h>
 
+#if defined(__clang__) || __GNUC__ < 12 /* know no levels, or mistake them */
+#define CLONES __attribute__((target_clones("avx512f", "fma", "default")))
+#else
+#define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#endif
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GLIBC__) && !defined(__AVX2__)
-#define VECTORISED __attribute__((target_clones("avx512f", "avx2", "default"))) static
+#define VECTORISED CLONES static
 #pragma GCC diagnostic ignored "-Wunused-function" /* no module needs all of them; clang takes no `unused` here */
 #else
 #define VECTORISED static inline

@@ -51,8 +51,9 @@ def bounded() -> Iterator[None]:
 
 
 def _is_loaded() -> bool:
-    """Whether the system's libgomp is there already; copies that wheels bring along have threads of their own."""
+    """Whether libgomp is there already: the system's, or our wheel's copy. Others' have their own threads."""
     try:
-        return "/libgomp.so.1" in Path("/proc/self/maps").read_text()
+        files = Path("/proc/self/maps").read_text()
     except OSError:
         return False
+    return "/libgomp.so.1" in files or "/pytagi_ddp.libs/libgomp" in files

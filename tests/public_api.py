@@ -1,0 +1,116 @@
+"""What is public, and what differs from the last release: `python -m tests.public_api`.
+
+Names, arguments, their kinds and defaults, and public members of classes, of the package and its public modules. What
+the last release had is recorded in `public_api.json`.
+
+    python -m tests.public_api             # says what changed since; exits with 1 if a program could break
+    python -m tests.public_api --record    # for a release: writes the file
+"""
+
+import argparse
+import importlib
+import inspect
+import json
+import re
+import sys
+from enum import Enum
+from pathlib import Path
+from types import ModuleType
+
+from tests.test_docs import MODULES
+
+RECORD = Path(__file__).with_name("public_api.json")
+PLACE = re.compile(r" at 0x[0-9a-f]+")
+BY_NAME = " (by name)"
+Api = dict[str, list[str] | str]  # a function's arguments, or what else it is, by full name
+
+
+def described(thing: object) -> list[str] | str:
+    """A function's arguments, or what else it is."""
+    if isinstance(thing, property) or inspect.isdatadescriptor(thing):
+        return "property"
+    thing = thing.__func__ if isinstance(thing, staticmethod | classmethod) else thing
+    if not callable(thing):
+        return "value"
+    try:
+        parameters = inspect.signature(thing).parameters.values()
+    except (TypeError, ValueError):  # compiled
+        return "callable"
+    bare = [item.replace(annotation=inspect.Parameter.empty) for item in parameters]
+    marks = {inspect.Parameter.KEYWORD_ONLY: BY_NAME, inspect.Parameter.POSITIONAL_ONLY: " (by place)"}
+    return [PLACE.sub("", str(item)) + marks.get(item.kind, "") for item in bare]
+
+
+def names_of(module: ModuleType) -> list[str]:
+    own = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+    return sorted(getattr(module, "__all__", [name for name in own if not name.startswith("_")]))
+
+
+def public_api() -> Api:
+    """What each public name is, by its full name. What a class inherits from a public one stands there only."""
+    modules = [importlib.import_module(f"pytagi_ddp.{name}".rstrip(".")) for name in ("", *MODULES)]
+    public = [(f"{module.__name__}.{name}", getattr(module, name)) for module in modules for name in names_of(module)]
+    classes = {thing for _, thing in public if isinstance(thing, type)}
+    found: Api = {}
+    for full, thing in public:
+        if isinstance(thing, ModuleType):
+            found[full] = "module"
+        elif isinstance(thing, type):
+            found[full] = " ".join(
+                ["class of", *sorted(base.__name__ for base in thing.__mro__[1:] if base in classes)]
+            )
+            if not issubclass(thing, Enum):
+                found[f"{full}.__init__"] = described(thing)
+            for base in reversed(thing.__mro__):
+                if base is thing or (base.__module__.startswith("pytagi_ddp") and base not in classes):
+                    members = {name: value for name, value in vars(base).items() if not name.startswith("_")}
+                    found |= {f"{full}.{name}": described(value) for name, value in members.items()}
+        else:
+            found[full] = described(thing)
+    return found
+
+
+def extends(before: list[str] | str, now: list[str] | str) -> bool:
+    """Whether every call that had a meaning has it still: arguments were added that need not be given."""
+    if isinstance(before, str) or isinstance(now, str):
+        return isinstance(before, str) and isinstance(now, str) and {*before.split()} <= {*now.split()}
+    places, more = [item for item in before if BY_NAME not in item], [item for item in now if BY_NAME not in item]
+    added = [*more[len(places) :], *(item for item in now if BY_NAME in item and item not in before)]
+    kept = more[: len(places)] == places and {item for item in before if BY_NAME in item} <= {*now}
+    return kept and all("=" in item or item.startswith("*") for item in added)
+
+
+def compare(before: Api, now: Api) -> tuple[list[str], list[str]]:
+    """(what breaks programs, what is new), a line each."""
+    broken = [f"gone      {_shown(name, what)}" for name, what in before.items() if name not in now]
+    new = [f"new       {_shown(name, what)}" for name, what in now.items() if name not in before]
+    for name, was in before.items():
+        if name in now and now[name] != was:
+            kind, lines = ("extended", new) if extends(was, now[name]) else ("changed ", broken)
+            lines.append(f"{kind}  {_shown(name, was)} -> {_shown('', now[name])}")
+    return broken, new
+
+
+def _shown(name: str, what: list[str] | str) -> str:
+    return f"{name}: {what}" if isinstance(what, str) else f"{name}({', '.join(what)})"
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser("python -m tests.public_api", description=__doc__.partition(":")[0])
+    parser.add_argument("--record", action="store_true", help="write the file: what there is now is a release")
+    now = public_api()
+    if parser.parse_args(argv).record:
+        lines = [f"{json.dumps(name)}: {json.dumps(what)}" for name, what in sorted(now.items())]
+        RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+        return 0
+    broken, new = compare(json.loads(RECORD.read_text()), now)
+    print(
+        "\n".join(
+            [*broken, *new, f"{len(now)} public names: {len(broken)} gone or changed, {len(new)} new or extended"]
+        )
+    )
+    return int(bool(broken))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
