@@ -217,7 +217,7 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
             atomic_write(filename, data)
 
     def load(self, filename: str | Path) -> None:
-        """`Sequential.load`; every rank reads the file, and keeps its slices. Collective with `reshard_after_forward`."""
+        """`Sequential.load`; every rank reads the file, and keeps its slices. Collective where `predict` is."""
         with self._writing():
             self.model.load(filename)
 

@@ -52,6 +52,7 @@ class Gathering:
         for norm in self._norms:
             norm.reduce_sums = self._reduce_sums
         self._votes = self._array.zeros(VOTES)
+        self._any_bad = self._array.zeros(1)  # ranks whose deltas were not finite in the last step
         self._visits: deque[tuple[BaseLayer, Direction]] = deque()  # that the pass under way is still to make
         self._inside = self._reduced = False  # between the hooks of the first of them; whether its sums were reduced
         self._held: Unit | None = None  # in the slot, and whether with variances
@@ -327,14 +328,12 @@ class Gathering:
             FloatingPointError: deltas that were not finite, on any rank.
         """
         arena, communicator = self.arena, self._communicator
-        bad = np.zeros((communicator.world_size, 2), np.int64)
-        bad[communicator.rank] = arena.bad()
-        if communicator.backend == "nccl":
-            bad = np.array(communicator.all_gather_object(bad[communicator.rank]))
-        elif communicator.world_size > 1:
-            communicator.all_reduce(bad)
+        mine = arena.bad()
+        self._array.copy(np.array(mine[:1] > 0, np.float32), self._any_bad)
+        communicator.all_reduce(self._any_bad)
         self.share(met=True)
-        if bad[:, 0].any():
+        if self._array.to_host(self._any_bad).any():
+            bad = np.array(communicator.all_gather_object(mine))
             arena.refuse(int(bad[:, 0].sum()), int(bad[:, 1].min()))
 
     def share(self, met: bool = False) -> None:

@@ -97,7 +97,8 @@ class ShardedArena(Arena):
         self.units = units_of(leaves, self._ranks, min_num_params)
         self.unit_of = {leaf: unit for unit in self.units for leaf in unit.leaves}
         self._memory: list[Array] = []
-        self.common, self.everywhere, self._own_nbytes = False, None, 0
+        self.everywhere: np.ndarray | None = None
+        self.common, self._own_nbytes = False, 0
         self._shared = self._share(communicator) if shares and kernels is get_kernels("cpu") else None
         self.sections = dict(zip(self.units, self._sections(), strict=True))
         self._at = {leaf: first for unit in self.units for leaf, first in _places(unit)}
@@ -116,7 +117,7 @@ class ShardedArena(Arena):
     # -- layout -----------------------------------------------------------------------------------------------
 
     def _share(self, communicator: Communicator) -> tuple[Array, Array] | None:
-        """Memory for parameters, and for the sums of all ranks in two slots, that all ranks see; None: there is none."""
+        """Memory that all ranks see, for parameters and for each rank's slots of sums; None: there is none."""
         ranks, shards = self._ranks, [unit.shard for unit in self.units]
         total, widest = ranks * sum(shards), ranks * max(shards, default=0)
         copies = ranks if self.whole else 1

@@ -157,7 +157,7 @@ def bytes_of_a_step(comm, reshard, blocks, share):
     sharded.step()
     rows = [4 * R * unit.shard for unit in arena.units]
     votes = 4 * VOTES * (R > 1)
-    reduced = 2 * sum(rows) + arena.tail.nbytes + (2 + reshard) * votes + 16 * R * (R > 1)
+    reduced = 2 * sum(rows) + arena.tail.nbytes + (2 + reshard) * votes + 4
     found = [c.gather_bytes - before[0], c.reduce_bytes - before[1] - reduced]
     n, widest = sum(unit.shard for unit in arena.units), max(unit.shard for unit in arena.units)
     small = arena.tail.nbytes + arena.statistics.nbytes + arena.carried.nbytes

@@ -101,7 +101,7 @@ def test_no_rank_holds_more_than_its_shards(reshard):
         tracemalloc.stop()
     assert results[0][1] == expected
     P, U = whole.num_parameters, 256 * 257
-    each = 16 * P / ranks + 16 * U if reshard else 8 * P + 8 * P / ranks + 8 * U
+    each = (16 * P / ranks if reshard else 8 * P + 8 * P / ranks) + 16 * U
     results = [net.nbytes for net, _ in results]
     assert max(results) < 1.01 * each
     full = 8 * P if reshard else 8 * P * ranks  # of the state dicts, on rank 0 or on all

@@ -43,8 +43,8 @@ def combine_rows(rows: np.ndarray, op: str, out: np.ndarray) -> None:
 def add_parts(parts: np.ndarray, out: np.ndarray) -> None:
     """Leaves in `out` the sum of parts[0], parts[1], ..., in the order of `tree_sum`; neither has to be contiguous."""
     with np.errstate(all="ignore"):
-        if len(parts) == 2:
-            np.add(parts[0], parts[1], out=out)
+        if len(parts) <= 2:
+            np.copyto(out, parts[0]) if len(parts) == 1 else np.add(parts[0], parts[1], out=out)
             return
         for start in range(0, out.shape[-1], IN_CACHE):
             piece = slice(start, start + IN_CACHE)
