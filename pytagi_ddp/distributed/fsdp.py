@@ -43,14 +43,19 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
         False (ZeRO-2)              8 P + 8 P/R + 8 U       16 P (R-1)/R
         DDPSequential               16 P                    16 P (R-1)/R
 
+    Ranks of one node, with a network on the CPU, share the memory of their shards (`DDPConfig.share_memory`): nothing
+    is gathered there, as all see the parameters of all, and each reads the sums of its shard where the others wrote
+    them. A second place for sums, which one unit fills while those of the last are read, makes that 8 P + 8 P/R + 16 U
+    with False; with True it takes the place of the gathered unit.
+
     beside the activations (`checkpoint_blocks` makes those smaller; blocks that are run again gather once more). From
     a GPU, `DDPConfig.offload_params` takes the shards to the host, which then makes the step.
 
     With `reshard_after_forward=False` parameters stay whole on every rank, and are gathered once after each step:
     forward passes in evaluation mode, `predict`, `state_dict` and `save` are local, as with `DDPSequential`. With True,
-    every pass, forward ones too, is collective, and so are `predict`, `state_dict` and `save`. Ranks may run different
-    numbers of passes: a rank in `step` takes part in those of others. Parameters can be read inside `unshard`, and
-    otherwise raise `ParametersNotHereError`.
+    every pass, forward ones too, is collective, and so are `predict`, `state_dict`, `save` and `load`. Ranks may run
+    different numbers of passes: a rank in `step` takes part in those of others. Parameters can be read inside
+    `unshard`, and otherwise raise `ParametersNotHereError`.
 
     Construction gives all ranks the parameters and statistics of rank 0; deltas that wait are dropped. A network made
     inside `nn.deferred_init` is drawn layer by layer, so that no rank ever holds it whole.

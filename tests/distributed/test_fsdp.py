@@ -12,7 +12,7 @@ from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
 from pytagi_ddp.distributed import CollectiveTimeoutError, RankLeftError, create_communicator, run_threads
 from pytagi_ddp.distributed.units import ALIGNMENT, units_of
 from pytagi_ddp.models import resnet18_cifar10
-from pytagi_ddp.nn import DDPSequential, FSDPSequential, OutputUpdater
+from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, OutputUpdater
 from tests.mpi.ddp_networks import WITHOUT_BATCH_NORM, backpropagate, batch, difference, with_batch_norm
 
 
@@ -241,6 +241,36 @@ def test_hooks_find_parameters(reshard):
         leaves = sum(1 for leaf in WITHOUT_BATCH_NORM["Conv2d"]().arena.leaves if leaf.num_weights)
         assert first.size == leaves * 2 * 2 * 2 and np.array_equal(first, second)
         assert np.all(first != 0)
+
+
+def trained_in_turns(reshard, share):
+    """Batches of other sizes, a prediction in between: what is replayed after each step, and whether bits are equal."""
+    communicator = create_communicator("threads", timeout=20)
+    manual_seed(1)
+    config, make = DDPConfig(backend="threads", share_memory=share), {"communicator": communicator}
+    sharded = FSDPSequential(with_batch_norm(2), config, **make, reshard_after_forward=reshard, min_num_params=100)
+    whole = DDPSequential(with_batch_norm(2), **make)
+    whole.load_state_dict(communicator.broadcast_object(sharded.state_dict()))
+    replayed = []
+    for step, samples in enumerate([3, 3, 3, 3, 2, 3, 3, 3, 3]):
+        for net in (sharded, whole):
+            x, y = batch(net.model, samples, 10 * step + communicator.rank)
+            backpropagate(net, x, y)
+            if step == 4:
+                net.predict(x)
+            net.step()
+        parts = sharded.model._passes._graphs._parts
+        replayed.append(sorted(key[0] for key, part in parts.items() if part.plan is not None))
+    found = sharded.state_dict()
+    return replayed, communicator.rank > 0 or found == whole.state_dict()
+
+
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("reshard", [True, False])
+def test_passes_in_shards_are_recorded(reshard, share):
+    for replayed, equal in run_threads(trained_in_turns, 2, reshard, share):
+        assert equal
+        assert replayed[3] == replayed[8] == ["backward", "forward"]
 
 
 @pytest.mark.filterwarnings("ignore:training on from")
