@@ -34,6 +34,7 @@ class Crew:
         self._tasks: list[SimpleQueue] = [SimpleQueue() for _ in range(world_size)]
         self._results: SimpleQueue = SimpleQueue()
         self._ended = ""
+        self._at_work = threading.Lock()
         for rank, tasks in enumerate(self._tasks):
             arguments = (self._world, rank, tasks, self._results)
             threading.Thread(target=_serve, args=arguments, name=f"rank {rank}", daemon=True).start()
@@ -47,13 +48,18 @@ class Crew:
         Ctrl-C is answered at the end; a second one leaves the ranks in the middle of their work, and ends them.
 
         Raises:
-            RuntimeError: the ranks are at their end. Else what a rank has raised, the first that did not follow from
-                another's; if ranks were in a collective then, it is the end.
+            RuntimeError: the ranks are at their end, or another thread has them at work. Else what a rank has raised,
+                the first that did not follow from another's; if ranks were in a collective then, it is the end.
         """
         if self._ended or not self.close.alive:
             raise RuntimeError(f"the ranks of this process work no longer{self._ended}")
+        if not self._at_work.acquire(blocking=False):
+            raise RuntimeError("another thread has the ranks of this process at work: one at a time")
         with held_back():
-            outcomes = self._outcomes(function, arguments)
+            try:
+                outcomes = self._outcomes(function, arguments)
+            finally:
+                self._at_work.release()
             errors = [error for _, _, error in outcomes if error is not None]
             if errors:
                 self._go_on_after(errors[0])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise, tee
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, NoReturn, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -201,6 +201,9 @@ class DataParallel:
         if self.model.trainer is self._ranks[0]:
             self.model.trainer = None
             pool_statistics(self.model, False)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError("a DataParallel has threads of its own: copy or pickle its `model` instead")
 
     def _divide(self, mu_x: ArrayLike, var_x: ArrayLike | None) -> tuple[np.ndarray, np.ndarray | None, list[slice]]:
         """Means and variances, a row for each sample, and the rows of each device that gets any; the first gets none of

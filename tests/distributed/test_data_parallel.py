@@ -1,5 +1,6 @@
 """One process, several replicas: the steps of as many ranks, results in order, errors on one device."""
 
+import copy
 import re
 import signal
 import threading
@@ -300,12 +301,33 @@ def test_ranks_forget_that_another_has_left_which_is_back():
     crew.close()
 
 
+def test_one_thread_at_a_time():
+    crew, begun, go_on = Crew(2), threading.Event(), threading.Event()
+
+    def work():
+        begun.set()
+        return go_on.wait(20)
+
+    found = []
+    thread = threading.Thread(target=lambda: found.append(crew.run(work, [(), ()])))
+    thread.start()
+    assert begun.wait(20)
+    with pytest.raises(RuntimeError, match="another thread has the ranks of this process at work"):
+        crew.run(work, [(), ()])
+    go_on.set()
+    thread.join()
+    assert found == [[True, True]] == [crew.run(work, [(), ()])]
+    crew.close()
+
+
 def test_bad_use():
     with pytest.raises(TypeError, match="takes a Sequential, got Linear"):
         DataParallel(Linear(2, 2), ["cpu"])
     with pytest.raises(ValueError, match=r'\["cpu"\] \* 2'):
         DataParallel(dense(), [])
     net = DataParallel(dense(), ["cpu"] * 2)
+    with pytest.raises(TypeError, match="copy or pickle its `model`"):
+        copy.deepcopy(net)
     with pytest.raises(RuntimeError, match=r"backward\(\) needs a forward pass"):
         net.backward()
     with pytest.raises(ValueError, match="4 values, not a whole number of samples of 3 inputs"):

@@ -252,17 +252,19 @@ def fresh_statistics(comm):
     batches = ((batch, None) for batch in [*x, np.empty((0, 2)), x[0]])  # the others read nothing, and need no batches
     changes = net.update_bn(batches if net.is_first else None, num_batches=3)
     net.train()
-    forgotten = error_of(net.backward, RuntimeError)
-    return net.state_dict() == plain.state_dict(), changes == expected, len(changes), forgotten
+    same = net.state_dict() == plain.state_dict()
+    said = error_of(net.backward, RuntimeError), error_of(lambda: net.update_bn([]), ValueError)
+    return same and net.state_dict() == plain.state_dict(), changes == expected, len(changes), *said
 
 
 @on_ranks(fresh_statistics, "serial", 2, 3)
 def test_update_bn(results):
-    for statistics, changes, count, forgotten in results:
+    for statistics, changes, count, forgotten, nothing in results:
         assert statistics
         assert changes
         assert count == 3
         assert "needs a forward pass" in forgotten
+        assert "at least two values for each feature, " in nothing and "was given 0" in nothing
 
 
 def forgetting(comm):

@@ -399,27 +399,45 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
 
         Returns:
             For each BatchNorm2d of the whole network, how far its running statistics were off.
+
+        Raises:
+            ValueError, FloatingPointError: as `nn.update_bn`; of statistics that make no sense, on every rank.
         """
         self._check_owner("update_bn")
         check_num_batches(num_batches)
         self._exchange.before_statistics()
 
+        passing = True
+
         def batches() -> Iterator[Any]:
-            if loader is None:
-                raise TypeError("update_bn() on the first stage needs batches, got None")
-            yield from islice(loader, num_batches)
-            self._pass("update_bn()", np.empty((0, self._inputs)))  # tells the others that there are no more
+            nonlocal passing
+            if self.is_first:
+                if loader is None:
+                    raise TypeError("update_bn() on the first stage needs batches, got None")
+                yield from islice(loader, num_batches)
+                self._pass("update_bn()", np.empty((0, self._inputs)))  # tells the others that there are no more
+            else:
+                while samples := self._pass("update_bn()", None):
+                    yield range(samples)  # they have gone through this stage already
+            passing = False
 
-        def of_first_stage() -> Iterator[range]:
-            while samples := self._pass("update_bn()", None):
-                yield range(samples)  # they have gone through this stage already
+        def run(x: ArrayLike) -> None:
+            if self.is_first:
+                self._pass("update_bn()", x)
 
-        add = self.data_group.all_reduce
-        if self.is_first:
-            changes = take_statistics(self.stage, batches(), None, add, lambda x: self._pass("update_bn()", x))
-        else:
-            changes = take_statistics(self.stage, of_first_stage(), None, add, len)
-        return [change for stage in self.pipe_group.all_gather_object(changes) for change in stage]
+        mine: list[StatisticsChange] | ValueError | FloatingPointError
+        try:
+            mine = take_statistics(self.stage, batches(), None, self.data_group.all_reduce, run)
+        except (ValueError, FloatingPointError) as error:
+            if passing:  # the other stages are in a pass
+                raise
+            mine = error
+        changes: list[StatisticsChange] = []
+        for part in self.pipe_group.all_gather_object(mine):
+            if isinstance(part, Exception):
+                raise part
+            changes += part
+        return changes
 
     @contextmanager
     def join(self) -> Iterator[None]:
