@@ -20,7 +20,7 @@ from examples.digits import load_digits, parser
 from pytagi_ddp import Utils, metric
 from pytagi_ddp.nn import Linear, MixtureReLU, OutputUpdater, Sequential
 
-args = parser(__doc__.split("\n")[1]).parse_args()
+args = parser("images of another kind").parse_args()
 x, label, x_new, label_new = load_digits(args)
 mean, std = x.mean(), x.std()
 rng = np.random.default_rng(0)

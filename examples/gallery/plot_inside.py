@@ -22,7 +22,7 @@ from examples.digits import load_digits, parser
 from pytagi_ddp import HRCSoftmaxMetric, Utils, plot
 from pytagi_ddp.nn import Linear, MixtureReLU, OutputUpdater, Sequential
 
-args = parser(__doc__.split("\n")[1]).parse_args()
+args = parser("what the weights have learnt").parse_args()
 x, label, x_new, label_new = load_digits(args)
 mean, std = x.mean(), x.std()
 
@@ -41,7 +41,7 @@ for _epoch in range(3):
 
 # %%
 # `net.inspect` says of each layer how many units are uncertain or dead, the signal to noise (SNR) of its weights, which
-# is |mean| / std, and how much of the prior's variance is left.
+# is ``|mean| / std``, and how much of the prior's variance is left.
 
 found = net.inspect((x_new[:100] - mean) / std)
 print(found)
