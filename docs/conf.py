@@ -9,6 +9,7 @@ from docutils.nodes import SkipNode
 from jupyter_client.manager import KernelManager
 from numpy.typing import ArrayLike
 from sphinx.util.typing import stringify_annotation
+from sphinx_gallery.sorting import FileNameSortKey
 
 import pytagi_ddp
 
@@ -70,7 +71,23 @@ nitpick_ignore_regex = [
 toc_object_entries_show_parents = "hide"
 suppress_warnings = ["config.cache"]
 
+# The gallery begins with these; others follow by name.
+FIRST = (
+    *("regression", "noise", "missing", "uci", "classes", "heads", "foreign", "active", "inside"),
+    *("forecasting", "smoothing", "online", "generation", "wanted_input", "attack"),
+)
+
+
+class Order(FileNameSortKey):
+    """Sorts the programs of the gallery: what a newcomer looks at first comes first."""
+
+    def __call__(self, filename: str) -> tuple[int, str]:
+        name = filename.removeprefix("plot_").removesuffix(".py")
+        return (FIRST.index(name) if name in FIRST else len(FIRST)), name
+
+
 sphinx_gallery_conf = {
+    "within_subsection_order": Order,
     "examples_dirs": "../examples/gallery",
     "gallery_dirs": "gallery",
     "filename_pattern": "plot_",

@@ -21,7 +21,7 @@ import pytagi_ddp
 from pytagi_ddp import plot
 from pytagi_ddp.nn import Linear, MixtureReLU, OutputUpdater, Sequential
 
-options = argparse.ArgumentParser(description=__doc__.split("\n")[1])
+options = argparse.ArgumentParser(description="active learning")
 options.add_argument("--quick", action="store_true")
 seeds, rounds = (range(1), 3) if options.parse_args().quick else (range(3), 7)
 

@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import pytagi_ddp
-from pytagi_ddp import plot
+from pytagi_ddp import metric, plot
 from pytagi_ddp.nn import Linear, MixtureReLU, OutputUpdater, Remax, Sequential
 
 
@@ -57,7 +57,7 @@ def probabilities(points):
 side = np.linspace(-1.6, 1.6, 161)
 grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
 p = probabilities(grid)
-entropy = -(p * np.log(p)).sum(1) / np.log(3)
+entropy = metric.entropy(p) / np.log(3)
 
 x_new, label_new = spiral(rng, 1000)
 p_new = probabilities(x_new)

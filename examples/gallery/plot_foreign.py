@@ -20,7 +20,7 @@ from examples.digits import load_digits, parser
 from pytagi_ddp import Utils, metric
 from pytagi_ddp.nn import Linear, MixtureReLU, OutputUpdater, Sequential
 
-args = parser(__doc__.split("\n")[1]).parse_args()
+args = parser("images of another kind").parse_args()
 x, label, x_new, label_new = load_digits(args)
 mean, std = x.mean(), x.std()
 rng = np.random.default_rng(0)
@@ -85,8 +85,8 @@ plt.show()
 # and 0.5 where it says nothing. Entropy recognises what lies between the classes: shuffled pixels and noise. It fails
 # for digits that are three times as bright: they lie on the same side of a boundary, only farther away, so that the
 # network is about as sure of them. On MNIST it is even surer than of digits, as the table of the same program with all
-# of it (``--data DIR``) shows. The variance sees them, because uncertain weights count more where inputs are large. It
-# is worse for shuffled pixels. Digits on their side are the hardest for entropy but these: some look like other digits.
+# of it (``--data DIR``) shows. The variance sees them, because uncertain weights count more where inputs are large; of
+# shuffled pixels it says less than the entropy does. Digits on their side are hard for both: some look like others.
 #
 # ===============  ==========  ===========
 # MNIST, AUROC     by entropy  by variance

@@ -20,7 +20,7 @@ from examples.digits import load_digits, parser
 from pytagi_ddp import Utils, metric, plot
 from pytagi_ddp.nn import ClosedFormSoftmax, Linear, MixtureReLU, OutputUpdater, Remax, Sequential
 
-args = parser(__doc__.split("\n")[1]).parse_args()
+args = parser("three heads for digits").parse_args()
 x, label, x_new, label_new = load_digits(args)
 mean, std = x.mean(), x.std()
 utils = Utils()

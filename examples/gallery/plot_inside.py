@@ -22,7 +22,7 @@ from examples.digits import load_digits, parser
 from pytagi_ddp import HRCSoftmaxMetric, Utils, plot
 from pytagi_ddp.nn import Linear, MixtureReLU, OutputUpdater, Sequential
 
-args = parser(__doc__.split("\n")[1]).parse_args()
+args = parser("what the weights have learnt").parse_args()
 x, label, x_new, label_new = load_digits(args)
 mean, std = x.mean(), x.std()
 
@@ -41,7 +41,7 @@ for _epoch in range(3):
 
 # %%
 # `net.inspect` says of each layer how many units are uncertain or dead, the signal to noise (SNR) of its weights, which
-# is |mean| / std, and how much of the prior's variance is left.
+# is ``|mean| / std``, and how much of the prior's variance is left.
 
 found = net.inspect((x_new[:100] - mean) / std)
 print(found)
@@ -49,26 +49,25 @@ print(found)
 figure, (graph, table) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained", width_ratios=(1, 1.5))
 plot.network(graph, net)
 plot.inspection(table, found)
+plt.show()
 
 # %%
 # Before training, the means are drawn at random and all standard deviations of a layer are equal. Afterwards the last
-# layer has learnt the most, and the first the least: there are many weights for each label. Those of pixels that are
-# always black have kept their prior, in the frame of the map.
+# layer has learnt the most, and the first the least: there are many weights for each label.
 
-figure, axes = plt.subplots(2, 4, figsize=(15, 7), layout="constrained")
+figure, axes = plt.subplots(2, 3, figsize=(13, 7), layout="constrained")
 PANELS = {"mu_w": "means", "std_w": "std", "snr_w": "|mean| / std"}
-for column, (what, title) in zip(axes.T[:3], PANELS.items(), strict=True):
+for column, (what, title) in zip(axes.T, PANELS.items(), strict=True):
     for panel, network, when in zip(column, (before, net), ("before", "after"), strict=True):
         plot.parameters(panel, network, what).set_title(f"{title} of weights, {when}")
         if what == "std_w":
             panel.set(yscale="log", ylim=(0.01, 1e4))
     column[0].sharex(column[1])
-of_pixels = np.sqrt(net.layers[0].var_w.reshape(100, 28, 28)).mean(0)
-shades = axes[0, 3].imshow(of_pixels, cmap="magma")
-axes[0, 3].set(title="std of the weights of each pixel, after", xticks=[], yticks=[])
-figure.colorbar(shades, ax=axes[0, 3], shrink=0.8)
+plt.show()
 
 # %%
+# What is known of a weight depends on what came through it: those of pixels that are always black keep their prior.
+#
 # Which weights would the network not miss? Those with the smallest scores in their layer are set to 0, mean and
 # variance, for three scores.
 
@@ -89,13 +88,17 @@ SCORES = {
     "smallest |mean|": lambda layer: np.abs(layer.mu_w),
     "any": lambda layer: rng.random(layer.mu_w.shape),
 }
+figure, (pixels, curve) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
+of_pixels = np.sqrt(net.layers[0].var_w.reshape(100, 28, 28)).mean(0)
+figure.colorbar(pixels.imshow(of_pixels, cmap="magma"), ax=pixels, shrink=0.8)
+pixels.set(title="std of the weights of each pixel", xticks=[], yticks=[])
 shares = np.array([0, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9])
 for name, score_of in SCORES.items():
     errors = [error_without(share, score_of) for share in shares]
-    axes[1, 3].plot(shares, errors, marker="o", label=name)
+    curve.plot(shares, errors, marker="o", label=name)
     print(f"{name} removed: {', '.join(f'{s:.0%} {e:.1%}' for s, e in zip(shares, errors, strict=True))}")
-axes[1, 3].set(title="without a share of the weights", xlabel="share removed", ylabel="test error", ylim=(0, None))
-axes[1, 3].legend(fontsize="small")
+curve.set(title="without a share of the weights", xlabel="share removed", ylabel="test error", ylim=(0, None))
+curve.legend(fontsize="small")
 plt.show()
 
 # %%
