@@ -6,7 +6,13 @@ share the deltas of every step (`average`). The ranks are threads of this proces
 
 RMSE against the function and log-likelihood per observation, over all inputs; means of seeds 0 to 4 (`--seed`):
 
-RESULTS
+| | RMSE | log-likelihood | exchanges |
+|---|---|---|---|
+| each rank alone (means of the three) | 2.39 | -10.4 | none |
+| average of every step | 0.053 | 0.57 | 2000 |
+| mean, every 20 | 0.041 | 0.79 | 100 |
+| precision_weighted, every 20 | 0.031 | 0.84 | 100 |
+| one process with all samples | 0.024 | 0.85 | |
 """
 
 from __future__ import annotations
