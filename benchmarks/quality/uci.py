@@ -19,7 +19,8 @@ import numpy as np
 
 from benchmarks.quality.published import PRINTED, SOURCES, published
 from benchmarks.report import table
-from pytagi_ddp.data import UCI_SETS, RegressionSplits, load_uci
+from pytagi_ddp.data import RegressionSplits, load_uci
+from pytagi_ddp.data.uci import UCI_SETS
 
 COVERAGES = (0.5, 0.9, 0.95)
 WIDER = {"protein-tertiary-structure": (100,)}  # the hidden layer of what was published; else it has 50 units
