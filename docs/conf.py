@@ -101,6 +101,7 @@ sphinx_gallery_conf = {
 
 # Public names, by what a docstring or a type may call them.
 MODULES = ("nn", "distributed", "data", "checkpoint", "metric", "models", "cuda", "tagi_utils", "plot", "arrays")
+MODULES = (*MODULES, "estimators")
 PUBLIC: dict[str, str] = {}
 for module in MODULES:
     namespace = import_module(f"pytagi_ddp.{module}")
@@ -114,6 +115,7 @@ PAGES = {
     "../SECURITY.md": "security.md",
     "../CONTRIBUTING.md": "contributing.md",
     "../benchmarks/README.md": "benchmarks.md",
+    "../benchmarks/quality/README.md": "quality.md",
 }
 ARRAY_LIKE = stringify_annotation(ArrayLike, "smart")
 INDENT = re.compile(r"^ *")
@@ -194,6 +196,11 @@ def beside(app, relative_path, parent_docname: str, source: list[str]) -> None:
         source[0] = text.replace("](results/", "](../benchmarks/results/")
 
 
+def of_scikit_learn(app, what, name, obj, skip, options) -> bool | None:
+    """Leaves out what scikit-learn makes for its own routing of arguments."""
+    return True if re.fullmatch(r"set_\w+_request|get_metadata_routing", name) else None
+
+
 def show_math(self, node) -> None:
     """Formulas as MathML, which browsers show without a script from elsewhere."""
     display = "block" if node.tagname == "math_block" else "inline"
@@ -205,6 +212,7 @@ def show_math(self, node) -> None:
 def setup(app) -> None:
     app.connect("autodoc-process-docstring", as_rst, priority=100)
     app.connect("autodoc-process-signature", shorten)
+    app.connect("autodoc-skip-member", of_scikit_learn)
     app.connect("missing-reference", find_public)
     app.connect("source-read", to_pages)
     app.connect("include-read", beside)

@@ -19,7 +19,8 @@ import numpy as np
 
 from benchmarks.quality.published import PRINTED, SOURCES, published
 from benchmarks.report import table
-from pytagi_ddp.data import UCI_SETS, RegressionSplits, load_uci
+from pytagi_ddp.data import RegressionSplits, load_uci
+from pytagi_ddp.data.uci import UCI_SETS
 
 COVERAGES = (0.5, 0.9, 0.95)
 WIDER = {"protein-tertiary-structure": (100,)}  # the hidden layer of what was published; else it has 50 units
@@ -81,9 +82,9 @@ def of(done: list[dict[str, Any]], variant: str, name: str) -> list[dict[str, An
 
 
 def with_error(values: list[float], digits: int = 3) -> str:
-    """Mean and standard error, which is that of the splits' standard deviation."""
-    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return f"{statistics.fmean(values):.{digits}f} ± {error:.{digits}f}"
+    """Mean over splits and its standard error, which one split has none of."""
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return f"{mean} ± {statistics.stdev(values) / math.sqrt(len(values)):.{digits}f}" if len(values) > 1 else mean
 
 
 def report(done: list[dict[str, Any]]) -> str:

@@ -54,7 +54,7 @@ left.vlines(place, low[order], high[order], color="C0", alpha=0.5, label="interv
 left.plot(place, mean[order], "_", color="C0", label="mean")
 left.plot(place, y_test[order], ".", color="black", label="observed")
 left.set(xlabel="sample, sorted", ylabel="target")
-left.legend(fontsize="small")
+left.legend(fontsize="small", loc="upper left")
 
 wanted = np.linspace(0.05, 0.95, 19)
 intervals = [regressor.predict_interval(x_test, coverage) for coverage in wanted]

@@ -16,10 +16,9 @@ from pytagi_ddp.data.loader import BatchLoader
 from pytagi_ddp.data.mnist import download_mnist, find_mnist, load_mnist
 from pytagi_ddp.data.sampler import DistributedSampler, EvaluationSampler, IndexBatch, ShardedSampler
 from pytagi_ddp.data.synthetic import synthetic_images
-from pytagi_ddp.data.uci import UCI_SETS, RegressionSplits, download_uci, find_uci, load_uci
+from pytagi_ddp.data.uci import RegressionSplits, download_uci, find_uci, load_uci
 
 __all__ = [
-    "UCI_SETS",
     "BatchLoader",
     "DatasetNotFoundError",
     "DistributedSampler",

@@ -8,7 +8,8 @@ import pytest
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from benchmarks.quality import uci
 from benchmarks.quality.published import PRINTED, SETS, SOURCES, published
-from pytagi_ddp.data import UCI_SETS, RegressionSplits
+from pytagi_ddp.data import RegressionSplits
+from pytagi_ddp.data.uci import UCI_SETS
 
 
 @pytest.fixture

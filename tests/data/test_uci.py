@@ -6,7 +6,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from pytagi_ddp.data import UCI_SETS, DatasetNotFoundError, RegressionSplits, download_uci, find_uci, load_uci, uci
+from pytagi_ddp.data import DatasetNotFoundError, RegressionSplits, download_uci, find_uci, load_uci, uci
+from pytagi_ddp.data.uci import UCI_SETS
 from tests.data.file_server import file_server
 
 pytestmark = pytest.mark.usefixtures("empty_machine")

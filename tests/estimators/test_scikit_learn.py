@@ -1,5 +1,6 @@
 """scikit-learn's own checks of estimators."""
 
+import importlib.util
 import pickle
 
 import numpy as np
@@ -13,6 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils.estimator_checks import check_estimator
 
+from pytagi_ddp import estimators
 from pytagi_ddp.estimators import TAGIClassifier, TAGIRegressor
 
 SMALL = {"hidden_layer_sizes": (16,), "epochs": 20, "n_folds": 2, "n_seeds": 1}
@@ -90,3 +92,9 @@ def test_missing_inputs_are_no_error_and_no_knowledge(kind):
         assert abs(fitted.predict(unknown)[0] - 0.5) < 0.2 < abs(fitted.predict(known)[0] - 0.5)
     with pytest.raises(ValueError, match="infinity"):
         fitted.predict(np.array([[np.inf, 0, 0]]))
+
+
+def test_without_scikit_learn_it_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"pip install 'pytagi-ddp\[sklearn\]'"):
+        importlib.reload(estimators)
