@@ -193,6 +193,8 @@ def test_version_is_that_of_pyproject():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["version"] == VERSION
     assert "release = pytagi_ddp.__version__" in (ROOT / "docs/conf.py").read_text()
+    assert yaml.safe_load((ROOT / "packaging/recipe.yaml").read_text())["context"]["version"] == VERSION
+    assert f"version {VERSION}\n" in (ROOT / "packaging/pytagi_ddp.def").read_text()
     released = re.findall(r"^## (\d\S+) - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert released[0] == VERSION
     metadata = run(sys.executable, "-c", "import pytagi_ddp; print(pytagi_ddp.__version__)", cwd=ROOT)
@@ -204,6 +206,13 @@ def test_changelog_is_in_the_form_of_keep_a_changelog():
     assert heads[0] == ("##", "Unreleased")
     kinds = [text for marks, text in heads if marks == "###"]
     assert kinds and {*kinds} <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+
+
+def test_the_recipe_asks_for_what_pyproject_asks_for():
+    recipe = yaml.safe_load((ROOT / "packaging/recipe.yaml").read_text())
+    block = re.search(r"^dependencies = \[(.+?)^\]", (ROOT / "pyproject.toml").read_text(), re.MULTILINE | re.DOTALL)[1]
+    wanted = {f"python >={PYTHONS[0]}", *(name.replace(">=", " >=") for name in re.findall(r'"(.+?)"', block))}
+    assert set(recipe["requirements"]["run"]) == wanted
 
 
 def workflows() -> dict[str, dict]:
