@@ -108,7 +108,8 @@ for module in MODULES:
     for name in getattr(namespace, "__all__", ()):
         thing = getattr(namespace, name)
         PUBLIC.setdefault(name, f"pytagi_ddp.{module}.{name}")
-        PUBLIC.setdefault(f"{thing.__module__}.{thing.__qualname__}", PUBLIC[name])
+        if hasattr(thing, "__qualname__"):  # is no table of constants
+            PUBLIC.setdefault(f"{thing.__module__}.{thing.__qualname__}", PUBLIC[name])
 
 # Files of the repository that are pages here, too, and what has no page.
 PAGES = {
