@@ -17,6 +17,7 @@ import numpy as np
 import pytagi_ddp
 from examples.autoencoder import SIDE, make_shapes
 from pytagi_ddp import Utils
+from pytagi_ddp.metric import entropy
 from pytagi_ddp.nn import Linear, MixtureReLU, OutputUpdater, Sequential
 
 KINDS, PIXELS = ("disc", "square", "cross"), SIDE * SIDE
@@ -105,7 +106,7 @@ plt.show()
 def doubt(x):
     """Standard deviation of the outputs, and entropy of the class."""
     p, std = classify(x)
-    return {"std": std, "entropy": -(p * np.log(np.clip(p, 1e-9, None))).sum(1)}
+    return {"std": std, "entropy": entropy(p)}
 
 
 def detected(before, after):
