@@ -26,10 +26,10 @@ def run(code: str, tmp_path) -> str:
 
 
 def test_the_blocks_are_found():
-    assert (len(blocks("python")), len(blocks("sh"))) == (2, 5)
+    assert (len(blocks("python")), len(blocks("sh"))) == (3, 5)
 
 
-@pytest.mark.parametrize("index", range(2))
+@pytest.mark.parametrize("index", range(3))
 def test_python_runs(index, tmp_path):
     run(blocks("python")[index], tmp_path)
 
