@@ -110,10 +110,11 @@ def find_images(
     on_error, sets = "skip" if args.skip_errors else "raise", []
     for name, limit in (("train", args.limit_train), ("val", args.limit_test)):
         found = ImageFolder.find(Path(args.data_dir, name), sets[0].classes if sets else None, on_error)
+        found = found.subset(limit or len(found))
         if args.cache:
             share = communicator.rank, communicator.world_size
             found = found.cached(Path(args.cache, name), args.cache_side, *share, workers)
-        sets.append(found.subset(limit or len(found)))
+        sets.append(found)
     return sets[0], sets[1]
 
 

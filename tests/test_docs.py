@@ -228,6 +228,12 @@ def check_classifiers() -> None:
     assert none < 5 and most < none + 2 and nearly_all < 0.5 * by_size[2] and by_chance[1] > 40
 
 
+def check_rank_programs() -> None:
+    *alone, average, merged = numbers("plot_federated", r"RMSE ([\d.]+), log-likelihood +([-\d.]+)")
+    assert 3 * average[0] < min(rmse for rmse, _ in alone)
+    assert 3 * merged[0] < average[0] and merged[1] > average[1] + 0.5
+
+
 def check_notebooks() -> None:
     rmse, inside = map(float, re.search(r"RMSE ([\d.]+), .* (\d+)% in", printed_by_notebook("start")).groups())
     assert rmse < 0.12 and 80 < inside < 97
@@ -262,6 +268,7 @@ def test_it_builds_without_a_warning_and_its_programs_find_what_they_say():
     check_image_programs()
     check_regressions()
     check_classifiers()
+    check_rank_programs()
     check_notebooks()
     ((rmse, spread),) = numbers("plot_uci", r"RMSE ([\d.]+), of a standard deviation of ([\d.]+)")
     assert rmse < 0.3 * spread

@@ -154,7 +154,7 @@ class ImageFolder:
 
 def _make_shard(paths: Sequence[str], shard: Path, side: int, on_error: str) -> list[str]:
     """Writes a shard, if there is none of these files; returns what is wrong with those that were left out."""
-    text = "\n".join(f"{path.rsplit('/', 2)[1:]} {os.stat(path).st_size}" for path in paths)
+    text = "\n".join(f"{Path(path).parts[-2:]} {os.stat(path).st_size}" for path in paths)
     made_of = hashlib.sha256(text.encode()).hexdigest()
     try:
         found = ImageShard(shard)

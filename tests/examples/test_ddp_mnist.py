@@ -34,7 +34,7 @@ def test_the_sum_of_two_ranks_is_one_rank_with_both_batches():
 
 @pytest.mark.skipif(not has_torch, reason="PyTorch is not installed")
 def test_batches_of_pytorch(data_dir):  # noqa: F811
-    options = ["--data-dir", data_dir, "--batch-size", "8", "--epochs", "1"]
+    options = ["--data-dir", data_dir, "--model", "cnn", "--batch-size", "10", "--epochs", "1"]
     own = run_threads(main, 2, options)
     assert run_threads(main, 2, [*options, "--loader", "torch"]) == own  # no images are left over: the same batches
 
