@@ -59,12 +59,14 @@ def public_api() -> Api:
             found[full] = " ".join(
                 ["class of", *sorted(base.__name__ for base in thing.__mro__[1:] if base in classes)]
             )
-            if not issubclass(thing, Enum):
+            if not issubclass(thing, Enum | BaseException):
                 found[f"{full}.__init__"] = described(thing)
             for base in reversed(thing.__mro__):
                 if base is thing or (base.__module__.startswith("pytagi_ddp") and base not in classes):
-                    members = {name: value for name, value in vars(base).items() if not name.startswith("_")}
-                    found |= {f"{full}.{name}": described(value) for name, value in members.items()}
+                    members = [
+                        name for name in vars(base) if not re.match(r"_|set_\w+_request$", name)
+                    ]
+                    found |= {f"{full}.{name}": described(vars(base)[name]) for name in members}
         else:
             found[full] = described(thing)
     return found
