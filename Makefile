@@ -12,9 +12,9 @@ demo: $(INSTALLED)
 	@if [ -t 1 ]; then progress=bar; else progress=lines; fi; \
 	$(BIN)/mpirun -np 2 $(BIN)/python -m examples.ddp_cifar_resnet --progress $$progress
 
-# In three processes for two cores: one runs all that starts ranks, and often waits (tests/conftest.py). `python -m pytest`
+# In four processes for two cores: one runs all that starts ranks, and often waits (tests/conftest.py). `python -m pytest`
 # takes one for all.
-SPREAD := -n 3 --dist loadfile
+SPREAD := -n 4 --dist loadfile
 
 # In about ten minutes on two quiet cores.
 test: lint
