@@ -63,9 +63,7 @@ def public_api() -> Api:
                 found[f"{full}.__init__"] = described(thing)
             for base in reversed(thing.__mro__):
                 if base is thing or (base.__module__.startswith("pytagi_ddp") and base not in classes):
-                    members = [
-                        name for name in vars(base) if not re.match(r"_|set_\w+_request$", name)
-                    ]
+                    members = [name for name in vars(base) if not re.match(r"_|set_\w+_request$", name)]
                     found |= {f"{full}.{name}": described(vars(base)[name]) for name in members}
         else:
             found[full] = described(thing)
