@@ -1,7 +1,7 @@
 """Compile lane: what NVVM and the assembler make of every CUDA kernel, on machines without a GPU.
 
 What runs on a GPU is this very code: launches load the cubins that are made here. `python -m tests.cuda.compile_report`
-prints the numbers.
+prints the numbers. PYTAGI_DDP_ALL_CAPABILITIES=1 takes all architectures instead of two.
 """
 
 import re
@@ -71,7 +71,7 @@ def test_no_float64(rows):
 )
 def test_inner_loops_multiply(products, tile, share):
     chosen = [row for row in products if tile in row.kernel]
-    assert len(chosen) >= 12
+    assert len(chosen) >= 3 * len(CAPABILITIES)
     lost = lambda row: 1 - row.instructions.multiplications / row.instructions.total  # noqa: E731
     assert not worst(chosen, lost, lambda row: 1 - share)
 
