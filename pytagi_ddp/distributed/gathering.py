@@ -394,6 +394,8 @@ class Gathering:
             self._whole[unit] = rows
             for leaf in unit.leaves:
                 arena.hold_in(leaf, rows)
+        if arena.common:
+            self._communicator.barrier()  # a rank that is sooner at the end changes what others copy
         self.unsharded = True
         self._hook.remove()
         self._model.forget_graphs()

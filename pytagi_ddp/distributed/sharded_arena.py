@@ -143,7 +143,7 @@ class ShardedArena(Arena):
     def _sections(self) -> Iterator[Section]:
         ranks, rank, pieces = self._ranks, self._rank, list(pieces_of(self.leaves))
         total, widest = sum(unit.shard for unit in self.units), max((unit.shard for unit in self.units), default=0)
-        sums, apart = self._kept(2, total), self.whole or self.common  # each unit has a place of its own
+        sums, apart = self._kept(2 * total), self.whole or self.common  # each unit has a place of its own
         if self._shared is None:
             theta = self._kept(2, ranks * total if self.whole else total)
             slot = theta if self.whole else self._zeros(2, ranks * widest)
@@ -162,7 +162,7 @@ class ShardedArena(Arena):
                 _rows(slot, first, first + width),
                 _rows(slots[turn], 0, width),
                 _rows(theta, own_first, own_first + n),
-                sums[:, begin : begin + n],
+                sums[2 * begin : 2 * (begin + n)].reshape(2, n),
                 Stepping(pieces_here, self.keeper, unit.start + rank * n),
                 turn,
                 None if brought is None else brought[:, turn, :, rank * n : (rank + 1) * n],
