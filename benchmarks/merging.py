@@ -12,18 +12,19 @@ import argparse
 import csv
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 import pytagi_ddp
-from pytagi_ddp import Utils
+from benchmarks.workloads import mlp
+from pytagi_ddp import Utils, nn
 from pytagi_ddp.data import BatchLoader, load_mnist
 from pytagi_ddp.kernels.cpu import merge
 from pytagi_ddp.kernels.cpu.threads import set_threads
 from pytagi_ddp.kernels.tensors import Delta, Tensor
-from pytagi_ddp.nn import Linear, OutputUpdater, ReLU, Sequential
+from pytagi_ddp.nn import OutputUpdater, Sequential
 
 CLASSES = 10
 AT_EVERY_STEP = ("sum", "average")
@@ -39,14 +40,24 @@ class Replicas:
         rule: one of `AT_EVERY_STEP` or `RULES`.
         every: steps between two merges.
         seed: of the prior.
+        make: gives a network.
+        caps: factor on the divisors of the caps, where ranks meet at every step.
     """
 
-    def __init__(self, ranks: int, rule: str, every: int, seed: int):
-        self.rule, self.every, self.ranks = rule, every, ranks
+    def __init__(
+        self,
+        ranks: int,
+        rule: str,
+        every: int,
+        seed: int,
+        make: Callable[[], Sequential] = lambda: mlp(nn, 784, 128, 128, CLASSES + 1),
+        caps: float = 1.0,
+    ):
+        self.rule, self.every, self.ranks, self.caps = rule, every, ranks, caps
         self.nets = []
         for _ in range(1 if rule in AT_EVERY_STEP else ranks):
             pytagi_ddp.manual_seed(seed)
-            self.nets.append(Sequential(Linear(784, 128), ReLU(), Linear(128, 128), ReLU(), Linear(128, CLASSES + 1)))
+            self.nets.append(make())
         self.prior = self.nets[0].arena.theta.copy()
         self.sums = np.zeros_like(self.prior)
         self.own = np.empty_like(self.prior)
@@ -58,7 +69,8 @@ class Replicas:
             x, labels = (np.concatenate(parts) for parts in zip(*batches, strict=True))
             learn(self.nets[0], x, labels, sigma_v)
             samples, scale = (len(x), 1.0) if self.rule == "sum" else (-(-len(x) // self.ranks), 1 / self.ranks)
-            self.nets[0].arena.step(samples, scale)
+            self.nets[0].arena.step(samples, scale, self.caps)
+            self.nets[0].pending.stepped()
             self.bytes += self.prior.nbytes
             return
         for net, (x, labels) in zip(self.nets, batches, strict=True):
@@ -86,6 +98,12 @@ class Replicas:
             merge.merge_sums(posterior, Tensor(*self.prior), Delta(*self.sums), header, weighted)
         for net in self.nets:
             net.arena.theta[...] = self.prior
+
+    def forget_evidence(self, factor: float) -> None:
+        """`Sequential.forget_evidence` on all ranks, which have just met."""
+        for net in self.nets:
+            net.forget_evidence(factor)
+        self.prior = self.nets[0].arena.theta.copy()
 
     def _add_natural_parameters(self) -> None:
         """1/s = 1/s0 + sum (1/s_r - 1/s0); m/s = m0/s0 + sum (m_r/s_r - m0/s0)."""

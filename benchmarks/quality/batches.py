@@ -1,0 +1,204 @@
+"""Large global batches, and what helps them: `python -m benchmarks.quality batches`.
+
+Test error of classifiers after the same epochs with global batches of 16 to 1024 images, for several ways to learn
+from the images of a batch: one step with their sum or average, tighter caps, merged posteriors of ranks, and smaller
+steps. Ranks are simulated (`benchmarks.merging.Replicas`): this needs no mpirun. Where posteriors are merged,
+BatchNorm2d normalises by each rank's images, else by those of the step, as with `sync_batch_norm`. Each run that is
+done is a line of JSON: a run that ends early goes on where it was. One thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.forgetting import JOBS as FORGETTING
+from benchmarks.forgetting import Job
+from benchmarks.merging import Replicas, evaluate
+from benchmarks.quality.uci import append, read
+from benchmarks.report import table
+from pytagi_ddp import nn
+from pytagi_ddp.data import BatchLoader, ImageDataset, load_cifar10
+from pytagi_ddp.kernels.cpu.threads import set_threads
+
+SMALL = 16  # images of a small step
+BATCHES = (16, 64, 256, 1024)
+
+
+def small_cnn() -> nn.Sequential:
+    """Two strided convolutions with batch normalisation, then two dense layers, for images of 32 x 32."""
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 4, bias=False, stride=2, padding=1, in_width=32, in_height=32),
+        nn.MixtureReLU(),
+        nn.BatchNorm2d(16),
+        nn.Conv2d(16, 32, 4, bias=False, stride=2, padding=1),
+        nn.MixtureReLU(),
+        nn.BatchNorm2d(32),
+        nn.AvgPool2d(2, 2),
+        nn.Linear(512, 64),
+        nn.MixtureReLU(),
+        nn.Linear(64, 11),
+    )
+
+
+class Setting(NamedTuple):
+    """A job, the images it takes (every batch divides them), and the factor of `forget_evidence`."""
+
+    job: Job
+    images: int
+    forget: float
+
+
+SETTINGS = {
+    "mnist-mlp": Setting(FORGETTING["mnist-mlp"]._replace(epochs=2), 20 * 1024, 16.0),
+    "cifar-cnn": Setting(Job(small_cnn, load_cifar10, 4, 0.3), 4 * 1024, 4.0),
+}
+
+
+class Way(NamedTuple):
+    """How a batch is learnt from: `step` images of all ranks together in one step, a merge after `every` steps.
+
+    `rule` is one of `Replicas`, `caps` a factor on the divisors of the caps.
+    """
+
+    step: int
+    rule: str = "sum"
+    ranks: int = 1
+    every: int = 1
+    caps: float = 1.0
+
+
+def averaged(batch: int, ranks: int) -> Way:
+    return Way(batch, "average", ranks) if ranks > 1 else Way(batch)
+
+
+def merged(batch: int, ranks: int, steps: int = 1) -> Way:
+    """Posteriors of ranks that share the batch, each taking `steps` steps with its part."""
+    return Way(batch // steps, "precision_weighted", ranks, steps) if ranks > 1 else Way(batch // steps)
+
+
+WAYS: dict[str, Callable[[int], Way]] = {
+    "sum": Way,
+    "sum, caps 3 times tighter": lambda batch: Way(batch, caps=3.0),
+    "sum, caps 10 times tighter": lambda batch: Way(batch, caps=10.0),
+    "average, 4 ranks": lambda batch: averaged(batch, 4),
+    "average, ranks of 16 images": lambda batch: averaged(batch, batch // SMALL),
+    "merge, 4 ranks, one step each": lambda batch: merged(batch, 4),
+    "merge, ranks of 16 images, one step each": lambda batch: merged(batch, batch // SMALL),
+    "merge, 4 ranks, steps of 16 images": lambda batch: merged(batch, 4, max(1, batch // (4 * SMALL))),
+    "sum, in steps of 16 images": lambda batch: Way(SMALL),
+}
+
+
+def train(job: Job, data: tuple[ImageDataset, ImageDataset], way: Way, forget: float, seed: int) -> tuple[float, float]:
+    """(test error, negative log-likelihood per image) after all epochs.
+
+    Args:
+        job: what is trained. data: training images, a multiple of `way.step` x `way.every`, and test images.
+        way: of learning.
+        forget: factor of `forget_evidence` before each epoch of the first 70 %, but the first one; 1: none.
+        seed: of the prior and of the order.
+    """
+    images, test = data
+    moments: dict[str, Any] = {"mean": images.mean(), "std": images.std()}
+    loader = BatchLoader(images, way.step, seed=seed, prefetch=0, **moments)
+    replicas = Replicas(way.ranks, way.rule, way.every, seed, job.make, way.caps)
+    for epoch in range(job.epochs):
+        if forget > 1 and 0 < epoch < 0.7 * job.epochs:
+            replicas.forget_evidence(forget)
+        loader.set_epoch(epoch)
+        for x, labels in loader:
+            shares = np.array_split(x, way.ranks), np.array_split(labels, way.ranks)
+            replicas.step(list(zip(*shares, strict=True)), job.sigma_v)
+    net = replicas.nets[0]
+    nn.update_bn(BatchLoader(images, 64, seed=seed, prefetch=0, **moments), net, 40)
+    return evaluate(net, *next(iter(BatchLoader(test, len(test), evaluation=True, prefetch=0, **moments))))
+
+
+def report(done: list[dict[str, Any]], batches: Sequence[int]) -> str:
+    """A table for each network, label noise and factor of forgetting; test error in %, and NLL, means of the seeds."""
+    parts = []
+    for name, sigma_v, forget in sorted({(one["job"], one["sigma_v"], one["forget"]) for one in done}):
+        there = [one for one in done if (one["job"], one["sigma_v"], one["forget"]) == (name, sigma_v, forget)]
+        rows = []
+        for how, way in WAYS.items():
+            rows.append([how, *(cell([one for one in there if one["way"] == list(way(b))]) for b in batches)])
+        title = f"{name}, sigma_v {sigma_v:g}, {f'forgetting by {forget:g}' if forget > 1 else 'nothing forgotten'}"
+        parts.append(f"{title}\n\n{table(['batch', *map(str, batches)], rows)}")
+    return "\n\n".join(parts)
+
+
+def cell(ones: list[dict[str, Any]]) -> str:
+    """Mean of the seeds and half their range, then NLL; empty where there is none."""
+    if not ones:
+        return ""
+    errors, nll = [100 * one["error"] for one in ones], statistics.fmean(one["nll"] for one in ones)
+    return f"{statistics.fmean(errors):.1f} ± {(max(errors) - min(errors)) / 2:.1f}, {nll:.2f}"
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser("python -m benchmarks.quality batches", description=__doc__.partition("\n")[0])
+    parser.add_argument("--data-dir", help="where the images are ($PYTAGI_DATA, ./data/mnist or ./data/cifar)")
+    parser.add_argument("--job", choices=list(SETTINGS), default="mnist-mlp")
+    parser.add_argument("--batch-size", type=int, nargs="+", default=BATCHES, metavar="B", help="global ones")
+    parser.add_argument("--way", action="append", choices=list(WAYS), help="may be repeated; default: all")
+    parser.add_argument("--forget", type=float, nargs="+", help="factors; 1: nothing is forgotten, and then the job's")
+    parser.add_argument("--sigma-v", type=float, help="standard deviation of a label")
+    parser.add_argument("--seed", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--limit-train", type=int, metavar="N", help="use the first N training images")
+    parser.add_argument("--results", type=Path, default=Path("batches.jsonl"), help="runs done, one by line")
+    parser.add_argument("--report", action="store_true", help="only tables of the runs that are done")
+    args = parser.parse_args(argv)
+    if wrong := [batch for batch in args.batch_size if batch < 1 or batch % SMALL]:
+        parser.error(f"--batch-size {wrong[0]}: expected a multiple of {SMALL}")
+    done = read(args.results)
+    if not args.report:
+        measure(args, done)
+    print(report(done, args.batch_size))
+
+
+def measure(args: argparse.Namespace, done: list[dict[str, Any]]) -> None:
+    """Makes the runs that are not there yet, and adds them to the file and to `done`."""
+    set_threads(1)
+    job, limit, factor = SETTINGS[args.job]
+    job = job._replace(epochs=args.epochs or job.epochs, sigma_v=args.sigma_v or job.sigma_v)
+    try:
+        images, test = job.load(args.data_dir)
+    except (OSError, ValueError) as error:
+        sys.exit(f"error: {error}")
+    limit = min(args.limit_train or limit, len(images))
+    whole = int(np.lcm.reduce(args.batch_size))
+    if limit < whole:
+        sys.exit(f"error: {limit} training images are less than one batch of {whole}")
+    images = images.subset(limit // whole * whole)
+    there = {key(one) for one in done}
+    for seed, forget, batch, how in itertools.product(
+        args.seed, args.forget or [1.0, factor], args.batch_size, args.way or WAYS
+    ):
+        way = WAYS[how](batch)
+        one = {"job": args.job, "images": len(images), "epochs": job.epochs, "sigma_v": job.sigma_v}
+        one |= {"forget": forget, "seed": seed, "way": list(way)}
+        if key(one) in there:
+            continue
+        there.add(key(one))
+        one["error"], one["nll"] = train(job, (images, test), way, forget, seed)
+        done.append(one)
+        append(args.results, one)
+        print(f"{args.job} {how}, batch {batch}, forget {forget:g}, seed {seed}: {one['error']:.2%}", flush=True)
+
+
+def key(one: dict[str, Any]) -> str:
+    """What a run is, without its results; a way is the same run under each of its names."""
+    return str([one[name] for name in ("job", "images", "epochs", "sigma_v", "forget", "seed", "way")])
+
+
+if __name__ == "__main__":
+    main()
