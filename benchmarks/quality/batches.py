@@ -30,6 +30,7 @@ from pytagi_ddp.kernels.cpu.threads import set_threads
 
 SMALL = 16  # images of a small step
 BATCHES = (16, 64, 256, 1024)
+KIND = ("job", "images", "epochs", "sigma_v", "forget")  # what the runs of one table share
 
 
 def small_cnn() -> nn.Sequential:
@@ -123,24 +124,25 @@ def train(job: Job, data: tuple[ImageDataset, ImageDataset], way: Way, forget: f
 
 
 def report(done: list[dict[str, Any]], batches: Sequence[int]) -> str:
-    """A table for each network, label noise and factor of forgetting; test error in %, and NLL, means of the seeds."""
+    """A table for each kind of training: test error in % and NLL by way and batch, means of the seeds."""
     parts = []
-    for name, sigma_v, forget in sorted({(one["job"], one["sigma_v"], one["forget"]) for one in done}):
-        there = [one for one in done if (one["job"], one["sigma_v"], one["forget"]) == (name, sigma_v, forget)]
+    for setting in sorted({tuple(one[name] for name in KIND) for one in done}):
+        there = [one for one in done if tuple(one[name] for name in KIND) == setting]
         rows = []
         for how, way in WAYS.items():
             rows.append([how, *(cell([one for one in there if one["way"] == list(way(b))]) for b in batches)])
-        title = f"{name}, sigma_v {sigma_v:g}, {f'forgetting by {forget:g}' if forget > 1 else 'nothing forgotten'}"
+        title = "{}, {} images, {} epochs, sigma_v {:g}, evidence forgotten by {:g}".format(*setting)
         parts.append(f"{title}\n\n{table(['batch', *map(str, batches)], rows)}")
     return "\n\n".join(parts)
 
 
 def cell(ones: list[dict[str, Any]]) -> str:
-    """Mean of the seeds and half their range, then NLL; empty where there is none."""
+    """Mean of the seeds, half their range (one seed has none), NLL; empty where there is no run."""
     if not ones:
         return ""
     errors, nll = [100 * one["error"] for one in ones], statistics.fmean(one["nll"] for one in ones)
-    return f"{statistics.fmean(errors):.1f} ± {(max(errors) - min(errors)) / 2:.1f}, {nll:.2f}"
+    half = f" ± {(max(errors) - min(errors)) / 2:.1f}" if len(ones) > 1 else ""
+    return f"{statistics.fmean(errors):.1f}{half}, {nll:.2f}"
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -197,7 +199,7 @@ def measure(args: argparse.Namespace, done: list[dict[str, Any]]) -> None:
 
 def key(one: dict[str, Any]) -> str:
     """What a run is, without its results; a way is the same run under each of its names."""
-    return str([one[name] for name in ("job", "images", "epochs", "sigma_v", "forget", "seed", "way")])
+    return str([one[name] for name in (*KIND, "seed", "way")])
 
 
 if __name__ == "__main__":

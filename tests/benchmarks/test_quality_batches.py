@@ -66,7 +66,9 @@ def test_runs_that_are_done_are_not_made_again(small, tmp_path, capsys):
     assert 0 < done[0]["error"] < 0.85 and done[0]["error"] != done[1]["error"]
     rows = {row.split("|")[1].strip(): row.split("|")[2:4] for row in first.splitlines() if row.startswith("| sum")}
     assert rows["sum, in steps of 16 images"] == [rows["sum"][0]] * 2
-    assert rows["sum"][0].strip() == f"{100 * done[0]['error']:.1f} ± 0.0, {done[0]['nll']:.2f}"
+    assert rows["sum"][0].strip() == f"{100 * done[0]['error']:.1f}, {done[0]['nll']:.2f}"
+    assert "small, 192 images, 2 epochs, sigma_v 0.3, evidence forgotten by 1" in first
+    assert batches.cell([{"error": 0.5, "nll": 1.0}, {"error": 0.4, "nll": 1.5}]) == "45.0 ± 5.0, 1.25"
     batches.main(argv)
     second = capsys.readouterr().out
     assert first.count("seed 3:") == 2 and "seed 3:" not in second
