@@ -32,7 +32,8 @@ class DDPSequential(TrainedOnRanks):
     variances came out 4.8 times the exact ones. The sum, like any large TAGI batch, can overshoot: there its variances
     were right, but its means 18 standard deviations off, and those of the average 2.5 (`benchmarks.aggregation`). On
     MNIST (4 ranks x 16 samples, one epoch) sum and average reached 4.9 and 4.2 % error with sigma_v = 0.1, and 4.1 and
-    6.3 % with sigma_v = 1 (`benchmarks.merging`).
+    6.3 % with sigma_v = 1 (`benchmarks.merging`). Above some 64 samples in all, neither is safe: let ranks take small
+    steps, and merge (`every`, `merge="precision_weighted"`; "Large batches" in docs/communication.md).
 
     A network on a GPU goes to the GPU of its rank (that of a single rank stays), and any network does with
     `backend="nccl"`. There no step waits for the GPU; `stop_requested` does, when it is read.
