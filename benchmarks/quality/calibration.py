@@ -195,30 +195,33 @@ def of(done: list[dict[str, Any]], name: str, method: str, epochs: int) -> list[
     return [one for one in done if (one["job"], one["method"], one["epochs"]) == (name, method, epochs)]
 
 
+def cells(ones: list[dict[str, Any]], foreign: list[str]) -> list[str]:
+    """What a row says of runs of one method; nothing of none."""
+    if not ones:
+        return []
+    row = [with_error([100 * one["error"] for one in ones], 2)]
+    row += [with_error([one[key] for one in ones], 4) for key in ("nll", "ece")]
+    row.append(f"{statistics.fmean(one['overconfidence'] for one in ones):+.4f}")
+    for kind in foreign:
+        by = zip(*(one["auroc"][kind] for one in ones), strict=True)
+        row.append(" / ".join(f"{statistics.fmean(values):.3f}" for values in by))
+    return [*row, *(f"{statistics.median(one[key] for one in ones):.1f}" for key in ("epochs_seen", "cpu_seconds"))]
+
+
 def report(done: list[dict[str, Any]]) -> str:
     """A table for each network and number of epochs: means over seeds with their standard errors."""
     parts = []
     for name, epochs in sorted({(one["job"], one["epochs"]) for one in done}):
-        every = [one for method in METHODS for one in of(done, name, method, epochs)]
-        foreign = next((list(one["auroc"]) for one in every if "auroc" in one), [])
+        there = [one for method in METHODS for one in of(done, name, method, epochs)]
+        foreign = next((list(one["auroc"]) for one in there if "auroc" in one), [])
         header = ("method", "seeds", "error, %", "NLL", "ECE", "confidence - accuracy", *foreign, "epochs", "s")
         rows = []
         for method in METHODS:
-            ones = [one for one in of(done, name, method, epochs) if "failed" not in one]
-            failed = len(of(done, name, method, epochs)) - len(ones)
-            if failed or ones:
-                rows.append([method, f"{len(ones)}, {failed} failed" if failed else str(len(ones))])
-            if not ones:
-                rows[-1:] = [rows[-1] + ["-"] * (len(header) - 2)] if failed else []
-                continue
-            rows[-1].append(with_error([100 * one["error"] for one in ones], 2))
-            rows[-1] += [with_error([one[key] for one in ones], 4) for key in ("nll", "ece")]
-            rows[-1].append(f"{statistics.fmean(one['overconfidence'] for one in ones):+.4f}")
-            for kind in foreign:
-                by = zip(*(one["auroc"][kind] for one in ones), strict=True)
-                rows[-1].append(" / ".join(f"{statistics.fmean(values):.3f}" for values in by))
-            rows[-1].append(f"{statistics.median(one['epochs_seen'] for one in ones):.1f}")
-            rows[-1].append(f"{statistics.median(one['cpu_seconds'] for one in ones):.0f}")
+            every = of(done, name, method, epochs)
+            ones = [one for one in every if "failed" not in one]
+            failed = f", {len(every) - len(ones)} failed" if len(ones) < len(every) else ""
+            if every:
+                rows.append([method, f"{len(ones)}{failed}", *(cells(ones, foreign) or ["-"] * (len(header) - 2))])
         parts.append(f"{name}; AUROC by entropy / by variance\n\n" + table(header, rows))
     return "\n\n".join(parts)
 
