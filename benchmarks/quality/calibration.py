@@ -191,8 +191,15 @@ def measure(
     return {"cpu_seconds": used, "epochs_seen": steps / len(loader)} | scores
 
 
-def of(done: list[dict[str, Any]], name: str, method: str, epochs: int) -> list[dict[str, Any]]:
-    return [one for one in done if (one["job"], one["method"], one["epochs"]) == (name, method, epochs)]
+Kind = tuple[str, int, int]  # job, training images, epochs
+
+
+def kind_of(one: dict[str, Any]) -> Kind:
+    return one["job"], one["images"], one["epochs"]
+
+
+def of(done: list[dict[str, Any]], kind: Kind, method: str) -> list[dict[str, Any]]:
+    return [one for one in done if (kind_of(one), one["method"]) == (kind, method)]
 
 
 def cells(ones: list[dict[str, Any]], foreign: list[str]) -> list[str]:
@@ -211,18 +218,19 @@ def cells(ones: list[dict[str, Any]], foreign: list[str]) -> list[str]:
 def report(done: list[dict[str, Any]]) -> str:
     """A table for each network and number of epochs: means over seeds with their standard errors."""
     parts = []
-    for name, epochs in sorted({(one["job"], one["epochs"]) for one in done}):
-        there = [one for method in METHODS for one in of(done, name, method, epochs)]
-        foreign = next((list(one["auroc"]) for one in there if "auroc" in one), [])
+    for kind in sorted({kind_of(one) for one in done}, key=lambda kind: (list(JOBS).index(kind[0]), kind)):
+        foreign = next((list(one["auroc"]) for one in done if kind_of(one) == kind and "auroc" in one), [])
         header = ("method", "seeds", "error, %", "NLL", "ECE", "confidence - accuracy", *foreign, "epochs", "s")
         rows = []
         for method in METHODS:
-            every = of(done, name, method, epochs)
+            every = of(done, kind, method)
             ones = [one for one in every if "failed" not in one]
             failed = f", {len(every) - len(ones)} failed" if len(ones) < len(every) else ""
             if every:
                 rows.append([method, f"{len(ones)}{failed}", *(cells(ones, foreign) or ["-"] * (len(header) - 2))])
-        parts.append(f"{name}; AUROC by entropy / by variance\n\n" + table(header, rows))
+        parts.append(
+            "{}, {:,} images, {} epochs; AUROC by entropy / by variance\n\n".format(*kind) + table(header, rows)
+        )
     return "\n\n".join(parts)
 
 
@@ -232,6 +240,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--job", action="append", choices=JOBS, help="may be repeated; all, if left out")
     parser.add_argument("--method", action="append", choices=METHODS, help="may be repeated; all, if left out")
     parser.add_argument("--epochs", type=int)
+    parser.add_argument("--limit-train", type=int, metavar="N", help="use the first N training images")
     parser.add_argument("--seed", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--results", type=Path, default=Path("calibration.jsonl"), help="runs done, one by line")
     parser.add_argument("--report", action="store_true", help="only tables of the runs that are done")
@@ -245,20 +254,21 @@ def main(argv: list[str] | None = None) -> None:
             train, test = job.load(args.data_dir)
         except (OSError, ValueError) as error:
             sys.exit(f"error: {error}")
-        data = train.subset(job.limit or len(train)), test
+        train = train.subset(args.limit_train or job.limit or len(train))
+        kind = name, len(train), epochs
         for method in args.method or METHODS:
             for seed in args.seed:
-                if any(one["seed"] == seed for one in of(done, name, method, epochs)):
+                if any(one["seed"] == seed for one in of(done, kind, method)):
                     continue
-                taken = [one["cpu_seconds"] for one in of(done, name, TREE, epochs) if "failed" not in one]
+                taken = [one["cpu_seconds"] for one in of(done, kind, TREE) if "failed" not in one]
                 if method in TORCH and not taken:
                     sys.exit(f"error: PyTorch gets the time of the {TREE}, of which no run of {name} is done")
                 try:
-                    scores = measure(job, method, data, epochs, seed, statistics.median(taken or [0.0]))
+                    scores = measure(job, method, (train, test), epochs, seed, statistics.median(taken or [0.0]))
                 except ModuleNotFoundError as error:
                     print(f"{name}, {method}: left out: {error}")
                     break
-                one = {"job": name, "method": method, "epochs": epochs, "seed": seed} | scores
+                one = {"job": name, "images": len(train), "epochs": epochs, "method": method, "seed": seed} | scores
                 done.append(one)
                 append(args.results, one)
                 what = f"error {one['error']:.2%}, ECE {one['ece']:.4f}" if "error" in one else one["failed"]

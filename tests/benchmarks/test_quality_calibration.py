@@ -32,7 +32,7 @@ def test_runs_are_done_once_and_reported(small, tmp_path, capsys):
     capsys.readouterr()
     calibration.main([*heads, "--seed", "0", "1", "--results", str(path)])
     out = capsys.readouterr().out
-    lines = [line.split(":")[0] for line in out.splitlines() if line.startswith("small, ")]
+    lines = [line.split(":")[0] for line in out.splitlines() if ", seed " in line]
     assert lines == [f"small, {name}, seed 1" for name in calibration.METHODS[:3]]
     done = read(path)
     assert len(done) == 6
@@ -43,6 +43,10 @@ def test_runs_are_done_once_and_reported(small, tmp_path, capsys):
     mean = 100 * np.mean([one["error"] for one in done if one["method"] == "Remax"])
     (row,) = (line for line in out.splitlines() if line.startswith("| Remax"))
     assert f"| 2     | {mean:.2f} ±" in row
+    calibration.main(["--method", "Remax", "--seed", "0", "--limit-train", "40", "--results", str(path)])
+    out = capsys.readouterr().out
+    assert out.index("small, 40 images, 2 epochs") < out.index("small, 200 images, 2 epochs")
+    assert [one["images"] for one in read(path)] == [200] * 6 + [40]
 
 
 def test_a_run_that_diverges_is_reported(small, monkeypatch, tmp_path, capsys):
