@@ -100,7 +100,7 @@ def test_pytorch_has_the_time_of_the_tree(small, tmp_path):
         calibration.main(["--method", "softmax, PyTorch", "--results", str(tmp_path / "done.jsonl")])
 
 
-def test_pytorch_learns_and_drops(tmp_path):
+def test_pytorch_learns_and_drops():
     pytest.importorskip("torch", reason="PyTorch is not installed")
     predict, steps = calibration.train_torch(
         SMALL, "MC dropout, PyTorch", BatchLoader(IMAGES[0], 20, prefetch=0), 0.5, 0
