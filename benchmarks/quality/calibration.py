@@ -84,7 +84,7 @@ JOBS = {
 }
 TREE = "hierarchical softmax"
 # Layers behind ten units, and the gain of these units' prior: with the usual one the moments of the closed-form
-# softmax, exponentials of variances, overflow. Chosen on 5,000 training images that were held back.
+# softmax, exponentials of variances, overflow. Chosen on training images that were held back.
 ONE_HOT: dict[str, tuple[type[nn.BaseLayer], float]] = {
     "Remax": (nn.Remax, 0.03),
     "closed-form softmax": (nn.ClosedFormSoftmax, 0.01),
