@@ -17,7 +17,7 @@ import numpy as np
 import pytagi_ddp
 from benchmarks.merging import evaluate, learn
 from benchmarks.report import table
-from benchmarks.workloads import mlp, mnist_cnn
+from benchmarks.workloads import cifar_cnn, mlp, mnist_cnn
 from pytagi_ddp import nn
 from pytagi_ddp.data import BatchLoader, ImageDataset, load_cifar10, load_mnist
 from pytagi_ddp.kernels.cpu.threads import set_threads
@@ -36,20 +36,10 @@ class Job(NamedTuple):
     limit: int | None = None
 
 
-def cifar_cnn() -> nn.Sequential:
-    """Three convolutions with batch normalisation, then two dense layers."""
-    layers: list[nn.BaseLayer] = []
-    for inputs, outputs in ((3, 16), (16, 32), (32, 32)):
-        size = {} if layers else {"in_width": 32, "in_height": 32}
-        convolution = nn.Conv2d(inputs, outputs, 3, bias=False, padding=1, **size)
-        layers += [convolution, nn.MixtureReLU(), nn.BatchNorm2d(outputs), nn.AvgPool2d(2, 2)]
-    return nn.Sequential(*layers, nn.Linear(512, 64), nn.MixtureReLU(), nn.Linear(64, 11))
-
-
 JOBS = {
     "mnist-mlp": Job(lambda: mlp(nn, 784, 128, 128, 11), load_mnist, 10, 0.3),
     "mnist-cnn": Job(lambda: mnist_cnn(nn), load_mnist, 5, 0.1),
-    "cifar-cnn": Job(cifar_cnn, load_cifar10, 10, 0.3, 10_000),
+    "cifar-cnn": Job(lambda: cifar_cnn(nn), load_cifar10, 10, 0.3, 10_000),
     "cifar-resnet8": Job(lambda: resnet8_cifar10(0.1, 0.1), load_cifar10, 10, 0.1, 10_000),
 }
 

@@ -23,7 +23,16 @@ def mlp(nn: Any, *sizes: int):
     return nn.Sequential(*layers[:-1])
 
 
-def mnist_cnn(nn: Any):
+Head = Callable[[int], list[Any]]  # called with the number of units before it; its layers
+
+
+def tree_head(nn: Any) -> Head:
+    """A tree of ten classes."""
+    return lambda inputs: [nn.Linear(inputs, 11)]
+
+
+def mnist_cnn(nn: Any, head: Head | None = None):
+    """None: `tree_head`."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 4, bias=False, padding=1, in_width=28, in_height=28),
         nn.MixtureReLU(),
@@ -35,8 +44,18 @@ def mnist_cnn(nn: Any):
         nn.AvgPool2d(3, 2),
         nn.Linear(32 * 4 * 4, 100),
         nn.MixtureReLU(),
-        nn.Linear(100, 11),
+        *(head or tree_head(nn))(100),
     )
+
+
+def cifar_cnn(nn: Any, head: Head | None = None):
+    """Three convolutions with batch normalisation, then two dense layers; as `mnist_cnn`."""
+    layers = []
+    for inputs, outputs in ((3, 16), (16, 32), (32, 32)):
+        size = {} if layers else {"in_width": 32, "in_height": 32}
+        convolution = nn.Conv2d(inputs, outputs, 3, bias=False, padding=1, **size)
+        layers += [convolution, nn.MixtureReLU(), nn.BatchNorm2d(outputs), nn.AvgPool2d(2, 2)]
+    return nn.Sequential(*layers, nn.Linear(512, 64), nn.MixtureReLU(), *(head or tree_head(nn))(64))
 
 
 def conv(nn: Any, channels: int, pixels: int):

@@ -8,8 +8,6 @@ is a line of JSON: a run that ends early goes on where it was.
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import statistics
 import time
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.quality.done import append, read, with_error
 from benchmarks.quality.published import PRINTED, SOURCES, published
 from benchmarks.report import table
 from pytagi_ddp.data import RegressionSplits, load_uci
@@ -59,32 +58,8 @@ def measure(data: RegressionSplits, split: int, variant: str, jobs: int | None, 
     }
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """The splits that are done; the last line may be cut short."""
-    done = []
-    for line in path.read_text().splitlines() if path.exists() else []:
-        try:
-            done.append(json.loads(line))
-        except ValueError:
-            print(f"{path}: a line that is no JSON is left out: {line[:60]}")
-    return done
-
-
-def append(path: Path, one: dict[str, Any]) -> None:
-    """A line more, behind the last one, or behind what is left of it."""
-    cut = path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size
-    with open(path, "a") as file:
-        file.write(("\n" if cut else "") + json.dumps(one) + "\n")
-
-
 def of(done: list[dict[str, Any]], variant: str, name: str) -> list[dict[str, Any]]:
     return [one for one in done if (one["variant"], one["set"]) == (variant, name)]
-
-
-def with_error(values: list[float], digits: int = 3) -> str:
-    """Mean over splits and its standard error, which one split has none of."""
-    mean = f"{statistics.fmean(values):.{digits}f}"
-    return f"{mean} ± {statistics.stdev(values) / math.sqrt(len(values)):.{digits}f}" if len(values) > 1 else mean
 
 
 def report(done: list[dict[str, Any]]) -> str:

@@ -1,0 +1,280 @@
+"""Class probabilities and doubt on MNIST and CIFAR-10: `python -m benchmarks.quality calibration`.
+
+Test error, negative log-likelihood, calibration error, and how well images of another kind are told from those of the
+test set (AUROC): by the entropy of the class probabilities, and by variance. For three networks with each head of this
+library, and for the same networks in PyTorch, ordinary and with MC dropout, which are trained on the same images for
+the CPU time that this library took with its hierarchical softmax. One thread. Each run that is done is a line of JSON:
+a run that ends early goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import pytagi_ddp
+from benchmarks.quality.done import append, read, with_error
+from benchmarks.report import table
+from benchmarks.workloads import Head, cifar_cnn, mnist_cnn, tree_head
+from examples.classifier import HierarchicalHead, RemaxHead, forgets_before
+from pytagi_ddp import metric, nn
+from pytagi_ddp.data import BatchLoader, ImageDataset, load_cifar10, load_mnist, synthetic_images
+from pytagi_ddp.kernels.cpu.threads import set_threads
+from pytagi_ddp.nn.hierarchical_softmax import class_probabilities, hierarchical_softmax
+
+BATCH = 32
+FORGET = 4.0
+FOREIGN = 2000  # images of each other kind
+DROPOUT, SAMPLES = 0.2, 20
+SMALLEST = 1e-7  # probability
+Predict = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray | None]]  # probabilities (n, 10), variance (n,)
+
+
+class Job(NamedTuple):
+    """A network, its images and those of another kind.
+
+    sigma_v and sigma_one_hot: standard deviations of the observations of a label, in the tree and as ones and zeros.
+    """
+
+    make: Callable[[Any, Head], Any]
+    load: Callable[[str | None], tuple[ImageDataset, ImageDataset]]
+    foreign: Callable[[ImageDataset], dict[str, ImageDataset]]
+    epochs: int
+    sigma_v: float
+    sigma_one_hot: float
+    limit: int | None = None
+
+
+def mnist_mlp(layers: Any, head: Head) -> Any:
+    """784-128-128, and the head."""
+    body = layers.Linear(784, 128), layers.ReLU(), layers.Linear(128, 128), layers.ReLU()
+    return layers.Sequential(*body, *head(128))
+
+
+def of_digits(test: ImageDataset) -> dict[str, ImageDataset]:
+    """Test images with their pixels shuffled, on their side, and noise."""
+    images, rng = test.subset(FOREIGN).images, np.random.default_rng(0)
+    pictures = {
+        "shuffled": rng.permuted(images.reshape(len(images), -1), axis=1).reshape(images.shape),
+        "turned by 90°": np.rot90(images, axes=(2, 3)),
+        "noise": rng.integers(0, 256, images.shape, np.uint8),
+    }
+    labels = test.subset(FOREIGN).labels
+    return {name: replace(test, images=some, labels=labels, name=name) for name, some in pictures.items()}
+
+
+def of_objects(test: ImageDataset) -> dict[str, ImageDataset]:
+    """The library's synthetic shapes."""
+    return {"synthetic": synthetic_images(1, min(FOREIGN, len(test)))[1]}
+
+
+JOBS = {
+    "mnist-mlp": Job(mnist_mlp, load_mnist, of_digits, 5, 0.3, 0.1),
+    "cifar-cnn": Job(cifar_cnn, load_cifar10, of_objects, 5, 0.3, 0.2, 10_000),
+    "mnist-cnn": Job(mnist_cnn, load_mnist, of_digits, 2, 0.1, 0.1),
+}
+TREE = "hierarchical softmax"
+# Layers behind ten units, and the gain of these units' prior: with the usual one the moments of the closed-form
+# softmax, exponentials of variances, overflow. Chosen on training images that were held back.
+ONE_HOT: dict[str, tuple[type[nn.BaseLayer], float]] = {
+    "Remax": (nn.Remax, 0.03),
+    "closed-form softmax": (nn.ClosedFormSoftmax, 0.01),
+}
+TORCH = {"softmax, PyTorch": 0.0, "MC dropout, PyTorch": DROPOUT}
+METHODS = (TREE, *ONE_HOT, *TORCH)
+
+
+def train_tagi(job: Job, method: str, loader: BatchLoader, epochs: int, seed: int) -> Predict:
+    """Trains one of this library's heads."""
+    pytagi_ddp.manual_seed(seed)
+    head: HierarchicalHead | RemaxHead
+    if method == TREE:
+        net, head, sigma_v = job.make(nn, tree_head(nn)), HierarchicalHead(10, "cpu"), job.sigma_v
+    else:
+        (last, gain), sigma_v = ONE_HOT[method], job.sigma_one_hot
+        net = job.make(nn, lambda inputs: [nn.Linear(inputs, 10, gain_weight=gain, gain_bias=gain), last()])
+        head = RemaxHead(10, "cpu")  # ones and zeros, whatever layer gives the probabilities
+    for epoch in range(epochs):
+        if forgets_before(epoch, epochs):
+            net.forget_evidence(FORGET)
+        loader.set_epoch(epoch)
+        for x, labels in loader:
+            net(x)
+            head.observe(net, labels, sigma_v)
+            net.backward()
+            net.step()
+    nn.update_bn(loader, net, 40)
+
+    def predict(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        mu, var = net.predict(x)
+        return class_probabilities(mu, var, hierarchical_softmax(10)) if method == TREE else mu, var.mean(1)
+
+    return predict
+
+
+def train_torch(job: Job, method: str, loader: BatchLoader, seconds: float, seed: int) -> tuple[Predict, int]:
+    """Trains in PyTorch; how many steps it took."""
+    classifier = torch_classifier()(job.make, loader.dataset.images.shape[1:], TORCH[method], seed)
+    steps = classifier.train(loader, seconds)
+
+    def predict(x: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        p = classifier.probabilities(x, SAMPLES)
+        return p.mean(0), p.var(0, ddof=1).mean(1) if len(p) > 1 else None
+
+    return predict, steps
+
+
+def torch_classifier() -> Any:
+    """The class. PyTorch need not be installed, and importing it takes seconds that are not to be counted."""
+    from benchmarks.peers.torch_classifier import TorchClassifier
+
+    return TorchClassifier
+
+
+def predictions(predict: Predict, images: BatchLoader) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+    """Normalised probabilities (n, 10), variance (n,) or None, labels (n,) of images."""
+    parts = [(*predict(x), labels) for x, labels in images]
+    p = np.clip(np.concatenate([np.asarray(part[0], np.float64) for part in parts]), SMALLEST, None)
+    variances = [part[1] for part in parts if part[1] is not None]
+    p /= p.sum(1, keepdims=True)
+    return p, np.concatenate(variances) if variances else None, np.concatenate([part[2] for part in parts])
+
+
+def score(predict: Predict, test: BatchLoader, foreign: dict[str, BatchLoader]) -> dict[str, Any]:
+    """What is reported of a network."""
+    p, variance, labels = predictions(predict, test)
+    doubt, auroc = metric.entropy(p), {}
+    for name, images in foreign.items():
+        p_foreign, variance_foreign, _ = predictions(predict, images)
+        auroc[name] = [metric.auroc(doubt, metric.entropy(p_foreign))]
+        if variance is not None and variance_foreign is not None:
+            auroc[name].append(metric.auroc(variance, variance_foreign))
+    error = metric.classification_error(p.argmax(1), labels)
+    return {
+        "error": error,
+        "nll": float(-np.log(p[np.arange(len(p)), labels]).mean()),
+        "ece": metric.calibration_error(p, labels),
+        "overconfidence": float(p.max(1).mean() - (1 - error)),
+        "auroc": auroc,
+    }
+
+
+def measure(
+    job: Job, method: str, data: tuple[ImageDataset, ImageDataset], epochs: int, seed: int, seconds: float
+) -> dict[str, Any]:
+    """Trains and scores; `seconds` of CPU time are for PyTorch. Moments that are not finite end a run."""
+    train, test = data
+    batches = partial(BatchLoader, prefetch=0, mean=train.mean(), std=train.std())
+    loader = batches(train, BATCH, seed=seed)
+    if method in TORCH:
+        torch_classifier()
+    start = time.process_time()
+    try:
+        if method in TORCH:
+            predict, steps = train_torch(job, method, loader, seconds, seed)
+        else:
+            predict, steps = train_tagi(job, method, loader, epochs, seed), epochs * len(loader)
+        used = time.process_time() - start
+        shown = {name: batches(images, 500, evaluation=True) for name, images in job.foreign(test).items()}
+        scores = score(predict, batches(test, 500, evaluation=True), shown)
+    except FloatingPointError as error:
+        return {"failed": str(error)}
+    return {"cpu_seconds": used, "epochs_seen": steps / len(loader)} | scores
+
+
+Kind = tuple[str, int, int]  # job, training images, epochs
+
+
+def kind_of(one: dict[str, Any]) -> Kind:
+    return one["job"], one["images"], one["epochs"]
+
+
+def of(done: list[dict[str, Any]], kind: Kind, method: str) -> list[dict[str, Any]]:
+    return [one for one in done if (kind_of(one), one["method"]) == (kind, method)]
+
+
+def cells(ones: list[dict[str, Any]], foreign: list[str]) -> list[str]:
+    """What a row says of runs of one method; nothing of none."""
+    if not ones:
+        return []
+    row = [with_error([100 * one["error"] for one in ones], 2)]
+    row += [with_error([one[key] for one in ones], 4) for key in ("nll", "ece")]
+    row.append(f"{statistics.fmean(one['overconfidence'] for one in ones):+.4f}")
+    for kind in foreign:
+        by = zip(*(one["auroc"][kind] for one in ones), strict=True)
+        row.append(" / ".join(f"{statistics.fmean(values):.3f}" for values in by))
+    return [*row, *(f"{statistics.median(one[key] for one in ones):.1f}" for key in ("epochs_seen", "cpu_seconds"))]
+
+
+def report(done: list[dict[str, Any]]) -> str:
+    """A table for each network and number of epochs: means over seeds with their standard errors."""
+    parts = []
+    for kind in sorted({kind_of(one) for one in done}, key=lambda kind: (list(JOBS).index(kind[0]), kind)):
+        foreign = next((list(one["auroc"]) for one in done if kind_of(one) == kind and "auroc" in one), [])
+        header = ("method", "seeds", "error, %", "NLL", "ECE", "confidence - accuracy", *foreign, "epochs", "s")
+        rows = []
+        for method in METHODS:
+            every = of(done, kind, method)
+            ones = [one for one in every if "failed" not in one]
+            failed = f", {len(every) - len(ones)} failed" if len(ones) < len(every) else ""
+            if every:
+                rows.append([method, f"{len(ones)}{failed}", *(cells(ones, foreign) or ["-"] * (len(header) - 2))])
+        parts.append(
+            "{}, {:,} images, {} epochs; AUROC by entropy / by variance\n\n".format(*kind) + table(header, rows)
+        )
+    return "\n\n".join(parts)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser("python -m benchmarks.quality calibration", description=__doc__.partition("\n")[0])
+    parser.add_argument("--data-dir", help="where the images are ($PYTAGI_DATA, ./data/mnist or ./data/cifar)")
+    parser.add_argument("--job", action="append", choices=JOBS, help="may be repeated; all, if left out")
+    parser.add_argument("--method", action="append", choices=METHODS, help="may be repeated; all, if left out")
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--limit-train", type=int, metavar="N", help="use the first N training images")
+    parser.add_argument("--seed", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--results", type=Path, default=Path("calibration.jsonl"), help="runs done, one by line")
+    parser.add_argument("--report", action="store_true", help="only tables of the runs that are done")
+    args = parser.parse_args(argv)
+    set_threads(1)
+    done = read(args.results)
+    for name in [] if args.report else args.job or JOBS:
+        job = JOBS[name]
+        epochs = args.epochs or job.epochs
+        try:
+            train, test = job.load(args.data_dir)
+        except (OSError, ValueError) as error:
+            sys.exit(f"error: {error}")
+        train = train.subset(args.limit_train or job.limit or len(train))
+        kind = name, len(train), epochs
+        for method in args.method or METHODS:
+            for seed in args.seed:
+                if any(one["seed"] == seed for one in of(done, kind, method)):
+                    continue
+                taken = [one["cpu_seconds"] for one in of(done, kind, TREE) if "failed" not in one]
+                if method in TORCH and not taken:
+                    sys.exit(f"error: PyTorch gets the time of the {TREE}, of which no run of {name} is done")
+                try:
+                    scores = measure(job, method, (train, test), epochs, seed, statistics.median(taken or [0.0]))
+                except ModuleNotFoundError as error:
+                    print(f"{name}, {method}: left out: {error}")
+                    break
+                one = {"job": name, "images": len(train), "epochs": epochs, "method": method, "seed": seed} | scores
+                done.append(one)
+                append(args.results, one)
+                what = f"error {one['error']:.2%}, ECE {one['ece']:.4f}" if "error" in one else one["failed"]
+                print(f"{name}, {method}, seed {seed}: {what}", flush=True)
+    print("\n" + report(done))
+
+
+if __name__ == "__main__":
+    main()

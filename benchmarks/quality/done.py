@@ -1,0 +1,33 @@
+"""Runs that are done: lines of JSON, which a run that was stopped goes on behind."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The runs that are done; the last line may be cut short."""
+    done = []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            done.append(json.loads(line))
+        except ValueError:
+            print(f"{path}: a line that is no JSON is left out: {line[:60]}")
+    return done
+
+
+def append(path: Path, one: dict[str, Any]) -> None:
+    """A line more, behind the last one, or behind what is left of it."""
+    cut = path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size
+    with open(path, "a") as file:
+        file.write(("\n" if cut else "") + json.dumps(one) + "\n")
+
+
+def with_error(values: list[float], digits: int = 3) -> str:
+    """Mean over runs and its standard error, which one run has none of."""
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return f"{mean} ± {statistics.stdev(values) / math.sqrt(len(values)):.{digits}f}" if len(values) > 1 else mean

@@ -1,0 +1,112 @@
+"""The comparison of heads, on few images."""
+
+import numpy as np
+import pytest
+
+from benchmarks.quality import calibration
+from benchmarks.quality.done import read
+from benchmarks.workloads import cifar_cnn, mnist_cnn, tree_head
+from pytagi_ddp import nn
+from pytagi_ddp.data import BatchLoader, synthetic_images
+
+IMAGES = synthetic_images(200, 100)
+SMALL = calibration.Job(
+    lambda layers, head: layers.Sequential(layers.Linear(3 * 32 * 32, 16), layers.ReLU(), *head(16)),
+    lambda folder: IMAGES,
+    lambda test: calibration.of_digits(test) | calibration.of_objects(test),
+    2,
+    0.3,
+    0.2,
+)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(calibration, "JOBS", {"small": SMALL})
+
+
+def test_runs_are_done_once_and_reported(small, tmp_path, capsys):
+    path = tmp_path / "done.jsonl"
+    heads = [part for name in calibration.METHODS[:3] for part in ("--method", name)]
+    calibration.main([*heads, "--seed", "0", "--results", str(path)])
+    capsys.readouterr()
+    calibration.main([*heads, "--seed", "0", "1", "--results", str(path)])
+    out = capsys.readouterr().out
+    lines = [line.split(":")[0] for line in out.splitlines() if ", seed " in line]
+    assert lines == [f"small, {name}, seed 1" for name in calibration.METHODS[:3]]
+    done = read(path)
+    assert len(done) == 6
+    for one in done:
+        assert 0 < one["error"] < 0.85 and 0 < one["nll"] < 10  # chance is 0.9
+        assert abs(one["overconfidence"]) <= one["ece"] + 1e-12 <= 1
+        assert [len(scores) for scores in one["auroc"].values()] == [2] * 4
+    mean = 100 * np.mean([one["error"] for one in done if one["method"] == "Remax"])
+    (row,) = (line for line in out.splitlines() if line.startswith("| Remax"))
+    assert f"| 2     | {mean:.2f} ±" in row
+    calibration.main(["--method", "Remax", "--seed", "0", "--limit-train", "40", "--results", str(path)])
+    out = capsys.readouterr().out
+    assert out.index("small, 40 images, 2 epochs") < out.index("small, 200 images, 2 epochs")
+    assert [one["images"] for one in read(path)] == [200] * 6 + [40]
+
+
+def test_a_run_that_diverges_is_reported(small, monkeypatch, tmp_path, capsys):
+    def diverges(*args):
+        raise FloatingPointError("not finite")
+
+    monkeypatch.setattr(calibration, "train_tagi", diverges)
+    run = ["--method", "Remax", "--seed", "0", "--results", str(tmp_path / "done.jsonl")]
+    calibration.main(run)
+    assert "small, Remax, seed 0: not finite" in capsys.readouterr().out
+    calibration.main(run)
+    assert "| Remax  | 0, 1 failed |" in capsys.readouterr().out
+
+
+def test_scores_of_known_predictions():
+    """Right with certainty for images of the test set, and no answer for others."""
+    _, test = IMAGES
+    shown = {name: BatchLoader(some, 50, evaluation=True) for name, some in (("test", test), ("other", test))}
+    labels = iter(np.split(test.labels, 2))
+
+    def predict(x):
+        known = next(labels, None)
+        p = np.full((len(x), 10), 0.1) if known is None else np.eye(10)[known]
+        return p, p.min(1)
+
+    scores = calibration.score(predict, shown.pop("test"), shown)
+    assert (scores["error"], scores["auroc"]) == (0, {"other": [1.0, 1.0]})
+    assert scores["nll"] == pytest.approx(0, abs=1e-5) == scores["ece"]
+
+
+def test_foreign_images_keep_what_they_should():
+    _, test = IMAGES
+    foreign = calibration.of_digits(test)
+    np.testing.assert_array_equal(
+        np.sort(foreign["shuffled"].images.reshape(100, -1)), np.sort(test.images.reshape(100, -1))
+    )
+    np.testing.assert_array_equal(foreign["turned by 90°"].images[:, :, ::-1].swapaxes(2, 3), test.images)
+    assert abs(float(foreign["noise"].images.mean()) - 127.5) < 1
+    assert calibration.of_objects(test)["synthetic"].images.shape == (100, 3, 32, 32)
+
+
+@pytest.mark.parametrize(("make", "pixels"), [(mnist_cnn, 784), (cifar_cnn, 3072), (calibration.mnist_mlp, 784)])
+def test_networks_take_any_head(make, pixels):
+    x = np.zeros((2, pixels), np.float32)
+    for outputs, head in ((11, tree_head(nn)), (10, lambda inputs: [nn.Linear(inputs, 10), nn.Remax()])):
+        assert make(nn, head).predict(x)[0].shape == (2, outputs)
+
+
+def test_pytorch_has_the_time_of_the_tree(small, tmp_path):
+    with pytest.raises(SystemExit, match="no run of small is done"):
+        calibration.main(["--method", "softmax, PyTorch", "--results", str(tmp_path / "done.jsonl")])
+
+
+def test_pytorch_learns_and_drops():
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    predict, steps = calibration.train_torch(
+        SMALL, "MC dropout, PyTorch", BatchLoader(IMAGES[0], 20, prefetch=0), 0.5, 0
+    )
+    p, variance = predict(np.zeros((3, 3072), np.float32))
+    assert steps > 5 and variance.min() > 0
+    np.testing.assert_allclose(p.sum(1), 1, rtol=1e-5)
+    ordinary, _ = calibration.train_torch(SMALL, "softmax, PyTorch", BatchLoader(IMAGES[0], 20, prefetch=0), 0.1, 0)
+    assert ordinary(np.zeros((3, 3072), np.float32))[1] is None
