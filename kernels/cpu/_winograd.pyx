@@ -1,16 +1,22 @@
 # cython: cdivision=True
-"""Convolutions by 3 x 3 kernels with stride 1 in the Winograd form F(2x2, 3x3): 16 multiplications in place of 36.
+"""Convolutions by 3 x 3 kernels with stride 1 in the Winograd forms: fewer multiplications, by way of transforms.
 
-An output tile of 2 x 2 pixels is A^T [(G g G^T) (B^T d B)] A: g is the kernel, d the 4 x 4 pixels that the tile sees.
-The transformed pixels of a block of tiles and the transformed kernels make 16 matrices each, and the sum over channels
-is 16 products. Transforms only add, subtract and halve, so rounding errors stay near those of the plain sum: about
-1e-6 of the output's largest terms. An output is made from pixels of its own 3 x 3 window only: where that is zero, so
-is the output, exactly. A variance could round to less than 0 only where its window has one pixel that is not zero, and
-the kernels of all channels have less than a millionth of their largest weight there; such a sum becomes 0. Source:
-Lavin & Gray 2016, "Fast algorithms for convolutional neural networks", arXiv:1509.09308.
+An output tile of edge x edge pixels is A^T [(G g G^T) (B^T d B)] A: g is the kernel, d the (edge + 2)^2 pixels that the
+tile sees. The transformed pixels of a block of tiles and the transformed kernels make (edge + 2)^2 matrices each,
+"planes", and the sum over channels is a product for each plane. F(4x4, 3x3) multiplies 36 times in place of 144, and
+serves images that its tiles fill, where there are enough tiles to repay its larger transforms of kernels; F(2x2, 3x3)
+multiplies 16 times in place of 36. Source: Lavin & Gray 2016, "Fast algorithms for convolutional neural networks",
+arXiv:1509.09308.
 
-A plane (one of the 16 matrices) ends with a cache line of padding: planes that lie a power of two apart would share a
-few cache sets.
+Rounding errors are those of the largest terms that a tile sees. F(2) stays near the plain sum: about 1e-6 of the
+largest term. An output is made from pixels of its own 3 x 3 window only: where that is zero, so is the output, exactly.
+A variance could round to less than 0 only where its window has one pixel that is not zero, and the kernels of all
+channels have less than a millionth of their largest weight there; such a sum becomes 0. F(4) takes the points of
+interpolation 0, +-3/4, +-3/2 and infinity: errors are 1e-6 to 3e-6 of the largest mean and 1e-6 to 2e-6 of the largest
+variance (of means with the usual +-1, +-2: more than twice as much). A window without light beside a bright one is not
+exactly zero, but within rounding errors of the bright one, and at least 0 if it is a variance.
+
+A plane ends with a cache line of padding: planes that lie a power of two apart would share a few cache sets.
 """
 
 from pytagi_ddp.kernels.cpu._blas cimport panel_width

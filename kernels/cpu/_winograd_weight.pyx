@@ -2,7 +2,7 @@
 """Sums for the weight deltas of a convolution by 3 x 3 kernels in the Winograd form. See _winograd.pyx.
 
 The gradient of an output tile's product with its deltas e with respect to the kernel, G^T [(A e A^T) (B^T d B)] G:
-the same transform of the pixels d, and 16 sums over all tiles of products with transformed deltas.
+the same transform of the pixels d, and for each plane a sum over all tiles of products with transformed deltas.
 """
 
 from pytagi_ddp.kernels.cpu._blas cimport Product, panel_width

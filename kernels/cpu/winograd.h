@@ -14,7 +14,7 @@ typedef int bits __attribute__((vector_size(64)));
 #define MOST 36 /* planes */
 
 /* The one-dimensional transforms of F(edge, 3). F(4, 3) interpolates at 0, 3/4, -3/4, 3/2, -3/2 and infinity: all
- * products of these are exact, and rounding errors are a third of those that the usual 1 and 2 leave. */
+ * products of these are exact, and rounding errors are less than half of those that the usual 1 and 2 leave. */
 #define A 0.75f
 #define B 1.5f
 #define N0 (1 / (A * A * B * B)) /* one over the product of a point's distances from the others */
