@@ -24,10 +24,11 @@ cdef struct Convolution:  # out = x * kernels + start, or += x * kernels; times 
     float* out
 
 
-cdef bint winograd(const Patches* p, int O) noexcept nogil
-cdef int tiles_of(const Patches* p) noexcept nogil
-cdef size_t winograd_size(int depth, int lanes) noexcept nogil
-cdef void transform_tiles(const float* x, bint squared, const Patches* p, int channels, int c0, int c1, int first,
-                          int tiles, float* out, size_t plane) noexcept nogil
-cdef void convolve(const Convolution* job, const Patches* p, int O, int t0, int t1, int l0, int l1,
+cdef int winograd(const Patches* p, int O) noexcept nogil
+cdef int tiles_of(const Patches* p, int edge) noexcept nogil
+cdef int planes_of(int edge) noexcept nogil
+cdef size_t winograd_size(int edge, int depth, int lanes) noexcept nogil
+cdef void transform_tiles(int edge, const float* x, bint squared, const Patches* p, int channels, int c0, int c1,
+                          int first, int tiles, float* out, size_t plane) noexcept nogil
+cdef void convolve(const Convolution* job, int edge, const Patches* p, int O, int t0, int t1, int l0, int l1,
                    float* scratch) noexcept nogil

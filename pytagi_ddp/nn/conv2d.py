@@ -26,7 +26,7 @@ class Conv2d(Convolution):
         ValueError: sizes that make no window, an input with other channels, or windows that do not fill the image.
 
     On the CPU, 3 x 3 kernels with stride 1 and padding 1 are computed in the Winograd form, where it pays: rounding
-    errors are near 1e-6 of the largest term, not of each result, and a variance that rounds to less than 0 becomes 0.
+    errors are 1e-6 to 3e-6 of the largest result, not of each, and a variance that rounds to less than 0 becomes 0.
 
     Source: Goulet & Nguyen (2021), "Analytically tractable inference in deep neural networks", arXiv:2103.05461.
     """

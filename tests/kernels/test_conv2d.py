@@ -28,6 +28,14 @@ CASES = [  # batch, height, width, channels, outputs, kernel, stride, zeros at t
     (9, 4, 4, 272, 272, 3, 1, 1, 1),  # kernels made anew for each panel, sums in chunks
 ]
 WINOGRAD = CASES[-3:]
+LARGE_TILES = [  # in the Winograd form, by tiles of 4 x 4 pixels
+    (4, 16, 16, 16, 32, 3, 1, 1, 1),  # tiles at an edge, at a corner, and inside
+    (17, 8, 12, 48, 16, 3, 1, 1, 1),  # the last block is a short one
+    (70, 4, 4, 16, 16, 3, 1, 1, 1),  # every tile at all four edges
+    (64, 4, 4, 160, 208, 3, 1, 1, 1),  # kernels made anew for each panel, sums in chunks
+]
+PLAIN = CASES[:-3]
+CASES += LARGE_TILES
 
 
 def arrays(case, seed=0):
@@ -146,9 +154,16 @@ def test_first_layer_skips_input_deltas_and_bias():
 
 @pytest.fixture
 def plain_sums():
-    _winograd.set_enabled(False)
+    _winograd.set_largest(0)
     yield
-    _winograd.set_enabled(True)
+    _winograd.set_largest(4)
+
+
+@pytest.fixture
+def small_tiles():
+    _winograd.set_largest(2)
+    yield
+    _winograd.set_largest(4)
 
 
 @pytest.mark.parametrize("case", WINOGRAD)
@@ -169,6 +184,23 @@ def test_winograd_form_is_taken_and_accurate(case, request):
     plain = run_forward(case, a, bias=False)
     assert (fast != plain).any()
     assert np.abs(fast - plain).max() < 5e-6 * np.abs(plain).max()
+
+
+@pytest.mark.parametrize("case", LARGE_TILES)
+def test_large_tiles_are_taken_and_accurate(case, request):
+    """Errors near 1e-6 of the largest: a quarter of what interpolation at 0, 1, -1, 2, -2 would leave."""
+    a = arrays(case)
+    shape, pixels = a["dm"].shape, a["mu"].astype(np.float64)
+    exact = [convolve(case, a["mu"], a["w"], shape)]
+    exact += [convolve(case, a["var"], a["w"].astype(np.float64) ** 2 + a["s"], shape)]
+    exact[1] += convolve(case, pixels**2, a["s"], shape)
+    exact += [weight_sums(case, x, a[d], a["w"].shape) for x, d in ((pixels, "dm"), (pixels**2, "ds"))]
+    forward, (_, weight, _) = run_forward(case, a, bias=False), run_backward(case, a)
+    for fast, want, limit in zip((*forward, *weight), exact, (4e-6, 1.5e-6, 4e-6, 1.5e-6), strict=True):
+        assert np.abs(fast - want).max() < limit * np.abs(want).max()
+    request.getfixturevalue("small_tiles")
+    assert (run_forward(case, a, bias=False) != forward).any()
+    assert (run_backward(case, a)[1] != weight).any()
 
 
 @pytest.mark.parametrize("case", WINOGRAD)

@@ -14,8 +14,9 @@ REASON = linear.why_not_mixed()
 needs_bfloat16 = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 ROUNDING = 1.01 * 2**-7  # of a product of two factors, each rounded by at most 2^-8; the rest is float32's
 DENSE = [(test_linear, shape) for shape in test_linear.SHAPES]
-PLAIN = [(test_conv2d, case) for case in test_conv2d.CASES if case not in test_conv2d.WINOGRAD]
+PLAIN = [(test_conv2d, case) for case in test_conv2d.PLAIN]
 WINOGRAD = [(test_conv2d, case) for case in test_conv2d.WINOGRAD]
+LARGE_TILES = [(test_conv2d, case) for case in test_conv2d.LARGE_TILES]
 MEANS = ("out_mu", "in_delta_mu", "g_w", "g_b", "h_b")
 VARIANCES = ("out_var", "in_delta_var", "h_w")
 
@@ -61,7 +62,7 @@ def test_variances_are_within_two_roundings(layer, case):
 
 
 @needs_bfloat16
-@pytest.mark.parametrize(("layer", "case"), WINOGRAD)
+@pytest.mark.parametrize(("layer", "case"), WINOGRAD + LARGE_TILES)
 def test_variances_of_the_winograd_form(layer, case):
     a = layer.arrays(case)
     expected, actual = run(layer, case, a, "float32"), run(layer, case, a, "mixed")
@@ -72,7 +73,7 @@ def test_variances_of_the_winograd_form(layer, case):
 
 
 @needs_bfloat16
-@pytest.mark.parametrize(("layer", "case"), DENSE + PLAIN + WINOGRAD)
+@pytest.mark.parametrize(("layer", "case"), DENSE + PLAIN + WINOGRAD + LARGE_TILES)
 def test_means_keep_every_bit(layer, case, threads):
     a = layer.arrays(case)
     expected, actual = run(layer, case, a, "float32"), run(layer, case, a, "mixed")
