@@ -10,6 +10,10 @@ from pytagi_ddp.kernels.cpu._blas cimport copy_rows, lines, product, square, squ
 
 from pytagi_ddp.kernels.cpu.workspace import workspace
 
+cdef extern from "flush.h" nogil:
+    size_t flush()
+    void set_control_word(size_t word)
+
 cdef enum:
     FACTOR = 1  # is causal: `kernels.tensors.CAUSAL_FACTOR`
     RESULT = 2
@@ -45,12 +49,15 @@ def multiply(const float[::1] x_mu, const float[::1] x_var, tuple x_place, const
     cdef int groups = batch * heads // out.share, t
     if <double>groups * out.share * rows * depth * columns < SERIAL:
         threads = 1
+    cdef size_t control
     cdef size_t of_x = lines(<size_t>ROWS * (rows if x.transposed else depth))
     cdef size_t per_thread = of_x + 3 * lines(<size_t>depth * columns)
     cdef float[::1] scratch = workspace(threads * per_thread)
     for t in prange(threads, schedule="static", num_threads=threads, nogil=True):
+        control = flush()
         multiply_groups(&x, &y, &out, heads, rows, depth, columns, causal, groups * t // threads,
                         groups * (t + 1) // threads, &scratch[t * per_thread])
+        set_control_word(control)
 
 
 cdef void multiply_groups(const Matrix* x, const Matrix* y, const Matrix* out, int heads, int rows, int depth,

@@ -20,6 +20,10 @@ from pytagi_ddp.kernels.cpu._patches cimport Patches, positions_of
 from pytagi_ddp.kernels.cpu.extension import size_error
 from pytagi_ddp.kernels.cpu.workspace import workspace
 
+cdef extern from "flush.h" nogil:
+    size_t flush()
+    void set_control_word(size_t word)
+
 cdef enum:
     SERIAL = 500000  # multiply-adds of a product below which waking the threads costs more than they save
     LARGEST = 1073741824  # numbers of pixels, of taps and of lines that are stepped over stay below: they are ints
@@ -70,17 +74,20 @@ def forward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] var, const f
     cdef Finish finish = Finish(start_of(b_mu), start_of(b_var), NULL)
     cdef Product multiply_var = variance_product(mixed)
     cdef int n = threads_for(&patches, O, threads), t
+    cdef size_t control
     cdef size_t per_thread = state_size(&patches, O, n) if transposed else output_size(&patches, O, n)
     cdef float[::1] scratch = workspace(n * lines(per_thread))
     cdef float* result_mu = &out_mu[0, 0, 0, 0]
     cdef float* result_var = &out_var[0, 0, 0, 0]
     for t in prange(n, schedule="static", num_threads=n, nogil=True):
+        control = flush()
         if transposed:
             state_tile(multiply_var, &patches, &factors, &finish, result_mu, result_var, O, t, n,
                        &scratch[t * lines(per_thread)])
         else:
             output_tile(multiply_var, &patches, &factors, &finish, result_mu, result_var, O, t, n,
                         &scratch[t * lines(per_thread)])
+        set_control_word(control)
 
 
 def backward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] jcb, const float[:, :, :, ::1] delta_mu,
@@ -112,6 +119,7 @@ def backward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] jcb, const 
         terms = Terms(first_of(mu), NULL, first_of(delta_mu), first_of(delta_var))
     cdef Product multiply_var = variance_product(mixed)
     cdef int n = threads_for(&patches, O, threads), t
+    cdef size_t control
     cdef int slices = weight_slices(n, C, k * k)
     cdef size_t sums = lines(sums_size(&patches, O, slices, n))
     cdef size_t per_thread = output_size(&patches, O, n) if transposed else state_size(&patches, O, n)
@@ -128,6 +136,7 @@ def backward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] jcb, const 
     cdef float* bias_g = NULL if transposed else image_g  # with the weights; of a transposed one below
     cdef float* bias_h = NULL if transposed else image_h
     with nogil, parallel(num_threads=n):
+        control = flush()
         for t in prange(n, schedule="static"):
             if in_mu and transposed:
                 output_tile(multiply_var, &patches, &factors, &finish, in_mu, in_var, O, t, n, blocks + t * per_thread)
@@ -142,6 +151,7 @@ def backward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] jcb, const 
             for t in prange(n, schedule="static"):
                 add_parts(&patches, totals, sums, n, slices, g, h, bias_g, bias_h, accumulate, O, cut(O, t, n),
                           cut(O, t + 1, n))
+        set_control_word(control)
 
 
 cdef void sum_image(const float* x, float* total, long pixels, int C, bint accumulate, int c0, int c1) noexcept nogil:

@@ -27,6 +27,10 @@ cdef extern from "take.h" nogil:
     void take_float(const float* x, float* out, size_t n)
     void take_double(const double* x, float* out, size_t n)
 
+cdef extern from "flush.h" nogil:
+    size_t flush()
+    void set_control_word(size_t word)
+
 cnp.import_array()
 
 cdef dict settings = threads.__dict__  # its "_threads" is the number of threads that is in force
@@ -241,6 +245,7 @@ def update(states, mu_obs, var_obs, deltas):
     cdef int k
     cdef float* memory
     cdef intptr_t[7] addresses
+    cdef size_t control
     cdef float* given = <float*>cnp.PyArray_DATA(observed)
     if update_entry is NULL:
         return False
@@ -268,7 +273,9 @@ def update(states, mu_obs, var_obs, deltas):
     for k in range(7):
         update_words[1 + k * ARRAY + 2] = update_words[1 + k * ARRAY + 5] = size
         update_words[1 + k * ARRAY + 4] = addresses[k]
+    control = flush()
     update_entry(update_words, NULL)  # with Python's lock: the words are everybody's
+    set_control_word(control)
     return True
 
 

@@ -17,6 +17,10 @@ from pytagi_ddp.kernels.cpu._replay cimport issue
 
 from pytagi_ddp.kernels.cpu.extension import size_error
 
+cdef extern from "flush.h" nogil:
+    size_t flush()
+    void set_control_word(size_t word)
+
 cdef extern from "few_rows.h" nogil:
     void forward_few(const float* mu, const float* var, const float* w, const float* s, const float* b_mu,
                      const float* b_var, float* out_mu, float* out_var, long rows, long inputs, long outputs)
@@ -74,6 +78,7 @@ cdef size_t forward_scratch(int B, int I) noexcept nogil:
 
 cdef void forward_entry(const intptr_t* words, float* scratch) noexcept nogil:
     cdef int B = words[0], I = words[1], O = words[2], threads = words[3], t
+    cdef size_t control
     cdef Grid grid = best_grid(B, O, threads)
     cdef size_t per_thread = forward_scratch(B, I)
     if few(B, I, O, <Product>words[4]):
@@ -81,11 +86,13 @@ cdef void forward_entry(const intptr_t* words, float* scratch) noexcept nogil:
                     <float*>words[10], <float*>words[11], <float*>words[12], B, I, O)
         return
     for t in prange(threads, schedule="static", num_threads=threads):
+        control = flush()
         forward_tile(<Product>words[4], <float*>words[5], <float*>words[6], <float*>words[7], <float*>words[8],
                      <float*>words[9], <float*>words[10], <float*>words[11], <float*>words[12], I, O,
                      cut(B, t // grid.column_parts, grid.row_parts), cut(B, t // grid.column_parts + 1, grid.row_parts),
                      cut(O, t % grid.column_parts, grid.column_parts),
                      cut(O, t % grid.column_parts + 1, grid.column_parts), scratch + t * per_thread)
+        set_control_word(control)
 
 
 cdef void forward_tile(Product multiply_var, const float* mu, const float* var, const float* w, const float* s,
@@ -162,6 +169,7 @@ cdef size_t backward_scratch(int B, int I, int O) noexcept nogil:
 
 cdef void backward_entry(const intptr_t* words, float* scratch) noexcept nogil:
     cdef int B = words[0], I = words[1], O = words[2], threads = words[3], t
+    cdef size_t control
     cdef Product multiply_var = <Product>words[4]
     cdef Grid state = best_grid(B, I, threads), weight = best_grid(O, I, threads)
     cdef size_t per_thread = backward_scratch(B, I, O)
@@ -173,6 +181,7 @@ cdef void backward_entry(const intptr_t* words, float* scratch) noexcept nogil:
                    <float*>words[15], <float*>words[16], words[5], B, I, O)
         return
     for t in prange(threads, schedule="static", num_threads=threads):
+        control = flush()
         if words[11]:
             state_tile(multiply_var, <float*>words[8], <float*>words[9], <float*>words[10], <float*>words[7],
                        <float*>words[11], <float*>words[12], I, O, cut(B, t // state.column_parts, state.row_parts),
@@ -185,6 +194,7 @@ cdef void backward_entry(const intptr_t* words, float* scratch) noexcept nogil:
                     cut(O, t // weight.column_parts + 1, weight.row_parts),
                     cut(I, t % weight.column_parts, weight.column_parts),
                     cut(I, t % weight.column_parts + 1, weight.column_parts), scratch + t * per_thread)
+        set_control_word(control)
 
 
 cdef void state_tile(Product multiply_var, const float* delta_mu, const float* delta_var, const float* w,

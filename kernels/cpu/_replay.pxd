@@ -6,7 +6,7 @@ ctypedef void (*Entry)(const intptr_t* words, float* scratch) noexcept nogil
 cdef class Plan:
     cdef list steps  # _Segment, or (function, arguments)
     cdef readonly int calls
-    cdef void add(self, Entry entry, const intptr_t* words, int count, Py_ssize_t scratch, object arrays)
+    cdef void add(self, Entry entry, const intptr_t* words, int count, Py_ssize_t scratch, int threads, object arrays)
     cpdef int run(self) except -1
 
 cdef int issue(Entry entry, const intptr_t* words, int count, Py_ssize_t scratch, tuple arrays) except -1

@@ -15,6 +15,13 @@ import numpy as np
 
 from pytagi_ddp.kernels.cpu.workspace import workspace
 
+cdef extern from "flush.h" nogil:
+    enum: FLUSH_THREADS
+    size_t flush()
+    void set_control_word(size_t word)
+    void flush_threads(int threads, size_t* words)
+    void unflush_threads(int threads, const size_t* words)
+
 cnp.import_array()
 
 cdef int recorders = 0  # of all threads: while there is none, nobody looks for one
@@ -32,16 +39,19 @@ cdef class Plan:
         self.steps = []
         self.calls = 0
 
-    cdef void add(self, Entry entry, const intptr_t* words, int count, Py_ssize_t scratch, object arrays):
+    cdef void add(self, Entry entry, const intptr_t* words, int count, Py_ssize_t scratch, int threads, object arrays):
         if not self.steps or type(self.steps[-1]) is not _Segment:
             self.steps.append(_Segment())
-        (<_Segment>self.steps[-1]).add(entry, words, count, scratch, arrays)
+        (<_Segment>self.steps[-1]).add(entry, words, count, scratch, threads, arrays)
         self.calls += 1
 
-    def add_entry(self, intptr_t entry, words, arrays):
-        """Adds the C function at an address; `words` are integers, `arrays` what has to live while they are used."""
+    def add_entry(self, intptr_t entry, words, arrays, int threads):
+        """Adds the C function at an address; `words` are integers, `arrays` what has to live while they are used.
+
+        It runs on so many threads, and does not see to it itself that they flush subnormal numbers (flush.h).
+        """
         cdef intptr_t[::1] block = np.array(words, np.intp)
-        self.add(<Entry>entry, &block[0], block.shape[0], 0, arrays)
+        self.add(<Entry>entry, &block[0], block.shape[0], 0, threads, arrays)
 
     def add_call(self, function, tuple arguments):
         """Adds a Python call."""
@@ -65,7 +75,7 @@ cdef intptr_t[::1] grown(intptr_t[::1] words):
 cdef class _Segment:
     """Calls of C functions, one behind the other."""
     cdef intptr_t[::1] entries, firsts, words
-    cdef int count, used
+    cdef int count, used, threads
     cdef Py_ssize_t scratch
     cdef list arrays
 
@@ -73,10 +83,11 @@ cdef class _Segment:
         self.entries, self.firsts = np.zeros((2, 16), np.intp)
         self.words = np.zeros(256, np.intp)
         self.count = self.used = 0
+        self.threads = 1
         self.scratch = 0
         self.arrays = []
 
-    cdef void add(self, Entry entry, const intptr_t* words, int count, Py_ssize_t scratch, object arrays):
+    cdef void add(self, Entry entry, const intptr_t* words, int count, Py_ssize_t scratch, int threads, object arrays):
         if self.count == self.entries.shape[0]:
             self.entries, self.firsts = grown(self.entries), grown(self.firsts)
         while self.used + count > self.words.shape[0]:
@@ -87,18 +98,22 @@ cdef class _Segment:
         self.count += 1
         self.used += count
         self.scratch = max(self.scratch, scratch)
+        self.threads = max(self.threads, threads)
         self.arrays.append(arrays)
 
     cdef int run(self) except -1:
         cdef int k
+        cdef size_t[FLUSH_THREADS] control
         cdef float[::1] memory
         cdef float* scratch = NULL
         if self.scratch:
             memory = workspace(self.scratch)  # of the thread that runs this, which may not be the one that recorded
             scratch = &memory[0]
         with nogil:
+            flush_threads(self.threads, control)
             for k in range(self.count):
                 (<Entry>self.entries[k])(&self.words[self.firsts[k]], scratch)
+            unflush_threads(self.threads, control)
         return 0
 
 
@@ -139,19 +154,32 @@ def call(function, *arguments):
 
 cdef int issue(Entry entry, const intptr_t* words, int count, Py_ssize_t scratch, tuple arrays) except -1:
     """Calls `entry` with its words and (if scratch > 0) so many float32 of scratch memory, and writes the call down."""
+    cdef size_t control
     cdef float[::1] memory
     cdef float* start = NULL
     if scratch:
         memory = workspace(scratch)
         start = &memory[0]
     with nogil:
+        control = flush()
         entry(words, start)
+        set_control_word(control)
     cdef Plan plan
     if recorders:
         plan = current()
         if plan is not None:
-            plan.add(entry, words, count, scratch, arrays)
+            plan.add(entry, words, count, scratch, 1, arrays)
     return 0
+
+
+def flushed(function, int threads, tuple arguments):
+    """`function(*arguments)` while this thread, and those that it has for a loop, flush subnormal numbers (flush.h)."""
+    cdef size_t[FLUSH_THREADS] control
+    flush_threads(threads, control)
+    try:
+        return function(*arguments)
+    finally:
+        unflush_threads(threads, control)
 
 
 def count_allocation():

@@ -22,7 +22,8 @@ from pytagi_ddp.kernels.cpu.shapes import Shapes
 from pytagi_ddp.kernels.cpu.shared_cache import share
 from pytagi_ddp.kernels.cpu.threads import get_threads
 
-current = load("_replay").current
+_replay = load("_replay")
+current, flushed = _replay.current, _replay.flushed
 FASTMATH = {"contract", "arcp", "nsz"}  # never "nnan": NaN marks a missing observation
 PARALLEL_MIN = 32_768  # elements; below that, waking the threads costs more than the loop
 
@@ -108,15 +109,19 @@ def loop(
         form = cache(partial(_jit, function, fastmath=fastmath, apart=apart))
         expected = Shapes(function, shapes, fits)
 
+        def threads_for(first) -> int:
+            return get_threads() if first.size >= PARALLEL_MIN else 1
+
         def compiled_for(first) -> Callable:
-            return form(first.size >= PARALLEL_MIN and get_threads() > 1)
+            return form(threads_for(first) > 1)
 
         def run(*arguments):
             expected.check(arguments)
-            compiled = compiled_for(arguments[0])
-            result = compiled(*arguments)
+            threads = threads_for(arguments[0])
+            compiled = form(threads > 1)
+            result = flushed(compiled, threads, arguments)
             if (plan := current()) is not None:
-                _write_down(plan, compiled, arguments)
+                _write_down(plan, compiled, threads, arguments)
             return result
 
         wrapped: Any = update_wrapper(run, function)
@@ -126,14 +131,14 @@ def loop(
     return decorate
 
 
-def _write_down(plan: Any, compiled: Callable, arguments: tuple) -> None:
+def _write_down(plan: Any, compiled: Callable, threads: int, arguments: tuple) -> None:
     from pytagi_ddp.kernels.cpu.entries import entry_of  # here, because few processes get to it in their first second
 
     found = entry_of(compiled, arguments)
     if found is None:
-        plan.add_call(compiled, arguments)
+        plan.add_call(flushed, (compiled, threads, arguments))
     else:
-        plan.add_entry(*found, arguments)
+        plan.add_entry(*found, arguments, threads)
 
 
 def exact_loop(shapes: str, fits: Callable[[Any], bool] | None = None) -> Callable[[Callable], Callable]:
