@@ -17,6 +17,7 @@ from pytagi_ddp.kernels.cpu.workspace import workspace
 
 cdef extern from "flush.h" nogil:
     enum: FLUSH_THREADS
+    enum: FLUSH_BITS
     size_t flush()
     void set_control_word(size_t word)
     void flush_threads(int threads, size_t* words)
@@ -24,6 +25,7 @@ cdef extern from "flush.h" nogil:
 
 cnp.import_array()
 
+can_flush = FLUSH_BITS != 0  # whether kernels of this build take subnormal numbers for zero
 cdef int recorders = 0  # of all threads: while there is none, nobody looks for one
 _local = threading.local()
 

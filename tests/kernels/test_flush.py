@@ -1,0 +1,174 @@
+"""Kernels take subnormal numbers for zero, in each of their threads, and in no code of the user."""
+
+import threading
+
+import numpy as np
+import pytest
+from numba import njit, prange
+
+from pytagi_ddp import manual_seed, nn
+from pytagi_ddp.kernels import cpu as kernels
+from pytagi_ddp.kernels.cpu import _replay, graph, threads
+from pytagi_ddp.kernels.tensors import Delta, State, Tensor
+
+pytestmark = pytest.mark.skipif(
+    not _replay.can_flush, reason="this processor has no mode without subnormal numbers that we know of"
+)
+SMALL, SMALLER = np.float32(1e-30), np.float32(1e-12)
+MANY = 100_000  # numbers: enough for loops of several threads
+
+
+@pytest.fixture(params=[1, 2, 3])
+def num_threads(request):
+    before = threads.get_threads()
+    threads.set_threads(request.param)
+    yield request.param
+    threads.set_threads(before)
+
+
+@njit(parallel=True)
+def users_loop(x, factor):
+    for i in prange(x.size):
+        x[i] *= factor
+
+
+def full(*shape, value=SMALL):
+    return np.full(shape, value, np.float32)
+
+
+def keeps_subnormals():
+    """Whether this thread does, as it was when the interpreter started."""
+    return bool(np.all(full(64) * SMALLER > 0))
+
+
+def test_loops_and_the_users_loops_between_them(num_threads):
+    for _ in range(3):
+        x, users = full(MANY), full(MANY)
+        kernels.elementwise.multiply(x, full(MANY, value=SMALLER))
+        users_loop(users, SMALLER)
+        assert np.count_nonzero(x) == 0
+        assert np.count_nonzero(users) == MANY
+        assert keeps_subnormals()
+
+
+def test_operands_count_as_zero(num_threads):
+    x, huge = full(MANY, value=1e-40), full(MANY, value=1e30)
+    kernels.elementwise.multiply(x, huge)
+    assert np.count_nonzero(x) == 0
+
+
+def test_products_of_a_dense_layer(num_threads):
+    mu, w, bias = full(64, 128), full(128, 128, value=SMALLER), full(128, value=0)
+    out = State(full(64, 128, value=1), full(64, 128, value=1))
+    kernels.linear.forward(State(mu, mu), Tensor(w, w), Tensor(bias, bias), out)
+    assert np.count_nonzero(out.mu) == np.count_nonzero(out.var) == 0
+    x = State(mu, None, full(64, 128, value=1))
+    into = Delta(full(64, 128, value=1), full(64, 128, value=1))
+    weights = Tensor(w, w, full(128, 128), full(128, 128))
+    kernels.linear.backward(x, Delta(full(64, 128), full(64, 128)), weights, None, into, False)
+    assert np.count_nonzero(into.mu) == np.count_nonzero(into.var) == 0
+    assert keeps_subnormals()
+
+
+def networks():
+    """One per kind of product, with a batch large enough for several threads."""
+    yield nn.Sequential(nn.Linear(256, 256), nn.MixtureReLU(), nn.Linear(256, 2)), (128, 256)
+    conv = nn.Conv2d(8, 16, 3, padding=1, in_width=16, in_height=16)
+    yield nn.Sequential(conv, nn.MixtureReLU(), nn.AvgPool2d(2, 2), nn.Linear(1024, 2)), (32, 8, 16, 16)
+
+
+def train(net, x, steps=4):
+    """Walked through, recorded and replayed."""
+    updater = nn.OutputUpdater(net.device)
+    for _ in range(steps):
+        net(x)
+        y = np.zeros(2 * len(x), np.float32)
+        updater.update(net.output_z_buffer, y, y + 1, net.input_delta_z_buffer)
+        net.backward()
+        net.step()
+        assert keeps_subnormals()
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_calls_of_a_network_and_its_hooks_leave_the_thread_as_it_was(num_threads, kind):
+    net, shape = list(networks())[kind]
+    x = full(*shape)
+    train(net, x)
+    seen = []
+    with net.add_hook(after=lambda leaf, direction: seen.append(keeps_subnormals())):
+        train(net, x)
+    assert seen and all(seen)
+    with pytest.raises(ValueError, match="samples"):
+        net(x.reshape(-1)[1:])
+    net.predict(x)
+    assert keeps_subnormals()
+    users = full(MANY)
+    users_loop(users, SMALLER)
+    assert np.count_nonzero(users) == MANY
+    numbers = np.concatenate([value for pair in net.state_dict().values() for value in map(np.ravel, pair)])
+    assert not np.any((numbers != 0) & (abs(numbers) < np.finfo(np.float32).tiny))
+
+
+def test_an_exception_in_a_kernel_leaves_the_thread_as_it_was():
+    def fails():
+        assert not keeps_subnormals()
+        raise OverflowError
+
+    for number in (1, 3):
+        with pytest.raises(OverflowError):
+            _replay.flushed(fails, number, ())
+        assert keeps_subnormals()
+
+
+def test_a_user_who_flushes_goes_on_to(num_threads):
+    def program():
+        train_without_check(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), full(3, 4))
+        return keeps_subnormals()
+
+    def train_without_check(net, x):
+        for _ in range(3):
+            net(x)
+            net.predict(x)
+
+    assert not _replay.flushed(program, 1, ())
+    assert keeps_subnormals()
+
+
+def test_other_threads_flush_too(num_threads):
+    results = []
+
+    def program():
+        x = full(MANY)
+        kernels.elementwise.multiply(x, full(MANY, value=SMALLER))
+        results.append((np.count_nonzero(x), keeps_subnormals()))
+
+    workers = [threading.Thread(target=program) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert results == [(0, True)] * 2
+
+
+@pytest.mark.parametrize("replayed", [True, False])
+def test_units_that_are_off_change_nothing(monkeypatch, replayed):
+    """A network with units far below zero learns as one without them."""
+    monkeypatch.setattr(graph, "use_graphs", replayed)
+    manual_seed(3)
+    whole = nn.Sequential(nn.Linear(4, 8), nn.MixtureReLU(), nn.Linear(8, 2))
+    part = nn.Sequential(nn.Linear(4, 4), nn.MixtureReLU(), nn.Linear(4, 2))
+    state = {name: [np.array(value) for value in values] for name, values in whole.state_dict().items()}
+    first, last = state
+    state[first][2][..., 4:] = -40  # means of the biases of half of the units
+    whole.load_state_dict(state)
+    w, s, b, sb = state[first]
+    v, sv, c, sc = state[last]
+    rows = (array.reshape(8, 4)[:4].reshape(-1) for array in (w, s))
+    columns = (array.reshape(2, 8)[:, :4].reshape(-1) for array in (v, sv))
+    biases = (array.reshape(-1)[:4] for array in (b, sb))
+    part.load_state_dict({first: [*rows, *biases], last: [*columns, c, sc]})
+    x = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32)
+    train(whole, x, 6)
+    train(part, x, 6)
+    for got, want in zip(whole.predict(x), part.predict(x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=1e-6)
