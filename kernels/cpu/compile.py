@@ -93,7 +93,11 @@ def _without_aliases(flags: Any) -> Any:
 
 
 def loop(
-    shapes: str, fits: Callable[[Any], bool] | None = None, fastmath: set[str] = FASTMATH, apart: bool = False
+    shapes: str,
+    fits: Callable[[Any], bool] | None = None,
+    fastmath: set[str] = FASTMATH,
+    apart: bool = False,
+    flush: bool = True,
 ) -> Callable[[Callable], Any]:
     """Compiles a loop over `numba.prange` for one thread and for many; the size of the first array decides.
 
@@ -103,6 +107,7 @@ def loop(
         shapes, fits: of the arguments, see `Shapes`.
         fastmath: what the compiler may do to sums and products.
         apart: no two arrays that it is called with share memory. Loops that write several arrays vectorise only so.
+        flush: subnormal numbers are taken for zero (flush.h); they are in any case where the loop is replayed.
     """
 
     def decorate(function: Callable) -> Any:
@@ -119,7 +124,7 @@ def loop(
             expected.check(arguments)
             threads = threads_for(arguments[0])
             compiled = form(threads > 1)
-            result = flushed(compiled, threads, arguments)
+            result = flushed(compiled, threads, arguments) if flush else compiled(*arguments)
             if (plan := current()) is not None:
                 _write_down(plan, compiled, threads, arguments)
             return result

@@ -1,6 +1,7 @@
 """Numbers on the wire: float32 as bfloat16, and as float16 with a scale for every block of numbers.
 
-Halves are uint16. Rounding is to nearest, ties to even; infinity and NaN arrive as such.
+Halves are uint16. Rounding is to nearest, ties to even; infinity and NaN arrive as
+such, and subnormal numbers are not flushed.
 """
 
 import math
@@ -43,7 +44,7 @@ def decode_bfloat16(half, values):
         values[i] = BITS(BITS(half[i]) << UPPER).view(FLOAT)
 
 
-@loop("n n k", _in_blocks)
+@loop("n n k", _in_blocks, flush=False)
 def encode_float16(values, half, exponents):
     """half = values * 2^exponent, with an exponent for each block that brings its largest number to 2^14..2^15."""
     for k in prange(exponents.size):
@@ -64,7 +65,7 @@ def encode_float16(values, half, exponents):
             half[i] = HALF(number | ((u >> UPPER) & HALF_SIGN))
 
 
-@loop("n k n", _in_blocks)
+@loop("n k n", _in_blocks, flush=False)
 def decode_float16(half, exponents, values):
     """The reverse of `encode_float16`."""
     for k in prange(exponents.size):
