@@ -2,8 +2,7 @@
 
     python -m benchmarks.learnt [--network mnist-cnn] [--steps 400]
 
-Trains on the synthetic images of the package, and prints the time of a step at the start and at the end, and how many
-of the numbers that the step left in the layers' memory are subnormal.
+Trains on the synthetic images of the package, and prints the time of a step at the start and at the end.
 """
 
 from __future__ import annotations
@@ -43,16 +42,8 @@ def batches(side: int) -> tuple[np.ndarray, np.ndarray]:
     return (x - x.mean()) / x.std(), np.asarray(data.labels)
 
 
-def subnormal(net: nn.Sequential) -> float:
-    """Their share of the numbers in the buffers of the layers."""
-    buffers = [np.asarray(b) for leaf in net.arena.leaves for b in leaf._buffers.values()]
-    buffers = [b for b in buffers if b.dtype == np.float32]
-    found = sum(np.count_nonzero((b != 0) & (abs(b) < np.finfo(np.float32).tiny)) for b in buffers)
-    return found / max(1, sum(b.size for b in buffers))
-
-
-def measure(name: str, steps: int | None) -> tuple[float, float, float]:
-    """(median time of the first steps, of the last ones, share of subnormal numbers at the end)."""
+def measure(name: str, steps: int | None) -> tuple[float, float]:
+    """Median time of the first steps, and of the last ones."""
     build, side, usual = NETWORKS[name]
     pytagi_ddp.manual_seed(0)
     net, (x, labels) = build(), batches(side)
@@ -63,7 +54,7 @@ def measure(name: str, steps: int | None) -> tuple[float, float, float]:
         learn(net, x[rows], labels[rows], SIGMA_V)
         net.step()
         times.append((time.thread_time() if get_threads() == 1 else time.perf_counter()) - start)
-    return statistics.median(times[TIMED : 2 * TIMED]), statistics.median(times[-TIMED:]), subnormal(net)
+    return statistics.median(times[TIMED : 2 * TIMED]), statistics.median(times[-TIMED:])
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -74,8 +65,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     set_threads(args.threads)
     for name in args.network or NETWORKS:
-        first, last, share = measure(name, args.steps)
-        print(f"{name}: a step {duration(first)} at the start, {duration(last)} at the end; {share:.2%} subnormal")
+        first, last = measure(name, args.steps)
+        print(f"{name}: a step {duration(first)} at the start, {duration(last)} at the end")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,10 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU")
 
 
+# What others cover for the most part, and what takes long, is tested once a week (.github/workflows/faults.yml), and
+# before a release.
+ALL_TESTS = os.environ.get("PYTAGI_DDP_ALL_TESTS") == "1"
+weekly = pytest.mark.skipif(not ALL_TESTS, reason="tested once a week, with PYTAGI_DDP_ALL_TESTS=1")
 COMPILE_KERNELS = {"tests/cuda/test_compile.py", "tests/cuda/ptx/test_lane.py"}
 
 

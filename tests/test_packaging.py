@@ -17,6 +17,7 @@ import yaml
 
 import pytagi_ddp
 from tests import public_api
+from tests.conftest import weekly
 
 ROOT = Path(__file__).parents[1]
 STEP = """
@@ -119,6 +120,7 @@ print(has_openmp)
 )
 
 
+@weekly
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["gcc", "clang"])

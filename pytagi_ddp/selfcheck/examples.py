@@ -238,6 +238,17 @@ def _smoother(device: str) -> Results:
     return {"outputs": np.stack(net.smoother())} | state_of(net)
 
 
+def _forgetting(device: str) -> Results:
+    net = network(lambda: [nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)])
+    net.to_device(device)
+    net(np.random.default_rng(0).standard_normal((6, 4)))
+    net.set_delta_z(np.linspace(-1, 1, 12), -np.linspace(0.1, 1, 12))
+    net.backward()
+    net.step()
+    net.forget_evidence(1.01)  # by which some variances come to those of the prior
+    return state_of(net)
+
+
 def _one_rank(device: str, **options: Any) -> Results:
     """A `DDPSequential` of one process: the kernels that stand around an exchange."""
     net = network(lambda: [nn.Linear(4, 5), nn.BatchNorm2d(5), nn.ReLU(), nn.Linear(5, 2)])
@@ -254,6 +265,7 @@ def _one_rank(device: str, **options: Any) -> Results:
 CALLS: dict[str, Callable[[str], Results]] = {
     "observations by index and in pairs": _updates,
     "smoother of an SLSTM": _smoother,
+    "evidence forgotten": _forgetting,
     "exchange of deltas": _one_rank,
     "exchange of statistics": lambda device: _one_rank(device, sync_batch_norm=True),
     "merge": lambda device: _one_rank(device, every=2),

@@ -10,7 +10,6 @@ import gc
 import importlib
 import importlib.util
 import multiprocessing
-import os
 import pkgutil
 import re
 import subprocess
@@ -21,13 +20,11 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.conftest import ALL_TESTS
 from tests.cuda.kept import keep_ptx, letters
 
-# For 8.0 the kernels are compiled anyway, to be run on the CPU (tests/cuda/ptx). All architectures take twice the time:
-# once a week (.github/workflows/faults.yml), and before a release.
-CAPABILITIES = [(8, 0), (9, 0)]
-if os.environ.get("PYTAGI_DDP_ALL_CAPABILITIES") == "1":
-    CAPABILITIES = [(7, 5), (8, 0), (9, 0), (10, 0)]
+# For 8.0 the kernels are compiled anyway, to be run on the CPU (tests/cuda/ptx); all architectures take twice the time.
+CAPABILITIES = [(7, 5), (8, 0), (9, 0), (10, 0)] if ALL_TESTS else [(8, 0), (9, 0)]
 
 
 class Instructions(NamedTuple):

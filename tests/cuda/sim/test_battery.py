@@ -5,6 +5,7 @@ import pytest
 from pytagi_ddp import cuda, nn
 from tests.battery.device import device_twin
 from tests.battery.test_layers import ALL
+from tests.conftest import ALL_TESTS
 from tests.nn.networks import leaves
 
 
@@ -14,6 +15,8 @@ def takes_long(name: str) -> bool:
     return cuda.is_simulated() and (convolutions > 1 or name.endswith("on an image"))
 
 
+# Without a card, compiled kernels do the same for whole networks (tests/cuda/ptx).
+@pytest.mark.skipif(cuda.is_simulated() and not ALL_TESTS, reason="simulated once a week, with PYTAGI_DDP_ALL_TESTS=1")
 @pytest.mark.parametrize("name", [name for name in ALL if not takes_long(name)])
 def test_device_twin(name):
     device_twin(ALL[name])
