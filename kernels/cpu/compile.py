@@ -107,7 +107,7 @@ def loop(
         shapes, fits: of the arguments, see `Shapes`.
         fastmath: what the compiler may do to sums and products.
         apart: no two arrays that it is called with share memory. Loops that write several arrays vectorise only so.
-        flush: subnormal numbers are taken for zero (flush.h); they are in any case where the loop is replayed.
+        flush: subnormal numbers are taken for zero (flush.h).
     """
 
     def decorate(function: Callable) -> Any:
@@ -126,7 +126,7 @@ def loop(
             compiled = form(threads > 1)
             result = flushed(compiled, threads, arguments) if flush else compiled(*arguments)
             if (plan := current()) is not None:
-                _write_down(plan, compiled, threads, arguments)
+                _write_down(plan, compiled, threads, arguments) if flush else plan.add_call(compiled, arguments)
             return result
 
         wrapped: Any = update_wrapper(run, function)

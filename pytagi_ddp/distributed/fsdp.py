@@ -14,9 +14,10 @@ from numpy.typing import ArrayLike
 
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.config import DDPConfig
-from pytagi_ddp.distributed.gathering import Gathering, ShardedStep
+from pytagi_ddp.distributed.gathering import Gathering
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.distributed.sharded_arena import ShardedArena
+from pytagi_ddp.distributed.sharded_step import ShardedStep
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.files import atomic_write
 from pytagi_ddp.nn.architecture import architecture
@@ -43,13 +44,13 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
         False (ZeRO-2)              8 P + 8 P/R + 8 U       16 P (R-1)/R
         DDPSequential               16 P                    16 P (R-1)/R
 
-    Ranks of one node, with a network on the CPU, share the memory of their shards (`DDPConfig.share_memory`): nothing
-    is gathered there, as all see the parameters of all, and each reads the sums of its shard where the others wrote
-    them. A second place for sums, which one unit fills while those of the last are read, makes that 8 P + 8 P/R + 16 U
-    with False; with True it takes the place of the gathered unit.
-
     beside the activations (`checkpoint_blocks` makes those smaller; blocks that are run again gather once more). From
     a GPU, `DDPConfig.offload_params` takes the shards to the host, which then makes the step.
+
+    Ranks of one node, with a network on the CPU, share the memory of their shards (`DDPConfig.share_memory`): nothing
+    is gathered there, as all see the parameters of all, and each reads the sums of its shard where the others wrote
+    them. A second place for sums, which one unit fills while those of the last are read, makes that
+    8 P + 8 P/R + 16 U bytes with False; with True it takes the place of the gathered unit.
 
     With `reshard_after_forward=False` parameters stay whole on every rank, and are gathered once after each step:
     forward passes in evaluation mode, `predict`, `state_dict` and `save` are local, as with `DDPSequential`. With True,

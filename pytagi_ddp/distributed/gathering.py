@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import cast
 
 import numpy as np
@@ -12,10 +12,9 @@ import numpy as np
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError, RankLeftError
 from pytagi_ddp.distributed.engine.handle import Handle
-from pytagi_ddp.distributed.exchange import EveryStep, pool_statistics
+from pytagi_ddp.distributed.exchange import pool_statistics
 from pytagi_ddp.distributed.sharded_arena import ShardedArena
 from pytagi_ddp.distributed.units import Unit
-from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.hooks import Direction, HookHandle
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.sequential import Sequential
@@ -415,46 +414,3 @@ class Gathering:
         """Takes what was assigned inside `unshard` into the shards."""
         for unit, rows in self._whole.items():
             self.arena.keep(unit, rows)
-
-
-class ShardedStep(EveryStep):
-    """Deltas come into shards in each pass back; a step adds what is left, and is made on the shards.
-
-    Args:
-        communicator, model, average: as in `EveryStep`. gathering: of the same network.
-    """
-
-    def __init__(self, communicator: Communicator, model: Sequential, average: bool, gathering: Gathering):
-        super().__init__(communicator, model, average, lambda: communicator.all_reduce(model.arena.tail), gathering)
-        self._gathering = gathering
-
-    def around_forward(self) -> AbstractContextManager[None]:
-        return held_back() if self._gathering.meets_in_forward else super().around_forward()
-
-    def backward(self, last: bool) -> None:
-        with held_back():
-            self._gathering.backward()
-
-    def _apply(self) -> None:
-        if self.model.pending.average is not None:
-            super()._apply()
-            self._gathering.stepped()
-
-    def _compare(self) -> None:
-        """Nothing is on two ranks but what the same sums have made."""
-
-    def before_forgetting(self) -> None:
-        super().before_forgetting()
-        self._gathering.come("forget_evidence")
-
-    def after_forgetting(self) -> None:
-        self._gathering.share()
-
-    def before_statistics(self) -> None:
-        self.after_statistics()
-
-    def after_statistics(self) -> None:
-        self._gathering.come("update_bn")
-
-    def parameters_changed(self) -> None:
-        self._gathering.forget()

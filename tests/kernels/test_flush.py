@@ -8,7 +8,7 @@ from numba import njit, prange
 
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.kernels import cpu as kernels
-from pytagi_ddp.kernels.cpu import _replay, graph, threads
+from pytagi_ddp.kernels.cpu import _replay, graph, threads, wire
 from pytagi_ddp.kernels.tensors import Delta, State, Tensor
 
 pytestmark = pytest.mark.skipif(
@@ -148,6 +148,18 @@ def test_other_threads_flush_too(num_threads):
     for worker in workers:
         worker.join()
     assert results == [(0, True)] * 2
+
+
+def test_a_loop_that_keeps_subnormal_numbers_does_when_it_is_replayed(num_threads):
+    x, half = full(MANY, value=1e-40), np.zeros(MANY, np.uint16)
+    exponents = np.zeros(-(-MANY // wire.BLOCK), np.int32)
+    with _replay.recording() as plan:
+        wire.encode_float16(x, half, exponents)
+    expected = half.copy()
+    half[:] = 0
+    plan.run()
+    assert np.count_nonzero(expected) == MANY
+    np.testing.assert_array_equal(half, expected)
 
 
 @pytest.mark.parametrize("replayed", [True, False])

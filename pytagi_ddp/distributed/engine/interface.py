@@ -339,7 +339,7 @@ class Communicator(CommunicatorBase):
         return None
 
     def _reduce_shared(self, parts: np.ndarray, receive: np.ndarray) -> Work:
-        raise NotImplementedError(f"backend {self.backend!r} shares no memory")
+        raise RuntimeError(f"ranks share no memory with backend {self.backend!r}: use start_reduce_scatter()")
 
     @abstractmethod
     def _all_reduce(self, buffer: np.ndarray, op: str) -> Work: ...

@@ -1,0 +1,54 @@
+"""What `FSDPSequential` does instead of an exchange of all deltas."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.exchange import EveryStep
+from pytagi_ddp.distributed.gathering import Gathering
+from pytagi_ddp.interrupts import held_back
+from pytagi_ddp.nn.sequential import Sequential
+
+
+class ShardedStep(EveryStep):
+    """Deltas come into shards in each pass back; a step adds what is left, and is made on the shards.
+
+    Args:
+        communicator, model, average: as in `EveryStep`. gathering: of the same network.
+    """
+
+    def __init__(self, communicator: Communicator, model: Sequential, average: bool, gathering: Gathering):
+        super().__init__(communicator, model, average, lambda: communicator.all_reduce(model.arena.tail), gathering)
+        self._gathering = gathering
+
+    def around_forward(self) -> AbstractContextManager[None]:
+        return held_back() if self._gathering.meets_in_forward else super().around_forward()
+
+    def backward(self, last: bool) -> None:
+        with held_back():
+            self._gathering.backward()
+
+    def _apply(self) -> None:
+        if self.model.pending.average is not None:
+            super()._apply()
+            self._gathering.stepped()
+
+    def _compare(self) -> None:
+        """Nothing is on two ranks but what the same sums have made."""
+
+    def before_forgetting(self) -> None:
+        super().before_forgetting()
+        self._gathering.come("forget_evidence")
+
+    def after_forgetting(self) -> None:
+        self._gathering.share()
+
+    def before_statistics(self) -> None:
+        self.after_statistics()
+
+    def after_statistics(self) -> None:
+        self._gathering.come("update_bn")
+
+    def parameters_changed(self) -> None:
+        self._gathering.forget()
