@@ -26,7 +26,7 @@ LARGE = ("mlp-4096-b256", "conv64-b32", "resnet18-b16")
 
 def compare(workload: str, here: Worker, there: Worker, rounds: int, seconds: float) -> list[str]:
     """A row of the table: both medians, and the median over rounds of the ratio of their times."""
-    workers: tuple[list[float], list[float]] = ([], [])
+    steps: tuple[list[float], list[float]] = ([], [])
     ratios = []
     for worker in (here, there):
         worker.ask("versions")
@@ -37,13 +37,13 @@ def compare(workload: str, here: Worker, there: Worker, rounds: int, seconds: fl
         for which in (0, 1) if k % 2 else (1, 0):  # who comes second may find another clock
             time.sleep(SETTLE)
             times = (here, there)[which].ask("round", seconds=seconds)["times"]
-            workers[which].extend(times)
+            steps[which].extend(times)
             medians[which] = statistics.median(times)
         ratios.append(medians[1] / medians[0])
     ratio = Spread.of(ratios)
     return [
         workload,
-        *(spread(Spread.of(times)) for times in workers),
+        *(spread(Spread.of(times)) for times in steps),
         f"{ratio.median:.3f} ({ratio.low:.3f} to {ratio.high:.3f})",
     ]
 

@@ -15,12 +15,13 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from benchmarks.merging import learn
 from benchmarks.report import Spread, table
 from pytagi_ddp import Utils, manual_seed
 from pytagi_ddp.data import FolderLoader, ImageFolder
 from pytagi_ddp.kernels.cpu.threads import set_threads
 from pytagi_ddp.models import resnet18_imagenet
-from pytagi_ddp.nn import OutputUpdater, Sequential
+from pytagi_ddp.nn import Sequential
 
 CLASSES = 4
 
@@ -53,12 +54,9 @@ def learning_rate(net: Sequential, batch: int) -> float:
     """Images per second of one training step, of images that are there."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(batch, 3 * 224 * 224)).astype(np.float32)
-    obs, index, _ = Utils().label_to_obs(rng.integers(0, 1000, batch), 1000)
+    labels = rng.integers(0, 1000, batch)
     start = time.perf_counter()
-    net(x)
-    var_obs = np.full_like(obs, 0.01)
-    OutputUpdater(net.device).update_using_indices(net.output_z_buffer, obs, var_obs, index, net.input_delta_z_buffer)
-    net.backward()
+    learn(net, x, labels, 0.1, 1000)
     net.step()
     return batch / (time.perf_counter() - start)
 

@@ -48,12 +48,13 @@ def measure(name: str, steps: int | None) -> tuple[float, float]:
     pytagi_ddp.manual_seed(0)
     net, (x, labels) = build(), batches(side)
     rng, times = np.random.default_rng(0), []
+    clock = time.thread_time if get_threads() == 1 else time.perf_counter
     for _ in range(max(steps or usual, 2 * TIMED) + TIMED):  # the first ones compile and record
         rows = rng.integers(0, len(x), BATCH)
-        start = time.thread_time() if get_threads() == 1 else time.perf_counter()
+        start = clock()
         learn(net, x[rows], labels[rows], SIGMA_V)
         net.step()
-        times.append((time.thread_time() if get_threads() == 1 else time.perf_counter()) - start)
+        times.append(clock() - start)
     return statistics.median(times[TIMED : 2 * TIMED]), statistics.median(times[-TIMED:])
 
 

@@ -113,10 +113,10 @@ class Replicas:
         var[...] = 1 / precision
 
 
-def learn(net: Sequential, x: np.ndarray, labels: np.ndarray, sigma_v: float) -> None:
+def learn(net: Sequential, x: np.ndarray, labels: np.ndarray, sigma_v: float, classes: int = CLASSES) -> None:
     """Everything of a training step but the step."""
     net(x)
-    obs, index, _ = Utils().label_to_obs(labels, CLASSES)
+    obs, index, _ = Utils().label_to_obs(labels, classes)
     var_obs = np.full_like(obs, sigma_v**2)
     OutputUpdater("cpu").update_using_indices(net.output_z_buffer, obs, var_obs, index, net.input_delta_z_buffer)
     net.backward()

@@ -24,7 +24,7 @@ from examples.figures import draw as draw_figure
 from examples.image_data import find_or_download, load_images
 from examples.options import parse_arguments, positive_int
 from examples.progress import NoProgress, show_progress
-from examples.rank_training import SETUP_TIMEOUT, on_all_ranks
+from examples.rank_training import SETUP_TIMEOUT, add_over_ranks, on_all_ranks
 from pytagi_ddp import exponential_scheduler
 from pytagi_ddp.data import BatchLoader, random_crop_flip
 from pytagi_ddp.distributed import init_device_mesh
@@ -201,13 +201,6 @@ def count_errors(net: PipelineSequential, head: Head, loader: BatchLoader) -> fl
             mu, var = net.predict(x)
             wrong += head.count_errors(mu.reshape(-1), var.reshape(-1), labels) if net.is_last else 0
     return add_over_ranks(net, wrong)[0]
-
-
-def add_over_ranks(net: PipelineSequential, *values: float) -> list[float]:
-    """The sums of `values` over all ranks."""
-    sums = np.array(values, np.float64)
-    net.communicator.all_reduce(sums)
-    return sums.tolist()
 
 
 def report(timelines: list[Timeline], args: argparse.Namespace) -> None:

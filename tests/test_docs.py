@@ -15,8 +15,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-MODULES = ("nn", "distributed", "data", "checkpoint", "metric", "models", "cuda", "tagi_utils", "plot", "arrays")
-MODULES = (*MODULES, "estimators")
+MODULES = (
+    *("nn", "distributed", "data", "checkpoint", "metric", "models", "cuda", "tagi_utils", "plot", "arrays"),
+    "estimators",
+)
 
 # What pages take for granted that show a part of a program: a network, data, and how it learns.
 SMALL = """

@@ -22,8 +22,9 @@ import numpy as np
 from benchmarks.forgetting import JOBS as FORGETTING
 from benchmarks.forgetting import Job
 from benchmarks.merging import Replicas, evaluate
-from benchmarks.quality.uci import append, read
+from benchmarks.quality.done import append, read
 from benchmarks.report import table
+from examples.classifier import forgets_before
 from pytagi_ddp import nn
 from pytagi_ddp.data import BatchLoader, ImageDataset, load_cifar10
 from pytagi_ddp.kernels.cpu.threads import set_threads
@@ -112,7 +113,7 @@ def train(job: Job, data: tuple[ImageDataset, ImageDataset], way: Way, forget: f
     loader = BatchLoader(images, way.step, seed=seed, prefetch=0, **moments)
     replicas = Replicas(way.ranks, way.rule, way.every, seed, job.make, way.caps)
     for epoch in range(job.epochs):
-        if forget > 1 and 0 < epoch < 0.7 * job.epochs:
+        if forget > 1 and forgets_before(epoch, job.epochs):
             replicas.forget_evidence(forget)
         loader.set_epoch(epoch)
         for x, labels in loader:

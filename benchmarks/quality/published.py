@@ -7,6 +7,8 @@ the rounding of what was printed.
 
 from __future__ import annotations
 
+from pytagi_ddp.data.uci import UCI_SETS
+
 SOURCES = {
     "PBP": "Hernandez-Lobato & Adams (2015), ICML; as in table 1 of Lakshminarayanan et al.",
     "MC dropout": "Gal & Ghahramani (2016), ICML; readme of github.com/yaringal/DropoutUncertaintyExps, 'original'",
@@ -15,18 +17,7 @@ SOURCES = {
     "TAGI": "benchmarks/README.md of github.com/lhnguyen102/cuTAGI; sigma_v by grid search, early stopping, own splits",
     "TAGI-V": "the same table; noise by AGVI, gains by grid search",
 }
-SETS = (
-    "bostonHousing",
-    "concrete",
-    "energy",
-    "kin8nm",
-    "naval-propulsion-plant",
-    "power-plant",
-    "protein-tertiary-structure",
-    "wine-quality-red",
-    "yacht",
-)
-# Mean and error of the RMSE, mean and error of the log-likelihood, in the order of SETS.
+# Mean and error of the RMSE, mean and error of the log-likelihood, of the sets in alphabetical order.
 PRINTED = {
     "PBP": """
         3.01 0.18 -2.57 0.09 | 5.67 0.09 -3.16 0.02 | 1.80 0.05 -2.04 0.02 | 0.10 0.00 0.90 0.01 | 0.01 0.00 3.73 0.01 |
@@ -54,6 +45,6 @@ ERRORS_PRINTED = ("PBP",)  # standard errors; the others print standard deviatio
 
 def published(method: str, name: str, splits: int) -> tuple[float, float, float, float]:
     """(RMSE, its standard error, mean log-likelihood, its standard error) of a method on a set."""
-    figures = [float(number) for number in PRINTED[method].split("|")[SETS.index(name)].split()]
+    figures = [float(number) for number in PRINTED[method].split("|")[sorted(UCI_SETS).index(name)].split()]
     root = 1 if method in ERRORS_PRINTED else splits**0.5
     return figures[0], figures[1] / root, figures[2], figures[3] / root
