@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Compiled modules are kept, whatever the environment says: else each of some hundred processes compiles them again.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALLED := $(VENV)/.installed
 
 .PHONY: demo test check lint docs fuzz clean
@@ -12,12 +14,16 @@ demo: $(INSTALLED)
 	@if [ -t 1 ]; then progress=bar; else progress=lines; fi; \
 	$(BIN)/mpirun -np 2 $(BIN)/python -m examples.ddp_cifar_resnet --progress $$progress
 
-# In four processes for two cores: one runs all that starts ranks, and often waits (tests/conftest.py). `python -m pytest`
+# In three processes for two cores: one runs all that starts ranks, and often waits (tests/conftest.py). `python -m pytest`
 # takes one for all.
-SPREAD := -n 4 --dist loadfile
+SPREAD := -n 3 --dist loadfile
 
-# In about ten minutes on two quiet cores.
-test: lint
+# In about ten minutes on two quiet cores. The tests wait for no linter: the first ones wait for ranks anyway.
+test: $(INSTALLED)
+	@$(MAKE) --no-print-directory --jobs 2 lint tests
+
+.PHONY: tests
+tests: $(INSTALLED)
 	$(BIN)/python -m pytest $(SPREAD)
 
 # What needs no mpirun, compiles neither CUDA kernels nor a wheel, and is quick: in less than 90 s on two cores.

@@ -62,6 +62,7 @@ def hasty(compiler: str, folder: Path, without: str = "-no-such-flag") -> str:
     return str(wrapper)
 
 
+@weekly  # the release builds wheels, too, and tests each
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_wheel_from_sdist_works_elsewhere(tmp_path, processes):

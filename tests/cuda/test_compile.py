@@ -1,7 +1,7 @@
 """Compile lane: what NVVM and the assembler make of every CUDA kernel, on machines without a GPU.
 
 What runs on a GPU is this very code: launches load the cubins that are made here. `python -m tests.cuda.compile_report`
-prints the numbers. PYTAGI_DDP_ALL_TESTS=1 takes all architectures instead of two.
+prints the numbers. PYTAGI_DDP_ALL_TESTS=1 takes all architectures instead of one.
 """
 
 import re

@@ -1,4 +1,7 @@
-"""Starts the tests of `tests/cuda/sim` in the simulator, which must be chosen before Numba is imported."""
+"""Starts the tests of `tests/cuda/sim` in the simulator, which must be chosen before Numba is imported.
+
+Where compiled kernels run on the CPU (`tests/cuda/ptx`), these very tests run there, and in the simulator once a week.
+"""
 
 import os
 import subprocess
@@ -7,11 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import ALL_TESTS
+from tests.cuda import compile_report
+from tests.cuda.ptx.machine import missing
+
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.skipif(
+    not (ALL_TESTS or missing() or compile_report.missing()),
+    reason="the compiled kernels are tested; these tests run in the simulator once a week, with PYTAGI_DDP_ALL_TESTS=1",
+)
 def test_kernels_and_networks_in_the_simulator():
     command = [sys.executable, "-m", "pytest", "tests/cuda/sim", "-q", "-x", "--no-header", "-p", "no:cacheprovider"]
     env = os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}

@@ -12,6 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from pytagi_ddp.distributed.engine.launcher import mpirun_version
+from tests.conftest import weekly
 from tests.examples.jobs import SECONDS, start, train
 from tests.mpi.run import mpirun_command
 
@@ -94,7 +95,13 @@ def test_resumed_within_an_epoch(whole, tmp_path):
 
 @mpi
 @pytest.mark.parametrize(
-    ("number", "to_rank"), [(signal.SIGTERM, None), (signal.SIGTERM, 1), (signal.SIGUSR1, None), (signal.SIGUSR1, 0)]
+    ("number", "to_rank"),
+    [
+        (signal.SIGTERM, None),
+        pytest.param(signal.SIGTERM, 1, marks=weekly),
+        pytest.param(signal.SIGUSR1, None, marks=weekly),
+        (signal.SIGUSR1, 0),
+    ],
 )
 def test_a_signal_writes_a_checkpoint_and_ends_well(tmp_path, number, to_rank):
     if "HYDRA" not in mpirun_version(mpirun_command()[0]):

@@ -13,6 +13,7 @@ pytest.importorskip("resource", reason="this system has no limit of memory")
 hypothesis = pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 from hypothesis import strategies as st  # noqa: E402
 
+from tests.conftest import ALL_TESTS  # noqa: E402
 from tests.fuzz import __main__ as command  # noqa: E402
 from tests.fuzz.cases import Reader, limited_memory  # noqa: E402
 from tests.fuzz.formats import FORMATS  # noqa: E402
@@ -20,7 +21,7 @@ from tests.fuzz.kept import KEPT  # noqa: E402
 from tests.fuzz.mutations import CHANGES  # noqa: E402
 
 EXAMPLES = 60  # of each format, which hypothesis makes smaller where one fails
-CASES = 500  # of each format, without that, in a process that may crash
+CASES = 500 if ALL_TESTS else 200  # of each format, without that, in a process that may crash
 
 numbers = st.integers(0, (1 << 24) - 1)
 mutations = st.lists(st.tuples(st.integers(0, len(CHANGES) - 1), numbers, numbers, numbers), min_size=1, max_size=4)

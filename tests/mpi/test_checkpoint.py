@@ -12,6 +12,7 @@ from functools import partial
 import pytest
 
 from pytagi_ddp.checkpoint import CheckpointManager
+from tests.conftest import weekly
 from tests.mpi.programs import checkpoints
 from tests.mpi.run import mpirun
 
@@ -49,7 +50,7 @@ def straight(tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize("np", [1, 2, 3])
+@pytest.mark.parametrize("np", [pytest.param(1, marks=weekly), pytest.param(2, marks=weekly), 3])
 def test_stopped_within_an_epoch_at_its_end_and_again(np, train, straight, tmp_path):
     for stop_after in (2, 5, 14):  # batches 2 of 5, 5 of 5, and 4 of 5 of the third epoch
         step, _, _ = ended(mpirun(partial(train, stop_after=stop_after), np))
@@ -62,12 +63,12 @@ def test_stopped_within_an_epoch_at_its_end_and_again(np, train, straight, tmp_p
 @pytest.mark.parametrize(
     ("name", "to", "np"),
     [
-        ("SIGTERM", "mpirun", 2),
-        ("SIGTERM", "rank", 1),
+        pytest.param("SIGTERM", "mpirun", 2, marks=weekly),
+        pytest.param("SIGTERM", "rank", 1, marks=weekly),
         ("SIGTERM", "rank", 3),
         ("SIGTERM", "mpirun and rank", 2),
         ("SIGUSR1", "mpirun", 3),
-        ("SIGUSR1", "rank", 2),
+        pytest.param("SIGUSR1", "rank", 2, marks=weekly),
     ],
 )
 def test_stopped_by_a_signal(name, to, np, train, straight, mpi_job, hydra):
