@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Compiled modules are kept, whatever the environment says: else each of some hundred processes compiles them again.
 unexport PYTHONDONTWRITEBYTECODE
+# But not all modules of all packages when they are installed: half a minute.
+export PIP_NO_COMPILE := 1
 INSTALLED := $(VENV)/.installed
 
 .PHONY: demo test check lint docs fuzz clean
@@ -14,8 +16,7 @@ demo: $(INSTALLED)
 	@if [ -t 1 ]; then progress=bar; else progress=lines; fi; \
 	$(BIN)/mpirun -np 2 $(BIN)/python -m examples.ddp_cifar_resnet --progress $$progress
 
-# In three processes for two cores: one runs all that starts ranks, and often waits (tests/conftest.py). `python -m pytest`
-# takes one for all.
+# In three processes for two cores (tests/conftest.py says what runs together). `python -m pytest` takes one for all.
 SPREAD := -n 3 --dist loadfile
 
 # In about ten minutes on two quiet cores. The tests wait for no linter: the first ones wait for ranks anyway.

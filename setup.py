@@ -87,7 +87,7 @@ def extension(source):
     )
 
 
-SOURCES = sorted([*KERNELS.glob("*.pyx"), *ENGINE.glob("*.pyx")])
+SOURCES = sorted([*KERNELS.glob("*.pyx"), *ENGINE.glob("*.pyx")], reverse=True)  # begins with those that take longest
 setup(
     ext_modules=cythonize(
         [extension(source) for source in SOURCES],

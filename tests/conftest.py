@@ -29,7 +29,7 @@ def starts_ranks(path: Path) -> bool:
 
 
 def pytest_xdist_make_scheduler(config, log):
-    """With `--dist loadfile`: one process runs all that starts ranks, which take every core and have limits of time.
+    """With `--dist loadfile`: two processes at most run what starts ranks, which take every core and have limits of time.
 
     And one process compiles CUDA kernels, once for both tests that use them.
     """
@@ -42,7 +42,9 @@ def pytest_xdist_make_scheduler(config, log):
             file = super()._split_scope(nodeid)
             if file in COMPILE_KERNELS:
                 return "kernels"
-            return "ranks" if starts_ranks(config.rootpath / file) else file
+            if not starts_ranks(config.rootpath / file):
+                return file
+            return "ranks of examples" if file.startswith("tests/examples/") else "ranks"
 
     config.option.loadscopereorder = False
     return RanksInOneProcess(config, log)
