@@ -134,8 +134,8 @@ def parse_arguments(
     parser.add_argument("--limit-train", type=int, metavar="N", help="use the first N training images")
     change(parser)
     args = parser.parse_args(argv)
-    for name in ("epochs", "batch_size", "sigma_v"):
-        if not getattr(args, name) > 0:
+    for name in ("epochs", "batch_size", "sigma_v", "limit_train"):
+        if getattr(args, name) is not None and not getattr(args, name) > 0:
             parser.error(f"--{name.replace('_', '-')} must be above 0, got {getattr(args, name)}")
     if not 1 <= args.forget < float("inf"):
         parser.error(f"--forget must be at least 1 and finite, got {args.forget}")

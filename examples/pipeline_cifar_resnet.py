@@ -33,7 +33,7 @@ from pytagi_ddp.distributed.pipeline.schedule import SCHEDULES, Timeline, bubble
 from pytagi_ddp.kernels.cpu.threads import get_threads
 from pytagi_ddp.nn import DDPConfig, PipelineSequential, Sequential, balance_by_size, balance_by_time
 
-NOT_HERE = ("checkpoint_dir", "resume", "log_dir")
+NOT_HERE = ("checkpoint_dir", "resume", "log_dir", "track", "parallel")
 COLORS = {"F": "tab:blue", "B": "tab:orange"}
 
 
@@ -56,6 +56,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds what a pipeline has beside the options of the data-parallel job."""
     parser.prog = "pipeline_cifar_resnet"
     parser.description = str(parser.description).replace("data-parallel", "in a pipeline")
+    parser.set_defaults(parallel=None)  # so that it shows if it is given
     pipeline = parser.add_argument_group("pipeline")
     pipeline.add_argument("--micro-batches", type=positive_int, default=8, metavar="M", help="parts of a batch (8)")
     pipeline.add_argument("--schedule", choices=SCHEDULES, default="1F1B")
@@ -104,7 +105,7 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
     spans = net.communicator.all_gather_object(net.stage.num_parameters)
     if is_first:
         print(f"parameters per rank: {', '.join(f'{count:,}' for count in spans)}", flush=True)
-    full: list[Timeline] = []  # of the last batch without a smaller one behind it
+    full: list[Timeline] = []
     with train, again, test:
         for epoch in range(args.epochs):
             title = f"epoch {epoch + 1}/{args.epochs}"
@@ -164,7 +165,7 @@ def train_epoch(
 
     Returns:
         The share of wrong predictions, each made before the image was learnt; images per second; and the timelines of
-        the first batch, which is a full one.
+        the second batch, or of the only one.
     """
     images = len(loader.dataset)
     # Errors are known where the outputs are: there is the progress.
@@ -183,10 +184,8 @@ def train_epoch(
                 wrong += head.count_errors(mu, var, labels)
                 seen += len(labels)
         net.step()
-        if not timelines:
+        if step <= 2:
             timelines = net.timelines()  # the first step compiles
-        elif step == 2:
-            timelines = net.timelines()
         progress.update(min(step * args.batch_size * net.data_group.world_size, images), wrong / max(seen, 1))
     progress.close()
     wrong, seen = add_over_ranks(net, wrong, seen)

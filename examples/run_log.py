@@ -22,7 +22,6 @@ class RunLog:
         folder: where; None: a new folder `runs/<date and time>`.
         append: add to a log that is there, instead of replacing it. A line that a full disk or a kill has cut short is
             ended there, and nobody misses it.
-
         track: names of `TRACKERS` that are told the same.
 
     Attributes:

@@ -5,7 +5,9 @@ import errno
 import os
 import stat
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 
 def file_size(path: str | Path) -> int:
@@ -33,10 +35,12 @@ def read_file(path: str | Path, limit: int | None = None) -> bytes:
     return Path(path).read_bytes()
 
 
-def atomic_write(path: str | Path, data: bytes) -> None:
-    """Writes `data` to a temporary file beside `path`, syncs it to disk and renames it.
+@contextlib.contextmanager
+def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
+    """A file to write, which appears under `path` once the block has ended well.
 
-    A process that dies on the way leaves the previous file as it was. Missing folders are made.
+    It is written beside `path`, synced to disk and renamed. A process that dies on the way leaves the previous file as
+    it was. Missing folders are made.
 
     Raises:
         OSError: no space, no permission, ...; names `path`. The previous file is as it was.
@@ -46,21 +50,31 @@ def atomic_write(path: str | Path, data: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "xb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        if isinstance(error, OSError) and error.filename in (None, str(temporary)):
+        if isinstance(error, OSError) and error.errno is not None and error.filename in (None, str(temporary)):
             raise OSError(error.errno, error.strerror, str(path)) from None
         raise
     _sync_folder(path.parent)
 
 
+def atomic_write(path: str | Path, data: bytes) -> None:
+    """Writes `data` to an `atomic_file`.
+
+    Raises:
+        OSError: as there.
+    """
+    with atomic_file(path) as file:
+        file.write(data)
+
+
 def remove_temporary_files(folder: str | Path, name: str) -> None:
-    """Deletes what `atomic_write` has left in `folder` where it was killed; `name` is a file's, or a pattern.
+    """Deletes what `atomic_file` has left in `folder` where it was killed; `name` is a file's, or a pattern.
 
     Nobody may be writing such a file now.
     """

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
-from pytagi_ddp.distributed.ddp import DDPSequential
+from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 
 # What batch systems send before they kill, and what they can be told to send earlier; Windows has only the first.
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))
@@ -21,7 +21,7 @@ class StopOnSignal:
     which forwards it, and to the ranks. The former handlers are put back at the end.
 
     Args:
-        ddp: the network in training.
+        ddp: the network in training: a `DDPSequential`, `FSDPSequential` or `PipelineSequential`.
         signals: which ones.
 
     Attributes:
@@ -41,7 +41,7 @@ class StopOnSignal:
         ...             break
     """
 
-    def __init__(self, ddp: DDPSequential, signals: Iterable[int] = STOP_SIGNALS):
+    def __init__(self, ddp: TrainedOnRanks, signals: Iterable[int] = STOP_SIGNALS):
         self._ddp = ddp
         self._signals = tuple(signals)
         self._former: dict[int, Any] = {}

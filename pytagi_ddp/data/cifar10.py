@@ -10,15 +10,16 @@ from __future__ import annotations
 import os
 import shutil
 import tarfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from pytagi_ddp.data.dataset import ImageDataset
-from pytagi_ddp.data.download import atomic_file, download_file
-from pytagi_ddp.data.folders import Layout, download_folder, find_layout, not_found, search_folders
+from pytagi_ddp.data.download import download_file
+from pytagi_ddp.data.folders import Layout, Published, download_folder
 from pytagi_ddp.data.pickled_batch import read_batch
-from pytagi_ddp.files import file_size
+from pytagi_ddp.files import atomic_file, file_size
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
@@ -31,7 +32,7 @@ _TRAIN = tuple(f"data_batch_{i}" for i in range(1, 6))
 _TEST = ("test_batch",)
 _BINARY = Layout("cifar-10-batches-bin", tuple(f"{name}.bin" for name in _TRAIN + _TEST))
 _PYTHON = Layout("cifar-10-batches-py", _TRAIN + _TEST)
-_LAYOUTS = (_BINARY, _PYTHON)
+_CIFAR10 = Published("CIFAR-10", "cifar", (_BINARY, _PYTHON), URL)
 
 
 def find_cifar10(data_dir: str | os.PathLike[str] | None = None) -> Path | None:
@@ -40,7 +41,7 @@ def find_cifar10(data_dir: str | os.PathLike[str] | None = None) -> Path | None:
     Searched in order, each with the usual subfolders: data_dir, $PYTAGI_DATA, $PYTAGI_DATA/cifar,
     ./data/cifar.
     """
-    return find_layout(search_folders("cifar", data_dir), _LAYOUTS)
+    return _CIFAR10.find(data_dir)
 
 
 def download_cifar10(data_dir: str | os.PathLike[str] | None = None, progress: bool = True) -> Path:
@@ -64,7 +65,7 @@ def download_cifar10(data_dir: str | os.PathLike[str] | None = None, progress: b
         _unpack(archive, target / _BINARY.subfolder)
         archive.unlink()
     except (OSError, tarfile.TarError, KeyError) as error:
-        raise not_found("CIFAR-10", search_folders("cifar", data_dir), _LAYOUTS, URL, error) from error
+        raise _CIFAR10.not_found(data_dir, error) from error
     return target / _BINARY.subfolder
 
 
@@ -85,11 +86,7 @@ def load_cifar10(
         DatasetNotFoundError: Not found, and not downloaded.
         ValueError: A truncated or corrupt file.
     """
-    folder = find_cifar10(data_dir)
-    if folder is None:
-        if not download:
-            raise not_found("CIFAR-10", search_folders("cifar", data_dir), _LAYOUTS, URL)
-        folder = download_cifar10(data_dir, progress)
+    folder = _CIFAR10.find_or(partial(download_cifar10, data_dir, progress) if download else None, data_dir)
     return _load(folder, _TRAIN, "CIFAR-10 train"), _load(folder, _TEST, "CIFAR-10 test")
 
 

@@ -124,6 +124,8 @@ def cut(image: Picture, box: Box, size: tuple[int, int]) -> np.ndarray:
         image.draft(None, (math.ceil(width / shrink), math.ceil(height / shrink)))
         across, down = image.width / width, image.height / height
         box = (box[0] * across, box[1] * down, box[2] * across, box[3] * down)
+    if image.mode.startswith("I"):  # grey of 16 bits, of which `convert` would make white all that is above 255
+        image = pillow().fromarray((np.asarray(image) >> 8).astype(np.uint8))
     whole = image.convert("RGB")
     return np.asarray(whole.resize(size, pillow().Resampling.BILINEAR, box))
 

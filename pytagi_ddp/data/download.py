@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-import os
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
-from uuid import uuid4
 
 from tqdm import tqdm
+
+from pytagi_ddp.files import atomic_file
 
 _CHUNK = 1 << 18
 
@@ -23,25 +21,6 @@ class DownloadError(OSError):
 
 class _Progress(tqdm):
     monitor_interval = 0  # tqdm would otherwise start a thread that outlives the bar
-
-
-@contextmanager
-def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write that appears under `path` only when the block has ended well.
-
-    It is written beside `path`, flushed to the disk and renamed; after an exception it is removed.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}.part")
-    try:
-        with open(temporary, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def download_file(url: str, path: Path, md5: str | None, progress: bool = True, timeout: float = 10.0) -> None:

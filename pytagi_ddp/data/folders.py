@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,28 +33,54 @@ def download_folder(kind: str, data_dir: str | os.PathLike[str] | None) -> Path:
     return folder.expanduser()
 
 
-def find_layout(folders: Sequence[Path], layouts: Sequence[Layout]) -> Path | None:
-    """The first of the folders, or usual subfolder of one, that holds every file of a layout."""
-    for place, missing, _ in _examine(folders, layouts):
-        if not missing:
-            return place
-    return None
+class Published(NamedTuple):
+    """A data set that others have published.
 
+    Attributes:
+        name: in messages. kind: of the folders that it is looked for in. layouts: of its files.
+        source: where the files come from.
+    """
 
-def not_found(
-    name: str, folders: Sequence[Path], layouts: Sequence[Layout], source: str, cause: Exception | None = None
-) -> DatasetNotFoundError:
-    """The error that says where a data set was looked for, what is incomplete, and what to do."""
-    places = ", ".join(str(folder.absolute()) for folder in folders)
-    subfolders = ", ".join(sorted({layout.subfolder for layout in layouts}))
-    parts = [f"{name} was not found in {places} (nor in their subfolders {subfolders})"]
-    for place, missing, files in _examine(folders, layouts):
-        if 0 < len(missing) < len(files):
-            parts.append(f"{place.absolute()} lacks {', '.join(missing)}")
-    if cause is not None:
-        parts.append(f"the download failed: {cause}")
-    parts.append(f"put the files of {source} into one of these folders, or name theirs by data_dir or $PYTAGI_DATA")
-    return DatasetNotFoundError("; ".join(parts))
+    name: str
+    kind: str
+    layouts: Sequence[Layout]
+    source: str
+
+    def find(self, data_dir: str | os.PathLike[str] | None) -> Path | None:
+        """The first of the folders, or usual subfolder of one, that holds every file of a layout."""
+        for place, missing, _ in _examine(search_folders(self.kind, data_dir), self.layouts):
+            if not missing:
+                return place
+        return None
+
+    def find_or(self, download: Callable[[], Path] | None, data_dir: str | os.PathLike[str] | None) -> Path:
+        """The same, or where `download` puts them.
+
+        Raises:
+            DatasetNotFoundError: they are nowhere, and there is no `download`.
+        """
+        found = self.find(data_dir) or (download and download())
+        if found is None:
+            raise self.not_found(data_dir)
+        return found
+
+    def not_found(
+        self, data_dir: str | os.PathLike[str] | None, cause: Exception | None = None
+    ) -> DatasetNotFoundError:
+        """The error that says where the set was looked for, what is incomplete, and what to do."""
+        folders = search_folders(self.kind, data_dir)
+        places = ", ".join(str(folder.absolute()) for folder in folders)
+        subfolders = ", ".join(sorted({layout.subfolder for layout in self.layouts if layout.subfolder}))
+        parts = [f"{self.name} was not found in {places} (nor in their subfolders {subfolders})"]
+        for place, missing, files in _examine(folders, self.layouts):
+            if 0 < len(missing) < len(files):
+                parts.append(f"{place.absolute()} lacks {', '.join(missing)}")
+        if cause is not None:
+            parts.append(f"the download failed: {cause}")
+        parts.append(
+            f"put the files of {self.source} into one of these folders, or name theirs by data_dir or $PYTAGI_DATA"
+        )
+        return DatasetNotFoundError("; ".join(parts))
 
 
 def _examine(folders: Sequence[Path], layouts: Sequence[Layout]) -> Iterator[tuple[Path, list[str], Sequence[str]]]:

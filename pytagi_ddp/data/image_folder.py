@@ -15,6 +15,7 @@ import numpy as np
 
 from pytagi_ddp.data.decoding import ImageError, Source, read_scaled, use_workers
 from pytagi_ddp.data.image_shard import ImageShard, write_shard
+from pytagi_ddp.data.sampler import check_sizes
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".webp")
 SHARD_SIZE = 256  # images of a shard: of 256 x 340 pixels each they are 67 MB
@@ -118,9 +119,9 @@ class ImageFolder:
     ) -> ImageFolder:
         """The same images, read from decoded copies in `folder`, whose shorter side has `side` pixels.
 
-        Copies that are missing, or were made of other files (by their names and bytes), are made first; those that fit
-        are kept. An image takes about 4 side^2 bytes. Each file of copies is whole or not there, and has a checksum of
-        each image, which is compared when it is read.
+        Copies that are missing, or were made of files with other names or sizes, are made first; the others are kept:
+        delete them where an image was replaced by one of as many bytes. An image takes about 4 side^2 bytes. Each file
+        of copies is whole or not there, and has a checksum of each image, which is compared when it is read.
 
         All ranks call it, each makes its share, and a barrier has to follow, before any of them reads.
 
@@ -132,10 +133,11 @@ class ImageFolder:
 
         Raises:
             ImageError: A file that is no image, unless such are skipped. OSError: a file cannot be read or written.
-            ValueError: side < 1.
+            ValueError: side < 1, or no such rank.
         """
         if side < 1:
             raise ValueError(f"side must be at least 1, got {side}")
+        check_sizes(len(self), rank, world_size)
         whole = Path(folder).expanduser() / f"side-{side}"
         paths = [str(self.root / file) for file in self.files]
         own = range(rank, -(-len(paths) // SHARD_SIZE), world_size)

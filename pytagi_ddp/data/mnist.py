@@ -7,13 +7,14 @@ Files are in IDX format, gzipped or plain: see `idx`.
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from pytagi_ddp.data.dataset import ImageDataset
 from pytagi_ddp.data.download import download_file
-from pytagi_ddp.data.folders import Layout, download_folder, find_layout, not_found, search_folders
+from pytagi_ddp.data.folders import Layout, Published, download_folder
 from pytagi_ddp.data.idx import read_idx
 
 URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
@@ -28,7 +29,7 @@ CLASSES = tuple("0123456789")
 _SUBFOLDER = "MNIST/raw"
 _GZIPPED = Layout(_SUBFOLDER, tuple(MD5))
 _PLAIN = Layout(_SUBFOLDER, tuple(name.removesuffix(".gz") for name in MD5))
-_LAYOUTS = (_GZIPPED, _PLAIN)
+_MNIST = Published("MNIST", "mnist", (_GZIPPED, _PLAIN), URL)
 
 
 def find_mnist(data_dir: str | os.PathLike[str] | None = None) -> Path | None:
@@ -37,7 +38,7 @@ def find_mnist(data_dir: str | os.PathLike[str] | None = None) -> Path | None:
     Searched in order, each with its subfolder MNIST/raw: data_dir, $PYTAGI_DATA, $PYTAGI_DATA/mnist,
     ./data/mnist.
     """
-    return find_layout(search_folders("mnist", data_dir), _LAYOUTS)
+    return _MNIST.find(data_dir)
 
 
 def download_mnist(data_dir: str | os.PathLike[str] | None = None, progress: bool = True) -> Path:
@@ -59,7 +60,7 @@ def download_mnist(data_dir: str | os.PathLike[str] | None = None, progress: boo
         for name, md5 in MD5.items():
             download_file(URL + name, target / name, md5, progress)
     except OSError as error:
-        raise not_found("MNIST", search_folders("mnist", data_dir), _LAYOUTS, URL, error) from error
+        raise _MNIST.not_found(data_dir, error) from error
     return target
 
 
@@ -80,11 +81,7 @@ def load_mnist(
         DatasetNotFoundError: Not found, and not downloaded.
         ValueError: A truncated or corrupt file.
     """
-    folder = find_mnist(data_dir)
-    if folder is None:
-        if not download:
-            raise not_found("MNIST", search_folders("mnist", data_dir), _LAYOUTS, URL)
-        folder = download_mnist(data_dir, progress)
+    folder = _MNIST.find_or(partial(download_mnist, data_dir, progress) if download else None, data_dir)
     return _load(folder, "train", "MNIST train"), _load(folder, "t10k", "MNIST test")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sized
 from typing import NamedTuple
 
@@ -29,7 +30,7 @@ def _share(size: int, rank: int, world_size: int) -> tuple[int, int]:
     return size * rank // world_size, size * (rank + 1) // world_size
 
 
-def _check_sizes(num_samples: int, rank: int, world_size: int) -> None:
+def check_sizes(num_samples: int, rank: int, world_size: int) -> None:
     if num_samples < 1:
         raise ValueError(f"num_samples must be at least 1, got {num_samples}")
     if world_size < 1 or not 0 <= rank < world_size:
@@ -78,7 +79,7 @@ class ShardedSampler:
         seed: int = 0,
         drop_last: bool = False,
     ) -> None:
-        _check_sizes(num_samples, rank, world_size)
+        check_sizes(num_samples, rank, world_size)
         if seed < 0:
             raise ValueError(f"seed must be at least 0, got {seed}")
         self.num_samples = num_samples
@@ -143,7 +144,7 @@ class EvaluationSampler:
     """
 
     def __init__(self, num_samples: int, rank: int = 0, world_size: int = 1) -> None:
-        _check_sizes(num_samples, rank, world_size)
+        check_sizes(num_samples, rank, world_size)
         self.begin, self.end = _share(num_samples, rank, world_size)
 
     def num_batches(self, batch_size: int) -> int:
@@ -204,7 +205,7 @@ class DistributedSampler:
         drop_last: bool = False,
         pad: bool | None = None,
     ) -> None:
-        num_samples = len(data) if isinstance(data, Sized) else int(data)
+        num_samples = len(data) if isinstance(data, Sized) else operator.index(data)
         self._sharded = ShardedSampler(num_samples, rank, world_size, shuffle, seed)
         self._pad = not drop_last if pad is None else pad
         if drop_last and self._pad:

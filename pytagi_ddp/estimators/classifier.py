@@ -13,7 +13,7 @@ from sklearn.utils.validation import column_or_1d, validate_data
 
 from pytagi_ddp.estimators.ensemble import EnsembleEstimator
 from pytagi_ddp.estimators.folds import assign_folds
-from pytagi_ddp.estimators.members import PREDICTED, Observe, Training, run_epoch
+from pytagi_ddp.estimators.members import PREDICTED, Observe, Training, learn, run_epoch
 from pytagi_ddp.nn import OutputUpdater, Sequential
 from pytagi_ddp.nn.hierarchical_softmax import class_probabilities, encode_classes, hierarchical_softmax
 
@@ -109,17 +109,20 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
 
         Args:
             X: (n, features) numbers; NaN is missing. y: n classes.
-            classes: all classes that there will be; only a new estimator needs them.
+            classes: all classes that there will be; only a new estimator needs them, by default those of y.
+
+        Raises:
+            ValueError: as `fit`; classes that are not those of the first call.
         """
         first = not hasattr(self, "networks_")
         x, numbers = self._take(X, y, classes, reset=first)
+        training = self._trainings(len(x), self._outputs())[0]
         if first:
-            training, seeds = self._trainings(len(x), self._outputs())[0], self._seeds()
-            self.networks_ = [training.network(x.shape[1], seed) for seed in seeds(self.n_folds * self.n_seeds)]
+            self.networks_ = self._untrained(training, x.shape[1])
             self.temperature_ = 1.0
         observe = labels(numbers, len(self.classes_), self.sigma_v)
         for k, net in enumerate(self.networks_):
-            run_epoch(net, x, observe, self.batch_size, np.random.default_rng(k))
+            learn(net, x, observe, self.batch_size, np.random.default_rng(k).permutation(len(x)))
         return self
 
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
@@ -141,13 +144,15 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_all_finite="allow-nan", reset=reset)
         check_classification_targets(y)
         y = column_or_1d(y, warn=True)
-        if not self.sigma_v > 0:
-            raise ValueError(f"sigma_v is a standard deviation, above 0, got {self.sigma_v}")
+        if not 0 < self.sigma_v < np.inf:
+            raise ValueError(f"sigma_v is a standard deviation, above 0 and finite, got {self.sigma_v}")
         if reset:
             self._standardise_by(X)
             self.classes_ = unique_labels(y if classes is None else classes)
             if len(self.classes_) < 2:
                 raise ValueError(f"a classifier needs at least two classes, y has 1 class: {self.classes_[0]!r}")
+        elif classes is not None and not np.array_equal(unique_labels(classes), self.classes_):
+            raise ValueError(f"classes are not those of the first call, which were {self.classes_.tolist()}")
         if len(unknown := np.setdiff1d(y, self.classes_)):
             raise ValueError(f"y has classes that are not among those of the first call: {unknown.tolist()}")
         return self._scaled(X), np.searchsorted(self.classes_, y)

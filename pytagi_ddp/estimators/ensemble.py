@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -26,20 +27,20 @@ class EnsembleEstimator(BaseEstimator):
     def _trainings(self, samples: int, outputs: int) -> list[Training]:
         """Those to choose from; raises ValueError where a parameter has no meaning."""
         given = self.hidden_layer_sizes
-        candidates = CANDIDATES if given is None else [tuple(np.atleast_1d(given).tolist())]
+        candidates = CANDIDATES if given is None else [tuple(given) if isinstance(given, Iterable) else (given,)]
         epochs = default_epochs(samples) if self.epochs is None else self.epochs
         counts = {"epochs": epochs, "batch_size": self.batch_size, "n_folds": self.n_folds, "n_seeds": self.n_seeds}
-        wrong = {name: value for name, value in counts.items() if int(value) != value or value < 1}
+        wrong = {name: value for name, value in counts.items() if not _is_count(value)}
         hidden = candidates[0]
-        if wrong or not hidden or any(int(units) != units or units < 1 for units in hidden):
+        if wrong or not hidden or not all(map(_is_count, hidden)):
             raise ValueError(
                 "epochs, batch_size, n_folds, n_seeds and each of hidden_layer_sizes must be integers of at least 1, "
                 f"got {wrong or hidden}"
             )
-        if not self.forget >= 1 or not 0 <= self.forget_until <= 1:
+        if not 1 <= self.forget < inf or not 0 <= self.forget_until <= 1:
             raise ValueError(
-                "forget must be at least 1 (nothing is forgotten), and forget_until a part of all epochs, from 0 to 1; "
-                f"got {self.forget} and {self.forget_until}"
+                "forget must be finite and at least 1 (nothing is forgotten), and forget_until a part of all epochs, "
+                f"from 0 to 1; got {self.forget} and {self.forget_until}"
             )
         options = epochs, self.batch_size, outputs, self.forget, self.forget_until
         return [Training(hidden, *options) for hidden in candidates]
@@ -65,12 +66,12 @@ class EnsembleEstimator(BaseEstimator):
 
         def trained(candidates: list[Training], count: int) -> list[list[list[Sequential]]]:
             """By training, and by fold."""
-            tasks = [
+            tasks = (  # one at a time: each has a copy of its samples
                 (training, *(array[some] for array in samples), seed)
                 for training in candidates
                 for some in rows
                 for seed in seeds(count)
-            ]
+            )
             networks = iter(self._run(learn, tasks))
             return [[[next(networks) for _ in range(count)] for _ in rows] for _ in candidates]
 
@@ -81,15 +82,18 @@ class EnsembleEstimator(BaseEstimator):
         more = trained(trainings[best : best + 1], self.n_seeds - 1)[0]
         return [one + several for one, several in zip(first[best], more, strict=True)]
 
+    def _untrained(self, training: Training, inputs: int) -> list[Sequential]:
+        """Networks for `partial_fit`, as many as `fit` makes."""
+        return [training.network(inputs, seed) for seed in self._seeds()(self.n_folds * self.n_seeds)]
+
     def _standardise_by(self, X: np.ndarray) -> None:
-        """Takes means and standard deviations of the columns; a constant one has 1."""
-        known = np.isfinite(X)
-        self._x_mean, self._x_std = Normalizer.compute_mean_std(np.where(known.any(0), X, 0.0))
-        self._x_std[self._x_std <= 1e-12 * np.abs(self._x_mean)] = 1
+        """Takes means and standard deviations of the columns; of networks that learnt by others none is left."""
+        self.__dict__.pop("networks_", None)
+        self._x_mean, self._x_std = moments_of("X", np.where(np.isfinite(X).any(0), X, 0.0))
 
     def _standardised(self, X: Any) -> np.ndarray:
         """float32 inputs for the networks, of anything that scikit-learn takes for samples."""
-        check_is_fitted(self)
+        check_is_fitted(self, "networks_")
         X = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False)
         return self._scaled(X)
 
@@ -101,7 +105,7 @@ class EnsembleEstimator(BaseEstimator):
         random = check_random_state(self.random_state)
         return lambda count: random.randint(LARGEST_SEED, size=count).tolist()
 
-    def _run(self, function: Callable[..., Any], tasks: Sequence[tuple]) -> list:
+    def _run(self, function: Callable[..., Any], tasks: Iterable[tuple]) -> list:
         """`function` of each tuple of arguments, `n_jobs` at a time."""
         parallel = Parallel(n_jobs=self.n_jobs, verbose=self.verbose)
         return list(parallel(delayed(function)(*task) for task in tasks))
@@ -110,3 +114,20 @@ class EnsembleEstimator(BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
+
+
+def moments_of(name: str, values: np.ndarray) -> tuple[Any, Any]:
+    """Means and standard deviations of columns, or of one dimension; of what is constant the latter is 1.
+
+    Raises:
+        ValueError: numbers so large that their squares overflow.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, std = Normalizer.compute_mean_std(values)
+    if not np.isfinite(std).all():
+        raise ValueError(f"{name} has numbers of a size of {np.nanmax(np.abs(values)):.0e}, whose squares overflow")
+    return mean, np.where(std <= 1e-12 * np.abs(mean), 1.0, std)[()]
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and bool(value >= 1)

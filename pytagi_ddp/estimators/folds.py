@@ -6,7 +6,13 @@ import numpy as np
 
 
 def assign_folds(samples: int, n_folds: int, seed: int) -> np.ndarray:
-    """The number of each sample's fold; all are as large as each other, or larger by one."""
+    """The number of each sample's fold; all are as large as each other, or larger by one.
+
+    Raises:
+        ValueError: fewer than two samples, of which none says how well the others are predicted.
+    """
+    if samples < 2:
+        raise ValueError(f"fit needs at least 2 samples, got {samples} sample")
     fold = np.empty(samples, int)
     fold[np.random.default_rng(seed).permutation(samples)] = np.arange(samples) % min(n_folds, samples)
     return fold

@@ -29,7 +29,7 @@ class Training:
 
     Attributes:
         hidden: units of each hidden layer. outputs: of the network.
-        epochs, batch_size: as ever; the samples that are left over by whole batches have their turn in other epochs.
+        epochs, batch_size: as usual; the samples that are left over by whole batches have their turn in other epochs.
         forget: factor on all variances before an epoch. until: the part of all epochs after which nothing is forgotten.
         gain: on the standard deviations of the prior of weights.
     """
@@ -68,10 +68,15 @@ def default_epochs(samples: int) -> int:
 
 def run_epoch(net: Sequential, x: np.ndarray, observe: Observe, batch_size: int, rng: np.random.Generator) -> None:
     """One epoch of whole batches in random order; `observe(net, updater, rows)` compares the output with targets."""
-    updater = OutputUpdater(net.device)
     batch_size = min(batch_size, len(x))
-    rows = rng.permutation(len(x))
-    for batch in rows[: len(x) // batch_size * batch_size].reshape(-1, batch_size):
+    learn(net, x, observe, batch_size, rng.permutation(len(x))[: len(x) // batch_size * batch_size])
+
+
+def learn(net: Sequential, x: np.ndarray, observe: Observe, batch_size: int, rows: np.ndarray) -> None:
+    """Learns some samples once, in this order; the last batch may be smaller than the others."""
+    updater = OutputUpdater(net.device)
+    for start in range(0, len(rows), batch_size):
+        batch = rows[start : start + batch_size]
         net(x[batch])
         observe(net, updater, batch)
         net.backward()

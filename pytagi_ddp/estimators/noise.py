@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,9 +18,9 @@ from pytagi_ddp.nn import Sequential
 LOG_CHI2_MEAN, LOG_CHI2_VAR = -1.27, math.pi**2 / 2
 CAUTION = 5  # times that variance is what a network of noise takes for its own noise: residuals are no Gaussian ones
 HIDDEN, EPOCHS = 50, 20  # of a network of noise
-LARGEST = 8.0  # size of ln r^2 beyond which it says no more
+LARGEST = 8.0  # size at which ln r^2 is cut off: a residual of almost 0 is chance
 LEAST = 1e-8  # variance, of a target of variance 1
-Run = Callable[[Callable[..., Any], Sequence[tuple]], list]  # calls a function with each of some tuples of arguments
+Run = Callable[[Callable[..., Any], Iterable[tuple]], list]  # calls a function with each of some tuples of arguments
 
 
 class Prediction(NamedTuple):
@@ -59,20 +59,29 @@ class Features:
     The variance is that of the networks, without their spread: a spread of few is another feature than one of many.
 
     Attributes:
-        mean, std: of the logarithm.
+        mean, std, most: of the logarithm, the last one its largest value.
     """
 
     mean: float
     std: float
+    most: float
 
     @classmethod
     def of(cls, prediction: Prediction) -> Features:
-        log_var = np.log(prediction.var + LEAST)
-        return cls(float(log_var.mean()), float(log_var.std()) or 1.0)
+        log_var = _log_var(prediction)
+        return cls(float(log_var.mean()), float(log_var.std()) or 1.0, float(log_var.max()))
 
     def __call__(self, x: np.ndarray, prediction: Prediction) -> np.ndarray:
-        z = np.clip((np.log(prediction.var + LEAST) - self.mean) / self.std, -3, 3)
+        z = np.clip((_log_var(prediction) - self.mean) / self.std, -3, 3)
         return np.concatenate([z[:, None], prediction.mu[:, None], x], 1).astype(np.float32)
+
+    def beyond(self, prediction: Prediction) -> np.ndarray:
+        """ln of the predicted variance over the largest one there was; 0 where it is no larger."""
+        return np.maximum(_log_var(prediction) - self.most, 0)
+
+
+def _log_var(prediction: Prediction) -> np.ndarray:
+    return np.log(prediction.var + LEAST)
 
 
 @dataclass
@@ -80,17 +89,20 @@ class LearntNoise:
     """ln s^2 = a + b h(x), and degrees of freedom, by maximum likelihood on residuals of samples that were not learnt.
 
     h is what networks of their own have learnt of ln r^2, from the logarithm of the predicted variance, the predicted
-    mean and the inputs; or nothing, and the scale is the same everywhere.
+    mean and the inputs; or nothing, and the scale is the same everywhere. Networks go on as straight lines beyond what
+    they have learnt, and s^2 = exp(...) would become 0 or infinite far away: so h keeps to the limits that it had, and
+    s^2 grows there as the predicted variance does.
 
     Attributes:
         scale: a, b and the degrees of freedom. shrink: ln of the factor on s^2, by which all networks together are
             better than those few that have not seen a sample. networks: that give h, as their mean.
-        features: makes what these networks take.
+        features: makes what these networks take. limits: of h.
     """
 
     scale: Scale
     shrink: float
     features: Features
+    limits: tuple[float, float]
     networks: list[Sequential] = field(default_factory=list)
 
     @property
@@ -98,11 +110,11 @@ class LearntNoise:
         return self.scale.degrees
 
     def log_scale2(self, x: np.ndarray, prediction: Prediction) -> np.ndarray:
-        h = np.zeros(len(x))
-        if self.networks:
-            features = self.features(x, prediction)
-            h = np.mean([moments(net, features)[0] for net in self.networks], 0)
-        return self.scale.log_scale2(h) + self.shrink
+        if not self.networks:
+            return self.scale.log_scale2(np.zeros(len(x))) + self.shrink
+        features = self.features(x, prediction)
+        h = np.mean([moments(net, features)[0] for net in self.networks], 0)
+        return self.scale.log_scale2(np.clip(h, *self.limits)) + self.shrink + self.features.beyond(prediction)
 
     def of_observations(self, x: np.ndarray, prediction: Prediction) -> np.ndarray:
         """Variances to learn with, one for each sample."""
@@ -139,13 +151,13 @@ def learn_noise(
         features = made(x, prediction)
         folds = range(int(fold.max()) + 1)
         insides = [learnt_by(fold, k) for k in folds]
-        tasks = [(features[rows], target[rows], seed) for rows, seed in zip(insides, seeds, strict=True)]
+        tasks = ((features[rows], target[rows], seed) for rows, seed in zip(insides, seeds, strict=True))
         trained = run(_fit_noise, tasks)
         for k, net in zip(folds, trained, strict=True):
             h[fold == k] = moments(net, features[fold == k])[0]
     scale = fit_scale(squares, h, DEGREES if student_t else DEGREES[-1:])
     shrink = (1 / few - 1 / all_networks) * prediction.spread.mean() / squares.mean()
-    return LearntNoise(scale, math.log(max(1 - shrink, 0.3)), made, trained)
+    return LearntNoise(scale, math.log(max(1 - shrink, 0.3)), made, (h.min(), h.max()), trained)
 
 
 def _fit_noise(features: np.ndarray, target: np.ndarray, seed: int) -> Sequential:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import column_or_1d, validate_data
 
-from pytagi_ddp.estimators.ensemble import EnsembleEstimator
+from pytagi_ddp.estimators.ensemble import EnsembleEstimator, moments_of
 from pytagi_ddp.estimators.folds import assign_folds
 from pytagi_ddp.estimators.members import LEAST_NOISE, fit_values, moments, run_epoch, values
 from pytagi_ddp.estimators.noise import GivenNoise, LearntNoise, Prediction, learn_noise
@@ -29,7 +29,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
        is the mean squared error after the epoch before.
     2. Predictions of a sample by the networks that have not seen it give honest residuals r. Other TAGI networks learn
        ln r^2 from the inputs and the prediction.
-    3. ln s^2 = a + b * (what these say), and the degrees of freedom v, are the most likely ones for r.
+    3. ln s^2 = a + b * (what these say), and the degrees of freedom v, are the most likely ones for r. Far from all
+       samples, where the networks' variance is above the largest one of any sample, s^2 grows in proportion to it.
 
     The prediction is the mean m of all networks, and y is taken as m + s t, with t of Student's distribution with v
     degrees of freedom.
@@ -161,11 +162,9 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         """
         first = not hasattr(self, "networks_")
         x, y = self._take(X, y, reset=first)
+        training, given = self._trainings(len(y), 1)[0], self._given_noise()
         if first:
-            training, seeds = self._trainings(len(y), 1)[0], self._seeds()
-            count = self.n_folds * self.n_seeds
-            self.networks_ = [training.network(x.shape[1], seed) for seed in seeds(count)]
-            given = self._given_noise()
+            self.networks_ = self._untrained(training, x.shape[1])
             self.noise_ = GivenNoise(1.0 if given is None else given)
             self._batches = 0 if given is None else None
         size = min(self.batch_size, len(y))
@@ -219,7 +218,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
     def log_likelihood(self, X: ArrayLike, y: ArrayLike) -> np.ndarray:
         """ln of the predicted density at each of n observations y, in units of y; its mean compares models."""
         mean, log_scale2 = self._distribution(X)
-        observed: np.ndarray = column_or_1d(y)
+        observed: np.ndarray = column_or_1d(y, dtype=np.float64)
         if len(observed) != len(mean):
             raise ValueError(f"{len(mean)} samples, but {len(observed)} observations")
         return log_density((mean - observed) ** 2, log_scale2, self.degrees_of_freedom_)
@@ -234,13 +233,12 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         y = column_or_1d(y, warn=True).astype(np.float64)
         if reset:
             self._standardise_by(X)
-            self._y_mean, self._y_std = y.mean(), y.std()
-            self._y_std = self._y_std if self._y_std > 1e-12 * abs(self._y_mean) else 1.0
+            self._y_mean, self._y_std = moments_of("y", y)
         return self._scaled(X), ((y - self._y_mean) / self._y_std).astype(np.float32)
 
     def _given_noise(self) -> float | None:
-        if self.sigma_v is not None and not self.sigma_v > 0:
-            raise ValueError(f"sigma_v is a standard deviation, above 0 or None, got {self.sigma_v}")
+        if self.sigma_v is not None and not 0 < self.sigma_v < np.inf:
+            raise ValueError(f"sigma_v is a standard deviation, above 0 and finite, or None, got {self.sigma_v}")
         return None if self.sigma_v is None else (self.sigma_v / self._y_std) ** 2
 
     def _prediction(self, x: np.ndarray) -> Prediction:

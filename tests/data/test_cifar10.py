@@ -284,7 +284,7 @@ def test_a_failed_download_is_a_data_set_not_found(tmp_path, served, lacks, opti
     with pytest.raises(DatasetNotFoundError, match=f"the download failed: .*{reason}"):
         load_cifar10(progress=False)
     assert find_cifar10() is None
-    assert not list(tmp_path.rglob("*.part"))
+    assert not list(tmp_path.rglob("*.tmp"))
 
 
 def test_a_folder_that_cannot_be_written_is_a_data_set_not_found(tmp_path, served):

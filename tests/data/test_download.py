@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from pytagi_ddp.data.download import DownloadError, atomic_file, download_file
+from pytagi_ddp.data.download import DownloadError, download_file
+from pytagi_ddp.files import atomic_file
 from tests.data.file_server import file_server
 
 pytestmark = pytest.mark.usefixtures("empty_machine")

@@ -123,6 +123,11 @@ def test_all_become_three_colours(tmp_path, mode):
     assert read_part(Source(str(path)), 8, None).max() <= 1
 
 
+def test_grey_of_16_bits_keeps_its_shades(tmp_path):
+    Image.fromarray(np.full((30, 30), 0x8123, np.uint16)).save(tmp_path / "x.png")
+    assert set(read_part(Source(str(tmp_path / "x.png")), 8, None).ravel().tolist()) == {0x81}
+
+
 def test_batches_of_ranks_are_parts_of_those_of_one(tree):
     found = ImageFolder.find(tree)
     whole = batches(found, 4, seed=3)
@@ -190,6 +195,8 @@ def test_damaged_copies_are_named(tree, tmp_path):
         batches(copied, 4)
     with pytest.raises(ValueError, match="side must be at least 1"):
         copied.cached(tmp_path, 0)
+    with pytest.raises(ValueError, match="rank 2 of world_size 2"):
+        copied.cached(tmp_path, rank=2, world_size=2)
 
 
 def damage(path: Path, how: str) -> None:

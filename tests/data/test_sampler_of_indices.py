@@ -79,3 +79,5 @@ def test_order_follows_seed_and_epoch():
 def test_bad_numbers_are_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+    with pytest.raises(TypeError, match="float"):
+        DistributedSampler(9.5)

@@ -21,7 +21,7 @@ def small(monkeypatch):
     for row in test:
         row[rng.choice(11, 2, replace=False)] = True
     made = RegressionSplits("yacht", rng.normal(size=(11, 2)), rng.normal(size=11), test)
-    monkeypatch.setitem(UCI_SETS, "yacht", uci.Published(11, 2, 3, made.checksum()))
+    monkeypatch.setitem(UCI_SETS, "yacht", uci.Sizes(11, 2, 3, made.checksum()))
     return made
 
 
@@ -139,5 +139,7 @@ def test_damaged_archives_are_named(tmp_path, small):
 def test_unknown_names_are_refused(tmp_path):
     with pytest.raises(ValueError, match="no set 'boston', only yacht, bostonHousing"):
         load_uci("boston", tmp_path)
-    with pytest.raises(DatasetNotFoundError, match="energy was not found"):
+    with pytest.raises(
+        DatasetNotFoundError, match=r"energy was not found .* subfolders UCI_Datasets/energy/data, energy"
+    ):
         load_uci("energy", tmp_path, download=False)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
-from pytagi_ddp.estimators import TAGIClassifier
-from pytagi_ddp.estimators.classifier import most_likely_temperature, tempered
+from pytagi_ddp.estimators import TAGIClassifier, classifier
+from pytagi_ddp.estimators.classifier import labels, most_likely_temperature, tempered
 
 CENTRES = np.array([[0, 0], [3, 0], [0, 3]])
 NAMES = np.array(["circle", "square", "triangle"])
@@ -55,5 +55,19 @@ def test_partial_fit_takes_samples_as_they_come():
     assert model.score(*data(1000, 1)) > 0.86
     with pytest.raises(ValueError, match=r"not among those of the first call: \['star'\]"):
         model.partial_fit(x[:2], ["circle", "star"])
+    with pytest.raises(ValueError, match=r"not those of the first call, which were \['circle', 'square', 'triangle'\]"):
+        model.partial_fit(x[:2], names[:2], classes=[*NAMES, "star"])
     with pytest.raises(ValueError, match="1 class"):
         TAGIClassifier().fit(x[:2], ["circle", "circle"])
+
+
+def test_partial_fit_leaves_no_sample_out(monkeypatch):
+    seen = []
+
+    def recorded(*args):
+        observe = labels(*args)
+        return lambda net, updater, rows: (seen.extend(rows.tolist()), observe(net, updater, rows))
+
+    monkeypatch.setattr(classifier, "labels", recorded)
+    TAGIClassifier((4,), batch_size=16, n_folds=1, n_seeds=1).partial_fit(*data(31))
+    assert sorted(seen) == list(range(31))

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+from sklearn.exceptions import NotFittedError
+
 from pytagi_ddp.estimators import TAGIRegressor, ensemble
 from pytagi_ddp.nn.init import get_state
 
@@ -107,6 +109,37 @@ def test_the_better_network_is_chosen_on_samples_that_were_not_learnt(candidates
     assert [net.layers[0].output_size for net in chosen.networks_] == [30] * 4
     given = TAGIRegressor((7,), n_seeds=1, **few).fit(*data(200))
     assert [net.layers[0].output_size for net in given.networks_] == [7] * 2
+
+
+def test_far_from_all_samples_error_bars_are_wide(fitted):
+    for distance in (10, 100, 1e6):
+        mean, std = fitted.predict([[-distance], [distance]], return_std=True)
+        assert np.all((0.03 * np.abs(mean - 100) < std) & (std < 100 * distance))
+
+
+def test_units_of_y_do_not_matter():
+    x, y = data(60)
+    few = {"hidden_layer_sizes": (8,), "n_folds": 2, "n_seeds": 1, "epochs": 3, "random_state": 0}
+    one, other = (
+        TAGIRegressor(**few).fit(x, z).predict(x, return_std=True) for z in (y - 100, 2.0**100 * (y - 100) + 2.0**110)
+    )
+    np.testing.assert_allclose((other[0] - 2.0**110) / 2.0**100, one[0], atol=1e-4)
+    np.testing.assert_allclose(other[1] / 2.0**100, one[1], rtol=1e-4)
+    with pytest.raises(ValueError, match=r"y has numbers of a size of 1e\+200, whose squares overflow"):
+        TAGIRegressor(**few).fit(x, np.linspace(0, 1e200, 60))
+    with pytest.raises(ValueError, match="X has numbers"):
+        TAGIRegressor(**few).fit(1e200 * x, y)
+
+
+def test_a_fit_that_fails_leaves_nothing_of_the_one_before():
+    x, y = data(20)
+    model = TAGIRegressor((4,), n_folds=2, n_seeds=1, epochs=1).fit(x, y)
+    with pytest.raises(ValueError, match="epochs"):
+        model.set_params(epochs=0).fit(100 * x, y)
+    with pytest.raises(NotFittedError):
+        model.predict(x)
+    with pytest.raises(ValueError, match="at least 2 samples, got 1 sample"):
+        model.set_params(epochs=1).fit(x[:1], y[:1])
 
 
 def test_the_library_s_random_stream_stays_where_it_is():

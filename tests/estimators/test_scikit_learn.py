@@ -71,12 +71,35 @@ def test_works_in_pipelines_and_searches():
 @both
 @pytest.mark.parametrize(
     "wrong",
-    [{"epochs": 0}, {"batch_size": 0.5}, {"n_folds": 0}, {"hidden_layer_sizes": ()}, {"forget": 0.5}, {"sigma_v": 0}],
+    [
+        {"epochs": 0},
+        {"epochs": 2.0},
+        {"batch_size": 0.5},
+        {"n_folds": 0},
+        {"n_seeds": "2"},
+        {"hidden_layer_sizes": ()},
+        {"hidden_layer_sizes": (8.0,)},
+        {"hidden_layer_sizes": ((8,), (8, 8))},
+        {"forget": 0.5},
+        {"forget": np.inf},
+        {"sigma_v": 0},
+        {"sigma_v": np.inf},
+    ],
 )
 def test_parameters_without_meaning_are_named(kind, wrong):
     (name,) = wrong
     with pytest.raises(ValueError, match=name):
         kind(**SMALL | wrong).fit(*data())
+    learning = kind(**SMALL, random_state=0).partial_fit(*data())
+    with pytest.raises(ValueError, match=name):
+        learning.set_params(**wrong).partial_fit(*data())
+
+
+@both
+def test_layers_may_be_a_number_or_an_array(kind):
+    for sizes in (8, np.array([8]), [np.int64(8)]):
+        fitted = kind(**SMALL | {"hidden_layer_sizes": sizes, "epochs": 1}).fit(*data())
+        assert fitted.networks_[0].layers[0].output_size == 8
 
 
 @both

@@ -51,7 +51,8 @@ def test_evidence_is_forgotten_before_the_first_epochs_but_the_first(data_dir):
 
 
 def test_bad_options(capsys):
-    for option, value, words in (("batch-size", "0", "above 0, got 0"), ("forget", "nan", "at least 1 and finite")):
+    cases = [("batch-size", "0", "above 0, got 0"), ("limit-train", "-5", "above 0, got -5")]
+    for option, value, words in (*cases, ("forget", "nan", "at least 1 and finite")):
         with pytest.raises(SystemExit):
             main([f"--{option}", value])
         assert f"--{option} must be {words}" in capsys.readouterr().err

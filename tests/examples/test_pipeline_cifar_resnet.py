@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from examples import model_parallel
+from examples import model_parallel, pipeline_cifar_resnet
 from pytagi_ddp.distributed import run_threads
 from tests.mpi.run import mpirun
 
@@ -46,6 +46,12 @@ def test_pipelines_side_by_side():
     assert "stages: 2 with 5, 4 layers, pipelines: 2" in result.stdout
 
 
+@pytest.mark.parametrize("option", ["--resume=file", "--track=wandb", "--parallel=ddp"])
+def test_options_that_would_do_nothing_are_refused(option):
+    with pytest.raises(SystemExit, match=f"error: {option.partition('=')[0]} is not for this job"):
+        pipeline_cifar_resnet.main([option])
+
+
 @pytest.mark.mpi
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -53,7 +59,6 @@ def test_pipelines_side_by_side():
     [
         (["--balance", "8,1"], "error on rank 0: balance=[8, 1] is for 9 layers, the network has 8"),
         (["--pipelines", 3], "error on rank 0: 2 ranks cannot be divided into 3 pipelines"),
-        (["--resume", "file"], "error: --resume is not for this job"),
     ],
 )
 def test_an_error_is_one_line(options, message):

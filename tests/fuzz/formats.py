@@ -347,7 +347,7 @@ def image_shards() -> Format:
 
 
 def _read_uci(path: Path) -> Hashable:
-    made = uci.Published(11, 2, 3, "")
+    made = uci.Sizes(11, 2, 3, "")
     with mock.patch.dict(uci.UCI_SETS, {"yacht": made}):
         read = uci._read_archive(path, "yacht") if path.suffix == ".npz" else uci._read_text(path.parent, "yacht")
     assert read.x.shape == (11, 2) and read.y.shape == (11,) and read.test.shape == (3, 11)
