@@ -31,7 +31,8 @@ def starts_ranks(path: Path) -> bool:
 def pytest_xdist_make_scheduler(config, log):
     """With `--dist loadfile`: two processes at most run what starts ranks.
 
-    Ranks take every core, and their tests have limits of time. And one process compiles CUDA kernels, once for both tests that use them.
+    Ranks take every core, and their tests have limits of time. And one process compiles CUDA kernels, once for both
+    tests that use them.
     """
     if config.getvalue("dist") != "loadfile":
         return None
