@@ -47,6 +47,7 @@ class BaseLayer(LayerView, ABC):
     num_sums = 0  # sums over the batch that are added over ranks, in the tail of the reduced buffer
     is_leaf = True  # a layer that computes; False: a block of layers, or a change of order between them
     replayable = True  # False: its passes are more than kernel calls, and networks that have it are walked through
+    follows_backward = False  # whether it has an `after_backward`
     gives_jacobian = False  # whether there is one in the states that it gives
     checks_input = False  # whether it has a `check_input`
     kept: tuple[str, ...] = ("_buffers", "_input")  # attributes in which a pass leaves what its way back needs
@@ -242,6 +243,9 @@ class BaseLayer(LayerView, ABC):
             need_input: whether an earlier layer or the user needs the deltas of the input.
             accumulate: add to the batch sums of the last pass instead of replacing them.
         """
+
+    def after_backward(self, batch: int) -> None:
+        """What a network calls behind each backward pass of `batch` samples, walked through or replayed alike."""
 
     @property
     def spares_deltas(self) -> bool:

@@ -37,6 +37,7 @@ class Passes:
         self._kernels = kernels
         self._fits: dict[bool, int] = {}  # the largest batch whose memory was looked at, by mode
         self._replayable = all(leaf.replayable for leaf in arena.leaves)
+        self._recorders = [leaf for leaf in arena.leaves if leaf.follows_backward]
         self._pool = DeltaPool(kernels)
         self._graphs = kernels.graph.Graphs(kernels.array)
         self.express = self._graphs.express
@@ -79,7 +80,10 @@ class Passes:
         walk = partial(self._walk_backward, first, last, accumulate)
         name = "backward, adding" if accumulate else "backward"
         self._run(name, key, (*first, *(last or ())), walk, self._remember_last)
-        self.express.offer_backward(self._graphs.plan, key[1:], start.memory, end.memory if end else None)
+        for leaf in self._recorders:
+            leaf.after_backward(self.batch)
+        if not self._recorders:  # for which Express has no room
+            self.express.offer_backward(self._graphs.plan, key[1:], start.memory, end.memory if end else None)
 
     def step(self, samples: int) -> None:
         """`ParameterArena.step`."""

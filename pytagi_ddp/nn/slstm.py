@@ -6,7 +6,7 @@ import numpy as np
 
 from pytagi_ddp.kernels.tensors import Record, State
 from pytagi_ddp.nn.lstm import LSTM
-from pytagi_ddp.nn.state import Delta, DeltaPool
+from pytagi_ddp.nn.state import Array
 
 Memory = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 FIRST_CAPACITY = 64
@@ -26,42 +26,47 @@ class SLSTM(LSTM):
     """
 
     name = "SLSTM"
+    follows_backward = True
     _record: Record
     recorded = 0  # time steps in the record
     smoothed: Memory | None = None  # (mu_h, var_h, mu_c, var_c) of all time steps, from the last smoother
-
-    @property
-    def replayable(self) -> bool:  # type: ignore[override]
-        """A record grows."""
-        return not self.carries
 
     def forward(self, state: State) -> State:
         out = super().forward(state)
         if self._records(state.batch):
             n = self.output_size
-            record = self._room()
-            self._note(record.prior)
+            prior, cov_c, cov_h = self._present()
+            for name, moments in zip(("mu", "var"), prior, strict=True):
+                self.kernels.array.copy(self.state[name], moments)
             before = self._scratch("carried var", (2 * n,))[n:]  # what `_carried` has kept
-            cov = record.cov_c[self.recorded], record.cov_h[self.recorded]
-            self.kernels.recurrent.record(self._kept, self.parameters.w, before, *cov)
+            self.kernels.recurrent.record(self._kept, self.parameters.w, before, cov_c, cov_h)
         return out
 
-    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
-        into = super().backward(delta, pool, need_input, accumulate)
-        if self._records(self._input.batch):
-            self._note(self._record.posterior)
-            self.recorded += 1
-        return into
+    def after_backward(self, batch: int) -> None:
+        """A time step more: what `forward` has left, and the memory given the observation."""
+        if not self._records(batch):
+            return
+        record, t, n = self._room(), self.recorded, self.output_size
+        prior, cov_c, cov_h = self._present()
+        posterior = self.state["mu"], self.state["var"]
+        copies = [(cov_c, record.cov_c[t]), (cov_h, record.cov_h[t])]
+        for moments, memory in ((prior, record.prior), (posterior, record.posterior)):
+            for values, h, c in zip(moments, memory[:2], memory[2:], strict=True):
+                copies += [(values[:n], h[t]), (values[n:], c[t])]
+        for source, target in copies:
+            self.kernels.array.copy(source, target)
+        self.recorded += 1
 
     def _records(self, batch: int) -> bool:
         return self.training and self.carries and batch == 1 and not self.recomputing
 
-    def _note(self, memory: tuple) -> None:
-        """The present memory as that of the time step."""
+    def _present(self) -> tuple[Array, Array, Array]:
+        """Of the last training step: (2, 2 n) moments of h and C before the observation, and their covariances.
+
+        A replayed pass writes to the same memory each time; so a record, which grows, is not what it writes to.
+        """
         n = self.output_size
-        for name, h, c in zip(("mu", "var"), memory[:2], memory[2:], strict=True):
-            self.kernels.array.copy(self.state[name][:n], h[self.recorded])
-            self.kernels.array.copy(self.state[name][n:], c[self.recorded])
+        return self._scratch("prior", (2, 2 * n)), self._scratch("cov_c", (n,)), self._scratch("cov_h", (n, n))
 
     def _room(self) -> Record:
         """The record, with room for another time step."""

@@ -9,6 +9,7 @@ from pytagi_ddp import manual_seed, nn
 from tests.battery.example import train
 from tests.nn import golden
 from tests.nn.networks import randomise
+from tests.nn.twins import Both, walked_parts
 
 FIELDS = ("mu_h", "var_h", "mu_c", "var_c")
 LAYERS = {"slstm_one_layer": (0,), "slstm_two_layers_missing": (0, 1)}
@@ -100,6 +101,24 @@ def test_smoothing_again_is_of_the_same_states_by_the_weights_of_now():
     net.train()
     train(net, *[1] * 2)
     assert net.smoother()[0].size == 2 * 3
+
+
+def test_replayed_steps_are_recorded_as_walked_ones():
+    """With batches that are not recorded, evaluations and a missing backward pass in between."""
+    both = Both(several_outputs())
+    both.train(1, steps=4)
+    both.train(3, steps=3)
+    both.train(1, steps=2, with_var=True)
+    for mode in (nn.Sequential.eval, nn.Sequential.train):
+        both.do(mode)
+        both.forward(1)
+    both.train(1, steps=3)
+    with walked_parts() as walked:
+        both.train(1, steps=64)  # past the room that a record begins with
+    assert walked == ["forward", "backward", "step"] * 64, "of the twin only"
+    both.do(nn.Sequential.smoother)
+    assert both.nets[0].smoother()[0].size == (4 + 2 + 3 + 64) * 3
+    both.do(lambda net: [a for t in range(73) for state in net.get_lstm_states(t).values() for a in state])
 
 
 def test_evaluation_and_predictions_are_not_recorded():
