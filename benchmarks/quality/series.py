@@ -35,7 +35,7 @@ def daily_sine() -> tuple[np.ndarray, np.ndarray]:
 
     One a day, with a period of 365.24 days, from 0 to 10 and without noise.
     """
-    y = 5 + 5 * np.sin(2 * np.pi * (np.arange(1156) + 0.24) / 365.24)
+    y = 5 + 5 * np.sin(2 * np.pi * (np.arange(924 + 232) + 0.24) / 365.24)
     return y[:924], y[924:]
 
 
@@ -46,9 +46,9 @@ def hourly_sine() -> np.ndarray:
 
 
 def one_by_one(library: str, seed: int, epochs: int = 10, smallest: float = 0.3) -> Scores:
-    """pytagi's program: each value from the one before and from what two LSTMs remember, of all epochs.
+    """pytagi's program: each value from the one before, and from what two LSTMs remember, on from epoch to epoch.
 
-    smallest: bound of the standard deviation of an observation, after standardisation.
+    smallest: lower bound of the standard deviation of an observation, after standardisation.
     """
     lib, nn, metric = (import_module(f"{library}{name}") for name in ("", ".nn", ".metric"))
     lib.manual_seed(seed)
@@ -72,7 +72,7 @@ def one_by_one(library: str, seed: int, epochs: int = 10, smallest: float = 0.3)
 
 
 def by_windows(library: str, seed: int, epochs: int = 10, window: int = 24, smallest: float = 0.01) -> Scores:
-    """The same network, which reads the last 24 values for each prediction, with noise that goes from 1 to 0.01.
+    """A network of the same size that reads `window` values for each prediction; its noise goes from 1 to `smallest`.
 
     Deltas go back through the window, which pytagi 0.2.1 does not do: of this library only.
     """
@@ -143,7 +143,7 @@ def with_canari(library: str, seed: int, epochs: int = 50) -> Scores:
 
 
 def scores(metric: Any, mu: np.ndarray, sigma: np.ndarray, y: np.ndarray) -> Scores:
-    """Mean squared error and mean log-likelihood of observations y, with the library's own functions."""
+    """MSE and mean log-likelihood of observations y given N(mu, sigma^2), by the library's own functions."""
     return {"mse": float(metric.mse(mu, y)), "log_likelihood": float(metric.log_likelihood(mu, y, sigma))}
 
 
