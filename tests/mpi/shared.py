@@ -28,12 +28,19 @@ import pytest
 from pytagi_ddp import manual_seed
 from pytagi_ddp.distributed.communicator import SerialCommunicator, create_communicator
 from pytagi_ddp.distributed.run_threads import run_threads
+from tests.conftest import weekly
 from tests.distributed.engine.nccl_stand_in import nccl_communicator
 from tests.mpi import rank
 from tests.mpi.run import Hang, Outlived, mpirun, name_of
 
 
-def on_ranks(program: Callable, *numbers: int | str, threads: bool = True, several: Callable = rank.several):
+def on_ranks(
+    program: Callable,
+    *numbers: int | str,
+    threads: bool = True,
+    several: Callable = rank.several,
+    once_a_week: Sequence[int] = (),
+):
     """Marks a test whose ``results`` are what ``program(communicator, ...)`` returned, rank by rank.
 
     Args:
@@ -44,8 +51,10 @@ def on_ranks(program: Callable, *numbers: int | str, threads: bool = True, sever
         threads: whether to test it with ranks that are threads, too (the largest of the numbers); not where a program
             is about processes, or changes what belongs to all threads.
         several: what runs the programs of a job, see `tests.mpi.rank.several`.
+        once_a_week: other numbers of ranks, with which a test takes long, see `tests.conftest.weekly`.
     """
     cases = [pytest.param(np, marks=() if isinstance(np, str) else pytest.mark.mpi) for np in numbers]
+    cases += [pytest.param(np, marks=(pytest.mark.mpi, weekly)) for np in once_a_week]
     most = max((np for np in numbers if isinstance(np, int)), default=0)
     cases += [f"{most} threads"] if threads and most else []
 
@@ -73,7 +82,7 @@ class Call:
     def of(cls, item: pytest.Item) -> Call | None:
         """Returns the call that a test waits for, if any."""
         marker = item.get_closest_marker("rank_program")
-        if marker is None:
+        if marker is None or any(skip.args[0] is True for skip in item.iter_markers("skipif")):
             return None
         program, several = marker.args
         values = item.callspec.params

@@ -43,7 +43,7 @@ def same(sharded, whole) -> bool:
 def every_network(comm, reshard):
     results = {}
     for name, make in WITHOUT_BATCH_NORM.items():
-        sharded, whole = pair(comm, make(), reshard, average=False, share=comm.world_size != 3)
+        sharded, whole = pair(comm, make(), reshard, average=False, share=reshard)
         sizes = [4, 1, 3, 2][: comm.world_size]
         mine = shard(sizes, comm.rank)
         for step in range(3):
@@ -56,7 +56,7 @@ def every_network(comm, reshard):
     return results
 
 
-@on_ranks(every_network, 2, 3, 4)
+@on_ranks(every_network, 3, once_a_week=(2, 4))
 @BOTH
 def test_every_network_has_the_bits_of_replicas(results, reshard):
     for result in results:
