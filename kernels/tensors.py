@@ -36,12 +36,12 @@ class Delta(NamedTuple):
 
     Attributes:
         mu, var: of means and variances.
-        memory: the block of a pool that both live in, if they do.
+        memory: the blocks of a pool that they live in, if they do.
     """
 
     mu: Array
     var: Array
-    memory: Array | None = None
+    memory: Any = None
 
     def reshape(self, *shape: int) -> "Delta":
         """The same memory in another shape."""

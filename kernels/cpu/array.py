@@ -44,6 +44,11 @@ def snapshot(array):
     return array.flatten()
 
 
+def address(array):
+    """Where `array` begins in memory."""
+    return _replay.address(array)
+
+
 def synchronize():
     """Returns when all kernels are done: here, at once."""
 

@@ -108,6 +108,18 @@ def _forward(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
                 )
 
 
+@loop("rf rf f f f f f f rf rf")
+def _forward_added(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
+    """`_forward`, added to what is there."""
+    rows, features = mu.shape
+    for k in prange((rows + ROWS - 1) // ROWS):
+        for i in range(k * ROWS, min(rows, (k + 1) * ROWS)):
+            for c in range(features):
+                m, s = normalized_moments(mu[i, c], var[i, c], mean[c], r[c], w_mu[c], w_var[c], b_mu[c], b_var[c])
+                out_mu[i, c] += m
+                out_var[i, c] += s
+
+
 @loop("rf rf f f f f f f rf rf rf rf")
 def _forward_onto(mu, var, mean, r, w_mu, w_var, b_mu, b_var, added_mu, added_var, out_mu, out_var):
     """`_forward`, and what is added to it."""
@@ -208,12 +220,13 @@ def update_running(running_mean: Array, running_var: Array, momentum: float, sum
 
 
 def forward(norm: Normalization, added: State | Normalization | None = None) -> None:
-    """norm.out = norm, plus `added` if there is any: the other branch of a residual block."""
+    """norm.out = norm, plus `added` if there is any: the other branch of a residual block, whose `out` is not used."""
     x, w, b, out = norm.x, norm.weights, norm.bias, norm.out
     inputs = x.mu, x.var, norm.mean, norm.r, w.mu, w.var, b.mu, b.var
     if isinstance(added, Normalization):
-        forward(added)
-        added = added.out.reshape(*out.mu.shape)
+        forward(added._replace(out=out.reshape(*added.out.mu.shape)))
+        _forward_added(*inputs, out.mu, out.var)
+        return
     if added is None or added.var is None:
         _forward(*inputs, out.mu, out.var)
     else:

@@ -202,6 +202,10 @@ class Arrays:
             array.data.copy_to_host_async(values.ctypes.data, array.nbytes)
             return Arrival(values, self._done(values).synchronize)
 
+    def address(self, array) -> int:
+        """Where `array` begins in memory."""
+        return address(array)
+
     def free_bytes(self) -> int:
         """Memory that new arrays can have: what is free on the GPU, and what CuPy keeps of arrays that are gone."""
         with on_device(self.index):
@@ -295,6 +299,9 @@ class SimulatedArrays:
 
     def snapshot(self, array: SimulatedArray) -> Arrival:
         return Arrival(self.to_host(array).reshape(-1), None)
+
+    def address(self, array: np.ndarray) -> int:
+        return address(array)
 
     def free_bytes(self) -> None:
         """Not limited."""

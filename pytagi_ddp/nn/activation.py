@@ -27,6 +27,7 @@ class Activation(BaseLayer):
     """
 
     gives_jacobian = True
+    needs_variances = False
     formula = ""
     formula_settings: tuple[str, ...] = ()
 
@@ -44,10 +45,9 @@ class Activation(BaseLayer):
         return bool(self.formula) and not (own or self.formula_settings)
 
     def forward(self, state: State) -> State:
-        batch, size = state.mu.shape
         x = self._with_variance(state)
-        out = x if self.in_place else self._output(batch)
-        out = State(out.mu, out.var, self._buffer("jcb", batch, size))
+        out = x if self.in_place else self._output(state.batch)
+        out = State(out.mu, out.var, self._units("jcb", state.batch))
         self._run(x, out)
         if state.jcb is not None:
             self.kernels.elementwise.multiply(out.jcb, state.jcb)

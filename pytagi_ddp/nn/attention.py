@@ -68,6 +68,7 @@ class MultiheadAttention(BaseLayer):
     """
 
     name = "MultiheadAttention"
+    needs_variances = False
     kept = ("_buffers", "_input", "_kept")
     parameters: Parameters
 

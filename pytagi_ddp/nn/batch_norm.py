@@ -116,6 +116,11 @@ class BatchNorm2d(Norm):
         return of_channels and isinstance(layer, Convolution) and layer.gives_moments
 
     @property
+    def needs_variances(self) -> bool:  # type: ignore[override]
+        """Where the kernels make the activation in front, they make it again in the pass back."""
+        return bool(self.kernels.batch_norm.activations)
+
+    @property
     def needs_moments(self) -> bool:
         """Whether the next forward pass takes statistics."""
         return self.training and not self.recomputing

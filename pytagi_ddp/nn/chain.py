@@ -10,7 +10,7 @@ from pytagi_ddp.nn.activation import Activation
 from pytagi_ddp.nn.hooks import Direction, LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.recompute import BlockMemory, Recomputed, is_block
-from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State
+from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Reader, Shape, State
 
 
 def listing(owner: str, parts: Mapping[Any, Any]) -> str:
@@ -24,6 +24,7 @@ class Reorder(BaseLayer):
 
     name = "Reorder"
     is_leaf = False  # no layer of the network's: without parameters, state or a key
+    needs_variances = False
 
     def _infer_output(self, shape: Shape) -> Shape:
         return shape.ordered(not shape.channels_last)
@@ -61,7 +62,10 @@ class Chain:
     Attributes:
         layers: the layers, as the user gave them.
         operations: what really runs: the layers (blocks wrapped, if they are recomputed) and the changes of order.
+        pool: memory for deltas and for what is read once; from `lend` on.
     """
+
+    pool: DeltaPool
 
     def __init__(self, layers: Sequence[BaseLayer], owner: str):
         if not layers:
@@ -143,6 +147,19 @@ class Chain:
                 operation.memory = memory
         self._steps = list(self._joined())
 
+    def attach_network(self, kernels: Kernels) -> None:
+        """`attach` of all that a network has, with a new pool for its passes."""
+        self.attach(kernels)
+        self.lend(DeltaPool(kernels), Reader.USER)
+
+    def lend(self, pool: DeltaPool, reader: Reader) -> None:
+        """`BaseLayer.lend` for what the operations give; `reader`: of what the last one does."""
+        self.pool = pool
+        for operation in reversed(self.operations):
+            operation.lend(pool, reader)
+            passed_on = reader if isinstance(operation, Activation) and operation.in_place else Reader.NEXT
+            reader = max(passed_on, Reader.BACKWARD if operation.needs_variances else Reader.NEXT)
+
     def _joined(self) -> Iterator[tuple[BaseLayer, tuple]]:
         """The operations, each with what it takes: the activation in front, or the normalisation behind and its."""
         taken: tuple = ()
@@ -211,7 +228,9 @@ class Chain:
             yield from operation.parts()
 
     def __getstate__(self) -> dict:
-        return self.__dict__ | {"_hooks": None, "_steps": []}  # hooks are the network's, and a copy is not attached
+        state = self.__dict__ | {"_hooks": None, "_steps": []}  # hooks are the network's, and a copy is not attached
+        state.pop("pool", None)
+        return state
 
     def set_hooks(self, hooks: LeafHooks | None) -> None:
         """Calls `hooks` around every leaf from now on, in blocks too; None: no longer."""
@@ -232,8 +251,10 @@ class Chain:
         return self._watched(last, last.begin, state, taken)
 
     def _through(self, steps: Iterable[tuple[BaseLayer, tuple]], state: State) -> State:
+        before = self.pool.lent
         for operation, taken in steps:
             state = self._watched(operation, operation.forward, state, taken)
+            self.pool.take_back(before, state)
         return state
 
     def _watched(self, operation: BaseLayer, call: Callable, state: State, taken: tuple) -> Any:

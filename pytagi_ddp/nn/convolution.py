@@ -17,6 +17,7 @@ class Convolution(WindowView, BaseLayer):
     """A layer of images with weights shared by position. Its arguments are those of `Conv2d`."""
 
     parameters: Parameters
+    needs_variances = False
 
     def __init__(
         self,

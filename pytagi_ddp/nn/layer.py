@@ -20,7 +20,7 @@ from pytagi_ddp.kernels.tensors import NO_STATE, Normalization
 from pytagi_ddp.nn.deferred import DeferredParameters, is_deferring
 from pytagi_ddp.nn.parameters import Parameters, ParameterValues
 from pytagi_ddp.nn.pytagi_view import LayerView
-from pytagi_ddp.nn.state import UNKNOWN, Array, Delta, DeltaPool, Shape, State, StateTensor
+from pytagi_ddp.nn.state import UNKNOWN, Array, Delta, DeltaPool, Reader, Shape, State, StateTensor
 
 if TYPE_CHECKING:
     from pytagi_ddp.nn.hooks import LeafHooks
@@ -50,6 +50,7 @@ class BaseLayer(LayerView, ABC):
     follows_backward = False  # whether it has an `after_backward`
     gives_jacobian = False  # whether there is one in the states that it gives
     checks_input = False  # whether it has a `check_input`
+    needs_variances = True  # whether the pass back reads those of the layer's input
     kept: tuple[str, ...] = ("_buffers", "_input")  # attributes in which a pass leaves what its way back needs
     recomputing = False  # True while a forward pass is repeated, which must change nothing that outlasts it
     kernels: Kernels
@@ -66,6 +67,8 @@ class BaseLayer(LayerView, ABC):
         self.parameters: Parameters | None = None
         self._buffers: dict[str, Array] = {}
         self._memory: BlockMemory | None = None  # where activations lie instead, see `set_workspace`
+        self._pool: DeltaPool | None = None  # and where those lie that are read once, see `lend`
+        self._reader = Reader.USER
         self._input = NO_STATE  # what the backward pass needs of the last forward pass
         self._network: ref[Sequential] | None = None  # weak, so that a network's memory is free when it is dropped
         # State that is not learned, see `state_tensors`.
@@ -154,6 +157,15 @@ class BaseLayer(LayerView, ABC):
     def set_workspace(self, memory: BlockMemory | None) -> None:
         """Lets activations lie in `memory` from now on, or (None) in buffers of the layer's own."""
         self._memory = memory
+
+    def lend(self, pool: DeltaPool, reader: Reader) -> None:
+        """Lets what only the operation behind reads lie in `pool` from now on.
+
+        Args:
+            reader: the last to read the variances of the layer's output. Its means and its Jacobian are read in the
+                pass back, too.
+        """
+        self._pool, self._reader = pool, reader
 
     def detach(self) -> None:
         """Takes copies of parameters and state to the host, on the way to another device."""
@@ -311,8 +323,15 @@ class BaseLayer(LayerView, ABC):
         return sum(buffer.nbytes for buffer in self._buffers.values())
 
     def _output(self, batch: int) -> State:
-        size = self.out_shape.size
-        return State(self._buffer("mu", batch, size), self._buffer("var", batch, size))
+        """Memory for the output. Its variances may be gone when the next operation is done, see `needs_variances`."""
+        return State(self._units("mu", batch), self._units("var", batch, Reader.NEXT))
+
+    def _units(self, name: str, batch: int, reader: Reader = Reader.BACKWARD) -> Array:
+        """(batch, units) array of the output, which has this reader at least."""
+        last, size = max(reader, self._reader), self.out_shape.size
+        if self._pool is None or last == Reader.USER or (last == Reader.BACKWARD and self.training):
+            return self._buffer(name, batch, size)
+        return self._pool.lend(batch, size)
 
     def _with_variance(self, state: State) -> State:
         """`state` with variances: zeros for a deterministic one."""
@@ -339,6 +358,6 @@ class BaseLayer(LayerView, ABC):
         state["_saved_state"] = self._state_on_host()
         for name in ("kernels", "shared_sums"):
             state.pop(name, None)
-        state.update(_buffers={}, _memory=None, _input=NO_STATE, _network=None, state={})
+        state.update(_buffers={}, _memory=None, _pool=None, _input=NO_STATE, _network=None, state={})
         state.update(pool_at_step=False, reduce_sums=None, on_moments=None)  # a copy belongs to no DDPSequential
         return state

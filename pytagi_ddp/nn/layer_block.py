@@ -10,7 +10,7 @@ from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.pytagi_view import refuse_assignment
 from pytagi_ddp.nn.recompute import BlockMemory
-from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State
+from pytagi_ddp.nn.state import Delta, DeltaPool, Reader, Shape, State
 
 if TYPE_CHECKING:
     from pytagi_ddp.nn.sequential import Sequential
@@ -67,6 +67,13 @@ class LayerBlock(BaseLayer):
     def set_workspace(self, memory: BlockMemory | None) -> None:
         for operation in self.chain.operations:
             operation.set_workspace(memory)
+
+    def lend(self, pool: DeltaPool, reader: Reader) -> None:
+        self.chain.lend(pool, reader)
+
+    @property
+    def needs_variances(self) -> bool:  # type: ignore[override]
+        return self.chain.operations[0].needs_variances
 
     def set_hooks(self, hooks: LeafHooks | None) -> None:
         self.chain.set_hooks(hooks)

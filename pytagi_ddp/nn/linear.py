@@ -37,6 +37,7 @@ class Linear(BaseLayer):
     """
 
     name = "Linear"
+    needs_variances = False
     parameters: Parameters
 
     def __init__(

@@ -77,6 +77,7 @@ class LSTM(BaseLayer):
     """
 
     name = "LSTM"
+    needs_variances = False
     kept = ("_buffers", "_input", "_kept")
     parameters: Parameters
 

@@ -10,7 +10,7 @@ import numpy as np
 from pytagi_ddp.kernels import protocol
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn.chain import Chain
-from pytagi_ddp.nn.state import Array, DeltaPool, State
+from pytagi_ddp.nn.state import Array, State
 
 
 def pass_bytes(chain: Chain, kernels: Kernels, state: State, training: bool) -> int:
@@ -23,17 +23,16 @@ def pass_bytes(chain: Chain, kernels: Kernels, state: State, training: bool) -> 
         state: the input, of which only sizes matter.
     """
     counted = _Counted(kernels)
-    chain.attach(counted)  # type: ignore[arg-type]
+    chain.attach_network(counted)  # type: ignore[arg-type]
     try:
         mu, var = (None if a is None else _Sized.of(a.shape, a.dtype) for a in state[:2])
+        chain.pool.reserve(state.batch * chain.widest)
         out = chain.forward(State(mu, var))
         if training:
-            pool = DeltaPool(counted)  # type: ignore[arg-type]
-            pool.reserve(state.batch * chain.widest)
-            chain.backward(pool.take(*out.mu.shape), pool, False, False)
+            chain.backward(chain.pool.take(*out.mu.shape), chain.pool, False, False)
         return counted.array.peak
     finally:
-        chain.attach(kernels)
+        chain.attach_network(kernels)
 
 
 def refuse_too_large(needed: Callable[[int], int], batch: int, free: int) -> None:
@@ -90,6 +89,9 @@ class _CountedArrays:
     def _count(self, size: int) -> None:
         self._held += size
         self.peak = max(self.peak, self._held)
+
+    def address(self, array: Array) -> int:
+        return array.ctypes.data
 
     def place(self, source: np.ndarray, into: Array | None = None) -> Array:
         return self.empty(source.shape, source.dtype) if into is None or into.size < source.size else into

@@ -83,6 +83,8 @@ class Norm(BaseLayer):
 class RowNorm(Norm):
     """A norm whose statistics come from each row of the present batch: from a sample, or a step of a sequence."""
 
+    needs_variances = False
+
     def _rows(self, batch: int) -> tuple[int, int, int]:
         """Rows, positions in a row, and features, which a batch is read as."""
         rows = batch * self.steps

@@ -11,7 +11,7 @@ from pytagi_ddp.nn.data_struct import BaseDeltaStates
 from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.memory import pass_bytes, refuse_too_large
 from pytagi_ddp.nn.recompute import recomputing
-from pytagi_ddp.nn.state import Array, DeltaPool, State
+from pytagi_ddp.nn.state import Array, State
 
 
 def _nothing() -> None:
@@ -38,7 +38,6 @@ class Passes:
         self._fits: dict[bool, int] = {}  # the largest batch whose memory was looked at, by mode
         self._replayable = all(leaf.replayable for leaf in arena.leaves)
         self._recorders = [leaf for leaf in arena.leaves if leaf.follows_backward]
-        self._pool = DeltaPool(kernels)
         self._graphs = kernels.graph.Graphs(kernels.array)
         self.express = self._graphs.express
         self.batch = 0
@@ -70,11 +69,11 @@ class Passes:
         """A forward pass for its own sake: no backward pass can follow."""
         self.batch, self._remembered = 0, None
         self.forget()
-        return self._chain.forward(state)
+        return self._through_layers(state)
 
     def backward(self, start: BaseDeltaStates, end: BaseDeltaStates | None, accumulate: bool) -> None:
         """From the deltas `start` at the output to the deltas `end` at the input, if these are asked for."""
-        self._pool.reserve(self.batch * self._chain.widest)
+        self._chain.pool.reserve(self.batch * self._chain.widest)
         key = (self.batch, end is not None, accumulate)
         first, last = start.arrays, end.arrays if end else None
         walk = partial(self._walk_backward, first, last, accumulate)
@@ -118,8 +117,8 @@ class Passes:
 
     @property
     def nbytes(self) -> int:
-        """Size of the memory for deltas."""
-        return self._pool.nbytes
+        """Size of the memory for what does not outlast a pass."""
+        return self._chain.pool.nbytes
 
     def _run(
         self, name: str, key: tuple, memory: tuple, function: Callable[[], Any], prepare: Callable[[], None] = _nothing
@@ -162,12 +161,15 @@ class Passes:
         """Frees what is kept for passes; the next one makes it anew."""
         self.drop_frames()
         self.forget()
-        self._pool = DeltaPool(self._kernels)
-        self._chain.attach(self._kernels)
+        self._chain.attach_network(self._kernels)
 
     def _walk_forward(self, key: tuple[int, bool, State]) -> State:
         self._remembered = key
-        return self._chain.forward(key[2])
+        return self._through_layers(key[2])
+
+    def _through_layers(self, state: State) -> State:
+        self._chain.pool.reserve(state.batch * self._chain.widest)
+        return self._chain.forward(state)
 
     def _remember_last(self) -> None:
         """Has the layers remember the last forward pass, if that was replayed after another one was walked through."""
@@ -182,11 +184,12 @@ class Passes:
         return (old_batch, old_training) == (batch, training) and old_state is state
 
     def _walk_backward(self, start: tuple[Array, Array], end: tuple[Array, Array] | None, accumulate: bool) -> None:
-        delta = self._pool.take(*start[0].shape)
+        pool = self._chain.pool
+        delta = pool.take(*start[0].shape)
         self._copy(start[0], delta.mu)
         self._copy(start[1], delta.var)
-        into = self._chain.backward(delta, self._pool, end is not None, accumulate)
+        into = self._chain.backward(delta, pool, end is not None, accumulate)
         if into is not None and end is not None:
             self._copy(into.mu, end[0])
             self._copy(into.var, end[1])
-            self._pool.give(into)
+            pool.give(into)

@@ -14,6 +14,8 @@ from pytagi_ddp.nn.window import Window, as_image, pixels
 class _Pool2d(WindowView, BaseLayer):
     """What both poolings share: geometry, and the Jacobian of the input in the backward pass."""
 
+    needs_variances = False
+
     def __init__(self, kernel_size: int, stride: int, padding: int, padding_type: int):
         super().__init__()
         stride = kernel_size if stride == -1 else stride

@@ -158,28 +158,38 @@ refuse_assignment(
 )
 
 
+class _InnerStates(BaseHiddenStates):
+    """Units inside a network, of which variances are not kept."""
+
+    @property  # type: ignore[misc]
+    def var_a(self) -> NoReturn:  # type: ignore[override]
+        raise AttributeError("variances inside a network are not kept; those of its output are in output_z_buffer")
+
+
 class BlockView:
     """The buffers of a ResNetBlock, by pytagi's names; nothing has to be made before they are used."""
 
     device: str
+    training: bool
+    shortcut: Any
     _input: State
-    _ends: list[State] | None
 
     @property
     def input_z(self) -> BaseHiddenStates:
-        """Moments of the block's last input, as long as no other pass has run."""
-        return self._shown(self._input)
+        """Means and Jacobians of the block's last input, as long as no pass but that one, in training, has run."""
+        if not self.training:
+            raise AttributeError("in evaluation mode nothing is kept inside a network")
+        states = _InnerStates()
+        if self._input.mu is not None:
+            states.hold(self._input, self.device)
+        return states
 
     @property
     def shortcut_output_z(self) -> BaseHiddenStates:
-        """Moments of what the shortcut gave in the last pass, as long as no other has run."""
-        return self._shown((*(self._ends or ()), self._input)[1 if self._ends else 0])
-
-    def _shown(self, state: State) -> BaseHiddenStates:
-        states = BaseHiddenStates()
-        if state.mu is not None:
-            states.hold(state, self.device)
-        return states
+        """`input_z` of a block without a shortcut of its own."""
+        if self.shortcut is not None:
+            raise AttributeError("what a shortcut gives is not kept")
+        return self.input_z
 
     @property
     def input_delta_z(self) -> NoReturn:

@@ -7,7 +7,7 @@ from typing import Any
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
-from pytagi_ddp.nn.state import Array, Delta, DeltaPool, State
+from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Reader, State
 
 
 class BlockMemory:
@@ -77,10 +77,16 @@ class Recomputed(BaseLayer):
         super().attach(kernels)
         self.block.attach(kernels)
 
+    def lend(self, pool: DeltaPool, reader: Reader) -> None:
+        super().lend(pool, reader)
+        self.block.lend(pool, max(reader, Reader.BACKWARD))  # what it gives in a pass back, nobody would take back
+
     def forward(self, state: State) -> State:
         self._input = state
         self.memory.begin(self)
         out = self.block.forward(state)
+        if not self.block.training:
+            return out
         kept = (None if a is None else self._buffer(name, *a.shape) for name, a in zip(State._fields, out, strict=True))
         result = State(*kept)
         for source, target in zip(out, result, strict=True):

@@ -11,7 +11,7 @@ from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.layer_block import LayerBlock
 from pytagi_ddp.nn.pytagi_view import BlockView, refuse_assignment
 from pytagi_ddp.nn.recompute import BlockMemory
-from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, apply_jacobian
+from pytagi_ddp.nn.state import Delta, DeltaPool, Reader, Shape, State, apply_jacobian
 
 if TYPE_CHECKING:
     from pytagi_ddp.nn.sequential import Sequential
@@ -94,6 +94,14 @@ class ResNetBlock(BlockView, BaseLayer):
     def set_workspace(self, memory: BlockMemory | None) -> None:
         for branch in self._branches:
             branch.set_workspace(memory)
+
+    def lend(self, pool: DeltaPool, reader: Reader) -> None:
+        for branch in self._branches:
+            branch.lend(pool, reader)  # the output of the block lies in that of either
+
+    @property
+    def needs_variances(self) -> bool:  # type: ignore[override]
+        return any(branch.needs_variances for branch in self._branches)
 
     def set_hooks(self, hooks: LeafHooks | None) -> None:
         for branch in self._branches:

@@ -120,7 +120,7 @@ class Sequential(RecurrentNetwork):
 
     def _attach(self) -> None:
         self.kernels = get_kernels(self.device, self._precision)
-        self._chain.attach(self.kernels)
+        self._chain.attach_network(self.kernels)
         self.arena = self._make_arena(list(self._chain.leaves()), self.kernels)
         self._passes = Passes(self._chain, self.arena, self.kernels, self._hooks)
         self._express = self._passes.express
@@ -192,7 +192,7 @@ class Sequential(RecurrentNetwork):
     def _attach_again(self) -> None:
         """To the same memory."""
         self._passes.drop_frames()
-        self._chain.attach(self.kernels)
+        self._chain.attach_network(self.kernels)
         self.forget_graphs()
 
     @property

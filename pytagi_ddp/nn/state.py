@@ -1,6 +1,7 @@
 """What flows through a network: shapes, hidden states (forward) and deltas (backward)."""
 
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import Literal, TypeVar
 
 from pytagi_ddp.kernels.protocol import Kernels
@@ -107,26 +108,62 @@ def apply_jacobian(kernels: Kernels, delta: Delta, state: State) -> None:
         kernels.elementwise.apply_jacobian(delta, state.jcb)
 
 
+class Reader(IntEnum):
+    """Who reads what a forward pass has made last."""
+
+    NEXT = 0  # the operation behind
+    BACKWARD = 1  # the pass back, if one follows
+    USER = 2  # whoever has the output of the network
+
+
 class DeltaPool:
-    """Blocks of memory for deltas, taken and given back during a backward pass and kept between passes."""
+    """Blocks of memory for what does not outlast a pass, kept between passes.
+
+    A backward pass takes blocks for deltas and gives them back. A forward pass is lent the same ones for what only the
+    next operation reads: nearly all variances, and outside training everything.
+    """
 
     def __init__(self, kernels: Kernels):
         self._array = kernels.array
         self._capacity = 0
         self._free: list[Array] = []
-        self._shared: list[Array] = []  # memory with one more reader, for each time that it is here
+        self._lent: dict[int, Array] = {}  # by address, in the order in which they were
+        self._shared: list[tuple] = []  # memory with one more reader, for each time that it is here
 
     def reserve(self, units: int) -> None:
         """Makes every block hold at least `units` numbers; call before a pass."""
+        self._free += self._lent.values()  # of a pass that an error ended, as what is shared
+        self._lent.clear()
+        self._shared.clear()
         if units > self._capacity:
             self._capacity = units
             self._free.clear()
-        self._shared.clear()  # of a pass that an error ended
+
+    def _block(self) -> Array:
+        return self._free.pop() if self._free else self._array.empty(self._capacity)
+
+    def lend(self, batch: int, size: int) -> Array:
+        """An array of a forward pass, until `take_back`."""
+        block = self._block()
+        self._lent[self._array.address(block)] = block
+        return block[: batch * size].reshape(batch, size)
+
+    @property
+    def lent(self) -> int:
+        """Arrays that are lent now."""
+        return len(self._lent)
+
+    def take_back(self, first: int, kept: State) -> None:
+        """Ends the loan of all arrays but the first so many, and those of `kept`."""
+        if len(self._lent) > first:
+            still = {self._array.address(array) for array in kept if array is not None}
+            ended = [address for address in list(self._lent)[first:] if address not in still]
+            self._free += map(self._lent.pop, ended)
 
     def take(self, batch: int, size: int) -> Delta:
-        memory = self._free.pop() if self._free else self._array.empty((2, self._capacity))
-        n = batch * size
-        return Delta(memory[0, :n].reshape(batch, size), memory[1, :n].reshape(batch, size), memory)
+        n, memory = batch * size, (self._block(), self._block())
+        mu, var = (block[:n].reshape(batch, size) for block in memory)
+        return Delta(mu, var, memory)
 
     def share(self, delta: Delta) -> None:
         """Has `delta` given back once more, before its memory is free: two branches read it."""
@@ -148,7 +185,7 @@ class DeltaPool:
 
     def give(self, delta: Delta) -> None:
         if not self._unshare(delta):
-            self._free.append(delta.memory)
+            self._free += delta.memory
 
     def _unshare(self, delta: Delta) -> bool:
         """Whether there was another reader, and takes one away."""

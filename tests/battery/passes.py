@@ -90,6 +90,26 @@ def blocks_have_the_same_bits(example: Example) -> None:
 
 
 @check
+def memory_of_passes_may_hold_anything(example: Example) -> None:
+    """Between two passes, what a layer reads again is not in memory that other layers and passes write to."""
+    net, twin = example.network(), example.network()
+
+    def spoil() -> None:
+        for block in net._chain.pool._free:
+            block.fill(7)
+
+    for seed, batch in enumerate((4, 4, 4, 2)):  # walked through, recorded, and replayed
+        spoil()
+        observe(net, batch, seed, between=spoil)
+        observe(twin, batch, seed)
+        for one in (net, twin):
+            one.step()
+    spoil()
+    assert_same_bits(snapshot(net), snapshot(twin), "other memory of passes")
+    assert_continue_alike(net, twin, "other memory of passes")
+
+
+@check
 def hooks_are_called_once(example: Example) -> None:
     """Before and after each leaf in both directions, and nothing else changes."""
     net, twin = example.network(), example.network()

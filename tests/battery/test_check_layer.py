@@ -165,6 +165,12 @@ class KeepsItselfBetweenPasses(nn.Linear):
         return super().backward(delta, pool, need_input, accumulate)
 
 
+class ReadsVariancesAgain(nn.Linear):
+    def backward(self, delta, pool, need_input, accumulate):
+        delta.mu[...] *= 1 + self._input.var.mean()
+        return super().backward(delta, pool, need_input, accumulate)
+
+
 class KnowsItsNetwork(nn.ReLU):
     def forward(self, state):
         state.mu[...] *= len(self._owner.layers)
@@ -199,6 +205,10 @@ FAULTS = {
     numerics.threads_do_not_change_numbers: (KnowsThreads, "output mean: error"),
     passes.recorded_passes_have_the_same_bits: (FirstSampleCounts, "differ"),
     passes.blocks_have_the_same_bits: (RemembersBatches, "one block, recomputed: theta differs"),
+    passes.memory_of_passes_may_hold_anything: (
+        lambda: ReadsVariancesAgain(6, 6),
+        "other memory of passes: theta differs",
+    ),
     passes.hooks_are_called_once: (lambda: KeepsHooks(nn.Linear(6, 6)), "hooks of the forward pass"),
     passes.state_changes_in_training_only: (lambda: LearnsInEvaluation(6), "predict: statistics differs"),
     passes.frames_keep_passes_apart: (lambda: KeepsItselfBetweenPasses(6, 6), "in frames: theta differs"),

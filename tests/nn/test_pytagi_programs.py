@@ -128,12 +128,19 @@ def test_blocks_show_their_buffers():
     head(X)
     for buffer in (block.input_z, block.shortcut_output_z):  # the shortcut is the identity
         np.testing.assert_array_equal(buffer.mu_a, head.output_z_buffer.mu_a)
-        np.testing.assert_array_equal(buffer.var_a, head.output_z_buffer.var_a)
+        np.testing.assert_array_equal(buffer.jcb, head.output_z_buffer.jcb)
+        with pytest.raises(AttributeError, match="variances inside a network are not kept"):
+            _ = buffer.var_a
     for name in ("main_block", "shortcut", "input_z"):
         with pytest.raises(AttributeError, match="cannot be assigned"):
             setattr(block, name, None)
     with pytest.raises(AttributeError, match="not kept"):
         _ = block.input_delta_z
+    with pytest.raises(AttributeError, match="what a shortcut gives is not kept"):
+        _ = ResNetBlock(Linear(4, 4), Linear(4, 4)).shortcut_output_z
+    net.eval()
+    with pytest.raises(AttributeError, match="in evaluation mode nothing is kept"):
+        _ = block.input_z
 
 
 def test_a_device_that_is_assigned_is_where_the_network_goes(net):

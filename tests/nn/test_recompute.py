@@ -88,7 +88,7 @@ def test_it_takes_less_memory():
     for trainer in (kept, recomputed):
         for _ in range(2):
             trainer.step()
-    assert kept_bytes(recomputed.net) < 0.45 * kept_bytes(kept.net)
+    assert kept_bytes(recomputed.net) < 0.65 * kept_bytes(kept.net)
 
 
 @pytest.mark.parametrize("batch", [32, 9])

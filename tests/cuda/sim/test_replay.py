@@ -13,8 +13,8 @@ from pytagi_ddp.kernels.cuda import graph
 from pytagi_ddp.kernels.cuda.array import arrays
 from pytagi_ddp.kernels.cuda.compile import Kernel
 from pytagi_ddp.kernels.cuda.recorder import is_recording, recording
-from pytagi_ddp.nn import passes
-from pytagi_ddp.nn.state import Delta, DeltaPool
+from pytagi_ddp.nn import chain
+from pytagi_ddp.nn.state import DeltaPool
 from tests.cuda.sim.test_networks import train
 from tests.nn.carrying import Memory
 from tests.nn.networks import randomise
@@ -68,22 +68,18 @@ class OrderedPool(DeltaPool):
         super().reserve(units)
         self._taken = 0
 
-    def take(self, batch: int, size: int) -> Delta:
+    def _block(self):
         if self._taken == len(self._blocks):
-            self._blocks.append(super().take(batch, size).memory)
-        self._free.append(self._blocks[self._taken])
+            self._blocks.append(self._array.empty(self._capacity))
         self._taken += 1
-        return super().take(batch, size)
-
-    def give(self, delta: Delta) -> None:
-        pass
+        return self._blocks[self._taken - 1]
 
 
 @pytest.fixture
 def stand_in(monkeypatch) -> None:
     """In the simulator, kernels that take no time."""
     monkeypatch.setattr(Kernel, "_simulate", mix)
-    monkeypatch.setattr(passes, "DeltaPool", OrderedPool)
+    monkeypatch.setattr(chain, "DeltaPool", OrderedPool)
 
 
 @pytest.fixture
