@@ -8,6 +8,7 @@ from functools import partial
 
 from benchmarks.workloads import SMALL, SPECS
 from pytagi_ddp import nn
+from pytagi_ddp.nn.activation import Activation
 
 WORKLOADS: dict[str, tuple[Callable[[], nn.Sequential], int]] = {  # name: network, batch
     name: (partial(spec.build, nn), spec.batch) for name, spec in (SPECS | SMALL).items()
@@ -57,9 +58,11 @@ class Workload:
 
     @property
     def traffic(self) -> int:
-        """Bytes that a step moves at least: everything kept for it is written once and read once."""
-        kept = sum(leaf.buffer_bytes for _, leaf in self.net.named_leaves())
-        return 2 * (kept + self.net.arena.nbytes)
+        """Bytes that a step moves at least: what layers keep, their variances and the parameters, there and back."""
+        leaves = [leaf for _, leaf in self.net.named_leaves()]
+        kept = sum(leaf.buffer_bytes for leaf in leaves)
+        variances = sum(4 * self.batch * leaf.out_shape.size for leaf in leaves if not isinstance(leaf, Activation))
+        return 2 * (kept + variances + self.net.arena.nbytes)
 
 
 def _positions(leaf: nn.BaseLayer) -> int:

@@ -32,9 +32,10 @@ class LayerTime:
     Attributes:
         key: the layer's key in `state_dict`, such as "Conv2d.0"; empty for what belongs to no layer.
         layer: name and sizes; or "between layers" (the copy of the input, image orders, additions of residual blocks,
-            the output update; its memory: the input and the deltas), or "parameter step" (`step`, under backward).
+            the output update; its memory: the input, and what all layers use in turn), or "parameter step" (`step`,
+            under backward).
         forward_ms, backward_ms: medians, milliseconds.
-        memory: bytes of what is kept for one batch (outputs, Jacobians, scratch); parameters are not counted.
+        memory: bytes of what is kept for one batch (means, Jacobians, scratch); parameters are not counted.
         share: part of the time of a whole step, 0 to 1.
     """
 

@@ -6,6 +6,7 @@ or raises an AttributeError that tells how to get there.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import ref
 
@@ -170,14 +171,14 @@ class BlockView:
     """The buffers of a ResNetBlock, by pytagi's names; nothing has to be made before they are used."""
 
     device: str
-    training: bool
     shortcut: Any
+    leaves: Callable[[], Iterator[Any]]
     _input: State
 
     @property
     def input_z(self) -> BaseHiddenStates:
         """Means and Jacobians of the block's last input, as long as no pass but that one, in training, has run."""
-        if not self.training:
+        if not next(self.leaves()).training:
             raise AttributeError("in evaluation mode nothing is kept inside a network")
         states = _InnerStates()
         if self._input.mu is not None:

@@ -144,6 +144,8 @@ class DeltaPool:
 
     def lend(self, batch: int, size: int) -> Array:
         """An array of a forward pass, until `take_back`."""
+        if batch * size > self._capacity:  # outside a pass, in a layer that is called by itself
+            self.reserve(batch * size)
         block = self._block()
         self._lent[self._array.address(block)] = block
         return block[: batch * size].reshape(batch, size)

@@ -44,7 +44,7 @@ def test_rows_are_the_layers_and_the_rest():
     conv = table.rows[0]
     assert conv.forward_ms > 0
     assert conv.backward_ms > 0
-    assert conv.memory >= 2 * 4 * BATCH * 4 * 8 * 8  # means and variances, float32
+    assert conv.memory >= 4 * BATCH * 4 * 8 * 8  # means, float32; variances lie in the memory of passes
 
 
 def test_printed_table():
