@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from pytagi_ddp.kernels.protocol import Kernels
+from pytagi_ddp.kernels.tensors import NO_STATE
 from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Reader, State
@@ -79,7 +80,7 @@ class Recomputed(BaseLayer):
 
     def lend(self, pool: DeltaPool, reader: Reader) -> None:
         super().lend(pool, reader)
-        self.block.lend(pool, max(reader, Reader.BACKWARD))  # what it gives in a pass back, nobody would take back
+        self.block.lend(pool, reader if reader == Reader.USER else Reader.NEXT)  # who is this layer, that copies it
 
     def forward(self, state: State) -> State:
         self._input = state
@@ -99,6 +100,7 @@ class Recomputed(BaseLayer):
             self.memory.begin(self)
             with recomputing(self.block.leaves()):
                 self.block.forward(self._input)
+            pool.take_back(0, NO_STATE)
         return self.block.backward(delta, pool, need_input, accumulate)
 
     def __getstate__(self) -> dict:

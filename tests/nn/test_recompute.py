@@ -82,13 +82,14 @@ def test_it_takes_less_memory():
     def kept_bytes(net):
         operations = [*net._chain.operations, *net._chain.leaves()]
         own = sum(a.nbytes for op in operations for a in op._buffers.values())
-        return own + sum(memory.nbytes for memory in {op.memory for op in operations if hasattr(op, "memory")})
+        blocks = sum(memory.nbytes for memory in {op.memory for op in operations if hasattr(op, "memory")})
+        return own + blocks + net._passes.nbytes
 
     kept, recomputed = twins(deep)
     for trainer in (kept, recomputed):
         for _ in range(2):
             trainer.step()
-    assert kept_bytes(recomputed.net) < 0.65 * kept_bytes(kept.net)
+    assert kept_bytes(recomputed.net) < 0.7 * kept_bytes(kept.net)
 
 
 @pytest.mark.parametrize("batch", [32, 9])
