@@ -132,7 +132,7 @@ class DeltaPool:
 
     def reserve(self, units: int) -> None:
         """Makes every block hold at least `units` numbers; call before a pass."""
-        self._free += self._lent.values()  # of a pass that an error ended, as what is shared
+        self._free += self._lent.values()  # as what is shared, of a pass that an error ended
         self._lent.clear()
         self._shared.clear()
         if units > self._capacity:

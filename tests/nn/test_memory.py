@@ -115,6 +115,23 @@ def test_smaller_batches_use_the_same_memory(layers):
     assert large_allocations(steps) == []
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_what_more_layers_take(training):
+    """Means and Jacobians, to be read in the pass back: the rest goes round, as all does in evaluation."""
+
+    def taken(depth: int) -> tuple[int, int]:
+        """Images of 8 channels that layers keep, and those in memory that goes round."""
+        units = [unit for _ in range(depth) for unit in (nn.MixtureReLU(), nn.BatchNorm2d(8), conv(8, 8))]
+        trainer = Trainer([conv(3, 8, in_width=8, in_height=8), *units, nn.Linear(512, 10)], False)
+        for _ in range(3):
+            trainer.step() if training else trainer.net.predict(trainer.x)
+        kept = sum(leaf.buffer_bytes for _, leaf in trainer.net.named_leaves())
+        return tuple(size // (4 * BATCH * 512) for size in (kept, trainer.net._passes.nbytes))
+
+    (few, round_), (many, same) = taken(2), taken(5)
+    assert many - few == (3 * 3 if training else 0) and round_ == same == (4 if training else 5)
+
+
 def test_the_count_sees_an_allocation():
     kept = []
     assert large_allocations(lambda: kept.append(np.ones(SMALLEST)))
