@@ -237,6 +237,8 @@ INLINE void transform_lanes(int edge, const vector *g, float *out, size_t plane)
 
 typedef float half __attribute__((vector_size(32), aligned(4), may_alias));
 #define HALF(x) (*(half *)(x))
+#define LOW(x) PICK(x, x, 0, 1, 2, 3, 4, 5, 6, 7)
+#define HIGH(x) PICK(x, x, 8, 9, 10, 11, 12, 13, 14, 15)
 #if defined(__clang__) || __GNUC__ >= 12
 #define PICK __builtin_shufflevector
 #else
@@ -303,14 +305,19 @@ INLINE void restore_lanes(int edge, const float *m, size_t plane, vector *g) {
 /* 16 kernels of 3 x 3, one after the other, (+)= G^T m G: the way back from sums of products. */
 VECTORISED void restore_kernels(int edge, const float *m, size_t plane, int more, float *out) {
     vector kernel[9];
-    float g[9][16];
     if (edge == 2)
         restore_lanes(2, m, plane, kernel);
     else
         restore_lanes(4, m, plane, kernel);
-    for (int k = 0; k < 9; k++) AT(g[k]) = kernel[k];
-    for (int i = 0; i < 16; i++)
-        for (int k = 0; k < 9; k++) out[9 * i + k] = g[k][i] + (more ? out[9 * i + k] : 0);
+    vector x[8];
+    transpose_halves(kernel, x);
+    UNROLLED for (int i = 0; i < 8; i++) {
+        float *low = out + 9 * i, *high = out + 9 * (i + 8);
+        half a = LOW(x[i]), b = HIGH(x[i]);
+        if (more) a += HALF(low), b += HALF(high);
+        HALF(low) = a, HALF(high) = b;
+    }
+    for (int i = 0; i < 16; i++) out[9 * i + 8] = kernel[8][i] + (more ? out[9 * i + 8] : 0);
 }
 
 #endif
