@@ -237,12 +237,14 @@ INLINE void transform_lanes(int edge, const vector *g, float *out, size_t plane)
 
 typedef float half __attribute__((vector_size(32), aligned(4), may_alias));
 #define HALF(x) (*(half *)(x))
-#define LOW(x) PICK(x, x, 0, 1, 2, 3, 4, 5, 6, 7)
-#define HIGH(x) PICK(x, x, 8, 9, 10, 11, 12, 13, 14, 15)
+#define LOW(x) HALF(&(x))
+#define HIGH(x) HALF((float *)&(x) + 8)
 #if defined(__clang__) || __GNUC__ >= 12
 #define PICK __builtin_shufflevector
+#define JOIN(x, a, b) x = PICK(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
 #else
 #define PICK(a, b, ...) __builtin_shuffle(a, b, (bits){__VA_ARGS__})
+#define JOIN(x, a, b) LOW(x) = a, HIGH(x) = b
 #endif
 
 /* Both halves of 8 vectors, each an 8 x 8 matrix, transposed. */
@@ -252,9 +254,9 @@ INLINE void transpose_halves(const vector *x, vector *out) {
         y[i] = PICK(x[i], x[i + 1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30);
         y[i + 1] = PICK(x[i], x[i + 1], 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
     }
-    UNROLLED for (int i = 0; i < 8; i += i % 4 ? 3 : 1) {
-        z[i] = PICK(y[i], y[i + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
-        z[i + 2] = PICK(y[i], y[i + 2], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+    UNROLLED for (int i = 0; i < 8; i += 4) UNROLLED for (int j = i; j < i + 2; j++) {
+        z[j] = PICK(y[j], y[j + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
+        z[j + 2] = PICK(y[j], y[j + 2], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
     }
     UNROLLED for (int i = 0; i < 4; i++) {
         out[i] = PICK(z[i], z[i + 4], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27);
@@ -266,14 +268,7 @@ INLINE void transpose_halves(const vector *x, vector *out) {
  * before the numbers in them have arrived there. */
 INLINE void load_kernels(const float *w, size_t stride, vector *taps) {
     vector x[8];
-    UNROLLED for (int i = 0; i < 8; i++) {
-#if defined(__clang__) || __GNUC__ >= 12
-        x[i] = PICK(HALF(w + i * stride), HALF(w + (i + 8) * stride), 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-#else
-        memcpy(&x[i], w + i * stride, 32);
-        memcpy((float *)&x[i] + 8, w + (i + 8) * stride, 32);
-#endif
-    }
+    UNROLLED for (int i = 0; i < 8; i++) JOIN(x[i], HALF(w + i * stride), HALF(w + (i + 8) * stride));
     transpose_halves(x, taps);
     for (int i = 0; i < 16; i++) taps[8][i] = w[i * stride + 8];
 }
