@@ -4,6 +4,7 @@ cdef extern from "loops.h" nogil:
     void times_jacobian(float* mean, float* var, const float* jcb, size_t n)
     void add(const float* x, float* total, size_t n)
     void copy_run(const float* x, float* out, size_t n)
+    void copy_runs(const float* x, size_t step, float* out, size_t stride, size_t n, size_t size)
     void sum_rows(const float* x, size_t stride, float* total, size_t rows, size_t width)
 
 

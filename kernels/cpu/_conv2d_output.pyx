@@ -41,6 +41,7 @@ cdef void output_tile(Product multiply_var, const Patches* image, const Factors*
     cdef float* w = block + <long>ROWS * taps * chunk
     cdef float* s = w + lines(<long>width * taps * chunk)
     cdef float* w2s = s + lines(<long>width * taps * chunk)
+    cdef bint start = finish.start_mu != NULL
     for c from 0 <= c < C by chunk:
         c1 = min(c + chunk, C)
         columns = (c1 - c) * taps
@@ -51,10 +52,11 @@ cdef void output_tile(Product multiply_var, const Patches* image, const Factors*
         for n from n0 <= n < n1 by rows_of(columns):
             rows = min(rows_of(columns), n1 - n)
             at = n * O + o0
-            if c == 0:
-                fill_rows(out_mu + at, O, finish.start_mu + o0 if finish.start_mu else NULL, rows, width)
-                fill_rows(out_var + at, O, finish.start_var + o0 if finish.start_var else NULL, rows, width)
-            add_block(multiply_var, f, &p, n, rows, c, c1, block, w, s, w2s, width, 1, out_mu + at, out_var + at, O)
+            if c == 0 and start:
+                fill_rows(out_mu + at, O, finish.start_mu + o0, rows, width)
+                fill_rows(out_var + at, O, finish.start_var + o0, rows, width)
+            add_block(multiply_var, f, &p, n, rows, c, c1, block, w, s, w2s, width, start or c > 0, out_mu + at,
+                      out_var + at, O)
             if c1 == C and finish.jcb:
                 for at from n * O + o0 <= at < (n + rows) * O by O:
                     times_jacobian(out_mu + at, out_var + at, finish.jcb + at, width)

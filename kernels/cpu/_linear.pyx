@@ -11,7 +11,7 @@ from libc.string cimport memset
 
 from pytagi_ddp.kernels.cpu._blas cimport (Grid, Product, best_grid, copy_rows, cut, even, fill_rows, lines, packed,
                                              panel_width, product, square, square_plus, sum_rows, times_jacobian,
-                                             variance_product)
+                                             times_panels, variance_product)
 
 from pytagi_ddp.kernels.cpu._replay cimport issue
 
@@ -29,9 +29,13 @@ cdef extern from "few_rows.h" nogil:
     void weight_few(const float* mu, const float* delta_mu, const float* delta_var, float* g, float* h, float* g_b,
                     float* h_b, int accumulate, long rows, long inputs, long outputs)
 
+cdef extern from "transpose.h" nogil:
+    void transpose_matrix(const float* x, size_t rows, size_t columns, size_t stride, float* out)
+
 cdef enum:
     FEW = 2  # rows that are multiplied without a BLAS, as long as the weights stay in the first caches
     LIGHT = 65536  # weights
+    MANY = 64  # rows that repay a transpose of the weights: products of rows with columns are the faster ones
     INPUTS = 800  # per block of activations and weights, forward
     OUTPUTS = 128  # per block of weights, forward
     INNER = 576  # outputs (state) or inputs (weights) per block, backward
@@ -91,13 +95,13 @@ cdef void forward_entry(const intptr_t* words, float* scratch) noexcept nogil:
                      <float*>words[9], <float*>words[10], <float*>words[11], <float*>words[12], I, O,
                      cut(B, t // grid.column_parts, grid.row_parts), cut(B, t // grid.column_parts + 1, grid.row_parts),
                      cut(O, t % grid.column_parts, grid.column_parts),
-                     cut(O, t % grid.column_parts + 1, grid.column_parts), scratch + t * per_thread)
+                     cut(O, t % grid.column_parts + 1, grid.column_parts), B >= MANY, scratch + t * per_thread)
         set_control_word(control)
 
 
 cdef void forward_tile(Product multiply_var, const float* mu, const float* var, const float* w, const float* s,
                        const float* b_mu, const float* b_var, float* out_mu, float* out_var, long I, long O, int b0,
-                       int b1, int o0, int o1, float* scratch) noexcept nogil:
+                       int b1, int o0, int o1, bint transposed, float* scratch) noexcept nogil:
     cdef int b, i, o, n, k, m, step = even(I, INPUTS)
     cdef float* mu2 = scratch
     cdef float* mu_copy = mu2 + lines(<long>step * min(BATCH, b1 - b0))
@@ -121,6 +125,15 @@ cdef void forward_tile(Product multiply_var, const float* mu, const float* var, 
                 var_block = packed(var + b * I + i, I, n, k, var_copy)
             for o from o0 <= o < o1 by OUTPUTS:
                 m = min(OUTPUTS, o1 - o)
+                if transposed:
+                    transpose_panels(w + o * I + i, I, m, k, w_copy)
+                    transpose_panels(s + o * I + i, I, m, k, s_copy)
+                    times_panels(product, mu_block, n, k, w_copy, m, 1, out_mu + b * O + o, O)
+                    times_panels(multiply_var, mu2, n, k, s_copy, m, 1, out_var + b * O + o, O)
+                    if var:
+                        square_plus(w_copy, s_copy, w2s, <long>m * k)
+                        times_panels(multiply_var, var_block, n, k, w2s, m, 1, out_var + b * O + o, O)
+                    continue
                 w_block = packed(w + o * I + i, I, m, k, w_copy)
                 s_block = packed(s + o * I + i, I, m, k, s_copy)
                 product(False, True, n, m, k, mu_block, k, w_block, k, 1, out_mu + b * O + o, O)
@@ -128,6 +141,13 @@ cdef void forward_tile(Product multiply_var, const float* mu, const float* var, 
                 if var:
                     square_plus(w_block, s_block, w2s, <long>m * k)
                     multiply_var(False, True, n, m, k, var_block, k, w2s, k, 1, out_var + b * O + o, O)
+
+
+cdef void transpose_panels(const float* w, long stride, int m, int k, float* out) noexcept nogil:
+    """m rows of k weights to panels of `panel_width` columns, as `times_panels` reads them."""
+    cdef int first, panel = panel_width()
+    for first from 0 <= first < m by panel:
+        transpose_matrix(w + first * stride, min(panel, m - first), k, stride, out + <long>first * k)
 
 
 def backward(const float[:, ::1] mu, const float[:, ::1] jcb, const float[:, ::1] delta_mu,

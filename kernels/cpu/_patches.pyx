@@ -3,7 +3,7 @@
 
 from libc.string cimport memset
 
-from pytagi_ddp.kernels.cpu._blas cimport add, copy_run, even
+from pytagi_ddp.kernels.cpu._blas cimport add, copy_run, copy_runs, even
 
 
 cdef long positions_of(const Patches* p) noexcept nogil:
@@ -57,8 +57,9 @@ cdef inline void move(const Patches* p, long first, int rows, int c0, int c1, fl
 cdef inline void move_runs(float* line, long pixel, bint inside, int width, int start, int stride, int n, int run,
                            int channels, float* block, long columns, bint back) noexcept nogil:
     """The same taps of n neighbouring positions; the first of them starts at pixel `start` of the line."""
-    cdef int i, lo, hi
-    for i in range(n):
+    cdef int lo, hi, m
+    while n > 0:
+        m = 1
         lo = 0 if inside else run
         hi = run
         if inside and not 0 <= start <= width - run:
@@ -66,11 +67,13 @@ cdef inline void move_runs(float* line, long pixel, bint inside, int width, int 
             hi = max(min(run, width - start), lo)
         if back:
             add(block + lo * channels, line + (start + lo) * pixel, (hi - lo) * channels)
+        elif hi - lo == run:
+            m = min(n, (width - run - start) // stride + 1)
+            copy_runs(line + start * pixel, stride * pixel, block, columns, m, run * channels)
         else:
-            if lo > 0:
-                memset(block, 0, lo * channels * sizeof(float))
+            memset(block, 0, lo * channels * sizeof(float))
             copy_run(line + (start + lo) * pixel, block + lo * channels, (hi - lo) * channels)
-            if hi < run:
-                memset(block + hi * channels, 0, (run - hi) * channels * sizeof(float))
-        start += stride
-        block += columns
+            memset(block + hi * channels, 0, (run - hi) * channels * sizeof(float))
+        n -= m
+        start += m * stride
+        block += m * columns

@@ -6,7 +6,7 @@ from cython.parallel cimport prange
 from pytagi_ddp.kernels.cpu.extension import size_error
 
 cdef extern from "transpose.h" nogil:
-    void transpose_matrix(const float* x, size_t rows, size_t columns, float* out)
+    void transpose_matrix(const float* x, size_t rows, size_t columns, size_t stride, float* out)
 
 
 def transpose(const float[:, :, ::1] source, float[:, :, ::1] out, int threads):
@@ -16,4 +16,4 @@ def transpose(const float[:, :, ::1] source, float[:, :, ::1] out, int threads):
     if batch == 0 or rows == 0 or columns == 0:
         return
     for b in prange(batch, schedule="static", num_threads=threads, nogil=True):
-        transpose_matrix(&source[b, 0, 0], rows, columns, &out[b, 0, 0])
+        transpose_matrix(&source[b, 0, 0], rows, columns, columns, &out[b, 0, 0])

@@ -147,7 +147,7 @@ def _add_summands(partial, k, c, of_weight, dm, ds):
     partial[3, k, c] += ds
 
 
-@loop("rf f f f rf rf 4kf", _in_parts)
+@loop("rf f f f rf rf 4kf", _in_parts, apart=True)
 def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial):
     rows, features = mu.shape
     for k in prange(partial.shape[1]):

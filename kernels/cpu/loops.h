@@ -54,6 +54,13 @@ static inline void copy_run(const float *x, float *out, size_t n) {
     for (; n; n--) *out++ = *x++;
 }
 
+/* n runs of `size` numbers, `step` apart in x and `stride` apart in out */
+static inline void copy_runs(const float *x, size_t step, float *out, size_t stride, size_t n, size_t size) {
+    if (size == 4)
+        for (; n; n--, x += step, out += stride) memcpy(out, x, 16);
+    for (; n; n--, x += step, out += stride) copy_run(x, out, size);
+}
+
 /* total += the rows of x, which are `stride` apart, in blocks so that rounding errors of long sums stay small */
 VECTORISED void sum_rows(const float *restrict x, size_t stride, float *restrict total, size_t rows, size_t width) {
     enum { COLUMNS = 64, ROWS = 512 };

@@ -19,7 +19,7 @@ def _starts_inside(n) -> bool:
     return n.s > 0 and n.p >= 0 and (n.y - 1) * n.s - n.p < n.h and (n.x - 1) * n.s - n.p < n.w
 
 
-@loop("bhwc bhwc byxc byxc _ =s _", lambda n: n.s > 0)
+@loop("bhwc bhwc byxc byxc _ =s _", lambda n: n.s > 0, apart=True)
 def _average_forward(mu, var, out_mu, out_var, kernel_size, stride, pad):
     batch, height, width, channels = mu.shape
     scale = ONE / np.float32(kernel_size * kernel_size)
@@ -36,7 +36,7 @@ def _average_forward(mu, var, out_mu, out_var, kernel_size, stride, pad):
                             out_var[b, y, x, c] += scale * scale * var[b, r, q, c]
 
 
-@loop("byxc byxc bhwc bhwc _ =s _", lambda n: n.s > 0)
+@loop("byxc byxc bhwc bhwc _ =s _", lambda n: n.s > 0, apart=True)
 def _average_backward(delta_mu, delta_var, in_delta_mu, in_delta_var, kernel_size, stride, pad):
     batch, height, width, channels = in_delta_mu.shape
     scale = ONE / np.float32(kernel_size * kernel_size)

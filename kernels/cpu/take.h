@@ -2,14 +2,14 @@
 #ifndef PYTAGI_DDP_TAKE_H
 #define PYTAGI_DDP_TAKE_H
 
-#include <stddef.h>
 #include <stdint.h>
-#include <string.h>
+
+#include "loops.h"
 
 enum { INFINITE = 1, NOT_A_NUMBER = 2, NEGATIVE = 4 }; /* what was met */
 
 #define TAKE(TYPE)                                                                  \
-    static int look_##TYPE(const TYPE *x, size_t n) {                               \
+    VECTORISED int look_##TYPE(const TYPE *x, size_t n) {                           \
         int infinite = 0, nan = 0, negative = 0;                                    \
         for (size_t i = 0; i < n; i++) {                                            \
             float value = (float)x[i];                                              \

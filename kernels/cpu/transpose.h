@@ -13,9 +13,9 @@ typedef int four_places __attribute__((vector_size(16)));
 #define PICK(a, b, i, j, k, l) __builtin_shuffle(a, b, (four_places){i, j, k, l})
 #endif
 
-static inline void transpose_four(const float *x, size_t rows, size_t columns, float *out) {
+static inline void transpose_four(const float *x, size_t rows, size_t stride, float *out) {
     four r[4], low[2], high[2];
-    for (int i = 0; i < 4; i++) r[i] = *(const four *)(x + i * columns);
+    for (int i = 0; i < 4; i++) r[i] = *(const four *)(x + i * stride);
     for (int i = 0; i < 2; i++) {
         low[i] = PICK(r[2 * i], r[2 * i + 1], 0, 4, 1, 5);
         high[i] = PICK(r[2 * i], r[2 * i + 1], 2, 6, 3, 7);
@@ -26,21 +26,22 @@ static inline void transpose_four(const float *x, size_t rows, size_t columns, f
     *(four *)(out + 3 * rows) = PICK(high[0], high[1], 2, 3, 6, 7);
 }
 
-/* out (columns x rows) = x (rows x columns) transposed: in tiles whose cache lines are used up before the next tile. */
-static inline void transpose_matrix(const float *x, size_t rows, size_t columns, float *out) {
+/* out (columns x rows) = x (rows x columns, rows `stride` apart) transposed: in tiles whose cache lines are used up
+ * before the next tile. */
+static inline void transpose_matrix(const float *x, size_t rows, size_t columns, size_t stride, float *out) {
     enum { SIDE = 16 };
     for (size_t i = 0; i < rows; i += SIDE)
         for (size_t j = 0; j < columns; j += SIDE) {
-            const float *from = x + i * columns + j;
+            const float *from = x + i * stride + j;
             float *to = out + j * rows + i;
             if (i + SIDE <= rows && j + SIDE <= columns) {
                 for (int q = 0; q < SIDE; q += 4)
                     for (int r = 0; r < SIDE; r += 4)
-                        transpose_four(from + r * columns + q, rows, columns, to + q * rows + r);
+                        transpose_four(from + r * stride + q, rows, stride, to + q * rows + r);
                 continue;
             }
             for (size_t q = 0; q < SIDE && j + q < columns; q++)
-                for (size_t r = 0; r < SIDE && i + r < rows; r++) to[q * rows + r] = from[r * columns + q];
+                for (size_t r = 0; r < SIDE && i + r < rows; r++) to[q * rows + r] = from[r * stride + q];
         }
 }
 

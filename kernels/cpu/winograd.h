@@ -10,7 +10,7 @@ typedef int bits __attribute__((vector_size(64)));
 #define FROM(x) (*(const vector *)(x))
 
 #define INLINE static inline __attribute__((always_inline))
-#define UNROLLED _Pragma("GCC unroll 6")
+#define UNROLLED _Pragma("GCC unroll 9")
 #define MOST 36 /* planes */
 
 /* The one-dimensional transforms of F(edge, 3). F(4, 3) interpolates at 0, 3/4, -3/4, 3/2, -3/2 and infinity: all
@@ -235,19 +235,56 @@ INLINE void transform_lanes(int edge, const vector *g, float *out, size_t plane)
     for (int k = 0; k < (edge + 2) * (edge + 2); k++) AT(out + k * plane) = t[k];
 }
 
+typedef float half __attribute__((vector_size(32), aligned(4), may_alias));
+#define HALF(x) (*(half *)(x))
+#define LOW(x) HALF(&(x))
+#define HIGH(x) HALF((float *)&(x) + 8)
+#if defined(__clang__) || __GNUC__ >= 12
+#define PICK __builtin_shufflevector
+#define JOIN(x, a, b) x = PICK(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+#else
+#define PICK(a, b, ...) __builtin_shuffle(a, b, (bits){__VA_ARGS__})
+#define JOIN(x, a, b) LOW(x) = a, HIGH(x) = b
+#endif
+
+/* Both halves of 8 vectors, each an 8 x 8 matrix, transposed. */
+INLINE void transpose_halves(const vector *x, vector *out) {
+    vector y[8], z[8];
+    UNROLLED for (int i = 0; i < 8; i += 2) {
+        y[i] = PICK(x[i], x[i + 1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30);
+        y[i + 1] = PICK(x[i], x[i + 1], 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
+    }
+    UNROLLED for (int i = 0; i < 8; i += 4) UNROLLED for (int j = i; j < i + 2; j++) {
+        z[j] = PICK(y[j], y[j + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
+        z[j + 2] = PICK(y[j], y[j + 2], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+    }
+    UNROLLED for (int i = 0; i < 4; i++) {
+        out[i] = PICK(z[i], z[i + 4], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27);
+        out[i + 4] = PICK(z[i], z[i + 4], 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
+    }
+}
+
+/* 16 kernels of 3 x 3, `stride` apart, as vectors of each tap: in registers, as by way of memory vectors would be read
+ * before the numbers in them have arrived there. */
+INLINE void load_kernels(const float *w, size_t stride, vector *taps) {
+    vector x[8];
+    UNROLLED for (int i = 0; i < 8; i++) JOIN(x[i], HALF(w + i * stride), HALF(w + (i + 8) * stride));
+    transpose_halves(x, taps);
+    for (int i = 0; i < 16; i++) taps[8][i] = w[i * stride + 8];
+}
+
 /* G g G^T of 16 kernels of 3 x 3, `stride` apart; kind: g = w, w^2 or w^2 + s; out: planes. */
 VECTORISED void transform_kernels(int edge, const float *w, const float *s, size_t stride, int kind, int flip,
                                   float *out, size_t plane) {
-    float g[9][16];
-    vector kernel[9];
-    for (int i = 0; i < 16; i++)
-        for (int k = 0; k < 9; k++) {
-            float x = w[i * stride + k];
-            if (kind != MEAN) x *= x;
-            if (kind == SQUARE_PLUS) x += s[i * stride + k];
-            g[flip ? 8 - k : k][i] = x;
-        }
-    for (int k = 0; k < 9; k++) kernel[k] = FROM(g[k]);
+    vector taps[9], more[9], kernel[9];
+    load_kernels(w, stride, taps);
+    if (kind == SQUARE_PLUS) load_kernels(s, stride, more);
+    UNROLLED for (int k = 0; k < 9; k++) {
+        vector x = taps[k];
+        if (kind != MEAN) x *= x;
+        if (kind == SQUARE_PLUS) x += more[k];
+        kernel[flip ? 8 - k : k] = x;
+    }
     if (edge == 2)
         transform_lanes(2, kernel, out, plane);
     else
@@ -263,14 +300,19 @@ INLINE void restore_lanes(int edge, const float *m, size_t plane, vector *g) {
 /* 16 kernels of 3 x 3, one after the other, (+)= G^T m G: the way back from sums of products. */
 VECTORISED void restore_kernels(int edge, const float *m, size_t plane, int more, float *out) {
     vector kernel[9];
-    float g[9][16];
     if (edge == 2)
         restore_lanes(2, m, plane, kernel);
     else
         restore_lanes(4, m, plane, kernel);
-    for (int k = 0; k < 9; k++) AT(g[k]) = kernel[k];
-    for (int i = 0; i < 16; i++)
-        for (int k = 0; k < 9; k++) out[9 * i + k] = g[k][i] + (more ? out[9 * i + k] : 0);
+    vector x[8];
+    transpose_halves(kernel, x);
+    UNROLLED for (int i = 0; i < 8; i++) {
+        float *low = out + 9 * i, *high = out + 9 * (i + 8);
+        half a = LOW(x[i]), b = HIGH(x[i]);
+        if (more) a += HALF(low), b += HALF(high);
+        HALF(low) = a, HALF(high) = b;
+    }
+    for (int i = 0; i < 16; i++) out[9 * i + 8] = kernel[8][i] + (more ? out[9 * i + 8] : 0);
 }
 
 #endif

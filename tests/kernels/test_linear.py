@@ -16,6 +16,7 @@ SHAPES = [  # batch, inputs, outputs
     (70, 130, 65),
     (1100, 40, 50),  # more rows than one block
     (9, 820, 600),  # more inputs and outputs than one block
+    (70, 820, 150),  # the same of rows for which the weights are transposed
 ]
 
 
