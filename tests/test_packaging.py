@@ -270,3 +270,7 @@ def test_the_comparison_of_public_names_notices():
         ["gone", "gone:", "value"],
     ]
     assert [line.split()[0] for line in new] == ["new", "extended"]
+
+    base = {"nn.Base": "class of", "nn.Base.size": "value", "nn.Own": "class of Base"}
+    assert public_api.compare({"nn.Own.size": "value"}, base)[0] == [], "left to its base"
+    assert public_api.compare({"nn.Own.width": "value"}, base)[0] == ["gone      nn.Own.width: value"]
