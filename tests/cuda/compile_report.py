@@ -20,11 +20,9 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.conftest import ALL_TESTS
 from tests.cuda.kept import keep_ptx, letters
 
-# The same PTX is assembled for each of them, a quarter of a minute for an architecture.
-CAPABILITIES = [(7, 5), (8, 0), (9, 0), (10, 0)] if ALL_TESTS else [(9, 0)]
+CAPABILITIES = [(7, 5), (8, 0), (9, 0), (10, 0)]
 
 
 class Instructions(NamedTuple):

@@ -1,13 +1,15 @@
 """Compile lane: what NVVM and the assembler make of every CUDA kernel, on machines without a GPU.
 
 What runs on a GPU is this very code: launches load the cubins that are made here. `python -m tests.cuda.compile_report`
-prints the numbers. PYTAGI_DDP_ALL_TESTS=1 takes all architectures instead of one.
+prints the numbers. It takes a minute and is tested once a week; the PTX of each kernel is compiled and run every time
+(tests/cuda/ptx).
 """
 
 import re
 
 import pytest
 
+from tests.conftest import ALL_TESTS
 from tests.cuda.compile_report import CAPABILITIES, compile_all, missing, registry
 
 pytestmark = [
@@ -22,6 +24,8 @@ FLOAT64_ALLOWED: dict[str, int] = {}  # kernel: instructions
 
 @pytest.fixture(scope="module")
 def rows(processes):
+    if not ALL_TESTS:
+        pytest.skip("assembled once a week, with PYTAGI_DDP_ALL_TESTS=1")
     return compile_all(processes=processes)
 
 
