@@ -9,7 +9,7 @@ from pytagi_ddp.nn.activation import Activation
 from tests.battery import CHECKS
 from tests.battery.keeping import PRIOR
 from tests.battery.layers import EXAMPLES, examples_of, layers_of
-from tests.battery.numerics import oracles
+from tests.battery.numerics import oracles, threads_do_not_change_numbers
 
 LAYERS = layers_of(nn)
 ALL = {
@@ -20,7 +20,12 @@ ALL = {
 }
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def marked(check):
+    """A check; the one that compiles each loop for threads, too, is slow."""
+    return pytest.param(check, marks=[pytest.mark.slow] if check is threads_do_not_change_numbers else [])
+
+
+@pytest.mark.parametrize("check", map(marked, CHECKS), ids=[check.__name__ for check in CHECKS])
 @pytest.mark.parametrize("example", ALL.values(), ids=ALL)
 def test_layer(example, check):
     why = check(example)
