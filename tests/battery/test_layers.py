@@ -25,7 +25,7 @@ def marked(check):
     return pytest.param(check, marks=[pytest.mark.slow] if check is threads_do_not_change_numbers else [])
 
 
-@pytest.mark.parametrize("check", map(marked, CHECKS), ids=[check.__name__ for check in CHECKS])
+@pytest.mark.parametrize("check", [marked(check) for check in CHECKS], ids=[check.__name__ for check in CHECKS])
 @pytest.mark.parametrize("example", ALL.values(), ids=ALL)
 def test_layer(example, check):
     why = check(example)
