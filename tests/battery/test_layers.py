@@ -25,8 +25,15 @@ def marked(check):
     return pytest.param(check, marks=[pytest.mark.slow] if check is threads_do_not_change_numbers else [])
 
 
+def example_marked(name: str):
+    """An example; all places of a layer but its first are slow together."""
+    kind = name.partition(",")[0]
+    first = next(other for other in ALL if other.partition(",")[0] == kind)
+    return pytest.param(ALL[name], id=name, marks=[] if name == first else [pytest.mark.slow])
+
+
 @pytest.mark.parametrize("check", [marked(check) for check in CHECKS], ids=[check.__name__ for check in CHECKS])
-@pytest.mark.parametrize("example", ALL.values(), ids=ALL)
+@pytest.mark.parametrize("example", [example_marked(name) for name in ALL])
 def test_layer(example, check):
     why = check(example)
     if why:
