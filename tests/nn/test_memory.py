@@ -15,8 +15,6 @@ import pytest
 from pytagi_ddp import nn
 from tests.nn.networks import randomise
 
-pytestmark = pytest.mark.slow
-
 SMALLEST = 4096  # bytes; below are views, argument tuples and the like, which the interpreter recycles
 BATCH = 32
 
