@@ -30,7 +30,7 @@ tests: $(INSTALLED)
 # What needs no mpirun, compiles neither CUDA kernels nor a wheel, and is quick: in less than two minutes on two cores.
 check: $(INSTALLED)
 	$(BIN)/ruff check .
-	$(BIN)/python -m pytest -q $(SPREAD) -m "not mpi and not slow"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not mpi and not slow"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -17,10 +17,6 @@ from pytagi_ddp.kernels.cpu._replay cimport issue
 
 from pytagi_ddp.kernels.cpu.extension import size_error
 
-cdef extern from "flush.h" nogil:
-    size_t flush()
-    void set_control_word(size_t word)
-
 cdef extern from "few_rows.h" nogil:
     void forward_few(const float* mu, const float* var, const float* w, const float* s, const float* b_mu,
                      const float* b_var, float* out_mu, float* out_var, long rows, long inputs, long outputs)
@@ -66,7 +62,7 @@ def forward(const float[:, ::1] mu, const float[:, ::1] var, const float[:, ::1]
     cdef intptr_t[13] words = [B, I, O, threads, <intptr_t>multiply_var, <intptr_t>&mu[0, 0], <intptr_t>variance,
                                <intptr_t>&w_mu[0, 0], <intptr_t>&w_var[0, 0], <intptr_t>bias_mu, <intptr_t>bias_var,
                                <intptr_t>&out_mu[0, 0], <intptr_t>&out_var[0, 0]]
-    issue(forward_entry, words, 13, threads * forward_scratch(B, I),
+    issue(forward_entry, words, 13, threads * forward_scratch(B, I), threads,
           (mu, var, w_mu, w_var, b_mu, b_var, out_mu, out_var))
 
 
@@ -82,7 +78,6 @@ cdef size_t forward_scratch(int B, int I) noexcept nogil:
 
 cdef void forward_entry(const intptr_t* words, float* scratch) noexcept nogil:
     cdef int B = words[0], I = words[1], O = words[2], threads = words[3], t
-    cdef size_t control
     cdef Grid grid = best_grid(B, O, threads)
     cdef size_t per_thread = forward_scratch(B, I)
     if few(B, I, O, <Product>words[4]):
@@ -90,13 +85,11 @@ cdef void forward_entry(const intptr_t* words, float* scratch) noexcept nogil:
                     <float*>words[10], <float*>words[11], <float*>words[12], B, I, O)
         return
     for t in prange(threads, schedule="static", num_threads=threads):
-        control = flush()
         forward_tile(<Product>words[4], <float*>words[5], <float*>words[6], <float*>words[7], <float*>words[8],
                      <float*>words[9], <float*>words[10], <float*>words[11], <float*>words[12], I, O,
                      cut(B, t // grid.column_parts, grid.row_parts), cut(B, t // grid.column_parts + 1, grid.row_parts),
                      cut(O, t % grid.column_parts, grid.column_parts),
                      cut(O, t % grid.column_parts + 1, grid.column_parts), B >= MANY, scratch + t * per_thread)
-        set_control_word(control)
 
 
 cdef void forward_tile(Product multiply_var, const float* mu, const float* var, const float* w, const float* s,
@@ -176,7 +169,7 @@ def backward(const float[:, ::1] mu, const float[:, ::1] jcb, const float[:, ::1
                                <intptr_t>jacobian, <intptr_t>&delta_mu[0, 0], <intptr_t>&delta_var[0, 0],
                                <intptr_t>&w_mu[0, 0], <intptr_t>in_mu, <intptr_t>in_var, <intptr_t>&g_w[0, 0],
                                <intptr_t>&h_w[0, 0], <intptr_t>bias_g, <intptr_t>bias_h]
-    issue(backward_entry, words, 17, threads * backward_scratch(B, I, O),
+    issue(backward_entry, words, 17, threads * backward_scratch(B, I, O), threads,
           (mu, jcb, delta_mu, delta_var, w_mu, in_delta_mu, in_delta_var, g_w, h_w, g_b, h_b))
 
 
@@ -189,7 +182,6 @@ cdef size_t backward_scratch(int B, int I, int O) noexcept nogil:
 
 cdef void backward_entry(const intptr_t* words, float* scratch) noexcept nogil:
     cdef int B = words[0], I = words[1], O = words[2], threads = words[3], t
-    cdef size_t control
     cdef Product multiply_var = <Product>words[4]
     cdef Grid state = best_grid(B, I, threads), weight = best_grid(O, I, threads)
     cdef size_t per_thread = backward_scratch(B, I, O)
@@ -201,7 +193,6 @@ cdef void backward_entry(const intptr_t* words, float* scratch) noexcept nogil:
                    <float*>words[15], <float*>words[16], words[5], B, I, O)
         return
     for t in prange(threads, schedule="static", num_threads=threads):
-        control = flush()
         if words[11]:
             state_tile(multiply_var, <float*>words[8], <float*>words[9], <float*>words[10], <float*>words[7],
                        <float*>words[11], <float*>words[12], I, O, cut(B, t // state.column_parts, state.row_parts),
@@ -214,7 +205,6 @@ cdef void backward_entry(const intptr_t* words, float* scratch) noexcept nogil:
                     cut(O, t // weight.column_parts + 1, weight.row_parts),
                     cut(I, t % weight.column_parts, weight.column_parts),
                     cut(I, t % weight.column_parts + 1, weight.column_parts), scratch + t * per_thread)
-        set_control_word(control)
 
 
 cdef void state_tile(Product multiply_var, const float* delta_mu, const float* delta_var, const float* w,

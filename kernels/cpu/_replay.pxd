@@ -9,4 +9,4 @@ cdef class Plan:
     cdef void add(self, Entry entry, const intptr_t* words, int count, Py_ssize_t scratch, int threads, object arrays)
     cpdef int run(self) except -1
 
-cdef int issue(Entry entry, const intptr_t* words, int count, Py_ssize_t scratch, tuple arrays) except -1
+cdef int issue(Entry entry, const intptr_t* words, int count, Py_ssize_t scratch, int threads, tuple arrays) except -1

@@ -18,8 +18,6 @@ from pytagi_ddp.kernels.cpu.workspace import workspace
 cdef extern from "flush.h" nogil:
     enum: FLUSH_THREADS
     enum: FLUSH_BITS
-    size_t flush()
-    void set_control_word(size_t word)
     void flush_threads(int threads, size_t* words)
     void unflush_threads(int threads, const size_t* words)
 
@@ -50,7 +48,7 @@ cdef class Plan:
     def add_entry(self, intptr_t entry, words, arrays, int threads):
         """Adds the C function at an address; `words` are integers, `arrays` what has to live while they are used.
 
-        It runs on so many threads, and does not see to it itself that they flush subnormal numbers (flush.h).
+        `threads`: as for `issue`.
         """
         cdef intptr_t[::1] block = np.array(words, np.intp)
         self.add(<Entry>entry, &block[0], block.shape[0], 0, threads, arrays)
@@ -154,23 +152,26 @@ def call(function, *arguments):
     return result
 
 
-cdef int issue(Entry entry, const intptr_t* words, int count, Py_ssize_t scratch, tuple arrays) except -1:
-    """Calls `entry` with its words and (if scratch > 0) so many float32 of scratch memory, and writes the call down."""
-    cdef size_t control
+cdef int issue(Entry entry, const intptr_t* words, int count, Py_ssize_t scratch, int threads, tuple arrays) except -1:
+    """Calls `entry` with its words and (if scratch > 0) so many float32 of scratch memory, and writes the call down.
+
+    It runs on so many threads, and does not see to it itself that they flush subnormal numbers (flush.h).
+    """
+    cdef size_t[FLUSH_THREADS] control
     cdef float[::1] memory
     cdef float* start = NULL
     if scratch:
         memory = workspace(scratch)
         start = &memory[0]
     with nogil:
-        control = flush()
+        flush_threads(threads, control)
         entry(words, start)
-        set_control_word(control)
+        unflush_threads(threads, control)
     cdef Plan plan
     if recorders:
         plan = current()
         if plan is not None:
-            plan.add(entry, words, count, scratch, 1, arrays)
+            plan.add(entry, words, count, scratch, threads, arrays)
     return 0
 
 
@@ -217,7 +218,7 @@ def copy(source, out):
     if type(source) is cnp.ndarray and type(out) is cnp.ndarray and is_plain(source) and is_plain(out) \
             and (<cnp.ndarray>source).size == (<cnp.ndarray>out).size and out.flags.writeable:
         words = [<intptr_t>cnp.PyArray_DATA(out), <intptr_t>cnp.PyArray_DATA(source), cnp.PyArray_NBYTES(out)]
-        issue(copy_entry, words, 3, 0, (source, out))
+        issue(copy_entry, words, 3, 0, 1, (source, out))
     else:
         call(np.copyto, out, source)
 
@@ -227,6 +228,6 @@ def clear(cnp.ndarray array not None):
     cdef intptr_t words[2]
     if is_plain(array) and cnp.PyArray_ISWRITEABLE(array):
         words = [<intptr_t>cnp.PyArray_DATA(array), cnp.PyArray_NBYTES(array)]
-        issue(clear_entry, words, 2, 0, (array,))
+        issue(clear_entry, words, 2, 0, 1, (array,))
     else:
         call(array.fill, 0)

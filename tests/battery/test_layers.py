@@ -9,7 +9,7 @@ from pytagi_ddp.nn.activation import Activation
 from tests.battery import CHECKS
 from tests.battery.keeping import PRIOR
 from tests.battery.layers import EXAMPLES, examples_of, layers_of
-from tests.battery.numerics import oracles
+from tests.battery.numerics import oracles, threads_do_not_change_numbers
 
 LAYERS = layers_of(nn)
 ALL = {
@@ -20,8 +20,20 @@ ALL = {
 }
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("example", ALL.values(), ids=ALL)
+def marked(check):
+    """A check; the one that compiles each loop for threads, too, is slow."""
+    return pytest.param(check, marks=[pytest.mark.slow] if check is threads_do_not_change_numbers else [])
+
+
+def example_marked(name: str):
+    """An example; all places of a layer but its first are slow together."""
+    kind = name.partition(",")[0]
+    first = next(other for other in ALL if other.partition(",")[0] == kind)
+    return pytest.param(ALL[name], id=name, marks=[] if name == first else [pytest.mark.slow])
+
+
+@pytest.mark.parametrize("check", [marked(check) for check in CHECKS], ids=[check.__name__ for check in CHECKS])
+@pytest.mark.parametrize("example", [example_marked(name) for name in ALL])
 def test_layer(example, check):
     why = check(example)
     if why:

@@ -9,6 +9,8 @@ from pytagi_ddp.kernels.cpu import convtranspose2d
 from tests.kernels import test_conv2d
 from tests.kernels.test_conv2d import CASES, adjoint, arrays, close, convolve, weight_sums
 
+pytestmark = pytest.mark.slow  # some hundred cases, which are those of test_conv2d.py
+
 
 def transposed(case) -> dict[str, np.ndarray]:
     """Operands by name: inputs have the shape of a convolution's outputs, and the other way round."""

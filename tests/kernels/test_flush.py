@@ -1,5 +1,8 @@
 """Kernels take subnormal numbers for zero, in each of their threads, and in no code of the user."""
 
+import subprocess
+import sys
+import textwrap
 import threading
 
 import numpy as np
@@ -160,6 +163,56 @@ def test_a_loop_that_keeps_subnormal_numbers_does_when_it_is_replayed(num_thread
     plan.run()
     assert np.count_nonzero(expected) == MANY
     np.testing.assert_array_equal(half, expected)
+
+
+NEW_POOL = """
+    import numpy as np
+    from numba import njit, prange
+    from pytagi_ddp.kernels import cpu as kernels
+    from pytagi_ddp.kernels.cpu import _replay, threads
+    from pytagi_ddp.kernels.tensors import State, Tensor
+
+    @njit(parallel=True)
+    def users_loop(x, factor):
+        for i in prange(x.size):
+            x[i] *= factor
+
+    def product(rows=256):
+        full = lambda *shape: np.ones(shape, np.float32)
+        out = State(full(rows, 512), full(rows, 512))
+        x, w, b = State(full(rows, 512), full(rows, 512)), Tensor(full(512, 512), full(512, 512)), full(512)
+        kernels.linear.forward(x, w, Tensor(b, b), out)
+
+    def kept():
+        users = np.full(99_999, 1e-30, np.float32)
+        users_loop(users, np.float32(1e-12))
+        return np.count_nonzero(users)
+
+    threads.set_threads(2)
+    product()  # makes the second thread
+    print(kept())
+    threads.set_threads(3)
+    with _replay.recording() as plan:
+        product()  # makes the third one
+    plan.run()
+    print(kept())
+    threads.set_threads(4)
+    with _replay.recording() as plan:
+        product(1)  # on one thread
+        product()
+    threads.set_threads(2)
+    print(kept())  # on fewer threads
+    threads.set_threads(4)
+    plan.run()
+    print(kept())
+"""
+
+
+def test_threads_that_a_kernel_makes_keep_the_users_subnormals():
+    """OpenMP's threads begin with the mode of the thread that makes them, and stay for the user's own loops."""
+    program = [sys.executable, "-c", textwrap.dedent(NEW_POOL)]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == ["99999"] * 4
 
 
 @pytest.mark.parametrize("replayed", [True, False])

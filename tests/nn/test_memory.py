@@ -15,6 +15,8 @@ import pytest
 from pytagi_ddp import nn
 from tests.nn.networks import randomise
 
+pytestmark = pytest.mark.slow
+
 SMALLEST = 4096  # bytes; below are views, argument tuples and the like, which the interpreter recycles
 BATCH = 32
 
