@@ -328,8 +328,16 @@ def test_bad_arguments(tmp_path, manager):
         CheckpointManager(tmp_path, keep_last=0)
     with pytest.raises(ValueError, match="batch must be at least 0, got -1"):
         TrainingPosition(batch=-1)
+    for wrong in (1.0, True, "1", np.zeros(2, int)):
+        with pytest.raises(TypeError, match="epoch must be an integer, got"):
+            TrainingPosition(wrong)
     with pytest.raises(TypeError, match="JSON"):
         manager.save(network(), POSITION, {"data": np.zeros(3)})
+
+
+def test_a_position_counted_by_numpy(manager):
+    path = manager.save(network(), TrainingPosition(*np.arange(4)))
+    assert manager.load(network(), path).position == TrainingPosition(0, 1, 2, 3)
 
 
 def test_position_of_a_loader():

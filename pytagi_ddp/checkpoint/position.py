@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 
 @dataclass(frozen=True)
 class TrainingPosition:
@@ -28,10 +30,11 @@ class TrainingPosition:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if not isinstance(value, int) or isinstance(value, bool):
+            if not isinstance(value, int | np.integer) or isinstance(value, bool):
                 raise TypeError(f"{name} must be an integer, got {value!r:.50}")
             if value < 0:
                 raise ValueError(f"{name} must be at least 0, got {value}")
+            object.__setattr__(self, name, int(value))  # JSON takes none of NumPy's
 
     @classmethod
     def of(cls, loader: Any, step: int) -> TrainingPosition:
