@@ -1,7 +1,8 @@
 """Evidence that is forgotten between epochs: `python -m benchmarks.forgetting mnist-mlp --data-dir DIR`.
 
-Test error of classifiers after each epoch, for several factors of `Sequential.forget_evidence`, which is called before
-the epochs of the first part of the training; and what is left of the prior's variances. One thread.
+Test error of classifiers after each epoch, and negative log-likelihood (NLL) after the last, for several factors of
+`Sequential.forget_evidence`, which is called before the epochs of the first part of the training; and what is left of
+the prior's variances. One thread.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ def train(
     seed: int,
     decay: float = 1.0,
     after_epoch: Callable[[float], None] = lambda error: None,
-) -> tuple[list[float], float]:
-    """(test error after each epoch, mean variance over that of the prior at the end) of one run.
+) -> tuple[list[float], float, float]:
+    """(test error after each epoch; NLL, and mean variance over that of the prior, at the end) of one run.
 
     Args:
         job: what is trained. data: training and test images.
@@ -70,7 +71,7 @@ def train(
     statistics = {"mean": images.mean(), "std": images.std()}
     loader = BatchLoader(images, BATCH, seed=seed, prefetch=0, **statistics)
     x_test, labels_test = next(iter(BatchLoader(test, len(test), evaluation=True, prefetch=0, **statistics)))
-    errors = []
+    errors, nll = [], 0.0
     for epoch in range(job.epochs):
         if 0 < epoch < until * job.epochs:
             net.forget_evidence(factor)
@@ -80,9 +81,10 @@ def train(
             learn(net, x, labels, job.sigma_v * decay**epoch)
             net.step()
         nn.update_bn(loader, net, 40)
-        errors.append(evaluate(net, x_test, labels_test)[0])
-        after_epoch(errors[-1])
-    return errors, float(net.arena.theta[1].mean() / prior)
+        error, nll = evaluate(net, x_test, labels_test)
+        errors.append(error)
+        after_epoch(error)
+    return errors, nll, float(net.arena.theta[1].mean() / prior)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -110,10 +112,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         last = []
         for seed in args.seed:
             print(f"factor {factor:g} until {until:g}, seed {seed}:", end="", flush=True)
-            errors, left = train(
+            errors, nll, left = train(
                 job, data, factor, until, seed, args.decay, lambda error: print(f" {error:.2%}", end="", flush=True)
             )
-            print(f"; variances {left:.2f} of the prior's", flush=True)
+            print(f"; NLL {nll:.4f}, variances {left:.2f} of the prior's", flush=True)
             last.append(errors[-1])
         rows.append([f"{factor:g}", f"{until:g}", *(f"{error:.2%}" for error in last), f"{np.mean(last):.2%}"])
     seeds = [f"seed {seed}" for seed in args.seed]

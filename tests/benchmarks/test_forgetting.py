@@ -28,6 +28,6 @@ def test_two_epochs_forget_once(monkeypatch):
     monkeypatch.setattr(nn.Sequential, "forget_evidence", lambda net, factor: called.append(factor))
     images = synthetic_images(64, 20)
     job = forgetting.Job(lambda: mlp(nn, 3 * 32 * 32, 8, 11), None, 2, 0.3)
-    errors, left = forgetting.train(job, images, 4, 0.7, 0)
+    errors, nll, left = forgetting.train(job, images, 4, 0.7, 0)
     assert called == [4] and len(errors) == 2
-    assert np.isfinite(left)
+    assert 0 < nll < 16 and np.isfinite(left)
