@@ -27,7 +27,8 @@ test: $(INSTALLED)
 tests: $(INSTALLED)
 	$(BIN)/python -m pytest $(SPREAD)
 
-# What needs no mpirun, compiles neither CUDA kernels nor a wheel, and is quick: in less than 90 s on two cores.
+# What needs no mpirun, compiles neither CUDA kernels nor a wheel, and is quick: in less than 90 s on two cores. Nothing
+# waits for ranks here, so there are as many processes as cores.
 check: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not mpi and not slow"

@@ -97,7 +97,7 @@ def job_parser(prog: str, description: str, models: Sequence[str], batch_size: s
     training.add_argument("--epochs", type=positive_int, default=2, help="in all, a resumed run included (2)")
     training.add_argument("--batch-size", type=positive_int, help=f"images per rank and step ({batch_size})")
     training.add_argument("--sigma-v", type=_positive_float, default=0.05, help="standard deviation of a label (0.05)")
-    training.add_argument("--sigma-v-min", type=_positive_float, default=0.05, help="where its decay ends (0.05)")
+    training.add_argument("--sigma-v-min", type=_positive_float, default=0.05, help="where a larger one ends (0.05)")
     training.add_argument("--sigma-v-decay", type=_positive_float, default=0.9, help="its factor per epoch (0.9)")
     training.add_argument(
         "--forget",

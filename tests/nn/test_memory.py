@@ -15,7 +15,7 @@ import pytest
 from pytagi_ddp import nn
 from tests.nn.networks import randomise
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow  # it traces every allocation of its networks' steps
 
 SMALLEST = 4096  # bytes; below are views, argument tuples and the like, which the interpreter recycles
 BATCH = 32
