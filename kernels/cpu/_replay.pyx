@@ -21,6 +21,11 @@ cdef extern from "flush.h" nogil:
     void flush_threads(int threads, size_t* words)
     void unflush_threads(int threads, const size_t* words)
 
+cdef extern from "crowd.h" nogil:
+    void notice_crowd(int threads)
+    void watch_crowd(bint on)
+    bint is_crowded()
+
 cnp.import_array()
 
 can_flush = FLUSH_BITS != 0  # whether kernels of this build take subnormal numbers for zero
@@ -110,6 +115,7 @@ cdef class _Segment:
             memory = workspace(self.scratch)  # of the thread that runs this, which may not be the one that recorded
             scratch = &memory[0]
         with nogil:
+            notice_crowd(self.threads)
             flush_threads(self.threads, control)
             for k in range(self.count):
                 (<Entry>self.entries[k])(&self.words[self.firsts[k]], scratch)
@@ -164,6 +170,7 @@ cdef int issue(Entry entry, const intptr_t* words, int count, Py_ssize_t scratch
         memory = workspace(scratch)
         start = &memory[0]
     with nogil:
+        notice_crowd(threads)
         flush_threads(threads, control)
         entry(words, start)
         unflush_threads(threads, control)
@@ -178,11 +185,22 @@ cdef int issue(Entry entry, const intptr_t* words, int count, Py_ssize_t scratch
 def flushed(function, int threads, tuple arguments):
     """`function(*arguments)` while this thread, and those that it has for a loop, flush subnormal numbers (flush.h)."""
     cdef size_t[FLUSH_THREADS] control
+    notice_crowd(threads)
     flush_threads(threads, control)
     try:
         return function(*arguments)
     finally:
         unflush_threads(threads, control)
+
+
+def watch_cores():
+    """From now on, threads wait briefly for the next loop while other programs want the cores (crowd.h)."""
+    watch_crowd(True)
+
+
+def cores_wanted():
+    """Whether other programs wanted the cores when this process computed last; False if nobody watches."""
+    return is_crowded()
 
 
 def count_allocation():

@@ -21,8 +21,11 @@ from pytagi_ddp.kernels.cpu.extension import load
 from pytagi_ddp.kernels.cpu.shapes import Shapes
 from pytagi_ddp.kernels.cpu.shared_cache import share
 from pytagi_ddp.kernels.cpu.threads import get_threads
+from pytagi_ddp.kernels.cpu.waiting import ADAPTED, describe
 
 _replay = load("_replay")
+if describe() == ADAPTED:
+    _replay.watch_cores()
 current, flushed = _replay.current, _replay.flushed
 FASTMATH = {"contract", "arcp", "nsz"}  # never "nnan": NaN marks a missing observation
 PARALLEL_MIN = 32_768  # elements; below that, waking the threads costs more than the loop

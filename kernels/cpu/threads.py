@@ -17,7 +17,7 @@ import warnings
 
 from pytagi_ddp.kernels.cpu.extension import load
 from pytagi_ddp.kernels.cpu.quota import cpu_quota
-from pytagi_ddp.kernels.cpu.waiting import bounded
+from pytagi_ddp.kernels.cpu.waiting import SHORT, bounded
 from pytagi_ddp.process_tree import ancestor
 
 _RANKS_ON_NODE = (  # MPICH and Intel MPI, Open MPI, MVAPICH, Cray, Slurm
@@ -131,7 +131,7 @@ def _limit_numba(n: int) -> None:
     import numba
 
     numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
-    with bounded():  # kernels that were compiled by clang, or without OpenMP, have not loaded GNU OpenMP
+    with bounded(SHORT):  # it loads GNU OpenMP where kernels were compiled without, and in wheels, which bring their own
         numba.set_num_threads(min(n, numba.config.NUMBA_NUM_THREADS))
     _applied.threads = n
 

@@ -1,11 +1,12 @@
 """How long threads of GNU OpenMP spin at the end of a parallel loop before they sleep.
 
-Left to itself, the library spins for some milliseconds. That pays only where every thread has a core to itself all the
-time: beside other work, it made a step with two threads 85 times as long as with one, as a core that spins is one that
-the thread which is waited for does not have. `python -m benchmarks.waiting` measures it.
+To wake a thread takes 3 to 80 microseconds, as long as a loop of a small network. But a core that spins is one that
+the thread which is waited for may not have: beside other work, with GNU OpenMP's own wait of some milliseconds, steps
+with two threads took up to 94 times as long as with one. So threads spin for a while, and briefly while other programs
+want the cores, which `crowd.h` notices. `python -m benchmarks.waiting` measures it.
 
-The library reads its setting once, when it is loaded. So it is set around the first load of a module that needs it,
-unless the user has set one, and taken back, as processes that are started later make up their own minds.
+The library reads its setting once, when it is loaded. So it is set around each load that may bring it, unless the user
+has set one, and taken back, as processes that are started later make up their own minds.
 """
 
 import contextlib
@@ -13,9 +14,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-SPINS = "100"
+SPINS = "3000"  # 0.1 to 0.25 ms: longer than most of what is between two loops of a step
+SHORT = "100"  # for threads that are not told when others want the cores
 VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 NOT_LOADED = "not settled yet: GNU OpenMP is not loaded"
+ADAPTED = f"{SPINS} spins, {SHORT} while other programs want the cores (GOMP_SPINCOUNT)"
 _state = NOT_LOADED
 
 
@@ -25,35 +28,34 @@ def describe() -> str:
 
 
 @contextlib.contextmanager
-def bounded() -> Iterator[None]:
-    """If GNU OpenMP is loaded within the block, it gets a short wait."""
+def bounded(spins: str = SPINS) -> Iterator[None]:
+    """If GNU OpenMP is loaded within the block, its threads spin so many times."""
     global _state
-    if _state != NOT_LOADED:
-        yield
-        return
     given = [f"{name}={os.environ[name]}" for name in VARIABLES if os.environ.get(name)]
+    before = _copies() if _state == NOT_LOADED else set()
+    if not given:
+        os.environ["GOMP_SPINCOUNT"] = spins
+    try:
+        yield
+    finally:
+        if not given:
+            del os.environ["GOMP_SPINCOUNT"]
+    if _state != NOT_LOADED or not (loaded := _copies()):  # not every module needs it
+        return
     if given:
         _state = f"as {' and '.join(given)} say" + "s" * (len(given) == 1)
-        yield
-    elif _is_loaded():
+    elif loaded == before:
         _state = (
-            f"as another library has set it, which loaded GNU OpenMP first; set GOMP_SPINCOUNT={SPINS} at the start"
+            f"as another library has set it, which loaded GNU OpenMP first; set GOMP_SPINCOUNT={SHORT} at the start"
         )
-        yield
     else:
-        os.environ["GOMP_SPINCOUNT"] = SPINS
-        try:
-            yield
-        finally:
-            del os.environ["GOMP_SPINCOUNT"]
-        if _is_loaded():  # not every module needs it
-            _state = f"short, {SPINS} spins (GOMP_SPINCOUNT)"
+        _state = ADAPTED if spins == SPINS else f"{spins} spins (GOMP_SPINCOUNT)"
 
 
-def _is_loaded() -> bool:
-    """Whether libgomp is there already: the system's, or our wheel's copy. Others' have their own threads."""
+def _copies() -> set[str]:
+    """The copies of libgomp that are loaded: the system's, our wheel's own. Those of others have their own threads."""
     try:
         files = Path("/proc/self/maps").read_text()
     except OSError:
-        return False
-    return "/libgomp.so.1" in files or "/pytagi_ddp.libs/libgomp" in files
+        return set()
+    return {name for name in ("/libgomp.so.1", "/pytagi_ddp.libs/libgomp") if name in files}

@@ -1,4 +1,4 @@
-"""The wait of OpenMP's threads: short unless the user has set it, and nothing of it is left in the environment."""
+"""The wait of OpenMP's threads: ours unless the user has set it, short while others want the cores."""
 
 import os
 import subprocess
@@ -29,9 +29,8 @@ def run(before: str = "", **environment: str) -> list[str]:
     return result.stdout.splitlines()
 
 
-def test_it_is_short():
-    description, left = run()
-    assert description == f"short, {waiting.SPINS} spins (GOMP_SPINCOUNT)" and left == "None"
+def test_it_is_ours():
+    assert run() == [waiting.ADAPTED, "None"]  # and nothing of it is left in the environment
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="GNU OpenMP")
@@ -54,3 +53,45 @@ def test_the_user_decides(name, value):
 def test_another_library_was_first():
     description, left = run(LOADED_BEFORE)
     assert "another library" in description and "GOMP_SPINCOUNT" in description and left == "None"
+
+
+CROWDED = """
+import os, time
+from pytagi_ddp.kernels.cpu.extension import load
+replay = load("_replay")
+def loop():
+    replay.flushed(int, 2, ())
+def used():  # seconds of processors, while threads wait for the next loop
+    before = time.process_time()
+    for _ in range(50):
+        loop()
+        time.sleep(0.002)
+    return time.process_time() - before
+def threads():
+    return {int(name) for name in os.listdir("/proc/self/task")}
+loop()
+alone, first, until = used(), threads(), time.monotonic() + 20
+replay.watch_cores()
+for thread in first:  # on one core, they take it from each other
+    os.sched_setaffinity(thread, {min(os.sched_getaffinity(0))})
+while not replay.cores_wanted() and time.monotonic() < until:
+    loop()
+wanted = replay.cores_wanted()
+while len(threads() - first) < 2 and time.monotonic() < until:
+    time.sleep(0.01)
+more, crowded = threads() - first, used()
+while threads() != first and time.monotonic() < until:
+    time.sleep(0.3)  # nobody takes a core from threads that sleep
+    loop()
+print(wanted, len(more), crowded < alone / 4, replay.cores_wanted(), threads() == first)
+print(alone, crowded)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2, reason="GNU OpenMP, several cores")
+def test_it_is_short_while_cores_are_wanted():
+    environment = os.environ | {"GOMP_SPINCOUNT": "20000"}  # longer than ours, so that it shows
+    result = subprocess.run(
+        [sys.executable, "-c", CROWDED], env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert result.stdout.splitlines()[0] == "True 2 True False True", result.stdout
