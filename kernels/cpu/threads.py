@@ -131,7 +131,7 @@ def _limit_numba(n: int) -> None:
     import numba
 
     numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
-    with bounded(SHORT):  # it loads GNU OpenMP where kernels were compiled without, and in wheels, which bring their own
+    with bounded(SHORT):  # it loads GNU OpenMP if our kernels do without, or, in a wheel, have a copy of their own
         numba.set_num_threads(min(n, numba.config.NUMBA_NUM_THREADS))
     _applied.threads = n
 
