@@ -28,9 +28,15 @@ def resume(args: argparse.Namespace, net: Net, settings: dict) -> TrainingPositi
     """Takes up the checkpoint that is asked for, and returns where it is in the training; all ranks call it.
 
     Raises:
-        OSError, ValueError: as `CheckpointManager.load`, or a checkpoint that has all epochs behind it.
+        OSError, ValueError: as `CheckpointManager.load`; a checkpoint that has all epochs behind it; a new training in
+            a folder with checkpoints.
     """
     if not args.resume:
+        if args.checkpoint_dir and CheckpointManager(args.checkpoint_dir).latest(fall_back=True):
+            raise ValueError(
+                f"{args.checkpoint_dir} has checkpoints of another training, which this one would delete by and by: go "
+                "on with that one by --resume, or give another --checkpoint-dir"
+            )
         return TrainingPosition(seed=args.seed)
     path = args.checkpoint_dir if args.resume is True else args.resume
     checkpoint = CheckpointManager(path).load(net, path, settings, args.allow_changes)

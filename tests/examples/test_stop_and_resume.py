@@ -6,12 +6,16 @@ import re
 import signal
 import sys
 import time
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
 
+from examples.stop_and_resume import resume
+from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
 from pytagi_ddp.distributed.engine.launcher import mpirun_version
+from pytagi_ddp.nn import Linear, Sequential
 from tests.conftest import weekly
 from tests.examples.jobs import SECONDS, start, train
 from tests.mpi.run import mpirun_command
@@ -148,11 +152,24 @@ def test_another_number_of_ranks(whole, tmp_path):
 @mpi
 @pytest.mark.parametrize("np", [1, 2])
 def test_a_checkpoint_that_cannot_be_written_ends_the_job(tmp_path, np):
-    (tmp_path / "file").write_text("")
-    job = [*SETTINGS, "--batch-size", 8, "--checkpoint-dir", tmp_path / "file"]
+    job = [*SETTINGS, "--batch-size", 8, "--checkpoint-dir", "/proc/none"]  # where nobody makes folders
     result = start("--log-dir", tmp_path, *job, np=np).finish(SECONDS)
     assert result.returncode == 1
-    assert result.stderr.count(f"NotADirectoryError: [Errno 20] Not a directory: '{tmp_path}/file/") == 1
+    assert "FileNotFoundError: [Errno 2] No such file or directory: '/proc/none'" in result.stderr
+    assert "[rank 1" not in result.stderr
+
+
+def test_a_new_training_leaves_the_checkpoints_of_another_alone(tmp_path):
+    net = Sequential(Linear(1, 1))
+    kept = CheckpointManager(tmp_path).save(net, TrainingPosition(epoch=1, step=5), {"global batch": 1})
+    args = Namespace(checkpoint_dir=str(tmp_path), resume=None, seed=0, epochs=2, allow_changes=False)
+    with pytest.raises(ValueError, match=f"{tmp_path} has checkpoints of another training.* --resume"):
+        resume(args, net, {"global batch": 1})
+    assert kept.exists()
+    args.resume = True
+    assert resume(args, net, {"global batch": 1}).step == 5
+    args.resume, args.checkpoint_dir = None, str(tmp_path / "new")
+    assert resume(args, net, {"global batch": 1}).step == 0
 
 
 def rank_ids(job) -> dict[int, int]:
