@@ -1,7 +1,7 @@
 /* Notices that other programs want the cores, and lets the threads of GNU OpenMP wait only briefly while they do.
  *
  * Between two loops threads spin, since to wake one that sleeps takes 3 to 80 microseconds. On a core that others want,
- * spinning is what keeps the thread that all wait for from running: steps took up to 90 times as long. How long threads
+ * spinning is what keeps the thread that all wait for from running: steps took up to 94 times as long. How long threads
  * spin is settled when GNU OpenMP is loaded (waiting.py), with one exception, which it documents under GOMP_SPINCOUNT: a
  * process with more OpenMP threads than there are cores spins 100 times at most. So, while others want the cores, a
  * thread of ours keeps a team that makes up that number, and sleeps.
@@ -19,7 +19,7 @@
 #include <time.h>
 
 #define CROWD_WANTED 150 /* times a second and thread that a core is taken, from which on others want it */
-#define CROWD_QUIET 50    /* and below which they do no longer */
+#define CROWD_QUIET 50   /* and below which they do no longer */
 
 static pthread_mutex_t crowd_lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
 static pthread_cond_t crowd_over = PTHREAD_COND_INITIALIZER;

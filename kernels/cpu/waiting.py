@@ -20,6 +20,7 @@ VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 NOT_LOADED = "not settled yet: GNU OpenMP is not loaded"
 ADAPTED = f"{SPINS} spins, {SHORT} while other programs want the cores (GOMP_SPINCOUNT)"
 _state = NOT_LOADED
+_settled: set[str] = set()  # waits that were asked for when GNU OpenMP was there
 
 
 def describe() -> str:
@@ -31,16 +32,22 @@ def describe() -> str:
 def bounded(spins: str = SPINS) -> Iterator[None]:
     """If GNU OpenMP is loaded within the block, its threads spin so many times."""
     global _state
+    if spins in _settled:
+        yield
+        return
     given = [f"{name}={os.environ[name]}" for name in VARIABLES if os.environ.get(name)]
-    before = _copies() if _state == NOT_LOADED else set()
+    before = _copies()
     if not given:
         os.environ["GOMP_SPINCOUNT"] = spins
     try:
         yield
     finally:
         if not given:
-            del os.environ["GOMP_SPINCOUNT"]
-    if _state != NOT_LOADED or not (loaded := _copies()):  # not every module needs it
+            os.environ.pop("GOMP_SPINCOUNT", None)  # another thread may have taken it back
+    if not (loaded := _copies()):  # not every module needs it
+        return
+    _settled.add(spins)
+    if _state != NOT_LOADED:
         return
     if given:
         _state = f"as {' and '.join(given)} say" + "s" * (len(given) == 1)
