@@ -34,7 +34,6 @@ cdef extern from "winograd.h" nogil:
 cdef enum:
     PAD = 16
     FEW_TILES = 32  # that do not repay the transforms of the kernels
-    FEW_LARGE = 64  # of 4 x 4 pixels
     KERNELS = 1100000  # transformed kernels that stay near the core; more are made anew for each block of tiles
 
 
@@ -53,7 +52,7 @@ cdef int winograd(const Patches* p, int O) noexcept nogil:
     if (p.kernel_height == p.kernel_width == 3 and p.stride == p.top == p.left == 1 and p.out_height == p.height
             and p.out_width == p.width and p.channels % 16 == O % 16 == 0):
         for edge from largest >= edge >= 2 by 2:
-            if p.height % edge == p.width % edge == 0 and tiles_of(p, edge) >= (FEW_TILES if edge == 2 else FEW_LARGE):
+            if p.height % edge == p.width % edge == 0 and tiles_of(p, edge) >= FEW_TILES:
                 return edge
     return 0
 

@@ -216,7 +216,7 @@ def test_variances_of_a_winograd_form_are_positive(case):
 
 def test_a_variance_never_rounds_to_less_than_zero():
     """One pixel in each window, and a tap a hundred-millionth of the others in all channels: the worst case."""
-    case = (2, 16, 16, 64, 64, 3, 1, 1, 1)
+    case = (1, 16, 16, 64, 64, 3, 1, 1, 1)  # too few tiles for F(4)
     a = arrays(case)
     lit = np.zeros((1, 16, 16, 1), np.float32)
     lit[:, 1::4, 2::4] = 1
