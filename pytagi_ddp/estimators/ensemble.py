@@ -18,7 +18,10 @@ from pytagi_ddp.nn import Sequential
 from pytagi_ddp.tagi_utils import Normalizer
 
 LARGEST_SEED = 2**31 - 1
-CANDIDATES = [(50,), (50, 50)]  # hidden layers to choose from, where none are given
+MOST_EPOCHS = 100
+# Hidden layers to choose from, where none are given, and the most epochs that each has by default: with more, the wide one
+# learns the noise of the small tables that it is chosen for.
+CANDIDATES = {(50,): MOST_EPOCHS, (50, 50): MOST_EPOCHS, (400,): 40}
 
 
 class EnsembleEstimator(BaseEstimator):
@@ -27,11 +30,15 @@ class EnsembleEstimator(BaseEstimator):
     def _trainings(self, samples: int, outputs: int) -> list[Training]:
         """Those to choose from; raises ValueError where a parameter has no meaning."""
         given = self.hidden_layer_sizes
-        candidates = CANDIDATES if given is None else [tuple(given) if isinstance(given, Iterable) else (given,)]
-        epochs = default_epochs(samples) if self.epochs is None else self.epochs
-        counts = {"epochs": epochs, "batch_size": self.batch_size, "n_folds": self.n_folds, "n_seeds": self.n_seeds}
+        if given is None:
+            candidates = CANDIDATES
+        else:
+            candidates = {tuple(given) if isinstance(given, Iterable) else (given,): MOST_EPOCHS}
+        counts = {"batch_size": self.batch_size, "n_folds": self.n_folds, "n_seeds": self.n_seeds}
+        if self.epochs is not None:
+            counts["epochs"] = self.epochs
         wrong = {name: value for name, value in counts.items() if not _is_count(value)}
-        hidden = candidates[0]
+        hidden = next(iter(candidates))
         if wrong or not hidden or not all(map(_is_count, hidden)):
             raise ValueError(
                 "epochs, batch_size, n_folds, n_seeds and each of hidden_layer_sizes must be integers of at least 1, "
@@ -42,8 +49,11 @@ class EnsembleEstimator(BaseEstimator):
                 "forget must be finite and at least 1 (nothing is forgotten), and forget_until a part of all epochs, "
                 f"from 0 to 1; got {self.forget} and {self.forget_until}"
             )
-        options = epochs, self.batch_size, outputs, self.forget, self.forget_until
-        return [Training(hidden, *options) for hidden in candidates]
+        options = self.batch_size, outputs, self.forget, self.forget_until
+        return [
+            Training(hidden, self.epochs or default_epochs(samples, most), *options)
+            for hidden, most in candidates.items()
+        ]
 
     def _train(
         self,
@@ -57,30 +67,34 @@ class EnsembleEstimator(BaseEstimator):
         """The networks of each fold, trained on the samples of all others.
 
         Args:
-            learn: called with a training, samples and a seed. trainings: to choose from.
+            learn: called with a training, samples and a seed.
+            trainings: the first one is taken, unless another is better: then the first that is.
             samples: arrays of as many rows. fold: number of each sample's fold. seeds: gives so many seeds.
-            loss: of networks, on the samples that they have not seen. Where there is a choice, one network for each
-                fold decides.
+            loss: of networks, on the samples that they have not seen; one network for each fold tells which training
+                is better.
         """
         rows = [learnt_by(fold, k) for k in range(int(fold.max()) + 1)]
 
-        def trained(candidates: list[Training], count: int) -> list[list[list[Sequential]]]:
-            """By training, and by fold."""
+        def trained(training: Training, count: int) -> list[list[Sequential]]:
+            """By fold."""
             tasks = (  # one at a time: each has a copy of its samples
-                (training, *(array[some] for array in samples), seed)
-                for training in candidates
-                for some in rows
-                for seed in seeds(count)
+                (training, *(array[some] for array in samples), seed) for some in rows for seed in seeds(count)
             )
             networks = iter(self._run(learn, tasks))
-            return [[[next(networks) for _ in range(count)] for _ in rows] for _ in candidates]
+            return [[next(networks) for _ in range(count)] for _ in rows]
 
-        if len(trainings) == 1 or len(rows) == 1:
-            return trained(trainings[:1], self.n_seeds)[0]
-        first = trained(trainings, 1)
-        best = min(range(len(trainings)), key=lambda k: loss(first[k]))
-        more = trained(trainings[best : best + 1], self.n_seeds - 1)[0]
-        return [one + several for one, several in zip(first[best], more, strict=True)]
+        chosen, *others = trainings
+        if not others or len(rows) == 1:
+            return trained(chosen, self.n_seeds)
+        first = trained(chosen, 1)
+        to_beat = loss(first)
+        for other in others:
+            tried = trained(other, 1)
+            if loss(tried) < to_beat:
+                chosen, first = other, tried
+                break
+        more = trained(chosen, self.n_seeds - 1)
+        return [one + several for one, several in zip(first, more, strict=True)]
 
     def _untrained(self, training: Training, inputs: int) -> list[Sequential]:
         """Networks for `partial_fit`, as many as `fit` makes."""

@@ -17,7 +17,7 @@ import numpy as np
 from pytagi_ddp.nn import Linear, OutputUpdater, ReLU, Sequential
 from pytagi_ddp.nn.init import manual_seed, use_own_generator
 
-SAMPLES = 200_000  # that a network sees by default, in as many epochs as that takes, of at least 40 and at most 100
+SAMPLES = 200_000  # that a network sees by default, in as many epochs as that takes, of at least 40
 LEAST_NOISE = 1e-5  # variance, of a target of variance 1: what the errors of a perfect fit are taken for
 PREDICTED = 512  # samples at a time
 Observe = Callable[[Sequential, OutputUpdater, np.ndarray], None]
@@ -62,8 +62,8 @@ class Training:
             net.forget_evidence(self.forget)
 
 
-def default_epochs(samples: int) -> int:
-    return int(np.clip(SAMPLES / samples, 40, 100))
+def default_epochs(samples: int, most: int) -> int:
+    return int(np.clip(SAMPLES / samples, 40, most))
 
 
 def run_epoch(net: Sequential, x: np.ndarray, observe: Observe, batch_size: int, rng: np.random.Generator) -> None:

@@ -36,9 +36,11 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
     degrees of freedom.
 
     Args:
-        hidden_layer_sizes: units of each hidden layer (ReLU). None: (50,) or (50, 50), whichever predicts the samples
-            better that a network has not seen; (50,) where there are none, with one fold and in `partial_fit`.
-        epochs: of each network; None: as many as show it 200,000 samples, at least 40 and at most 100.
+        hidden_layer_sizes: units of each hidden layer (ReLU). None: (50,), unless (50, 50), or else (400,), predicts
+            the samples better that a network has not seen; with one fold and in `partial_fit` there are none, hence
+            (50,).
+        epochs: of each network; None: as many as show it 200,000 samples, at least 40 and at most 100; 40 of the
+            (400,) that is chosen by itself.
         batch_size: samples of a step. A small one keeps steps exact enough.
         sigma_v: standard deviation of the observations' noise, in units of y, where it is known: predictions are then
             Gaussian. None: it is learnt, as above.

@@ -101,9 +101,9 @@ def test_partial_fit_goes_on_after_fit():
     assert model.noise_.degrees == model.degrees_of_freedom_
 
 
-@pytest.mark.parametrize("candidates", [[(1,), (30,)], [(30,), (1,)]])
-def test_the_better_network_is_chosen_on_samples_that_were_not_learnt(candidates, monkeypatch):
-    monkeypatch.setattr(ensemble, "CANDIDATES", candidates)
+@pytest.mark.parametrize("candidates", [[(1,), (30,)], [(30,), (1,)], [(2,), (1,), (30,)], [(1,), (30,), (40,)]])
+def test_the_first_better_network_is_chosen_on_samples_that_were_not_learnt(candidates, monkeypatch):
+    monkeypatch.setattr(ensemble, "CANDIDATES", dict.fromkeys(candidates, 40))
     few = {"n_folds": 2, "epochs": 10, "random_state": 0, "heteroscedastic": False}
     chosen = TAGIRegressor(n_seeds=2, **few).fit(*data(200))
     assert [net.layers[0].output_size for net in chosen.networks_] == [30] * 4
