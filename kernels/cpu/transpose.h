@@ -26,23 +26,34 @@ static inline void transpose_four(const float *x, size_t rows, size_t stride, fl
     *(four *)(out + 3 * rows) = PICK(high[0], high[1], 2, 3, 6, 7);
 }
 
+enum { TILE_SIDE = 16 };
+
+/* One tile, x in the source and `out` in the result, or what is left of it: `left_rows` by `left_columns`. */
+static inline void transpose_tile(const float *x, size_t left_rows, size_t left_columns, size_t stride, float *out,
+                                  size_t rows) {
+    if (left_rows >= TILE_SIDE && left_columns >= TILE_SIDE) {
+        for (int q = 0; q < TILE_SIDE; q += 4)
+            for (int r = 0; r < TILE_SIDE; r += 4) transpose_four(x + r * stride + q, rows, stride, out + q * rows + r);
+        return;
+    }
+    for (size_t q = 0; q < TILE_SIDE && q < left_columns; q++)
+        for (size_t r = 0; r < TILE_SIDE && r < left_rows; r++) out[q * rows + r] = x[r * stride + q];
+}
+
 /* out (columns x rows) = x (rows x columns, rows `stride` apart) transposed: in tiles whose cache lines are used up
- * before the next tile. */
+ * before the next tile. Tiles follow each other along the longer side: along the shorter one, each would begin as many
+ * new rows of memory as it has lines, more at a time than a processor fetches ahead. */
 static inline void transpose_matrix(const float *x, size_t rows, size_t columns, size_t stride, float *out) {
-    enum { SIDE = 16 };
-    for (size_t i = 0; i < rows; i += SIDE)
-        for (size_t j = 0; j < columns; j += SIDE) {
-            const float *from = x + i * stride + j;
-            float *to = out + j * rows + i;
-            if (i + SIDE <= rows && j + SIDE <= columns) {
-                for (int q = 0; q < SIDE; q += 4)
-                    for (int r = 0; r < SIDE; r += 4)
-                        transpose_four(from + r * stride + q, rows, stride, to + q * rows + r);
-                continue;
-            }
-            for (size_t q = 0; q < SIDE && j + q < columns; q++)
-                for (size_t r = 0; r < SIDE && i + r < rows; r++) to[q * rows + r] = from[r * stride + q];
-        }
+    const size_t side = TILE_SIDE;
+    if (rows > columns) {
+        for (size_t j = 0; j < columns; j += side)
+            for (size_t i = 0; i < rows; i += side)
+                transpose_tile(x + i * stride + j, rows - i, columns - j, stride, out + j * rows + i, rows);
+    } else {
+        for (size_t i = 0; i < rows; i += side)
+            for (size_t j = 0; j < columns; j += side)
+                transpose_tile(x + i * stride + j, rows - i, columns - j, stride, out + j * rows + i, rows);
+    }
 }
 
 #endif
