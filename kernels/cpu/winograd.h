@@ -12,6 +12,10 @@ typedef int bits __attribute__((vector_size(64)));
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLLED _Pragma("GCC unroll 9")
 #define MOST 36 /* planes */
+/* Of the tile after the one at hand: it lies on lines of memory that processors do not fetch ahead by themselves, and
+ * waiting for them took longer than the transforms. An address beyond the image does no harm. */
+#define FETCH(x) __builtin_prefetch(x)
+#define FETCH_TO_WRITE(x) __builtin_prefetch(x, 1)
 
 /* The one-dimensional transforms of F(edge, 3). F(4, 3) interpolates at 0, 3/4, -3/4, 3/2, -3/2 and infinity: all
  * products of these are exact, and rounding errors are less than half of those that the usual 1 and 2 leave. */
@@ -137,6 +141,8 @@ INLINE void transform_tile(int edge, const float *const *rows, ptrdiff_t at, int
             if (squared) x *= x;
             d[q * n + r] = x;
         }
+        UNROLLED for (int r = 0; r < n; r++) if (inside || rows[r]) UNROLLED for (int q = n; q < n + edge; q++)
+            FETCH(rows[r] + at + (q - 1) * pixel + i);
         transform(see_pixels, edge, n, n, d, t);
         UNROLLED for (int r = 0; r < n; r++) UNROLLED for (int q = 0; q < n; q++)
             AT(out + (r * n + q) * plane) = t[q * n + r];
@@ -178,6 +184,8 @@ INLINE void restore_run(int edge, const float *m, size_t stride, size_t plane, i
             vector sums[MOST], y[16], offset = start ? FROM(start + i) : (vector){0};
             UNROLLED for (int k = 0; k < n; k++) UNROLLED for (int q = 0; q < n; q++)
                 sums[k * n + q] = FROM(m + (k * n + q) * plane + i);
+            UNROLLED for (int r = 0; r < edge; r++) UNROLLED for (int q = edge; q < 2 * edge; q++)
+                FETCH_TO_WRITE(x + r * line + (edge * tile + q) * pixel + i);
             transform(make_pixels, edge, n, edge, sums, y);
             UNROLLED for (int r = 0; r < edge; r++) UNROLLED for (int q = 0; q < edge; q++) {
                 size_t at = r * line + (edge * tile + q) * pixel + i;
@@ -212,6 +220,8 @@ INLINE void deltas_run(int edge, const float *x, int squared, size_t line, size_
                 if (squared) z *= z;
                 e[r * edge + q] = z;
             }
+            UNROLLED for (int r = 0; r < edge; r++) UNROLLED for (int q = edge; q < 2 * edge; q++)
+                FETCH(x + r * line + q * pixel + i);
             transform(see_deltas, edge, edge, n, e, t);
             UNROLLED for (int k = 0; k < n; k++) UNROLLED for (int q = 0; q < n; q++)
                 AT(out + (k * n + q) * plane + i) = t[k * n + q];
