@@ -7,49 +7,20 @@ the input without its Jacobian.
 import numpy as np
 from numba import prange
 
-from pytagi_ddp.kernels.cpu.compile import loop
+from pytagi_ddp.kernels.cpu.compile import PARALLEL_MIN, flushed, loop
+from pytagi_ddp.kernels.cpu.extension import load
+from pytagi_ddp.kernels.cpu.threads import get_threads
 from pytagi_ddp.kernels.formulas.bounds import displaces
 from pytagi_ddp.kernels.tensors import Array, Delta, State
 
-ZERO, ONE = np.float32(0), np.float32(1)
+ZERO = np.float32(0)
+_average = load("_pooling").average
+call = load("_replay").call
 
 
 def _starts_inside(n) -> bool:
     """Whether each window starts in the image, where it begins to look for the largest mean."""
     return n.s > 0 and n.p >= 0 and (n.y - 1) * n.s - n.p < n.h and (n.x - 1) * n.s - n.p < n.w
-
-
-@loop("bhwc bhwc byxc byxc _ =s _", lambda n: n.s > 0, apart=True)
-def _average_forward(mu, var, out_mu, out_var, kernel_size, stride, pad):
-    batch, height, width, channels = mu.shape
-    scale = ONE / np.float32(kernel_size * kernel_size)
-    for b in prange(batch):
-        for y in range(out_mu.shape[1]):
-            for x in range(out_mu.shape[2]):
-                for c in range(channels):
-                    out_mu[b, y, x, c] = ZERO
-                    out_var[b, y, x, c] = ZERO
-                for r in range(max(y * stride - pad, 0), min(y * stride - pad + kernel_size, height)):
-                    for q in range(max(x * stride - pad, 0), min(x * stride - pad + kernel_size, width)):
-                        for c in range(channels):
-                            out_mu[b, y, x, c] += scale * mu[b, r, q, c]
-                            out_var[b, y, x, c] += scale * scale * var[b, r, q, c]
-
-
-@loop("byxc byxc bhwc bhwc _ =s _", lambda n: n.s > 0, apart=True)
-def _average_backward(delta_mu, delta_var, in_delta_mu, in_delta_var, kernel_size, stride, pad):
-    batch, height, width, channels = in_delta_mu.shape
-    scale = ONE / np.float32(kernel_size * kernel_size)
-    for b in prange(batch):
-        in_delta_mu[b] = ZERO
-        in_delta_var[b] = ZERO
-        for y in range(delta_mu.shape[1]):
-            for x in range(delta_mu.shape[2]):
-                for r in range(max(y * stride - pad, 0), min(y * stride - pad + kernel_size, height)):
-                    for q in range(max(x * stride - pad, 0), min(x * stride - pad + kernel_size, width)):
-                        for c in range(channels):
-                            in_delta_mu[b, r, q, c] += scale * delta_mu[b, y, x, c]
-                            in_delta_var[b, r, q, c] += scale * scale * delta_var[b, y, x, c]
 
 
 @loop("bhwc bhwc byxc byxc byxc _ =s =p", _starts_inside)
@@ -90,12 +61,18 @@ def _max_backward(delta_mu, delta_var, winner, in_delta_mu, in_delta_var):
 
 def average_forward(x: State, out: State, kernel_size: int, stride: int, pad: int) -> None:
     """m = sum m / k^2, s = sum s / k^4: padding counts as zeros."""
-    _average_forward(x.mu, x.var, out.mu, out.var, kernel_size, stride, pad)
+    _run_average(x, out, kernel_size, stride, pad, False)
 
 
 def average_backward(delta: Delta, in_delta: Delta, kernel_size: int, stride: int, pad: int) -> None:
     """dm = sum dm / k^2, ds = sum ds / k^4 over the windows of a pixel."""
-    _average_backward(delta.mu, delta.var, in_delta.mu, in_delta.var, kernel_size, stride, pad)
+    _run_average(delta, in_delta, kernel_size, stride, pad, True)
+
+
+def _run_average(x: State | Delta, out: State | Delta, kernel_size: int, stride: int, pad: int, back: bool) -> None:
+    threads = get_threads() if max(x.mu.size, out.mu.size) >= PARALLEL_MIN else 1
+    arguments = x.mu, x.var, out.mu, out.var, kernel_size, stride, pad, back, threads
+    call(flushed, _average, threads, arguments)
 
 
 def max_forward(x: State, out: State, winner: Array, kernel_size: int, stride: int, pad: int) -> None:

@@ -1,0 +1,65 @@
+/* Average pooling of channels-last images, sixteen channels at a time: sums of a window stay in registers. */
+#ifndef PYTAGI_DDP_POOL_H
+#define PYTAGI_DDP_POOL_H
+
+#include "loops.h"
+
+enum { CHANNELS = 16 };
+typedef float pixel __attribute__((vector_size(4 * CHANNELS), aligned(4), may_alias));
+
+typedef struct {
+    int first, end;
+} span;
+
+/* Lines that the window of line `y` sees, of `height`. */
+static inline span seen_by(int y, int kernel, int stride, int pad, int height) {
+    int first = y * stride - pad, end = first + kernel;
+    return (span){first > 0 ? first : 0, end < height ? end : height};
+}
+
+/* Windows, of `windows`, that see a line. */
+static inline span seers_of(int line, int kernel, int stride, int pad, int windows) {
+    int first = line + pad - kernel, end = (line + pad) / stride + 1;
+    return (span){first < 0 ? 0 : first / stride + 1, end < windows ? end : windows};
+}
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* out = factor * sum of so many lines and columns of pixels, from x on; lines are `width` pixels long. */
+INLINE void average_pixels(const float *x, int lines, int columns, size_t width, size_t channels, float factor,
+                           float *out) {
+    size_t c = 0;
+    for (; c + CHANNELS <= channels; c += CHANNELS) {
+        pixel sum = {0};
+        for (int r = 0; r < lines; r++)
+            for (int q = 0; q < columns; q++) sum += *(const pixel *)(x + (r * width + q) * channels + c);
+        *(pixel *)(out + c) = factor * sum;
+    }
+    for (; c < channels; c++) {
+        float sum = 0;
+        for (int r = 0; r < lines; r++)
+            for (int q = 0; q < columns; q++) sum += x[(r * width + q) * channels + c];
+        out[c] = factor * sum;
+    }
+}
+
+/* One image: x (height x width) to out (windows), or back if `back`: then x is of windows, and out of the image. */
+VECTORISED void average_image(const float *x, int height, int width, float *out, int out_height, int out_width,
+                              size_t channels, int kernel, int stride, int pad, int back, float factor) {
+    for (int y = 0; y < out_height; y++) {
+        span lines = back ? seers_of(y, kernel, stride, pad, height) : seen_by(y, kernel, stride, pad, height);
+        for (int q = 0; q < out_width; q++, out += channels) {
+            span columns = back ? seers_of(q, kernel, stride, pad, width) : seen_by(q, kernel, stride, pad, width);
+            const float *from = x + (lines.first * (size_t)width + columns.first) * channels;
+            int down = lines.end - lines.first, across = columns.end - columns.first;
+            if (down == 3 && across == 3) /* common sizes, whose loops the compiler unrolls */
+                average_pixels(from, 3, 3, width, channels, factor, out);
+            else if (down == 2 && across == 2)
+                average_pixels(from, 2, 2, width, channels, factor, out);
+            else
+                average_pixels(from, down, across, width, channels, factor, out);
+        }
+    }
+}
+
+#endif
