@@ -2,10 +2,7 @@
 #ifndef PYTAGI_DDP_POOL_H
 #define PYTAGI_DDP_POOL_H
 
-#include "loops.h"
-
-enum { CHANNELS = 16 };
-typedef float pixel __attribute__((vector_size(4 * CHANNELS), aligned(4), may_alias));
+#include "vectors.h"
 
 typedef struct {
     int first, end;
@@ -23,17 +20,15 @@ static inline span seers_of(int line, int kernel, int stride, int pad, int windo
     return (span){first < 0 ? 0 : first / stride + 1, end < windows ? end : windows};
 }
 
-#define INLINE static inline __attribute__((always_inline))
-
 /* out = factor * sum of so many lines and columns of pixels, from x on; lines are `width` pixels long. */
 INLINE void average_pixels(const float *x, int lines, int columns, size_t width, size_t channels, float factor,
                            float *out) {
     size_t c = 0;
-    for (; c + CHANNELS <= channels; c += CHANNELS) {
-        pixel sum = {0};
+    for (; c + 16 <= channels; c += 16) {
+        vector sum = {0};
         for (int r = 0; r < lines; r++)
-            for (int q = 0; q < columns; q++) sum += *(const pixel *)(x + (r * width + q) * channels + c);
-        *(pixel *)(out + c) = factor * sum;
+            for (int q = 0; q < columns; q++) sum += FROM(x + (r * width + q) * channels + c);
+        AT(out + c) = factor * sum;
     }
     for (; c < channels; c++) {
         float sum = 0;
