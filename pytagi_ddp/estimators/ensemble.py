@@ -19,8 +19,8 @@ from pytagi_ddp.tagi_utils import Normalizer
 
 LARGEST_SEED = 2**31 - 1
 MOST_EPOCHS = 100
-# Hidden layers to choose from, where none are given, and the most epochs that each has by default: with more, the wide one
-# learns the noise of the small tables that it is chosen for.
+# Hidden layers to choose from, where none are given, and the most epochs that each has by default: with more, the wide
+# one learns the noise of the small tables that it is chosen for.
 CANDIDATES = {(50,): MOST_EPOCHS, (50, 50): MOST_EPOCHS, (400,): 40}
 
 

@@ -7,7 +7,19 @@ from pytagi_ddp.kernels.cpu import elementwise
 
 
 @pytest.mark.parametrize(
-    "shape", [(1, 1, 1), (2, 3, 5), (1, 16, 16), (3, 16, 33), (2, 17, 16), (5, 64, 49), (2, 1024, 3), (40, 64, 64), (2, 1024, 48), (1, 35, 90)]
+    "shape",
+    [
+        (1, 1, 1),
+        (2, 3, 5),
+        (1, 16, 16),
+        (3, 16, 33),
+        (2, 17, 16),
+        (5, 64, 49),
+        (2, 1024, 3),
+        (40, 64, 64),
+        (2, 1024, 48),
+        (1, 35, 90),
+    ],
 )
 def test_every_number_finds_its_place(shape, threads):
     batch, rows, columns = shape
