@@ -30,15 +30,14 @@ class EnsembleEstimator(BaseEstimator):
     def _trainings(self, samples: int, outputs: int) -> list[Training]:
         """Those to choose from; raises ValueError where a parameter has no meaning."""
         given = self.hidden_layer_sizes
-        if given is None:
-            candidates = CANDIDATES
-        else:
-            candidates = {tuple(given) if isinstance(given, Iterable) else (given,): MOST_EPOCHS}
+        candidates = list(CANDIDATES.items())
+        if given is not None:
+            candidates = [(tuple(given) if isinstance(given, Iterable) else (given,), MOST_EPOCHS)]
         counts = {"batch_size": self.batch_size, "n_folds": self.n_folds, "n_seeds": self.n_seeds}
         if self.epochs is not None:
             counts["epochs"] = self.epochs
         wrong = {name: value for name, value in counts.items() if not _is_count(value)}
-        hidden = next(iter(candidates))
+        hidden = candidates[0][0]
         if wrong or not hidden or not all(map(_is_count, hidden)):
             raise ValueError(
                 "epochs, batch_size, n_folds, n_seeds and each of hidden_layer_sizes must be integers of at least 1, "
@@ -50,10 +49,7 @@ class EnsembleEstimator(BaseEstimator):
                 f"from 0 to 1; got {self.forget} and {self.forget_until}"
             )
         options = self.batch_size, outputs, self.forget, self.forget_until
-        return [
-            Training(hidden, self.epochs or default_epochs(samples, most), *options)
-            for hidden, most in candidates.items()
-        ]
+        return [Training(hidden, self.epochs or default_epochs(samples, most), *options) for hidden, most in candidates]
 
     def _train(
         self,
@@ -75,26 +71,29 @@ class EnsembleEstimator(BaseEstimator):
         """
         rows = [learnt_by(fold, k) for k in range(int(fold.max()) + 1)]
 
-        def trained(training: Training, count: int) -> list[list[Sequential]]:
-            """By fold."""
+        def trained(some_trainings: list[Training], count: int) -> list[list[list[Sequential]]]:
+            """By training, and by fold."""
             tasks = (  # one at a time: each has a copy of its samples
-                (training, *(array[some] for array in samples), seed) for some in rows for seed in seeds(count)
+                (training, *(array[some] for array in samples), seed)
+                for training in some_trainings
+                for some in rows
+                for seed in seeds(count)
             )
             networks = iter(self._run(learn, tasks))
-            return [[next(networks) for _ in range(count)] for _ in rows]
+            return [[[next(networks) for _ in range(count)] for _ in rows] for _ in some_trainings]
 
-        chosen, *others = trainings
-        if not others or len(rows) == 1:
-            return trained(chosen, self.n_seeds)
-        first = trained(chosen, 1)
-        to_beat = loss(first)
-        for other in others:
-            tried = trained(other, 1)
-            if loss(tried) < to_beat:
-                chosen, first = other, tried
+        if len(trainings) == 1 or len(rows) == 1:
+            return trained(trainings[:1], self.n_seeds)[0]
+        tried = trained(trainings[:2], 1)  # side by side, as both are needed in any case
+        losses = [loss(networks) for networks in tried]
+        for training in trainings[2:]:
+            if losses[-1] < losses[0]:
                 break
-        more = trained(chosen, self.n_seeds - 1)
-        return [one + several for one, several in zip(first, more, strict=True)]
+            tried += trained([training], 1)
+            losses.append(loss(tried[-1]))
+        best = len(tried) - 1 if losses[-1] < losses[0] else 0
+        more = trained([trainings[best]], self.n_seeds - 1)[0]
+        return [one + several for one, several in zip(tried[best], more, strict=True)]
 
     def _untrained(self, training: Training, inputs: int) -> list[Sequential]:
         """Networks for `partial_fit`, as many as `fit` makes."""

@@ -80,6 +80,7 @@ def test_works_in_pipelines_and_searches():
         {"hidden_layer_sizes": ()},
         {"hidden_layer_sizes": (8.0,)},
         {"hidden_layer_sizes": ((8,), (8, 8))},
+        {"hidden_layer_sizes": [[8], [8]]},
         {"forget": 0.5},
         {"forget": np.inf},
         {"sigma_v": 0},
