@@ -113,6 +113,8 @@ def bubble(timelines: Sequence[Timeline]) -> float:
 def draw(timelines: Sequence[Timeline], width: int = 72) -> str:
     """A line for each stage: digits are forward passes, letters backward ones, each of one micro-batch; dots, none.
 
+    Each pass has at least one column, however short it was.
+
     >>> print(draw(simulate(make_schedule(2, 3, "1F1B"), [1, 1], [1, 1]), 8))
     stage 0  01.a2b.c
     stage 1  .0a1b2c.
@@ -122,10 +124,11 @@ def draw(timelines: Sequence[Timeline], width: int = 72) -> str:
     scale = width / (max(span.stop for span in spans) - first)
     lines = []
     for stage, timeline in enumerate(timelines):
-        line = ["."] * width
-        for (kind, m), start, stop in timeline:
-            begin = min(width - 1, round((start - first) * scale))
-            end = max(begin + 1, round((stop - first) * scale))
+        line, end = ["."] * width, 0
+        for done, ((kind, m), start, stop) in enumerate(timeline, 1):
+            latest = width - (len(timeline) - done)  # where it must end, for each of the others to have a column
+            begin = max(end, min(latest - 1, round((start - first) * scale)))
+            end = max(begin + 1, min(latest, round((stop - first) * scale)))
             line[begin:end] = [str(m % 10) if kind == "F" else chr(ord("a") + m % 26)] * (end - begin)
         lines.append(f"stage {stage}  {''.join(line)}")
     return "\n".join(lines)

@@ -7,6 +7,7 @@ import pytest
 from pytagi_ddp.distributed.pipeline.schedule import (
     SCHEDULES,
     Action,
+    Span,
     bubble,
     draw,
     frames_in_flight,
@@ -84,6 +85,16 @@ def test_drawings():
     assert draw(one_f_one_b, 8) == "stage 0  01.a2b.c\nstage 1  .0a1b2c."
     g_pipe = simulate(make_schedule(2, 3, "GPipe"), [1, 1], [1, 1])
     assert draw(g_pipe, 8) == "stage 0  012..abc\nstage 1  .012abc."
+
+
+def test_short_passes_are_drawn_too():
+    order = [Action("F", 0), Action("F", 1), Action("B", 0), Action("B", 1)]
+    for long, expected in enumerate(["0000001ab", "0111111ab", "01aaaaaab", "01abbbbbb"]):
+        times = [1000 if k == long else 1 for k in range(4)]
+        stops = [sum(times[: k + 1]) for k in range(4)]
+        line = [Span(action, stop - time, stop) for action, stop, time in zip(order, stops, times, strict=True)]
+        assert draw([line], 9) == "stage 0  " + expected
+        assert draw([line], 2) == "stage 0  01ab"  # more passes than columns
 
 
 @pytest.mark.parametrize(
