@@ -58,14 +58,14 @@ cdef size_t weight_size(const Patches* p, int O) noexcept nogil:
 cdef void weight_tile(Product multiply_var, const Patches* patches, const Terms* terms, float* g_w, float* h_w,
                       float* g_b, float* h_b, bint accumulate, int O, int tile, int tiles, int slices, float* totals,
                       float* block) noexcept nogil:
-    """Sums for a slice of the channels over a share of the positions; with channel 0, those of the bias, if any."""
+    """Sums for a slice of the channels over a share of the positions; with the first one, those of the bias, if any."""
     cdef int C = patches.channels, chunk = channels_of(patches, O), edge = winograd(patches, O), c, end
     cdef int c0 = cut(C, tile % slices, slices), c1 = cut(C, tile % slices + 1, slices)
     cdef long n = positions_of(patches), n0, n1
     cdef bint alone = slices == tiles
     cdef float* g = totals + 2 * O
     cdef float* h
-    if c0 == 0 and g_b:
+    if tile % slices == 0 and g_b:  # of few channels several slices begin at 0
         n0, n1 = cut(n, tile // slices, tiles // slices), cut(n, tile // slices + 1, tiles // slices)
         memset(totals, 0, 2 * O * sizeof(float))
         sum_rows(terms.out + n0 * O, O, totals, n1 - n0, O)

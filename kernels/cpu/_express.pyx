@@ -124,9 +124,12 @@ cdef class Express:
         finally:
             self.one_thread.leave()
 
-    def offer_backward(self, plan, key, start, end):
-        """Takes a recorded pass back from the last forward pass: deltas go from the memory `start` to `end`."""
-        if plan is not None and self.last is not None and self.as_recorded():
+    def offer_backward(self, plan, forward_key, key, start, end):
+        """Takes a recorded pass back, if the forward pass was offered: deltas go from the memory `start` to `end`.
+
+        A forward pass with this key may have been walked through, and another one be the last that was offered.
+        """
+        if plan is not None and self.last is not None and self.last.key is forward_key and self.as_recorded():
             self.last.backward[key] = (plan, start, end)
 
     def backward(self, net, passes):

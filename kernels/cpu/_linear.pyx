@@ -174,8 +174,8 @@ def backward(const float[:, ::1] mu, const float[:, ::1] jcb, const float[:, ::1
 
 
 cdef size_t backward_scratch(int B, int I, int O) noexcept nogil:
-    """Numbers of scratch memory for each thread."""
-    cdef size_t rows = min(B, BATCH), outputs = even(O, INNER), inputs = even(I, INNER)
+    """Numbers of scratch memory for each thread; a part of the inputs may have longer blocks than all of them."""
+    cdef size_t rows = min(B, BATCH), outputs = even(O, INNER), inputs = min(I, INNER)
     return max(2 * (lines(outputs * rows) + lines(outputs * panel_width())),
                lines(rows * inputs) + lines(rows * panel_width()))
 

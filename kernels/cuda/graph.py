@@ -120,7 +120,7 @@ class Express:
     def forward(self, net, passes, mu_x, var_x, training):
         return None
 
-    def offer_backward(self, plan, key, start, end):
+    def offer_backward(self, plan, forward_key, key, start, end):
         pass
 
     def backward(self, net, passes):

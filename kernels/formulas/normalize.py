@@ -52,7 +52,7 @@ def pooled_sums(total, square, mean, m2, n, shift):
 
 @formula
 def pooled_spread(n, total, square):
-    """(mean - shift, sum of squares about the mean) of pooled values."""
+    """(mean - shift, sum of squares about the mean) of pooled values; far from the shift that may round below 0."""
     d = total / n
     return d, square - total * d
 
@@ -68,4 +68,4 @@ def pooled_moments(shift, n, total, square):
 def moved_running(mean, var, momentum, n, total, square):
     """momentum * (mean, var) + (1 - momentum) * those of more than one pooled value, whose shift was `mean`."""
     d, m2 = pooled_spread(n, total, square)
-    return mean + (ONE - momentum) * d, momentum * var + (ONE - momentum) * (m2 / (n - ONE))
+    return mean + (ONE - momentum) * d, momentum * var + (ONE - momentum) * (at_least(m2, ZERO) / (n - ONE))

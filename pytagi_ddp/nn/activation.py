@@ -7,10 +7,10 @@ the formulas.
 Source: Goulet, Nguyen & Amiri (2021), JMLR 22; the mixture activations, Remax and the closed-form softmax: cuTAGI.
 """
 
-import math
 from typing import Any
 
 from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.setting import FINITE, Setting
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, by_step
 
 
@@ -68,13 +68,6 @@ class Activation(BaseLayer):
         return delta
 
 
-def _finite(what: str, value: float) -> float:
-    """`value`, a setting, as a float."""
-    if not math.isfinite(value):
-        raise ValueError(f"{what} must be finite, got {value}")
-    return float(value)
-
-
 class ReLU(Activation):
     """max(0, z), linearised: (m, s, J = 1) where m > 0, else (0, 0, 0)."""
 
@@ -95,10 +88,11 @@ class LeakyReLU(Activation):
     name = "LeakyReLU"
     formula = "leaky_relu"
     formula_settings = ("negative_slope",)
+    negative_slope = Setting(*FINITE)
 
     def __init__(self, negative_slope: float = 0.1):
         super().__init__()
-        self.negative_slope = _finite("negative_slope of LeakyReLU", negative_slope)
+        self.negative_slope = float(negative_slope)
 
     def get_layer_name(self) -> str:
         return "leakReLU"
@@ -122,10 +116,11 @@ class ELU(Activation):
     name = "ELU"
     formula = "elu"
     formula_settings = ("alpha",)
+    alpha = Setting(*FINITE)
 
     def __init__(self, alpha: float = 1.0):
         super().__init__()
-        self.alpha = _finite("alpha of ELU", alpha)
+        self.alpha = float(alpha)
 
     def get_layer_info(self) -> str:
         return f"ELU({self.alpha})"

@@ -13,6 +13,7 @@ from pytagi_ddp.kernels.tensors import ALL, CAUSAL_FACTOR, CAUSAL_RESULT, Heads,
 from pytagi_ddp.nn.init import gaussian_prior
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
+from pytagi_ddp.nn.setting import Setting
 from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State, by_step
 
 
@@ -69,6 +70,7 @@ class MultiheadAttention(BaseLayer):
 
     name = "MultiheadAttention"
     needs_variances = False
+    causal = Setting(0, 1)
     kept = ("_buffers", "_input", "_kept")
     parameters: Parameters
 

@@ -9,7 +9,8 @@ from pytagi_ddp.kernels.tensors import Normalization, PartialMoments, Sums
 from pytagi_ddp.nn.activation import Activation
 from pytagi_ddp.nn.convolution import Convolution
 from pytagi_ddp.nn.layer import BaseLayer
-from pytagi_ddp.nn.norm import Norm, Setting
+from pytagi_ddp.nn.norm import Norm
+from pytagi_ddp.nn.setting import Setting
 from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State, StateTensor
 from pytagi_ddp.nn.validate import check_integers
 
@@ -48,7 +49,7 @@ class BatchNorm2d(Norm):
     made: PartialMoments | None = None  # left by the layer in front
     kept = ("_buffers", "_norm")
     _norm: Normalization | None = None  # of the last forward pass
-    momentum = Setting(most=1)
+    momentum = Setting(0, 1)
 
     def __init__(
         self,

@@ -113,7 +113,8 @@ class BaseHiddenStates(OnDevice):
         self.state = self.state._replace(jcb=self._shaped(values, "jcb"))
 
     def _shaped(self, values: ArrayLike, what: str) -> Array:
-        return self._array.place(flat_float32(values, what, self.size).reshape(self.state.mu.shape))
+        """The values where the states are, in memory of their own."""
+        return self._array.place(np.array(flat_float32(values, what, self.size).reshape(self.state.mu.shape)))
 
     def __getstate__(self) -> dict:
         return self.__dict__ | {"state": self.on("cpu"), "device": "cpu"}

@@ -62,7 +62,6 @@ class BaseLayer(LayerView, ABC):
     delta_mu_b, delta_var_b = ParameterValues("b", "mu", deltas=True), ParameterValues("b", "var", deltas=True)
 
     def __init__(self) -> None:
-        self.training = True
         self.in_shape = self.out_shape = UNKNOWN
         self.parameters: Parameters | None = None
         self._buffers: dict[str, Array] = {}

@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -10,33 +9,10 @@ from pytagi_ddp.kernels.tensors import Tensor
 from pytagi_ddp.nn.init import check_gains
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
+from pytagi_ddp.nn.setting import Setting
 from pytagi_ddp.nn.state import Array, Delta, DeltaPool, State, apply_jacobian
 
 Moments = Callable[[State, float, Array, Array], None]
-
-
-class Setting:
-    """A number that launches carry: assigning it drops those that the network has recorded with the old one.
-
-    Args:
-        most: the largest value that it may have; the smallest is 0.
-    """
-
-    def __init__(self, most: float):
-        self._most = most
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, layer: BaseLayer | None, owner: type | None = None) -> Any:
-        return self if layer is None else layer.__dict__[self._name]
-
-    def __set__(self, layer: BaseLayer, value: float) -> None:
-        if not 0 <= value <= self._most:  # NaN is nowhere
-            raise ValueError(f"{layer.name} needs 0 <= {self._name} <= {self._most:g}, got {value}")
-        layer.__dict__[self._name] = value
-        if layer._owner is not None:
-            layer._owner.forget_graphs()
 
 
 class Norm(BaseLayer):
@@ -44,7 +20,7 @@ class Norm(BaseLayer):
 
     parameters: Parameters
     num_features: int
-    eps = Setting(most=1e30)
+    eps = Setting(0, 1e30)
 
     @property
     def steps(self) -> int:

@@ -76,13 +76,15 @@ class Passes:
         self._chain.pool.reserve(self.batch * self._chain.widest)
         key = (self.batch, end is not None, accumulate)
         first, last = start.arrays, end.arrays if end else None
+        memory = (*self.last[2], *first, *(last or ()))  # the input lies elsewhere where another network gives it
         walk = partial(self._walk_backward, first, last, accumulate)
         name = "backward, adding" if accumulate else "backward"
-        self._run(name, key, (*first, *(last or ())), walk, self._remember_last)
+        self._run(name, key, memory, walk, self._remember_last)
         for leaf in self._recorders:
             leaf.after_backward(self.batch)
         if not self._recorders:  # for which Express has no room
-            self.express.offer_backward(self._graphs.plan, key[1:], start.memory, end.memory if end else None)
+            end_memory = end.memory if end else None
+            self.express.offer_backward(self._graphs.plan, self.last, key[1:], start.memory, end_memory)
 
     def step(self, samples: int) -> None:
         """`ParameterArena.step`."""

@@ -224,7 +224,7 @@ class Sequential(RecurrentNetwork):
             they arrive while the program goes on; whoever reads them waits for them.
 
         Raises:
-            ValueError: sizes that do not fit, values that are not finite, or negative variances.
+            ValueError: sizes that do not fit, values that are not finite, negative variances, or the network's own output buffer.
         """
         moments = self._express.forward(self, self._passes, mu_x, var_x, self.training)
         if moments is not None:
@@ -238,6 +238,8 @@ class Sequential(RecurrentNetwork):
 
     def _run(self, mu_x: ArrayLike | BaseHiddenStates, var_x: ArrayLike | None = None) -> State:
         """`forward`, without the copies of the result."""
+        if mu_x is self.output_z_buffer:
+            raise ValueError("a network cannot read its own output_z_buffer, which it writes to: pass get_outputs()")
         state = self._input.state(mu_x, var_x, self._missing_inputs)
         out = self._passes.forward(state, self.training, own=not isinstance(mu_x, BaseHiddenStates))
         self.output_z_buffer.hold(out, self.device)
@@ -456,7 +458,7 @@ class Sequential(RecurrentNetwork):
     def _set_training(self, training: bool) -> None:
         self.training = training
         for layer in self._modules():
-            layer.training = training
+            layer._training = training
 
     def _modules(self) -> Iterator[BaseLayer]:
         yield from self.layers

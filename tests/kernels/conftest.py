@@ -1,5 +1,8 @@
 """What tests of the CPU kernels share."""
 
+from importlib import import_module
+
+import numpy as np
 import pytest
 
 from pytagi_ddp.kernels.cpu import _blas
@@ -15,3 +18,20 @@ def threads(request):
     yield
     _blas.set_small_kernels(_blas.has_small_kernels())
     set_threads(before)
+
+
+@pytest.fixture
+def bounded_scratch(monkeypatch):
+    """Products write no further into scratch memory than they have asked for."""
+    beyond = []
+
+    def workspace(size):
+        memory = np.full(size + 100_000, 123, np.float32)
+        beyond.append(memory[size:])
+        return memory[:size]
+
+    for name in ("_replay", "_conv2d"):
+        monkeypatch.setattr(import_module(f"pytagi_ddp.kernels.cpu.{name}"), "workspace", workspace)
+    yield
+    assert beyond
+    assert all((rest == 123).all() for rest in beyond)

@@ -23,6 +23,7 @@ CASES = [  # batch, height, width, channels, outputs, kernel, stride, zeros at t
     (2, 2, 2, 3, 5, 5, 1, 2, 2),  # kernel larger than the image
     (5, 20, 21, 60, 20, 3, 1, 1, 1),  # more positions and patch elements than one block
     (20, 4, 4, 130, 70, 3, 1, 1, 1),
+    (16, 32, 32, 3, 32, 16, 16, 0, 0),  # large patches of few channels
     (2, 16, 18, 16, 32, 3, 1, 1, 1),  # in the Winograd form: more tiles than one block
     (40, 2, 2, 16, 16, 3, 1, 1, 1),  # every tile at all four edges
     (9, 4, 4, 272, 272, 3, 1, 1, 1),  # kernels made anew for each panel, sums in chunks
@@ -121,6 +122,7 @@ def run_backward(case, a, jcb=True, state=True, bias=True, accumulate=False, sta
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(("deterministic", "bias"), [(False, True), (True, False)])
+@pytest.mark.usefixtures("bounded_scratch")
 def test_forward(case, deterministic, bias, threads):
     a = arrays(case)
     out_mu, out_var = run_forward(case, a, deterministic, bias)
@@ -131,6 +133,7 @@ def test_forward(case, deterministic, bias, threads):
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(("jcb", "accumulate"), [(True, False), (False, True)])
+@pytest.mark.usefixtures("bounded_scratch")
 def test_backward(case, jcb, accumulate, threads):
     a = arrays(case)
     start = 0.5 if accumulate else np.nan

@@ -17,6 +17,7 @@ SHAPES = [  # batch, inputs, outputs
     (1100, 40, 50),  # more rows than one block
     (9, 820, 600),  # more inputs and outputs than one block
     (70, 820, 150),  # the same of rows for which the weights are transposed
+    (512, 1168, 32),  # two threads' parts of the inputs have longer blocks than all of them
 ]
 
 
@@ -68,6 +69,7 @@ def run_backward(a, jcb=True, state=True, bias=True, accumulate=False, start=np.
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("deterministic", "bias"), [(False, True), (True, True), (False, False)])
+@pytest.mark.usefixtures("bounded_scratch")
 def test_forward(shape, deterministic, bias, threads):
     a = arrays(shape)
     out_mu, out_var = run_forward(a, deterministic, bias)
@@ -80,6 +82,7 @@ def test_forward(shape, deterministic, bias, threads):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("jcb", [True, False])
 @pytest.mark.parametrize("accumulate", [True, False])
+@pytest.mark.usefixtures("bounded_scratch")
 def test_backward(shape, jcb, accumulate, threads):
     a = arrays(shape)
     start = 0.5 if accumulate else np.nan

@@ -64,8 +64,16 @@ def test_an_input_of_its_own_leaves_the_other_networks_output_alone():
     np.testing.assert_array_equal(encoder.get_outputs(), before)
 
 
+def test_a_network_does_not_read_its_own_output():
+    net = nn.Sequential(nn.Linear(3, 3))
+    net(np.ones((2, 3)))
+    with pytest.raises(ValueError, match=r"its own output_z_buffer, .* pass get_outputs\(\)"):
+        net(net.output_z_buffer)
+    net(*net.get_outputs())
+
+
 def test_states_made_by_hand():
-    """BaseHiddenStates of the user's own are an input like any other, Jacobian included."""
+    """BaseHiddenStates of the user's own are an input like any other, Jacobian included, in memory of their own."""
     net = randomise(nn.Sequential(nn.Linear(3, 2)))
     x, var_x, delta_mu, delta_var = random_batch(net, 4)
     expected = pass_through(net, x, var_x, delta_mu, delta_var)
@@ -74,8 +82,12 @@ def test_states_made_by_hand():
     jcb = np.linspace(0.1, 2, 12)
     states.jcb = jcb
     np.testing.assert_array_equal(net(states)[1], expected["output variance"])
+    x[:] = 0
     net.set_delta_z(delta_mu, delta_var)
     net.backward()
+    for name in expected:
+        if "layer 0 " in name:
+            np.testing.assert_array_equal(getattr(net.layers[0], name.split()[0]), expected[name], err_msg=name)
     mean, variance = net.get_input_states()
     np.testing.assert_allclose(mean, jcb * expected["input delta mean"], rtol=1e-6)
     np.testing.assert_allclose(variance, jcb**2 * expected["input delta variance"], rtol=1e-6)

@@ -205,3 +205,52 @@ def test_batch_statistics_are_those_of_the_last_pass_replayed_or_not():
         np.testing.assert_allclose(mean, mu.mean(0), atol=1e-5)
         expected = (((mu - mu.mean(0)) ** 2).sum(0) + var.sum(0)) / (batch - 1)
         np.testing.assert_allclose(variance, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("input_deltas", [False, True])
+def test_batch_sizes_in_any_order(input_deltas):
+    """Passes of one size are replayed between such of others that are walked through, recorded, or make buffers."""
+    both = Both(randomise(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))))
+    both.do(lambda net: setattr(net, "input_state_update", input_deltas))
+    for batch in [3, 2, 2, 2, 3, 3, 2, 2, *np.random.default_rng(5).integers(1, 9, 100)]:
+        both.train(batch, steps=1)
+
+
+def test_inputs_from_several_places():
+    """A network's own memory, and the outputs of others: batches of one size, but other memory to read."""
+    manual_seed(4)
+    both = Both(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
+    sources = [nn.Sequential(nn.Linear(2, 3)), nn.Sequential(nn.Linear(2, 3), nn.Tanh())]
+    for _ in range(5):
+        for source in sources:
+            source(both.rng.normal(size=(6, 2)))
+            both.do(lambda net, source=source: net(source.output_z_buffer))
+            both.backward()
+            both.do(nn.Sequential.step)
+        both.train(6, steps=1)
+
+
+SETTINGS = {
+    "LeakyReLU": (nn.LeakyReLU, "negative_slope", 0.9),
+    "ELU": (nn.ELU, "alpha", 3.0),
+    "BatchNorm2d": (lambda: nn.BatchNorm2d(4), "eps", 1.0),
+    "MultiheadAttention": (lambda: nn.MultiheadAttention(2, 1, seq_len=2), "causal", False),
+}
+
+
+@pytest.mark.parametrize(("make", "name", "value"), SETTINGS.values(), ids=SETTINGS)
+def test_settings_that_are_assigned_later(make, name, value):
+    manual_seed(5)
+    both = Both(nn.Sequential(nn.Linear(3, 4), make(), nn.Linear(4, 2)))
+    both.train(5)
+    for net in both.nets:
+        setattr(net.layers[1], name, value)
+    both.train(5)
+
+
+def test_the_mode_of_a_layer_is_that_of_its_network():
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm2d(4))
+    net.eval()
+    assert not net.layers[1].training
+    with pytest.raises(AttributeError, match=r"BatchNorm2d\.training cannot be assigned: .* train\(\) or eval\(\)"):
+        net.layers[1].training = True

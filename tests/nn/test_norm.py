@@ -69,6 +69,18 @@ def test_large_means_do_not_cancel():
     np.testing.assert_allclose(var, x.astype(float).var(0, ddof=1), rtol=1e-4)
 
 
+def test_running_variances_are_never_negative():
+    """However far the first batches lie from the running means, of which float32 leaves no digit of their spread."""
+    net = nn.Sequential(nn.BatchNorm2d(3))
+    x = 1e5 + np.random.default_rng(0).normal(size=(256, 3))
+    for _ in range(3):
+        net(x)
+    assert (net.layers[0].running_var >= 0).all()
+    mu, var = net.predict(x)
+    assert np.isfinite(mu).all()
+    assert np.isfinite(var).all()
+
+
 def test_running_statistics_of_several_batches():
     """running = 0.9 old + 0.1 batch, always, from mean 0 and variance 1; with the units' own variances."""
     norm = nn.BatchNorm2d(3)

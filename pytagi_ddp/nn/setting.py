@@ -1,0 +1,31 @@
+"""Numbers of a layer that may be assigned at any time."""
+
+from typing import Any
+
+from pytagi_ddp.nn.layer import BaseLayer
+
+FINITE = -1e38, 1e38  # the least and the most of a number that may be any one
+
+
+class Setting:
+    """A number that kernel calls carry: assigning it drops those that the network has recorded with the old one.
+
+    Args:
+        least, most: the smallest and the largest value that it may have.
+    """
+
+    def __init__(self, least: float, most: float):
+        self._least, self._most = least, most
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, layer: BaseLayer | None, owner: type | None = None) -> Any:
+        return self if layer is None else layer.__dict__[self._name]
+
+    def __set__(self, layer: BaseLayer, value: float) -> None:
+        if not self._least <= value <= self._most:  # NaN is nowhere
+            raise ValueError(f"{layer.name} needs {self._least:g} <= {self._name} <= {self._most:g}, got {value}")
+        layer.__dict__[self._name] = value
+        if layer._owner is not None:
+            layer._owner.forget_graphs()
