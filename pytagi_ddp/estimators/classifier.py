@@ -11,7 +11,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import column_or_1d, validate_data
 
-from pytagi_ddp.estimators.ensemble import EnsembleEstimator
+from pytagi_ddp.estimators.ensemble import EnsembleEstimator, is_deviation
 from pytagi_ddp.estimators.folds import assign_folds
 from pytagi_ddp.estimators.members import PREDICTED, Observe, Training, learn, run_epoch
 from pytagi_ddp.nn import OutputUpdater, Sequential
@@ -38,7 +38,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         classes_: the classes, sorted. networks_: the networks, fold by fold. temperature_: T.
         n_features_in_, feature_names_in_: as in scikit-learn.
 
-    NaN among the inputs is a missing value, as in `TAGIRegressor`.
+    NaN among the inputs is a missing value, which counts as N(0, 1), the standardised prior.
 
     Source: `nn.hierarchical_softmax`; Guo et al. (2017), "On calibration of modern neural networks", for T.
     """
@@ -105,20 +105,23 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> TAGIClassifier:
         """Goes once over further samples, each of which is evidence once: no network forgets any.
 
-        The first call of a new estimator standardises by its samples, for good.
+        The first call of a new estimator standardises by its samples, for good: have it see a hundred or so.
 
         Args:
             X: (n, features) numbers; NaN is missing. y: n classes.
             classes: all classes that there will be; only a new estimator needs them, by default those of y.
 
         Raises:
-            ValueError: as `fit`; classes that are not those of the first call.
+            ValueError: as `fit`; classes that are not those of the first call; or a first call with one sample.
+
+        Warns:
+            UserWarning: columns that are constant in the first call.
         """
         first = not hasattr(self, "networks_")
         x, numbers = self._take(X, y, classes, reset=first)
         training = self._trainings(len(x), self._outputs())[0]
         if first:
-            self.networks_ = self._untrained(training, x.shape[1])
+            self.networks_ = self._untrained(training, x)
             self.temperature_ = 1.0
         observe = labels(numbers, len(self.classes_), self.sigma_v)
         for k, net in enumerate(self.networks_):
@@ -134,6 +137,10 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         x = self._standardised(X)
         return tempered(self._probabilities(self.networks_, x), self.temperature_)
 
+    def predict_log_proba(self, X: ArrayLike) -> np.ndarray:
+        """ln of the probabilities, as `predict_proba` gives them."""
+        return np.log(self.predict_proba(X))
+
     def predict(self, X: ArrayLike) -> np.ndarray:
         """The most probable class of each of n samples."""
         probabilities = self.predict_proba(X)
@@ -144,8 +151,8 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_all_finite="allow-nan", reset=reset)
         check_classification_targets(y)
         y = column_or_1d(y, warn=True)
-        if not 0 < self.sigma_v < np.inf:
-            raise ValueError(f"sigma_v is a standard deviation, above 0 and finite, got {self.sigma_v}")
+        if not is_deviation(self.sigma_v):
+            raise ValueError(f"sigma_v is one standard deviation, above 0 and finite, got {self.sigma_v!r}")
         if reset:
             self._standardise_by(X)
             self.classes_ = unique_labels(y if classes is None else classes)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
+from functools import partial
 from math import inf
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -19,9 +22,10 @@ from pytagi_ddp.tagi_utils import Normalizer
 
 LARGEST_SEED = 2**31 - 1
 MOST_EPOCHS = 100
-# Hidden layers to choose from, where none are given, and the most epochs that each has by default: with more, the wide
-# one learns the noise of the small tables that it is chosen for.
-CANDIDATES = {(50,): MOST_EPOCHS, (50, 50): MOST_EPOCHS, (400,): 40}
+# Hidden layers to choose from, where none are given, and the most epochs that they have. In many epochs networks learn
+# the noise of small tables: where a few are better, the choice is between these and a wide layer, which is slower to.
+CANDIDATES = [((50,), MOST_EPOCHS), ((50, 50), MOST_EPOCHS)]
+FEW, WIDE = ((50, 50), 5), ((400,), 40)
 
 
 class EnsembleEstimator(BaseEstimator):
@@ -30,7 +34,7 @@ class EnsembleEstimator(BaseEstimator):
     def _trainings(self, samples: int, outputs: int) -> list[Training]:
         """Those to choose from; raises ValueError where a parameter has no meaning."""
         given = self.hidden_layer_sizes
-        candidates = list(CANDIDATES.items())
+        candidates = CANDIDATES if self.epochs else [*CANDIDATES, FEW, WIDE]
         if given is not None:
             candidates = [(tuple(given) if isinstance(given, Iterable) else (given,), MOST_EPOCHS)]
         counts = {"batch_size": self.batch_size, "n_folds": self.n_folds, "n_seeds": self.n_seeds}
@@ -43,10 +47,11 @@ class EnsembleEstimator(BaseEstimator):
                 "epochs, batch_size, n_folds, n_seeds and each of hidden_layer_sizes must be integers of at least 1, "
                 f"got {wrong or hidden}"
             )
-        if not 1 <= self.forget < inf or not 0 <= self.forget_until <= 1:
+        parts = self.forget, self.forget_until
+        if not (all(isinstance(part, Real) for part in parts) and 1 <= parts[0] < inf and 0 <= parts[1] <= 1):
             raise ValueError(
                 "forget must be finite and at least 1 (nothing is forgotten), and forget_until a part of all epochs, "
-                f"from 0 to 1; got {self.forget} and {self.forget_until}"
+                f"from 0 to 1; got {self.forget!r} and {self.forget_until!r}"
             )
         options = self.batch_size, outputs, self.forget, self.forget_until
         return [Training(hidden, self.epochs or default_epochs(samples, most), *options) for hidden, most in candidates]
@@ -64,10 +69,12 @@ class EnsembleEstimator(BaseEstimator):
 
         Args:
             learn: called with a training, samples and a seed.
-            trainings: the first one is taken, unless another is better: then the first that is.
+            trainings: one, or those to choose from: [*CANDIDATES], or [*CANDIDATES, FEW, WIDE].
             samples: arrays of as many rows. fold: number of each sample's fold. seeds: gives so many seeds.
-            loss: of networks, on the samples that they have not seen; one network for each fold tells which training
-                is better.
+            loss: of networks, some for each fold, on the samples that they have not seen.
+
+        One network for each fold tells which training is the best one. If it is that of few epochs, all its networks
+        are compared with all of the wide ones, which are worse one by one, and gain more by their mean.
         """
         rows = [learnt_by(fold, k) for k in range(int(fold.max()) + 1)]
 
@@ -84,19 +91,30 @@ class EnsembleEstimator(BaseEstimator):
 
         if len(trainings) == 1 or len(rows) == 1:
             return trained(trainings[:1], self.n_seeds)[0]
-        tried = trained(trainings[:2], 1)  # side by side, as both are needed in any case
+        tried = trained(trainings[:3], 1)
         losses = [loss(networks) for networks in tried]
-        for training in trainings[2:]:
-            if losses[-1] < losses[0]:
-                break
-            tried += trained([training], 1)
-            losses.append(loss(tried[-1]))
-        best = len(tried) - 1 if losses[-1] < losses[0] else 0
+        best = int(np.argmin(losses))
         more = trained([trainings[best]], self.n_seeds - 1)[0]
-        return [one + several for one, several in zip(tried[best], more, strict=True)]
+        networks = [one + several for one, several in zip(tried[best], more, strict=True)]
+        if best < len(CANDIDATES):
+            return networks
+        wide = trained(trainings[3:], self.n_seeds)[0]
+        return min(wide, networks, key=partial(_loss_of_all, loss))
 
-    def _untrained(self, training: Training, inputs: int) -> list[Sequential]:
-        """Networks for `partial_fit`, as many as `fit` makes."""
+    def _untrained(self, training: Training, x: np.ndarray) -> list[Sequential]:
+        """Networks for `partial_fit`, as many as `fit` makes, from the first samples, which everything is scaled by."""
+        if len(x) < 2:
+            raise ValueError(
+                f"the first partial_fit scales inputs and targets by its samples, for good, and has {len(x)} sample: "
+                "give it 2 at least, better a hundred"
+            )
+        if constant := np.flatnonzero((x == x[:1]).all(0)).tolist():
+            warnings.warn(
+                f"columns {constant} of X are constant among the samples of the first partial_fit, by which they are "
+                "scaled: later values keep their unit, which has to be about 1",
+                stacklevel=3,
+            )
+        inputs = x.shape[1]
         return [training.network(inputs, seed) for seed in self._seeds()(self.n_folds * self.n_seeds)]
 
     def _standardise_by(self, X: np.ndarray) -> None:
@@ -129,6 +147,19 @@ class EnsembleEstimator(BaseEstimator):
         return tags
 
 
+def _loss_of_all(loss: Callable[[list[list[Sequential]]], float], networks: list[list[Sequential]]) -> float:
+    """The loss of the mean of all networks of all folds, by what those of the same fold gain by theirs.
+
+    That of n networks is taken to be a + b/n, as it is for squared errors.
+    """
+    n, total = len(networks[0]), sum(map(len, networks))
+    together = loss(networks)
+    if n == 1:
+        return together
+    alone = np.mean([loss([[some[k]] for some in networks]) for k in range(n)])
+    return float(together - (alone - together) * (1 / n - 1 / total) / (1 - 1 / n))
+
+
 def moments_of(name: str, values: np.ndarray) -> tuple[Any, Any]:
     """Means and standard deviations of columns, or of one dimension; of what is constant the latter is 1.
 
@@ -140,6 +171,10 @@ def moments_of(name: str, values: np.ndarray) -> tuple[Any, Any]:
     if not np.isfinite(std).all():
         raise ValueError(f"{name} has numbers of a size of {np.nanmax(np.abs(values)):.0e}, whose squares overflow")
     return mean, np.where(std <= 1e-12 * np.abs(mean), 1.0, std)[()]
+
+
+def is_deviation(value: Any) -> bool:
+    return isinstance(value, Real) and 0 < float(value) < inf
 
 
 def _is_count(value: Any) -> bool:

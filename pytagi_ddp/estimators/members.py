@@ -20,6 +20,7 @@ from pytagi_ddp.nn.init import manual_seed, use_own_generator
 SAMPLES = 200_000  # that a network sees by default, in as many epochs as that takes, of at least 40
 LEAST_NOISE = 1e-5  # variance, of a target of variance 1: what the errors of a perfect fit are taken for
 PREDICTED = 512  # samples at a time
+DRAWS = 64  # of missing inputs
 Observe = Callable[[Sequential, OutputUpdater, np.ndarray], None]
 
 
@@ -97,6 +98,21 @@ def moments(net: Sequential, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Means and variances of the one output, float64."""
     mu, var = net.predict(x, PREDICTED)
     return mu[:, 0].astype(np.float64), var[:, 0].astype(np.float64)
+
+
+def moments_apart(net: Sequential, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Means, variances, and what missing inputs add to these: N(0, 1) each, of which samples are drawn.
+
+    A network's own moments would be those of straight lines, as its ReLUs are linearised at the mean.
+    """
+    mu, var = moments(net, x)
+    added, rows = np.zeros(len(x)), np.isnan(x).any(1)
+    if rows.any():
+        some, half = x[rows], np.random.default_rng(0).standard_normal((DRAWS // 2, x.shape[1]), np.float32)
+        drawn = [moments(net, np.where(np.isnan(some), z, some)) for z in (*half, *-half)]
+        mus, variances = np.array(drawn).transpose(1, 0, 2)
+        mu[rows], var[rows], added[rows] = mus.mean(0), variances.mean(0), mus.var(0)
+    return mu, var, added
 
 
 def fit_values(training: Training, x: np.ndarray, y: np.ndarray, seed: int, noise: float | None) -> Sequential:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pytagi_ddp.estimators.folds import learnt_by
-from pytagi_ddp.estimators.members import Training, moments, run_epoch, values
+from pytagi_ddp.estimators.members import Training, moments, moments_apart, run_epoch, values
 from pytagi_ddp.estimators.student_t import DEGREES, Scale, fit_scale
 from pytagi_ddp.nn import Sequential
 
@@ -24,17 +24,29 @@ Run = Callable[[Callable[..., Any], Iterable[tuple]], list]  # calls a function 
 
 
 class Prediction(NamedTuple):
-    """Of an ensemble, sample by sample: mean of the means, their variance, and the mean of the networks' variances."""
+    """Of an ensemble, sample by sample: mean of the means, their variance, and means of the networks' variances.
 
+    Attributes:
+        networks: how many there are. mu: mean of their means. spread: variance of these. var: mean of their variances,
+            if nothing were missing. missing: what missing inputs add to these.
+    """
+
+    networks: int
     mu: np.ndarray
     spread: np.ndarray
     var: np.ndarray
+    missing: np.ndarray
 
     @classmethod
-    def of(cls, mus: np.ndarray, variances: np.ndarray) -> Prediction:
-        """From (networks, n) means and variances."""
-        spread = mus.var(0, ddof=1) if len(mus) > 1 else np.zeros(mus.shape[1])
-        return cls(mus.mean(0), spread, variances.mean(0))
+    def of(cls, networks: list[list[Sequential]], parts: list[Any], x: np.ndarray) -> Prediction:
+        """Of x, whose part k (rows) is predicted by networks[k], as many as of the other parts."""
+        count = len(networks[0])
+        mu, var, missing = np.empty((3, count, len(x)))
+        for some, rows in zip(networks, parts, strict=True):
+            for s, net in enumerate(some):
+                mu[s, rows], var[s, rows], missing[s, rows] = moments_apart(net, x[rows])
+        spread = mu.var(0, ddof=1) if count > 1 else np.zeros(len(x))
+        return cls(count, mu.mean(0), spread, var.mean(0), missing.mean(0))
 
 
 @dataclass
@@ -45,7 +57,7 @@ class GivenNoise:
     degrees: float = math.inf
 
     def log_scale2(self, x: np.ndarray, prediction: Prediction) -> np.ndarray:
-        return np.log(prediction.var + prediction.spread + self.variance)
+        return np.log(prediction.var + prediction.missing + prediction.spread + self.variance)
 
     def of_observations(self, x: np.ndarray, prediction: Prediction) -> float:
         """Variance to learn with."""
@@ -88,6 +100,8 @@ def _log_var(prediction: Prediction) -> np.ndarray:
 class LearntNoise:
     """ln s^2 = a + b h(x), and degrees of freedom, by maximum likelihood on residuals of samples that were not learnt.
 
+    With missing inputs s^2 is larger, by the factor 1 + (variance that these add)/(mean variance without).
+
     h is what networks of their own have learnt of ln r^2, from the logarithm of the predicted variance, the predicted
     mean and the inputs; or nothing, and the scale is the same everywhere. Networks go on as straight lines beyond what
     they have learnt, and s^2 = exp(...) would become 0 or infinite far away: so h keeps to the limits that it had, and
@@ -96,13 +110,14 @@ class LearntNoise:
     Attributes:
         scale: a, b and the degrees of freedom. shrink: ln of the factor on s^2, by which all networks together are
             better than those few that have not seen a sample. networks: that give h, as their mean.
-        features: makes what these networks take. limits: of h.
+        features: makes what these networks take. limits: of h. complete: mean variance of what is not missing.
     """
 
     scale: Scale
     shrink: float
     features: Features
     limits: tuple[float, float]
+    complete: float
     networks: list[Sequential] = field(default_factory=list)
 
     @property
@@ -110,11 +125,12 @@ class LearntNoise:
         return self.scale.degrees
 
     def log_scale2(self, x: np.ndarray, prediction: Prediction) -> np.ndarray:
-        if not self.networks:
-            return self.scale.log_scale2(np.zeros(len(x))) + self.shrink
-        features = self.features(x, prediction)
-        h = np.mean([moments(net, features)[0] for net in self.networks], 0)
-        return self.scale.log_scale2(np.clip(h, *self.limits)) + self.shrink + self.features.beyond(prediction)
+        h = np.zeros(len(x))
+        if self.networks:
+            features = self.features(x, prediction)
+            h = np.clip(np.mean([moments(net, features)[0] for net in self.networks], 0), *self.limits)
+        wider = self.features.beyond(prediction) + np.log1p(prediction.missing / self.complete)
+        return self.scale.log_scale2(h) + self.shrink + wider
 
     def of_observations(self, x: np.ndarray, prediction: Prediction) -> np.ndarray:
         """Variances to learn with, one for each sample."""
@@ -126,7 +142,7 @@ def learn_noise(
     y: np.ndarray,
     prediction: Prediction,
     fold: np.ndarray,
-    networks: tuple[int, int],
+    networks: int,
     heteroscedastic: bool,
     student_t: bool,
     seeds: Sequence[int],
@@ -136,13 +152,14 @@ def learn_noise(
 
     Args:
         x, y: standardised samples. prediction: of y. fold: number of the fold that each sample is in.
-        networks: how many made the prediction of a sample, and how many will make those to come.
+        networks: how many will make the predictions to come.
         heteroscedastic: whether networks of the noise are trained; else the scale is the same everywhere.
         student_t: whether degrees of freedom are looked for; else they are infinitely many.
         seeds: one for each fold. run: calls the trainings.
     """
     squares = (prediction.mu - y) ** 2 + LEAST
-    few, all_networks = networks
+    complete = max(squares.mean() - prediction.missing.mean(), squares.mean() / 10)
+    squares /= 1 + prediction.missing / complete  # as large as if nothing had been missing
     made = Features.of(prediction)
     h, trained = np.zeros(len(y)), []
     if heteroscedastic:
@@ -156,8 +173,8 @@ def learn_noise(
         for k, net in zip(folds, trained, strict=True):
             h[fold == k] = moments(net, features[fold == k])[0]
     scale = fit_scale(squares, h, DEGREES if student_t else DEGREES[-1:])
-    shrink = (1 / few - 1 / all_networks) * prediction.spread.mean() / squares.mean()
-    return LearntNoise(scale, math.log(max(1 - shrink, 0.3)), made, (h.min(), h.max()), trained)
+    shrink = (1 / prediction.networks - 1 / networks) * prediction.spread.mean() / squares.mean()
+    return LearntNoise(scale, math.log(max(1 - shrink, 0.3)), made, (h.min(), h.max()), complete, trained)
 
 
 def _fit_noise(features: np.ndarray, target: np.ndarray, seed: int) -> Sequential:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,9 @@ from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import column_or_1d, validate_data
 
-from pytagi_ddp.estimators.ensemble import EnsembleEstimator, moments_of
+from pytagi_ddp.estimators.ensemble import EnsembleEstimator, is_deviation, moments_of
 from pytagi_ddp.estimators.folds import assign_folds
-from pytagi_ddp.estimators.members import LEAST_NOISE, fit_values, moments, run_epoch, values
+from pytagi_ddp.estimators.members import LEAST_NOISE, fit_values, run_epoch, values
 from pytagi_ddp.estimators.noise import GivenNoise, LearntNoise, Prediction, learn_noise
 from pytagi_ddp.estimators.student_t import log_density, quantile
 from pytagi_ddp.nn import Sequential
@@ -36,15 +37,16 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
     degrees of freedom.
 
     Args:
-        hidden_layer_sizes: units of each hidden layer (ReLU). None: (50,), unless (50, 50), or else (400,), predicts
-            the samples better that a network has not seen; with one fold and in `partial_fit` there are none, hence
-            (50,).
-        epochs: of each network; None: as many as show it 200,000 samples, at least 40 and at most 100; 40 of the
-            (400,) that is chosen by itself.
+        hidden_layer_sizes: units of each hidden layer (ReLU). None: (50,) or (50, 50), whichever predicts the samples
+            better that a network has not seen; with one fold and in `partial_fit` there are none, hence (50,).
+        epochs: of each network; None: as many as show it 200,000 samples, at least 40 and at most 100. With neither
+            this nor `hidden_layer_sizes` given, (50, 50) with 5 epochs is tried too. Where that is better, many epochs
+            learn the noise, and the choice is between it and (400,) with 40.
         batch_size: samples of a step. A small one keeps steps exact enough.
         sigma_v: standard deviation of the observations' noise, in units of y, where it is known: predictions are then
             Gaussian. None: it is learnt, as above.
-        heteroscedastic: whether the learnt noise depends on the inputs.
+        heteroscedastic: whether the learnt noise depends on the inputs among the samples; else the scale s is the
+            same there, and wider only far from them and with missing inputs.
         student_t: whether degrees of freedom are learnt; else predictions are Gaussian.
         n_folds: of the samples, at most as many as there are. 1: noise is learnt from residuals of samples that the
             networks have learnt, and comes out too small.
@@ -60,7 +62,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         networks_: the networks, fold by fold. noise_: what was learnt of the noise, of a standardised target.
         degrees_of_freedom_: v. n_features_in_, feature_names_in_: as in scikit-learn.
 
-    NaN among the inputs is a missing value: it counts as N(0, 1), the standardised prior, and widens the prediction.
+    NaN among the inputs is a missing value: it counts as N(0, 1), the standardised prior. The prediction is then the
+    mean over 64 draws of it, and wider by their variance.
 
     Example:
         >>> regressor = TAGIRegressor(random_state=0).fit(X, y)
@@ -121,11 +124,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
 
         def unseen(networks: list[list[Sequential]]) -> Prediction:
             """Of each sample, by the networks of its fold."""
-            mu, var = np.empty((2, len(networks[0]), len(y)))
-            for k, some in enumerate(networks):
-                for s, net in enumerate(some):
-                    mu[s, fold == k], var[s, fold == k] = moments(net, x[fold == k])
-            return Prediction.of(mu, var)
+            return Prediction.of(networks, [fold == k for k in range(len(networks))], x)
 
         networks = self._train(
             partial(fit_values, noise=noise),
@@ -144,7 +143,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             y,
             unseen(networks),
             fold,
-            networks=(self.n_seeds, len(self.networks_)),
+            networks=len(self.networks_),
             heteroscedastic=self.heteroscedastic,
             student_t=self.student_t,
             seeds=seeds(len(networks)),
@@ -155,18 +154,27 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> TAGIRegressor:
         """Goes once over further samples, each of which is evidence once: no network forgets any.
 
-        The first call of a new estimator standardises by its samples, for good. Unless `sigma_v` is given, the variance
-        of the noise is that of the last batches' errors, as they were predicted before they were learnt, and
-        predictions are Gaussian. After `fit` the noise stays as it was learnt there.
+        The first call of a new estimator standardises by its samples, for good: have it see a hundred or so. Unless
+        `sigma_v` is given, the variance of the noise is that of the last batches' errors, as they were predicted before
+        they were learnt, and predictions are Gaussian. After `fit` the noise stays as it was learnt there.
 
         Args:
             X: (n, features) numbers; NaN is missing. y: n numbers.
+
+        Raises:
+            ValueError: as `fit`; or a first call with one sample, or with equal y.
+
+        Warns:
+            UserWarning: columns that are constant in the first call.
         """
         first = not hasattr(self, "networks_")
         x, y = self._take(X, y, reset=first)
         training, given = self._trainings(len(y), 1)[0], self._given_noise()
         if first:
-            self.networks_ = self._untrained(training, x.shape[1])
+            networks = self._untrained(training, x)
+            if np.ptp(y) == 0:
+                raise ValueError("the first partial_fit scales y by its samples, for good: they are all equal")
+            self.networks_ = networks
             self.noise_ = GivenNoise(1.0 if given is None else given)
             self._batches = 0 if given is None else None
         size = min(self.batch_size, len(y))
@@ -211,8 +219,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         Raises:
             ValueError: a coverage that does not lie between 0 and 1.
         """
-        if not 0 < coverage < 1:
-            raise ValueError(f"coverage is a probability between 0 and 1, got {coverage}")
+        if not (isinstance(coverage, Real) and 0 < coverage < 1):
+            raise ValueError(f"coverage is a probability between 0 and 1, got {coverage!r}")
         mean, log_scale2 = self._distribution(X)
         half = quantile((1 + coverage) / 2, self.degrees_of_freedom_) * np.exp(log_scale2 / 2)
         return mean - half, mean + half
@@ -239,12 +247,12 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         return self._scaled(X), ((y - self._y_mean) / self._y_std).astype(np.float32)
 
     def _given_noise(self) -> float | None:
-        if self.sigma_v is not None and not 0 < self.sigma_v < np.inf:
-            raise ValueError(f"sigma_v is a standard deviation, above 0 and finite, or None, got {self.sigma_v}")
+        if self.sigma_v is not None and not is_deviation(self.sigma_v):
+            raise ValueError(f"sigma_v is one standard deviation, above 0 and finite, or None, got {self.sigma_v!r}")
         return None if self.sigma_v is None else (self.sigma_v / self._y_std) ** 2
 
     def _prediction(self, x: np.ndarray) -> Prediction:
-        return Prediction.of(*np.array([moments(net, x) for net in self.networks_]).transpose(1, 0, 2))
+        return Prediction.of([self.networks_], [slice(None)], x)
 
     def _distribution(self, X: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Means, and ln s^2, in units of y."""

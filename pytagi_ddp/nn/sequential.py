@@ -224,7 +224,8 @@ class Sequential(RecurrentNetwork):
             they arrive while the program goes on; whoever reads them waits for them.
 
         Raises:
-            ValueError: sizes that do not fit, values that are not finite, negative variances, or the network's own output buffer.
+            ValueError: sizes that do not fit, values that are not finite, negative variances, or the network's own
+                output buffer.
         """
         moments = self._express.forward(self, self._passes, mu_x, var_x, self.training)
         if moments is not None:

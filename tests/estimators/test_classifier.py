@@ -32,6 +32,7 @@ def fitted():
 def test_classes_and_probabilities_are_learnt(fitted):
     x, names = data(1000, 1)
     p = fitted.predict_proba(x)
+    np.testing.assert_array_equal(fitted.predict_log_proba(x), np.log(p))
     assert fitted.classes_.tolist() == NAMES.tolist()
     np.testing.assert_allclose(p.sum(1), 1)
     assert np.mean(np.abs(p - exact(x))) < 0.05

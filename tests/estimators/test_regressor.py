@@ -1,5 +1,7 @@
 """Regression: what is learnt of the function, and of the noise."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -54,8 +56,9 @@ def test_log_likelihood_is_that_of_the_intervals(fitted):
     assert np.trapezoid(density, grid) == pytest.approx(1, abs=1e-3)
     with pytest.raises(ValueError, match="2000 samples, but 3 observations"):
         fitted.log_likelihood(x, y[:3])
-    with pytest.raises(ValueError, match="between 0 and 1, got 90"):
-        fitted.predict_interval(x, 90)
+    for wrong in (90, [0.5, 0.9]):
+        with pytest.raises(ValueError, match=f"between 0 and 1, got {re.escape(repr(wrong))}"):
+            fitted.predict_interval(x, wrong)
 
 
 def test_forgetting_evidence_keeps_learning_going():
@@ -101,9 +104,9 @@ def test_partial_fit_goes_on_after_fit():
     assert model.noise_.degrees == model.degrees_of_freedom_
 
 
-@pytest.mark.parametrize("candidates", [[(1,), (30,)], [(30,), (1,)], [(2,), (1,), (30,)], [(1,), (30,), (40,)]])
-def test_the_first_better_network_is_chosen_on_samples_that_were_not_learnt(candidates, monkeypatch):
-    monkeypatch.setattr(ensemble, "CANDIDATES", dict.fromkeys(candidates, 40))
+@pytest.mark.parametrize("candidates", [[(1,), (30,)], [(30,), (1,)]])
+def test_the_better_network_is_chosen_on_samples_that_were_not_learnt(candidates, monkeypatch):
+    monkeypatch.setattr(ensemble, "CANDIDATES", [(hidden, 40) for hidden in candidates])
     few = {"n_folds": 2, "epochs": 10, "random_state": 0, "heteroscedastic": False}
     chosen = TAGIRegressor(n_seeds=2, **few).fit(*data(200))
     assert [net.layers[0].output_size for net in chosen.networks_] == [30] * 4
@@ -111,10 +114,50 @@ def test_the_first_better_network_is_chosen_on_samples_that_were_not_learnt(cand
     assert [net.layers[0].output_size for net in given.networks_] == [7] * 2
 
 
+@pytest.mark.parametrize(("noise", "few", "wide", "expected"), [(0, 6, 30, 7), (3, 6, 1, 6), (3, 1, 30, 30)])
+def test_few_epochs_or_a_wide_layer_where_many_epochs_learn_the_noise(noise, few, wide, expected, monkeypatch):
+    monkeypatch.setattr(ensemble, "CANDIDATES", [((7,), 100), ((8, 8), 100)])
+    monkeypatch.setattr(ensemble, "FEW", ((few, few), 3))
+    monkeypatch.setattr(ensemble, "WIDE", ((wide,), 10))
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(120, 8))
+    y = 3 * np.abs(x[:, 0]) + x @ np.ones(8) + noise * rng.normal(size=120)
+    chosen = TAGIRegressor(n_folds=3, n_seeds=2, random_state=0, heteroscedastic=False).fit(x, y)
+    assert [net.layers[0].output_size for net in chosen.networks_] == [expected] * 6
+
+
+@pytest.mark.parametrize("heteroscedastic", [False, True])
+@pytest.mark.parametrize("missing_before", [0, 0.2])
+def test_intervals_hold_what_they_should_where_inputs_are_missing(heteroscedastic, missing_before):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(800, 3))
+    y = x[:, 0] + np.sin(x[:, 1]) + 0.1 * rng.normal(size=800)
+    x[:300][rng.uniform(size=(300, 3)) < missing_before] = np.nan
+    options = {"n_folds": 2, "n_seeds": 1, "epochs": 40, "random_state": 0, "heteroscedastic": heteroscedastic}
+    model = TAGIRegressor((50,), **options).fit(x[:300], y[:300])
+    for columns, least in (([], 0.85), ([0], 0.8), ([0, 1, 2], 0.8)):
+        seen = x[300:].copy()
+        seen[:, columns] = np.nan
+        low, high = model.predict_interval(seen, 0.9)
+        assert least < np.mean((low <= y[300:]) & (y[300:] <= high)) < 0.99
+
+
+def test_the_first_samples_that_come_have_a_scale():
+    x, y = data(40)
+    with pytest.raises(ValueError, match=r"first partial_fit scales .* has 1 sample: give it 2 at least"):
+        TAGIRegressor().partial_fit(x[:1], y[:1])
+    with pytest.raises(ValueError, match="scales y by its samples, for good: they are all equal"):
+        TAGIRegressor().partial_fit(x, np.ones(40))
+    with pytest.warns(UserWarning, match=r"columns \[1\] of X are constant"):
+        TAGIRegressor((4,), n_folds=1).partial_fit(np.c_[x, np.ones(40)], y)
+
+
 def test_far_from_all_samples_error_bars_are_wide(fitted):
+    same = TAGIRegressor((50,), n_folds=3, n_seeds=1, epochs=40, random_state=0, heteroscedastic=False).fit(*data(500))
     for distance in (10, 100, 1e6):
-        mean, std = fitted.predict([[-distance], [distance]], return_std=True)
-        assert np.all((0.03 * np.abs(mean - 100) < std) & (std < 100 * distance))
+        for model in (fitted, same):
+            mean, std = model.predict([[-distance], [distance]], return_std=True)
+            assert np.all((0.03 * np.abs(mean - 100) < std) & (std < 100 * distance))
 
 
 def test_units_of_y_do_not_matter():
