@@ -152,8 +152,8 @@ class Utils:
             (W, input_seq_len * num_features) and (W, output_seq_len * len(output_col)).
 
         Raises:
-            ValueError: Lengths below 1, a size that is no multiple of num_features, a column that does not
-                exist, or fewer rows than one window takes.
+            ValueError: Lengths below 1, other columns than num_features, a column that does not exist, or fewer
+                rows than one window takes.
         """
         if min(input_seq_len, output_seq_len, num_features, stride) < 1:
             raise ValueError(
@@ -161,8 +161,8 @@ class Utils:
                 f"{input_seq_len}, {output_seq_len}, {num_features} and {stride}"
             )
         series, columns = np.asarray(data, np.float32), np.asarray(output_col).ravel()
-        if series.size % num_features:
-            raise ValueError(f"{series.size} values are no whole number of rows of {num_features} features")
+        if series.size % num_features or (series.ndim > 1 and series.size != len(series) * num_features):
+            raise ValueError(f"data of shape {series.shape} do not have {num_features} features in each row")
         series = series.reshape(-1, num_features)
         if not np.isin(columns, np.arange(num_features)).all():
             raise ValueError(f"output_col {columns.tolist()} names a column outside 0..{num_features - 1}")

@@ -101,6 +101,8 @@ cdef class Express:
             found = self.passes.get((size, var_x is not None, training))
             if found is None:
                 return None
+        if not (in_rows(mu_x, found.batch) and (var_x is None or in_rows(var_x, found.batch))):
+            return None
         if look(mu_x, size) & ~NEGATIVE or (var_x is not None and look(var_x, size)):
             return None
         self.one_thread.enter()
@@ -112,6 +114,8 @@ cdef class Express:
                 take(var_x, cnp.PyArray_DATA(found.var))
             passes.last = found.key
             found.plan.run()
+            if not training and (look(found.out_mu, found.out_size) | look(found.out_var, found.out_size)) & ~NEGATIVE:
+                return None  # `Sequential.predict` has an error for it
             states, deltas = net.output_z_buffer, net.input_delta_z_buffer
             if states.state is not found.out:
                 states.hold(found.out, net.device)
@@ -191,6 +195,12 @@ cdef class Express:
         return True
 
 
+cdef bint in_rows(array, Py_ssize_t batch):
+    """Whether the shape of an array is sure to be that of a batch; of images and sequences the general way knows."""
+    return type(array) is cnp.ndarray and (
+        cnp.PyArray_NDIM(array) < 2 or cnp.PyArray_NDIM(array) == 2 and cnp.PyArray_DIM(array, 0) == batch)
+
+
 cdef int look(array, cnp.npy_intp size):
     """What there is in an array, as float32 (INFINITE, ...); all of it if `take` cannot serve."""
     if type(array) is cnp.ndarray and cnp.PyArray_SIZE(array) == size and cnp.PyArray_ISCARRAY_RO(array):
@@ -263,7 +273,7 @@ def update(states, mu_obs, var_obs, deltas):
         jcb = ones
     elif type(jcb) is not cnp.ndarray or not plain(jcb, size):
         return False
-    if deltas.block_size != states.block_size or deltas.size != size:
+    if deltas.block_size != states.block_size or deltas.size != size or not in_rows(mu_obs, states.block_size):
         return False
     if look(mu_obs, size) & INFINITE or look(var_obs, size) & (NEGATIVE | NOT_A_NUMBER):
         return False

@@ -18,11 +18,11 @@ from pytagi_ddp.distributed.crew import Crew
 from pytagi_ddp.distributed.ddp import DDPSequential
 from pytagi_ddp.distributed.exchange import pool_statistics
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
+from pytagi_ddp.nn.network_input import rows_of_samples, variances_like
 from pytagi_ddp.nn.persistence import StateDict
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.state import State
 from pytagi_ddp.nn.update_bn import StatisticsChange
-from pytagi_ddp.nn.validate import flat_float32
 
 
 class DataParallel:
@@ -208,14 +208,13 @@ class DataParallel:
     def _divide(self, mu_x: ArrayLike, var_x: ArrayLike | None) -> tuple[np.ndarray, np.ndarray | None, list[slice]]:
         """Means and variances, a row for each sample, and the rows of each device that gets any; the first gets none of
         none."""
-        inputs, mu = self.model.in_shape.size, flat_float32(mu_x, "mu_x")
-        if mu.size % inputs:
-            raise ValueError(f"mu_x holds {mu.size} values, not a whole number of samples of {inputs} inputs")
-        var = None if var_x is None else flat_float32(var_x, "var_x", mu.size).reshape(-1, inputs)
-        n, devices = mu.size // inputs, len(self.devices)
+        shape = self.model.in_shape
+        mu = rows_of_samples(mu_x, "mu_x", shape, may_be_empty=True)
+        var = variances_like(mu, var_x, "var_x", shape)
+        n, devices = len(mu), len(self.devices)
         ends = np.cumsum([0, *(n // devices + (rank < n % devices) for rank in range(devices))]).tolist()
         parts = [slice(a, b) for a, b in pairwise(ends) if a < b]
-        return mu.reshape(n, inputs), var, parts or [slice(0, 0)]
+        return mu, var, parts or [slice(0, 0)]
 
     def _on_devices(self, function: Callable[..., Any], arguments: list[tuple]) -> list:
         """What a function of a replica gives on each device that gets samples: the first ones."""

@@ -173,6 +173,8 @@ class BatchNorm2d(Norm):
         self._trained = True
 
     def update_running(self) -> None:
+        if not self.training:
+            return
         self.kernels.batch_norm.update_running(self.running_mean, self.running_var, self.momentum, self.sums)
 
     def normalisation_moments(self) -> tuple[Array, Array, Array, Array]:

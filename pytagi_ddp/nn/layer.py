@@ -34,7 +34,9 @@ class BaseLayer(LayerView, ABC):
     Attributes:
         input_size, output_size: units per sample (0 before the layer is part of a network, where unknown).
         in_channels, in_height, in_width, out_channels, out_height, out_width: image geometry, 0 for flat units.
-        training: whether batch statistics are taken from the batch (see `Sequential.train`).
+        training: whether batch statistics are taken from the batch; `train` and `eval` of a network set it for all of
+            its layers. A BatchNorm2d with False in a network in training is frozen: it normalises by its running
+            statistics, which stay as they are.
         bias: whether the layer has biases.
         mu_w, var_w, mu_b, var_b: means and variances of weights and biases: flat float32 views of the parameters.
         delta_mu_w, ...: the deltas of the last backward pass, s * sum A dm and s^2 * sum A^2 ds.
@@ -52,6 +54,7 @@ class BaseLayer(LayerView, ABC):
     checks_input = False  # whether it has a `check_input`
     needs_variances = True  # whether the pass back reads those of the layer's input
     kept: tuple[str, ...] = ("_buffers", "_input")  # attributes in which a pass leaves what its way back needs
+    _training = _way_back = True  # the latter: whether a pass back may follow, which is the network's to say
     recomputing = False  # True while a forward pass is repeated, which must change nothing that outlasts it
     kernels: Kernels
     shared_sums: Array
@@ -311,6 +314,16 @@ class BaseLayer(LayerView, ABC):
             self.kernels.array.copy(source, kept)
         return kept
 
+    @property
+    def training(self) -> bool:
+        return self._training
+
+    @training.setter
+    def training(self, value: bool) -> None:
+        self._training = bool(value)
+        if self._owner is not None:
+            self._owner.forget_graphs()
+
     def _carry(self, name: str, values: Array) -> None:
         """Has the next pass begin with `values`, which this one has made; a pass that is run again changes nothing."""
         if not self.recomputing:
@@ -328,7 +341,7 @@ class BaseLayer(LayerView, ABC):
     def _units(self, name: str, batch: int, reader: Reader = Reader.BACKWARD) -> Array:
         """(batch, units) array of the output, which has this reader at least."""
         last, size = max(reader, self._reader), self.out_shape.size
-        if self._pool is None or last == Reader.USER or (last == Reader.BACKWARD and self.training):
+        if self._pool is None or last == Reader.USER or (last == Reader.BACKWARD and self._way_back):
             return self._buffer(name, batch, size)
         return self._pool.lend(batch, size)
 

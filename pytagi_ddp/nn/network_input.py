@@ -1,28 +1,64 @@
 """What a network is given."""
 
 from collections.abc import Callable
+from math import prod
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.kernels.protocol import ArrayFunctions
 from pytagi_ddp.nn.data_struct import BaseHiddenStates
-from pytagi_ddp.nn.state import Array, State
+from pytagi_ddp.nn.state import Array, Shape, State
 from pytagi_ddp.nn.validate import check_finite, flat_float32, round_up_variances
 
 MISSING = ("error", "standard normal", "pass")
+
+
+def rows_of_samples(values: ArrayLike, what: str, shape: Shape, may_be_empty: bool = False) -> np.ndarray:
+    """`values` of any library and dtype as float32 rows, one for each sample of this shape.
+
+    A flat array holds sample after sample. Of more dimensions the last ones are those of a sample, (channels, height,
+    width) of an image, (time steps, features) of a sequence, or all units, and those before count samples.
+
+    Raises:
+        ValueError: no whole number of samples, or dimensions that are not theirs. TypeError: no real numbers.
+    """
+    array = to_numpy(values, what)
+    rows = flat_float32(array, what)
+    if rows.size % shape.size or not (rows.size or may_be_empty):
+        raise ValueError(f"{what} holds {rows.size} values, not a whole number of samples of {shape.size} inputs")
+    rows = rows.reshape(-1, shape.size)
+    if array.ndim > 1:
+        of_one = next((array.shape[k:] for k in range(1, array.ndim) if prod(array.shape[k:]) == shape.size), None)
+        given, own = ([n for n in dims if n != 1] for dims in (of_one or (), shape.image or shape.sequence or ()))
+        if of_one is None or (len(given) == len(own) and given != own):
+            raise ValueError(
+                f"{what} has the shape {array.shape}, and a sample is {shape}: these have to be its last dimensions; "
+                "transpose it, or pass what is in another shape flat"
+            )
+    return rows
+
+
+def variances_like(rows: np.ndarray, values: ArrayLike | None, what: str, shape: Shape) -> np.ndarray | None:
+    """`values`, as many as `rows` holds, as rows too; None stays None."""
+    if values is None:
+        return None
+    flat_float32(values, what, rows.size)
+    return rows_of_samples(values, what, shape, may_be_empty=True)
 
 
 class NetworkInput:
     """Checks the input of a network, and keeps it where the first layer reads it again in the backward pass.
 
     Args:
-        size: units of a sample. array: the array functions of the network's device. device: its name.
+        shape: of a sample. array: the array functions of the network's device. device: its name.
         check: what the first layer asks of them, see `BaseLayer.check_input`.
     """
 
-    def __init__(self, size: int, array: ArrayFunctions, device: str, check: Callable[[np.ndarray], None]):
-        self._size, self._array, self._device, self._check = size, array, device, check
+    def __init__(self, shape: Shape, array: ArrayFunctions, device: str, check: Callable[[np.ndarray], None]):
+        self._shape, self._array, self._device, self._check = shape, array, device, check
+        self._size = size = shape.size
         self._mu: Array = array.empty((0, size))
         self._var: Array = array.empty((0, size))
         self._states: dict[tuple[int, bool], State] = {}
@@ -35,10 +71,8 @@ class NetworkInput:
             if mu_x.actual_size != self._size:
                 raise ValueError(f"the network takes {self._size} inputs, the other network gives {mu_x.actual_size}")
             return mu_x.on(self._device)
-        mu = flat_float32(mu_x, "mu_x")
-        if mu.size == 0 or mu.size % self._size:
-            raise ValueError(f"mu_x holds {mu.size} values, not a whole number of samples of {self._size} inputs")
-        var = None if var_x is None else flat_float32(var_x, "var_x", mu.size)
+        mu = rows_of_samples(mu_x, "mu_x", self._shape)
+        var = variances_like(mu, var_x, "var_x", self._shape)
         if missing != "error" and (nan := np.isnan(mu)).any():
             check_finite(np.where(nan, 0, mu), "mu_x")
             if missing == "standard normal":
@@ -49,11 +83,10 @@ class NetworkInput:
             check_finite(var, "var_x")
             var = round_up_variances(var, "var_x")
         self._check(mu)
-        shape = (mu.size // self._size, self._size)
-        state = self._kept(shape[0], var is not None)
-        self._array.copy(mu.reshape(shape), state.mu)
+        state = self._kept(len(mu), var is not None)
+        self._array.copy(mu, state.mu)
         if var is not None:
-            self._array.copy(var.reshape(shape), state.var)
+            self._array.copy(var, state.var)
         return state
 
     def _kept(self, batch: int, with_var: bool) -> State:

@@ -38,19 +38,19 @@ class OutputUpdater:
 
         Args:
             output_states: the network's `output_z_buffer`.
-            mu_obs: observations, batch x outputs values in any shape.
+            mu_obs: observations, batch x outputs values, flat or with one dimension for the batch in front.
             var_obs: their variances, as many; or one number for all. Of more, the first ones count, so that variances
                 made once for a full batch serve a smaller last one (as pytagi has it).
             delta_states: the network's `input_delta_z_buffer`; receives the deltas.
 
         Raises:
-            ValueError: wrong number of values, an infinite observation, or a variance that is negative or NaN.
+            ValueError: wrong number or shape of values, an infinite observation, or a variance that is negative or NaN.
             RuntimeError: the network has not been called yet.
         """
         if output_states.elsewhere or self._express(output_states, mu_obs, var_obs, delta_states):
             return
         size = _size(output_states)
-        observed = State(_observations(mu_obs, size), _variances(var_obs, size))
+        observed = State(_observations(mu_obs, size, output_states), _variances(var_obs, size))
         self._run("update", output_states, delta_states, observed)
 
     def update_using_indices(
@@ -87,7 +87,8 @@ class OutputUpdater:
                 f"got {index.dtype} from {index.min()} to {index.max()}"
             )
         n = index.size // batch
-        observed = State(_observations(mu_obs, index.size), _variances(var_obs, index.size)).reshape(batch, n)
+        means = _observations(mu_obs, index.size, output_states)
+        observed = State(means, _variances(var_obs, index.size)).reshape(batch, n)
         places = index.astype(np.int32).reshape(batch, n) - 1
         self._run("update_using_indices", output_states, delta_states, observed, places)
 
@@ -109,7 +110,7 @@ class OutputUpdater:
         size = _size(output_states)
         if output_states.actual_size % 2:
             raise ValueError(f"update_heteros needs outputs in pairs, the network has {output_states.actual_size}")
-        observed = State(_observations(mu_obs, size // 2), None)
+        observed = State(_observations(mu_obs, size // 2, output_states), None)
         self._run("update_heteros", output_states, delta_states, observed)
 
     @staticmethod
@@ -134,8 +135,14 @@ def _size(states: BaseHiddenStates) -> int:
     return states.size
 
 
-def _observations(values: ArrayLike, size: int) -> np.ndarray:
+def _observations(values: ArrayLike, size: int, states: BaseHiddenStates) -> np.ndarray:
+    values = to_numpy(values, "mu_obs")
     observations = flat_float32(values, "mu_obs", size)
+    if values.ndim > 1 and len(values) not in (states.block_size, states.block_size * states.seq_len):
+        raise ValueError(
+            f"mu_obs has the shape {values.shape}, and the first dimension counts samples, of which there are "
+            f"{states.block_size}: transpose it, or pass what is in another shape flat"
+        )
     infinite = np.count_nonzero(np.isinf(observations))
     if infinite:
         raise ValueError(f"mu_obs: {infinite} of {size} observations are infinite (NaN marks a missing one)")

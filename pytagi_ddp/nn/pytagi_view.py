@@ -42,11 +42,6 @@ class LayerView:
     gain_weight: float
     gain_bias: float
     _network: ref[Sequential] | None
-    _training = True
-
-    @property
-    def training(self) -> bool:
-        return self._training
 
     @property
     def _owner(self) -> Sequential | None:
@@ -135,7 +130,6 @@ refuse_assignment(
 refuse_assignment(LayerView, ("gain_w", "gain_b"), "set gain_weight or gain_bias, then call init_weight_bias()")
 refuse_assignment(LayerView, ("device",), "call to_device() of the network")
 refuse_assignment(LayerView, ("num_threads",), "call set_threads() of the network")
-refuse_assignment(LayerView, ("training",), "layers have the mode of their network, call its train() or eval()")
 
 
 class WindowView:

@@ -20,7 +20,7 @@ from pytagi_ddp.nn.forgetting import check_factor
 from pytagi_ddp.nn.hooks import Direction, Hook, HookHandle, LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.memory import gigabytes
-from pytagi_ddp.nn.network_input import MISSING, NetworkInput
+from pytagi_ddp.nn.network_input import MISSING, NetworkInput, rows_of_samples, variances_like
 from pytagi_ddp.nn.passes import Passes
 from pytagi_ddp.nn.pending import PendingDeltas
 from pytagi_ddp.nn.pytagi_view import refuse_assignment
@@ -28,7 +28,7 @@ from pytagi_ddp.nn.recompute import is_block
 from pytagi_ddp.nn.recurrent_network import RecurrentNetwork
 from pytagi_ddp.nn.state import State
 from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics
-from pytagi_ddp.nn.validate import flat_float32
+from pytagi_ddp.nn.validate import check_predictions, flat_float32
 
 
 class Sequential(RecurrentNetwork):
@@ -134,7 +134,7 @@ class Sequential(RecurrentNetwork):
     def _input_of(self, frame: int) -> NetworkInput:
         if frame not in self._inputs:
             check = self.arena.leaves[0].check_input
-            self._inputs[frame] = NetworkInput(self.in_shape.size, self.kernels.array, self.device, check)
+            self._inputs[frame] = NetworkInput(self.in_shape, self.kernels.array, self.device, check)
         return self._inputs[frame]
 
     @property
@@ -213,9 +213,9 @@ class Sequential(RecurrentNetwork):
         """Propagates means and variances of a batch.
 
         Args:
-            mu_x: batch x inputs values of any real dtype, shape and strides (images as NCHW, sequences as batch, time
-                steps, features), of NumPy, PyTorch, pandas, JAX or any library that `pytagi_ddp.arrays.to_numpy` reads;
-                or the `output_z_buffer` of another network.
+            mu_x: batch x inputs values of any real dtype and strides, flat or with one dimension for the batch in front
+                (images as NCHW, sequences as batch, time steps, features), of NumPy, PyTorch, pandas, JAX or any
+                library that `pytagi_ddp.arrays.to_numpy` reads; or the `output_z_buffer` of another network.
             var_x: variances of the inputs, as many; None for a deterministic input. What a program's rounding has left
                 just below 0 counts as 0.
 
@@ -457,9 +457,12 @@ class Sequential(RecurrentNetwork):
 
     @alone
     def _set_training(self, training: bool) -> None:
+        layers = list(self._modules())
+        if any(layer.training != self.training for layer in layers):  # frozen ones, as which they were recorded
+            self.forget_graphs()
         self.training = training
-        for layer in self._modules():
-            layer._training = training
+        for layer in layers:
+            layer._training = layer._way_back = training
 
     def _modules(self) -> Iterator[BaseLayer]:
         yield from self.layers
@@ -480,22 +483,24 @@ class Sequential(RecurrentNetwork):
         Returns:
             (mu, var), each (n, outputs), or (n, channels, height, width) where the output is an image, or (n, time
             steps, features) where it is a sequence.
+
+        Raises:
+            FloatingPointError: predictions that are not finite, as numbers became too large on the way.
+            ValueError: as `forward`.
         """
         if batch_size < 1:
             raise ValueError(f"predict needs a batch_size of at least 1, got {batch_size}")
         shape = self.out_shape
-        inputs, one = self.in_shape.size, shape.image or shape.sequence or (shape.size,)
+        one = shape.image or shape.sequence or (shape.size,)
         moments = None if self.arena.carried.size else self._express.forward(self, self._passes, x, var_x, False)
         if moments is not None:
             return moments[0].reshape(-1, *one), moments[1].reshape(-1, *one)
-        mu_x = flat_float32(x, "x")
-        if mu_x.size % inputs:
-            raise ValueError(f"x holds {mu_x.size} values, not a whole number of samples of {inputs} inputs")
-        mu_x = mu_x.reshape(-1, inputs)
-        variances = None if var_x is None else flat_float32(var_x, "var_x", mu_x.size).reshape(-1, inputs)
+        mu_x = rows_of_samples(x, "x", self.in_shape, may_be_empty=True)
+        variances = variances_like(mu_x, var_x, "var_x", self.in_shape)
         n = len(mu_x)
         mu, var = np.empty((2, n, self.out_shape.size), np.float32)
         training, carried = self.training, self.kernels.array.snapshot(self.arena.carried)
+        frozen = [layer for layer in self._modules() if layer.training != training]
         self.eval()
         try:
             for i in range(0, n, batch_size):
@@ -505,7 +510,11 @@ class Sequential(RecurrentNetwork):
                 self.kernels.array.copy(out.var, var[rows])
         finally:
             self._set_training(training)
+            for layer in frozen:
+                layer.training = not training
             self.kernels.array.copy(np.asarray(carried), self.arena.carried)  # from a GPU it is an `Arrival`
+        if self._missing_inputs != "pass":
+            check_predictions(mu, var)
         return mu.reshape(n, *one), var.reshape(n, *one)
 
     def get_outputs(self) -> tuple[np.ndarray, np.ndarray]:

@@ -40,6 +40,17 @@ def check_variances(values: np.ndarray, what: str) -> None:
         raise ValueError(f"{what} holds variances and must not be negative, the smallest is {values.min()}")
 
 
+def check_predictions(mu: np.ndarray, var: np.ndarray) -> None:
+    """Raises FloatingPointError if moments of some samples are not finite."""
+    finite = np.isfinite(mu) & np.isfinite(var)
+    bad = np.count_nonzero(~finite.all(tuple(range(1, mu.ndim))))
+    if bad:
+        raise FloatingPointError(
+            f"predictions of {bad} of {len(mu)} samples are not finite: numbers became too large for float32. "
+            "Standardise the inputs, or make the prior smaller (gain_weight, gain_bias)"
+        )
+
+
 def round_up_variances(values: np.ndarray, what: str) -> np.ndarray:
     """The (finite) `values`, of which those that only rounding has made negative are 0.
 

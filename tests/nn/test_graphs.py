@@ -248,9 +248,22 @@ def test_settings_that_are_assigned_later(make, name, value):
     both.train(5)
 
 
-def test_the_mode_of_a_layer_is_that_of_its_network():
-    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm2d(4))
-    net.eval()
-    assert not net.layers[1].training
-    with pytest.raises(AttributeError, match=r"BatchNorm2d\.training cannot be assigned: .* train\(\) or eval\(\)"):
-        net.layers[1].training = True
+@pytest.mark.parametrize("checkpoint_blocks", [False, True])
+def test_a_frozen_norm(checkpoint_blocks):
+    """It uses its running statistics, and leaves them, while the rest of the network is trained."""
+    both = Both(randomise(with_batch_norm(2)))
+    both.train(4)
+    for net in both.nets:
+        net.checkpoint_blocks = checkpoint_blocks
+        for leaf in net.arena.running:
+            leaf.training = False
+    net = both.nets[0]
+    x, statistics, theta = both.rng.normal(size=(4, 72)), net.arena.statistics.copy(), net.arena.theta.copy()
+    expected = net.predict(x)[0].ravel()
+    np.testing.assert_array_equal(net(x)[0], expected)
+    both.train(4)
+    np.testing.assert_array_equal(net.arena.statistics, statistics)
+    assert not np.array_equal(net.arena.theta, theta)
+    both.do(nn.Sequential.train)
+    both.train(4)
+    assert not np.array_equal(net.arena.statistics, statistics)

@@ -1,5 +1,7 @@
 """What a network accepts as input, and the errors that name what is wrong."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -40,6 +42,50 @@ def test_any_type_stride_and_shape(net, form):
         for got, want in zip(net(mu_x, var_x), expected, strict=True):
             np.testing.assert_array_equal(got, want)
             assert (got.dtype, got.shape) == (np.float32, (6,))
+
+
+def conv() -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(3, 2, 3, in_width=8, in_height=8))
+
+
+def lstm() -> nn.Sequential:
+    return nn.Sequential(nn.LSTM(2, 3, 5))
+
+
+MISSHAPEN = {
+    "samples in columns": (lambda: nn.Sequential(nn.Linear(4, 2)), (4, 6)),
+    "other features": (lambda: nn.Sequential(nn.Linear(4, 2)), (8, 3)),
+    "features of one input": (lambda: nn.Sequential(nn.Linear(1, 2)), (8, 3)),
+    "channels last": (conv, (2, 8, 8, 3)),
+    "channels of one": (lambda: nn.Sequential(nn.Conv2d(1, 2, 3, in_width=8, in_height=8)), (2, 8, 8, 3)),
+    "time in front": (lstm, (5, 7, 2)),
+    "features before time": (lstm, (7, 2, 5)),
+}
+
+
+@pytest.mark.parametrize(("make", "shape"), MISSHAPEN.values(), ids=MISSHAPEN)
+def test_tables_of_another_shape_are_not_cut_into_samples(make, shape):
+    net, x = make(), np.ones(shape)
+    flat = x.reshape(-1)
+    for _ in range(4):  # as walked, recorded, and replayed
+        net(flat, flat)
+        for given in ((x,), (flat, x)):
+            with pytest.raises(ValueError, match=rf"_x has the shape {re.escape(str(shape))}, and a sample is"):
+                net(*given)
+    with pytest.raises(ValueError, match="x has the shape"):
+        net.predict(x)
+    deltas = net.input_delta_z_buffer
+    with pytest.raises(ValueError, match=r"mu_obs has the shape .* the first dimension counts samples"):
+        nn.OutputUpdater("cpu").update(net.output_z_buffer, np.ones((1, net.output_z_buffer.size)), 1.0, deltas)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [(lstm, (2, 3, 5, 2)), (conv, (2, 3, 64)), (lambda: nn.Sequential(nn.Linear(2, 1)), (3, 5, 2))],
+)
+def test_all_dimensions_before_those_of_a_sample_count_samples(make, shape):
+    net, x = make(), np.random.default_rng(0).normal(size=shape)
+    np.testing.assert_array_equal(net(x), net(x.ravel()))
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.int64, np.uint8, bool])
@@ -144,6 +190,18 @@ def test_predict_by_batches_equals_one_forward_pass(batch_size):
     net.eval()
     for got, want in zip((mu, s), net(x, var), strict=True):
         np.testing.assert_allclose(got.reshape(-1), want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("layers", [[nn.ClosedFormSoftmax], [nn.EvenExp], [lambda: nn.Linear(2, 2)] * 9])
+def test_predictions_that_overflow_are_an_error(layers):
+    """Walked, recorded and replayed."""
+    net = nn.Sequential(nn.Linear(4, 2), *(layer() for layer in layers))
+    x = np.full((3, 4), 1.0)
+    x[1] = 1e19
+    for _ in range(4):
+        with pytest.raises(FloatingPointError, match=r"predictions of 1 of 3 samples are not finite: .* Standardise"):
+            net.predict(x)
+        net.predict(x[:1])
 
 
 def test_predict_shapes_and_errors(net):

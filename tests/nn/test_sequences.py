@@ -57,7 +57,7 @@ def test_time_steps_are_samples(layers, batch):
     rows.arena.theta[...] = net.arena.theta
     x, var_x, y, _ = random_batch(net, batch)
     x, var_x = 0.2 * x, 0.2 * var_x  # the exponential of more overflows
-    actual, expected = learn(net, x, var_x, y), learn(rows, x, var_x, y)
+    actual, expected = learn(net, x, var_x, y), learn(rows, x.ravel(), var_x.ravel(), y.ravel())
     for name, want in expected.items():
         np.testing.assert_array_equal(actual[name], want, err_msg=name)
     assert {leaf.steps for leaf in leaves(net) if leaf.num_weights} == {STEPS}

@@ -32,10 +32,11 @@ from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.architecture import architecture
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.deferred import drawn
+from pytagi_ddp.nn.network_input import rows_of_samples, variances_like
 from pytagi_ddp.nn.pytagi_view import refuse_assignment
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.update_bn import StatisticsChange, check_num_batches, take_statistics
-from pytagi_ddp.nn.validate import flat_float32
+from pytagi_ddp.nn.validate import check_predictions
 
 
 class PipelineSequential(StagedNetwork, TrainedOnRanks):
@@ -141,7 +142,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         count = len(model.layers)
         self._balance = balance_by_products(model, stages) if balance is None else check_balance(balance, count, stages)
         self._architecture, self.num_parameters = architecture(model), model.num_parameters
-        self._inputs = model.in_shape.size
+        self._in_shape = model.in_shape
         self._outputs = model.out_shape
         start = sum(self.balance[: self.pipe_group.rank])
         stop = start + self.balance[self.pipe_group.rank]
@@ -368,11 +369,8 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         if self.is_first:
             if x is None or isinstance(x, BaseHiddenStates):
                 raise TypeError(f"{kind} on the first stage needs an array of inputs, got {type(x).__name__}")
-            mu = flat_float32(x, "x")
-            if mu.size % self._inputs or not (mu.size or kind in MAY_BE_EMPTY):
-                raise ValueError(f"x holds {mu.size} values, not a whole number of samples of {self._inputs} inputs")
-            samples = mu.reshape(-1, self._inputs)
-            variances = None if var_x is None else flat_float32(var_x, "var_x", mu.size).reshape(samples.shape)
+            samples = rows_of_samples(x, "x", self._in_shape, may_be_empty=kind in MAY_BE_EMPTY)
+            variances = variances_like(samples, var_x, "var_x", self._in_shape)
 
         def cut(count: int) -> list[slice]:
             if not batch_size:
@@ -415,7 +413,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
                 if loader is None:
                     raise TypeError("update_bn() on the first stage needs batches, got None")
                 yield from islice(loader, num_batches)
-                self._pass("update_bn()", np.empty((0, self._inputs)))  # tells the others that there are no more
+                self._pass("update_bn()", np.empty(0))  # tells the others that there are no more
             else:
                 while samples := self._pass("update_bn()", None):
                     yield range(samples)  # they have gone through this stage already
@@ -488,6 +486,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         if self.is_last:
             moments[0], moments[1] = (a.reshape(n, *one) for a in self.get_outputs())
         self.pipe_group.broadcast(moments, self.pipe_group.world_size - 1)
+        check_predictions(*moments)
         return moments[0], moments[1]
 
 
