@@ -203,11 +203,11 @@ def tempered(probabilities: np.ndarray, temperature: float) -> np.ndarray:
     return powers / powers.sum(1, keepdims=True)
 
 
-def log_likelihood(probabilities: np.ndarray, numbers: np.ndarray) -> float:
-    """Mean of ln P(class of a sample)."""
-    return float(np.log(np.maximum(probabilities[np.arange(len(numbers)), numbers], LEAST)).mean())
+def log_likelihood(probabilities: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """ln P(class of a sample), of each."""
+    return np.log(np.maximum(probabilities[np.arange(len(numbers)), numbers], LEAST))
 
 
 def most_likely_temperature(probabilities: np.ndarray, numbers: np.ndarray) -> float:
     """The T under which classes are most likely."""
-    return float(max(TEMPERATURES, key=lambda t: log_likelihood(tempered(probabilities, t), numbers)))
+    return float(max(TEMPERATURES, key=lambda t: log_likelihood(tempered(probabilities, t), numbers).mean()))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
-from functools import partial
 from math import inf
 from numbers import Real
 from typing import Any
@@ -26,6 +25,8 @@ MOST_EPOCHS = 100
 # the noise of small tables: where a few are better, the choice is between these and a wide layer, which is slower to.
 CANDIDATES = [((50,), MOST_EPOCHS), ((50, 50), MOST_EPOCHS)]
 FEW, WIDE = ((50, 50), 5), ((400,), 40)
+
+Loss = Callable[[list[list[Sequential]]], np.ndarray]
 
 
 class EnsembleEstimator(BaseEstimator):
@@ -62,7 +63,7 @@ class EnsembleEstimator(BaseEstimator):
         trainings: list[Training],
         samples: tuple,
         fold: np.ndarray,
-        loss: Callable[[list[list[Sequential]]], float],
+        loss: Loss,
         seeds: Callable[[int], list[int]],
     ) -> list[list[Sequential]]:
         """The networks of each fold, trained on the samples of all others.
@@ -71,10 +72,11 @@ class EnsembleEstimator(BaseEstimator):
             learn: called with a training, samples and a seed.
             trainings: one, or those to choose from: [*CANDIDATES], or [*CANDIDATES, FEW, WIDE].
             samples: arrays of as many rows. fold: number of each sample's fold. seeds: gives so many seeds.
-            loss: of networks, some for each fold, on the samples that they have not seen.
+            loss: of networks, some for each fold, on each sample, by those that have not seen it.
 
         One network for each fold tells which training is the best one. If it is that of few epochs, all its networks
-        are compared with all of the wide ones, which are worse one by one, and gain more by their mean.
+        are compared with all of the wide ones, which are worse one by one, and gain more by their mean; the wide ones
+        are taken unless they are worse by more than the standard error of the difference.
         """
         rows = [learnt_by(fold, k) for k in range(int(fold.max()) + 1)]
 
@@ -92,14 +94,15 @@ class EnsembleEstimator(BaseEstimator):
         if len(trainings) == 1 or len(rows) == 1:
             return trained(trainings[:1], self.n_seeds)[0]
         tried = trained(trainings[:3], 1)
-        losses = [loss(networks) for networks in tried]
+        losses = [loss(networks).mean() for networks in tried]
         best = int(np.argmin(losses))
         more = trained([trainings[best]], self.n_seeds - 1)[0]
         networks = [one + several for one, several in zip(tried[best], more, strict=True)]
         if best < len(CANDIDATES):
             return networks
         wide = trained(trainings[3:], self.n_seeds)[0]
-        return min(wide, networks, key=partial(_loss_of_all, loss))
+        worse = _loss_of_all(loss, wide) - _loss_of_all(loss, networks)
+        return networks if worse.mean() > worse.std() / np.sqrt(len(worse)) else wide
 
     def _untrained(self, training: Training, x: np.ndarray) -> list[Sequential]:
         """Networks for `partial_fit`, as many as `fit` makes, from the first samples, which everything is scaled by."""
@@ -147,8 +150,8 @@ class EnsembleEstimator(BaseEstimator):
         return tags
 
 
-def _loss_of_all(loss: Callable[[list[list[Sequential]]], float], networks: list[list[Sequential]]) -> float:
-    """The loss of the mean of all networks of all folds, by what those of the same fold gain by theirs.
+def _loss_of_all(loss: Loss, networks: list[list[Sequential]]) -> np.ndarray:
+    """The losses of the mean of all networks of all folds, by what those of the same fold gain by theirs.
 
     That of n networks is taken to be a + b/n, as it is for squared errors.
     """
@@ -156,8 +159,8 @@ def _loss_of_all(loss: Callable[[list[list[Sequential]]], float], networks: list
     together = loss(networks)
     if n == 1:
         return together
-    alone = np.mean([loss([[some[k]] for some in networks]) for k in range(n)])
-    return float(together - (alone - together) * (1 / n - 1 / total) / (1 - 1 / n))
+    alone = np.mean([loss([[some[k]] for some in networks]) for k in range(n)], 0)
+    return together - (alone - together) * (1 / n - 1 / total) / (1 - 1 / n)
 
 
 def moments_of(name: str, values: np.ndarray) -> tuple[Any, Any]:

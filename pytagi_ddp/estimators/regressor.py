@@ -131,7 +131,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             trainings,
             (x, y),
             fold,
-            loss=lambda networks: float(np.mean((unseen(networks).mu - y) ** 2)),
+            loss=lambda networks: (unseen(networks).mu - y) ** 2,
             seeds=seeds,
         )
         self.networks_, self._batches = [net for some in networks for net in some], None
