@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
+import stat
 import weakref
 from collections.abc import Mapping
 from typing import Protocol
 
 from pytagi_ddp.distributed.engine.launcher import HYDRA_PROXY, Launch, detect_launcher
-from pytagi_ddp.process_tree import ancestor
+from pytagi_ddp.process_tree import ancestor, line_up_to
 
 # Set in a rank: its process and its job. What it starts inherits that together with the launcher's variables.
 RANK_VARIABLE = "PYTAGI_DDP_RANK"
@@ -58,11 +59,27 @@ def why_no_rank(environ: Mapping[str, str] = os.environ) -> str | None:
     if rank and job == _job_name(environ):
         return f"process {rank} is, which has started this one"
     connection = environ.get("PMI_FD", "")
-    try:
-        os.fstat(int(connection)) if connection else None
-    except (OSError, ValueError):
-        return f"PMI_FD={connection}, the connection to the launcher, is not open here, but in a process above this one"
+    if connection and not _leads_to_launcher(connection):
+        return f"PMI_FD={connection} is not the connection to the launcher here, but in a process above this one"
     return None
+
+
+def _leads_to_launcher(descriptor: str) -> bool:
+    """Whether it is the socket of the process that Hydra's proxy has started; without a proxy, whether it is a socket.
+
+    What a rank starts has no such socket, but may have opened a file of its own that got the same number.
+    """
+    try:
+        own = os.fstat(int(descriptor))
+    except (OSError, ValueError):
+        return False
+    if not stat.S_ISSOCK(own.st_mode):
+        return False
+    try:
+        started = line_up_to((HYDRA_PROXY,))[-2]
+        return os.path.samestat(own, os.stat(started / "fd" / descriptor))
+    except (OSError, IndexError):  # it has been closed there, or who started this process cannot be seen
+        return True
 
 
 def mark_rank() -> None:

@@ -1,6 +1,7 @@
 """Which processes are ranks, by what their environments and open files say."""
 
 import os
+import socket
 
 import pytest
 
@@ -40,10 +41,16 @@ def test_jobs_differ_by_what_their_launcher_says(monkeypatch, in_a_job, name):
     assert why_no_rank() is None
 
 
-def test_a_process_without_the_launchers_connection_is_no_rank():
-    read, write = os.pipe()
-    assert why_no_rank({"PMI_FD": str(read)}) is None
-    os.close(read)
-    os.close(write)
-    assert why_no_rank({"PMI_FD": str(read)}).startswith(f"PMI_FD={read}, the connection to the launcher, is not open")
-    assert why_no_rank({"PMI_FD": "none"}).startswith("PMI_FD=none, ")
+def test_a_process_without_the_launchers_connection_is_no_rank(tmp_path):
+    def why(connection):
+        return why_no_rank({"PMI_FD": str(connection)})
+
+    told = "is not the connection to the launcher here, but in a process above this one"
+    here, there = socket.socketpair()
+    with here, there, (tmp_path / "log").open("w") as log:
+        assert why(here.fileno()) is None
+        file = log.fileno()
+        assert why(file) == f"PMI_FD={file} {told}"
+    closed = file
+    assert why(closed) == f"PMI_FD={closed} {told}"
+    assert why("none") == f"PMI_FD=none {told}"

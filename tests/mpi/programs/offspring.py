@@ -11,6 +11,7 @@ import numpy as np
 
 from pytagi_ddp.distributed import initialize, is_initialized
 from pytagi_ddp.distributed.communicator import create_communicator
+from pytagi_ddp.distributed.engine.offspring import RANK_VARIABLE
 from tests.mpi.ddp_networks import error_of
 from tests.mpi.programs.faults import with_fault
 from tests.mpi.rank import job_folder, note
@@ -84,6 +85,11 @@ def programs(job):
         found["os.popen"] = json.loads(os.popen(f"{sys.executable} -c '{code}'").read())
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             found["spawn"] = [pool.apply(place), pool.apply(refused)]
+        other_socket = f"import os, socket; os.dup2(socket.socket().detach(), {os.environ['PMI_FD']}); {code}"
+        before_mpi = {name: value for name, value in os.environ.items() if name != RANK_VARIABLE}
+        command = [sys.executable, "-c", other_socket]
+        result = subprocess.run(command, capture_output=True, check=True, env=before_mpi)
+        found["its own socket"] = json.loads(result.stdout)
         code = "from tests.mpi.programs.offspring import *; from tests.mpi.rank import say; say(*place())"
         nested = [*mpirun_command(), "-np", "2", sys.executable, "-c", code]
         found["mpirun"] = sorted(subprocess.run(nested, capture_output=True, text=True, check=True).stdout.splitlines())
