@@ -87,11 +87,9 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
 
         def make_loaders(share: int, shares: int) -> Loaders:
             ranks = {"rank": share, "world_size": shares, "size": args.image_size, "workers": workers}
-            train = {"seed": args.seed, "augment": args.augment} | ranks
             return Loaders(
-                FolderLoader(sets[0], args.batch_size, **train),
+                FolderLoader(sets[0], args.batch_size, seed=args.seed, augment=args.augment, **ranks),
                 FolderLoader(sets[1], args.batch_size, evaluation=True, **ranks),
-                FolderLoader(sets[0], args.batch_size, **train),
             )
 
         train_and_test(args, communicator, sets, lambda args: make_model(args, classes), make_loaders, top=(1, 5))

@@ -91,7 +91,6 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
     statistics = {"mean": train_set.mean(), "std": train_set.std()}
     transform = random_crop_flip if args.augment else None
     train = BatchLoader(train_set, args.batch_size, mine, replicas, seed=args.seed, transform=transform, **statistics)
-    again = BatchLoader(train_set, args.batch_size, mine, replicas, seed=args.seed, transform=transform, **statistics)
     test = BatchLoader(test_set, args.batch_size, mine, replicas, evaluation=True, **statistics)
     if is_first:
         print(
@@ -106,7 +105,7 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
     if is_first:
         print(f"parameters per rank: {', '.join(f'{count:,}' for count in spans)}", flush=True)
     full: list[Timeline] = []
-    with train, again, test:
+    with train, test:
         for epoch in range(args.epochs):
             title = f"epoch {epoch + 1}/{args.epochs}"
             sigma_v_min = min(args.sigma_v_min, args.sigma_v)
@@ -115,10 +114,8 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
                 net.forget_evidence(args.forget)
             train.set_epoch(epoch, 0)
             error, rate, full = train_epoch(net, head, train, sigma_v, title, args)
-            again.set_epoch(epoch)
             if args.bn_batches:
-                net.update_bn(again, args.bn_batches)
-                again.close()
+                net.update_bn(train, args.bn_batches)
             tested = count_errors(net, head, test) / len(test_set)
             if is_first:
                 print(f"{title}: train error {error:.2%}, test error {tested:.2%}, {rate:.1f} images/s", flush=True)

@@ -35,11 +35,10 @@ T = TypeVar("T")
 
 
 class Loaders(NamedTuple):
-    """Batches of this rank: for training, for the test, and of training images once more for BatchNorm's statistics."""
+    """Batches of this rank: for training, and for the test."""
 
     train: BatchLoader | FolderLoader
     test: BatchLoader | FolderLoader
-    again: BatchLoader | FolderLoader
 
 
 def run_on_ranks(args: argparse.Namespace, run: Callable[[argparse.Namespace, Communicator], T]) -> T:
@@ -91,7 +90,7 @@ def train_and_test(
     log = on_all_ranks(communicator, lambda: RunLog(args.log_dir, bool(args.resume), args.track) if is_first else None)
 
     head = HEADS[args.head](len(train_set.classes), args.device)
-    train, test, again = make_loaders(share, shares)
+    train, test = make_loaders(share, shares)
     if log:
         part = "pipeline" if args.parallel == "pipeline" else "rank"
         log.write("start", ranks=communicator.world_size, parameters=parameters, **vars(args))
@@ -105,7 +104,7 @@ def train_and_test(
     checkpoints = Checkpoints(args, net, train, settings, position.step)
     batch = min(position.batch, len(train))
     with ExitStack() as stack:
-        for loader in (train, test, again):
+        for loader in (train, test):
             stack.enter_context(loader)
         if args.checkpoint_on_signal:
             stack.enter_context(StopOnSignal(net))
@@ -130,8 +129,7 @@ def train_and_test(
                         flush=True,
                     )
                 break
-            again.set_epoch(epoch)
-            result |= evaluate(net, head, test, again, args.bn_batches, epoch + 1 == args.epochs, top)
+            result |= evaluate(net, head, test, train, args.bn_batches, epoch + 1 == args.epochs, top)
             checkpoints.after_epoch()  # first: what writes and draws below may fail
             if log:
                 print(title + ": " + report(result, args.bn_batches), flush=True)
@@ -223,7 +221,7 @@ def evaluate(
     net: Net,
     head: Head,
     test: Iterable,
-    again: Iterable,
+    train: Iterable,
     bn_batches: int,
     both: bool = False,
     top: Sequence[int] = (1,),
@@ -232,7 +230,7 @@ def evaluate(
 
     Args:
         net: the replica. head: its output layer. test: this rank's share of the test set.
-        again: training batches for the statistics, and `bn_batches` how many of them; 0: the running ones are kept.
+        train: training batches for the statistics, and `bn_batches` how many of them; 0: the running ones are kept.
         both: whether to count the errors with the running statistics too.
         top: as for `train_and_test`.
 
@@ -245,7 +243,7 @@ def evaluate(
         if both:
             result["test_error_running"] = test_errors(net, head, test, (1,))["test_error"]
         start = time.perf_counter()
-        changes = net.update_bn(again, bn_batches)
+        changes = net.update_bn(train, bn_batches)
         if changes:
             result["bn_seconds"] = time.perf_counter() - start
             result["bn_mean_shift"] = float(np.median([change.mean_shift for change in changes]))

@@ -124,12 +124,11 @@ class RankBatches(ABC):
     def __iter__(self) -> Iterator[Batch]:
         start, self._start_batch = self._start_batch, 0
         self._position = start
-        if isinstance(self.sampler, ShardedSampler):
-            self.sampler.set_epoch(self._epoch)
-        parts = self.sampler.batches(self.batch_size, start)
-        iteration = self._iterate(self._make_batches(parts, self._epoch), start)
-        self._iterations.add(iteration)
-        return iteration
+        return self._kept(self._count(self._batches(start), start))
+
+    def from_first(self) -> Generator[Batch, None, None]:
+        """Iterate over the epoch from its first batch, and leave the position as it is; `update_bn` does."""
+        return self._kept(self._batches(0))
 
     def close(self) -> None:
         """End iterations that were left half-way, and their threads."""
@@ -142,8 +141,19 @@ class RankBatches(ABC):
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _iterate(self, batches: Generator[Batch, None, None], start: int) -> Generator[Batch, None, None]:
-        with closing(prefetched(batches, self.prefetch) if self.prefetch else batches) as source:
+    def _kept(self, iteration: Generator[Batch, None, None]) -> Generator[Batch, None, None]:
+        """The same, which `close` ends."""
+        self._iterations.add(iteration)
+        return iteration
+
+    def _batches(self, start: int) -> Generator[Batch, None, None]:
+        if isinstance(self.sampler, ShardedSampler):
+            self.sampler.set_epoch(self._epoch)
+        batches = self._make_batches(self.sampler.batches(self.batch_size, start), self._epoch)
+        return prefetched(batches, self.prefetch) if self.prefetch else batches
+
+    def _count(self, batches: Generator[Batch, None, None], start: int) -> Generator[Batch, None, None]:
+        with closing(batches) as source:
             for position, batch in enumerate(source, start + 1):
                 self._position = position
                 yield batch

@@ -22,7 +22,7 @@ from pytagi_ddp.nn.network_input import rows_of_samples, variances_like
 from pytagi_ddp.nn.persistence import StateDict
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.state import State
-from pytagi_ddp.nn.update_bn import StatisticsChange
+from pytagi_ddp.nn.update_bn import StatisticsChange, batches_of
 
 
 class DataParallel:
@@ -149,7 +149,9 @@ class DataParallel:
         Raises:
             ValueError, FloatingPointError: as `nn.update_bn`.
         """
-        divided = (self._divide(batch[0] if isinstance(batch, tuple | list) else batch, None) for batch in loader)
+        divided = (
+            self._divide(batch[0] if isinstance(batch, tuple | list) else batch, None) for batch in batches_of(loader)
+        )
         batches, lock = tee(divided, len(self._ranks)), Lock()
         parts = [_parts(mine, rank, lock) for rank, mine in enumerate(batches)]
         return self._crew.run(

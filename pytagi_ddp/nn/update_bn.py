@@ -56,6 +56,7 @@ def update_bn(loader: Iterable[Any], net: HasBatchNorm, num_batches: int | None 
 
     Args:
         loader: batches of training data: each the input as `forward` takes it, or a tuple or list that begins with it.
+            A `BatchLoader` or `FolderLoader` gives those of its epoch from the first on, and stays where it is.
         net: a `Sequential` or `DDPSequential`.
         num_batches: how many batches to use (on each rank), from the first; None: all.
 
@@ -151,8 +152,13 @@ def sum_moments(
     return sums
 
 
+def batches_of(loader: Iterable[Any], num_batches: int | None = None) -> Iterator[Any]:
+    """The first batches of a loader, all if None; one that knows its position in the training keeps it."""
+    return islice(loader.from_first() if hasattr(loader, "from_first") else loader, num_batches)
+
+
 def _inputs(loader: Iterable[Any], num_batches: int | None) -> Iterator[Any]:
-    for batch in islice(loader, num_batches):
+    for batch in batches_of(loader, num_batches):
         x = batch[0] if isinstance(batch, tuple | list) else batch
         if len(x):  # a rank may have no sample left in its last batch
             yield x

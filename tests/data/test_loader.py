@@ -125,6 +125,29 @@ def test_resumes_where_a_checkpoint_was_taken_with_another_number_of_ranks():
     assert len(list(ranks[0])) == len(whole)  # only the next iteration begins in the middle
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_an_iteration_from_the_first_batch_leaves_the_position(prefetch):
+    loader = BatchLoader(make_data(), 10, seed=5, transform=random_crop_flip, prefetch=prefetch)
+    loader.set_epoch(3)
+    whole = [x for x, _ in loader]
+    loader.set_epoch(3, 7)
+    before = loader.state_dict()
+    np.testing.assert_array_equal([x for x, _ in loader.from_first()][:10], whole[:10])
+    assert loader.state_dict() == before
+    rest = []
+    for x, _ in loader:
+        rest.append(x)
+        position = loader.state_dict()
+        next(loader.from_first())  # amid an iteration, and left half-way
+        assert loader.state_dict() == position
+    assert len(rest) == 4 and all(map(np.array_equal, rest, whole[7:]))
+    assert len(list(loader)) == len(whole)  # only the next iteration began in the middle
+    left = loader.from_first()
+    next(left)
+    loader.close()
+    assert list(left) == []
+
+
 def test_position_survives_prefetching():
     loader = BatchLoader(make_data(), 10, prefetch=5)
     positions = [loader.state_dict()["batch"] for _ in loader]

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed, nn
+from pytagi_ddp.data import BatchLoader, ImageDataset
+from pytagi_ddp.distributed import DataParallel
 from pytagi_ddp.nn import update_bn
 from tests.nn.networks import learned, random_batch, randomise
 
@@ -144,6 +146,30 @@ def test_the_first_batches_of_a_loader_and_what_stands_first_in_them():
         update_bn(given, before, 2)
         assert all(map(np.array_equal, statistics(net), statistics(before)))
     assert not np.array_equal(expected, statistics(net))
+
+
+WAYS = {
+    "Sequential": lambda net: net,
+    "DDPSequential": lambda net: nn.DDPSequential(net, nn.DDPConfig(backend="serial")),
+    "PipelineSequential": lambda net: nn.PipelineSequential(net, nn.DDPConfig(backend="serial"), n_microbatches=1),
+    "DataParallel": lambda net: DataParallel(net, ["cpu"]),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_loader_stays_where_it_is(way):
+    """Else a checkpoint of an epoch under way, or the next iteration, would begin with another batch."""
+    net = image()
+    images = np.random.default_rng(0).integers(0, 256, (40, 2, 6, 6), np.uint8)
+    loader = BatchLoader(ImageDataset(images, np.zeros(40, int), ("a",), "toy"), 4)
+    expected = copy.deepcopy(net).update_bn([x for x, _ in loader][:2])
+    loader.set_epoch(0, 7)
+    wrapped = WAYS[way](net)
+    assert update_bn(loader, wrapped, 2) == expected
+    assert loader.state_dict()["batch"] == 7
+    assert len(list(loader)) == 3
+    if way == "DataParallel":
+        wrapped.close()
 
 
 def test_a_network_without_batch_norm_is_left_alone():

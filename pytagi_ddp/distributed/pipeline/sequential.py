@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any, NoReturn
 
 import numpy as np
@@ -35,7 +34,7 @@ from pytagi_ddp.nn.deferred import drawn
 from pytagi_ddp.nn.network_input import rows_of_samples, variances_like
 from pytagi_ddp.nn.pytagi_view import refuse_assignment
 from pytagi_ddp.nn.sequential import Sequential
-from pytagi_ddp.nn.update_bn import StatisticsChange, check_num_batches, take_statistics
+from pytagi_ddp.nn.update_bn import StatisticsChange, batches_of, check_num_batches, take_statistics
 from pytagi_ddp.nn.validate import check_predictions
 
 
@@ -412,7 +411,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
             if self.is_first:
                 if loader is None:
                     raise TypeError("update_bn() on the first stage needs batches, got None")
-                yield from islice(loader, num_batches)
+                yield from batches_of(loader, num_batches)
                 self._pass("update_bn()", np.empty(0))  # tells the others that there are no more
             else:
                 while samples := self._pass("update_bn()", None):
