@@ -33,7 +33,7 @@ class ImageFolder:
         files: The images, relative to `root`, ordered by class and name.
         labels: int64, shape (N,): the class of each.
         on_error: "raise" or "skip", see `find`.
-        shards: Where decoded copies lie, see `cached`; None: nowhere.
+        shards: The files with decoded copies, see `cached`; None: there are none.
         rows: Place of each image in the shards.
     """
 
@@ -42,7 +42,7 @@ class ImageFolder:
     files: tuple[str, ...]
     labels: np.ndarray
     on_error: str = "raise"
-    shards: Path | None = None
+    shards: tuple[str, ...] | None = None
     rows: np.ndarray | None = None
 
     @classmethod
@@ -107,7 +107,7 @@ class ImageFolder:
         if self.shards is None or self.rows is None:
             return Source(path)
         shard, row = divmod(int(self.rows[index]), SHARD_SIZE)
-        return Source(path, str(_shard_path(self.shards, shard)), row)
+        return Source(path, self.shards[shard], row)
 
     def cached(
         self,
@@ -121,12 +121,13 @@ class ImageFolder:
 
         Copies that are missing, or were made of files with other names or sizes, are made first; the others are kept:
         delete them where an image was replaced by one of as many bytes. An image takes about 4 side^2 bytes. Each file
-        of copies is whole or not there, and has a checksum of each image, which is compared when it is read.
+        of copies is whole or not there, and has a checksum of each image, which is compared when it is read. Its name
+        tells of which images it was made: several sets can lie in one folder, and none is mistaken for another.
 
         All ranks call it, each makes its share, and a barrier has to follow, before any of them reads.
 
         Args:
-            folder: Where they lie; one for each set of images.
+            folder: Where they lie.
             side: Pixels of the shorter side. Training takes random parts of 8 to 100 % of the area.
             rank, world_size: Of those that share the work.
             workers: Processes that decode, or an executor; 0: this thread.
@@ -140,18 +141,18 @@ class ImageFolder:
         check_sizes(len(self), rank, world_size)
         whole = Path(folder).expanduser() / f"side-{side}"
         paths = [str(self.root / file) for file in self.files]
-        own = range(rank, -(-len(paths) // SHARD_SIZE), world_size)
-        parts = [paths[k * SHARD_SIZE : (k + 1) * SHARD_SIZE] for k in own]
-        args = [(part, _shard_path(whole, k), side, self.on_error) for k, part in zip(own, parts, strict=True)]
+        parts = [paths[first : first + SHARD_SIZE] for first in range(0, len(paths), SHARD_SIZE)]
+        shards = [_shard_path(whole, k, part) for k, part in enumerate(parts)]
+        args = [(part, shard, side, self.on_error) for part, shard in zip(parts, shards, strict=True)]
         with use_workers(workers) as executor:
-            futures = [executor.submit(_make_shard, *arguments) for arguments in args]
+            futures = [executor.submit(_make_shard, *arguments) for arguments in args[rank::world_size]]
             try:
                 for problem in chain.from_iterable(future.result() for future in futures):
                     warnings.warn(f"left out: {problem}", RuntimeWarning, stacklevel=2)
             finally:
                 for future in futures:
                     future.cancel()
-        return replace(self, shards=whole, rows=np.arange(len(paths)))
+        return replace(self, shards=tuple(map(str, shards)), rows=np.arange(len(paths)))
 
 
 def _make_shard(paths: Sequence[str], shard: Path, side: int, on_error: str) -> list[str]:
@@ -177,8 +178,10 @@ def _make_shard(paths: Sequence[str], shard: Path, side: int, on_error: str) -> 
     return problems
 
 
-def _shard_path(folder: Path, number: int) -> Path:
-    return folder / f"images-{number:06d}.safetensors"
+def _shard_path(folder: Path, number: int, paths: Sequence[str]) -> Path:
+    """Of other images it is another one: a job may still read that one. Where the whole set lies does not count."""
+    names = "\n".join("/".join(Path(path).parts[-3:]) for path in paths)
+    return folder / f"images-{number:06d}-{hashlib.sha256(names.encode()).hexdigest()[:16]}.safetensors"
 
 
 def _visible(folder: Path) -> Iterator[os.DirEntry[str]]:

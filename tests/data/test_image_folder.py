@@ -3,6 +3,7 @@
 import io
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -183,6 +184,20 @@ def test_copies_are_kept_until_their_files_change(tree, tmp_path, monkeypatch):
     after = [shard.stat().st_mtime_ns for shard in shards]
     assert [a == b for a, b in zip(after, before, strict=True)] == [True, False, False]
     assert not ImageShard(shards[1]).read(0).any()
+
+
+def test_sets_in_one_folder_keep_their_own_copies(tree, tmp_path):
+    """Those of a part, and of another tree with the same names, each with its labels, whoever wrote last."""
+    shutil.copytree(tree, tmp_path / "val")
+    for path in (tmp_path / "val").rglob("*.JPEG"):
+        Image.new("RGB", (30, 30)).save(path)
+    found = ImageFolder.find(tree)
+    sets = [found, found.subset(5), ImageFolder.find(tmp_path / "val")]
+    before = [part.cached(tmp_path / "cache", 24) for part in sets]
+    for part, copied in zip(sets, before, strict=True):
+        (direct, labels), (x, own) = (batches(each, 12, evaluation=True)[0] for each in (part, copied))
+        assert labels.tolist() == own.tolist()
+        assert np.abs(x - direct).mean() < 0.1
 
 
 def test_damaged_copies_are_named(tree, tmp_path):
