@@ -196,7 +196,7 @@ class CheckpointManager:
         allow_changes: bool = False,
         fall_back: bool = False,
     ) -> Checkpoint | None:
-        """Takes a checkpoint into `model`.
+        """Takes a checkpoint into `model`, and drops the deltas that wait for a step there.
 
         With a `DDPSequential` it is collective: rank 0 reads and broadcasts. So the folder need not be visible from
         other nodes, the file is read once, ranks cannot differ, and an error is raised on all of them. A sharded
@@ -230,6 +230,7 @@ class CheckpointManager:
             lambda: self._load(model.model, model.world_size, path, settings, allow_changes, fall_back),
         )
         if checkpoint is not None:
+            model.model.drop_deltas()
             model.synchronize()
         return checkpoint
 

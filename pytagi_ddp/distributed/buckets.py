@@ -54,9 +54,7 @@ class Buckets(EveryStep):
 
     def backward(self, last: bool) -> None:
         """Raises RuntimeError: a second pass before the step, while the deltas of the first are on their way."""
-        if self._started and self.communicator.world_size == 1:  # on their way to nobody: a step was left out
-            for handle in self._collect():
-                handle.wait()
+        self._collect_alone()
         if self._started:
             raise RuntimeError(
                 "a second backward() before step(), while the deltas of the first are on their way: put all but the "
@@ -84,6 +82,13 @@ class Buckets(EveryStep):
             raise RuntimeError("backward() failed with a part of its deltas on their way: the ranks cannot go on")
         super().step(stop)
 
+    def deltas_dropped(self) -> None:
+        self._collect_alone()
+        if self._started:
+            raise RuntimeError(
+                "other parameters between backward() and step(), with buckets: call step() on every rank first"
+            )
+
     def before_statistics(self) -> None:
         if self.model.pending.waiting:
             raise RuntimeError(
@@ -105,6 +110,11 @@ class Buckets(EveryStep):
         handles = self._collect()
         self.communicator.all_reduce(self.model.arena.tail)
         for handle in handles:
+            handle.wait()
+
+    def _collect_alone(self) -> None:
+        """On a single rank deltas are on their way to nobody: where a step was left out, another pass may come."""
+        for handle in self._collect() if self._started and self.communicator.world_size == 1 else ():
             handle.wait()
 
     def _collect(self) -> list[Handle]:

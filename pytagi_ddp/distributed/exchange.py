@@ -134,6 +134,13 @@ class Exchange(ABC):
     def after_forgetting(self) -> None:  # noqa: B027 - nothing to do in most ways
         """To be called after it, on every rank."""
 
+    def deltas_dropped(self) -> None:  # noqa: B027 - nothing to do in most ways
+        """To be called when the deltas that wait on this rank are to be forgotten, before they are.
+
+        Raises:
+            RuntimeError: they are on their way to other ranks.
+        """
+
     def parameters_changed(self) -> None:  # noqa: B027 - nothing to do in most ways
         """To be called when all ranks have been given other parameters."""
 

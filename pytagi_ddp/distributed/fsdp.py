@@ -223,7 +223,7 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
             atomic_write(filename, data)
 
     def load(self, filename: str | Path) -> None:
-        """`Sequential.load`; every rank reads the file, and keeps its slices. Collective where `predict` is."""
+        """`Sequential.load`; every rank reads the file, keeps its slices and drops deltas. Collective as `predict`."""
         with self._writing():
             self.model.load(filename)
 
@@ -288,6 +288,7 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
         if self._gathering.unsharded:
             raise RuntimeError("new values of slices inside unshard(): leave it first, on every rank")
         self._gathering.come("load")
+        self.model.drop_deltas()
         for part, new in values:
             on_host = isinstance(part.array, np.ndarray)
             (self._arena.keeper if on_host else self.model.kernels).array.copy(new, part.array)

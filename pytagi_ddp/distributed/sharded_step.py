@@ -50,5 +50,8 @@ class ShardedStep(EveryStep):
     def after_statistics(self) -> None:
         self._gathering.come("update_bn")
 
+    def deltas_dropped(self) -> None:
+        self._gathering.begin_passes()
+
     def parameters_changed(self) -> None:
         self._gathering.forget()

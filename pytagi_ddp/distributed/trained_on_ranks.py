@@ -67,6 +67,10 @@ class TrainedOnRanks(Replica):
         """To be called on every rank when all have been given other parameters, past the methods of this class."""
         self._exchange.parameters_changed()
 
+    def deltas_dropped(self) -> None:
+        """Called by the network when deltas of this rank are to be forgotten."""
+        self._exchange.deltas_dropped()
+
     # -- training ---------------------------------------------------------------------------------------------
 
     def forward(
@@ -215,7 +219,7 @@ class TrainedOnRanks(Replica):
         self.communicator.barrier()
 
     def load(self, filename: str | Path) -> None:
-        """`Sequential.load`; every rank reads the file."""
+        """`Sequential.load`; every rank reads the file, and drops its deltas that wait for a step."""
         self.model.load(filename)
         self.parameters_changed()
 

@@ -81,13 +81,20 @@ class NetworkParameters(ABC):
                     initial = np.full(tensor.size, tensor.initial, np.float32)
                     self.kernels.array.copy(initial, leaf.state[tensor.name])
 
+    @abstractmethod
+    def drop_deltas(self) -> None:
+        """Forgets the deltas that wait for a step."""
+
     @alone
     def load_state_dict(self, state_dict: dict) -> None:
         """Takes the values of `state_dict`, this library's or pytagi's (CPU or CUDA).
 
+        Deltas that wait for a step are dropped, by every method that loads: they are of the parameters before.
+
         Raises:
             KeyError: layers are missing, or keys have no layer here. ValueError: sizes differ, or values are not finite
                 or no variances. The message names all of them, and the network is as it was.
+            RuntimeError: deltas are on their way to other ranks, with `DDPConfig(buckets=...)`: call step() first.
         """
         persistence.load_state_dict(self, state_dict)
 
@@ -109,7 +116,7 @@ class NetworkParameters(ABC):
 
     @alone
     def load(self, filename: str | Path) -> None:
-        """Reads a file of `save`, or a binary file of pytagi's `save`.
+        """Reads a file of `save`, or a binary file of pytagi's `save`; drops deltas as `load_state_dict` does.
 
         Raises:
             ValueError: another architecture, or a truncated, changed or foreign file; names it, and the network is as

@@ -74,6 +74,10 @@ class PendingDeltas:
         self.begin()
         self.accumulating = False
 
+    def forget(self) -> None:
+        """What waits is of no parameters that there are; an accumulation under way goes on with what comes next."""
+        self.samples, self.applied = 0, True
+
     def exchanged(self, average: bool) -> None:
         """After an exchange: the sums are those of all ranks, for one step."""
         self.samples, self.applied, self.accumulating, self.average = 0, True, False, average

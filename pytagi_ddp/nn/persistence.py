@@ -84,7 +84,9 @@ def state_dict(model: "NetworkParameters", carried: bool = False) -> StateDict:
 
 def load_state_dict(model: "NetworkParameters", values: dict) -> None:
     """Checks everything before it changes anything; entries of what is not learned may be missing (pytagi)."""
-    for place, arrays in _checked(model, values):
+    checked = _checked(model, values)
+    model.drop_deltas()
+    for place, arrays in checked:
         for array, target in zip(arrays, place(), strict=True):
             model.kernels.array.copy(array, target)
 

@@ -397,6 +397,17 @@ class Sequential(RecurrentNetwork):
         else:
             self.arena.step_pooled(average)
 
+    def drop_deltas(self) -> None:
+        """Forgets the deltas that wait for a step, if any: for what gives the network other parameters.
+
+        Raises:
+            RuntimeError: they are on their way to other ranks, with `DDPConfig(buckets=...)`.
+        """
+        if self.trainer is not None:
+            self.trainer.deltas_dropped()
+        self.pending.forget()
+        self.kernels.array.clear(self.arena.buffer)
+
     @alone
     def forget_evidence(self, factor: float) -> None:
         """Lets all that the parameters have learnt count for 1/factor: before an epoch that shows known data again.

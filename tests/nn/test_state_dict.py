@@ -91,3 +91,26 @@ def test_csv_files(trained, tmp_path):
     (tmp_path / "net_1_mw.csv").write_text("1\nzwei\n")
     with pytest.raises(ValueError, match=r"net_1_mw\.csv is no file of numbers"):
         other.load_csv(tmp_path / "net")
+
+
+@pytest.mark.parametrize("way", ["load_state_dict", "params_from", "load", "load_csv"])
+def test_deltas_that_wait_are_dropped(trained, tmp_path, way):
+    """They are of the parameters before. What is refused drops nothing."""
+    trained.save(tmp_path / "net")
+    trained.save_csv(tmp_path / "net")
+    other = randomise(make())
+    loads = {
+        "load_state_dict": lambda net: net.load_state_dict(trained.state_dict()),
+        "params_from": lambda net: net.params_from(trained),
+        "load": lambda net: net.load(tmp_path / "net"),
+        "load_csv": lambda net: net.load_csv(tmp_path / "net"),
+    }
+    other(np.ones((4, 16)))
+    other.set_delta_z(np.ones(12), -np.ones(12))
+    other.backward()
+    with pytest.raises(KeyError):
+        other.load_state_dict({})
+    assert other.pending.waiting == 4
+    loads[way](other)
+    other.step()
+    assert [a.tolist() for a in other.parameters()[-1]] == [a.tolist() for a in trained.parameters()[-1]]

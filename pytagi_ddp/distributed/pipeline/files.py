@@ -94,5 +94,6 @@ class StagedNetwork(ShardedNetwork):
         return self.model.kernels.array.to_host(array)
 
     def take(self, values: list[tuple[TensorSlice, np.ndarray]]) -> None:
+        self.model.drop_deltas()
         for part, new in values:
             self.model.kernels.array.copy(new, part.array)
