@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from pathlib import Path
 
 from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
 from pytagi_ddp.data import BatchLoader, FolderLoader, ImageDataset, ImageFolder
@@ -28,24 +29,31 @@ def resume(args: argparse.Namespace, net: Net, settings: dict) -> TrainingPositi
     """Takes up the checkpoint that is asked for, and returns where it is in the training; all ranks call it.
 
     Raises:
-        OSError, ValueError: as `CheckpointManager.load`; a checkpoint that has all epochs behind it; a new training in
-            a folder with checkpoints.
+        OSError, ValueError: as `CheckpointManager.load`; a checkpoint that has all epochs behind it; checkpoints of
+            another training in the folder of those to come.
     """
     if not args.resume:
-        if args.checkpoint_dir and CheckpointManager(args.checkpoint_dir).latest(fall_back=True):
-            raise ValueError(
-                f"{args.checkpoint_dir} has checkpoints of another training, which this one would delete by and by: go "
-                "on with that one by --resume, or give another --checkpoint-dir"
-            )
+        _refuse_others(args.checkpoint_dir)
         return TrainingPosition(seed=args.seed)
     path = args.checkpoint_dir if args.resume is True else args.resume
     checkpoint = CheckpointManager(path).load(net, path, settings, args.allow_changes)
+    if args.checkpoint_dir and Path(args.checkpoint_dir).resolve() != checkpoint.path.parent.resolve():
+        _refuse_others(args.checkpoint_dir)
     position = checkpoint.position
     if position.epoch >= args.epochs:
         raise ValueError(f"{path} has {position.epoch} epochs behind it, and --epochs {args.epochs} asks for no more")
     now = settings["global batch"]
     images = position.batch * checkpoint.settings.get("global batch", now)
     return replace(position, batch=images // now, seed=args.seed)  # rounded down: none is left out
+
+
+def _refuse_others(folder: str | None) -> None:
+    """Raises ValueError if there are checkpoints in the folder of a training that has none there."""
+    if folder and CheckpointManager(folder).latest(fall_back=True):
+        raise ValueError(
+            f"{folder} has checkpoints of another training, which this one would delete by and by: go on with that one "
+            "by --resume, or give another --checkpoint-dir"
+        )
 
 
 class Checkpoints:
