@@ -56,9 +56,6 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
     """
     with only_rank_0_prints():
         args = parser.parse_args(argv)
-        launch = launcher_of_rank()
-        if launch and args.backend == "serial" and (launch.world_size or 1) > 1:
-            parser.error(f"--backend serial is for one process, and {launch.launcher} has started {launch.world_size}")
         if args.resume is True and args.checkpoint_dir is None:
             parser.error("--resume needs a checkpoint: name it, or give its folder by --checkpoint-dir")
         for option in ("checkpoint_every", "checkpoint_on_signal"):

@@ -24,11 +24,11 @@ from examples.figures import draw as draw_figure
 from examples.image_data import find_or_download, load_images
 from examples.options import parse_arguments, positive_int
 from examples.progress import NoProgress, show_progress
-from examples.rank_training import SETUP_TIMEOUT, add_over_ranks, on_all_ranks
+from examples.rank_training import add_over_ranks, on_all_ranks, run_on_ranks
 from pytagi_ddp import exponential_scheduler
 from pytagi_ddp.data import BatchLoader, random_crop_flip
 from pytagi_ddp.distributed import init_device_mesh
-from pytagi_ddp.distributed.communicator import Communicator, create_communicator
+from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.pipeline.schedule import SCHEDULES, Timeline, bubble, draw, make_schedule, simulate
 from pytagi_ddp.kernels.cpu.threads import get_threads
 from pytagi_ddp.nn import DDPConfig, PipelineSequential, Sequential, balance_by_size, balance_by_time
@@ -41,15 +41,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Reads the options and trains.
 
     Raises:
-        SystemExit: anything wrong with options or data, in one line.
+        SystemExit: anything wrong with options or data, in one line; Ctrl-C on a single rank.
     """
-    args = parse_arguments(argv, add_options)
-    communicator = create_communicator(args.backend, timeout=SETUP_TIMEOUT)
-    for name in NOT_HERE:
-        if getattr(args, name):
-            option = name.replace("_", "-")
-            sys.exit(f"error: --{option} is not for this job" if communicator.rank == 0 else 1)
-    run(args, communicator)
+    run_on_ranks(parse_arguments(argv, add_options), run)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -78,6 +72,9 @@ def balance(text: str) -> str | list[int]:
 def run(args: argparse.Namespace, communicator: Communicator) -> None:
     """Trains on this rank; all ranks run it together."""
     is_first = communicator.rank == 0
+    for name in NOT_HERE:
+        if getattr(args, name):
+            sys.exit(f"error: --{name.replace('_', '-')} is not for this job" if is_first else 1)
     folder, reason = find_or_download(args, communicator)
     if folder is None and args.data == "cifar10":
         sys.exit(f"error: {reason}" if is_first else 1)

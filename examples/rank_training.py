@@ -20,6 +20,7 @@ from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.checkpoint import StopOnSignal
 from pytagi_ddp.data import BatchLoader, FolderLoader, ImageDataset, ImageFolder
 from pytagi_ddp.distributed.communicator import Communicator, create_communicator
+from pytagi_ddp.distributed.engine.offspring import launcher_of_rank
 from pytagi_ddp.distributed.engine.placement import choose_device
 from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, PipelineSequential, Sequential
 
@@ -45,8 +46,13 @@ def run_on_ranks(args: argparse.Namespace, run: Callable[[argparse.Namespace, Co
     """`run(args, communicator)` on this rank; all ranks run it together.
 
     Raises:
-        SystemExit: Ctrl-C on a single rank.
+        SystemExit: `--backend serial` under a launcher that has started several ranks, each of which would train by
+            itself and write the same files; Ctrl-C on a single rank.
     """
+    launch = launcher_of_rank()
+    if launch and args.backend == "serial" and (launch.world_size or 1) > 1:
+        problem = f"error: --backend serial is for one process, and {launch.launcher} has started {launch.world_size}"
+        sys.exit(1 if launch.rank else problem)
     # NCCL is for training; before that there is nothing on a GPU to exchange.
     communicator = create_communicator("auto" if args.backend == "nccl" else args.backend, timeout=SETUP_TIMEOUT)
     try:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from examples import ddp_cifar_resnet, ddp_mnist, pipeline_cifar_resnet
 from examples.options import parse_arguments
 
 
@@ -48,15 +49,19 @@ def second_of_two(monkeypatch):
         monkeypatch.setenv(name, value)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--epochs", "0"], ["--backend", "serial"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["--epochs", "0"]])
 def test_other_ranks_are_silent(second_of_two, capsys, arguments):
     with pytest.raises(SystemExit):
         parse_arguments(arguments)
     assert capsys.readouterr() == ("", "")
 
 
-def test_one_process_each_is_refused_under_a_launcher(second_of_two, monkeypatch, capsys):
+@pytest.mark.parametrize("job", [ddp_cifar_resnet, ddp_mnist, pipeline_cifar_resnet])
+def test_one_process_each_is_refused_under_a_launcher(second_of_two, monkeypatch, capsys, job):
+    with pytest.raises(SystemExit) as error:
+        job.main(["--backend", "serial"])
+    assert error.value.code == 1 and capsys.readouterr() == ("", "")
     monkeypatch.setenv("PMI_RANK", "0")
-    with pytest.raises(SystemExit):
-        parse_arguments(["--backend", "serial"])
-    assert "--backend serial is for one process, and MPICH's mpirun (Hydra) has started 2" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as error:
+        job.main(["--backend", "serial"])
+    assert error.value.code == ("error: --backend serial is for one process, and MPICH's mpirun (Hydra) has started 2")
