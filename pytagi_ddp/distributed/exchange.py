@@ -32,7 +32,7 @@ def exchange_deltas(
     communicator: Communicator,
     model: Sequential,
     average: bool,
-    stop: bool = False,
+    vote: bool = False,
     reduce: Callable[[], None] | None = None,
 ) -> Array:
     """Adds the deltas, samples and sums of statistics of all ranks; the next `model.step()` applies them. Collective.
@@ -42,11 +42,11 @@ def exchange_deltas(
     Args:
         communicator: of all ranks. model: this rank's replica.
         average: what the step makes of the sums, see `DDPSequential`.
-        stop: whether this rank asks all to stop.
+        vote: this rank's, of which the sum comes back; `EveryStep` has ranks ask all to stop by it.
         reduce: how the arena's buffer is added over ranks; None: one all-reduce.
 
     Returns:
-        (samples, ranks that had any, ranks that ask to stop), of all ranks.
+        (samples, ranks that had any, votes), of all ranks.
 
     Raises:
         RuntimeError: the deltas of all ranks are there already, and no step has applied them.
@@ -59,7 +59,7 @@ def exchange_deltas(
     if not samples:
         array.clear(arena.buffer)
     header = arena.tail[:HEADER]
-    array.copy(np.array([samples, samples > 0, stop], np.float32), header)
+    array.copy(np.array([samples, samples > 0, vote], np.float32), header)
     try:
         communicator.all_reduce(arena.buffer) if reduce is None else reduce()
     except NonFiniteError as error:

@@ -29,7 +29,7 @@ def all_reduce_deltas(backend: Backend, model: Sequential, average: bool = True)
     Raises:
         TypeError: no `Sequential` (a `DDPSequential` does all this in its `step`).
         RuntimeError: BatchNorm layers that still move their running statistics on their own; `synchronize` the model
-            first.
+            first. Or other ranks gave another `average`: on every rank alike, and the deltas are dropped.
     """
     if not isinstance(model, Sequential):
         raise TypeError(f"all_reduce_deltas works on a Sequential, not on {type(model).__name__}")
@@ -38,5 +38,14 @@ def all_reduce_deltas(backend: Backend, model: Sequential, average: bool = True)
             "the BatchNorm layers of this network take their running statistics from this rank alone; call "
             "synchronize(backend, model) before the first forward pass"
         )
-    pooled = exchange_deltas(get_distributed_backend(backend), model, average)
-    return round(float(model.kernels.array.to_host(pooled)[0]))
+    communicator = get_distributed_backend(backend)
+    pooled = exchange_deltas(communicator, model, average, vote=average)
+    samples, _, averaging = model.kernels.array.to_host(pooled).tolist()
+    if averaging not in (0, communicator.world_size):
+        model.drop_deltas()
+        model.step()  # of none, so that the next exchange may come
+        raise RuntimeError(
+            f"all_reduce_deltas with average=True on {averaging:.0f} of {communicator.world_size} ranks: each would "
+            "take another step; give the same on all of them"
+        )
+    return round(samples)

@@ -297,6 +297,12 @@ def deltas_by_hand(comm, name, average):
         checks[f"theta {step}"] = a.theta.tobytes() == b.theta.tobytes()
         checks[f"statistics {step}"] = a.statistics.tobytes() == b.statistics.tobytes()
     checks["ranks"] = len(set(comm.all_gather_object(net.arena.theta.tobytes()))) == 1
+    theta, size = net.arena.theta.copy(), comm.world_size
+    backpropagate(net, *batch(net, 4, rank))
+    text = refused(lambda: allreduce_deltas(comm, net, average != (rank == 1)))
+    net.step()
+    refuses = f"average=True on {size - 1 if average else 1} of {size} ranks: " in text
+    checks["another average"] = refuses and np.array_equal(theta, net.arena.theta) if size > 1 else text == "accepted"
     text = refused(lambda: allreduce_deltas(comm, ddp))
     checks["a DDPSequential"] = "works on a Sequential, not on DDPSequential" in text
     return checks
@@ -306,7 +312,7 @@ def deltas_by_hand(comm, name, average):
 @pytest.mark.parametrize("name", FUNCTIONAL)
 @pytest.mark.parametrize("average", [True, False])
 def test_deltas_by_hand_give_the_bits_of_ddp_sequential(results, name, average):
-    check(results, 23 + (name == "BatchNorm"))
+    check(results, 24 + (name == "BatchNorm"))
 
 
 def without_initialize():
