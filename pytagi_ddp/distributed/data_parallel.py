@@ -147,12 +147,12 @@ class DataParallel:
         """`DDPSequential.update_bn`: every batch of the loader is divided among the devices, as in training.
 
         Raises:
-            ValueError, FloatingPointError: as `nn.update_bn`.
+            ValueError, FloatingPointError: as `nn.update_bn`. Else what the loader raises.
         """
         divided = (
             self._divide(batch[0] if isinstance(batch, tuple | list) else batch, None) for batch in batches_of(loader)
         )
-        batches, lock = tee(divided, len(self._ranks)), Lock()
+        batches, lock = tee(_with_error(divided), len(self._ranks)), Lock()
         parts = [_parts(mine, rank, lock) for rank, mine in enumerate(batches)]
         return self._crew.run(
             DDPSequential.update_bn,
@@ -244,12 +244,22 @@ def _backward(net: DDPSequential, delta_mu: np.ndarray, delta_var: np.ndarray) -
     net.backward()
 
 
-def _parts(batches: Iterator[tuple], rank: int, lock: Lock) -> Iterator[np.ndarray]:
+def _with_error(batches: Iterator[tuple]) -> Iterator[tuple | Exception]:
+    """The same, and at the end what has cut them off: all ranks are to raise it, not the one alone that had it read."""
+    try:
+        yield from batches
+    except Exception as error:
+        yield error
+
+
+def _parts(batches: Iterator[tuple | Exception], rank: int, lock: Lock) -> Iterator[np.ndarray]:
     """The samples of a rank in batches that `DataParallel._divide` has divided, and that all ranks take in turn."""
     while True:
         with lock:  # the rank that is first has the batch read
             batch = next(batches, None)
         if batch is None:
             return
+        if isinstance(batch, Exception):
+            raise batch
         mu, _, parts = batch
         yield mu[parts[rank]] if rank < len(parts) else mu[:0]

@@ -214,6 +214,14 @@ def test_statistics_of_the_parts_of_all_devices(sync_batch_norm):
     assert all(rank.state_dict() == net.state_dict() for rank in net._ranks)
     with pytest.raises(ValueError, match="num_batches of at least 1"):
         net.update_bn([], 0)
+
+    def failing():
+        yield from batches
+        raise OSError("no such image")
+
+    with pytest.raises(OSError, match="no such image"):
+        net.update_bn(failing())
+    assert net.update_bn(batches) == [(change.layer, 0, 1) for change in changes]  # all is as before, and they go on
     net.close()
 
 
