@@ -238,7 +238,7 @@ def test_another_network_or_other_settings_are_refused(tmp_path):
         load(tmp_path, 2, settings={"size": 4}, allow_changes=True)
 
 
-@pytest.mark.parametrize("fault", ["a path", "no integer", "twice", "left out", "none", "format"])
+@pytest.mark.parametrize("fault", ["a path", "no integer", "twice", "left out", "none", "format", "parts", "header"])
 def test_an_index_that_makes_no_sense(fault, tmp_path):
     path = save(tmp_path, 3, 1)[0]
     index = path / "shards.json"
@@ -254,12 +254,22 @@ def test_an_index_that_makes_no_sense(fault, tmp_path):
         content["shards"].pop(1)
     elif fault == "none":
         content["shards"] = []
+    elif fault in ("parts", "header"):  # of another rank; or of more bytes than there are
+        data = (path / first["file"]).read_bytes() if fault == "parts" else (1 << 30).to_bytes(8, "little") + b"{}"
+        (path / content["shards"][1]["file"]).write_bytes(data)
+        content["shards"][1] |= {"bytes": len(data), "sha256": checksum(data)}
     else:
         content["format"] = "pytagi_ddp shards 2"
     index.write_text(json.dumps(content))
     copied = tmp_path / "elsewhere" / "copied"  # which no manifest lists
     shutil.copytree(path, copied)
-    words = {"twice": "there twice", "left out": "are missing"}.get(fault, "shards.json is damaged|copied is damaged")
+    words = {
+        "twice": "4 shards must be those of all ranks, each once, and are rank-0-of-3.safetensors, rank-1",
+        "left out": "2 shards must be those of all ranks",
+        "none": "0 shards must be",
+        "parts": "there twice|are missing",
+        "header": "its header has 1073741824 bytes, more than 8388608",
+    }.get(fault, "shards.json is damaged|copied is damaged")
     for read in (lambda: load(tmp_path, 2, path=copied), lambda: CheckpointManager(tmp_path).load(network(1), copied)):
         with pytest.raises(DamagedCheckpointError, match=words):
             read()

@@ -21,6 +21,7 @@ from safetensors.numpy import save as save_safetensors
 
 from pytagi_ddp.checkpoint.manifest import MAX_BYTES, DamagedCheckpointError, check_size, checksum, compare_checksums
 from pytagi_ddp.files import atomic_write, read_file
+from pytagi_ddp.nn.persistence import header_size
 from pytagi_ddp.nn.slices import TensorSlice
 from pytagi_ddp.nn.state import Array
 from pytagi_ddp.nn.validate import check_finite, check_variances
@@ -56,7 +57,8 @@ def write_shard(path: Path, slices: Iterable[TensorSlice], to_host: Callable[[Ar
     """Writes those of `slices` that are this rank's to save.
 
     Raises:
-        ValueError: values that could not be loaded again (NaN, say); names them. OSError: as `atomic_write`.
+        ValueError: what could not be loaded again: values (NaN, say), which it names, or too many parts for a header.
+        OSError: as `atomic_write`.
     """
     tensors = {}
     for part in slices:
@@ -64,6 +66,7 @@ def write_shard(path: Path, slices: Iterable[TensorSlice], to_host: Callable[[Ar
             name = f"{part.name}@{part.start}:{part.stop}"
             tensors[name] = _checked(to_host(part.array).reshape(-1), name, part.variance)
     data = save_safetensors(tensors)
+    header_size(data)
     atomic_write(path, data)
     return Shard(path.name, len(data), checksum(data))
 
@@ -102,8 +105,10 @@ def parse_index(path: Path, data: bytes) -> tuple[dict[str, str], list[Shard]]:
         if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
             raise TypeError("metadata must be texts by name")
         shards = [Shard(**shard) for shard in content["shards"]]
-        if not shards:
-            raise ValueError("it lists no shards")
+        expected = [FILE.format(rank, len(shards)) for rank in range(len(shards))]
+        if not shards or [shard.file for shard in shards] != expected:
+            names = ", ".join(shard.file for shard in shards)
+            raise ValueError(f"{len(shards)} shards must be those of all ranks, each once, and are {names:.200}")
         return metadata, shards
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise DamagedCheckpointError(f"{path} is damaged: {error!r}") from error
@@ -164,6 +169,8 @@ class TensorReader:
         self.sizes = {name: self._size(name) for name in self._parts}
 
     def _list(self, path: Path) -> None:
+        with open(path, "rb") as data:
+            header_size(data.read(8))
         file = self._open.enter_context(safe_open(path, "numpy"))
         for key in file.keys():  # noqa: SIM118 - it is no mapping
             values = file.get_slice(key)

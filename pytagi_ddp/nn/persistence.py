@@ -245,11 +245,21 @@ def entry_names(model: "NetworkParameters") -> dict[str, Sequence[str]]:
     return names
 
 
+def header_size(data: bytes) -> int:
+    """Bytes of the header of a safetensors file that begins with `data`.
+
+    Raises:
+        ValueError: more than `MAX_HEADER`.
+    """
+    size = int.from_bytes(data[:8], "little")
+    if size > MAX_HEADER:
+        raise ValueError(f"its header has {size} bytes, more than {MAX_HEADER}")
+    return size
+
+
 def _split(data: bytes) -> tuple[dict, memoryview]:
     """Header and values of a safetensors file."""
-    start = 8 + int.from_bytes(data[:8], "little")
-    if start > 8 + MAX_HEADER:
-        raise ValueError(f"its header has {start - 8} bytes, more than {MAX_HEADER}")
+    start = 8 + header_size(data)
     return json.loads(data[8:start]), memoryview(data)[start:]
 
 
