@@ -23,6 +23,7 @@ from pytagi_ddp.files import atomic_file, file_size
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
+MAX_BYTES = 256 << 20  # of the archive, which has 170 MB
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 BATCH_SIZE = 10_000  # images per official file
 
@@ -61,7 +62,7 @@ def download_cifar10(data_dir: str | os.PathLike[str] | None = None, progress: b
     target = download_folder("cifar", data_dir)
     archive = target / URL.rsplit("/", 1)[1]
     try:
-        download_file(URL, archive, MD5, progress)
+        download_file(URL, archive, MD5, MAX_BYTES, progress)
         _unpack(archive, target / _BINARY.subfolder)
         archive.unlink()
     except (OSError, tarfile.TarError, KeyError) as error:

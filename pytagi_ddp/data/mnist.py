@@ -24,6 +24,7 @@ MD5 = {
     "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
     "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
 }
+MAX_BYTES = 16 << 20  # of a file; the largest has 10 MB
 CLASSES = tuple("0123456789")
 
 _SUBFOLDER = "MNIST/raw"
@@ -58,7 +59,7 @@ def download_mnist(data_dir: str | os.PathLike[str] | None = None, progress: boo
     target = download_folder("mnist", data_dir)
     try:
         for name, md5 in MD5.items():
-            download_file(URL + name, target / name, md5, progress)
+            download_file(URL + name, target / name, md5, MAX_BYTES, progress)
     except OSError as error:
         raise _MNIST.not_found(data_dir, error) from error
     return target

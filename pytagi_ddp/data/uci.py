@@ -114,7 +114,8 @@ def download_uci(name: str, data_dir: str | os.PathLike[str] | None = None, prog
     try:
         with TemporaryDirectory() as folder:
             for file in _text_files(name):
-                download_file(f"{URL}{name}/data/{file}", Path(folder, file), None, progress)
+                max_bytes = _most_numbers(name) * BYTES_OF_A_NUMBER
+                download_file(f"{URL}{name}/data/{file}", Path(folder, file), None, max_bytes, progress)
             found = _checked(_read_text(Path(folder), name), f"{URL}{name}")
         with atomic_file(target / f"{name}.npz") as out:
             np.savez_compressed(out, x=found.x, y=found.y, test=np.packbits(found.test, axis=1))
@@ -166,7 +167,7 @@ def _checked(found: RegressionSplits, source: str) -> RegressionSplits:
 
 def _read_text(folder: Path, name: str) -> RegressionSplits:
     samples, features, splits, _ = UCI_SETS[name]
-    numbers = _numbers(folder / "data.txt", samples * (features + 4))
+    numbers = _numbers(folder / "data.txt", _most_numbers(name))
     if numbers.size % samples:
         raise ValueError(f"{folder / 'data.txt'}: {numbers.size} numbers are no whole rows of {samples} samples")
     data = numbers.reshape(samples, -1)
@@ -176,6 +177,11 @@ def _read_text(folder: Path, name: str) -> RegressionSplits:
     for k in range(splits):
         test[k, _indices(folder / f"index_test_{k}.txt", None, samples)] = True
     return RegressionSplits(name, data[:, columns], data[:, target[0]], test)
+
+
+def _most_numbers(name: str) -> int:
+    """In a text file of a set: there are at most four columns beside features."""
+    return UCI_SETS[name].samples * (UCI_SETS[name].features + 4)
 
 
 def _indices(path: Path, count: int | None, below: int) -> np.ndarray:

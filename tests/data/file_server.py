@@ -9,8 +9,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 
 @contextmanager
-def file_server(files: dict[str, bytes], broken_off: bool = False) -> Iterator[str]:
-    """Serve `files` (path to content) and yield the address; with `broken_off` only half of each is sent."""
+def file_server(files: dict[str, bytes], broken_off: bool = False, length: bool = True) -> Iterator[str]:
+    """Serve `files` (path to content) and yield the address; with `broken_off` only half of each is sent.
+
+    Whoever asks is told the `length` beforehand.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -19,7 +22,8 @@ def file_server(files: dict[str, bytes], broken_off: bool = False) -> Iterator[s
                 self.send_error(404)
                 return
             self.send_response(200)
-            self.send_header("Content-Length", str(len(content)))
+            if length:
+                self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content[: len(content) // 2] if broken_off else content)
 

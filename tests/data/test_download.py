@@ -12,6 +12,7 @@ pytestmark = pytest.mark.usefixtures("empty_machine")
 
 CONTENT = bytes(range(256)) * 4096  # 1 MiB: several pieces
 MD5 = hashlib.md5(CONTENT).hexdigest()
+LIMIT = len(CONTENT)
 
 
 def names(folder):
@@ -21,7 +22,7 @@ def names(folder):
 def test_fetches_a_file_and_makes_its_folder(tmp_path, capfd):
     path = tmp_path / "new" / "file.bin"
     with file_server({"file.bin": CONTENT}) as url:
-        download_file(url + "file.bin", path, MD5, progress=False)
+        download_file(url + "file.bin", path, MD5, LIMIT, progress=False)
     assert path.read_bytes() == CONTENT
     assert names(path.parent) == ["file.bin"]
     assert capfd.readouterr() == ("", "")
@@ -29,7 +30,7 @@ def test_fetches_a_file_and_makes_its_folder(tmp_path, capfd):
 
 def test_progress_goes_to_standard_error(tmp_path, capfd):
     with file_server({"file.bin": CONTENT}) as url:
-        download_file(url + "file.bin", tmp_path / "file.bin", MD5)
+        download_file(url + "file.bin", tmp_path / "file.bin", MD5, LIMIT)
     out, err = capfd.readouterr()
     assert out == ""
     assert "file.bin: 100%" in err
@@ -42,7 +43,7 @@ def test_another_checksum_leaves_the_old_file(tmp_path):
         file_server({"file.bin": CONTENT}) as url,
         pytest.raises(DownloadError, match=f"1048576 bytes with md5 {MD5}, expected md5 {'0' * 32}"),
     ):
-        download_file(url + "file.bin", path, "0" * 32, progress=False)
+        download_file(url + "file.bin", path, "0" * 32, LIMIT, progress=False)
     assert path.read_bytes() == b"old"
     assert names(tmp_path) == ["file.bin"]
 
@@ -52,15 +53,26 @@ def test_a_connection_that_breaks_off_leaves_nothing(tmp_path):
         file_server({"file.bin": CONTENT}, broken_off=True) as url,
         pytest.raises(DownloadError, match="broke off after 524288 of 1048576 bytes"),
     ):
-        download_file(url + "file.bin", tmp_path / "file.bin", MD5, progress=False)
+        download_file(url + "file.bin", tmp_path / "file.bin", MD5, LIMIT, progress=False)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_what_is_too_long_is_not_fetched(tmp_path, told):
+    """Whether or not the server says beforehand how much it sends."""
+    with (
+        file_server({"file.bin": CONTENT}, length=told) as url,
+        pytest.raises(DownloadError, match=f"file.bin: {LIMIT if told else 3 << 18} bytes or more, and the published"),
+    ):
+        download_file(url + "file.bin", tmp_path / "file.bin", MD5, (1 << 19) + 1, progress=False)
     assert names(tmp_path) == []
 
 
 def test_a_missing_file_and_a_missing_server_are_told(tmp_path):
     with file_server({}) as url, pytest.raises(DownloadError, match="404"):
-        download_file(url + "file.bin", tmp_path / "file.bin", MD5, progress=False)
+        download_file(url + "file.bin", tmp_path / "file.bin", MD5, LIMIT, progress=False)
     with pytest.raises(DownloadError, match="refused"):
-        download_file(url + "file.bin", tmp_path / "file.bin", MD5, progress=False)
+        download_file(url + "file.bin", tmp_path / "file.bin", MD5, LIMIT, progress=False)
 
 
 def test_a_silent_server_is_given_up(tmp_path):
@@ -68,7 +80,7 @@ def test_a_silent_server_is_given_up(tmp_path):
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/file.bin"
         start = time.monotonic()
         with pytest.raises(DownloadError, match="timed out"):
-            download_file(url, tmp_path / "file.bin", MD5, progress=False, timeout=0.2)
+            download_file(url, tmp_path / "file.bin", MD5, LIMIT, progress=False, timeout=0.2)
         assert time.monotonic() - start < 2
     assert names(tmp_path) == []
 
