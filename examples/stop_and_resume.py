@@ -21,6 +21,8 @@ def run_settings(args: argparse.Namespace, train_set: ImageDataset | ImageFolder
     settings = {name.replace("_", " "): getattr(args, name) for name in OPTIONS}
     if args.forget > 1:  # without it, runs of earlier versions go on
         settings["forget"] = args.forget
+    if args.parallel == "pipeline":  # replicas and shards take the same steps; micro-batches make another one
+        settings["parallel"] = args.parallel
     data = f"{len(train_set)} images of {train_set.name}"
     return {"global batch": args.batch_size * shares, "data": data, **settings}
 

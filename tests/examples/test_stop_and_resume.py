@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from examples.stop_and_resume import resume
+from examples.options import parse_arguments
+from examples.stop_and_resume import resume, run_settings
 from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
+from pytagi_ddp.data import synthetic_images
 from pytagi_ddp.distributed.engine.launcher import mpirun_version
 from pytagi_ddp.nn import Linear, Sequential
 from tests.conftest import weekly
@@ -175,6 +177,23 @@ def test_a_new_training_leaves_the_checkpoints_of_another_alone(tmp_path):
     CheckpointManager(args.checkpoint_dir).save(net, TrainingPosition(step=1))
     with pytest.raises(ValueError, match=f"{args.checkpoint_dir} has checkpoints of another training"):
         resume(args, net, {"global batch": 1})
+
+
+def test_a_pipeline_takes_other_steps_than_replicas_and_shards(tmp_path):
+    data = synthetic_images(10, 10)[0]
+
+    def settings(way):
+        return run_settings(parse_arguments(["--parallel", way, "--batch-size", "8"]), data, 1)
+
+    net = Sequential(Linear(1, 1))
+    manager = CheckpointManager(tmp_path)
+    manager.save(net, TrainingPosition(), settings("ddp"))
+    assert manager.load(net, settings=settings("fsdp"))
+    with pytest.raises(ValueError, match="parallel was not given and is 'pipeline'"):
+        manager.load(net, settings=settings("pipeline"))
+    manager.save(net, TrainingPosition(step=1), settings("pipeline"))
+    with pytest.raises(ValueError, match="parallel was 'pipeline' and is not given"):
+        manager.load(net, settings=settings("ddp"))
 
 
 def rank_ids(job) -> dict[int, int]:
