@@ -92,7 +92,7 @@ def train_and_test(
     net = on_all_ranks(communicator, lambda: WAYS[args.parallel](model, config, args.average))
     share, shares = share_of(net)
     settings = run_settings(args, train_set, shares)
-    position = on_all_ranks(communicator, lambda: resume(args, net, settings))
+    position, batch = on_all_ranks(communicator, lambda: resume(args, net, settings))
     log = on_all_ranks(communicator, lambda: RunLog(args.log_dir, bool(args.resume), args.track) if is_first else None)
 
     head = HEADS[args.head](len(train_set.classes), args.device)
@@ -108,7 +108,7 @@ def train_and_test(
             flush=True,
         )
     checkpoints = Checkpoints(args, net, train, settings, position.step)
-    batch = min(position.batch, len(train))
+    batch, begun = min(batch, len(train)), position.batch > 0
     with ExitStack() as stack:
         for loader in (train, test):
             stack.enter_context(loader)
@@ -120,10 +120,10 @@ def train_and_test(
             progress = show_progress(args.progress, title, images) if shows_progress(net) else NoProgress()
             sigma_v_min = min(args.sigma_v_min, args.sigma_v)
             sigma_v = float(exponential_scheduler(args.sigma_v, sigma_v_min, args.sigma_v_decay, epoch))
-            if args.forget > 1 and batch == 0 and forgets_before(epoch, args.epochs):
+            if args.forget > 1 and not begun and forgets_before(epoch, args.epochs):
                 net.forget_evidence(args.forget)
             train.set_epoch(epoch, batch)
-            batch = 0
+            batch, begun = 0, False
             result = run_epoch(net, head, train, sigma_v, progress, checkpoints.after_step)
             if result is None:
                 if log:

@@ -27,8 +27,11 @@ def run_settings(args: argparse.Namespace, train_set: ImageDataset | ImageFolder
     return {"global batch": args.batch_size * shares, "data": data, **settings}
 
 
-def resume(args: argparse.Namespace, net: Net, settings: dict) -> TrainingPosition:
-    """Takes up the checkpoint that is asked for, and returns where it is in the training; all ranks call it.
+def resume(args: argparse.Namespace, net: Net, settings: dict) -> tuple[TrainingPosition, int]:
+    """Takes up the checkpoint that is asked for; all ranks call it.
+
+    Returns:
+        (where it is in the training, batches of that epoch that are behind it if batches have the size of now).
 
     Raises:
         OSError, ValueError: as `CheckpointManager.load`; a checkpoint that has all epochs behind it; checkpoints of
@@ -36,7 +39,7 @@ def resume(args: argparse.Namespace, net: Net, settings: dict) -> TrainingPositi
     """
     if not args.resume:
         _refuse_others(args.checkpoint_dir)
-        return TrainingPosition(seed=args.seed)
+        return TrainingPosition(seed=args.seed), 0
     path = args.checkpoint_dir if args.resume is True else args.resume
     checkpoint = CheckpointManager(path).load(net, path, settings, args.allow_changes)
     if args.checkpoint_dir and Path(args.checkpoint_dir).resolve() != checkpoint.path.parent.resolve():
@@ -46,7 +49,7 @@ def resume(args: argparse.Namespace, net: Net, settings: dict) -> TrainingPositi
         raise ValueError(f"{path} has {position.epoch} epochs behind it, and --epochs {args.epochs} asks for no more")
     now = settings["global batch"]
     images = position.batch * checkpoint.settings.get("global batch", now)
-    return replace(position, batch=images // now, seed=args.seed)  # rounded down: none is left out
+    return position, images // now  # rounded down: none is left out
 
 
 def _refuse_others(folder: str | None) -> None:

@@ -60,6 +60,20 @@ def test_resumed_within_an_epoch_it_ends_the_same(job, tmp_path):
         assert resumed[-1][name] == whole[-1][name]
 
 
+def test_an_epoch_under_way_is_not_forgotten_before_again(job, tmp_path, monkeypatch):
+    """Not even where so large are the batches now that none of it is behind the network."""
+    options = ["--forget", 4, "--bn-batches", 0, "--checkpoint-dir", tmp_path / "a", "--keep-last", 99]
+    job(*options, "--checkpoint-every", 1, ranks=1)
+    (amid,) = (tmp_path / "a").glob("step-0000000007-*")  # one of six batches of the second epoch
+    calls = []
+    monkeypatch.setattr(nn.DDPSequential, "forget_evidence", lambda self, factor: calls.append(factor))
+    with pytest.warns(UserWarning, match="global batch was 10 and is 20"):
+        job(*options, "--batch-size", 20, "--allow-changes", "--resume", amid, ranks=1)
+    assert calls == []
+    job(*options, "--resume", next((tmp_path / "a").glob("step-0000000006-*")), ranks=1)
+    assert calls == [4]
+
+
 def test_a_damaged_image_is_named_or_left_out(job, tmp_path):
     path = sorted((tmp_path / "images" / "train" / "ring").iterdir())[0]
     path.write_bytes(path.read_bytes()[:200])

@@ -169,11 +169,11 @@ def test_a_new_training_leaves_the_checkpoints_of_another_alone(tmp_path):
         resume(args, net, {"global batch": 1})
     assert kept.exists()
     args.resume = True
-    assert resume(args, net, {"global batch": 1}).step == 5
+    assert resume(args, net, {"global batch": 1})[0].step == 5
     args.resume, args.checkpoint_dir = None, str(tmp_path / "new")
-    assert resume(args, net, {"global batch": 1}).step == 0
+    assert resume(args, net, {"global batch": 1})[0].step == 0
     args.resume = str(kept)
-    assert resume(args, net, {"global batch": 1}).step == 5
+    assert resume(args, net, {"global batch": 1})[0].step == 5
     CheckpointManager(args.checkpoint_dir).save(net, TrainingPosition(step=1))
     with pytest.raises(ValueError, match=f"{args.checkpoint_dir} has checkpoints of another training"):
         resume(args, net, {"global batch": 1})
