@@ -43,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     add_options(parser)
     args = parse(parser, argv)
     if args.quick:
-        vars(args).update(QUICK)
+        parser.set_defaults(**QUICK)
+        args = parse(parser, argv)  # what is given counts
     run_on_ranks(args, run)
 
 
@@ -52,7 +53,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     data = parser.add_argument_group("data")
     source = data.add_mutually_exclusive_group(required=True)
     source.add_argument("--data-dir", metavar="DIR", help="the folder with train and val")
-    source.add_argument("--quick", action="store_true", help="a short run with a few synthetic images instead")
+    source.add_argument(
+        "--quick",
+        action="store_true",
+        help="a short run with a few synthetic images instead, which other options change",
+    )
     data.add_argument("--image-size", type=positive_int, default=224, help="pixels that the network sees (224)")
     data.add_argument("--workers", type=natural, default=2, help="processes that decode, per rank (2); 0: none")
     data.add_argument(

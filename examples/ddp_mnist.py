@@ -40,8 +40,8 @@ def main(argv: Sequence[str] | None = None) -> float:
     """
     with only_rank_0_prints():
         args = mnist.parse_arguments(argv, add_options)
-    if args.quick:
-        vars(args).update(QUICK)
+        if args.quick:
+            args = mnist.parse_arguments(argv, add_quick_options)  # what is given counts
     return run_on_ranks(args, run)
 
 
@@ -52,10 +52,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit-test", type=positive_int, metavar="N", help="use the first N test images")
     parser.add_argument("--loader", choices=("own", "torch"), default="own", help="what makes the batches")
     parser.add_argument("--sum", dest="average", action="store_false", help="add the ranks' deltas; default: average")
-    parser.add_argument("--quick", action="store_true", help="one epoch of a few synthetic images")
+    parser.add_argument(
+        "--quick", action="store_true", help="one epoch of a few synthetic images, which other options change"
+    )
     parser.add_argument("--backend", choices=("auto", "mpi", "serial"), default="auto", help="how ranks communicate")
     parser.add_argument("--progress", choices=("auto", "bar", "lines"), default="auto", help="auto: bar on a terminal")
     parser.add_argument("--log-dir", metavar="DIR", help="write log.jsonl and curves.png there")
+
+
+def add_quick_options(parser: argparse.ArgumentParser) -> None:
+    """`add_options`, with the defaults of a quick run."""
+    add_options(parser)
+    parser.set_defaults(**QUICK)
 
 
 def run(args: argparse.Namespace, communicator: Communicator) -> float:

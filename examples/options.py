@@ -58,7 +58,9 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
         args = parser.parse_args(argv)
         if args.resume is True and args.checkpoint_dir is None:
             parser.error("--resume needs a checkpoint: name it, or give its folder by --checkpoint-dir")
-        for option in ("checkpoint_every", "checkpoint_on_signal"):
+        if args.allow_changes and not args.resume:
+            parser.error("--allow-changes is for a run that goes on: give --resume")
+        for option in ("checkpoint_every", "checkpoint_on_signal", "keep_last"):
             if getattr(args, option) and args.checkpoint_dir is None:
                 parser.error(f"--{option.replace('_', '-')} needs a folder: give it by --checkpoint-dir")
     return args
@@ -149,7 +151,7 @@ def job_parser(prog: str, description: str, models: Sequence[str], batch_size: s
         action="store_true",
         help="on SIGTERM or SIGUSR1 (to mpirun or any rank) write one at the end of the step, and end with code 0",
     )
-    stops.add_argument("--keep-last", type=positive_int, default=3, metavar="N", help="checkpoints to keep (3)")
+    stops.add_argument("--keep-last", type=positive_int, metavar="N", help="checkpoints to keep (3)")
     stops.add_argument(
         "--resume",
         nargs="?",

@@ -75,7 +75,7 @@ class Checkpoints:
     def __init__(
         self, args: argparse.Namespace, net: Net, loader: BatchLoader | FolderLoader, settings: dict, step: int
     ):
-        self._manager = CheckpointManager(args.checkpoint_dir, args.keep_last) if args.checkpoint_dir else None
+        self._manager = CheckpointManager(args.checkpoint_dir, args.keep_last or 3) if args.checkpoint_dir else None
         self._every, self._on_signal = args.checkpoint_every, args.checkpoint_on_signal
         self._net, self._loader, self._settings = net, loader, settings
         self.step = step

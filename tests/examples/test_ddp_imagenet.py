@@ -100,7 +100,7 @@ def test_real_ranks_with_workers(tmp_path):
     result = mpirun(partial(on_a_real_rank, folder=str(tmp_path)), 2, 60)
     assert (result.returncode, result.stderr) == (0, "")
     assert (
-        "ranks: 2, threads per rank: 1, images per rank and step: 10\nimages: 100 of train, 20 of val" in result.stdout
+        "ranks: 2, threads per rank: 1, images per rank and step: 8\nimages: 100 of train, 20 of val" in result.stdout
     )
     record = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])
     assert 0 < record["test_error_top5"] < record["test_error"] <= 1
@@ -108,4 +108,4 @@ def test_real_ranks_with_workers(tmp_path):
 
 def on_a_real_rank(folder):
     ddp_imagenet.MODELS["resnet18"] = small
-    ddp_imagenet.main(["--quick", "--log-dir", folder, "--progress", "lines"])
+    ddp_imagenet.main(["--quick", "--batch-size", "8", "--log-dir", folder, "--progress", "lines"])

@@ -32,6 +32,13 @@ def test_the_sum_of_two_ranks_is_one_rank_with_both_batches():
     assert run_threads(main, 2, ["--quick", "--batch-size", "10"])[0] != one  # the average
 
 
+def test_a_quick_run_takes_the_options_that_are_given(capsys):
+    main(["--quick", "--limit-train", "40", "--limit-test", "20", "--epochs", "2"])
+    header, *epochs = capsys.readouterr().out.splitlines()
+    assert header == "ranks: 1, images per rank and step: 32, 40 of synthetic train"
+    assert [line[:9] for line in epochs] == ["epoch 1/2", "epoch 2/2"]
+
+
 @pytest.mark.skipif(not has_torch, reason="PyTorch is not installed")
 def test_batches_of_pytorch(data_dir):  # noqa: F811
     options = ["--data-dir", data_dir, "--model", "cnn", "--batch-size", "10", "--epochs", "1"]
