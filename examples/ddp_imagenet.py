@@ -22,6 +22,7 @@ import pytagi_ddp
 from examples.options import add_limits, job_parser, natural, parse, positive_int
 from examples.rank_training import Loaders, on_all_ranks, run_on_ranks, train_and_test
 from pytagi_ddp.data import FolderLoader, ImageFolder, image_workers, synthetic_images
+from pytagi_ddp.data.decoding import pillow
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
 from pytagi_ddp.models import resnet18_imagenet, resnet50_imagenet
@@ -80,6 +81,7 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
         args: of the command line; what was left to be chosen here is filled in.
         communicator: for what has to be settled before training.
     """
+    on_all_ranks(communicator, pillow)
     args.threads = args.threads or get_threads()
     args.batch_size = args.batch_size or 32
     with ExitStack() as stack:

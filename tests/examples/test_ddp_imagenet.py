@@ -92,6 +92,13 @@ def test_folders_that_are_not_there_are_one_line(job, tmp_path):
         ddp_imagenet.main(["--epochs", "1"])
 
 
+@pytest.mark.parametrize("source", [["--data-dir", "anywhere"], ["--quick"]])
+def test_without_pillow_one_line_says_so(monkeypatch, source):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(SystemExit, match=r"^error on rank 0: reading image files needs Pillow"):
+        run_threads(ddp_imagenet.main, 1, source)
+
+
 @pytest.mark.mpi
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the ranks through /proc")
