@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from pytagi_ddp.distributed.backends import Backend, get_distributed_backend, is_initialized
 from pytagi_ddp.distributed.communicator import Communicator
-from pytagi_ddp.distributed.engine.launcher import detect_launcher
+from pytagi_ddp.distributed.engine.offspring import launcher_of_rank
 from pytagi_ddp.distributed.engine.threads import current_member
 
 P = ParamSpec("P")
@@ -26,7 +26,7 @@ def rank_zero_only(function: Callable | None = None, *, backend: Backend = "auto
     """Makes a function run on rank 0 alone; the other ranks return None at once. Nothing in it may be collective.
 
     As ``@rank_zero_only`` or ``@rank_zero_only(backend="nccl")``. Before `initialize` the launcher says what rank this
-    is, or `run_threads` does.
+    is, or `run_threads` does. A program that a rank starts is alone, and so its rank 0.
     """
     if function is None:
         return functools.partial(rank_zero_only, backend=backend)
@@ -84,5 +84,5 @@ def _tell(communicator: Communicator, problem: str | None, timeout: float | None
 def _rank(backend: Backend) -> int:
     if isinstance(backend, Communicator) or is_initialized(backend):
         return get_distributed_backend(backend).rank
-    place = current_member() or detect_launcher()
+    place = current_member() or launcher_of_rank()
     return 0 if place is None else place.rank

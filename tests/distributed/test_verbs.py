@@ -80,6 +80,9 @@ def test_rank_zero(capsys, monkeypatch):
     monkeypatch.setenv("PMI_SIZE", "2")
     assert dist.rank_zero_only(lambda: 7)() is None
     dist.rank_zero_print("not this")
+    with monkeypatch.context() as started_by_a_rank:
+        started_by_a_rank.setenv("PMI_FD", "none")
+        assert dist.rank_zero_only(lambda: 7)() == 7
     dist.rank_zero_print("this", end="!", backend=dist.SerialCommunicator())
     assert capsys.readouterr().out == "this!"
     with pytest.raises(OSError, match="no network"), dist.rank_zero_first(dist.SerialCommunicator()):
