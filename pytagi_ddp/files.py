@@ -40,16 +40,23 @@ def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
     """A file to write, which appears under `path` once the block has ended well.
 
     It is written beside `path`, synced to disk and renamed. A process that dies on the way leaves the previous file as
-    it was. Missing folders are made.
+    it was. Missing folders are made. The permissions of the previous file stay, if it is this user's own. A link is
+    replaced, and not followed: in a folder where others write, it may lead to any file of this user's.
 
     Raises:
         OSError: no space, no permission, ...; names `path`. The previous file is as it was.
     """
     path = Path(path)
+    mode = _own_mode(path)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "xb") as file:
+        made_with = (
+            0o666 if mode is None else mode
+        )  # from the start: nobody may read what comes now who might not before
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, made_with)) as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)  # what the process masks, too
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -61,6 +68,16 @@ def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
             raise OSError(error.errno, error.strerror, str(path)) from None
         raise
     _sync_folder(path.parent)
+
+
+def _own_mode(path: Path) -> int | None:
+    """Permissions of a file of this user's; None where there is none, or something else."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+    return status.st_mode & 0o777 if own else None
 
 
 def atomic_write(path: str | Path, data: bytes) -> None:

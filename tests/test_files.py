@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytagi_ddp.files import atomic_write, remove_temporary_files
+from pytagi_ddp.files import atomic_file, atomic_write, remove_temporary_files
 from pytagi_ddp.nn import Linear, Sequential
 
 # Saves networks whose parameters are all of one value, 0, 1, 2, ..., and says so after each.
@@ -39,6 +39,25 @@ def test_permissions_are_those_of_any_new_file(tmp_path):
     finally:
         os.umask(old)
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o664])
+def test_permissions_of_a_file_stay_when_it_is_replaced(tmp_path, mode):
+    path = tmp_path / "file"
+    path.write_bytes(b"first")
+    path.chmod(mode)
+    with atomic_file(path) as file:
+        assert os.fstat(file.fileno()).st_mode & 0o777 == mode
+        file.write(b"second")
+    assert path.stat().st_mode & 0o777 == mode
+
+
+def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path):
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_bytes(b"first")
+    link.symlink_to(target)
+    atomic_write(link, b"second")
+    assert (target.read_bytes(), link.read_bytes(), link.is_symlink()) == (b"first", b"second", False)
 
 
 def test_an_error_leaves_the_previous_file_and_nothing_else(tmp_path):

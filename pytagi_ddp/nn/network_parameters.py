@@ -106,6 +106,8 @@ class NetworkParameters(ABC):
     def save(self, filename: str | Path, carried: bool = False) -> None:
         """Writes parameters, running statistics and architecture as safetensors; never leaves half a file.
 
+        A file that is replaced keeps its permissions; a link is replaced by the file.
+
         Args:
             carried: with the memory of layers that carry some from call to call; `load` then takes it.
 
