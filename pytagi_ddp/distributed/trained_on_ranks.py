@@ -53,7 +53,7 @@ class TrainedOnRanks(Replica):
         c, model = self.config, self.model
         self.communicator = c.connect(model.device) if communicator is None else c.accept(communicator)
         c.place(model, self.communicator)
-        compare_networks(self.communicator, model, {"average": self.average, **options})
+        compare_networks(self.communicator, model, {"class": type(self).__name__, "average": self.average, **options})
 
     @property
     def rank(self) -> int:

@@ -280,6 +280,7 @@ def misuse(comm, reshard):
         ("no size", {"min_num_params": -1}),
     ):
         results[name] = refused(lambda options=options: FSDPSequential(make(), config, **options))
+    results["another class"] = refused(lambda: (DDPSequential if rank else FSDPSequential)(make(), config))
     offload = DDPConfig(backend=comm.backend, offload_params=True)
     results["offload"] = refused(lambda: FSDPSequential(make(), offload, reshard_after_forward=reshard))
     results["replica offload"] = refused(lambda: DDPSequential(make(), offload))
@@ -325,6 +326,7 @@ def test_misuse_is_refused_on_every_rank(results, reshard):
     words = {
         "another mode": "reshard_after_forward is",
         "another size": "min_num_params is 100 on rank 0 and 101 on rank 1",
+        "another class": "class is 'FSDPSequential' on rank 0 and 'DDPSequential' on rank 1",
         "no size": "got -1",
         "buckets": "buckets",
         "offload": "needs a network on a GPU",
