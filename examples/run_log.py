@@ -68,10 +68,13 @@ class RunLog:
 
 
 def _new_folder() -> Path:
-    """`runs/<date and time>`, with a number behind it where two runs begin in the same second."""
+    """Makes `runs/<date and time>`, with a number behind it where several runs begin in the same second."""
     base = Path("runs", time.strftime("%Y-%m-%d_%H-%M-%S"))
     number, folder = 1, base
-    while folder.exists():
-        number += 1
-        folder = base.with_name(f"{base.name}_{number}")
-    return folder
+    while True:
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:  # maybe only just made by another run
+            number += 1
+            folder = base.with_name(f"{base.name}_{number}")

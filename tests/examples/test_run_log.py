@@ -28,6 +28,7 @@ def test_a_new_run_replaces_the_log_and_a_resumed_one_adds_to_it(tmp_path):
 def test_two_runs_of_one_second_have_folders_of_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run_log.time, "strftime", lambda _: "now")
+    monkeypatch.setattr(run_log.Path, "exists", lambda _: False)  # as if the other one had come just behind a look
     assert [str(RunLog(None).folder) for _ in range(3)] == ["runs/now", "runs/now_2", "runs/now_3"]
 
 
