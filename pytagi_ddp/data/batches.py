@@ -60,6 +60,7 @@ class RankBatches(ABC):
                 raise ValueError(
                     f"drop_last leaves no batch: {len(dataset)} samples, {world_size} ranks x {batch_size}"
                 )
+        self._order = {"shuffle": int(shuffle and not evaluation), "drop_last": int(drop_last)}
         self.batch_size = batch_size
         self.world_size = world_size
         self.seed = seed
@@ -103,8 +104,10 @@ class RankBatches(ABC):
         The number of ranks may differ as long as the global batch is the same.
 
         Raises:
-            ValueError: A state of another data size, global batch or seed, or with something else than integers.
+            ValueError: A state of another data size, global batch, seed, shuffle or drop_last, or with something else
+                than integers.
         """
+        state = {**self._order, **state}  # states of version 0.2 do not say it
         for key in self.state_dict():
             if not isinstance(state.get(key), int | np.integer):
                 raise ValueError(f"the stored position has no integer for {key}: {state!r:.200}")
@@ -119,6 +122,7 @@ class RankBatches(ABC):
             "num_samples": self._num_samples,
             "global_batch": self.batch_size * self.world_size,
             "seed": self.seed,
+            **self._order,
         }
 
     def __iter__(self) -> Iterator[Batch]:

@@ -156,7 +156,8 @@ def test_it_goes_on_where_it_was(tree):
     with FolderLoader(ImageFolder.find(tree), 5, size=16) as loader:
         next(iter(loader))
         state = loader.state_dict()
-    assert state == {"epoch": 0, "batch": 1, "num_samples": 12, "global_batch": 5, "seed": 0}
+    identity = {"num_samples": 12, "global_batch": 5, "seed": 0, "shuffle": 1, "drop_last": 0}
+    assert state == {"epoch": 0, "batch": 1, **identity}
     with FolderLoader(ImageFolder.find(tree), 5, size=16) as loader:
         loader.load_state_dict(state)
         np.testing.assert_array_equal(next(iter(loader))[0], whole[1][0])

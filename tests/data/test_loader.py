@@ -158,6 +158,8 @@ def test_position_survives_prefetching():
     ("options", "message"),
     [
         ({"batch_size": 12, "seed": 1}, "seed 0, this loader has 1"),
+        ({"batch_size": 12, "shuffle": False}, "shuffle 1, this loader has 0"),
+        ({"batch_size": 12, "drop_last": True}, "drop_last 0, this loader has 1"),
         ({"batch_size": 8, "world_size": 2}, "global_batch 12, this loader has 16"),
     ],
 )
@@ -167,6 +169,8 @@ def test_a_position_of_another_order_is_refused(options, message):
         BatchLoader(make_data(), **options).load_state_dict(state)
     with pytest.raises(ValueError, match="num_samples 101, this loader has 100"):
         BatchLoader(make_data(100), 12).load_state_dict(state)
+    old = {key: value for key, value in state.items() if key not in ("shuffle", "drop_last")}
+    BatchLoader(make_data(), 12, shuffle=False).load_state_dict(old)
 
 
 @pytest.mark.parametrize("change", [{"epoch": "1"}, {"batch": None}, {"seed": 1.0}, {"global_batch": []}])
