@@ -86,7 +86,7 @@ def mse(prediction: np.ndarray, observation: np.ndarray) -> float:
         ValueError: Sizes that do not belong together.
     """
     observation = np.asarray(observation)
-    return float(np.nanmean((_like(observation, "prediction", prediction) - observation) ** 2))
+    return float(np.mean(_observed(observation, (_like(observation, "prediction", prediction) - observation) ** 2)))
 
 
 def rmse(prediction: np.ndarray, observation: np.ndarray) -> float:
@@ -109,14 +109,17 @@ def log_likelihood(
         reduction: "mean" over the observations, or "sum", as later versions of pytagi have it.
 
     Raises:
-        ValueError: Sizes that do not belong together, or another reduction.
+        ValueError: Sizes that do not belong together, another reduction, or a standard deviation of 0 or NaN.
     """
     if reduction not in ("mean", "sum"):
         raise ValueError(f"unknown reduction {reduction!r}; use 'mean' or 'sum'")
     observation = np.asarray(observation)
     prediction, std = _like(observation, "prediction", prediction), _like(observation, "std", std)
+    if not np.all(std > 0):
+        raise ValueError("std are standard deviations above 0 and not NaN: add that of the noise")
     log_density = -0.5 * np.log(2 * np.pi * std**2) - 0.5 * ((observation - prediction) / std) ** 2
-    return float(np.nanmean(log_density) if reduction == "mean" else np.nansum(log_density))
+    log_density = _observed(observation, log_density)
+    return float(np.mean(log_density) if reduction == "mean" else np.sum(log_density))
 
 
 def classification_error(prediction: np.ndarray, label: np.ndarray) -> float:
@@ -151,7 +154,8 @@ def reliability_bins(
         Of the bins that have answers: mean confidence c_b, the share a_b that is right, and the number n_b of answers.
 
     Raises:
-        ValueError: Sizes that do not fit, no sample, no bin, or a confidence that is not in [0, 1].
+        ValueError: Sizes that do not fit, no sample, no bin, a label that is no number of a column, or a confidence
+            that is not in [0, 1].
 
     Source: Guo et al. (2017), "On calibration of modern neural networks".
     """
@@ -160,6 +164,11 @@ def reliability_bins(
         raise ValueError(
             f"reliability needs (n, classes) probabilities, n labels and at least 1 bin: got {p.shape}, {truth.size} "
             f"and {bins}"
+        )
+    if truth.dtype.kind not in "iub" or not 0 <= truth.min() <= truth.max() < p.shape[1]:
+        raise ValueError(
+            f"label must be numbers of columns, integers from 0 to {p.shape[1] - 1}, got {np.unique(truth).tolist()!r:.80}: "
+            "those of a scikit-learn classifier are np.searchsorted(classifier.classes_, y)"
         )
     confidence, right = p.max(1), p.argmax(1) == truth
     if not (confidence.min() >= 0 and confidence.max() <= 1 + ROUNDING):
@@ -226,6 +235,11 @@ def auroc(inside: np.ndarray, outside: np.ndarray) -> float:
     low = np.sort(low)
     below = np.searchsorted(low, high, "left") + np.searchsorted(low, high, "right")
     return float(below.mean() / (2 * low.size))
+
+
+def _observed(observation: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Those of the observations that are there; NaN of a prediction stays, as a prediction has to be made."""
+    return values[~np.isnan(observation)]
 
 
 def _like(observation: np.ndarray, name: str, values: np.ndarray) -> np.ndarray:

@@ -402,3 +402,8 @@ def test_a_quiet_load_warns_of_nothing(two):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert two[0].load(network(), settings=SETTINGS).position == at(2)
+
+
+def test_a_network_that_knows_of_no_stop_is_refused():
+    with pytest.raises(TypeError, match="takes a DDPSequential, also on one process, got Sequential"):
+        StopOnSignal(Sequential(Linear(1, 1)))

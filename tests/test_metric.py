@@ -111,3 +111,16 @@ def test_auroc_is_the_share_of_pairs_in_order():
         metric.auroc([], [1])
     with pytest.raises(ValueError, match="compares numbers"):
         metric.auroc([np.nan], [1])
+
+
+def test_a_prediction_that_is_missing_is_not_left_out():
+    assert np.isnan(metric.rmse([np.nan, 1.0], [5.0, 1.0]))
+    assert metric.rmse([7.0, 1.0], [np.nan, 1.0]) == 0
+    with pytest.raises(ValueError, match="standard deviations above 0"):
+        metric.log_likelihood([0.0, 1.0], [0.0, 2.0], [1.0, 0.0])
+
+
+@pytest.mark.parametrize("label", [[1, 2], ["a", "b"], [0.0, 1.0], [-1, 0]])
+def test_labels_that_are_no_numbers_of_columns(label):
+    with pytest.raises(ValueError, match="integers from 0 to 1, got"):
+        metric.calibration_error(np.array([[0.2, 0.8], [0.7, 0.3]]), label)

@@ -28,7 +28,7 @@ class StopOnSignal:
         received: the first signal that this rank got, or None.
 
     Raises:
-        ValueError: entered in a thread other than the main one, where Python sets no handlers.
+        TypeError: a network that is no such one, and knows of no stop. ValueError: entered in a thread other than the main one, where Python sets no handlers.
         OSError: a signal that cannot be handled, such as SIGKILL.
 
     Example:
@@ -42,6 +42,8 @@ class StopOnSignal:
     """
 
     def __init__(self, ddp: TrainedOnRanks, signals: Iterable[int] = STOP_SIGNALS):
+        if not isinstance(ddp, TrainedOnRanks):
+            raise TypeError(f"StopOnSignal takes a DDPSequential, also on one process, got {type(ddp).__name__}")
         self._ddp = ddp
         self._signals = tuple(signals)
         self._former: dict[int, Any] = {}
