@@ -167,7 +167,8 @@ def reliability_bins(
         )
     if truth.dtype.kind not in "iub" or not 0 <= truth.min() <= truth.max() < p.shape[1]:
         raise ValueError(
-            f"label must be numbers of columns, integers from 0 to {p.shape[1] - 1}, got {np.unique(truth).tolist()!r:.80}: "
+            f"label must be numbers of columns, integers from 0 to {p.shape[1] - 1}, "
+            f"got {np.unique(truth).tolist()!s:.80}: "
             "those of a scikit-learn classifier are np.searchsorted(classifier.classes_, y)"
         )
     confidence, right = p.max(1), p.argmax(1) == truth

@@ -28,7 +28,8 @@ class StopOnSignal:
         received: the first signal that this rank got, or None.
 
     Raises:
-        TypeError: a network that is no such one, and knows of no stop. ValueError: entered in a thread other than the main one, where Python sets no handlers.
+        TypeError: a network that is none of these, and knows of no stop.
+        ValueError: entered in a thread other than the main one, where Python sets no handlers.
         OSError: a signal that cannot be handled, such as SIGKILL.
 
     Example:
