@@ -51,9 +51,7 @@ def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        made_with = (
-            0o666 if mode is None else mode
-        )  # from the start: nobody may read what comes now who might not before
+        made_with = 0o666 if mode is None else mode  # from the start: nobody else may read it meanwhile
         with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, made_with)) as file:
             if mode is not None:
                 os.fchmod(file.fileno(), mode)  # what the process masks, too
@@ -71,7 +69,9 @@ def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def _own_mode(path: Path) -> int | None:
-    """Permissions of a file of this user's; None where there is none, or something else."""
+    """Permissions of a file of this user's; None where there is none, or something else, or files have no such ones."""
+    if os.name != "posix":
+        return None
     try:
         status = os.lstat(path)
     except OSError:
