@@ -15,17 +15,20 @@ from pytagi_ddp.nn.validate import check_finite, flat_float32, round_up_variance
 MISSING = ("error", "standard normal", "pass")
 
 
-def rows_of_samples(values: ArrayLike, what: str, shape: Shape, may_be_empty: bool = False) -> np.ndarray:
+def rows_of_samples(
+    values: ArrayLike, what: str, shape: Shape, may_be_empty: bool = False, size: int | None = None
+) -> np.ndarray:
     """`values` of any library and dtype as float32 rows, one for each sample of this shape.
 
     A flat array holds sample after sample. Of more dimensions the last ones are those of a sample, (channels, height,
     width) of an image, (time steps, features) of a sequence, or all units, and those before count samples.
 
     Raises:
-        ValueError: no whole number of samples, or dimensions that are not theirs. TypeError: no real numbers.
+        ValueError: no whole number of samples, not `size` values, or dimensions that are not theirs.
+        TypeError: no real numbers.
     """
     array = to_numpy(values, what)
-    rows = flat_float32(array, what)
+    rows = flat_float32(array, what, size)
     if rows.size % shape.size or not (rows.size or may_be_empty):
         raise ValueError(f"{what} holds {rows.size} values, not a whole number of samples of {shape.size} inputs")
     rows = rows.reshape(-1, shape.size)
@@ -42,10 +45,7 @@ def rows_of_samples(values: ArrayLike, what: str, shape: Shape, may_be_empty: bo
 
 def variances_like(rows: np.ndarray, values: ArrayLike | None, what: str, shape: Shape) -> np.ndarray | None:
     """`values`, as many as `rows` holds, as rows too; None stays None."""
-    if values is None:
-        return None
-    flat_float32(values, what, rows.size)
-    return rows_of_samples(values, what, shape, may_be_empty=True)
+    return None if values is None else rows_of_samples(values, what, shape, may_be_empty=True, size=rows.size)
 
 
 class NetworkInput:

@@ -1,11 +1,10 @@
 """What tests of the CPU kernels share."""
 
-from importlib import import_module
-
 import numpy as np
 import pytest
 
 from pytagi_ddp.kernels.cpu import _blas
+from pytagi_ddp.kernels.cpu.extension import load
 from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
 
 
@@ -31,7 +30,7 @@ def bounded_scratch(monkeypatch):
         return memory[:size]
 
     for name in ("_replay", "_conv2d"):
-        monkeypatch.setattr(import_module(f"pytagi_ddp.kernels.cpu.{name}"), "workspace", workspace)
+        monkeypatch.setattr(load(name), "workspace", workspace)
     yield
     assert beyond
     assert all((rest == 123).all() for rest in beyond)
