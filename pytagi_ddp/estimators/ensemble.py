@@ -22,7 +22,7 @@ from pytagi_ddp.tagi_utils import Normalizer
 LARGEST_SEED = 2**31 - 1
 MOST_EPOCHS = 100
 # Hidden layers to choose from, where none are given, and the most epochs that they have. In many epochs networks learn
-# the noise of small tables: where a few are better, the choice is between these and a wide layer, which learns it later.
+# the noise of small tables: where a few are better, the choice is between these and a wide layer, slower to learn it.
 CANDIDATES = [((50,), MOST_EPOCHS), ((50, 50), MOST_EPOCHS)]
 FEW, WIDE = ((50, 50), 5), ((400,), 40)
 
