@@ -121,6 +121,7 @@ cdef class Express:
                 states.hold(found.out, net.device)
             if deltas.block_size != found.batch or deltas.size != found.out_size:
                 deltas.set_size(found.out_size, found.batch)
+            deltas.outdated = True
             if training:
                 passes.batch = found.batch
                 self.one_thread.went_forward()
@@ -151,6 +152,8 @@ cdef class Express:
         source = net.input_delta_z_buffer
         if source.memory is not start or source.size != found.out_size or source.block_size != found.batch:
             return False
+        if source.outdated:
+            return False  # `Sequential.backward` has an error for it
         self.one_thread.enter()
         try:
             self.one_thread.goes_on()
@@ -287,6 +290,7 @@ def update(states, mu_obs, var_obs, deltas):
         update_words[1 + k * ARRAY + 2] = update_words[1 + k * ARRAY + 5] = size
         update_words[1 + k * ARRAY + 4] = addresses[k]
     control = flush()
+    deltas.outdated = False
     update_entry(update_words, NULL)  # with Python's lock: the words are everybody's
     set_control_word(control)
     return True

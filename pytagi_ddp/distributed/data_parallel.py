@@ -17,6 +17,7 @@ from pytagi_ddp.distributed.config import DDPConfig
 from pytagi_ddp.distributed.crew import Crew
 from pytagi_ddp.distributed.ddp import DDPSequential
 from pytagi_ddp.distributed.exchange import pool_statistics
+from pytagi_ddp.distributed.replica import Wrapper
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.network_input import rows_of_samples, variances_like
 from pytagi_ddp.nn.persistence import StateDict
@@ -25,7 +26,7 @@ from pytagi_ddp.nn.state import State
 from pytagi_ddp.nn.update_bn import StatisticsChange, batches_of
 
 
-class DataParallel:
+class DataParallel(Wrapper):
     """A `Sequential` with a replica on each device of this process, used like one network.
 
         net = DataParallel(model, ["cuda:0", "cuda:1"])
@@ -63,6 +64,7 @@ class DataParallel:
     """
 
     device = "cpu"
+    _remedy = "assign it to the network before a DataParallel is made of it"
 
     def __init__(
         self,
@@ -78,7 +80,6 @@ class DataParallel:
         self.devices = [name if isinstance(name, str) else f"cuda:{name}" for name in ids]
         if not self.devices:
             raise ValueError('DataParallel: there is no GPU; for the CPU, say how many replicas: ["cpu"] * 2')
-        self.model = model
         model.materialize()
         replicas = [model, *(copy.deepcopy(model) for _ in self.devices[1:])]
         for replica, device in zip(replicas, self.devices, strict=True):
@@ -92,6 +93,7 @@ class DataParallel:
         self.output_z_buffer = BaseHiddenStates()
         self.output_z_buffer.seq_len = model.out_shape.steps
         self.input_delta_z_buffer = BaseDeltaStates()
+        self.model = model
 
     def forward(self, mu_x: ArrayLike, var_x: ArrayLike | None = None) -> tuple[np.ndarray, np.ndarray]:
         """`Sequential.forward` of the whole batch; another network's buffer has to come as arrays.
@@ -109,6 +111,7 @@ class DataParallel:
         whole = State(*(None if parts[0] is None else np.concatenate(parts) for parts in zip(*states, strict=True)))
         self.output_z_buffer.hold(whole, self.device)
         self.input_delta_z_buffer.set_size(whole.mu.size, len(whole.mu))
+        self.input_delta_z_buffer.outdated = True
         return whole.mu.reshape(-1).copy(), self.output_z_buffer.var_a.copy()
 
     __call__ = forward
@@ -121,10 +124,8 @@ class DataParallel:
         """
         if not self._rows:
             raise RuntimeError("backward() needs a forward pass in training mode before it (see train())")
-        batch, deltas = self._rows[-1].stop, self.input_delta_z_buffer
-        if (deltas.block_size, deltas.actual_size) != (batch, self.model.out_shape.size):
-            held = f"{deltas.block_size} x {deltas.actual_size}"
-            raise ValueError(f"input_delta_z_buffer holds {held} deltas, the batch has {batch}")
+        deltas = self.input_delta_z_buffer
+        deltas.check(self._rows[-1].stop, self.model.out_shape.size)
         deltas.move(self.device)
         mu, var = deltas.arrays
         self._on_devices(_backward, [(mu[rows], var[rows]) for rows in self._rows])

@@ -14,10 +14,23 @@ from pytagi_ddp.nn.recurrent_network import States
 from pytagi_ddp.nn.sequential import Sequential
 
 
-class Replica:
-    """Modes and results of the network `model`; nothing here waits for another rank."""
+class Wrapper:
+    """Stands in front of the network `model`, whose settings stay that one's: nobody is to assign them here."""
 
     model: Sequential
+    _remedy = "assign it to `model`, on every rank alike"
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        own = name.startswith("_") or name in self.__dict__ or hasattr(type(self), name)
+        if not own and hasattr(self.__dict__.get("model"), name):
+            raise AttributeError(
+                f"{name!r} is an attribute of the network, not of {type(self).__name__}: {self._remedy}"
+            )
+        super().__setattr__(name, value)
+
+
+class Replica(Wrapper):
+    """Modes and results of the network `model`; nothing here waits for another rank."""
 
     def train(self) -> None:
         self.model.train()

@@ -129,7 +129,11 @@ class BaseDeltaStates(OnDevice):
     Attributes:
         delta_mu, delta_var: flat float32 arrays of block_size x actual_size values, assignable. From a GPU they come
             as copies, when they are read.
+        outdated: whether the deltas are of an earlier batch, as the network was called and nobody has asked for them
+            since; `backward` refuses those.
     """
+
+    outdated = False
 
     def __init__(self, size: int | None = None, block_size: int | None = None):
         self.memory = self._array.zeros((2, 0))
@@ -144,6 +148,17 @@ class BaseDeltaStates(OnDevice):
         self.block_size, self.actual_size = new_block_size, new_size // new_block_size
         return f"{new_size} values, {new_block_size} samples"
 
+    def check(self, batch: int, units: int) -> None:
+        """Raises what is wrong with the deltas of a batch that so many samples of so many units have gone through."""
+        if (self.block_size, self.actual_size) != (batch, units):
+            held = f"{self.block_size} x {self.actual_size}"
+            raise ValueError(f"input_delta_z_buffer holds {held} deltas, the batch has {batch} x {units}")
+        if self.outdated:
+            raise RuntimeError(
+                "input_delta_z_buffer was not filled since the network was called: its deltas are of an earlier batch. "
+                "OutputUpdater.update() and set_delta_z() fill it; reset_zeros() says that nothing was observed"
+            )
+
     def move(self, device: str) -> None:
         """Takes the deltas to `device`."""
         if device != self.device:
@@ -157,25 +172,26 @@ class BaseDeltaStates(OnDevice):
 
     @property
     def arrays(self) -> tuple[Array, Array]:
-        """Deltas of means and of variances where they are, each (block_size, actual_size)."""
+        """Deltas of means and of variances where they are, each (block_size, actual_size), to be written to."""
+        self.outdated = False
         shape = (self.block_size, self.actual_size)
         return self.memory[0, : self.size].reshape(shape), self.memory[1, : self.size].reshape(shape)
 
     @property
     def delta_mu(self) -> np.ndarray:
-        return self._array.visible(self.memory[0, : self.size])
+        return self._array.visible(self.arrays[0].reshape(-1))
 
     @delta_mu.setter
     def delta_mu(self, values: ArrayLike) -> None:
-        self._array.copy(flat_float32(values, "delta_mu", self.size), self.memory[0, : self.size])
+        self._array.copy(flat_float32(values, "delta_mu", self.size), self.arrays[0].reshape(-1))
 
     @property
     def delta_var(self) -> np.ndarray:
-        return self._array.visible(self.memory[1, : self.size])
+        return self._array.visible(self.arrays[1].reshape(-1))
 
     @delta_var.setter
     def delta_var(self, values: ArrayLike) -> None:
-        self._array.copy(flat_float32(values, "delta_var", self.size), self.memory[1, : self.size])
+        self._array.copy(flat_float32(values, "delta_var", self.size), self.arrays[1].reshape(-1))
 
     def copy_from(self, source: "BaseDeltaStates", num_data: int = -1) -> None:
         """Takes the deltas of `source`: all of them, or the first `num_data` values."""
@@ -186,10 +202,12 @@ class BaseDeltaStates(OnDevice):
             self.set_size(source.size, source.block_size)
         elif n > self.size:
             raise ValueError(f"cannot copy {n} deltas into a buffer of {self.size}")
+        self.outdated = False
         self._array.copy(source.delta_mu[:n], self.memory[0, :n])
         self._array.copy(source.delta_var[:n], self.memory[1, :n])
 
     def reset_zeros(self) -> None:
+        self.outdated = False
         self._array.clear(self.memory)
 
     def __getstate__(self) -> dict:

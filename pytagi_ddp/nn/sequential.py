@@ -245,6 +245,7 @@ class Sequential(RecurrentNetwork):
         out = self._passes.forward(state, self.training, own=not isinstance(mu_x, BaseHiddenStates))
         self.output_z_buffer.hold(out, self.device)
         self.input_delta_z_buffer.set_size(out.batch * self.out_shape.size, out.batch)
+        self.input_delta_z_buffer.outdated = True
         if self.training:
             self._one_thread.went_forward()
         return out
@@ -339,7 +340,8 @@ class Sequential(RecurrentNetwork):
         """Propagates `input_delta_z_buffer` back and computes the deltas of all parameters.
 
         Raises:
-            RuntimeError: no forward pass in training mode came before, or the deltas of all ranks wait for a step.
+            RuntimeError: no forward pass in training mode came before; or none of its deltas are there, only those of
+                an earlier batch; or the deltas of all ranks wait for a step.
             ValueError: deltas of another batch size.
         """
         if not self._express.backward(self, self._passes):
@@ -348,7 +350,7 @@ class Sequential(RecurrentNetwork):
     @alone
     def _walk_back(self) -> None:
         self._one_thread.goes_on()
-        batch, out_size = self._passes.batch, self.out_shape.size
+        batch = self._passes.batch
         if not batch:
             raise RuntimeError("backward() needs a forward pass in training mode before it (see train())")
         if self.pending.average is not None:
@@ -356,9 +358,7 @@ class Sequential(RecurrentNetwork):
                 "backward() would overwrite the deltas of all ranks: call step() first, which applies them"
             )
         source = self.input_delta_z_buffer
-        if (source.block_size, source.actual_size) != (batch, out_size):
-            held = f"{source.block_size} x {source.actual_size}"
-            raise ValueError(f"input_delta_z_buffer holds {held} deltas, the batch has {batch} x {out_size}")
+        source.check(batch, self.out_shape.size)
         source.move(self.device)
         end = None
         if self.input_state_update:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed, nn
-from pytagi_ddp.distributed import DataParallel, initialize, run_threads
+from pytagi_ddp.distributed import DataParallel, DDPConfig, PipelineSequential, initialize, run_threads
 from pytagi_ddp.distributed.crew import Crew
 from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
 from pytagi_ddp.nn import (
@@ -372,3 +372,21 @@ def test_the_program_of_the_page_runs():
     exec(code, namespace)
     assert namespace["mean"].shape == (5,)
     namespace["net"].close()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda net: DDPSequential(net, DDPConfig(backend="serial")),
+        lambda net: PipelineSequential(net, DDPConfig(backend="serial")),
+        lambda net: DataParallel(net, ["cpu"]),
+    ],
+)
+@pytest.mark.parametrize("name, value", [("precision", "mixed"), ("input_state_update", True), ("layers", [])])
+def test_settings_of_the_network(make, name, value):
+    """They would have no effect where they are not looked for."""
+    net = make(dense())
+    with pytest.raises(AttributeError, match=f"'{name}' is an attribute of the network, not of .*: assign it to"):
+        setattr(net, name, value)
+    net.average, net.notes = False, "my own"
+    net.output_z_buffer = net.output_z_buffer

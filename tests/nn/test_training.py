@@ -52,6 +52,28 @@ def test_deltas_of_another_batch(net):
     net.backward()
 
 
+@pytest.mark.parametrize("steps", [0, 1, 4])
+def test_deltas_of_the_batch_before(net, steps):
+    """The update was left out: also once passes are replayed."""
+    updater = nn.OutputUpdater(net.device)
+    for _ in range(steps):
+        net(X)
+        updater.update(net.output_z_buffer, np.zeros(6), np.ones(6), net.input_delta_z_buffer)
+        net.backward()
+        net.step()
+    net(X)
+    before = net.state_dict()
+    with pytest.raises(RuntimeError, match="input_delta_z_buffer was not filled since the network was called"):
+        net.backward()
+    assert net.state_dict() == before
+    net.input_delta_z_buffer.reset_zeros()
+    net.backward()
+    net(X)
+    net.input_delta_z_buffer.delta_mu[:] = 1  # in place
+    net.backward()
+    net.backward()  # the same ones once more
+
+
 @pytest.mark.parametrize("steps", [0, 3])
 def test_deltas_of_another_batch_with_as_many_numbers(steps):
     """The updater was given another network's output: LayerNorm wrote past its rows; also once passes are replayed."""

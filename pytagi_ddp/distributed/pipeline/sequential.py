@@ -99,6 +99,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         communicator: of all ranks. pipe_group, data_group: of the stages of this pipeline; of this stage's replicas.
         output_z_buffer, input_delta_z_buffer: outputs of the whole batch and deltas there; empty but on the last stage,
             where an `OutputUpdater` does nothing.
+        num_parameters: of the whole network.
         stop_requested: whether a rank had called `request_stop` before the last step.
         timeline: when this stage did what in the last batch; on a GPU, when it was queued.
 
@@ -108,6 +109,8 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
 
     Source: Huang et al. (2019), GPipe; Narayanan et al. (2019), PipeDream. Interface: `torch.distributed.pipelining`.
     """
+
+    num_parameters = 0
 
     def __init__(
         self,
@@ -284,10 +287,9 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         if not self._under_way:
             raise RuntimeError("backward() needs a forward pass in training mode before it (see train())")
         self._under_way = False
-        states, deltas = self.output_z_buffer, self.input_delta_z_buffer
-        if self.is_last and (deltas.block_size, deltas.size) != (states.block_size, states.size):
-            held = f"{deltas.block_size} x {deltas.actual_size}"
-            raise ValueError(f"input_delta_z_buffer holds {held} deltas, the batch has {states.block_size} samples")
+        if self.is_last:
+            states = self.output_z_buffer
+            self.input_delta_z_buffer.check(states.block_size, states.actual_size)
         with held_back(), self._adding():
             self._stage.run([Action("B", m) for m in range(len(self._stage.rows))])
 

@@ -110,6 +110,7 @@ class Stage:
             self.outputs.hold(State(empty(out), empty(out), jcb), net.device)
         self.deltas.move(net.device)
         self.deltas.set_size(samples * out[1], max(1, samples))
+        self.deltas.outdated = True
 
     def _check(self, kind: str) -> None:
         if self._cut_short:
@@ -208,11 +209,17 @@ class Stage:
         states.seq_len = self.outputs.seq_len
         deltas.move(net.device)
         deltas.set_size(states.size, states.block_size)
+        deltas.outdated = True
         observe(states, rows, deltas)
         if (deltas.block_size, deltas.size) != (states.block_size, states.size):
             raise ValueError(
                 f"observe has left deltas of {deltas.block_size} x {deltas.actual_size} units, the micro-batch has "
                 f"{states.block_size} x {states.actual_size}"
+            )
+        if deltas.outdated:
+            raise ValueError(
+                "observe has left the deltas of an earlier micro-batch: fill them for each, as OutputUpdater.update() "
+                "does, or call reset_zeros() where nothing was observed"
             )
         for source, target in zip(deltas.arrays, self.deltas.arrays, strict=True):
             net.kernels.array.copy(source, target[rows])

@@ -75,6 +75,7 @@ def test_observations_that_fail():
     def fail(states, rows, deltas):
         if rows.start > 2:
             raise ZeroDivisionError("observations")
+        observe(states, rows, deltas)
 
     found = errors(lambda net: net.forward_backward(X, fail))
     assert isinstance(found[1], ZeroDivisionError)
@@ -129,6 +130,11 @@ def test_a_single_stage_goes_on():
     assert trained[0] == trained[1]
 
 
+def test_deltas_of_the_micro_batch_before():
+    found = errors(lambda net: net.forward_backward(X, lambda *_: None))
+    assert "observe has left the deltas of an earlier micro-batch" in str(found[1])
+
+
 def test_deltas_of_another_size():
     found = errors(lambda net: net.forward_backward(X, lambda states, rows, deltas: deltas.set_size(3, 1)))
     assert "observe has left deltas of 1 x 3 units, the micro-batch has 2 x 2" in str(found[1])
@@ -162,7 +168,7 @@ def test_deltas_of_another_batch():
             net.input_delta_z_buffer.set_size(4, 2)
         net.backward()
 
-    with pytest.raises(ValueError, match="holds 2 x 2 deltas, the batch has 6 samples"):
+    with pytest.raises(ValueError, match="holds 2 x 2 deltas, the batch has 6 x 2"):
         run_threads(program, 2)
 
 
