@@ -31,17 +31,18 @@ def tree_head(nn: Any) -> Head:
     return lambda inputs: [nn.Linear(inputs, 11)]
 
 
-def mnist_cnn(nn: Any, head: Head | None = None):
+def mnist_cnn(nn: Any, head: Head | None = None, pool: str = "AvgPool2d"):
     """None: `tree_head`."""
+    pool2d = getattr(nn, pool)
     return nn.Sequential(
         nn.Conv2d(1, 16, 4, bias=False, padding=1, in_width=28, in_height=28),
         nn.MixtureReLU(),
         nn.BatchNorm2d(16),
-        nn.AvgPool2d(3, 2),
+        pool2d(3, 2),
         nn.Conv2d(16, 32, 5, bias=False),
         nn.MixtureReLU(),
         nn.BatchNorm2d(32),
-        nn.AvgPool2d(3, 2),
+        pool2d(3, 2),
         nn.Linear(32 * 4 * 4, 100),
         nn.MixtureReLU(),
         *(head or tree_head(nn))(100),
@@ -129,8 +130,10 @@ SPECS = {
     "resnet18-b16": Spec(RESNET18, 16, IMAGE, 11),
     "resnet18-b128": Spec(RESNET18, 128, IMAGE, 11),
 }
-# Left out unless they are named: networks of the section "latency", and some that are small enough for tests.
+# Left out unless they are named: networks of the section "latency", some that are small enough for tests, and one that
+# differs from one above by its pooling.
 SMALL = {
+    "mnist-cnn-max-b128": Spec(partial(mnist_cnn, pool="MaxPool2d"), 128, (1, 28, 28), 11),
     "1-50-1-b1": Spec(lambda nn: mlp(nn, 1, 50, 1), 1, (1,), 1),
     "1-50-1-b16": Spec(lambda nn: mlp(nn, 1, 50, 1), 16, (1,), 1),
     "8-64-64-1-b1": Spec(lambda nn: mlp(nn, 8, 64, 64, 1), 1, (8,), 1),

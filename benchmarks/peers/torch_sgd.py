@@ -68,6 +68,7 @@ LAYERS = SimpleNamespace(
     MixtureReLU=nn.ReLU,
     BatchNorm2d=nn.BatchNorm2d,
     AvgPool2d=lambda kernel, stride=None: nn.AvgPool2d(kernel, stride),
+    MaxPool2d=lambda kernel, stride=1: nn.MaxPool2d(kernel, stride),
     ResNetBlock=ResNetBlock,
     LayerBlock=nn.Sequential,
     Sequential=nn.Sequential,

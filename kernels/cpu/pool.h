@@ -1,4 +1,4 @@
-/* Average pooling of channels-last images, sixteen channels at a time: sums of a window stay in registers. */
+/* Pooling of channels-last images. Averages take sixteen channels at a time: sums of a window stay in registers. */
 #ifndef PYTAGI_DDP_POOL_H
 #define PYTAGI_DDP_POOL_H
 
@@ -55,6 +55,64 @@ VECTORISED void average_image(const float *x, int height, int width, float *out,
                 average_pixels(from, down, across, width, channels, factor, out);
         }
     }
+}
+
+/* Of `n` channels, the pixel with the largest mean among those of some lines and columns; the numbers of pixels go line
+ * by line. Another one displaces the largest so far where its mean is larger, or NaN. Sixteen channels are a loop of
+ * known length, and their results local, for the compiler to make vectors of both. */
+INLINE void largest_pixel(const float *mu, const float *var, span lines, span columns, int width, size_t channels,
+                          size_t n, float *out_mu, float *out_var, int *winner) {
+    float best[16], its_var[16];
+    int its_pixel[16];
+    int first = lines.first * width + columns.first;
+    for (size_t c = 0; c < n; c++) {
+        best[c] = mu[first * channels + c];
+        its_var[c] = var[first * channels + c];
+        its_pixel[c] = first;
+    }
+    for (int r = lines.first; r < lines.end; r++)
+        for (int pixel = r * width + columns.first; pixel < r * width + columns.end; pixel++) {
+            const float *x = mu + pixel * channels, *s = var + pixel * channels;
+            for (size_t c = 0; c < n; c++) {
+                int over = (x[c] > best[c]) | (x[c] != x[c]);
+                best[c] = over ? x[c] : best[c];
+                its_var[c] = over ? s[c] : its_var[c];
+                its_pixel[c] = over ? pixel : its_pixel[c];
+            }
+        }
+    memcpy(out_mu, best, n * sizeof(float));
+    memcpy(out_var, its_var, n * sizeof(float));
+    memcpy(winner, its_pixel, n * sizeof(int));
+}
+
+/* One image to its windows, and for each of these the number of the pixel that it took. */
+VECTORISED void largest_image(const float *mu, const float *var, int height, int width, float *out_mu, float *out_var,
+                              int *winner, int out_height, int out_width, size_t channels, int kernel, int stride,
+                              int pad) {
+    for (int y = 0; y < out_height; y++) {
+        span lines = seen_by(y, kernel, stride, pad, height);
+        for (int q = 0; q < out_width; q++, out_mu += channels, out_var += channels, winner += channels) {
+            span columns = seen_by(q, kernel, stride, pad, width);
+            size_t c = 0;
+            for (; c + 16 <= channels; c += 16)
+                largest_pixel(mu + c, var + c, lines, columns, width, channels, 16, out_mu + c, out_var + c, winner + c);
+            for (; c < channels; c++)
+                largest_pixel(mu + c, var + c, lines, columns, width, channels, 1, out_mu + c, out_var + c, winner + c);
+        }
+    }
+}
+
+/* The deltas of an image's windows go to the pixels that these took; a number of no pixel writes nothing. */
+VECTORISED void scatter_image(const float *mu, const float *var, const int *winner, size_t windows, size_t channels,
+                                 size_t pixels, float *image_mu, float *image_var) {
+    memset(image_mu, 0, pixels * channels * sizeof(float));
+    memset(image_var, 0, pixels * channels * sizeof(float));
+    for (; windows; windows--, mu += channels, var += channels, winner += channels)
+        for (size_t c = 0; c < channels; c++)
+            if (winner[c] >= 0 && (size_t)winner[c] < pixels) {
+                image_mu[winner[c] * channels + c] += mu[c];
+                image_var[winner[c] * channels + c] += var[c];
+            }
 }
 
 #endif

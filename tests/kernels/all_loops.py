@@ -22,7 +22,6 @@ FITTING = {
     "embedding._backward": {"i": 6},
     "layer_norm._backward": {"g": 5},
     "output_update._update_heteros": {"n": 6, "m": 12},
-    "pooling._max_forward": {"s": 2, "p": 1, "h": 5, "w": 4, "y": 3, "x": 3},
     "prior.polar_pairs": {"w": 9, "p": 4},
     "recurrent._forward": LSTM | {"p": 5 * 3, "m": 3 * 3, "z": 12 * 3},
     "recurrent._backward": LSTM | {"p": 10 * 3} | dict(zip("ABCDEF", (2, 4, 2) * 2, strict=True)),

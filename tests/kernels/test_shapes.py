@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from pytagi_ddp.kernels.cpu import layer_norm, pooling
+from pytagi_ddp.kernels.cpu import layer_norm
 from pytagi_ddp.kernels.cpu.shapes import KEPT, Shapes
 from pytagi_ddp.kernels.tensors import Delta, State, Tensor
 from tests.kernels.all_loops import COMPILED_ONLY, arguments, loops
@@ -24,12 +24,6 @@ def test_deltas_of_another_batch_do_not_reach_layer_normalisation():
     with pytest.raises(ValueError, match=r"layer_norm._backward: .* mu \(64, 1, 6\), .* delta_mu \(1, 64, 6\)"):
         layer_norm.backward(x, deltas, mean, r, affine, affine, partial, False)
     assert not partial.any()
-
-
-def test_windows_that_start_outside_of_the_image_are_refused():
-    image, out = np.ones((2, 1, 4, 4, 1), np.float32), np.ones((2, 1, 4, 4, 1), np.float32)
-    with pytest.raises(ValueError, match=r"pooling\._max_forward"):
-        pooling.max_forward(State(*image), State(*out), np.zeros((1, 4, 4, 1), np.int32), 2, 2, 0)
 
 
 @pytest.mark.parametrize("name", LOOPS)
