@@ -7,6 +7,8 @@ general way: a function that cannot serve changes nothing that matters, and retu
 """
 
 cimport numpy as cnp
+from cython.parallel cimport prange
+from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport intptr_t
 from libc.string cimport memcpy
@@ -24,8 +26,11 @@ cdef extern from "take.h" nogil:
     enum: NEGATIVE
     int look_float(const float* x, size_t n)
     int look_double(const double* x, size_t n)
-    void take_float(const float* x, float* out, size_t n)
     void take_double(const double* x, float* out, size_t n)
+
+cdef extern from "Python.h":
+    PyObject* PyList_GET_ITEM(list items, Py_ssize_t k)  # without a reference of its own
+    Py_ssize_t Py_REFCNT(PyObject* something)
 
 cdef extern from "flush.h" nogil:
     size_t flush()
@@ -43,6 +48,7 @@ cdef class _Pass:
     cdef cnp.ndarray mu, var, out_mu, out_var
     cdef Py_ssize_t batch, size, out_size
     cdef bint training
+    cdef list mu_kept, var_kept  # of large outputs, the copies that were given out last
     cdef dict backward  # (input_state_update, adds) -> (plan, memory of the deltas at the output, at the input)
 
 
@@ -87,7 +93,7 @@ cdef class Express:
         found.mu, found.var, found.out_mu, found.out_var = state.mu, state.var, out.mu, out.var
         found.batch, found.training = key[0], key[1]
         found.size, found.out_size = state.mu.size, out.mu.size
-        found.backward = {}
+        found.backward, found.mu_kept, found.var_kept = {}, [], []
         self.record()
         self.passes[found.size, state.var is not None, found.training] = self.last = found
 
@@ -125,7 +131,7 @@ cdef class Express:
             if training:
                 passes.batch = found.batch
                 self.one_thread.went_forward()
-            return copied(found.out_mu), copied(found.out_var)
+            return copied(found.out_mu, found.mu_kept), copied(found.out_var, found.var_kept)
         finally:
             self.one_thread.leave()
 
@@ -204,29 +210,80 @@ cdef bint in_rows(array, Py_ssize_t batch):
         cnp.PyArray_NDIM(array) < 2 or cnp.PyArray_NDIM(array) == 2 and cnp.PyArray_DIM(array, 0) == batch)
 
 
-cdef int look(array, cnp.npy_intp size):
+cdef enum:
+    LARGE = 262144  # elements from which on it is worth while to wake threads for them, and to keep their memory
+
+
+cdef int threads_for(Py_ssize_t size):
+    return settings["_threads"] if size >= LARGE else 1
+
+
+cdef int look(array, Py_ssize_t size):
     """What there is in an array, as float32 (INFINITE, ...); all of it if `take` cannot serve."""
     if type(array) is cnp.ndarray and cnp.PyArray_SIZE(array) == size and cnp.PyArray_ISCARRAY_RO(array):
-        if cnp.PyArray_TYPE(array) == cnp.NPY_FLOAT32:
-            return look_float(<float*>cnp.PyArray_DATA(array), size)
-        if cnp.PyArray_TYPE(array) == cnp.NPY_FLOAT64:
-            return look_double(<double*>cnp.PyArray_DATA(array), size)
+        if cnp.PyArray_TYPE(array) == cnp.NPY_FLOAT32 or cnp.PyArray_TYPE(array) == cnp.NPY_FLOAT64:
+            return look_at(<const char*>cnp.PyArray_DATA(array), is_single(array), size, threads_for(size))
     return INFINITE | NOT_A_NUMBER | NEGATIVE
+
+
+cdef int look_at(const char* data, bint single, Py_ssize_t size, int threads) noexcept nogil:
+    cdef int k, found = 0
+    if threads == 1:
+        return look_between(data, single, 0, size)
+    for k in prange(threads, num_threads=threads):
+        found |= look_between(data, single, k * size // threads, (k + 1) * size // threads)
+    return found
+
+
+cdef int look_between(const char* data, bint single, Py_ssize_t start, Py_ssize_t end) noexcept nogil:
+    if single:
+        return look_float(<const float*>data + start, end - start)
+    return look_double(<const double*>data + start, end - start)
 
 
 cdef void take(cnp.ndarray source, void* out):
     """out = source in float32, for an array that `look` has seen."""
-    if cnp.PyArray_TYPE(source) == cnp.NPY_FLOAT32:
-        take_float(<float*>cnp.PyArray_DATA(source), <float*>out, cnp.PyArray_SIZE(source))
+    cdef Py_ssize_t size = cnp.PyArray_SIZE(source)
+    take_at(<const char*>cnp.PyArray_DATA(source), is_single(source), <float*>out, size, threads_for(size))
+
+
+cdef void take_at(const char* data, bint single, float* out, Py_ssize_t size, int threads) noexcept nogil:
+    cdef int k
+    if threads == 1:
+        take_between(data, single, out, 0, size)
     else:
-        take_double(<double*>cnp.PyArray_DATA(source), <float*>out, cnp.PyArray_SIZE(source))
+        for k in prange(threads, num_threads=threads):
+            take_between(data, single, out, k * size // threads, (k + 1) * size // threads)
 
 
-cdef object copied(cnp.ndarray source):
-    """A flat copy of contiguous float32 values."""
+cdef void take_between(const char* data, bint single, float* out, Py_ssize_t start, Py_ssize_t end) noexcept nogil:
+    if single:
+        memcpy(out + start, <const float*>data + start, (end - start) * sizeof(float))
+    else:
+        take_double(<const double*>data + start, out + start, end - start)
+
+
+cdef bint is_single(cnp.ndarray array):
+    return cnp.PyArray_TYPE(array) == cnp.NPY_FLOAT32
+
+
+cdef object copied(cnp.ndarray source, list kept):
+    """A flat copy of contiguous float32 values, which nobody else has.
+
+    A large one is the array of the last call, in `kept`, if the program has let go of that: memory that is new comes
+    from the system page by page, which takes longer than the copy.
+    """
     cdef cnp.npy_intp size = cnp.PyArray_SIZE(source)
-    cdef object array = cnp.PyArray_EMPTY(1, &size, cnp.NPY_FLOAT32, 0)
-    memcpy(cnp.PyArray_DATA(array), cnp.PyArray_DATA(source), size * sizeof(float))
+    cdef object array = None
+    if size >= LARGE and kept and Py_REFCNT(PyList_GET_ITEM(kept, 0)) == 1:
+        array = kept[0]
+        if cnp.PyArray_NDIM(array) != 1 or not cnp.PyArray_ISCARRAY(array) or not plain(array, size):
+            array = None  # the program has given it another shape, or made it read-only
+    if array is None:
+        array = cnp.PyArray_EMPTY(1, &size, cnp.NPY_FLOAT32, 0)
+    take(source, cnp.PyArray_DATA(array))
+    if size >= LARGE:
+        kept[:] = [array]
     return array
 
 

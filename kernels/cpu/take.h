@@ -8,7 +8,7 @@
 
 enum { INFINITE = 1, NOT_A_NUMBER = 2, NEGATIVE = 4 }; /* what was met */
 
-#define TAKE(TYPE)                                                                  \
+#define LOOK(TYPE)                                                                  \
     VECTORISED int look_##TYPE(const TYPE *x, size_t n) {                           \
         int infinite = 0, nan = 0, negative = 0;                                    \
         for (size_t i = 0; i < n; i++) {                                            \
@@ -20,12 +20,13 @@ enum { INFINITE = 1, NOT_A_NUMBER = 2, NEGATIVE = 4 }; /* what was met */
             negative |= value < 0;                                                  \
         }                                                                           \
         return infinite * INFINITE | nan * NOT_A_NUMBER | negative * NEGATIVE;      \
-    }                                                                               \
-    static void take_##TYPE(const TYPE *restrict x, float *restrict out, size_t n) { \
-        for (size_t i = 0; i < n; i++) out[i] = (float)x[i];                        \
     }
 
-TAKE(float)
-TAKE(double)
+LOOK(float)
+LOOK(double)
+
+static void take_double(const double *restrict x, float *restrict out, size_t n) {
+    for (size_t i = 0; i < n; i++) out[i] = (float)x[i];
+}
 
 #endif

@@ -8,6 +8,8 @@ from pytagi_ddp.kernels.protocol import ArrayFunctions
 from pytagi_ddp.nn.state import Array, State
 from pytagi_ddp.nn.validate import flat_float32
 
+NO_ONES = "", np.ones(0, np.float32)
+
 
 class OnDevice:
     """Base of what holds arrays on a device and shows them to the user.
@@ -36,6 +38,7 @@ class BaseHiddenStates(OnDevice):
 
     seq_len = 1
     elsewhere = False
+    _ones: tuple[str, Array] = NO_ONES  # Jacobians of 1 on a device, for `complete`
 
     def __init__(self, size: int | None = None, block_size: int | None = None):
         self.set_size(size or 0, block_size or 1)
@@ -61,12 +64,15 @@ class BaseHiddenStates(OnDevice):
         self.state, self.device = state, device
 
     def complete(self) -> State:
-        """The state where it is, with arrays for the variances 0 and the Jacobian 1 that None stands for."""
-        if self.state.var is None:
-            self.var_a = np.zeros(self.size, np.float32)
-        if self.state.jcb is None:
-            self.jcb = np.ones(self.size, np.float32)
-        return self.state
+        """The state where it is, to be read, with arrays for the variance 0 and the Jacobian 1 that None stands for."""
+        mu, var, jcb = self.state
+        if var is None:
+            var = self._array.zeros(mu.shape)
+        if jcb is None:
+            if self._ones[0] != self.device or self._ones[1].size < mu.size:
+                self._ones = self.device, self._array.place(np.ones(mu.size, np.float32))
+            jcb = self._ones[1][: mu.size].reshape(mu.shape)
+        return State(mu, var, jcb)
 
     def on(self, device: str) -> State:
         """The state on `device`: itself, or a copy."""
@@ -98,7 +104,9 @@ class BaseHiddenStates(OnDevice):
 
     @property
     def var_a(self) -> np.ndarray:
-        return self._array.visible(self.complete().var).reshape(-1)
+        if self.state.var is None:
+            self.var_a = np.zeros(self.size, np.float32)
+        return self._array.visible(self.state.var).reshape(-1)
 
     @var_a.setter
     def var_a(self, values: ArrayLike) -> None:
@@ -106,7 +114,9 @@ class BaseHiddenStates(OnDevice):
 
     @property
     def jcb(self) -> np.ndarray:
-        return self._array.visible(self.complete().jcb).reshape(-1)
+        if self.state.jcb is None:
+            self.jcb = np.ones(self.size, np.float32)
+        return self._array.visible(self.state.jcb).reshape(-1)
 
     @jcb.setter
     def jcb(self, values: ArrayLike) -> None:
@@ -117,7 +127,7 @@ class BaseHiddenStates(OnDevice):
         return self._array.place(np.array(flat_float32(values, what, self.size).reshape(self.state.mu.shape)))
 
     def __getstate__(self) -> dict:
-        return self.__dict__ | {"state": self.on("cpu"), "device": "cpu"}
+        return self.__dict__ | {"state": self.on("cpu"), "device": "cpu", "_ones": NO_ONES}
 
     def get_name(self) -> str:
         return "BaseHiddenStates"

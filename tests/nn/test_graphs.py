@@ -2,12 +2,14 @@
 
 import copy
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.kernels.cpu.extension import load
+from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
 from tests.mpi.ddp_networks import with_batch_norm
 from tests.nn.networks import randomise
 from tests.nn.twins import Both
@@ -267,3 +269,41 @@ def test_a_frozen_norm(checkpoint_blocks):
     both.do(nn.Sequential.train)
     both.train(4)
     assert not np.array_equal(net.arena.statistics, statistics)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_large_outputs_are_arrays_of_their_own(threads, request):
+    """Memory that the program has let go of serves again; what it holds, in whatever form, stays as it is."""
+    request.addfinalizer(partial(set_threads, get_threads()))
+    net = nn.Sequential(nn.Linear(2, 300_000))
+    net.set_threads(threads)
+    inputs = [np.float32([[k, -1]]) for k in range(8)]
+    expected = [np.stack(net(x)) for x in inputs]
+    held = []
+    for k, x in enumerate(inputs):
+        mu, var = net(x)
+        np.testing.assert_array_equal([mu, var], expected[k])
+        assert mu.flags.writeable
+        assert mu.ndim == var.ndim == 1
+        match k:
+            case 2:
+                held = [mu, var[::2]]  # an array, and a view
+            case 3:
+                view = memoryview(mu)
+            case 4:
+                mu.shape = var.shape = (3, 100_000)  # let go of, with another shape
+            case 5:
+                mu.flags.writeable = var.flags.writeable = False
+            case _:
+                mu[:] = var[:] = -1
+        del mu, var
+    np.testing.assert_array_equal(held[0], expected[2][0])
+    np.testing.assert_array_equal(held[1], expected[2][1][::2])
+    np.testing.assert_array_equal(view, expected[3][0])
+    large = np.ones(600_000)
+    large[-1] = np.inf
+    wide = nn.Sequential(nn.Linear(300_000, 1))
+    for _ in range(3):
+        wide(np.zeros(600_000))
+    with pytest.raises(ValueError, match="mu_x: 1 of 600000 values are NaN or infinite"):
+        wide(large)
