@@ -41,8 +41,9 @@ def test_the_error_bars_are_as_said(tmp_path):
     assert rows.keys() == {-3, -1, 0, 0.5, 1, 3}
     for x in (-1, 0, 0.5, 1):
         mean, std, true = rows[x]
-        assert abs(mean - true) < 0.15
-        assert 50 * std < min(rows[-3][1], rows[3][1])
+        assert abs(mean - true) < 0.1
+        assert abs(mean - true) < 3 * std
+        assert 25 * std < min(rows[-3][1], rows[3][1])
 
 
 @pytest.mark.mpi
