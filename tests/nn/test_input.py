@@ -318,7 +318,7 @@ def test_any_iterable_of_batches_gives_statistics():
 
 REAL = {
     "torch": lambda library, a: library.tensor(a, requires_grad=True),
-    "pandas": lambda library, a: library.DataFrame(a).convert_dtypes(convert_integer=False),
+    "pandas": lambda library, a: library.DataFrame(a).convert_dtypes(),
     "jax.numpy": lambda library, a: library.asarray(a),
     "polars": lambda library, a: library.DataFrame(a),
 }
