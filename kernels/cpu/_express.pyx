@@ -48,7 +48,6 @@ cdef class _Pass:
     cdef cnp.ndarray mu, var, out_mu, out_var
     cdef Py_ssize_t batch, size, out_size
     cdef bint training
-    cdef list mu_kept, var_kept  # of large outputs, the copies that were given out last
     cdef dict backward  # (input_state_update, adds) -> (plan, memory of the deltas at the output, at the input)
 
 
@@ -63,6 +62,7 @@ cdef class Express:
     cdef _Pass last
     cdef Plan step_plan
     cdef cnp.ndarray factors, non_finite
+    cdef list mu_kept, var_kept  # of large outputs, the copies that were given out last
     cdef unsigned long thread
     cdef object num_threads
 
@@ -72,6 +72,7 @@ cdef class Express:
     def clear(self):
         """Forgets all that was offered."""
         self.passes, self.last, self.step_plan = {}, None, None
+        self.mu_kept, self.var_kept = [], []
 
     cdef bint as_recorded(self):
         """Whether this thread works as the one that recorded did; `Graphs` can tell more."""
@@ -93,7 +94,7 @@ cdef class Express:
         found.mu, found.var, found.out_mu, found.out_var = state.mu, state.var, out.mu, out.var
         found.batch, found.training = key[0], key[1]
         found.size, found.out_size = state.mu.size, out.mu.size
-        found.backward, found.mu_kept, found.var_kept = {}, [], []
+        found.backward = {}
         self.record()
         self.passes[found.size, state.var is not None, found.training] = self.last = found
 
@@ -131,7 +132,7 @@ cdef class Express:
             if training:
                 passes.batch = found.batch
                 self.one_thread.went_forward()
-            return copied(found.out_mu, found.mu_kept), copied(found.out_var, found.var_kept)
+            return copied(found.out_mu, self.mu_kept), copied(found.out_var, self.var_kept)
         finally:
             self.one_thread.leave()
 
