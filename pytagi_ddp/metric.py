@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.nn.hierarchical_softmax import HRCSoftmax
 from pytagi_ddp.tagi_utils import Utils
 
@@ -85,7 +86,7 @@ def mse(prediction: np.ndarray, observation: np.ndarray) -> float:
     Raises:
         ValueError: Sizes that do not belong together.
     """
-    observation = np.asarray(observation)
+    observation = _numbers("observation", observation)
     return float(np.mean(_observed(observation, (_like(observation, "prediction", prediction) - observation) ** 2)))
 
 
@@ -113,7 +114,7 @@ def log_likelihood(
     """
     if reduction not in ("mean", "sum"):
         raise ValueError(f"unknown reduction {reduction!r}; use 'mean' or 'sum'")
-    observation = np.asarray(observation)
+    observation = _numbers("observation", observation)
     prediction, std = _like(observation, "prediction", prediction), _like(observation, "std", std)
     if not np.all(std > 0):
         raise ValueError("std are standard deviations above 0 and not NaN: add that of the noise")
@@ -243,13 +244,20 @@ def _observed(observation: np.ndarray, values: np.ndarray) -> np.ndarray:
     return values[~np.isnan(observation)]
 
 
+def _numbers(name: str, values: np.ndarray) -> np.ndarray:
+    """The values as float64: differences and squares of integers of few bits would wrap around."""
+    return to_numpy(values, name).astype(np.float64, copy=False)
+
+
 def _like(observation: np.ndarray, name: str, values: np.ndarray) -> np.ndarray:
     """Return the values in the observations' shape.
 
-    Plain broadcasting would turn (N, 1) against (N,) into N x N differences without a word.
+    Plain broadcasting would turn (N, 1) against (N,) into N x N differences without a word. Flat values fit any shape;
+    a table that lies the other way round does not.
     """
-    values = np.asarray(values)
-    if values.size == observation.size:
+    values = _numbers(name, values)
+    given, own = ([n for n in array.shape if n != 1] for array in (values, observation))
+    if values.size == observation.size and (given == own or len(given) != len(own)):
         return values.reshape(observation.shape)
     try:
         return np.broadcast_to(values, observation.shape)

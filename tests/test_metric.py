@@ -47,6 +47,20 @@ def test_sizes_that_do_not_fit_are_named():
         metric.classification_error(np.array([]), np.array([]))
 
 
+def test_integers_of_few_bits_do_not_wrap_around():
+    assert metric.mse(np.uint8([10]), np.uint8([200])) == 190**2
+    assert metric.rmse(np.int32([10**5]), np.int32([-(10**5)])) == 2 * 10**5
+    expected = norm.logpdf(200, 10, 100)
+    assert metric.log_likelihood(np.uint8([10]), np.uint8([200]), 100) == pytest.approx(expected)
+
+
+def test_a_table_that_lies_the_other_way_round_does_not_fit():
+    table = np.arange(6.0).reshape(2, 3)
+    assert metric.mse(table.ravel(), table) == metric.mse(table, table.ravel()) == metric.mse(table[None], table) == 0
+    with pytest.raises(ValueError, match=r"prediction of shape \(3, 2\) does not fit observations of shape \(2, 3\)"):
+        metric.mse(table.T, table)
+
+
 def test_classification_error_is_the_share_of_wrong_classes():
     assert metric.classification_error(np.array([1, 2, 3, 4]), np.array([1, 2, 2, 4])) == 0.25
     assert metric.classification_error(np.array([[1], [2]]), np.array([1, 2])) == 0.0
