@@ -204,17 +204,20 @@ def entropy(probabilities: np.ndarray) -> np.ndarray:
     """Entropy of class probabilities, -sum_k p_k ln p_k: from 0 (sure) to ln K (knows nothing).
 
     Args:
-        probabilities: (..., K), not negative; 0 ln 0 is 0.
+        probabilities: (..., K), each from 0 to 1; 0 ln 0 is 0.
 
     Returns:
         Array (...) in nats.
 
     Raises:
-        ValueError: A negative probability, or NaN.
+        ValueError: A probability that is not in [0, 1], or NaN.
     """
     p = np.asarray(probabilities)
-    if not np.all(p >= 0):
-        raise ValueError(f"probabilities are not negative, got {p.min():g}")
+    if not (np.all(p >= 0) and p.max(initial=0) <= 1 + ROUNDING):
+        raise ValueError(
+            f"probabilities are from 0 to 1, got {p.min():g} to {p.max():g}; divide means that do not sum to 1 by "
+            "their sum"
+        )
     return -(p * np.log(np.where(p > 0, p, 1))).sum(-1)
 
 

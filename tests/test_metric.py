@@ -113,6 +113,8 @@ def test_entropy():
     for wrong in (-0.1, np.nan):
         with pytest.raises(ValueError, match=f"got {wrong}"):
             metric.entropy([0.5, wrong])
+    with pytest.raises(ValueError, match=r"got 0\.5 to 1\.5; divide means"):
+        metric.entropy([0.5, 1.5])  # what a ClosedFormSoftmax may give; ln 1.5 > 0 would be taken off
 
 
 def test_auroc_is_the_share_of_pairs_in_order():
