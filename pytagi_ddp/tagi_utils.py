@@ -213,11 +213,13 @@ class Utils:
             (images, labels): flat float32 array of num * 3072 pixels in [0, 1] and int32 array of num labels.
 
         Raises:
-            ValueError: The file holds fewer than `num` images.
+            ValueError: The file holds fewer than `num` images, or one of a class that CIFAR-10 does not have.
         """
         size = 1 + 3 * 32 * 32
         data = np.fromfile(image_file, np.uint8, max(num, 0) * size)
         records = _first(data[: data.size // size * size].reshape(-1, size), num, image_file)
+        if (largest := records[:, 0].max()) > 9:
+            raise ValueError(f"{os.fspath(image_file)} is no binary batch of CIFAR-10: it has a label {largest}")
         return _pixels(records[:, 1:]), records[:, 0].astype(np.int32)
 
 

@@ -175,6 +175,10 @@ def test_cifar_files(tmp_path):
     np.testing.assert_array_equal(y, [9, 0])
     with pytest.raises(ValueError, match="holds 3 entries, 10 were asked for"):
         utils.load_cifar_images(path, 10)
+    records[1, 0] = 10  # as in files of other sets, or of records of another size
+    records.tofile(path)
+    with pytest.raises(ValueError, match=r"data_batch_1\.bin is no binary batch of CIFAR-10: it has a label 10"):
+        utils.load_cifar_images(path, 2)
 
 
 def test_standardized_data_has_mean_0_and_variance_1_and_comes_back():
