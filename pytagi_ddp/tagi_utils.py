@@ -199,11 +199,15 @@ class Utils:
 
         Raises:
             ValueError: A file that is no IDX file of its kind, or truncated, or that holds fewer than num_images
-                entries.
+                entries; or labels of other images: another number of them.
         """
         from pytagi_ddp.data.idx import read_idx  # here, because `import pytagi_ddp` shall not wait for it
 
         images, labels = read_idx(Path(image_file), 3), read_idx(Path(label_file), 1)
+        if len(images) != len(labels):
+            raise ValueError(
+                f"{os.fspath(image_file)} holds {len(images)} images, and {os.fspath(label_file)} {len(labels)} labels"
+            )
         return _pixels(_first(images, num_images, image_file)), _first(labels, num_images, label_file).astype(np.int32)
 
     def load_cifar_images(self, image_file: str | os.PathLike[str], num: int) -> tuple[np.ndarray, np.ndarray]:

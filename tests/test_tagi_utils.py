@@ -160,6 +160,9 @@ def test_mnist_files(tmp_path):
         utils.load_mnist_images(images, labels, 0)
     with pytest.raises(ValueError, match=r"labels: begins with 00000801 \(11 bytes\), expected 00000803"):
         utils.load_mnist_images(labels, images, 2)
+    labels.write_bytes(np.array([0x801, 4], ">u4").tobytes() + bytes([7, 2, 1, 0]))  # of a test set, say
+    with pytest.raises(ValueError, match=r"images holds 3 images, and .*labels 4 labels"):
+        utils.load_mnist_images(images, labels, 2)
     images.write_bytes(images.read_bytes()[:-1])
     with pytest.raises(ValueError, match=r"images: expected 28 bytes for shape \(3, 2, 2\), found 27"):
         utils.load_mnist_images(images, labels, 2)
