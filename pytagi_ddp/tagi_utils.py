@@ -93,7 +93,8 @@ class Utils:
             class probabilities.
 
         Raises:
-            ValueError: Sizes that do not match the tree.
+            ValueError: Sizes that do not match the tree, means that are not finite, or variances that are not finite
+                or negative.
         """
         prob = _probabilities(ma, Sa, hr_softmax, num_classes, batch_size).astype(np.float32)
         return prob.argmax(axis=1).astype(np.int32), prob.ravel()
@@ -309,7 +310,12 @@ def _probabilities(ma: Any, Sa: Any, tree: HRCSoftmax, num_classes: int, batch_s
         raise ValueError(f"the tree encodes {len(tree.obs) // max(tree.num_obs, 1)} classes, not {num_classes}")
     if np.size(ma) != batch_size * tree.len:
         raise ValueError(f"{np.size(ma)} means do not fit {batch_size} samples of {tree.len} output units")
-    return class_probabilities(ma, Sa, tree)
+    means, variances = np.asarray(ma, np.float64), np.asarray(Sa, np.float64)
+    if not (np.isfinite(means).all() and np.isfinite(variances).all() and variances.min(initial=0) >= 0):
+        raise ValueError(
+            "the outputs are no Gaussians: some means or variances are NaN or infinite, or variances negative"
+        )
+    return class_probabilities(means, variances, tree)
 
 
 def _first(entries: np.ndarray, num: int, path: str | os.PathLike[str]) -> np.ndarray:

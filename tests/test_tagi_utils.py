@@ -99,6 +99,15 @@ def test_outputs_that_do_not_fit_the_tree_are_named():
         utils.get_errors(MA, SA, np.array([1, 2, 3]), tree, 10, 2)
 
 
+@pytest.mark.parametrize(("mean", "var"), [(np.nan, 1), (np.inf, 1), (0, np.inf), (0, np.nan), (0, -0.05)])
+def test_outputs_that_are_no_numbers_have_no_class(mean, var):
+    """The first class would be taken, and a network that has diverged would have an error rate like any other."""
+    ma, sa = np.array(MA), np.array(SA)
+    ma[3], sa[3] = mean, var
+    with pytest.raises(ValueError, match="the outputs are no Gaussians"):
+        utils.get_labels(ma, sa, utils.get_hierarchical_softmax(10), 10, 2)
+
+
 def test_rolling_windows():
     data = np.arange(24, dtype=np.float32).reshape(12, 2)
     inputs, outputs = utils.create_rolling_window(data, np.array([0]), 3, 2, 2, 2)
