@@ -5,8 +5,11 @@ from numpy.typing import ArrayLike
 
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.protocol import ArrayFunctions
+from pytagi_ddp.nn.hierarchical_softmax import HRCSoftmax
 from pytagi_ddp.nn.state import Array, State
 from pytagi_ddp.nn.validate import flat_float32
+
+__all__ = ["BaseDeltaStates", "BaseHiddenStates", "HRCSoftmax"]
 
 NO_ONES = "", np.ones(0, np.float32)
 

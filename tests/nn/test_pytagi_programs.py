@@ -252,6 +252,7 @@ from pytagi import HRCSoftmax, Normalizer, cuda, manual_seed
 from pytagi.metric import HRCSoftmaxMetric
 from pytagi.nn import DDPConfig, DDPSequential, Linear, OutputUpdater, ReLU, Sequential
 from pytagi.nn.base_layer import BaseLayer
+from pytagi.nn.data_struct import BaseDeltaStates, BaseHiddenStates, HRCSoftmax
 from pytagi.nn.ddp import DDPSequential as same
 from pytagi.tagi_utils import Utils
 
