@@ -15,6 +15,7 @@ from pkgutil import iter_modules
 
 import pytagi_ddp
 
+USAGE = "usage: python -m pytagi_ddp.as_pytagi PROGRAM.py ARGUMENTS ..., or -m MODULE ARGUMENTS ..."
 MODULES = ("", ".cuda", ".metric", ".tagi_utils", ".nn")
 
 
@@ -34,13 +35,18 @@ def install() -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Runs a program, with its arguments, as `python PROGRAM.py` or `python -m MODULE` would."""
-    if not argv or list(argv) == ["-m"]:
-        raise SystemExit("usage: python -m pytagi_ddp.as_pytagi PROGRAM.py ARGUMENTS ..., or -m MODULE ARGUMENTS ...")
+    if argv and argv[0] in ("-h", "--help"):
+        print(USAGE)
+        return
+    if not argv or list(argv) == ["-m"] or (argv[0].startswith("-") and argv[0] != "-m"):
+        raise SystemExit(USAGE)
     if argv[0] == "-m":
         sys.argv = list(argv[1:])
         sys.path[0] = str(Path.cwd())
         runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
         return
+    if not Path(argv[0]).exists():
+        raise SystemExit(f"there is no program {argv[0]}\n{USAGE}")
     sys.argv = list(argv)
     sys.path[0] = str(Path(argv[0]).resolve().parent)
     runpy.run_path(argv[0], run_name="__main__")

@@ -308,6 +308,13 @@ def test_a_module_of_a_package_runs_as_it_is(tmp_path):
     assert done.stdout.strip() == f"__main__ pytagi_ddp.tagi_utils ['{folder / 'program.py'}', '7']"
 
 
-def test_usage_of_as_pytagi():
-    done = subprocess.run([sys.executable, "-m", "pytagi_ddp.as_pytagi"], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1 and "PROGRAM.py" in done.stderr
+@pytest.mark.parametrize(
+    ("argument", "code", "message"),
+    [("--help", 0, "usage: "), ("--no-such-option", 1, "usage: "), ("no.py", 1, "there is no program no.py")],
+)
+def test_usage_of_as_pytagi(argument, code, message):
+    done = subprocess.run(
+        [sys.executable, "-m", "pytagi_ddp.as_pytagi", argument], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == code
+    assert (done.stdout + done.stderr).startswith(message) and "PROGRAM.py" in done.stdout + done.stderr
