@@ -14,6 +14,7 @@ import numpy as np
 
 import pytagi_ddp
 from examples.figures import draw
+from examples.option_types import at_least, natural, new_file, positive_int
 from pytagi_ddp.nn import Conv2d, ConvTranspose2d, Linear, MixtureReLU, OutputUpdater, Sequential
 
 SIDE = 16  # pixels
@@ -121,12 +122,14 @@ def paint_rows(figure, rows: Mapping[str, np.ndarray]) -> None:
 def main(argv: Sequence[str] | None = None) -> float:
     """Trains, and returns the root mean square error of pixels of images that were not learnt."""
     parser = argparse.ArgumentParser("autoencoder", description=__doc__.partition(":")[0])
-    parser.add_argument("--images", type=int, default=3000)
-    parser.add_argument("--epochs", type=int, default=15)
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--codes", type=int, default=8, help="numbers that an image is compressed to (8)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--plot", metavar="FILE", help="draw images, what comes back, its std, and images made up")
+    parser.add_argument("--images", type=at_least(2), default=3000)
+    parser.add_argument("--epochs", type=positive_int, default=15)
+    parser.add_argument("--batch-size", type=positive_int, default=16)
+    parser.add_argument("--codes", type=positive_int, default=8, help="numbers that an image is compressed to (8)")
+    parser.add_argument("--seed", type=natural, default=0)
+    parser.add_argument(
+        "--plot", type=new_file, metavar="FILE", help="draw images, what comes back, its std, and images made up"
+    )
     args = parser.parse_args(argv)
     pytagi_ddp.manual_seed(args.seed)
     images, test = make_images(args.images, args.seed), make_images(500, args.seed + 1)

@@ -19,7 +19,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytagi_ddp
-from examples.options import add_limits, job_parser, natural, parse, positive_int
+from examples.option_types import natural, positive_int
+from examples.options import add_limits, job_parser, parse
 from examples.rank_training import Loaders, on_all_ranks, run_on_ranks, train_and_test
 from pytagi_ddp.data import FolderLoader, ImageFolder, image_workers, synthetic_images
 from pytagi_ddp.data.decoding import pillow

@@ -19,7 +19,8 @@ import pytagi_ddp
 from examples import mnist
 from examples.classifier import HierarchicalHead, forgets_before
 from examples.image_data import find_or_download, load_digits
-from examples.options import only_rank_0_prints, positive_int
+from examples.option_types import positive_int
+from examples.options import only_rank_0_prints
 from examples.progress import NoProgress, show_progress
 from examples.rank_training import evaluate, on_all_ranks, run_epoch, run_on_ranks
 from examples.run_log import RunLog

@@ -24,6 +24,7 @@ import numpy as np
 
 import pytagi_ddp
 from examples.figures import draw
+from examples.option_types import at_least, natural, new_file, positive_int
 from examples.series import PERIOD, Scores, make_series, score
 from pytagi_ddp import plot
 from pytagi_ddp.nn import LSTM, EvenExp, Linear, OutputUpdater
@@ -102,13 +103,13 @@ def feed_back_moments(net: Network, y: np.ndarray, origins: np.ndarray) -> tuple
 def main(argv: Sequence[str] | None = None) -> Scores:
     """Trains, forecasts what was held back, and returns how good that was."""
     parser = argparse.ArgumentParser("forecasting", description=__doc__.partition(":")[0])
-    parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--epochs", type=positive_int, default=20)
+    parser.add_argument("--batch-size", type=positive_int, default=16)
     parser.add_argument("--steps", type=int, default=2400, help="of the series; the last 12 seasons are held back")
-    parser.add_argument("--paths", type=int, default=100, help="of a forecast (100)")
+    parser.add_argument("--paths", type=at_least(2), default=100, help="of a forecast (100)")
     parser.add_argument("--moments", action="store_true", help="also score variances that are fed back")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--plot", metavar="FILE", help="draw the last forecast")
+    parser.add_argument("--seed", type=natural, default=0)
+    parser.add_argument("--plot", type=new_file, metavar="FILE", help="draw the last forecast")
     args = parser.parse_args(argv)
     if args.steps <= WINDOW + AHEAD + PERIOD * (ORIGINS - 1):
         parser.error(f"argument --steps: must be more than {WINDOW + AHEAD + PERIOD * (ORIGINS - 1)}, got {args.steps}")

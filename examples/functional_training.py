@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 import pytagi_ddp
+from examples.option_types import natural, positive_int
 from pytagi_ddp.distributed import (
     Communicator,
     DistributedDataContainer,
@@ -116,10 +117,10 @@ def main(argv: Sequence[str] | None = None) -> float:
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Reads the options."""
     parser = argparse.ArgumentParser("functional_training", description=__doc__.partition("\n")[0])
-    parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--batch-size", type=int, default=8, help="of each rank")
+    parser.add_argument("--epochs", type=positive_int, default=20)
+    parser.add_argument("--batch-size", type=positive_int, default=8, help="of each rank")
     parser.add_argument("--sum", action="store_true", help="add the ranks' deltas instead of averaging them")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=natural, default=0)
     return parser.parse_args(argv)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 import pytagi_ddp
 from examples.classifier import forgets_before
+from examples.option_types import factor, natural, positive_float, positive_int
 from pytagi_ddp import HRCSoftmaxMetric, Utils
 from pytagi_ddp.data import BatchLoader, load_mnist
 from pytagi_ddp.nn import (
@@ -119,27 +120,21 @@ def parse_arguments(
     """
     parser = argparse.ArgumentParser("mnist", description=__doc__.partition("\n")[0])
     parser.add_argument("--model", choices=MODELS, default="mlp")
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--sigma-v", type=float, default=0.3, help="standard deviation of a label (0.3)")
+    parser.add_argument("--epochs", type=positive_int, default=2)
+    parser.add_argument("--batch-size", type=positive_int, default=32)
+    parser.add_argument("--sigma-v", type=positive_float, default=0.3, help="standard deviation of a label (0.3)")
     parser.add_argument(
         "--forget",
-        type=float,
+        type=factor,
         default=4.0,
         metavar="FACTOR",
         help="before each of the first 70 %% of the epochs but the first, let what was learnt count for 1/FACTOR (4)",
     )
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=natural, default=0)
     parser.add_argument("--data-dir", help="where MNIST is, or is downloaded to ($PYTAGI_DATA, ./data/mnist)")
-    parser.add_argument("--limit-train", type=int, metavar="N", help="use the first N training images")
+    parser.add_argument("--limit-train", type=positive_int, metavar="N", help="use the first N training images")
     change(parser)
-    args = parser.parse_args(argv)
-    for name in ("epochs", "batch_size", "sigma_v", "limit_train"):
-        if getattr(args, name) is not None and not getattr(args, name) > 0:
-            parser.error(f"--{name.replace('_', '-')} must be above 0, got {getattr(args, name)}")
-    if not 1 <= args.forget < float("inf"):
-        parser.error(f"--forget must be at least 1 and finite, got {args.forget}")
-    return args
+    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import numpy as np
 
 import pytagi_ddp
 from examples.figures import draw
+from examples.option_types import at_least, natural, new_file, positive_float
 from examples.series import PERIOD, make_series, observe_one_by_one, score
 from pytagi_ddp import plot
 from pytagi_ddp.nn import LSTM, Linear, Sequential
@@ -27,10 +28,12 @@ def make_network(units: int = 40) -> Sequential:
 def main(argv: Sequence[str] | None = None) -> list[float]:
     """Runs through a series and returns the root mean square errors of its parts."""
     parser = argparse.ArgumentParser("online_forecasting", description=__doc__.partition(":")[0])
-    parser.add_argument("--steps", type=int, default=4800, help="time steps of the series (4800)")
-    parser.add_argument("--sigma-v", type=float, default=0.3, help="standard deviation of an observation (0.3)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--plot", metavar="FILE", help="draw the predictions")
+    parser.add_argument("--steps", type=at_least(8 * PERIOD), default=4800, help="time steps of the series (4800)")
+    parser.add_argument(
+        "--sigma-v", type=positive_float, default=0.3, help="standard deviation of an observation (0.3)"
+    )
+    parser.add_argument("--seed", type=natural, default=0)
+    parser.add_argument("--plot", type=new_file, metavar="FILE", help="draw the predictions")
     args = parser.parse_args(argv)
     pytagi_ddp.manual_seed(args.seed)
     n = args.steps

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from examples.option_types import factor, natural, positive_float, positive_int
 from examples.trackers import TRACKERS
 from pytagi_ddp.distributed.engine.offspring import launcher_of_rank
 
@@ -95,18 +96,18 @@ def job_parser(prog: str, description: str, models: Sequence[str], batch_size: s
     training.add_argument("--head", choices=("hierarchical", "remax"), default="hierarchical", help="output layer")
     training.add_argument("--epochs", type=positive_int, default=2, help="in all, a resumed run included (2)")
     training.add_argument("--batch-size", type=positive_int, help=f"images per rank and step ({batch_size})")
-    training.add_argument("--sigma-v", type=_positive_float, default=0.05, help="standard deviation of a label (0.05)")
-    training.add_argument("--sigma-v-min", type=_positive_float, default=0.05, help="where a larger one ends (0.05)")
-    training.add_argument("--sigma-v-decay", type=_positive_float, default=0.9, help="its factor per epoch (0.9)")
+    training.add_argument("--sigma-v", type=positive_float, default=0.05, help="standard deviation of a label (0.05)")
+    training.add_argument("--sigma-v-min", type=positive_float, default=0.05, help="where a larger one ends (0.05)")
+    training.add_argument("--sigma-v-decay", type=positive_float, default=0.9, help="its factor per epoch (0.9)")
     training.add_argument(
         "--forget",
-        type=_factor,
+        type=factor,
         default=1.0,
         metavar="FACTOR",
         help="before each of the first 70 %% of the epochs but the first, let what was learnt count for 1/FACTOR (1)",
     )
-    training.add_argument("--gain-w", type=_positive_float, default=0.1, help="factor on the weights' prior (0.1)")
-    training.add_argument("--gain-b", type=_positive_float, default=0.1, help="factor on the biases' prior (0.1)")
+    training.add_argument("--gain-w", type=positive_float, default=0.1, help="factor on the weights' prior (0.1)")
+    training.add_argument("--gain-b", type=positive_float, default=0.1, help="factor on the biases' prior (0.1)")
     training.add_argument(
         "--bn-batches",
         type=natural,
@@ -172,36 +173,3 @@ def _device(text: str) -> str:
     if text != "cpu" and (kind != "cuda" or (colon and not index.isdecimal())):
         raise argparse.ArgumentTypeError(f'must be "cpu", "cuda" or "cuda:<index>", got {text}')
     return text
-
-
-def natural(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"must not be negative, got {value}")
-    return value
-
-
-def positive_int(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
-
-
-def _positive_float(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be above 0 and finite, got {text}")
-    return value
-
-
-def _factor(text: str) -> float:
-    value = float(text)
-    if not 1 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be at least 1 and finite, got {text}")
-    return value
-
-
-# argparse names the type in its message about text that is no number.
-natural.__name__ = positive_int.__name__ = "integer"
-_positive_float.__name__ = _factor.__name__ = "number"

@@ -22,7 +22,8 @@ from examples.classifier import HEADS, Head, forgets_before
 from examples.ddp_cifar_resnet import make_model
 from examples.figures import draw as draw_figure
 from examples.image_data import find_or_download, load_images
-from examples.options import parse_arguments, positive_int
+from examples.option_types import positive_int
+from examples.options import parse_arguments
 from examples.progress import NoProgress, show_progress
 from examples.rank_training import add_over_ranks, on_all_ranks, run_on_ranks
 from pytagi_ddp import exponential_scheduler

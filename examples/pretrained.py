@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 import pytagi_ddp
+from examples.option_types import natural, positive_int
 from pytagi_ddp import metric, nn
 
 INPUTS, UNITS, SIGMA_V = 8, 100, 0.1
@@ -34,10 +35,10 @@ Samples = tuple[np.ndarray, np.ndarray]
 def main(argv: Sequence[str] | None = None) -> dict[Any, list[float]]:
     """Returns, for each start, RMSE before and after, and log-likelihood before and after."""
     parser = argparse.ArgumentParser("pretrained", description=__doc__.splitlines()[0])
-    parser.add_argument("--samples", type=int, default=4000, help="of the first task (4000)")
-    parser.add_argument("--few", type=int, default=200, help="of the second one (200)")
-    parser.add_argument("--epochs", type=int, default=10, help="on the second one (10)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--samples", type=positive_int, default=4000, help="of the first task (4000)")
+    parser.add_argument("--few", type=positive_int, default=200, help="of the second one (200)")
+    parser.add_argument("--epochs", type=positive_int, default=10, help="on the second one (10)")
+    parser.add_argument("--seed", type=natural, default=0)
     args = parser.parse_args(argv)
 
     rng = np.random.default_rng(args.seed)

@@ -26,6 +26,7 @@ import numpy as np
 
 import pytagi_ddp
 from examples.figures import draw
+from examples.option_types import at_least, natural, new_file, positive_float, positive_int
 from examples.series import PERIOD, Scores, make_series, score
 from pytagi_ddp import plot
 from pytagi_ddp.nn import SLSTM, OutputUpdater, SLinear
@@ -69,12 +70,12 @@ def observe(mu: np.ndarray, var: np.ndarray, y: np.ndarray, sigma_v: float) -> t
 def main(argv: Sequence[str] | None = None) -> dict[str, tuple[Scores, Scores]]:
     """Learns a series with gaps; returns the scores of filter and smoother, where it was observed and where not."""
     parser = argparse.ArgumentParser("smoothing", description=__doc__.partition(":")[0])
-    parser.add_argument("--passes", type=int, default=150, help="through the series (150)")
-    parser.add_argument("--seasons", type=int, default=20)
-    parser.add_argument("--noise", type=float, default=0.2, help="standard deviation of an observation (0.2)")
+    parser.add_argument("--passes", type=positive_int, default=150, help="through the series (150)")
+    parser.add_argument("--seasons", type=at_least(2), default=20)
+    parser.add_argument("--noise", type=positive_float, default=0.2, help="standard deviation of an observation (0.2)")
     parser.add_argument("--gap", type=int, default=4, help=f"time steps of a gap, one in {EVERY} steps (4)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--plot", metavar="FILE", help="draw filter and smoother")
+    parser.add_argument("--seed", type=natural, default=0)
+    parser.add_argument("--plot", type=new_file, metavar="FILE", help="draw filter and smoother")
     args = parser.parse_args(argv)
     if not 0 < args.gap < EVERY:
         parser.error(f"argument --gap: must be 1 to {EVERY - 1}, got {args.gap}")

@@ -18,6 +18,7 @@ import numpy as np
 
 import pytagi_ddp
 from examples.figures import draw
+from examples.option_types import at_least, natural, new_file, positive_float, positive_int
 from pytagi_ddp import Utils, models
 from pytagi_ddp.nn import OutputUpdater
 from pytagi_ddp.nn import Sequential as Network
@@ -61,13 +62,15 @@ class Reader:
 def main(argv: Sequence[str] | None = None) -> tuple[float, float]:
     """Trains; returns the accuracy where the token was seen, and the mean largest probability where it was not."""
     parser = argparse.ArgumentParser("transformer", description=__doc__.partition(":")[0])
-    parser.add_argument("--batches", type=int, default=600)
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=12, help="tokens in a sequence (12)")
-    parser.add_argument("--tokens", type=int, default=8, help="different ones (8)")
-    parser.add_argument("--sigma-v", type=float, default=1.0, help="standard deviation of an observation (1)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--plot", metavar="FILE", help="draw the accuracy over time, and probabilities of a sequence")
+    parser.add_argument("--batches", type=positive_int, default=600)
+    parser.add_argument("--batch-size", type=positive_int, default=16)
+    parser.add_argument("--steps", type=at_least(LAG + 1), default=12, help="tokens in a sequence (12)")
+    parser.add_argument("--tokens", type=at_least(2), default=8, help="different ones (8)")
+    parser.add_argument("--sigma-v", type=positive_float, default=1.0, help="standard deviation of an observation (1)")
+    parser.add_argument("--seed", type=natural, default=0)
+    parser.add_argument(
+        "--plot", type=new_file, metavar="FILE", help="draw the accuracy over time, and probabilities of a sequence"
+    )
     args = parser.parse_args(argv)
     pytagi_ddp.manual_seed(args.seed)
     generator = np.random.default_rng(args.seed)

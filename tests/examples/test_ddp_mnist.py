@@ -55,7 +55,7 @@ def test_without_pytorch_one_line_says_so():
 def test_bad_options(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["--sigma-v", "0"])
-    assert "--sigma-v must be above 0, got 0.0" in capsys.readouterr().err
+    assert "--sigma-v: must be above 0 and finite, got 0" in capsys.readouterr().err
 
 
 @pytest.mark.mpi

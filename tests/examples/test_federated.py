@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from examples.federated import main
+from examples.federated import main, parse_arguments
 
 
 def test_together_they_know_what_none_knows_alone(tmp_path, capsys):
@@ -25,3 +25,8 @@ def test_bad_options(capsys):
         with pytest.raises(SystemExit):
             main(options)
         assert "must be at least" in capsys.readouterr().err
+
+
+def test_a_quick_run_takes_the_options_that_are_given():
+    args = parse_arguments(["--quick", "--samples", "7"])
+    assert (args.samples, args.epochs) == (7, 4)

@@ -1,4 +1,6 @@
-"""The command line of the CIFAR-10 job: defaults, and bad values in one line."""
+"""The command lines of the examples: defaults of the CIFAR-10 job, and bad values in one line."""
+
+import importlib
 
 import pytest
 
@@ -27,7 +29,7 @@ def test_switches():
         (["--sigma-v", "-1"], "argument --sigma-v: must be above 0 and finite, got -1"),
         (["--gain-w", "nan"], "argument --gain-w: must be above 0 and finite, got nan"),
         (["--forget", "0.5"], "argument --forget: must be at least 1 and finite, got 0.5"),
-        (["--seed", "-3"], "argument --seed: must not be negative, got -3"),
+        (["--seed", "-3"], "argument --seed: must be at least 0, got -3"),
         (["--model", "resnet50"], "argument --model: invalid choice: 'resnet50'"),
         (["--average", "--sum"], "argument --sum: not allowed with argument --average"),
         (["--checkpoint-every", "5"], "--checkpoint-every needs a folder: give it by --checkpoint-dir"),
@@ -67,3 +69,25 @@ def test_one_process_each_is_refused_under_a_launcher(second_of_two, monkeypatch
     with pytest.raises(SystemExit) as error:
         job.main(["--backend", "serial"])
     assert error.value.code == ("error: --backend serial is for one process, and MPICH's mpirun (Hydra) has started 2")
+
+
+@pytest.mark.parametrize(
+    ("program", "option", "value"),
+    [
+        ("autoencoder", "--batch-size", "0"),
+        ("autoencoder", "--plot", "no/such/folder/picture.png"),
+        ("federated", "--every", "1"),
+        ("forecasting", "--paths", "1"),
+        ("functional_training", "--epochs", "0"),
+        ("mnist", "--seed", "-1"),
+        ("online_forecasting", "--steps", "3"),
+        ("pretrained", "--few", "0"),
+        ("smoothing", "--passes", "0"),
+        ("transformer", "--steps", "2"),
+    ],
+)
+def test_small_programs_refuse_what_they_cannot_work_with(capsys, program, option, value):
+    with pytest.raises(SystemExit) as error:
+        importlib.import_module(f"examples.{program}").main([option, value])
+    assert error.value.code == 2
+    assert f"argument {option}: " in capsys.readouterr().err

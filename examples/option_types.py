@@ -1,0 +1,48 @@
+"""Types of command-line options: what a program cannot work with is an error of its options, and no traceback."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Integers that are not below `least`."""
+
+    def integer(text: str) -> int:  # argparse names the type in its message about text that is no number
+        value = int(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, got {value}")
+        return value
+
+    return integer
+
+
+natural, positive_int = at_least(0), at_least(1)
+
+
+def positive_float(text: str) -> float:
+    """Numbers above 0."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be above 0 and finite, got {text}")
+    return value
+
+
+def factor(text: str) -> float:
+    """Numbers of at least 1."""
+    value = float(text)
+    if not 1 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be at least 1 and finite, got {text}")
+    return value
+
+
+def new_file(text: str) -> str:
+    """Names of files in folders that are there: to be written at the end, which would be late to hear of it."""
+    if not Path(text).parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {Path(text).parent}")
+    return text
+
+
+positive_float.__name__ = factor.__name__ = "number"
