@@ -18,6 +18,7 @@ ones of several variances. It needs PyTorch (`pip install torch`). Means of seed
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -74,7 +75,10 @@ def samples(task: Callable, n: int, rng: np.random.Generator) -> Samples:
 
 def pretrain(data: Samples, rng: np.random.Generator, seed: int) -> Any:
     """A module of PyTorch, trained by Adam."""
-    import torch  # here, because nothing else needs it
+    try:
+        import torch  # here, because nothing else needs it
+    except ModuleNotFoundError:
+        sys.exit("error: this program needs PyTorch, which is not installed: pip install torch")
 
     torch.manual_seed(seed)
     x, y = map(torch.from_numpy, data)

@@ -1,8 +1,16 @@
 """A pretrained start is a head start."""
 
+from importlib.util import find_spec
+
 import pytest
 
 from examples import pretrained
+
+
+@pytest.mark.skipif(find_spec("torch") is not None, reason="PyTorch is installed")
+def test_without_pytorch_one_line_says_so():
+    with pytest.raises(SystemExit, match="needs PyTorch, which is not installed: pip install torch"):
+        pretrained.main(["--samples", "10"])
 
 
 def test_it_is_better_than_one_from_scratch():
