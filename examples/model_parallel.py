@@ -5,6 +5,8 @@
 `PipelineSequential` does the same with any number of parts, and with micro-batches, so that ranks need not wait.
 """
 
+import sys
+
 import numpy as np
 
 import pytagi_ddp
@@ -18,6 +20,9 @@ NOISE = 0.1  # standard deviation of an observation
 def main() -> float:
     """Learns a sine; returns the root mean square error of the last predictions, on both ranks."""
     ranks = initialize()
+    if ranks.world_size != 2:
+        message = f"error: two ranks are needed, and there are {ranks.world_size}: use mpirun -np 2"
+        sys.exit(message if ranks.rank == 0 else 1)
     first, other = ranks.rank == 0, 1 - ranks.rank
     pytagi_ddp.manual_seed(ranks.rank)
     # Cut in front of an activation: behind one, its Jacobian would have to go along.

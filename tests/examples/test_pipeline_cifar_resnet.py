@@ -72,6 +72,8 @@ def test_model_parallelism_by_hand(capsys):
     first, second = run_threads(model_parallel.main, 2)
     assert first == second < 0.1
     assert capsys.readouterr().out == f"error {first:.3f}\n"
+    with pytest.raises(SystemExit, match="two ranks are needed, and there are 1"):
+        model_parallel.main()
 
 
 @pytest.mark.mpi
