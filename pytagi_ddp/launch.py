@@ -7,6 +7,7 @@ on PATH, and that one starts two unconnected processes, or none.
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     The program begins at the first ``-m`` or the first name that ends in ``.py``, or after ``--``.
 
     Raises:
-        ValueError: there is no program.
+        ValueError: there is no program, or what stands behind -np is no number of ranks.
     """
     for k, argument in enumerate(arguments):
         if argument == "--":
@@ -33,9 +34,17 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         else:
             continue
         if begin + (arguments[begin : begin + 1] == ["-m"]) < len(arguments):
+            _check_ranks(arguments[:k])
             return list(arguments[:k]), list(arguments[begin:])
         break
     raise ValueError(f"no script and no -m module among the arguments {' '.join(arguments)!r}\n{USAGE}")
+
+
+def _check_ranks(options: Sequence[str]) -> None:
+    """Raises ValueError where MPICH's mpirun would start one rank without a word, or none with a word of its own."""
+    for name, value in itertools.pairwise([*options, "nothing"]):
+        if name in ("-np", "-n") and not (value.isdecimal() and int(value)):
+            raise ValueError(f"{name} takes a number of ranks, got {value}\n{USAGE}")
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -28,6 +28,12 @@ def test_no_program(line):
         split_arguments(line.split())
 
 
+@pytest.mark.parametrize("line", ["-np x a.py", "-np 0 a.py", "-n -2 a.py", "-np 1e1 -m a", "-np a.py", "-np -l a.py"])
+def test_no_number_of_ranks(line):
+    with pytest.raises(ValueError, match=r"-np? takes a number of ranks, got"):
+        split_arguments(line.split())
+
+
 @pytest.mark.mpi
 def test_runs_two_ranks_and_gives_their_exit_code(tmp_path):
     pytest.importorskip("mpi4py")
