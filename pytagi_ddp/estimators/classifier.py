@@ -78,6 +78,9 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
 
         Raises:
             ValueError: what scikit-learn refuses, or a parameter without meaning; says which.
+
+        Warns:
+            UserWarning: columns without any number, which are left out.
         """
         x, numbers = self._take(X, y, None, reset=True)
         trainings, seeds = self._trainings(len(x), self._outputs()), self._seeds()
@@ -115,7 +118,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
             ValueError: as `fit`; classes that are not those of the first call; or a first call with one sample.
 
         Warns:
-            UserWarning: columns that are constant in the first call.
+            UserWarning: columns that are constant in the first call, or hold no number there and are left out.
         """
         first = not hasattr(self, "networks_")
         x, numbers = self._take(X, y, classes, reset=first)

@@ -111,7 +111,7 @@ class EnsembleEstimator(BaseEstimator):
                 f"the first partial_fit scales inputs and targets by its samples, for good, and has {len(x)} sample: "
                 "give it 2 at least, better a hundred"
             )
-        if constant := np.flatnonzero((x == x[:1]).all(0)).tolist():
+        if constant := np.flatnonzero((x == x[:1]).all(0) & ~self._empty).tolist():
             warnings.warn(
                 f"columns {constant} of X are constant among the samples of the first partial_fit, by which they are "
                 "scaled: later values keep their unit, which has to be about 1",
@@ -123,7 +123,14 @@ class EnsembleEstimator(BaseEstimator):
     def _standardise_by(self, X: np.ndarray) -> None:
         """Takes means and standard deviations of the columns; of networks that learnt by others none is left."""
         self.__dict__.pop("networks_", None)
-        self._x_mean, self._x_std = moments_of("X", np.where(np.isfinite(X).any(0), X, 0.0))
+        self._empty = ~np.isfinite(X).any(0)
+        if self._empty.any():
+            warnings.warn(
+                f"columns {np.flatnonzero(self._empty).tolist()} of X hold no number: they are left out, and their "
+                "values in predictions and in partial_fit too, as nothing is known of them",
+                stacklevel=4,
+            )
+        self._x_mean, self._x_std = moments_of("X", np.where(self._empty, 0.0, X))
 
     def _standardised(self, X: Any) -> np.ndarray:
         """float32 inputs for the networks, of anything that scikit-learn takes for samples."""
@@ -132,7 +139,9 @@ class EnsembleEstimator(BaseEstimator):
         return self._scaled(X)
 
     def _scaled(self, X: np.ndarray) -> np.ndarray:
-        return ((X - self._x_mean) / self._x_std).astype(np.float32)
+        x = ((X - self._x_mean) / self._x_std).astype(np.float32)
+        x[:, self._empty] = 0  # what was never seen has weights as the prior drew them
+        return x
 
     def _seeds(self) -> Callable[[int], list[int]]:
         """Gives as many seeds as it is asked for, all from `random_state`."""

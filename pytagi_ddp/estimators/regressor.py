@@ -117,6 +117,9 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
 
         Raises:
             ValueError: what scikit-learn refuses, or a parameter without meaning; says which.
+
+        Warns:
+            UserWarning: columns without any number, which are left out.
         """
         x, y = self._take(X, y, reset=True)
         trainings, seeds, noise = self._trainings(len(y), 1), self._seeds(), self._given_noise()
@@ -165,7 +168,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             ValueError: as `fit`; or a first call with one sample, or with equal y.
 
         Warns:
-            UserWarning: columns that are constant in the first call.
+            UserWarning: columns that are constant in the first call, or hold no number there and are left out.
         """
         first = not hasattr(self, "networks_")
         x, y = self._take(X, y, reset=first)

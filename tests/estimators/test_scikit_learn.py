@@ -118,6 +118,19 @@ def test_missing_inputs_are_no_error_and_no_knowledge(kind):
         fitted.predict(np.array([[np.inf, 0, 0]]))
 
 
+@both
+@pytest.mark.parametrize("train", ["fit", "partial_fit"])
+def test_a_column_without_any_number_is_left_out(kind, train):
+    """Its weights stay as they were drawn: values of it that come later would change predictions, by chance."""
+    x, y = data()
+    fitted = kind(**SMALL, random_state=0)
+    with pytest.warns(UserWarning, match=r"columns \[3\] of X hold no number: they are left out"):
+        getattr(fitted, train)(np.c_[x, np.full(len(x), np.nan)], y)
+    without = fitted.predict(np.c_[x, np.full(len(x), np.nan)])
+    np.testing.assert_array_equal(fitted.predict(np.c_[x, np.linspace(-9, 9, len(x))]), without)
+    assert np.mean((without > 0.5) == y) > 0.9
+
+
 def test_without_scikit_learn_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"pip install 'pytagi-ddp\[sklearn\]'"):
