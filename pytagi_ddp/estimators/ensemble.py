@@ -139,7 +139,10 @@ class EnsembleEstimator(BaseEstimator):
         return self._scaled(X)
 
     def _scaled(self, X: np.ndarray) -> np.ndarray:
-        x = ((X - self._x_mean) / self._x_std).astype(np.float32)
+        with np.errstate(over="ignore"):
+            x = ((X - self._x_mean) / self._x_std).astype(np.float32)
+        if np.isinf(x).any():
+            raise ValueError("X has numbers that are more than 1e38 standard deviations away from those of the samples")
         x[:, self._empty] = 0  # what was never seen has weights as the prior drew them
         return x
 

@@ -116,6 +116,8 @@ def test_missing_inputs_are_no_error_and_no_knowledge(kind):
         assert abs(fitted.predict(unknown)[0] - 0.5) < 0.2 < abs(fitted.predict(known)[0] - 0.5)
     with pytest.raises(ValueError, match="infinity"):
         fitted.predict(np.array([[np.inf, 0, 0]]))
+    with pytest.raises(ValueError, match="X has numbers that are more than 1e38 standard deviations away"):
+        fitted.predict(np.array([[1e300, 0, 0]]))
 
 
 @both
