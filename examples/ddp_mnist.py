@@ -81,7 +81,7 @@ def run(args: argparse.Namespace, communicator: Communicator) -> float:
     pytagi_ddp.manual_seed(args.seed)
     net = DDPSequential(mnist.MODELS[args.model](), DDPConfig(backend=args.backend), average=args.average)
     head = HierarchicalHead(len(train_set.classes), net.model.device)
-    log = RunLog(args.log_dir) if is_first and args.log_dir else None
+    log = on_all_ranks(communicator, lambda: RunLog(args.log_dir) if is_first and args.log_dir else None)
     if is_first:
         print(f"ranks: {ranks}, images per rank and step: {args.batch_size}, {len(train_set):,} of {train_set.name}")
     if log:

@@ -56,6 +56,10 @@ def test_bad_options(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["--sigma-v", "0"])
     assert "--sigma-v: must be above 0 and finite, got 0" in capsys.readouterr().err
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(SystemExit, match=r"error on rank 0: .*File exists"):
+        main(["--quick", "--log-dir", str(file)])
 
 
 @pytest.mark.mpi
