@@ -247,6 +247,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--gpu", nargs="?", const="cuda", metavar="cuda:INDEX", help="try this GPU (the current one)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="with --gpu: where to write the table as well")
     options = parser.parse_args(arguments)
+    if options.json and not options.gpu:
+        parser.error("--json is for the table of --gpu: give that too")
     if options.gpu:
         return check_gpu(options.gpu, options.json)
     launched = detect_launcher()
