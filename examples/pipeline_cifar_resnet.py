@@ -50,7 +50,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds what a pipeline has beside the options of the data-parallel job."""
     parser.prog = "pipeline_cifar_resnet"
-    parser.description = str(parser.description).replace("data-parallel", "in a pipeline")
+    parser.description = (
+        str(parser.description).replace("data-parallel", "in a pipeline")
+        + "\n\nThis job keeps no checkpoints and no logs: it refuses --log-dir, --track, --parallel, and all that is "
+        "listed\nunder checkpoints."
+    )
     parser.set_defaults(parallel=None)  # so that it shows if it is given
     pipeline = parser.add_argument_group("pipeline")
     pipeline.add_argument("--micro-batches", type=positive_int, default=8, metavar="M", help="parts of a batch (8)")
