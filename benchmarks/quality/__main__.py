@@ -14,9 +14,13 @@ SUBJECTS = {
 
 
 def main(argv: list[str]) -> None:
+    listing = "".join(f"\n  {name:12}{what}" for name, what in SUBJECTS.items())
+    usage = f"usage: python -m benchmarks.quality SUBJECT ...{listing}"
+    if argv and argv[0] in ("-h", "--help"):
+        print(usage)
+        return
     if not argv or argv[0] not in SUBJECTS:
-        listing = "".join(f"\n  {name:12}{what}" for name, what in SUBJECTS.items())
-        raise SystemExit(f"usage: python -m benchmarks.quality SUBJECT ...{listing}")
+        raise SystemExit(usage)
     import_module(f"benchmarks.quality.{argv[0]}").main(argv[1:])
 
 

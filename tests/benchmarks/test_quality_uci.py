@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from benchmarks.quality import uci
+from benchmarks.quality.__main__ import main as subjects
 from benchmarks.quality.published import PRINTED, SOURCES, published
 from pytagi_ddp.data import RegressionSplits
 from pytagi_ddp.data.uci import UCI_SETS
@@ -59,3 +60,10 @@ def test_lines_are_json_objects(yachts, tmp_path):
     uci.main(["--quick", "--set", "yacht", "--results", str(path), "--splits", "19", "--variant", "one hidden layer"])
     (line,) = path.read_text().splitlines()
     assert json.loads(line)["split"] == 19 and json.loads(line)["seconds"] > 0
+
+
+def test_subjects_are_listed(capsys):
+    subjects(["--help"])
+    assert "uci         nine regression sets" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match=r"usage: python -m benchmarks\.quality SUBJECT"):
+        subjects(["other"])
