@@ -191,6 +191,22 @@ def test_the_file_for_pytagi_is_that_of_pytagi(tmp_path):
         assert (tmp_path / "again.bin").read_bytes() == (FOLDER / f"{name}.bin").read_bytes(), name
 
 
+def test_what_is_a_view_and_what_is_a_copy(net):
+    """As docs/pytagi.md says: pytagi gives copies of all of them."""
+
+    def learn():
+        deltas(net, Y, 0.1)
+        net.backward()
+        net.step()
+
+    learn()
+    mu_w, kept = net.layers[0].mu_w, net.layers[0].mu_w.copy()
+    copies = [net.state_dict()["Linear.0"][0], net.parameters()[0][0]]
+    learn()
+    assert not np.array_equal(mu_w, kept) and np.array_equal(mu_w, net.layers[0].mu_w)
+    np.testing.assert_array_equal(copies, [kept, kept])
+
+
 def test_state_dicts_as_json(net):
     text = json.dumps(net.state_dict(), default=np.ndarray.tolist)
     twin = Sequential(Linear(3, 4), ReLU(), Linear(4, 2))
