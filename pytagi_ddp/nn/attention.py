@@ -15,6 +15,7 @@ from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
 from pytagi_ddp.nn.setting import Setting
 from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State, by_step
+from pytagi_ddp.nn.validate import check_integers
 
 
 def either_order(init: Callable) -> Callable:
@@ -93,6 +94,8 @@ class MultiheadAttention(BaseLayer):
     ):
         super().__init__()
         groups = num_heads if num_kv_heads is None else num_kv_heads
+        sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "num_kv_heads": groups, "seq_len": seq_len}
+        check_integers(self.name, **sizes)
         if min(embed_dim, num_heads, groups, seq_len) < 1 or embed_dim % num_heads or num_heads % groups:
             raise ValueError(
                 "MultiheadAttention needs embed_dim a multiple of num_heads, that a multiple of num_kv_heads, and "

@@ -9,6 +9,7 @@ from pytagi_ddp.nn.init import normal
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, by_step
+from pytagi_ddp.nn.validate import check_integers
 
 LARGEST = 2**24  # categories: float32 has all integers up to here
 
@@ -54,6 +55,8 @@ class Embedding(BaseLayer):
         padding_idx: int = -1,
     ):
         super().__init__()
+        sizes = {"num_embeddings": num_embeddings, "embedding_dim": embedding_dim, "input_size": input_size}
+        check_integers(self.name, padding_idx=padding_idx, **sizes)
         if not 1 <= num_embeddings <= LARGEST or embedding_dim < 1 or input_size < 0:
             raise ValueError(
                 f"Embedding needs 1 to {LARGEST} num_embeddings, embedding_dim >= 1 and input_size >= 0, got "

@@ -13,6 +13,7 @@ from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
 from pytagi_ddp.nn.pytagi_view import refuse_assignment
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, StateTensor
+from pytagi_ddp.nn.validate import check_integers
 
 GATES = 4
 
@@ -97,6 +98,7 @@ class LSTM(BaseLayer):
         recurrent: bool = True,
     ):
         super().__init__()
+        check_integers(self.name, input_size=input_size, output_size=output_size, seq_len=seq_len)
         if min(input_size, output_size, seq_len) < 1:
             raise ValueError(f"{self.name} needs sizes of at least 1, got ({input_size}, {output_size}, {seq_len=})")
         if last_timestep and not recurrent:

@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from pytagi_ddp.nn.norm import Moments, RowNorm
 from pytagi_ddp.nn.state import Shape
+from pytagi_ddp.nn.validate import check_integers
 
 
 class RMSNorm(RowNorm):
@@ -35,7 +38,8 @@ class RMSNorm(RowNorm):
 
     def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-6):
         super().__init__()
-        dims = [normalized_shape] if isinstance(normalized_shape, int) else [int(n) for n in normalized_shape]
+        dims = np.atleast_1d(normalized_shape).tolist()
+        check_integers(self.name, **{f"normalized_shape[{k}]": n for k, n in enumerate(dims)})
         if len(dims) != 1 or dims[0] < 1:
             raise ValueError(f"RMSNorm needs [units], at least 1, got {dims}")
         self.normalized_shape, self.eps = dims, eps

@@ -32,7 +32,7 @@ class Window(NamedTuple):
             )
         if self.padding and self.padding_type not in (1, 2, 3):
             raise ValueError(f"{self.layer} with padding needs padding_type 1, 2 or 3, got {self.padding_type}")
-        return self
+        return Window(self.layer, *(int(number) for number in self[1:]))  # NumPy's integers have a shape
 
     def settings(self) -> dict[str, Any]:
         """Without padding, types 1 and 2 change nothing, and are 0."""

@@ -100,6 +100,11 @@ def test_bad_arguments_are_named_when_the_layer_is_made(make, message):
     ("make", "message"),
     [
         (lambda: nn.Linear(2.5, 1), "Linear: input_size must be an integer, got 2.5"),
+        (lambda: nn.LSTM(1.7, 2), "LSTM: input_size must be an integer, got 1.7"),
+        (lambda: nn.SLSTM(1, 2, seq_len=3.0), "SLSTM: seq_len must be an integer, got 3.0"),
+        (lambda: nn.MultiheadAttention(4, 2, seq_len=3.5), "MultiheadAttention: seq_len must be an integer, got 3.5"),
+        (lambda: nn.Embedding(10, 4, 3.5), "Embedding: input_size must be an integer, got 3.5"),
+        (lambda: nn.RMSNorm([8.5]), r"RMSNorm: normalized_shape\[0\] must be an integer, got 8.5"),
         (lambda: nn.Conv2d(1, 2, 3.0), "Conv2d: kernel_size must be an integer, got 3.0"),
         (lambda: nn.Conv2d(1, 2, 3, padding=None), "Conv2d: padding must be an integer, got None"),
         (lambda: nn.Conv2d(1, 2, 3, in_width=float("nan")), "Conv2d: in_width must be an integer, got nan"),
@@ -111,6 +116,13 @@ def test_bad_arguments_are_named_when_the_layer_is_made(make, message):
 def test_sizes_that_are_no_integers_are_named(make, message):
     with pytest.raises(TypeError, match=message):
         make()
+
+
+def test_sizes_may_be_integers_of_numpy():
+    one, two, four = map(np.int64, (1, 2, 4))
+    first = nn.Conv2d(one, two, one, in_width=four, in_height=four)
+    net = nn.Sequential(first, nn.MaxPool2d(two, two), nn.Linear(8, 4), nn.RMSNorm(four))
+    assert net.predict(np.ones((3, 16)))[0].shape == (3, 4)
 
 
 def test_parameters_exist_from_construction():
