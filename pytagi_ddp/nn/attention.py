@@ -15,7 +15,7 @@ from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
 from pytagi_ddp.nn.setting import Setting
 from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State, by_step
-from pytagi_ddp.nn.validate import check_integers
+from pytagi_ddp.nn.validate import as_bools, check_integers
 
 
 def either_order(init: Callable) -> Callable:
@@ -106,8 +106,10 @@ class MultiheadAttention(BaseLayer):
         if not rope_theta > 0:
             raise ValueError(f"rope_theta must be positive, got {rope_theta}")
         self.embed_dim, self.num_heads, self.num_kv_heads = int(embed_dim), int(num_heads), int(groups)
-        self.bias, self.seq_len = bool(bias), int(seq_len)
-        self.causal, self.use_rope, self.rope_theta, self.out_proj = causal, use_rope, float(rope_theta), out_proj
+        self.seq_len, self.rope_theta = int(seq_len), float(rope_theta)
+        self.bias, self.causal, self.use_rope, self.out_proj = as_bools(
+            self.name, bias=bias, causal=causal, use_rope=use_rope, out_proj=out_proj
+        )
         self.gain_weight, self.gain_bias, self.init_method = gain_weight, gain_bias, init_method
         self.head_dim = self.embed_dim // self.num_heads
         self.init_weight_bias()

@@ -12,7 +12,7 @@ from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.norm import Norm
 from pytagi_ddp.nn.setting import Setting
 from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State, StateTensor
-from pytagi_ddp.nn.validate import check_integers
+from pytagi_ddp.nn.validate import as_bools, check_integers
 
 
 class BatchNorm2d(Norm):
@@ -64,7 +64,8 @@ class BatchNorm2d(Norm):
         check_integers("BatchNorm2d", num_features=num_features)
         if num_features < 1:
             raise ValueError(f"BatchNorm2d needs num_features >= 1, got {num_features}")
-        self.num_features, self.eps, self.momentum, self.bias = num_features, eps, momentum, bias
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.bias = as_bools("BatchNorm2d", bias=bias)[0]
         self.gain_weight, self.gain_bias = gain_weight, gain_bias
         self.num_sums = 1 + 2 * num_features
         self._trained = False  # whether there has been a training batch

@@ -9,7 +9,7 @@ from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
 from pytagi_ddp.nn.pytagi_view import WindowView
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State
-from pytagi_ddp.nn.validate import check_integers
+from pytagi_ddp.nn.validate import as_bools, check_integers
 from pytagi_ddp.nn.window import Window, as_image, pixels
 
 
@@ -39,7 +39,7 @@ class Convolution(WindowView, BaseLayer):
         check_integers(self.name, **sizes)
         if in_channels < 1 or out_channels < 1:
             raise ValueError(f"{self.name} needs channels of at least 1, got ({in_channels}, {out_channels})")
-        self.bias = bias
+        self.bias = as_bools(self.name, bias=bias)[0]
         self._channels = (in_channels, out_channels)
         self._side = (in_width, in_height)
         self.window = Window(self.name, kernel_size, stride, padding, padding_type).check()

@@ -8,7 +8,7 @@ import numpy as np
 
 from pytagi_ddp.nn.norm import Moments, RowNorm
 from pytagi_ddp.nn.state import Shape
-from pytagi_ddp.nn.validate import check_integers
+from pytagi_ddp.nn.validate import as_bools, check_integers
 
 
 class LayerNorm(RowNorm):
@@ -40,7 +40,7 @@ class LayerNorm(RowNorm):
         check_integers("LayerNorm", **{f"normalized_shape[{k}]": n for k, n in enumerate(dims)})
         if len(dims) not in (1, 3) or min(dims) < 1 or math.prod(dims) < 2:
             raise ValueError(f"LayerNorm needs [units] or [channels, height, width], at least 2 units, got {dims}")
-        self.normalized_shape, self.eps, self.bias = dims, eps, bias
+        self.normalized_shape, self.eps, self.bias = dims, eps, as_bools("LayerNorm", bias=bias)[0]
         self.num_features = dims[0]
         self.init_weight_bias()
 

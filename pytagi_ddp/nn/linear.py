@@ -7,7 +7,7 @@ from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
 from pytagi_ddp.nn.pytagi_view import refuse_assignment
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, by_step
-from pytagi_ddp.nn.validate import check_integers
+from pytagi_ddp.nn.validate import as_bools, check_integers
 
 
 class Linear(BaseLayer):
@@ -53,7 +53,7 @@ class Linear(BaseLayer):
         check_integers("Linear", input_size=input_size, output_size=output_size)
         if input_size < 1 or output_size < 1:
             raise ValueError(f"Linear needs sizes of at least 1, got ({input_size}, {output_size})")
-        self.bias = bias
+        self.bias = as_bools("Linear", bias=bias)[0]
         self._sizes = input_size, output_size
         self.in_shape, self.out_shape = Shape(input_size), Shape(output_size)
         self.gain_weight, self.gain_bias, self.init_method = gain_weight, gain_bias, init_method

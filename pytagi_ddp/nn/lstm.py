@@ -13,7 +13,7 @@ from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
 from pytagi_ddp.nn.pytagi_view import refuse_assignment
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, StateTensor
-from pytagi_ddp.nn.validate import check_integers
+from pytagi_ddp.nn.validate import as_bools, check_integers
 
 GATES = 4
 
@@ -101,11 +101,13 @@ class LSTM(BaseLayer):
         check_integers(self.name, input_size=input_size, output_size=output_size, seq_len=seq_len)
         if min(input_size, output_size, seq_len) < 1:
             raise ValueError(f"{self.name} needs sizes of at least 1, got ({input_size}, {output_size}, {seq_len=})")
+        self.last_timestep, self.bias, self.cell_path, self.recurrent = as_bools(
+            self.name, last_timestep=last_timestep, bias=bias, cell_path=cell_path, recurrent=recurrent
+        )
         if last_timestep and not recurrent:
             raise ValueError(f"{self.name} without recurrence has no last time step: all of them are alike")
         self._sizes = int(input_size), int(output_size)
-        self.last_timestep, self.seq_len, self.bias = bool(last_timestep), int(seq_len), bool(bias)
-        self.cell_path, self.recurrent = bool(cell_path), bool(recurrent)
+        self.seq_len = int(seq_len)
         self.gain_weight, self.gain_bias, self.init_method = gain_weight, gain_bias, init_method
         self.init_weight_bias()
 

@@ -1,6 +1,7 @@
 """Checks of arrays and numbers that come from outside."""
 
 import operator
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -71,3 +72,16 @@ def check_integers(layer: str, **values: Any) -> None:
             operator.index(value)
         except TypeError:
             raise TypeError(f"{layer}: {name} must be an integer, got {value!r}") from None
+
+
+def as_bools(layer: str, **values: Any) -> list[bool]:
+    """Arguments of a `layer` that say yes or no, in their order.
+
+    Raises:
+        TypeError: one is neither True nor False, nor 1 or 0: most often what belongs in another place, as a stride in
+            that of `bias`.
+    """
+    for name, value in values.items():
+        if not isinstance(value, Integral | np.bool_) or value not in (0, 1):
+            raise TypeError(f"{layer}: {name} must be True or False, got {value!r}")
+    return [bool(value) for value in values.values()]

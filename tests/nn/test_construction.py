@@ -118,6 +118,28 @@ def test_sizes_that_are_no_integers_are_named(make, message):
         make()
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: nn.Linear(2, 1, "no"), "Linear: bias must be True or False, got 'no'"),
+        (lambda: nn.Conv2d(1, 2, 3, 2), "Conv2d: bias must be True or False, got 2"),  # PyTorch's place of the stride
+        (lambda: nn.BatchNorm2d(3, bias=0.5), "BatchNorm2d: bias must be True or False, got 0.5"),
+        (lambda: nn.LayerNorm([3], bias=None), "LayerNorm: bias must be True or False, got None"),
+        (lambda: nn.LSTM(1, 2, 24.0), "LSTM: last_timestep must be True or False, got 24.0"),  # or is it `seq_len`?
+        (lambda: nn.MultiheadAttention(4, 2, out_proj="no"), "MultiheadAttention: out_proj must be True or False"),
+    ],
+)
+def test_what_is_neither_yes_nor_no_is_named(make, message):
+    with pytest.raises(TypeError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("yes", [1, np.True_, np.int64(1)])
+def test_yes_may_be_said_in_other_ways(yes):
+    assert nn.Linear(2, 1, yes).bias is nn.Conv2d(1, 2, 3, yes).bias is nn.BatchNorm2d(3, bias=yes).bias is True
+    assert nn.MultiheadAttention(4, 2, out_proj=yes).out_proj is nn.LSTM(1, 2, bias=yes).bias is True
+
+
 def test_sizes_may_be_integers_of_numpy():
     one, two, four = map(np.int64, (1, 2, 4))
     first = nn.Conv2d(one, two, one, in_width=four, in_height=four)
