@@ -334,7 +334,9 @@ def update(states, mu_obs, var_obs, deltas):
         jcb = ones
     elif type(jcb) is not cnp.ndarray or not plain(jcb, size):
         return False
-    if deltas.block_size != states.block_size or deltas.size != size or not in_rows(mu_obs, states.block_size):
+    if deltas.block_size != states.block_size or deltas.size != size:
+        return False
+    if not in_rows(mu_obs, states.block_size) or not in_rows(var_obs, states.block_size):
         return False
     if look(mu_obs, size) & INFINITE or look(var_obs, size) & (NEGATIVE | NOT_A_NUMBER):
         return False

@@ -1,5 +1,7 @@
 """The output layer against observations."""
 
+from math import prod
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -39,8 +41,8 @@ class OutputUpdater:
         Args:
             output_states: the network's `output_z_buffer`.
             mu_obs: observations, batch x outputs values, flat or with one dimension for the batch in front.
-            var_obs: their variances, as many; or one number for all. Of more, the first ones count, so that variances
-                made once for a full batch serve a smaller last one (as pytagi has it).
+            var_obs: their variances, as many, likewise; or one number for all. Of more, the first ones count, so that
+                variances made once for a full batch serve a smaller last one (as pytagi has it).
             delta_states: the network's `input_delta_z_buffer`; receives the deltas.
 
         Raises:
@@ -50,7 +52,7 @@ class OutputUpdater:
         if output_states.elsewhere or self._express(output_states, mu_obs, var_obs, delta_states):
             return
         size = _size(output_states)
-        observed = State(_observations(mu_obs, size, output_states), _variances(var_obs, size))
+        observed = State(_observations(mu_obs, size, output_states), _variances(var_obs, size, output_states))
         self._run("update", output_states, delta_states, observed)
 
     def update_using_indices(
@@ -88,7 +90,7 @@ class OutputUpdater:
             )
         n = index.size // batch
         means = _observations(mu_obs, index.size, output_states)
-        observed = State(means, _variances(var_obs, index.size)).reshape(batch, n)
+        observed = State(means, _variances(var_obs, index.size, output_states)).reshape(batch, n)
         places = index.astype(np.int32).reshape(batch, n) - 1
         self._run("update_using_indices", output_states, delta_states, observed, places)
 
@@ -149,9 +151,15 @@ def _observations(values: ArrayLike, size: int, states: BaseHiddenStates) -> np.
     return observations
 
 
-def _variances(values: ArrayLike, size: int) -> np.ndarray:
+def _variances(values: ArrayLike, size: int, states: BaseHiddenStates) -> np.ndarray:
     values = to_numpy(values, "var_obs")
     variances = flat_float32(values, "var_obs")
+    of_sample = size // states.block_size
+    if values.ndim > 1 and prod(values.shape[1:]) not in (of_sample, of_sample // states.seq_len):
+        raise ValueError(
+            f"var_obs has the shape {values.shape}, and the first dimension counts samples, each of which has "
+            f"{of_sample} observations: transpose it, or pass what is in another shape flat"
+        )
     if values.ndim == 0:
         variances = np.repeat(variances, size)
     elif variances.size < size:

@@ -90,6 +90,8 @@ BAD_VALUES = [
     (np.zeros(8), [1, 1, 1, -0.25, 1, 1, 1, 1], "var_obs .* the smallest is -0.25"),
     (np.zeros(8), [1, 1, 1, NAN, 1, 1, 1, 1], "var_obs .* NaN"),
     ([np.inf, 0, 0, 0, 0, 0, 0, -np.inf], np.ones(8), "mu_obs: 2 of 8 observations are infinite"),
+    (np.zeros((2, 4)), np.ones((4, 2)), r"var_obs has the shape \(4, 2\), .* each of which has 4 observations"),
+    (np.zeros((2, 4)), np.ones((5, 6)), r"var_obs has the shape \(5, 6\)"),
 ]
 
 
