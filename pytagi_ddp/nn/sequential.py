@@ -28,7 +28,7 @@ from pytagi_ddp.nn.recompute import is_block
 from pytagi_ddp.nn.recurrent_network import RecurrentNetwork
 from pytagi_ddp.nn.state import State
 from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics
-from pytagi_ddp.nn.validate import check_predictions, flat_float32
+from pytagi_ddp.nn.validate import check_batch_size, check_predictions, flat_float32
 
 
 class Sequential(RecurrentNetwork):
@@ -497,10 +497,10 @@ class Sequential(RecurrentNetwork):
 
         Raises:
             FloatingPointError: predictions that are not finite, as numbers became too large on the way.
-            ValueError: as `forward`.
+            ValueError: as `forward`. TypeError: a batch_size that is no integer.
         """
-        if batch_size < 1:
-            raise ValueError(f"predict needs a batch_size of at least 1, got {batch_size}")
+        if type(batch_size) is not int or batch_size < 1:
+            check_batch_size(batch_size)
         shape = self.out_shape
         one = shape.image or shape.sequence or (shape.size,)
         moments = None if self.arena.carried.size else self._express.forward(self, self._passes, x, var_x, False)

@@ -74,6 +74,17 @@ def check_integers(layer: str, **values: Any) -> None:
             raise TypeError(f"{layer}: {name} must be an integer, got {value!r}") from None
 
 
+def check_batch_size(value: Any) -> None:
+    """Raises TypeError if the batch size that `predict` is given is no integer, ValueError if it is below 1."""
+    if not isinstance(value, Integral):
+        raise TypeError(
+            f"predict takes batch_size, an integer, in second place, got {type(value).__name__}; variances of inputs "
+            "go by their name, var_x"
+        )
+    if value < 1:
+        raise ValueError(f"predict needs a batch_size of at least 1, got {value}")
+
+
 def as_bools(layer: str, **values: Any) -> list[bool]:
     """Arguments of a `layer` that say yes or no, in their order.
 

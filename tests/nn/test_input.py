@@ -209,6 +209,9 @@ def test_predict_shapes_and_errors(net):
     assert net.predict(np.zeros(4))[1].shape == (1, 2)
     with pytest.raises(ValueError, match="batch_size of at least 1, got 0"):
         net.predict(X, 0)
+    with pytest.raises(TypeError, match="got ndarray; variances of inputs go by their name, var_x"):
+        net.predict(np.ones((1, X.shape[1])), np.full((1, 1), 2.0))  # of which a batch size could be made
+    np.testing.assert_array_equal(net.predict(X, np.int64(2)), net.predict(X, 2))
     with pytest.raises(ValueError, match="x holds 6 values, not a whole number of samples of 4 inputs"):
         net.predict(np.zeros(6))
     with pytest.raises(ValueError, match="var_x must hold 12 values, got 4"):

@@ -35,7 +35,7 @@ from pytagi_ddp.nn.network_input import rows_of_samples, variances_like
 from pytagi_ddp.nn.pytagi_view import refuse_assignment
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.update_bn import StatisticsChange, batches_of, check_num_batches, take_statistics
-from pytagi_ddp.nn.validate import check_predictions
+from pytagi_ddp.nn.validate import check_batch_size, check_predictions
 
 
 class PipelineSequential(StagedNetwork, TrainedOnRanks):
@@ -471,8 +471,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
             batch_size: samples on their way between two stages at a time, the same everywhere.
         """
         self._check_owner("predict")
-        if batch_size < 1:
-            raise ValueError(f"predict needs a batch_size of at least 1, got {batch_size}")
+        check_batch_size(batch_size)
         training = self.stage.training
         self.stage.eval()
         try:
