@@ -189,8 +189,8 @@ def moments_of(name: str, values: np.ndarray) -> tuple[Any, Any]:
 
 
 def is_deviation(value: Any) -> bool:
-    return isinstance(value, Real) and 0 < float(value) < inf
+    return isinstance(value, Real) and not isinstance(value, bool) and 0 < float(value) < inf
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and bool(value >= 1)
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)

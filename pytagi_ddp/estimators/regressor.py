@@ -244,6 +244,9 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         """Standardised float32 samples; `reset`: by themselves, and all else has to fit them from now on."""
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_all_finite="allow-nan", y_numeric=True, reset=reset)
         y = column_or_1d(y, warn=True).astype(np.float64)
+        for name in ("heteroscedastic", "student_t"):
+            if not isinstance(getattr(self, name), bool | np.bool_):
+                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if reset:
             self._standardise_by(X)
             self._y_mean, self._y_std = moments_of("y", y)

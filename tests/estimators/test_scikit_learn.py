@@ -85,6 +85,9 @@ def test_works_in_pipelines_and_searches():
         {"forget": np.inf},
         {"sigma_v": 0},
         {"sigma_v": np.inf},
+        {"sigma_v": True},
+        {"epochs": True},
+        {"hidden_layer_sizes": True},
     ],
 )
 def test_parameters_without_meaning_are_named(kind, wrong):
@@ -94,6 +97,12 @@ def test_parameters_without_meaning_are_named(kind, wrong):
     learning = kind(**SMALL, random_state=0).partial_fit(*data())
     with pytest.raises(ValueError, match=name):
         learning.set_params(**wrong).partial_fit(*data())
+
+
+@pytest.mark.parametrize("wrong", [{"heteroscedastic": "no"}, {"student_t": 3}])
+def test_options_that_are_neither_yes_nor_no_are_named(wrong):
+    with pytest.raises(ValueError, match="must be True or False"):
+        TAGIRegressor(**SMALL | wrong).fit(*data())
 
 
 @both
