@@ -11,7 +11,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import column_or_1d, validate_data
 
-from pytagi_ddp.estimators.ensemble import EnsembleEstimator, is_deviation
+from pytagi_ddp.estimators.ensemble import EnsembleEstimator, is_deviation, unmasked
 from pytagi_ddp.estimators.folds import assign_folds
 from pytagi_ddp.estimators.members import PREDICTED, Observe, Training, learn, run_epoch
 from pytagi_ddp.nn import OutputUpdater, Sequential
@@ -151,6 +151,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
 
     def _take(self, X: Any, y: Any, classes: ArrayLike | None, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         """Standardised float32 samples and numbers of classes; `reset`: all else has to fit these from now on."""
+        X, y = unmasked(X), unmasked(y)
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_all_finite="allow-nan", reset=reset)
         check_classification_targets(y)
         y = column_or_1d(y, warn=True)

@@ -14,6 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.estimators.folds import learnt_by
 from pytagi_ddp.estimators.members import Training, default_epochs
 from pytagi_ddp.nn import Sequential
@@ -135,7 +136,7 @@ class EnsembleEstimator(BaseEstimator):
     def _standardised(self, X: Any) -> np.ndarray:
         """float32 inputs for the networks, of anything that scikit-learn takes for samples."""
         check_is_fitted(self, "networks_")
-        X = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False)
+        X = validate_data(self, unmasked(X), dtype=np.float64, ensure_all_finite="allow-nan", reset=False)
         return self._scaled(X)
 
     def _scaled(self, X: np.ndarray) -> np.ndarray:
@@ -186,6 +187,11 @@ def moments_of(name: str, values: np.ndarray) -> tuple[Any, Any]:
     if not np.isfinite(std).all():
         raise ValueError(f"{name} has numbers of a size of {np.nanmax(np.abs(values)):.0e}, whose squares overflow")
     return mean, np.where(std <= 1e-12 * np.abs(mean), 1.0, std)[()]
+
+
+def unmasked(values: Any) -> Any:
+    """Masked arrays with NaN where the mask is, behind which scikit-learn looks; all else as it is."""
+    return to_numpy(values, "X") if np.ma.isMaskedArray(values) else values
 
 
 def is_deviation(value: Any) -> bool:

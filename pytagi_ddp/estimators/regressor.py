@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import column_or_1d, validate_data
 
-from pytagi_ddp.estimators.ensemble import EnsembleEstimator, is_deviation, moments_of
+from pytagi_ddp.estimators.ensemble import EnsembleEstimator, is_deviation, moments_of, unmasked
 from pytagi_ddp.estimators.folds import assign_folds
 from pytagi_ddp.estimators.members import LEAST_NOISE, fit_values, run_epoch, values
 from pytagi_ddp.estimators.noise import GivenNoise, LearntNoise, Prediction, learn_noise
@@ -242,6 +242,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
 
     def _take(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         """Standardised float32 samples; `reset`: by themselves, and all else has to fit them from now on."""
+        X, y = unmasked(X), unmasked(y)
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_all_finite="allow-nan", y_numeric=True, reset=reset)
         y = column_or_1d(y, warn=True).astype(np.float64)
         for name in ("heteroscedastic", "student_t"):

@@ -130,6 +130,16 @@ def test_missing_inputs_are_no_error_and_no_knowledge(kind):
 
 
 @both
+def test_what_is_masked_is_missing(kind):
+    x, y = data()
+    masked = np.ma.masked_greater(x, 1)
+    with_nan, fitted = (kind(**SMALL, random_state=0).fit(some, y) for some in (masked.filled(np.nan), masked))
+    np.testing.assert_array_equal(fitted.predict(masked), with_nan.predict(masked.filled(np.nan)))
+    with pytest.raises(ValueError, match="y contains NaN"):
+        fitted.fit(x, np.ma.masked_equal(y, 1))
+
+
+@both
 @pytest.mark.parametrize("train", ["fit", "partial_fit"])
 def test_a_column_without_any_number_is_left_out(kind, train):
     """Its weights stay as they were drawn: values of it that come later would change predictions, by chance."""
