@@ -264,17 +264,17 @@ class Normalizer:
         """
         if not np.all(np.asarray(max_value) >= min_value):
             raise ValueError(f"max_value {max_value} must not be below min_value {min_value}")
-        return (data - min_value) / (max_value - min_value + _EPSILON)
+        return (1.0 * data - min_value) / _span(max_value, min_value)
 
     @staticmethod
     def max_min_unnorm(norm_data: np.ndarray, max_value: np.ndarray, min_value: np.ndarray) -> np.ndarray:
         """norm_data * (max_value - min_value) + min_value."""
-        return norm_data * (max_value - min_value + _EPSILON) + min_value
+        return norm_data * _span(max_value, min_value) + min_value
 
     @staticmethod
     def max_min_unnorm_std(norm_std: np.ndarray, max_value: np.ndarray, min_value: np.ndarray) -> np.ndarray:
         """norm_std * (max_value - min_value), both standard deviations."""
-        return norm_std * (max_value - min_value + _EPSILON)
+        return norm_std * _span(max_value, min_value)
 
     @staticmethod
     def compute_mean_std(data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -285,6 +285,11 @@ class Normalizer:
     def compute_max_min(data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Maximum and minimum of every column; NaN is left out."""
         return np.nanmax(data, axis=0), np.nanmin(data, axis=0)
+
+
+def _span(max_value: Any, min_value: Any) -> Any:
+    """max_value - min_value, and a little more; 1.0 makes floats of integers, which wrap around if they are short."""
+    return 1.0 * max_value - min_value + _EPSILON
 
 
 def exponential_scheduler(curr_v: float, min_v: float, decaying_factor: float, curr_iter: int) -> float:

@@ -217,6 +217,15 @@ def test_max_min_norm_maps_to_0_and_1_and_comes_back():
         normalizer.max_min_norm(data, low, high)
 
 
+def test_max_min_norm_of_short_integers():
+    data = np.array([-30000, 0, 30000], np.int16)  # samples of sound, say: their span is more than an int16 holds
+    high, low = Normalizer.compute_max_min(data)
+    scaled = Normalizer().max_min_norm(data, high, low)
+    np.testing.assert_allclose(scaled, [0, 0.5, 1], atol=1e-9)
+    np.testing.assert_allclose(Normalizer.max_min_unnorm(scaled, high, low), data, atol=1e-6)
+    assert Normalizer.max_min_unnorm_std(1.0, high, low) == pytest.approx(60000)
+
+
 def test_a_constant_column_scales_to_zero():
     data = np.full((5, 1), 3.0)
     np.testing.assert_array_equal(Normalizer.standardize(data, *Normalizer.compute_mean_std(data)), np.zeros((5, 1)))
