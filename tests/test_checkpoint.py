@@ -108,6 +108,15 @@ def test_nothing_there(manager, tmp_path):
             manager.load(network(), place)
 
 
+def test_settings_are_numbers_of_numpy_too_and_nothing_else(manager):
+    settings = {"batch": np.int64(16), "sigma_v": np.float32(0.5), "augment": np.True_}
+    manager.save(network(), POSITION, settings)
+    for same in (settings, {"batch": 16, "sigma_v": 0.5, "augment": True}):
+        assert manager.load(network(), settings=same).settings == {"batch": 16, "sigma_v": 0.5, "augment": True}
+    with pytest.raises(TypeError, match=r"settings are what JSON has, .*: got array\(\[1, 2\]\), a ndarray"):
+        manager.save(network(), POSITION, {"sizes": np.array([1, 2])})
+
+
 def test_other_settings(two):
     manager, _, path = two
     net = network()

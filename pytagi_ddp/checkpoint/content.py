@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import pytagi_ddp
 from pytagi_ddp.checkpoint.manifest import DamagedCheckpointError
 from pytagi_ddp.checkpoint.position import TrainingPosition
@@ -47,7 +49,15 @@ def metadata(position: TrainingPosition, world_size: int, settings: dict[str, An
         "settings": settings or {},
         "version": pytagi_ddp.__version__,
     }
-    return {key: json.dumps(value) for key, value in values.items()}
+    return {key: json.dumps(value, default=_plain) for key, value in values.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of NumPy as Python's, for JSON."""
+    if isinstance(value, np.generic):
+        return value.item()
+    kind = type(value).__name__
+    raise TypeError(f"settings are what JSON has, numbers, text, lists and dictionaries: got {value!r:.80}, a {kind}")
 
 
 def describe(path: Path, meta: Mapping[str, str]) -> Checkpoint:
@@ -76,7 +86,7 @@ def compare(checkpoint: Checkpoint, world_size: int, settings: dict[str, Any] | 
         ValueError: settings that differ; names them.
     """
     stored = checkpoint.settings
-    now = stored if settings is None else json.loads(json.dumps(settings))
+    now = stored if settings is None else json.loads(json.dumps(settings, default=_plain))
     changes = []
     for key in {**stored, **now}:
         was, is_now = (repr(values[key]) if key in values else "not given" for values in (stored, now))
