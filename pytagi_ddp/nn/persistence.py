@@ -290,7 +290,8 @@ def read(data: bytes, what: str) -> Contents:
     if meta.get("format") in (FORMAT_OF_VALUES, FORMAT_OF_SIZES):
         _compare_checksums(what, str(meta.get("crc32")).encode(), f"{zlib.crc32(values):08x}")
     elif meta.get("format") != FORMAT:
-        raise ValueError(f"{what} has format {meta.get('format')!r:.50}, this version reads up to {FORMAT!r}")
+        hint = "" if "format" in meta else "; parameters of PyTorch's modules go in by nn.load_torch_state_dict"
+        raise ValueError(f"{what} has format {meta.get('format')!r:.50}, this version reads up to {FORMAT!r}{hint}")
     elif not whole:
         raise ValueError(f"{what} is corrupt: its header is not as this library writes it")
     for name, array in tensors.items():
