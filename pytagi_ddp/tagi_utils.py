@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.nn.hierarchical_softmax import (
     HRCSoftmax,
     class_probabilities,
     encode_classes,
     hierarchical_softmax,
 )
+from pytagi_ddp.nn.validate import check_integers, flat_float32
 
 # Keeps the scaling of a constant column finite.
 _EPSILON = 1e-10
@@ -141,8 +143,9 @@ class Utils:
         output_seq_len rows.
 
         Args:
-            data: T rows of num_features columns (or the same values in one dimension).
-            output_col: Columns to predict.
+            data: T rows of num_features columns (or the same values in one dimension), of any library; what is masked
+                is NaN.
+            output_col: Columns to predict, counted from 0.
             input_seq_len: Rows of a window's input.
             output_seq_len: Rows of a window's output.
             num_features: Columns of `data`.
@@ -155,17 +158,20 @@ class Utils:
         Raises:
             ValueError: Lengths below 1, other columns than num_features, a column that does not exist, or fewer
                 rows than one window takes.
+            TypeError: Data that are no real numbers, such as dates, or lengths that are no integers.
         """
+        lengths = {"input_seq_len": input_seq_len, "output_seq_len": output_seq_len}
+        check_integers("create_rolling_window", **lengths, num_features=num_features, stride=stride)
         if min(input_seq_len, output_seq_len, num_features, stride) < 1:
             raise ValueError(
                 "input_seq_len, output_seq_len, num_features and stride must all be at least 1, got "
                 f"{input_seq_len}, {output_seq_len}, {num_features} and {stride}"
             )
-        series, columns = np.asarray(data, np.float32), np.asarray(output_col).ravel()
+        series, columns = to_numpy(data, "data"), np.asarray(output_col).ravel()
         if series.size % num_features or (series.ndim > 1 and series.size != len(series) * num_features):
             raise ValueError(f"data of shape {series.shape} do not have {num_features} features in each row")
-        series = series.reshape(-1, num_features)
-        if not np.isin(columns, np.arange(num_features)).all():
+        series = flat_float32(series, "data").reshape(-1, num_features)
+        if columns.dtype.kind not in "iu" or not np.isin(columns, np.arange(num_features)).all():
             raise ValueError(f"output_col {columns.tolist()} names a column outside 0..{num_features - 1}")
         window = input_seq_len + output_seq_len
         if len(series) < window:

@@ -133,6 +133,7 @@ def test_rolling_windows_with_several_output_columns():
         ({"output_col": np.array([2])}, r"\[2\] names a column outside 0\.\.1"),
         ({"num_features": 5}, "data of shape .* do not have 5 features"),
         ({"stride": 0}, "at least 1, got 3, 2, 2 and 0"),
+        ({"output_col": np.array([0.0])}, r"\[0\.0\] names a column outside 0\.\.1"),
     ],
 )
 def test_impossible_windows_are_named(changed, message):
@@ -146,6 +147,16 @@ def test_impossible_windows_are_named(changed, message):
     }
     with pytest.raises(ValueError, match=message):
         utils.create_rolling_window(**(arguments | changed))
+
+
+def test_windows_are_of_numbers():
+    series = np.ma.masked_equal(np.arange(6), 2)
+    np.testing.assert_array_equal(utils.create_rolling_window(series, [0], 3, 1, 1, 1)[0][0], [0, 1, np.nan])
+    dates = np.arange(6).astype("M8[D]")  # which NumPy would count in days since 1970
+    with pytest.raises(TypeError, match="data must hold real numbers, got dtype datetime64"):
+        utils.create_rolling_window(dates, [0], 3, 1, 1, 1)
+    with pytest.raises(TypeError, match=r"create_rolling_window: stride must be an integer, got 1\.0"):
+        utils.create_rolling_window(series, [0], 3, 1, 1, 1.0)
 
 
 def test_packed_diagonal_covariance():
