@@ -13,6 +13,7 @@ from pytagi_ddp.nn.state import Array, Shape, State
 from pytagi_ddp.nn.validate import check_finite, flat_float32, round_up_variances
 
 MISSING = ("error", "standard normal", "pass")
+REMEDY = "; if NaN says that an input is missing, set missing_inputs of the network"
 
 
 def rows_of_samples(
@@ -78,7 +79,7 @@ class NetworkInput:
             if missing == "standard normal":
                 mu, var = np.where(nan, 0, mu), np.where(nan, 1, 0 if var is None else var)
         else:
-            check_finite(mu, "mu_x")
+            check_finite(mu, "mu_x", REMEDY)
         if var is not None:
             check_finite(var, "var_x")
             var = round_up_variances(var, "var_x")

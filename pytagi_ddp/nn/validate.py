@@ -28,11 +28,12 @@ def flat_float32(values: ArrayLike, what: str, size: int | None = None) -> np.nd
     return array
 
 
-def check_finite(values: np.ndarray, what: str) -> None:
-    """Raises ValueError if some of `values` are NaN or infinite."""
+def check_finite(values: np.ndarray, what: str, remedy: str = "") -> None:
+    """Raises ValueError if some of `values` are NaN or infinite; `remedy`, against NaN, ends the message."""
     bad = values.size - np.count_nonzero(np.isfinite(values))
     if bad:
-        raise ValueError(f"{what}: {bad} of {values.size} values are NaN or infinite")
+        advice = remedy if np.isnan(values).any() else ""
+        raise ValueError(f"{what}: {bad} of {values.size} values are NaN or infinite{advice}")
 
 
 def check_variances(values: np.ndarray, what: str) -> None:
