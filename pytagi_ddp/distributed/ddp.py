@@ -12,6 +12,7 @@ from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.distributed.wire import reduction
 from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.nn.validate import as_bools
 
 
 class DDPSequential(TrainedOnRanks):
@@ -85,6 +86,7 @@ class DDPSequential(TrainedOnRanks):
         communicator: Communicator | None = None,
     ):
         super().__init__(model, DDPConfig() if config is None else config, average)
+        (sync_batch_norm,) = as_bools("DDPSequential", sync_batch_norm=sync_batch_norm)
         model.materialize()
         if merge not in MERGES:
             raise ValueError(f"merge must be one of {', '.join(map(repr, MERGES))}, got {merge!r}")

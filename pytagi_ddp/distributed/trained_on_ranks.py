@@ -18,6 +18,7 @@ from pytagi_ddp.nn.data_struct import BaseHiddenStates
 from pytagi_ddp.nn.forgetting import check_factor
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics
+from pytagi_ddp.nn.validate import as_bools
 
 
 class TrainedOnRanks(Replica):
@@ -39,6 +40,7 @@ class TrainedOnRanks(Replica):
         if not isinstance(model, Sequential) or not isinstance(config, DDPConfig):
             given = f"{type(model).__name__} and {type(config).__name__}"
             raise TypeError(f"{type(self).__name__} takes a Sequential and a DDPConfig, got {given}")
+        (average,) = as_bools(type(self).__name__, average=average)
         if model.arena.in_shards:
             raise ValueError(
                 f"{type(self).__name__} of a network that lies in shards, those of an FSDPSequential: make a new "

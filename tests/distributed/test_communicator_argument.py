@@ -1,10 +1,10 @@
-"""Where a DDPSequential gets its communicator from."""
+"""Where a DDPSequential gets its communicator from, and what it refuses beside."""
 
 import pytest
 
 from pytagi_ddp.distributed import initialize
 from pytagi_ddp.distributed.communicator import SerialCommunicator
-from pytagi_ddp.nn import DDPConfig, DDPSequential, Linear, Sequential
+from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, Linear, Sequential
 
 
 def network() -> Sequential:
@@ -38,3 +38,16 @@ def test_that_of_initialize_is_used():
 def test_one_that_does_not_fit_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         DDPSequential(network(), DDPConfig(**options), communicator=SerialCommunicator())
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "options", "message"),
+    [
+        (DDPSequential, {"average": "sum"}, "DDPSequential: average must be True or False, got 'sum'"),
+        (FSDPSequential, {"average": "mean"}, "FSDPSequential: average must be True or False, got 'mean'"),
+        (DDPSequential, {"sync_batch_norm": "no"}, "DDPSequential: sync_batch_norm must be True or False, got 'no'"),
+    ],
+)
+def test_what_is_neither_yes_nor_no_is_named(wrapper, options, message):
+    with pytest.raises(TypeError, match=message):
+        wrapper(network(), DDPConfig(backend="serial"), **options)
