@@ -131,11 +131,14 @@ def classification_error(prediction: np.ndarray, label: np.ndarray) -> float:
         label: N true classes.
 
     Raises:
-        ValueError: No predictions, or another number of labels.
+        ValueError: No predictions, or another number of labels. TypeError: Numbers on one side, text on the other.
     """
     prediction, label = np.ravel(prediction), np.ravel(label)
     if prediction.size != label.size or not prediction.size:
         raise ValueError(f"{prediction.size} predictions and {label.size} labels cannot be compared")
+    kinds = [array.dtype.kind in "US" for array in (prediction, label) if array.dtype.kind in "USbiuf"]
+    if len(set(kinds)) == 2:
+        raise TypeError(f"predictions of {prediction.dtype} and labels of {label.dtype} are never equal")
     return float(np.mean(prediction != label))
 
 

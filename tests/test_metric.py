@@ -64,6 +64,9 @@ def test_a_table_that_lies_the_other_way_round_does_not_fit():
 def test_classification_error_is_the_share_of_wrong_classes():
     assert metric.classification_error(np.array([1, 2, 3, 4]), np.array([1, 2, 2, 4])) == 0.25
     assert metric.classification_error(np.array([[1], [2]]), np.array([1, 2])) == 0.0
+    assert metric.classification_error(np.array(["a", "b"]), np.array(["a", "c"], object)) == 0.5
+    with pytest.raises(TypeError, match="predictions of <U1 and labels of int64 are never equal"):
+        metric.classification_error(np.array(["1", "2"]), np.array([1, 2]))
 
 
 @pytest.mark.parametrize("num_classes", [2, 7, 10, 100])
