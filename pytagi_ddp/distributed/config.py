@@ -13,7 +13,7 @@ from pytagi_ddp.distributed.wire import WIRE_DTYPES
 from pytagi_ddp.nn.sequential import Sequential
 
 
-@dataclass
+@dataclass(slots=True)  # an option that is misspelt is an error
 class DDPConfig:
     """How ranks find and talk to each other.
 

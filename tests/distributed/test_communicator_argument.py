@@ -51,3 +51,10 @@ def test_one_that_does_not_fit_is_refused(options, message):
 def test_what_is_neither_yes_nor_no_is_named(wrapper, options, message):
     with pytest.raises(TypeError, match=message):
         wrapper(network(), DDPConfig(backend="serial"), **options)
+
+
+def test_misspelt_options_of_a_config():
+    config = DDPConfig()
+    with pytest.raises(AttributeError, match="bucket"):
+        config.bucket = 2  # type: ignore[attr-defined]
+    config.buckets = 2
