@@ -1,5 +1,6 @@
 """Batch normalisation."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from pytagi_ddp.nn.norm import Norm
 from pytagi_ddp.nn.setting import Setting
 from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State, StateTensor
 from pytagi_ddp.nn.validate import as_bools, check_integers
+
+NO_VALUE = 2.0**-30  # what a frozen norm counts: more than nothing, and of all ranks together less than a value
 
 
 class BatchNorm2d(Norm):
@@ -144,6 +147,8 @@ class BatchNorm2d(Norm):
             if self.needs_moments:
                 self._take_statistics(x, mean, r, formula)
         else:
+            if self._way_back and not self.recomputing and self.reduce_sums is not None:
+                self._take_no_statistics(self.reduce_sums)
             kernels.rescale(self.running_var, 1, self.eps, r)
         out = self._output(state.batch).reshape(-1, n)
         self._norm = Normalization(x, mean, r, self.parameters.w, self._bias(), out, formula)
@@ -173,9 +178,16 @@ class BatchNorm2d(Norm):
                 self.update_running()
         self._trained = True
 
+    def _take_no_statistics(self, reduce_sums: Callable[[Array], None]) -> None:
+        """A frozen norm's part in the pass of a network in training: other ranks, which may be in evaluation mode, have
+        to know of nothing but that the pass comes here."""
+        array = self.kernels.array
+        array.clear(self.shared_sums)
+        array.copy(np.full(1, NO_VALUE, np.float32), self.sums.count)
+        reduce_sums(self.shared_sums)
+        array.clear(self.shared_sums)
+
     def update_running(self) -> None:
-        if not self.training:
-            return
         self.kernels.batch_norm.update_running(self.running_mean, self.running_var, self.momentum, self.sums)
 
     def normalisation_moments(self) -> tuple[Array, Array, Array, Array]:

@@ -1,0 +1,83 @@
+"""BatchNorm2d on ranks that are in other modes, or do other things, than the others; and norms that are frozen."""
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import manual_seed
+from pytagi_ddp.distributed import DDPSequential, FSDPSequential, initialize, run_threads
+from pytagi_ddp.nn import BatchNorm2d, Linear, ReLU, Sequential
+from tests.mpi.ddp_networks import backpropagate, batch, difference
+
+
+def network():
+    manual_seed(3)
+    layers = [Linear(4, 6), ReLU(), BatchNorm2d(6), Linear(6, 5), ReLU(), BatchNorm2d(5), Linear(5, 2)]
+    return Sequential(*layers)
+
+
+def learn(net, samples, seed):
+    if samples:
+        backpropagate(net, *batch(net if isinstance(net, Sequential) else net.model, samples, seed))
+    net.step()
+
+
+def freeze(net, layers):
+    for k in layers:
+        net.layers[k].training = False
+
+
+def whole_state(net):
+    if isinstance(net, FSDPSequential):
+        with net.unshard():
+            return net.model.state_dict()
+    return net.state_dict()
+
+
+def one_rank_without_samples(kind, frozen):
+    net = kind(network(), average=False, sync_batch_norm=True)
+    learn(net, 6 * (net.rank == 0), seed=0)
+    freeze(net.model, frozen)
+    learn(net, 6 * (net.rank == 1), seed=1)
+    return whole_state(net)
+
+
+@pytest.mark.parametrize("frozen", [[2], [5], [2, 5]])
+@pytest.mark.parametrize("kind", [DDPSequential, FSDPSequential])
+def test_frozen_norms_of_synchronised_ranks(kind, frozen):
+    alone = network()
+    learn(alone, 6, seed=0)
+    running = [alone.layers[k].running_mean.copy() for k in frozen]
+    freeze(alone, frozen)
+    learn(alone, 6, seed=1)
+    assert all(np.array_equal(alone.layers[k].running_mean, a) for k, a in zip(frozen, running, strict=True))
+    first, second = run_threads(one_rank_without_samples, 2, kind, frozen)
+    assert first == second
+    assert difference(alone.state_dict(), first) < 1e-5
+
+
+def evaluates_before_step(mode):
+    net = DDPSequential(network(), average=False)
+    backpropagate(net, *batch(net.model, 6, seed=initialize().rank))
+    if net.rank:
+        getattr(net, mode)()
+    net.step()
+    return net.state_dict()
+
+
+def test_a_step_of_a_rank_in_evaluation_mode_moves_its_statistics():
+    for state in run_threads(evaluates_before_step, 2, "eval"):
+        assert state == run_threads(evaluates_before_step, 2, "train")[0]
+
+
+def predicts_between_steps(kind):
+    net = kind(network(), average=False, sync_batch_norm=True)
+    x, _ = batch(net.model, 6, seed=7)
+    for step in range(3):
+        learn(net, 3 + net.rank, seed=10 * step + net.rank)
+        net.predict(x, batch_size=2 + 2 * net.rank)
+    return whole_state(net)
+
+
+def test_synchronised_ranks_that_predict_other_numbers_of_batches():
+    sharded, replicated = (run_threads(predicts_between_steps, 2, kind) for kind in (FSDPSequential, DDPSequential))
+    assert sharded == replicated
