@@ -475,6 +475,18 @@ class Sequential(RecurrentNetwork):
         for layer in layers:
             layer._training = layer._way_back = training
 
+    @contextmanager
+    def in_mode(self, training: bool) -> Iterator[None]:
+        """Training or evaluation mode inside; then the mode of before, with the layers that were frozen in it."""
+        before, frozen = self.training, [layer for layer in self._modules() if layer.training != self.training]
+        self.train() if training else self.eval()
+        try:
+            yield
+        finally:
+            self._set_training(before)
+            for layer in frozen:
+                layer.training = not before
+
     def _modules(self) -> Iterator[BaseLayer]:
         yield from self.layers
         yield from self._chain.leaves()
@@ -510,19 +522,15 @@ class Sequential(RecurrentNetwork):
         variances = variances_like(mu_x, var_x, "var_x", self.in_shape)
         n = len(mu_x)
         mu, var = np.empty((2, n, self.out_shape.size), np.float32)
-        training, carried = self.training, self.kernels.array.snapshot(self.arena.carried)
-        frozen = [layer for layer in self._modules() if layer.training != training]
-        self.eval()
+        carried = self.kernels.array.snapshot(self.arena.carried)
         try:
-            for i in range(0, n, batch_size):
-                rows = slice(i, i + batch_size)
-                out = self._run(mu_x[rows], None if variances is None else variances[rows])
-                self.kernels.array.copy(out.mu, mu[rows])
-                self.kernels.array.copy(out.var, var[rows])
+            with self.in_mode(training=False):
+                for i in range(0, n, batch_size):
+                    rows = slice(i, i + batch_size)
+                    out = self._run(mu_x[rows], None if variances is None else variances[rows])
+                    self.kernels.array.copy(out.mu, mu[rows])
+                    self.kernels.array.copy(out.var, var[rows])
         finally:
-            self._set_training(training)
-            for layer in frozen:
-                layer.training = not training
             self.kernels.array.copy(np.asarray(carried), self.arena.carried)  # from a GPU it is an `Arrival`
         if self._missing_inputs != "pass":
             check_predictions(mu, var)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -49,7 +50,8 @@ def update_bn(loader: Iterable[Any], net: HasBatchNorm, num_batches: int | None 
 
     that is, the moments of all values of all batches together. The sums over batches are float64. Nothing else that
     outlasts the call changes: parameters, deltas that wait for a step, and the mode of the network stay. `backward`
-    needs a new forward pass afterwards. A network without BatchNorm2d is left alone, and the loader is not read.
+    needs a new forward pass afterwards. A BatchNorm2d that is frozen (`training = False` in a network in training)
+    keeps its statistics, and normalises by them here too. Without one to be set, the loader is not read.
 
     On a `DDPSequential` this is collective: every rank calls it with batches of its own (any number of them, also
     none), and all get the statistics of the union, equal to the last bit.
@@ -90,7 +92,8 @@ def take_statistics(
         run: a forward pass in training mode, walked through, for an input; None: `model.pass_forward`.
     """
     check_num_batches(num_batches)
-    norms = {key: leaf for key, leaf in model.named_leaves() if leaf in model.arena.running}
+    places = dict(_places(model))
+    norms = {key: leaf for key, leaf in model.named_leaves() if key in places}
     inputs = _inputs(loader, num_batches)
     if not norms:
         if run is not None:  # other stages of a pipeline may have some
@@ -103,7 +106,9 @@ def take_statistics(
         sums = sum_moments(model, norms, inputs, run or model.pass_forward)
         if add_over_ranks is not None:
             add_over_ranks(sums)
-        fresh = np.concatenate([_moments(part, key) for key, part in _parts(norms, sums)])
+        fresh = statistics.copy()
+        for key, part in _parts(norms, sums):
+            fresh[places[key]] = _moments(part, key)
     except BaseException:
         array.copy(statistics, arena.statistics)
         raise
@@ -111,7 +116,7 @@ def take_statistics(
         array.copy(tail, arena.tail)
         array.copy(carried, arena.carried)
     array.copy(fresh, arena.statistics)
-    return _changes(norms, statistics, fresh)
+    return [_change(key, statistics[place], fresh[place]) for key, place in places.items()]
 
 
 def check_num_batches(num_batches: int | None) -> None:
@@ -137,18 +142,16 @@ def sum_moments(
 
         return add
 
-    training, pooled = model.training, [norm.pool_at_step for norm in norms.values()]
+    pooled = [norm.pool_at_step for norm in norms.values()]
     try:
         for key, part in _parts(norms, sums):
             norms[key].on_moments, norms[key].pool_at_step = watch(part), False
-        model.train()
-        for x in inputs:
-            run(x)
+        with nullcontext() if model.training else model.in_mode(training=True):
+            for x in inputs:
+                run(x)
     finally:
         for norm, pool in zip(norms.values(), pooled, strict=True):
             norm.on_moments, norm.pool_at_step = None, pool
-        if not training:
-            model.eval()
     return sums
 
 
@@ -162,6 +165,16 @@ def _inputs(loader: Iterable[Any], num_batches: int | None) -> Iterator[Any]:
         x = batch[0] if isinstance(batch, tuple | list) else batch
         if len(x):  # a rank may have no sample left in its last batch
             yield x
+
+
+def _places(model: Sequential) -> Iterator[tuple[str, slice]]:
+    """(key, its part of the network's running statistics) of each norm that is not frozen."""
+    first = 0
+    for key, leaf in model.named_leaves():
+        if leaf in model.arena.running:
+            first, before = first + leaf.num_sums - 1, first
+            if leaf.training or not model.training:
+                yield key, slice(before, first)
 
 
 def _parts(norms: Mapping[str, BaseLayer], sums: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
@@ -184,13 +197,8 @@ def _moments(sums: np.ndarray, key: str) -> np.ndarray:
     return moments
 
 
-def _changes(norms: Mapping[str, BaseLayer], before: np.ndarray, after: np.ndarray) -> list[StatisticsChange]:
-    changes, first = [], 0
-    for key, norm in norms.items():
-        stop = first + norm.num_sums - 1
-        (mean, var), (new_mean, new_var) = (a[first:stop].reshape(2, -1).astype(np.float64) for a in (before, after))
-        new_var = np.maximum(new_var, np.finfo(np.float32).tiny)
-        shift = np.abs(mean - new_mean) / np.sqrt(new_var)
-        changes.append(StatisticsChange(key, float(np.median(shift)), float(np.median(var / new_var))))
-        first = stop
-    return changes
+def _change(key: str, before: np.ndarray, after: np.ndarray) -> StatisticsChange:
+    (mean, var), (new_mean, new_var) = (a.reshape(2, -1).astype(np.float64) for a in (before, after))
+    new_var = np.maximum(new_var, np.finfo(np.float32).tiny)
+    shift = np.abs(mean - new_mean) / np.sqrt(new_var)
+    return StatisticsChange(key, float(np.median(shift)), float(np.median(var / new_var)))

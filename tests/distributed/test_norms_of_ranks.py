@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed
-from pytagi_ddp.distributed import DDPSequential, FSDPSequential, initialize, run_threads
+from pytagi_ddp.distributed import DDPSequential, FSDPSequential, PipelineSequential, initialize, run_threads
 from pytagi_ddp.nn import BatchNorm2d, Linear, ReLU, Sequential
 from tests.mpi.ddp_networks import backpropagate, batch, difference
 
@@ -81,3 +81,18 @@ def predicts_between_steps(kind):
 def test_synchronised_ranks_that_predict_other_numbers_of_batches():
     sharded, replicated = (run_threads(predicts_between_steps, 2, kind) for kind in (FSDPSequential, DDPSequential))
     assert sharded == replicated
+
+
+def keeps_frozen(kind):
+    net = kind(network())
+    norm = next((layer for layer in net.model.layers if isinstance(layer, BatchNorm2d)), BatchNorm2d(1))
+    norm.training = False
+    x = batch(network(), 12, seed=1)[0]
+    net.predict(x)
+    net.update_bn([x])
+    return norm.training
+
+
+@pytest.mark.parametrize("kind", [DDPSequential, FSDPSequential, PipelineSequential])
+def test_frozen_norms_stay_frozen(kind):
+    assert run_threads(keeps_frozen, 2, kind) == [False, False]

@@ -225,3 +225,22 @@ def test_a_replica_is_asked_through_its_wrapper():
     update_bn(batches(net, 10), ddp)
     update_bn(batches(net, 10), alone)
     assert np.array_equal(statistics(net), statistics(alone))
+
+
+def test_a_frozen_norm_keeps_its_statistics():
+    """And the norms behind it are given what it makes by them."""
+    net = train(image())
+    frozen = copy.deepcopy(net)
+    first = next(leaf for _, leaf in frozen.named_leaves() if isinstance(leaf, nn.BatchNorm2d))
+    first.training = False
+    data, before = batches(net, 10, 20), statistics(net)
+    changes = update_bn(data, frozen)
+    assert (len(changes), first.training, frozen.training) == (1, False, True)
+    np.testing.assert_array_equal(first.running_mean, before[0][0])
+    np.testing.assert_array_equal(first.running_var, before[0][1])
+    assert not np.array_equal(statistics(frozen)[1][0], before[1][0])
+    update_bn(data, net)
+    assert not np.array_equal(statistics(frozen)[1][0], statistics(net)[1][0])
+    for _, leaf in frozen.named_leaves():
+        leaf.training = leaf.training and not isinstance(leaf, nn.BatchNorm2d)
+    assert update_bn(iter(()), frozen) == []

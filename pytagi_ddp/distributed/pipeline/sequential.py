@@ -472,14 +472,8 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         """
         self._check_owner("predict")
         check_batch_size(batch_size)
-        training = self.stage.training
-        self.stage.eval()
-        try:
-            with held_back():
-                n = self._pass("predict()", x, var_x, batch_size=batch_size)
-        finally:
-            if training:
-                self.stage.train()
+        with self.stage.in_mode(training=False), held_back():
+            n = self._pass("predict()", x, var_x, batch_size=batch_size)
         shape = self._outputs
         one = shape.image or shape.sequence or (shape.size,)
         moments = np.empty((2, n, *one), np.float32)
