@@ -329,11 +329,16 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
             net.forward_backward(x_2, observe_2)
             net.step()
 
-        The step learns from all of them.
+        The step learns from all of them. What an exception cuts short is forgotten; all ranks of a pipeline have to
+        meet it, or the next pass refuses to add to what differs between stages.
         """
         before, self._in_no_sync = self._in_no_sync, True
         try:
             yield
+        except BaseException:
+            self._adds = False
+            self.stage.pending.drop()
+            raise
         finally:
             self._in_no_sync = before
 
@@ -378,7 +383,8 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
                 return micro_batch_rows(count, self.n_microbatches)
             return [slice(a, min(count, a + batch_size)) for a in range(0, count, batch_size)]
 
-        rows = self._stage.begin(kind, samples, variances, cut)
+        waiting = self.stage.pending.waiting if self._adds else 0
+        rows = self._stage.begin(kind, samples, variances, cut, waiting)
         self._stage.run(actions(len(rows)), observe)
         return rows[-1].stop if rows else 0
 

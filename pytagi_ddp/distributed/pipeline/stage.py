@@ -52,7 +52,7 @@ class Stage:
         self._x: np.ndarray | None = None
         self._var_x: np.ndarray | None = None
         array, rank = net.kernels.array, group.rank
-        self._header = np.zeros(2, np.int64)
+        self._header = np.zeros(3, np.int64)
         self._outgoing: list[Outgoing] = []
         if not self.is_first:
             self._states = Incoming(group, rank - 1, "states", in_flight, array)
@@ -69,21 +69,23 @@ class Stage:
         x: np.ndarray | None,
         var_x: np.ndarray | None,
         cut: Callable[[int], list[slice]],
+        waiting: int,
     ) -> list[slice]:
         """Tells all stages what comes; returns the rows of the micro-batches.
 
         Args:
             kind: one of `PASSES`. x, var_x: the batch, (samples, inputs), on the first stage.
-            cut: gives the micro-batches of so many samples.
+            cut: gives the micro-batches of so many samples. waiting: samples whose deltas others are to be added to.
 
         Raises:
-            RuntimeError: the stage in front has begun something else, or a pass was cut short.
+            RuntimeError: the stage in front has begun something else, or has deltas of other samples; or a pass was cut
+                short.
         """
         self._check(kind)
         header = self._header
         if self.is_first:
             assert x is not None
-            header[:] = PASSES.index(kind), len(x)
+            header[:] = PASSES.index(kind), len(x), waiting
         else:
             self.group.receive(header, self.group.rank - 1)
             if (theirs := PASSES[int(header[0])]) != kind:
@@ -91,6 +93,12 @@ class Stage:
                 raise RuntimeError(
                     f"stage {self.group.rank} is in {kind}, the stage in front of it in {theirs}: all ranks of a "
                     "pipeline have to call the same methods in the same order"
+                )
+            if header[2] != waiting:
+                self._cut_short = "other deltas in the stage in front of it"
+                raise RuntimeError(
+                    f"stage {self.group.rank} has deltas of {waiting} samples to add to, the stage in front of it of "
+                    f"{header[2]}: what leaves no_sync() by an exception has to do so on all ranks of a pipeline"
                 )
         if not self.is_last:
             self.group.send(header, self.group.rank + 1)

@@ -135,6 +135,32 @@ def test_deltas_of_the_micro_batch_before():
     assert "observe has left the deltas of an earlier micro-batch" in str(found[1])
 
 
+def cut_short(net, raises):
+    """An accumulation that an exception ends, outside of passes; the next batch is another one."""
+    try:
+        with net.no_sync():
+            net.forward_backward(X, observe)
+            if raises:
+                raise StopIteration
+    except StopIteration:
+        pass
+    net.forward_backward(X[:3], observe)
+    net.step()
+    return net.state_dict()
+
+
+def test_an_accumulation_that_is_cut_short_is_forgotten():
+    net = pipeline(config=DDPConfig(backend="serial"))
+    net.forward_backward(X[:3], observe)
+    net.step()
+    assert run_threads(lambda: cut_short(pipeline(), True), 2) == [net.state_dict()] * 2
+
+
+def test_an_accumulation_that_is_cut_short_on_one_rank():
+    found = errors(lambda net: cut_short(net, net.is_first))
+    assert "stage 1 has deltas of 6 samples to add to, the stage in front of it of 0: what leaves" in str(found[1])
+
+
 def test_deltas_of_another_size():
     found = errors(lambda net: net.forward_backward(X, lambda states, rows, deltas: deltas.set_size(3, 1)))
     assert "observe has left deltas of 1 x 3 units, the micro-batch has 2 x 2" in str(found[1])
