@@ -65,6 +65,10 @@ class PosteriorMerge(Exchange):
         self.steps = self._samples = 0
         self._begun = False
 
+    def deltas_dropped(self) -> None:
+        """The network has been given other parameters, also past the DDPSequential."""
+        self.parameters_changed()
+
     def before_statistics(self) -> None:
         if self.steps or self.model.pending.waiting:
             raise RuntimeError("update_bn() between two merges: replicas differ; call merge() on every rank first")

@@ -86,6 +86,8 @@ def loaded(comm, rule, load):
     ddp.step()
     if load == "load_state_dict":
         ddp.load_state_dict(new.state_dict())
+    elif load == "past the DDPSequential":
+        old.load_state_dict(new.state_dict())
     elif load == "load":
         path = job_folder() / f"{rank}.safetensors"
         new.save(path)
@@ -104,7 +106,7 @@ def loaded(comm, rule, load):
 
 @on_ranks(loaded, 2)
 @pytest.mark.parametrize("rule", ["mean", "precision_weighted"])
-@pytest.mark.parametrize("load", ["load_state_dict", "load", "synchronize"])
+@pytest.mark.parametrize("load", ["load_state_dict", "load", "past the DDPSequential", "synchronize"])
 def test_parameters_that_are_loaded_between_merges_are_a_new_prior(results, rule, load):
     assert results == [[0, 0]] * 2
 
