@@ -17,8 +17,9 @@ WIRE_DTYPES = ("float32", "float16", "bfloat16")
 
 
 def reduction(communicator: Communicator, model: Sequential, wire_dtype: str) -> Callable[[], None] | None:
-    """What adds the deltas of all ranks for an `EveryStep`; None for float32: its one all-reduce."""
-    if wire_dtype == "float32":
+    """What adds the deltas of all ranks for an `EveryStep`; None for its one all-reduce: of float32, or of one rank,
+    which sends nothing and rounds nothing."""
+    if wire_dtype == "float32" or communicator.world_size == 1:
         return None
     half = HalfPrecisionSum(communicator, wire_dtype)
     return lambda: half.reduce_deltas(model.arena)  # looked up each time: `to_device` makes another

@@ -249,7 +249,7 @@ def wire(comm, dtype):
 @pytest.mark.parametrize(("dtype", "bound"), [("float32", 1e-6), ("float16", 2**-11), ("bfloat16", 2**-8)])
 def test_half_precision_on_the_wire(results, dtype, bound):
     for errors, equal, stopped in results:
-        assert max(errors) <= bound
+        assert max(errors) <= (bound if len(results) > 1 else 0)
         assert equal and stopped
         assert len(results) == 1 or dtype != "bfloat16" or max(errors) > 2**-11  # it was really sent as such
 

@@ -112,13 +112,14 @@ def cuts(comm):
     """Two stages, cut between any layers: behind activations too, and with a stage that learns nothing."""
     layers = len(network().layers)
     found = {str(k): differences(comm, "BatchNorm2d", 2, 7, balance=[k, layers - k]) for k in range(1, layers)}
+    found["without replicas"] = differences(comm, "BatchNorm2d", 2, 7, config={"wire_dtype": "bfloat16"})
     return found | {"Remax alone": differences(comm, "Remax", 2, 7, balance=[1, 2])}
 
 
 @on_ranks(cuts, 2)
 def test_bits_of_all_cuts(results):
     for result in results:
-        assert len(result) == 6
+        assert len(result) == 7
         assert set(result.values()) == {""}
 
 
