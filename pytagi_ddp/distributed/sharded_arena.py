@@ -99,7 +99,7 @@ class ShardedArena(Arena):
         self._memory: list[Array] = []
         self.everywhere: np.ndarray | None = None
         self.common, self._own_nbytes = False, 0
-        self._shared = self._share(communicator) if shares and kernels is get_kernels("cpu") else None
+        self._shared = self._share(communicator) if shares and kernels.array is get_kernels("cpu").array else None
         self.sections = dict(zip(self.units, self._sections(), strict=True))
         self._at = {leaf: first for unit in self.units for leaf, first in _places(unit)}
         self._views: dict[tuple[BaseLayer, Direction], Parameters] = {}

@@ -9,11 +9,12 @@ import pytest
 
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
-from pytagi_ddp.distributed import CollectiveTimeoutError, RankLeftError, create_communicator, run_threads
+from pytagi_ddp.distributed import CollectiveTimeoutError, RankLeftError, create_communicator, initialize, run_threads
 from pytagi_ddp.distributed.units import ALIGNMENT, units_of
 from pytagi_ddp.models import resnet18_cifar10
 from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, OutputUpdater
 from tests.mpi.ddp_networks import WITHOUT_BATCH_NORM, backpropagate, batch, difference, with_batch_norm
+from tests.nn.test_precision import needs_bfloat16
 
 
 def on_rank_0(what, seconds, folder):
@@ -303,3 +304,14 @@ def test_units_of_a_resnet18():
         assert 16 * (sum(shards) + ranks * max(shards)) < 1.01 * predicted
     assert len(units_of(leaves, 4, 0)) == sum(1 for leaf in leaves if leaf.num_weights)
     assert len(units_of(leaves, 4, 10**9)) == 1
+
+
+def in_some_precision():
+    network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    network.precision = "float32" if initialize().rank else "mixed"
+    return FSDPSequential(network).model.arena.common
+
+
+@needs_bfloat16
+def test_ranks_share_memory_in_any_precision():
+    assert run_threads(in_some_precision, 2) == [True, True]
