@@ -486,7 +486,8 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         if self.is_last:
             moments[0], moments[1] = (a.reshape(n, *one) for a in self.get_outputs())
         self.pipe_group.broadcast(moments, self.pipe_group.world_size - 1)
-        check_predictions(*moments)
+        if self.stage.missing_inputs != "pass":
+            check_predictions(*moments)
         return moments[0], moments[1]
 
 
