@@ -53,7 +53,8 @@ class DataParallel(Wrapper):
         sync_batch_norm: batch statistics over all devices, each of which then needs a sample of every batch.
 
     Attributes:
-        model: replica 0; the others equal it after each step.
+        model: replica 0; the others equal it after each step. Parameters that it takes by itself (`net.model.load`),
+            and norms of it that are frozen, are theirs from the next call on.
         devices: of the replicas.
         device: "cpu", where the output and its deltas are.
         output_z_buffer: moments of the last output, of the whole batch.
@@ -120,10 +121,12 @@ class DataParallel(Wrapper):
         """`Sequential.backward` of the whole batch.
 
         Raises:
-            RuntimeError, ValueError: as there.
+            RuntimeError, ValueError: as there. RuntimeError: inside `net.model.accumulate`.
         """
         if not self._rows:
             raise RuntimeError("backward() needs a forward pass in training mode before it (see train())")
+        if self.model.pending.accumulating and len(self._ranks) > 1:
+            raise RuntimeError("accumulate() is for one replica, not for those of a DataParallel: take larger batches")
         deltas = self.input_delta_z_buffer
         deltas.check(self._rows[-1].stop, self.model.out_shape.size)
         deltas.move(self.device)
@@ -155,10 +158,8 @@ class DataParallel(Wrapper):
         )
         batches, lock = tee(_with_error(divided), len(self._ranks)), Lock()
         parts = [_parts(mine, rank, lock) for rank, mine in enumerate(batches)]
-        return self._crew.run(
-            DDPSequential.update_bn,
-            [(net, mine, num_batches) for net, mine in zip(self._ranks, parts, strict=True)],
-        )[0]
+        arguments = [(net, mine, num_batches) for net, mine in zip(self._ranks, parts, strict=True)]
+        return self._run(DDPSequential.update_bn, arguments)[0]
 
     def train(self) -> None:
         """Training mode, see `Sequential.train`."""
@@ -222,17 +223,46 @@ class DataParallel(Wrapper):
     def _on_devices(self, function: Callable[..., Any], arguments: list[tuple]) -> list:
         """What a function of a replica gives on each device that gets samples: the first ones."""
         calls = [(net, *given) for net, given in zip(self._ranks, arguments, strict=False)]
-        return self._crew.run(function, calls)
+        return self._run(function, calls)
 
     def _everywhere(self, function: Callable[..., Any], *arguments: Any) -> None:
-        self._crew.run(function, [(net, *arguments) for net in self._ranks])
+        self._run(function, [(net, *arguments) for net in self._ranks])
+
+    def _run(self, function: Callable[..., Any], arguments: Sequence[tuple]) -> list:
+        """What a function gives on the first devices, with what has become of replica 0 on all."""
+        first, *others = self._ranks
+        if others and first.loads > others[0].loads:
+            self._crew.run(_follow, [(net,) for net in self._ranks])
+        for net in others:
+            for norm, own in zip(first.model.arena.running, net.model.arena.running, strict=True):
+                if own.training != norm.training:
+                    own.training = norm.training
+        return self._crew.run(function, arguments)
 
 
-def _trained(replica: Sequential, devices: list[str], average: bool, sync_batch_norm: bool) -> DDPSequential:
+class DataParallelReplica(DDPSequential):
+    """A replica; `loads` is how often it was given other parameters since replica 0 was alone in that."""
+
+    loads = 0
+
+    def deltas_dropped(self) -> None:
+        super().deltas_dropped()
+        self.loads += 1
+
+
+def _follow(net: DataParallelReplica) -> None:
+    """Takes the parameters of replica 0."""
+    if net.rank:
+        net.model.drop_deltas()
+    net.synchronize()
+    net.loads = 0
+
+
+def _trained(replica: Sequential, devices: list[str], average: bool, sync_batch_norm: bool) -> DataParallelReplica:
     """The network of a rank, which stays on its device."""
     indices = [int(device.partition(":")[2] or 0) for device in devices]
     config = DDPConfig(backend="threads", device_ids=indices)
-    return DDPSequential(replica, config, average, sync_batch_norm=sync_batch_norm)
+    return DataParallelReplica(replica, config, average, sync_batch_norm=sync_batch_norm)
 
 
 def _forward(net: DDPSequential, mu: np.ndarray, var: np.ndarray | None) -> State:

@@ -185,6 +185,28 @@ def test_a_second_batch_replaces_the_first_on_all_devices():
     assert states[0] == states[1]
 
 
+def test_what_replica_0_is_given_past_it_is_given_to_all():
+    """As with PyTorch's DataParallel, whose replicas are made anew for each pass."""
+    other = with_batch_norm()
+    state = other.state_dict()
+    x, y = batch(other, 8)
+    learn(other, x, y)
+    other.step()
+    net = DataParallel(with_batch_norm(), ["cpu", "cpu"], average=False, sync_batch_norm=True)
+    learn(net, x, y)  # forgotten on all
+    net.model.load_state_dict(state)
+    net.step()
+    assert all(rank.state_dict() == state for rank in net._ranks)
+    net.model.layers[1].training = False
+    learn(net, x, y)
+    net.step()
+    for rank in net._ranks:
+        assert np.array_equal(rank.model.layers[1].running_mean, state["BatchNorm2d.1.running"][0])
+    with net.model.accumulate(), pytest.raises(RuntimeError, match="is for one replica"):
+        learn(net, x, y)
+    net.close()
+
+
 def test_no_way_back_behind_inputs_that_were_refused():
     net = DataParallel(dense(), ["cpu"] * 2)
     x, _ = batch(net.model, 4)
