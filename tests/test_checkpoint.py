@@ -325,8 +325,9 @@ def test_a_folder_without_permission(two):
 def test_ranks_that_trained_apart_must_merge_first(manager):
     ddp = DDPSequential(network(), DDPConfig(backend="serial"), every=2)
     ddp.step()
-    with pytest.raises(RuntimeError, match=r"1 steps apart, .* call merge\(\) on every rank"):
-        manager.save(ddp, POSITION)
+    for net in (ddp, ddp.model):
+        with pytest.raises(RuntimeError, match=r"1 steps apart, .* call merge\(\) on every rank"):
+            manager.save(net, POSITION)
     assert not manager.folder.exists()
     ddp.step()
     assert manager.save(ddp, POSITION).exists()

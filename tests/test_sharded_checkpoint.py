@@ -11,9 +11,18 @@ from pytagi_ddp import manual_seed
 from pytagi_ddp.checkpoint import CheckpointManager, DamagedCheckpointError, TrainingPosition
 from pytagi_ddp.checkpoint.manifest import MAX_BYTES, checksum
 from pytagi_ddp.checkpoint.shards import PART, index_bytes, parse_index
-from pytagi_ddp.distributed import initialize, run_threads
+from pytagi_ddp.distributed import DataParallel, initialize, run_threads
 from pytagi_ddp.distributed.sharded import ShardedNetwork
-from pytagi_ddp.nn import BatchNorm2d, DDPConfig, DDPSequential, Linear, ReLU, Sequential
+from pytagi_ddp.nn import (
+    BatchNorm2d,
+    DDPConfig,
+    DDPSequential,
+    FSDPSequential,
+    Linear,
+    PipelineSequential,
+    ReLU,
+    Sequential,
+)
 from pytagi_ddp.nn.architecture import architecture
 from pytagi_ddp.nn.persistence import to_bytes
 from pytagi_ddp.nn.slices import whole_tensors
@@ -226,6 +235,28 @@ def test_values_that_nobody_could_load_are_not_saved(bad, tmp_path):
     with pytest.raises(ValueError, match=r"Linear\.0/var_w@5:10"):
         save(tmp_path, 3, 2, change=change)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["manifest.json", path.name]
+
+
+def saves_its_part(kind, folder):
+    model = network(1)
+    net = kind(model, DDPConfig(backend="threads"))
+    CheckpointManager(folder).save(model, TrainingPosition())
+    return net.rank
+
+
+@pytest.mark.parametrize("kind", [FSDPSequential, PipelineSequential])
+def test_a_part_of_a_network_is_no_checkpoint(kind, tmp_path):
+    with pytest.raises(RuntimeError, match=f"part of a network that one rank holds: save the {kind.__name__}, on ev"):
+        run_threads(saves_its_part, 2, kind, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_wrapper_of_another_kind_is_named(tmp_path):
+    net, manager = DataParallel(network(1), ["cpu"]), CheckpointManager(tmp_path)
+    for call in (lambda: manager.save(net, TrainingPosition()), lambda: manager.load(net)):
+        with pytest.raises(TypeError, match="or PipelineSequential, not of a DataParallel: give its model"):
+            call()
+    net.close()
 
 
 def test_another_network_or_other_settings_are_refused(tmp_path):

@@ -86,15 +86,22 @@ class CheckpointManager:
             The file, None on other ranks; of a sharded network the folder (or file), on every rank.
 
         Raises:
-            RuntimeError: ranks that have trained apart since their last merge: none has the parameters of all.
+            RuntimeError: ranks that have trained apart since their last merge: none has the parameters of all. Or the
+                part of a network that one rank holds, which is not to stand in the list of the checkpoints of all.
             ValueError: parameters or statistics that are NaN or infinite, or settings too long for a header; names
                 them. The checkpoints before are as they were.
             OSError: no space, no permission, ...; names the file. The checkpoints before are as they were.
-            DamagedCheckpointError: a manifest that cannot be understood.
+            DamagedCheckpointError: a manifest that cannot be understood. TypeError: another kind of network.
         """
+        _check_kind(model)
         if isinstance(model, ShardedNetwork):
             return (self._save_gathered if gather else self._save_folder)(model, position, settings)
-        if apart := getattr(model, "steps_since_merge", 0):
+        owner = model.trainer if isinstance(model, Sequential) else model
+        if isinstance(owner, ShardedNetwork):
+            raise RuntimeError(
+                f"this is the part of a network that one rank holds: save the {type(owner).__name__}, on every rank"
+            )
+        if apart := getattr(owner, "steps_since_merge", 0):
             raise RuntimeError(
                 f"the ranks have taken {apart} steps apart, and rank 0 has the parameters of rank 0 only: call "
                 "merge() on every rank before a checkpoint"
@@ -221,6 +228,7 @@ class CheckpointManager:
             DamagedCheckpointError: checksum and content do not agree, or values that are not finite.
             ValueError: no checkpoint, another architecture, or other settings; names what differs.
         """
+        _check_kind(model)
         if isinstance(model, ShardedNetwork):
             return self._load_parts(model, path, settings, allow_changes, fall_back)
         if not isinstance(model, DDPSequential):
@@ -297,6 +305,14 @@ class CheckpointManager:
             return
         for entry in read_manifest(manager.folder)[::-1]:
             yield partial(_candidate, manager.folder / entry.file, entry)
+
+
+def _check_kind(model: Any) -> None:
+    if not isinstance(model, Sequential | DDPSequential | ShardedNetwork):
+        raise TypeError(
+            "checkpoints are of a Sequential, DDPSequential, FSDPSequential or PipelineSequential, not of a "
+            f"{type(model).__name__}: give its model"
+        )
 
 
 def _entry(path: Path, data: bytes, position: TrainingPosition, world_size: int) -> Entry:
