@@ -20,9 +20,9 @@ from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.state import Array
 
-# What ranks come together for. Passes come first, in this order; what follows is begun by all ranks alike. Whoever
-# still predicts has the others wait: its next pass of training and theirs belong together (`sync_batch_norm`).
-PASSES = ("predict", "forward", "backward")
+# What ranks come together for. Passes come first, in this order; what follows is begun by all ranks alike. Forward
+# passes of training wait for all else: the k-th ones of all ranks belong together (`sync_batch_norm`).
+PASSES = ("predict", "backward", "forward")
 KINDS = (*PASSES, "step", "update_bn", "forget_evidence", "unshard", "load", "state_dict", "save", "barrier")
 # Further votes: ranks with deltas in the shards, ranks whose deltas there were cut short, ranks that run blocks again.
 CONTRIBUTED, CUT_SHORT, RECOMPUTES = range(len(KINDS), len(KINDS) + 3)
