@@ -66,6 +66,7 @@ class DataParallel(Wrapper):
 
     device = "cpu"
     _remedy = "assign it to the network before a DataParallel is made of it"
+    _settled = ("model", "device_ids", "devices", "average", "sync_batch_norm")
 
     def __init__(
         self,
@@ -95,6 +96,7 @@ class DataParallel(Wrapper):
         self.output_z_buffer.seq_len = model.out_shape.steps
         self.input_delta_z_buffer = BaseDeltaStates()
         self.model = model
+        self._made = True
 
     def forward(self, mu_x: ArrayLike, var_x: ArrayLike | None = None) -> tuple[np.ndarray, np.ndarray]:
         """`Sequential.forward` of the whole batch; another network's buffer has to come as arrays.

@@ -74,6 +74,8 @@ class DDPSequential(TrainedOnRanks):
             that are out of range, or exclude each other. TypeError: no `Sequential`, or no `DDPConfig`.
     """
 
+    _settled = (*TrainedOnRanks._settled, "sync_batch_norm", "every", "merge")
+
     def __init__(
         self,
         model: Sequential,
@@ -97,6 +99,7 @@ class DDPSequential(TrainedOnRanks):
         self._exchange = self._make_exchange(sync_batch_norm, merge)
         model.trainer = self
         self.synchronize()
+        self._made = True
 
     def _make_exchange(self, sync_batch_norm: bool, merge: str) -> Exchange:
         model, communicator, c = self.model, self.communicator, self.config

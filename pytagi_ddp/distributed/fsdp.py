@@ -78,6 +78,7 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
     """
 
     reshard_after_forward: bool
+    _settled = (*TrainedOnRanks._settled, "reshard_after_forward", "min_num_params", "sync_batch_norm")
     _exchange: ShardedStep
     _gathering: Gathering
 
@@ -127,6 +128,7 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
         self._gathering = Gathering(self.communicator, model, sync_batch_norm)
         self._exchange = ShardedStep(self.communicator, model, average, self._gathering)
         model.trainer = self
+        self._made = True
 
     @property
     def nbytes(self) -> int:

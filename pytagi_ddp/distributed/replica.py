@@ -15,12 +15,21 @@ from pytagi_ddp.nn.sequential import Sequential
 
 
 class Wrapper:
-    """Stands in front of the network `model`, whose settings stay that one's: nobody is to assign them here."""
+    """Stands in front of the network `model`, whose settings stay that one's: nobody is to assign them here.
+
+    Nor what a constructor has been given (`_settled`), which has been used when that has come to its end (`_made`).
+    """
 
     model: Sequential
     _remedy = "assign it to `model`, on every rank alike"
+    _settled: tuple[str, ...] = ()
+    _made = False
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if self._made and name in self._settled:
+            raise AttributeError(
+                f"{name!r} of a {type(self).__name__} is settled by its constructor: make another one of the network"
+            )
         own = name.startswith("_") or name in self.__dict__ or hasattr(type(self), name)
         if not own and hasattr(self.__dict__.get("model"), name):
             raise AttributeError(

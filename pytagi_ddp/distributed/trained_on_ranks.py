@@ -35,6 +35,7 @@ class TrainedOnRanks(Replica):
     """
 
     _exchange: Exchange
+    _settled: tuple[str, ...] = ("model", "config", "average", "communicator")
 
     def __init__(self, model: Sequential, config: DDPConfig, average: bool):
         if not isinstance(model, Sequential) or not isinstance(config, DDPConfig):

@@ -410,5 +410,9 @@ def test_settings_of_the_network(make, name, value):
     net = make(dense())
     with pytest.raises(AttributeError, match=f"'{name}' is an attribute of the network, not of .*: assign it to"):
         setattr(net, name, value)
-    net.average, net.notes = False, "my own"
+    for name in ("average", "model"):  # it would have none either
+        with pytest.raises(AttributeError, match=f"'{name}' of a .* is settled by its constructor: make another"):
+            setattr(net, name, False)
+    net.notes = "my own"
+    net.notes = "another"
     net.output_z_buffer = net.output_z_buffer

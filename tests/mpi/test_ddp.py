@@ -146,7 +146,7 @@ def uneven(comm):
     results["one rank has samples"] = difference(reference.state_dict(), ddp.state_dict())
     ddp.step()  # nobody has seen a sample since: no step
     results["no samples"] = difference(reference.state_dict(), ddp.state_dict())
-    ddp.average = True
+    ddp = DDPSequential(net, average=True)
     net.load_state_dict(reference.state_dict())
     if rank == 0:
         backpropagate(ddp, x, y)

@@ -111,6 +111,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
     """
 
     num_parameters = 0
+    _settled = (*TrainedOnRanks._settled, "mesh", "recompute", "pipe_group", "data_group")
 
     def __init__(
         self,
@@ -160,6 +161,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         self._stop_requested = False
         self._adds = False  # whether the next batch adds to the deltas that wait
         self._under_way = False  # whether `forward` came, and `backward` has not
+        self._made = True
 
     def _take_from_rank_0(self, start: int, stop: int) -> None:
         """Parameters and statistics; a network that is not drawn yet is drawn layer by layer, and none kept in vain."""
