@@ -16,7 +16,8 @@ def all_reduce_deltas(backend: Backend, model: Sequential, average: bool = True)
         average=True:   sum / R_a, cap factor c(ceil(n / R_a)).
 
     Parameters come out with the same bits as `DDPSequential`'s, on every rank. One all-reduce; every rank must call it,
-    and `model.step()`, equally often, whether or not it had a batch. On a GPU it waits for the result.
+    and `model.step()`, equally often, whether or not it had a batch. On a GPU it waits for the result. `update_bn` of
+    the model takes this rank's batches alone: `synchronize` it behind that, if training goes on.
 
     Args:
         backend: name given to `initialize`, or a communicator.
