@@ -27,7 +27,7 @@ from pytagi_ddp.nn.slices import TensorSlice
 from pytagi_ddp.nn.state import Array
 
 
-class FSDPSequential(TrainedOnRanks, ShardedNetwork):
+class FSDPSequential(ShardedNetwork, TrainedOnRanks):
     """A `Sequential` trained on R ranks that hold it together: fully sharded data parallelism.
 
     The loop is that of `DDPSequential`, and so are parameters and statistics after each step: with the same bits, where
@@ -225,7 +225,8 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
             atomic_write(filename, data)
 
     def load(self, filename: str | Path) -> None:
-        """`Sequential.load`; every rank reads the file, keeps its slices and drops deltas. Collective as `predict`."""
+        """`Sequential.load`; every rank reads the file, keeps its slices and drops deltas. Collective as `predict`, and
+        then no rank takes what another one cannot."""
         with self._writing():
             self.model.load(filename)
 
@@ -236,10 +237,14 @@ class FSDPSequential(TrainedOnRanks, ShardedNetwork):
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        if not self._all_are_here:
+        together = not self._all_are_here
+        if together:
             self._gathering.come("load")  # nobody reads what is about to change
         try:
-            with nullcontext() if self._gathering.unsharded else self._arena.writing():
+            with (
+                self._all_or_none() if together else nullcontext(),
+                nullcontext() if self._gathering.unsharded else self._arena.writing(),
+            ):
                 yield
         finally:  # also where it is cut short: what was gathered has been written over
             self.parameters_changed()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -19,6 +21,32 @@ class ShardedNetwork(ABC):
     """
 
     communicator: Communicator
+    _loading = False
+
+    @contextmanager
+    def _all_or_none(self) -> Iterator[None]:
+        """Around a load, which every rank calls: what one of them cannot take, none takes; the error is everybody's."""
+        self._loading = True
+        try:
+            yield
+        except Exception as error:
+            self._agree(error)
+            raise
+        finally:
+            self._loading = False
+
+    def deltas_dropped(self) -> None:
+        """Called by the network when all that it is given has been checked, and before it takes any of it."""
+        self._agree(None)
+        super().deltas_dropped()  # type: ignore[misc]  # of `TrainedOnRanks`, which is behind this class
+
+    def _agree(self, problem: Exception | None) -> None:
+        if not self._loading:
+            return
+        self._loading = False
+        for theirs in self.communicator.all_gather_object(problem):
+            if theirs is not None:
+                raise theirs
 
     @abstractmethod
     def slices(self) -> list[TensorSlice]:

@@ -38,10 +38,10 @@ class StagedNetwork(ShardedNetwork):
         return StateDict({key: values for part in parts for key, values in part.items()})
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Takes what belongs to this stage of the state dict of a whole network, the same on every rank.
+        """Takes what belongs to this stage of the state dict of a whole network, the same on every rank; collective.
 
         Raises:
-            KeyError, ValueError, TypeError: as `Sequential.load_state_dict`.
+            KeyError, ValueError, TypeError: as `Sequential.load_state_dict`; on every rank, and all are as they were.
         """
         elsewhere = json.loads(self._architecture).keys() - dict(self.model.named_layers()).keys()
 
@@ -50,7 +50,8 @@ class StagedNetwork(ShardedNetwork):
             return place not in elsewhere
 
         whole = isinstance(state_dict, Mapping)
-        self.model.load_state_dict({k: v for k, v in state_dict.items() if is_here(k)} if whole else state_dict)
+        with self._all_or_none():
+            self.model.load_state_dict({k: v for k, v in state_dict.items() if is_here(k)} if whole else state_dict)
 
     def save(self, filename: str | Path) -> None:
         """Writes the file that `Sequential.save` of the whole network would write, on rank 0; collective.
@@ -63,9 +64,14 @@ class StagedNetwork(ShardedNetwork):
             atomic_write(filename, data)
 
     def load(self, filename: str | Path) -> None:
-        """Reads this stage from a file of `Sequential.save` of the whole network, or of `save`; on every rank."""
-        contents = persistence.read(read_file(filename), str(filename))
-        persistence.take_part(self.model, contents, self._architecture)
+        """Reads this stage from a file of `Sequential.save` of the whole network, or of `save`; collective.
+
+        Raises:
+            ValueError, OSError: as `Sequential.load`; on every rank, and all are as they were.
+        """
+        with self._all_or_none():
+            contents = persistence.read(read_file(filename), str(filename))
+            persistence.take_part(self.model, contents, self._architecture)
 
     def slices(self) -> list[TensorSlice]:
         """The tensors of this stage, whole; of its replicas, the first saves them."""

@@ -76,9 +76,8 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
     ranks of a group (`init_device_mesh((2,), ("pipe",), group)`) is a pipeline of these alone.
 
     Which ranks have to call a method together: those of a pipeline `forward_backward`, `forward`, `backward`,
-    `predict`, `state_dict`; all ranks the constructor, `step`, `update_bn` and `save`. `load` and `load_state_dict` are
-    local, and to be called everywhere. An exception amid a pass leaves the stages out of step: the pipeline refuses to
-    go on.
+    `predict`, `state_dict`; all ranks the constructor, `step`, `update_bn`, `save`, `load` and `load_state_dict`. An
+    exception amid a pass leaves the stages out of step: the pipeline refuses to go on.
 
     Args:
         model: the network, of the same layers on every rank; without layers that carry a memory from call to call.

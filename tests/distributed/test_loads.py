@@ -1,0 +1,33 @@
+"""Loads of a network that no rank holds whole: what one rank cannot take, none takes."""
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import manual_seed
+from pytagi_ddp.distributed import FSDPSequential, PipelineSequential, run_threads
+from pytagi_ddp.nn import BatchNorm2d, Linear, ReLU, Sequential
+
+
+def network(seed):
+    manual_seed(seed)
+    return Sequential(Linear(4, 6), ReLU(), BatchNorm2d(6), Linear(6, 2))
+
+
+def loads(kind, file):
+    """Of a file that only rank 0 sees, or a state dict with NaN in the last layer."""
+    net, state = kind(network(1)), network(2).state_dict()
+    before = net.communicator.broadcast_object(net.state_dict())
+    state["Linear.3"] = [np.full_like(a, np.nan) for a in state["Linear.3"]]
+    with pytest.raises(FileNotFoundError if file else ValueError):
+        net.load(file / str(net.rank)) if file else net.load_state_dict(state)
+    after = net.communicator.broadcast_object(net.state_dict())
+    net.load_state_dict(network(2).state_dict())  # and the ranks are in step
+    taken = net.communicator.broadcast_object(net.state_dict())
+    return [before == after == network(1).state_dict(), taken == network(2).state_dict()]
+
+
+@pytest.mark.parametrize("kind", [FSDPSequential, PipelineSequential])
+@pytest.mark.parametrize("what", ["file", "state"])
+def test_all_ranks_load_or_none(kind, what, tmp_path):
+    network(2).save(tmp_path / "0")
+    assert run_threads(loads, 2, kind, tmp_path if what == "file" else None) == [[True, True]] * 2
