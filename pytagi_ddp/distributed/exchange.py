@@ -128,6 +128,9 @@ class Exchange(ABC):
     def after_statistics(self) -> None:  # noqa: B027 - nothing to do in most ways
         """To be called after them, on every rank, before their sums are added."""
 
+    def before_barrier(self) -> None:  # noqa: B027 - nothing to do in most ways
+        """To be called before ranks wait for each other outside of steps, on every rank."""
+
     def before_forgetting(self) -> None:  # noqa: B027 - nothing to do in most ways
         """To be called before the variances of this rank's parameters change, on every rank."""
 
@@ -205,9 +208,13 @@ class EveryStep(Exchange):
         self._apply()
 
     def before_statistics(self) -> None:
-        self.after_statistics()  # ranks may have run different numbers of passes since the last step
+        self.after_statistics()
 
     def after_statistics(self) -> None:
+        self.before_barrier()
+
+    def before_barrier(self) -> None:
+        """Ranks may have run different numbers of passes."""
         if self._sync is not None:
             self._sync.end_passes()
             self._sync.begin_passes()

@@ -218,7 +218,8 @@ class TrainedOnRanks(Replica):
         self._stop = True
 
     def barrier(self) -> None:
-        """Waits until every rank has come here."""
+        """Waits until every rank has come here; with `sync_batch_norm`, it takes part in the passes of others."""
+        self._exchange.before_barrier()
         self.communicator.barrier()
 
     def load(self, filename: str | Path) -> None:

@@ -102,3 +102,19 @@ def keeps_frozen(kind):
 @pytest.mark.parametrize("kind", [DDPSequential, FSDPSequential, PipelineSequential])
 def test_frozen_norms_stay_frozen(kind):
     assert run_threads(keeps_frozen, 2, kind) == [False, False]
+
+
+def waits_amid_passes(kind):
+    net = kind(network(), average=False, sync_batch_norm=True)
+    with net.no_sync():
+        for seed in range(1 + net.rank):
+            backpropagate(net, *batch(net.model, 4, seed))
+    net.barrier()
+    net.step()
+    return whole_state(net)
+
+
+def test_a_synchronised_rank_that_waits_takes_part_in_the_passes_of_others():
+    sharded, replicated = (run_threads(waits_amid_passes, 2, kind) for kind in (FSDPSequential, DDPSequential))
+    assert difference(sharded[0], replicated[0]) < 1e-5
+    assert replicated[0] == replicated[1]
