@@ -25,6 +25,7 @@ from pytagi_ddp.nn.persistence import FIELDS, StateDict, to_bytes
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.slices import TensorSlice
 from pytagi_ddp.nn.state import Array
+from pytagi_ddp.nn.validate import as_bools
 
 
 class FSDPSequential(ShardedNetwork, TrainedOnRanks):
@@ -94,6 +95,9 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         communicator: Communicator | None = None,
     ):
         super().__init__(model, DDPConfig() if config is None else config, average)
+        reshard_after_forward, sync_batch_norm = as_bools(
+            "FSDPSequential", reshard_after_forward=reshard_after_forward, sync_batch_norm=sync_batch_norm
+        )
         if not isinstance(min_num_params, Integral) or min_num_params < 0:
             raise ValueError(f"min_num_params must be a number of parameters, got {min_num_params!r}")
         if self.config.buckets != 1 or self.config.wire_dtype != "float32":

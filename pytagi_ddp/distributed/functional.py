@@ -5,6 +5,7 @@ from __future__ import annotations
 from pytagi_ddp.distributed.backends import Backend, get_distributed_backend
 from pytagi_ddp.distributed.exchange import exchange_deltas
 from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.nn.validate import as_bools
 
 
 def all_reduce_deltas(backend: Backend, model: Sequential, average: bool = True) -> int:
@@ -28,12 +29,14 @@ def all_reduce_deltas(backend: Backend, model: Sequential, average: bool = True)
         n, the samples of all ranks; 0 when no rank had any, and then the step changes nothing.
 
     Raises:
-        TypeError: no `Sequential` (a `DDPSequential` does all this in its `step`).
+        TypeError: no `Sequential` (a `DDPSequential` does all this in its `step`), or an `average` that is neither True
+            nor False.
         RuntimeError: BatchNorm layers that still move their running statistics on their own; `synchronize` the model
             first. Or other ranks gave another `average`: on every rank alike, and the deltas are dropped.
     """
     if not isinstance(model, Sequential):
         raise TypeError(f"all_reduce_deltas works on a Sequential, not on {type(model).__name__}")
+    (average,) = as_bools("all_reduce_deltas", average=average)
     if not all(leaf.pool_at_step for leaf in model.arena.running):
         raise RuntimeError(
             "the BatchNorm layers of this network take their running statistics from this rank alone; call "

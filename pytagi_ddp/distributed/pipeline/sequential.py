@@ -35,7 +35,7 @@ from pytagi_ddp.nn.network_input import rows_of_samples, variances_like
 from pytagi_ddp.nn.pytagi_view import refuse_assignment
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.update_bn import StatisticsChange, batches_of, check_num_batches, take_statistics
-from pytagi_ddp.nn.validate import check_batch_size, check_predictions
+from pytagi_ddp.nn.validate import as_bools, check_batch_size, check_predictions
 
 
 class PipelineSequential(StagedNetwork, TrainedOnRanks):
@@ -125,6 +125,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         recompute: bool = False,
     ):
         super().__init__(model, DDPConfig() if config is None else config, average)
+        (recompute,) = as_bools("PipelineSequential", recompute=recompute)
         c = self.config
         c.check(model.device, 1, False)
         if not isinstance(mesh, DeviceMesh | None):
