@@ -21,8 +21,8 @@ from pytagi_ddp.kernels.formulas.lstm import (
     cell_moments,
     input_deltas,
     input_slopes,
+    mended_variance,
     posterior,
-    smoothed_variance,
     smoother_gain,
     smoothing,
 )
@@ -363,7 +363,7 @@ def _smooth(
             gain = smoother_gain(cov_c[after, p], prior_var_c[after, p])
             dm, ds = smoothing(gain, mu_c[after, p], var_c[after, p], prior_mu_c[after, p], prior_var_c[after, p])
             mu_c[t, p] += dm
-            var_c[t, p] = smoothed_variance(var_c[t, p] + ds)
+            var_c[t, p] = mended_variance(var_c[t, p] + ds)
             m, s = ZERO, ZERO
             for j in range(n):
                 gain = smoother_gain(cov_h[after, p, j], prior_var_h[after, j])
@@ -371,7 +371,7 @@ def _smooth(
                 m += dm
                 s += ds
             mu_h[t, p] += m
-            var_h[t, p] = smoothed_variance(var_h[t, p] + s)
+            var_h[t, p] = mended_variance(var_h[t, p] + s)
 
 
 def scratch_size(batch: int, inputs: int, outputs: int) -> int:

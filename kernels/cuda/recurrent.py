@@ -14,8 +14,8 @@ from pytagi_ddp.kernels.formulas.lstm import (
     cell_moments,
     input_deltas,
     input_slopes,
+    mended_variance,
     posterior,
-    smoothed_variance,
     smoother_gain,
     smoothing,
 )
@@ -200,7 +200,7 @@ def _smooth(
         gain = smoother_gain(cov_c[p], prior_var_c[p])
         dm, ds = smoothing(gain, next_mu_c[p], next_var_c[p], prior_mu_c[p], prior_var_c[p])
         mu_c[p] += dm
-        var_c[p] = smoothed_variance(var_c[p] + ds)
+        var_c[p] = mended_variance(var_c[p] + ds)
         m, s = ZERO, ZERO
         for j in range(outputs):
             gain = smoother_gain(cov_h[p * outputs + j], prior_var_h[j])
@@ -208,7 +208,7 @@ def _smooth(
             m += dm
             s += ds
         mu_h[p] += m
-        var_h[p] = smoothed_variance(var_h[p] + s)
+        var_h[p] = mended_variance(var_h[p] + s)
 
 
 def scratch_size(batch: int, inputs: int, outputs: int) -> int:

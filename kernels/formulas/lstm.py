@@ -11,7 +11,7 @@ from pytagi_ddp.kernels.formulas.formula import formula
 
 f = np.float32
 ZERO, TWO = f(0), f(2)
-VAR_FLOOR = f(1e-5)  # what a smoother takes for a variance that is not positive
+VAR_FLOOR = f(1e-5)  # what counts instead of a variance that is not positive
 
 
 @formula
@@ -74,10 +74,19 @@ def input_deltas(slopes, w_f, w_i, w_c, w_o, cell_dm, dm, ds, later_ds):
 
 
 @formula
+def mended_variance(s):
+    """A negative one becomes 1e-5, as in the step of a parameter."""
+    return VAR_FLOOR if s < ZERO else s
+
+
+@formula
 def posterior(m, s, k, dm, ds):
-    """Moments of x ~ N(m, s) after deltas of what depends on it with slope k."""
+    """Moments of x ~ N(m, s) after deltas of what depends on it with slope k.
+
+    Deltas of several outputs add up as if each were the only one, and together may take away more variance than s.
+    """
     p = k * s
-    return m + p * dm, s + p * p * ds
+    return m + p * dm, mended_variance(s + p * p * ds)
 
 
 @formula
@@ -90,9 +99,3 @@ def smoother_gain(cov, prior_s):
 def smoothing(gain, next_m, next_s, prior_m, prior_s):
     """Change of the moments of a state by what the next one was found to be: N(next_m, next_s) instead of its prior."""
     return gain * (next_m - prior_m), gain * gain * (next_s - prior_s)
-
-
-@formula
-def smoothed_variance(s):
-    """A negative one becomes 1e-5."""
-    return VAR_FLOOR if s < ZERO else s

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed, nn
-from tests.battery.example import train
+from tests.battery.example import observe, train
 from tests.nn import golden
 from tests.nn.networks import pass_through, random_batch, randomise
 
@@ -90,6 +90,23 @@ def test_memory_goes_on_with_one_sample_only():
     net.reset_lstm_states()
     np.testing.assert_array_equal(net(x), zero)
     assert "LSTM.0.carried" not in net.state_dict() and "LSTM.0.carried" in net.state_dict(carried=True)
+
+
+def test_variances_of_the_memory_do_not_become_negative(tmp_path):
+    """Many outputs take away more than there is: 1e-5 is left then, and the memory can be kept."""
+    manual_seed(2)
+    net = randomise(nn.Sequential(nn.LSTM(2, 3), nn.Linear(3, 100)))
+    for step in range(3):
+        observe(net, 1, step)
+        states = net.get_lstm_states()
+        assert states[0][1].min() == np.float32(1e-5) and states[0][3].min() > 0
+        net.set_lstm_states(states)
+        net.step()
+    net.save(tmp_path / "net", carried=True)
+    kept = net.state_dict(carried=True)
+    net.reset_lstm_states()
+    net.load(tmp_path / "net")
+    assert net.state_dict(carried=True) == kept
 
 
 def test_states_that_are_refused():

@@ -14,6 +14,7 @@ from pytagi_ddp.kernels.tensors import (
     Heads,
     Normalization,
     PartialMoments,
+    Passage,
     State,
     Sums,
     Tensor,
@@ -484,3 +485,13 @@ def test_merge(ranks, weighted, n):
     posterior, prior = Tensor(normal(n), uniform(n)), Tensor(normal(n, seed=1), uniform(n, seed=2))
     change = both("merge", "contribute", [posterior, prior, unwritten(Delta, n), weighted])[2]
     both("merge", "merge_sums", [posterior, prior, change, np.float32([9, ranks, 0]), weighted])
+
+
+def test_a_memory_keeps_no_negative_variance():
+    """Where deltas of many outputs take away more than there is."""
+    n = 37
+    memory = State(normal(2 * n), uniform(2 * n))
+    kept = Passage(*(uniform(1, 1, n, seed=k) for k in range(8)))
+    delta = Delta(normal(1, n), -uniform(1, n, low=0, high=4))
+    var = both("recurrent", "update_memory", [memory, delta, kept])[0].var
+    assert (var == np.float32(1e-5)).any() and (var > np.float32(1e-5)).any() and (var > 0).all()
