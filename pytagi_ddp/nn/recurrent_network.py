@@ -1,6 +1,6 @@
 """What one asks of a network with recurrent layers: their memory, and the smoother."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,8 @@ from numpy.typing import ArrayLike
 
 from pytagi_ddp.kernels.tensors import State
 from pytagi_ddp.nn.alone import alone
+from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.layer_block import LayerBlock
 from pytagi_ddp.nn.lstm import LSTM
 from pytagi_ddp.nn.network_parameters import NetworkParameters
 from pytagi_ddp.nn.slinear import SLinear
@@ -74,21 +76,29 @@ class RecurrentNetwork(NetworkParameters):
         """States and outputs of all training steps since the last call, given the observations of all of them.
 
         Steps are those with one sample of one time step. The states of each `SLSTM` are smoothed from last to first
-        (`get_lstm_states` gives them); the `SLinear` behind the last one makes outputs of its smoothed h. The memory is
-        0 afterwards, and the next record begins. Without a step since the last call, the states are those of that call,
-        and the outputs what `SLinear` makes of them by its weights of now.
+        (`get_lstm_states` gives them); the `SLinear` behind the last one, with which the network has to end, makes
+        outputs of its smoothed h. The memory is 0 afterwards, and the next record begins. Without a step since the last
+        call, the states are those of that call, and the outputs what `SLinear` makes of them by its weights of now.
 
         Returns:
             (mu, var): means and variances of the outputs, flat, time step by time step; those of h without an
             `SLinear`. If `num_samples` is more than there are steps, the rest is what `SLinear` makes of h = 0.
 
         Raises:
-            RuntimeError: no SLSTM, or no step was recorded.
+            RuntimeError: no SLSTM, or no step was recorded; or an `SLinear` that takes something else than the h of the
+                last SLSTM, or is not the end of the network, so that what it makes would not be the outputs.
 
         Source: Rauch, Tung & Striebel (1965); cuTAGI.
         """
         leaves = self.arena.leaves
         layers = [leaf for leaf in leaves if isinstance(leaf, SLSTM)]
+        behind = leaves[leaves.index(layers[-1]) + 1 :] if layers else []
+        linear = next((leaf for leaf in behind if isinstance(leaf, SLinear)), None)
+        if linear is not None and [*_written_out(self.layers)][-2:] != [layers[-1], linear]:
+            raise RuntimeError(
+                "smoother() makes outputs of smoothed h by an SLinear right behind the last SLSTM, at the end of the "
+                "network; this one has other layers there, which would be left out:\n" + self.get_layer_stack_info()
+            )
         for layer in layers:
             if layer.recorded:
                 layer.smooth()
@@ -104,8 +114,6 @@ class RecurrentNetwork(NetworkParameters):
         h = State(*(array.zeros((total, last.output_size)) for _ in range(2)))
         for source, target in zip(smoothed[:2], h[:2], strict=True):
             array.copy(source, target[:steps])
-        behind = leaves[leaves.index(last) + 1 :]
-        linear = next((leaf for leaf in behind if isinstance(leaf, SLinear)), None)
         if linear is not None:
             out = State(*(array.empty((total, linear.output_size)) for _ in range(2)))
             self.kernels.linear.forward(h, linear.parameters.w, linear.parameters.b, out)
@@ -124,6 +132,12 @@ class RecurrentNetwork(NetworkParameters):
             raise RuntimeError("get_outputs_smoother() gives what smoother() has found: call that first")
         mu, var = self._smoothed_outputs
         return mu.copy(), var.copy()
+
+
+def _written_out(layers: Iterable[BaseLayer]) -> Iterator[BaseLayer]:
+    """The layers, in place of a `LayerBlock` those in it."""
+    for layer in layers:
+        yield from _written_out(layer.layers) if isinstance(layer, LayerBlock) else (layer,)
 
 
 def _checked(state: Any, layer: LSTM, k: int) -> list[np.ndarray]:

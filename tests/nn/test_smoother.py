@@ -146,3 +146,33 @@ def test_what_is_asked_too_early():
     train(net, 3)
     with pytest.raises(RuntimeError, match="one sample"):
         net.smoother()
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        lambda: [nn.SLSTM(2, 3), nn.Tanh(), nn.SLinear(3, 1)],
+        lambda: [nn.SLSTM(2, 3), nn.SLinear(3, 3), nn.SLinear(3, 1)],
+        lambda: [nn.SLSTM(2, 3), nn.SLinear(3, 1), nn.Sigmoid()],
+        lambda: [nn.ResNetBlock(nn.SLSTM(2, 2)), nn.SLinear(2, 1)],
+    ],
+)
+def test_layers_that_a_smoother_would_leave_out(behind):
+    """An error, before which nothing is smoothed."""
+    net = nn.Sequential(nn.SLSTM(2, 2), *behind())
+    train(net, 1, 1)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="right behind the last SLSTM"):
+            net.smoother()
+    assert net.layers[0].recorded == 2
+
+
+def test_smoothing_in_blocks():
+    """Layers in a `LayerBlock` are those of the network."""
+    plain = several_outputs()
+    end = nn.LayerBlock(nn.SLSTM(3, 4), nn.LayerBlock(nn.SLinear(4, 3)))
+    blocks = nn.Sequential(nn.LayerBlock(nn.SLSTM(2, 3)), end)
+    blocks.arena.theta[...] = plain.arena.theta
+    for net in (plain, blocks):
+        train(net, *[1] * 3)
+    np.testing.assert_array_equal(blocks.smoother(), plain.smoother())
