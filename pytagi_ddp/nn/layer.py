@@ -36,7 +36,7 @@ class BaseLayer(LayerView, ABC):
         in_channels, in_height, in_width, out_channels, out_height, out_width: image geometry, 0 for flat units.
         training: whether batch statistics are taken from the batch; `train` and `eval` of a network set it for all of
             its layers. A BatchNorm2d with False in a network in training is frozen: it normalises by its running
-            statistics, which stay as they are.
+            statistics, which stay as they are. Of a block it is set for all that are in it.
         bias: whether the layer has biases.
         mu_w, var_w, mu_b, var_b: means and variances of weights and biases: flat float32 views of the parameters.
         delta_mu_w, ...: the deltas of the last backward pass, s * sum A dm and s^2 * sum A^2 ds.
@@ -320,7 +320,8 @@ class BaseLayer(LayerView, ABC):
 
     @training.setter
     def training(self, value: bool) -> None:
-        self._training = bool(value)
+        for layer in (self, *self.leaves()):
+            layer._training = bool(value)
         if self._owner is not None:
             self._owner.forget_graphs()
 

@@ -86,7 +86,7 @@ class Recomputed(BaseLayer):
         self._input = state
         self.memory.begin(self)
         out = self.block.forward(state)
-        if not self.block.training:
+        if not self.block._way_back:
             return out
         kept = (None if a is None else self._buffer(name, *a.shape) for name, a in zip(State._fields, out, strict=True))
         result = State(*kept)

@@ -66,6 +66,19 @@ def test_training_gives_the_same_bits(input_state_update):
     assert np.array_equal(kept.net.predict(kept.x, 7), recomputed.net.predict(kept.x, 7))
 
 
+def test_frozen_blocks_give_the_same_bits():
+    """A block that is told to is frozen with all that is in it; what comes out of it is kept all the same."""
+    kept, recomputed = twins(residual)
+    for trainer in (kept, recomputed):
+        trainer.step(8)
+        for layer in trainer.net.layers:
+            layer.training = False
+        statistics = trainer.net.arena.statistics.copy()
+        trainer.step(8), trainer.step(8)
+        assert np.array_equal(trainer.net.arena.statistics, statistics)
+    assert same(kept.net, recomputed.net)
+
+
 def test_statistics_of_all_ranks_are_not_asked_for_again():
     kept, recomputed = twins(residual)
     calls = []
