@@ -13,7 +13,7 @@ from pytagi_ddp.kernels.tensors import ALL, CAUSAL_FACTOR, CAUSAL_RESULT, Heads,
 from pytagi_ddp.nn.init import gaussian_prior
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
-from pytagi_ddp.nn.setting import Setting
+from pytagi_ddp.nn.setting import Fixed, Setting
 from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State, by_step
 from pytagi_ddp.nn.validate import as_bools, check_integers
 
@@ -72,6 +72,8 @@ class MultiheadAttention(BaseLayer):
     name = "MultiheadAttention"
     needs_variances = False
     causal = Setting(0, 1)
+    embed_dim, num_heads, num_kv_heads, head_dim = Fixed(), Fixed(), Fixed(), Fixed()
+    bias, seq_len, use_rope, rope_theta, out_proj = Fixed(), Fixed(), Fixed(), Fixed(), Fixed()
     kept = ("_buffers", "_input", "_kept")
     parameters: Parameters
 

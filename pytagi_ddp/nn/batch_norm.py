@@ -11,7 +11,7 @@ from pytagi_ddp.nn.activation import Activation
 from pytagi_ddp.nn.convolution import Convolution
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.norm import Norm
-from pytagi_ddp.nn.setting import Setting
+from pytagi_ddp.nn.setting import Fixed, Setting
 from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State, StateTensor
 from pytagi_ddp.nn.validate import as_bools, check_integers
 
@@ -53,6 +53,7 @@ class BatchNorm2d(Norm):
     kept = ("_buffers", "_norm")
     _norm: Normalization | None = None  # of the last forward pass
     momentum = Setting(0, 1)
+    bias = Fixed()
 
     def __init__(
         self,

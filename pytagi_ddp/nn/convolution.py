@@ -8,6 +8,7 @@ from pytagi_ddp.nn.init import check_gains, fan_scale, gaussian_prior
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
 from pytagi_ddp.nn.pytagi_view import WindowView
+from pytagi_ddp.nn.setting import Fixed
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State
 from pytagi_ddp.nn.validate import as_bools, check_integers
 from pytagi_ddp.nn.window import Window, as_image, pixels
@@ -18,6 +19,7 @@ class Convolution(WindowView, BaseLayer):
 
     parameters: Parameters
     needs_variances = False
+    bias = Fixed()
 
     def __init__(
         self,

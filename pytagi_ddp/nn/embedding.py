@@ -8,6 +8,7 @@ import numpy as np
 from pytagi_ddp.nn.init import normal
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
+from pytagi_ddp.nn.setting import Fixed
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, by_step
 from pytagi_ddp.nn.validate import check_integers
 
@@ -45,6 +46,7 @@ class Embedding(BaseLayer):
     name = "Embedding"
     parameters: Parameters
     checks_input = True
+    num_embeddings, embedding_dim, padding_idx = Fixed(), Fixed(), Fixed()
 
     def __init__(
         self,

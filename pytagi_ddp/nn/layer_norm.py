@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from pytagi_ddp.nn.norm import Moments, RowNorm
+from pytagi_ddp.nn.setting import Fixed
 from pytagi_ddp.nn.state import Shape
 from pytagi_ddp.nn.validate import as_bools, check_integers
 
@@ -33,6 +34,7 @@ class LayerNorm(RowNorm):
     """
 
     name = "LayerNorm"
+    bias = Fixed()
 
     def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-4, bias: bool = True):
         super().__init__()

@@ -6,6 +6,7 @@ from pytagi_ddp.nn.init import gaussian_prior
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
 from pytagi_ddp.nn.pytagi_view import refuse_assignment
+from pytagi_ddp.nn.setting import Fixed
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, by_step
 from pytagi_ddp.nn.validate import as_bools, check_integers
 
@@ -38,6 +39,7 @@ class Linear(BaseLayer):
 
     name = "Linear"
     needs_variances = False
+    bias = Fixed()
     parameters: Parameters
 
     def __init__(

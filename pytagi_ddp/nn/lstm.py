@@ -12,6 +12,7 @@ from pytagi_ddp.nn.init import gaussian_prior
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
 from pytagi_ddp.nn.pytagi_view import refuse_assignment
+from pytagi_ddp.nn.setting import Fixed, Setting
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, StateTensor
 from pytagi_ddp.nn.validate import as_bools, check_integers
 
@@ -80,6 +81,8 @@ class LSTM(BaseLayer):
     name = "LSTM"
     needs_variances = False
     kept = ("_buffers", "_input", "_kept")
+    last_timestep, seq_len, bias, recurrent = Fixed(), Fixed(), Fixed(), Fixed()
+    cell_path = Setting(0, 1)
     parameters: Parameters
 
     @either_order

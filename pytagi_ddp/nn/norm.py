@@ -9,7 +9,7 @@ from pytagi_ddp.kernels.tensors import Tensor
 from pytagi_ddp.nn.init import check_gains
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
-from pytagi_ddp.nn.setting import Setting
+from pytagi_ddp.nn.setting import Fixed, Setting
 from pytagi_ddp.nn.state import Array, Delta, DeltaPool, State, apply_jacobian
 
 Moments = Callable[[State, float, Array, Array], None]
@@ -19,7 +19,7 @@ class Norm(BaseLayer):
     """z = r (a - mean) w + b with uncertain w and b, one of each per feature."""
 
     parameters: Parameters
-    num_features: int
+    num_features = Fixed()
     eps = Setting(0, 1e30)
 
     @property
@@ -60,6 +60,7 @@ class RowNorm(Norm):
     """A norm whose statistics come from each row of the present batch: from a sample, or a step of a sequence."""
 
     needs_variances = False
+    normalized_shape = Fixed()
 
     def _rows(self, batch: int) -> tuple[int, int, int]:
         """Rows, positions in a row, and features, which a batch is read as."""

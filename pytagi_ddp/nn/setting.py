@@ -1,4 +1,4 @@
-"""Numbers of a layer that may be assigned at any time."""
+"""Arguments of a layer as its attributes: numbers that may be assigned at any time, and what may not."""
 
 from typing import Any
 
@@ -29,3 +29,20 @@ class Setting:
         layer.__dict__[self._name] = value
         if layer._owner is not None:
             layer._owner.forget_graphs()
+
+
+class Fixed:
+    """What the layer is made by: the constructor assigns it, and nobody after it."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, layer: BaseLayer | None, owner: type | None = None) -> Any:
+        return self if layer is None else layer.__dict__[self._name]
+
+    def __set__(self, layer: BaseLayer, value: Any) -> None:
+        if self._name in layer.__dict__:
+            raise AttributeError(
+                f"{type(layer).__name__}.{self._name} cannot be assigned: make a new layer, and a new network"
+            )
+        layer.__dict__[self._name] = value

@@ -102,6 +102,21 @@ def settings_make_the_layer_again(example: Example) -> None:
     assert_continue_alike(again, net, "a network of the same settings")
 
 
+@check
+def settings_that_are_assigned_count(example: Example) -> None:
+    """They make it the layer of those settings at once, recorded passes or not; or the assignment is refused."""
+    net = train(example.network(), 4, 4, 4)
+    for key, leaf in net.named_leaves():
+        for name, value in leaf.settings().items():
+            try:
+                setattr(leaf, name, _another(value))
+            except (AttributeError, ValueError):
+                continue
+            again = nn.Sequential(*map(_made_again, net.layers))
+            again.load_state_dict(net.state_dict(carried=True))
+            assert_continue_alike(net, again, f"{name} of {key} assigned")
+
+
 def _made_again(layer: nn.BaseLayer) -> nn.BaseLayer:
     if isinstance(layer, nn.LayerBlock):
         return nn.LayerBlock(*map(_made_again, layer.layers))

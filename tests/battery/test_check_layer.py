@@ -182,6 +182,10 @@ class HidesSetting(nn.LeakyReLU):
         return {}
 
 
+class KeepsRecordings(nn.LeakyReLU):
+    negative_slope = 0.1  # a plain attribute
+
+
 class HasAnotherPrior(nn.Linear):
     """Than `init_weight_bias` says."""
 
@@ -216,6 +220,7 @@ FAULTS = {
     keeping.copies_continue_alone: (LosesSlope, "a copy, two steps later: theta differs"),
     keeping.forgetting_ends_at_the_prior: (lambda: HasAnotherPrior(6, 6), "forgetting: theta differs"),
     keeping.files_bring_everything_back: (HidesState, "a file, two steps later: theta differs"),
+    keeping.settings_that_are_assigned_count: (KeepsRecordings, "negative_slope of .* assigned, two steps"),
     keeping.settings_make_the_layer_again: (HidesSetting, r"settings set\(\), arguments {'negative_slope'}"),
 }
 
