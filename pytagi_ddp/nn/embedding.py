@@ -92,7 +92,7 @@ class Embedding(BaseLayer):
         return Shape.of_sequence(shape.size, self.embedding_dim)
 
     def check_input(self, values: np.ndarray) -> None:
-        """Raises ValueError if a value is neither a category nor the padding."""
+        """Raises ValueError if a value is neither a category nor the padding; one that is missing (NaN) is neither."""
         allowed = (values >= 0) & (values < self.num_embeddings) & (values == np.floor(values))
         wrong = values[~(allowed | (values == self.padding_idx))]
         if wrong.size:

@@ -113,7 +113,7 @@ class BaseLayer(LayerView, ABC):
         return 1
 
     def check_input(self, values: np.ndarray) -> None:
-        """Raises ValueError if some of the finite `values` are no inputs of this layer, the first of a network."""
+        """Raises ValueError if some of `values` are no inputs of this layer, the first of a network; NaN is missing."""
 
     def init_weight_bias(self) -> None:
         """Draws the prior anew, in layers with parameters."""

@@ -73,7 +73,7 @@ class NetworkInput:
                 raise ValueError(f"the network takes {self._size} inputs, the other network gives {mu_x.actual_size}")
             return mu_x.on(self._device)
         mu = rows_of_samples(mu_x, "mu_x", self._shape)
-        var = variances_like(mu, var_x, "var_x", self._shape)
+        given, var = mu, variances_like(mu, var_x, "var_x", self._shape)
         if missing != "error" and (nan := np.isnan(mu)).any():
             check_finite(np.where(nan, 0, mu), "mu_x")
             if missing == "standard normal":
@@ -83,7 +83,7 @@ class NetworkInput:
         if var is not None:
             check_finite(var, "var_x")
             var = round_up_variances(var, "var_x")
-        self._check(mu)
+        self._check(given)  # with what is missing, which is no category
         state = self._kept(len(mu), var is not None)
         self._array.copy(mu, state.mu)
         if var is not None:

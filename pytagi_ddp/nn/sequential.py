@@ -56,7 +56,8 @@ class Sequential(RecurrentNetwork):
         input_state_update: whether `backward` computes the deltas of the network's input.
         missing_inputs: what a NaN in `mu_x` means. "error" (default). "standard normal": an unknown value N(0, 1), the
             prior of an input that was standardised; its variance goes through the network, and the prediction says how
-            much was missing. "pass": NaN goes into the layers as it is, as in pytagi; their output means nothing.
+            much was missing. "pass": NaN goes into the layers as it is, as in pytagi; their output means nothing. An
+            `Embedding` refuses NaN in any case.
         device: "cpu" or "cuda:<index>"; an assignment is `to_device`.
         checkpoint_blocks: as above; may be set at any time, and a pass back then needs a new forward pass first.
         precision: likewise.

@@ -66,6 +66,17 @@ def test_place_in_a_network():
     assert (nn.Embedding(4, 2, 1, scale=0.5).var_w == 0.25).all()
 
 
+@pytest.mark.parametrize("missing", ["error", "standard normal", "pass"])
+def test_a_missing_category_is_none(missing):
+    """Not the first one, which an unknown number of mean 0 would be."""
+    net = nn.Sequential(nn.Embedding(5, 3, 2))
+    net.missing_inputs = missing
+    for _ in range(3):
+        net([[1, 2]])
+    with pytest.raises(ValueError, match=r"NaN|the first of them nan"):
+        net([[1, np.nan]])
+
+
 def test_without_a_size_a_sample_is_one_category():
     """pytagi's own test gives so the categories of two sequences, flat."""
     net = nn.Sequential(nn.Embedding(num_embeddings=10, embedding_dim=4, scale=1.0, padding_idx=0))
