@@ -1,9 +1,6 @@
 """Multi-head attention."""
 
 import math
-from collections.abc import Callable
-from functools import wraps
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -13,24 +10,10 @@ from pytagi_ddp.kernels.tensors import ALL, CAUSAL_FACTOR, CAUSAL_RESULT, Heads,
 from pytagi_ddp.nn.init import gaussian_prior
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
+from pytagi_ddp.nn.pytagi_view import either_order
 from pytagi_ddp.nn.setting import Fixed, Setting
 from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State, by_step
 from pytagi_ddp.nn.validate import as_bools, check_integers
-
-
-def either_order(init: Callable) -> Callable:
-    """Lets the fourth argument be `bias`, or (a number, as in pytagi's later version) `seq_len`, before `bias`."""
-    later = ("seq_len", "bias", "gain_weight", "gain_bias", "init_method")
-
-    @wraps(init)
-    def take(self: Any, *arguments: Any, **named: Any) -> None:
-        fourth = arguments[3] if len(arguments) > 3 else None
-        if isinstance(fourth, Integral) and not isinstance(fourth, bool | np.bool_):
-            named = dict(zip(later, arguments[3:], strict=False)) | named
-            arguments = arguments[:3]
-        init(self, *arguments, **named)
-
-    return take
 
 
 class MultiheadAttention(BaseLayer):
@@ -63,7 +46,7 @@ class MultiheadAttention(BaseLayer):
 
     Raises:
         ValueError: sizes that do not divide each other, unknown `init_method`, or (in a network) an input of other
-            features.
+            features. TypeError: sizes that are no integers.
 
     Source: Vaswani et al. (2017), arXiv:1706.03762; Su et al. (2021), arXiv:2104.09864; Ainslie et al. (2023),
     arXiv:2305.13245; moments as in cuTAGI.
@@ -77,7 +60,7 @@ class MultiheadAttention(BaseLayer):
     kept = ("_buffers", "_input", "_kept")
     parameters: Parameters
 
-    @either_order
+    @either_order(3, "seq_len", "bias", "gain_weight", "gain_bias", "init_method")
     def __init__(
         self,
         embed_dim: int,

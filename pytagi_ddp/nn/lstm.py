@@ -1,8 +1,6 @@
 """Recurrent layer with long short-term memory."""
 
-from collections.abc import Callable, Sequence
-from functools import wraps
-from numbers import Integral
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,32 +9,12 @@ from pytagi_ddp.kernels.tensors import NO_STATE, Passage
 from pytagi_ddp.nn.init import gaussian_prior
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
-from pytagi_ddp.nn.pytagi_view import refuse_assignment
+from pytagi_ddp.nn.pytagi_view import either_order, refuse_assignment
 from pytagi_ddp.nn.setting import Fixed, Setting
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, StateTensor
 from pytagi_ddp.nn.validate import as_bools, check_integers
 
 GATES = 4
-
-
-def either_order(init: Callable) -> Callable:
-    """Lets an LSTM be made with pytagi's arguments in the order of either of its versions.
-
-    (input_size, output_size, last_timestep, seq_len, bias, ...), or, if the third one is a number, (input_size,
-    output_size, seq_len, bias, ...).
-    """
-    later = ("seq_len", "bias", "gain_weight", "gain_bias", "init_method")
-
-    @wraps(init)
-    def take(self: Any, *arguments: Any, **named: Any) -> None:
-        third = arguments[2] if len(arguments) > 2 else None
-        if isinstance(third, Integral) and not isinstance(third, bool | np.bool_):
-            by_name = dict(zip(later, arguments[2:], strict=False))
-            init(self, *arguments[:2], *arguments[2 + len(later) :], **by_name, **named)
-        else:
-            init(self, *arguments, **named)
-
-    return take
 
 
 class LSTM(BaseLayer):
@@ -70,7 +48,7 @@ class LSTM(BaseLayer):
 
     Raises:
         ValueError: sizes below 1, unknown `init_method`, `last_timestep` without `recurrent`, or (in a network) an
-            input of another size.
+            input of another size. TypeError: sizes that are no integers.
 
     pytagi's arguments may stand in either order: as here, or (input_size, output_size, seq_len, bias, ...) where the
     third is a number.
@@ -85,7 +63,7 @@ class LSTM(BaseLayer):
     cell_path = Setting(0, 1)
     parameters: Parameters
 
-    @either_order
+    @either_order(2, "seq_len", "bias", "gain_weight", "gain_bias", "init_method")
     def __init__(
         self,
         input_size: int,

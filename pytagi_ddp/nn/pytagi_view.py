@@ -7,8 +7,12 @@ or raises an AttributeError that tells how to get there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import wraps
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import ref
+
+import numpy as np
 
 from pytagi_ddp.nn.data_struct import BaseHiddenStates
 
@@ -30,6 +34,28 @@ def refuse_assignment(owner: type, names: tuple[str, ...], remedy: str) -> None:
 
     for name in names:
         setattr(owner, name, getattr(owner, name).setter(refusal(name)))
+
+
+def either_order(position: int, *later: str) -> Callable[[Callable], Callable]:
+    """Lets a layer be made with pytagi's arguments in the order of either of its versions.
+
+    They are in the declared order; or an integer stands at this position, the first of those that are called `later`,
+    which follow it.
+    """
+
+    def of(init: Callable) -> Callable:
+        @wraps(init)
+        def take(self: Any, *arguments: Any, **named: Any) -> None:
+            here = arguments[position] if len(arguments) > position else None
+            if isinstance(here, Integral) and not isinstance(here, bool | np.bool_):
+                by_name = dict(zip(later, arguments[position:], strict=False))
+                init(self, *arguments[:position], *arguments[position + len(later) :], **by_name, **named)
+            else:
+                init(self, *arguments, **named)
+
+        return take
+
+    return of
 
 
 class LayerView:

@@ -110,6 +110,7 @@ def test_bad_arguments_are_named_when_the_layer_is_made(make, message):
         (lambda: nn.Conv2d(1, 2, 3, in_width=float("nan")), "Conv2d: in_width must be an integer, got nan"),
         (lambda: nn.AvgPool2d(2.5), "AvgPool2d: kernel_size must be an integer, got 2.5"),
         (lambda: nn.BatchNorm2d("3"), "BatchNorm2d: num_features must be an integer, got '3'"),
+        (lambda: nn.MultiheadAttention(4, 2, 2, 3, seq_len=3), "multiple values for keyword argument 'seq_len'"),
         (lambda: nn.LayerNorm([3.7]), r"LayerNorm: normalized_shape\[0\] must be an integer, got 3.7"),
     ],
 )
