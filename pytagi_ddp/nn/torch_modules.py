@@ -28,7 +28,7 @@ from pytagi_ddp.nn.state import Shape
 from pytagi_ddp.nn.torch_state import load_torch_state_dict
 
 Make = Callable[[Any], BaseLayer | Sequence[BaseLayer]]
-PLAIN: dict[str, type[BaseLayer]] = {"ReLU": ReLU, "Sigmoid": Sigmoid, "Tanh": Tanh, "Softmax": Softmax}
+PLAIN: dict[str, type[BaseLayer]] = {"ReLU": ReLU, "Sigmoid": Sigmoid, "Tanh": Tanh}
 LEFT_OUT = ("Identity", "Dropout", "Dropout2d", "Flatten")  # images are flattened where a dense layer needs it
 RESNET = ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3", "layer4", "avgpool", "fc")
 BLOCKS = {
@@ -52,7 +52,8 @@ def from_torch(
             have `Linear`, `Conv2d` and `ConvTranspose2d` (square windows, without groups and dilation), `BatchNorm2d`,
             `BatchNorm1d`, `LayerNorm`, `RMSNorm`, `Embedding` (first), `AvgPool2d`, `MaxPool2d`, `AdaptiveAvgPool2d`
             to one pixel, `ReLU`, `LeakyReLU`, `ELU`, `Sigmoid`, `Tanh`, `Softplus`, `Softmax`, `Flatten` and
-            `Unflatten` of a sample; `Dropout` and `Identity` are left out.
+            `Unflatten` of a sample; `Dropout` and `Identity` are left out. A `Softmax` is over all units of a sample,
+            or of a time step.
         input_shape: of one sample: (channels, height, width) where a convolution comes first, (positions,) where an
             embedding does. Else the first layer knows it.
         variance: of every weight and bias: "prior" (what the rule of each layer gives a new one) or a number. Where it
@@ -89,12 +90,14 @@ class _Converter:
 
     Attributes:
         names: the module of each layer, by its id. shape: what the last layer gives; None: not known yet.
+        flat: whether PyTorch has made flat units of an image or a sequence.
     """
 
     def __init__(self, layers: Mapping[str, Make]):
         self._layers = layers
         self.names: dict[int, str] = {}
         self.shape: Shape | None = None
+        self.flat = False
 
     def convert(self, module: Any, path: str) -> list[BaseLayer]:
         """The layers of a module at a place such as "layer1.0"."""
@@ -106,6 +109,7 @@ class _Converter:
                 return self._parts(module, RESNET, path)
             if kind in BLOCKS:
                 return self._block(module, BLOCKS[kind], path)
+            self.flat = kind == "Flatten" or (self.flat and kind != "Unflatten")
             if kind == "Unflatten":
                 self.shape = _shape(tuple(module.unflattened_size))
                 return []
@@ -240,6 +244,16 @@ class _Converter:
         need(_one_number(module.output_size, need) == 1, "gives more than one pixel")
         need(image["in_width"] == image["in_height"], "is given an image that is no square")
         return AvgPool2d(image["in_width"], padding_type=0)
+
+    def _make_softmax(self, module: Any, need: Callable) -> BaseLayer:
+        """Here it is over all units, or over those of a time step."""
+        shape = self.shape
+        if shape is not None and shape.sequence:
+            fits = not self.flat and module.dim in (-1, 2)
+        else:
+            fits = (shape is None or not shape.image or self.flat) and module.dim in (None, -1, 1)
+        need(fits, f"is over dimension {module.dim}")
+        return Softmax()
 
     def _make_leakyrelu(self, module: Any, need: Callable) -> BaseLayer:
         return LeakyReLU(module.negative_slope)

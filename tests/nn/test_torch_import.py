@@ -62,7 +62,9 @@ def convolutional(t):
 
 
 def categories(t):
-    return t.Sequential(t.Embedding(10, 6), t.Linear(6, 4), t.LayerNorm([4]), t.Flatten(), t.Linear(20, 2))
+    return t.Sequential(
+        t.Embedding(10, 6), t.Linear(6, 4), t.LayerNorm([4]), t.Softmax(-1), t.Flatten(), t.Linear(20, 2)
+    )
 
 
 def residual(t, width=2, outputs=3):
@@ -104,7 +106,7 @@ def resnet_here(width=2, outputs=3, side=48) -> nn.Sequential:
 
 
 CASES = {
-    "dense": (lambda t: t.Sequential(t.Linear(4, 8), t.ReLU(), t.Linear(8, 3)), images(5, 4), None),
+    "dense": (lambda t: t.Sequential(t.Linear(4, 8), t.ReLU(), t.Linear(8, 3), t.Softmax(1)), images(5, 4), None),
     "convolutional": (convolutional, images(2, 3, 16, 16), (3, 16, 16)),
     "categories": (categories, np.random.default_rng(2).integers(0, 10, (3, 5)), (5,)),
     "residual": (residual, images(2, 3, 48, 48), (3, 48, 48)),
@@ -214,6 +216,21 @@ def test_modules_without_a_counterpart():
         nn.from_torch(t.Sequential(t.Conv2d(4, 4, 3)))
     with pytest.raises(ValueError, match="Sequential has no layer"):
         nn.from_torch(t.Sequential(t.Flatten()))
+
+
+def test_softmax_over_other_units_than_here():
+    """Of an image, over all samples, over time steps, or over those of a flattened sequence."""
+    t = torch_stand_in
+    conv, table = t.Conv2d(1, 2, 1), t.Embedding(5, 3)
+    for shape, modules in (
+        ((1, 4, 4), [conv, t.Softmax(1)]),
+        ((4,), [t.Linear(4, 3), t.Softmax(0)]),
+        ((4,), [table, t.Softmax(1)]),
+        ((4,), [table, t.Flatten(), t.Softmax(1)]),
+    ):
+        with pytest.raises(ValueError, match=rf"Softmax at \d is over dimension {modules[-1].dim}, which"):
+            nn.from_torch(t.Sequential(*modules), shape)
+    nn.from_torch(t.Sequential(conv, t.Flatten(), t.Softmax(1)), (1, 4, 4))
 
 
 def test_a_module_may_become_a_block():

@@ -152,6 +152,15 @@ class ReLU(Module):
         return np.maximum(x, 0)
 
 
+class Softmax(Module):
+    def __init__(self, dim):
+        self.dim = dim
+
+    def forward(self, x):
+        e = np.exp(x - x.max(self.dim, keepdims=True))
+        return e / e.sum(self.dim, keepdims=True)
+
+
 class Dropout(Module):
     def forward(self, x):
         return x
