@@ -116,11 +116,16 @@ class Chain:
             channels_last: order of the chain's output; None leaves it as the last layer makes it.
             first_in_place: whether an activation at the start may overwrite the input.
             image: what flat units at the end of the chain stand for.
+
+        Raises:
+            ValueError: layers that do not fit together, or one behind others that takes a network's input only.
         """
         self.operations = []
         in_place = first_in_place
         self._first_learned = None
-        for layer in self.layers:
+        for position, layer in enumerate(self.layers):
+            if position and (reader := next((leaf for leaf in layer.leaves() if leaf.checks_input), None)):
+                raise ValueError(f"{reader.get_layer_info()} takes the input of a network: put it first")
             if isinstance(layer, Activation):
                 layer.in_place = in_place
             shape = layer.build(self._reorder(shape, layer.input_shape(shape)))

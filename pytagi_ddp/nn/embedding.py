@@ -85,7 +85,7 @@ class Embedding(BaseLayer):
 
     def input_shape(self, shape: Shape) -> Shape:
         if self.in_shape.size and shape != self.in_shape:
-            raise ValueError(f"Embedding of {self.in_shape} categories after a layer that gives {shape}: put it first")
+            raise ValueError(f"Embedding of {self.in_shape} categories cannot take an input of {shape}")
         return shape
 
     def _infer_output(self, shape: Shape) -> Shape:

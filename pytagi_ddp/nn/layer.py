@@ -51,7 +51,7 @@ class BaseLayer(LayerView, ABC):
     replayable = True  # False: its passes are more than kernel calls, and networks that have it are walked through
     follows_backward = False  # whether it has an `after_backward`
     gives_jacobian = False  # whether there is one in the states that it gives
-    checks_input = False  # whether it has a `check_input`
+    checks_input = False  # whether it has a `check_input`, and stands where the input of a network comes in
     needs_variances = True  # whether the pass back reads those of the layer's input
     kept: tuple[str, ...] = ("_buffers", "_input")  # attributes in which a pass leaves what its way back needs
     _training = _way_back = True  # the latter: whether a pass back may follow, which is the network's to say
@@ -113,7 +113,7 @@ class BaseLayer(LayerView, ABC):
         return 1
 
     def check_input(self, values: np.ndarray) -> None:
-        """Raises ValueError if some of `values` are no inputs of this layer, the first of a network; NaN is missing."""
+        """Raises ValueError if some of `values`, of which NaN is missing, are no inputs of this layer."""
 
     def init_weight_bias(self) -> None:
         """Draws the prior anew, in layers with parameters."""

@@ -1,6 +1,6 @@
 """What a network is given."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 
 import numpy as np
@@ -12,6 +12,7 @@ from pytagi_ddp.nn.data_struct import BaseHiddenStates
 from pytagi_ddp.nn.state import Array, Shape, State
 from pytagi_ddp.nn.validate import check_finite, flat_float32, round_up_variances
 
+Check = Callable[[np.ndarray], None]
 MISSING = ("error", "standard normal", "pass")
 REMEDY = "; if NaN says that an input is missing, set missing_inputs of the network"
 
@@ -54,11 +55,11 @@ class NetworkInput:
 
     Args:
         shape: of a sample. array: the array functions of the network's device. device: its name.
-        check: what the first layer asks of them, see `BaseLayer.check_input`.
+        checks: what layers ask of it, see `BaseLayer.check_input`.
     """
 
-    def __init__(self, shape: Shape, array: ArrayFunctions, device: str, check: Callable[[np.ndarray], None]):
-        self._shape, self._array, self._device, self._check = shape, array, device, check
+    def __init__(self, shape: Shape, array: ArrayFunctions, device: str, checks: Sequence[Check]):
+        self._shape, self._array, self._device, self._checks = shape, array, device, checks
         self._size = size = shape.size
         self._mu: Array = array.empty((0, size))
         self._var: Array = array.empty((0, size))
@@ -83,7 +84,8 @@ class NetworkInput:
         if var is not None:
             check_finite(var, "var_x")
             var = round_up_variances(var, "var_x")
-        self._check(given)  # with what is missing, which is no category
+        for check in self._checks:
+            check(given)  # with what is missing, which is no category
         state = self._kept(len(mu), var is not None)
         self._array.copy(mu, state.mu)
         if var is not None:

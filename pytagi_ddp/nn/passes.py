@@ -37,6 +37,7 @@ class Passes:
         self._kernels = kernels
         self._fits: dict[bool, int] = {}  # the largest batch whose memory was looked at, by mode
         self._replayable = all(leaf.replayable for leaf in arena.leaves)
+        self._checks_input = any(leaf.checks_input for leaf in arena.leaves)
         self._recorders = [leaf for leaf in arena.leaves if leaf.follows_backward]
         self._graphs = kernels.graph.Graphs(kernels.array)
         self.express = self._graphs.express
@@ -59,7 +60,7 @@ class Passes:
         if self._hooks and not self._is_remembered(key):  # or `backward` would walk forward again, past the hooks
             self.forget()
         out = self._run("forward", key[:2], state, partial(self._walk_forward, key))
-        if own and not self._arena.leaves[0].checks_input:  # Express looks only for values that are not finite
+        if own and not self._checks_input:  # Express looks only for values that are not finite
             self.express.offer_forward(self._graphs.plan, key, state, out)
         if training:
             self.batch = out.batch

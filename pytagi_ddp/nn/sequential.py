@@ -134,8 +134,8 @@ class Sequential(RecurrentNetwork):
 
     def _input_of(self, frame: int) -> NetworkInput:
         if frame not in self._inputs:
-            check = self.arena.leaves[0].check_input
-            self._inputs[frame] = NetworkInput(self.in_shape, self.kernels.array, self.device, check)
+            checks = [leaf.check_input for leaf in self.arena.leaves if leaf.checks_input]
+            self._inputs[frame] = NetworkInput(self.in_shape, self.kernels.array, self.device, checks)
         return self._inputs[frame]
 
     @property

@@ -59,11 +59,26 @@ def test_arguments(arguments, words):
 
 
 def test_place_in_a_network():
-    with pytest.raises(ValueError, match="Embedding of 2 categories after a layer that gives 4: put it first"):
-        nn.Sequential(nn.Linear(1, 4), nn.Embedding(5, 3, 2))
+    for layers in (
+        [nn.Linear(1, 2), nn.Embedding(5, 3, 2)],
+        [nn.ReLU(), nn.LayerBlock(nn.Embedding(5, 3, 2))],
+        [nn.LayerBlock(nn.ReLU(), nn.Embedding(5, 3, 2))],
+    ):
+        with pytest.raises(ValueError, match=r"Embedding\(5->3\) takes the input of a network: put it first"):
+            nn.Sequential(*layers)
+    with pytest.raises(ValueError, match="Embedding of 2 categories cannot take an input of 3"):
+        nn.Sequential(nn.ResNetBlock(nn.Linear(3, 6), nn.Embedding(5, 3, 2)))
     net = nn.Sequential(nn.Embedding(5, 3, 2))
     assert (net.out_shape.sequence, net.layers[0].get_layer_info()) == ((2, 3), "Embedding(5->3)")
     assert (nn.Embedding(4, 2, 1, scale=0.5).var_w == 0.25).all()
+
+
+def test_tables_of_two_branches():
+    """Each tells what is no category of its own."""
+    net = nn.Sequential(nn.ResNetBlock(nn.Embedding(5, 3, 2), nn.Embedding(4, 3, 2)))
+    net([[0, 3]])
+    with pytest.raises(ValueError, match=r"from 0 to 3, or -1: 1 of 2 inputs are none, the first of them 4"):
+        net([[0, 4]])
 
 
 @pytest.mark.parametrize("missing", ["error", "standard normal", "pass"])
