@@ -108,8 +108,10 @@ class SLSTM(LSTM):
         return mu_h, var_h, mu_c, var_c
 
     def attach(self, kernels: Any) -> None:
+        moved = kernels.array is not getattr(self, "kernels", kernels).array
         super().attach(kernels)
-        self.recorded = 0
+        if moved:
+            self.recorded = 0
 
     def __getstate__(self) -> dict:
         state = super().__getstate__()

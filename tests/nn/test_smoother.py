@@ -168,11 +168,13 @@ def test_layers_that_a_smoother_would_leave_out(behind):
 
 
 def test_smoothing_in_blocks():
-    """Layers in a `LayerBlock` are those of the network."""
+    """Layers in a `LayerBlock` are those of the network; a record goes on when blocks are run again from now on."""
     plain = several_outputs()
     end = nn.LayerBlock(nn.SLSTM(3, 4), nn.LayerBlock(nn.SLinear(4, 3)))
     blocks = nn.Sequential(nn.LayerBlock(nn.SLSTM(2, 3)), end)
     blocks.arena.theta[...] = plain.arena.theta
-    for net in (plain, blocks):
-        train(net, *[1] * 3)
+    for recompute in (False, True):
+        blocks.checkpoint_blocks = recompute
+        for net in (plain, blocks):
+            train(net, *[1] * 3)
     np.testing.assert_array_equal(blocks.smoother(), plain.smoother())
