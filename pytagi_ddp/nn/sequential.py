@@ -311,7 +311,15 @@ class Sequential(RecurrentNetwork):
 
         Args:
             frame: any number. 0 is the frame at the start; only its passes are recorded.
+
+        Raises:
+            RuntimeError: a frame other than 0 of a network with layers that carry a memory from call to call.
         """
+        if frame and self.arena.carried.size:
+            raise RuntimeError(
+                "use_frame(): layers of this network carry a memory from call to call (an LSTM with seq_len=1), which "
+                "a pass back would change as the last forward pass has left it, and not as its own frame did"
+            )
         self._passes.use(frame)
         self._input = self._input_of(frame)
 

@@ -3,6 +3,7 @@
 import copy
 
 import numpy as np
+import pytest
 
 from pytagi_ddp import nn
 from pytagi_ddp.nn.activation import Activation
@@ -169,6 +170,9 @@ def frames_keep_passes_apart(example: Example) -> str | None:
     """All forward passes and then all backward passes, in frames: the bits of one micro-batch after the other."""
     net, twin = example.network(), example.network()
     if net.arena.carried.size:
+        with pytest.raises(RuntimeError, match="carry a memory from call to call"):
+            net.use_frame(1)
+        net.use_frame(0)
         return "what is carried may change in a pass back, before the next pass there"
     train(net, *[4] * 3)  # recorded passes, which are not those of a frame
     train(twin, *[4] * 3)
