@@ -697,7 +697,7 @@ class Sequential(RecurrentNetwork):
         state = self.__dict__.copy()
         for name in ("kernels", "arena", "_passes", "_express", "_input", "_inputs", "_one_thread"):
             del state[name]
-        pending = PendingDeltas(self.pending.samples, self.pending.applied)
+        pending = PendingDeltas(self.pending.samples, self.pending.applied, self.pending.accumulating)
         state.pop("_make_arena", None)
         # a copy belongs to no DDPSequential
         return state | {"pending": pending, "trainer": None, "_hooks": LeafHooks()}

@@ -31,21 +31,20 @@ PRIOR = {"gain_weight", "gain_bias", "init_method", "scale"}
 
 @check
 def copies_continue_alone(example: Example) -> None:
-    """deepcopy and pickle, between a pass back and its step: they go on with the same bits, and share nothing."""
+    """deepcopy and pickle, amid an accumulation: they go on with the same bits, and share nothing."""
     for duplicate in (copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))):
         net = train(example.network(), 4, 3)
-        observe(net, 4)
+        with net.accumulate():
+            observe(net, 4)
         twin = duplicate(net)
         pairs = zip(memory(net).items(), memory(twin).values(), strict=True)
         shared = [name for (name, mine), theirs in pairs if np.shares_memory(mine, theirs)]
         assert not shared, f"a copy shares {shared}"
         kept = snapshot(net)
         assert_same_bits(snapshot(twin), kept, "a copy")
-        twin.step()
-        train(twin, 5)
+        train(twin, 3, 5)
         assert_same_bits(snapshot(net), kept, "what a copy was made of, after the copy has learned")
-        net.step()
-        train(net, 5)
+        train(net, 3, 5)
         assert_continue_alike(twin, net, "a copy")
 
 
