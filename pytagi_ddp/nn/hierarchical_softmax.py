@@ -87,7 +87,7 @@ def class_probabilities(mu: np.ndarray, var: np.ndarray, hrc: HRCSoftmax) -> np.
     to less than 1.
 
     Args:
-        mu: Means of the output units, B * hrc.len values.
+        mu: Means of the output units, B * hrc.len values; of several dimensions, the last one has whole samples.
         var: Variances of the output units, as many.
         hrc: The tree.
 
@@ -95,13 +95,16 @@ def class_probabilities(mu: np.ndarray, var: np.ndarray, hrc: HRCSoftmax) -> np.
         float64 array of shape (B, K).
 
     Raises:
-        ValueError: Sizes that differ or are no multiple of `hrc.len`, or an empty tree.
+        ValueError: Sizes that differ or are no multiple of `hrc.len`, also those of rows, or an empty tree.
     """
     from scipy.special import ndtr  # here, because `import pytagi_ddp` shall not wait for it
 
     if not hrc.len:
         raise ValueError("the tree is empty: build one with hierarchical_softmax(num_classes)")
+    width = np.shape(mu)[-1] if np.ndim(mu) > 1 else 1
     mu, var = np.asarray(mu, np.float64).ravel(), np.asarray(var, np.float64).ravel()
+    if width > 1 and width % hrc.len:  # else 11 rows of 12 units would be 12 samples of 11
+        raise ValueError(f"the tree has {hrc.len} output units per sample, which does not fit rows of {width} means")
     if mu.size != var.size or mu.size % hrc.len:
         raise ValueError(
             f"the tree has {hrc.len} output units per sample, which does not fit {mu.size} means "

@@ -120,6 +120,8 @@ def test_bad_arguments_are_named():
         hierarchical_softmax(10.0)
     with pytest.raises(ValueError, match=r"11 output units.*12 means and 12 variances"):
         class_probabilities(np.zeros(12), np.ones(12), hierarchical_softmax(10))
+    with pytest.raises(ValueError, match=r"11 output units.*rows of 12 means"):
+        class_probabilities(np.zeros((11, 12)), np.ones((11, 12)), hierarchical_softmax(10))
     with pytest.raises(ValueError, match=r"11 means and 10 variances"):
         class_probabilities(np.zeros(11), np.ones(10), hierarchical_softmax(10))
     with pytest.raises(ValueError, match="empty"):
