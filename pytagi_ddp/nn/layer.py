@@ -323,7 +323,7 @@ class BaseLayer(LayerView, ABC):
         for layer in (self, *self.leaves()):
             layer._training = bool(value)
         if self._owner is not None:
-            self._owner.forget_graphs()
+            self._owner.has_layers_of_other_modes()
 
     def _carry(self, name: str, values: Array) -> None:
         """Has the next pass begin with `values`, which this one has made; a pass that is run again changes nothing."""

@@ -473,6 +473,7 @@ class Sequential(RecurrentNetwork):
         self._set_training(False)
 
     training = True
+    _of_one_mode = True  # False: a layer may be in another one
     _make_arena: Callable[[list[BaseLayer], Kernels], Any] = ParameterArena
 
     @alone
@@ -480,9 +481,14 @@ class Sequential(RecurrentNetwork):
         layers = list(self._modules())
         if any(layer.training != self.training for layer in layers):  # frozen ones, as which they were recorded
             self.forget_graphs()
-        self.training = training
+        self.training, self._of_one_mode = training, True
         for layer in layers:
             layer._training = layer._way_back = training
+
+    def has_layers_of_other_modes(self) -> None:
+        """Notes that the mode of a layer was set by itself."""
+        self._of_one_mode = False
+        self.forget_graphs()
 
     @contextmanager
     def in_mode(self, training: bool) -> Iterator[None]:
@@ -494,7 +500,9 @@ class Sequential(RecurrentNetwork):
         finally:
             self._set_training(before)
             for layer in frozen:
-                layer.training = not before
+                layer._training = not before
+            if frozen:
+                self.has_layers_of_other_modes()
 
     def _modules(self) -> Iterator[BaseLayer]:
         yield from self.layers
@@ -524,7 +532,9 @@ class Sequential(RecurrentNetwork):
             check_batch_size(batch_size)
         shape = self.out_shape
         one = shape.image or shape.sequence or (shape.size,)
-        moments = None if self.arena.carried.size else self._express.forward(self, self._passes, x, var_x, False)
+        moments = None
+        if self._of_one_mode and not self.arena.carried.size:  # or a recorded evaluation may be no prediction
+            moments = self._express.forward(self, self._passes, x, var_x, False)
         if moments is not None:
             return moments[0].reshape(-1, *one), moments[1].reshape(-1, *one)
         mu_x = rows_of_samples(x, "x", self.in_shape, may_be_empty=True)

@@ -250,6 +250,25 @@ def test_settings_that_are_assigned_later(make, name, value):
     both.train(5)
 
 
+def test_predictions_are_evaluations_whatever_is_recorded():
+    """Of a network in evaluation that has a norm in training, too, which moves its statistics with each other call."""
+    both = Both(randomise(with_batch_norm(2)))
+    both.train(4)
+    x = both.rng.normal(size=(4, 72))
+    expected = both.nets[0].predict(x)
+    both.do(nn.Sequential.eval)
+    for net in both.nets:
+        net.arena.running[0].training = True
+    before = both.nets[0].arena.statistics.copy()
+    for _ in range(4):
+        both.do(lambda net: net(x))
+    assert not np.array_equal(both.nets[0].arena.statistics, before)
+    for net in both.nets:
+        net.arena.statistics[...] = before
+    both.do(lambda net: net.predict(x))
+    np.testing.assert_array_equal(both.nets[0].predict(x), expected)
+
+
 @pytest.mark.parametrize("checkpoint_blocks", [False, True])
 def test_a_frozen_norm(checkpoint_blocks):
     """It uses its running statistics, and leaves them, while the rest of the network is trained."""
