@@ -121,6 +121,8 @@ class Sequential(RecurrentNetwork):
 
     def _attach(self) -> None:
         self.kernels = get_kernels(self.device, self._precision)
+        for layer in self._modules():
+            layer._way_back = self.training  # layers may be copies of those of another network, in evaluation
         self._chain.attach_network(self.kernels)
         self.arena = self._make_arena(list(self._chain.leaves()), self.kernels)
         self._passes = Passes(self._chain, self.arena, self.kernels, self._hooks)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed, nn
+from tests.battery.example import train
 from tests.nn.networks import assert_matches_reference
 
 
@@ -189,3 +190,17 @@ def test_a_seed_gives_pytagis_network():
         mu_w, _, mu_b, _ = state[key]
         np.testing.assert_allclose(mu_w[:3], weights, atol=1e-6)
         np.testing.assert_allclose(mu_b[:3], biases, atol=1e-6)
+
+
+@pytest.mark.parametrize("checkpoint_blocks", [False, True])
+def test_a_network_of_copied_layers_is_trained_whatever_mode_they_were_in(checkpoint_blocks):
+    """As when layers of a network that is done are the beginning of another one."""
+    manual_seed(4)
+    blocks = [nn.LayerBlock(nn.Linear(4, 4), nn.Tanh()) for _ in range(2)]
+    done = nn.Sequential(nn.Linear(3, 4), nn.Sigmoid(), *blocks, nn.LSTM(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    done.eval()
+    nets = [nn.Sequential(*copy.deepcopy(done.layers), checkpoint_blocks=checkpoint_blocks) for _ in range(2)]
+    nets[1].train()
+    for net in nets:
+        train(net, 4, 4, 3)
+    np.testing.assert_array_equal(nets[0].arena.theta, nets[1].arena.theta)
