@@ -20,7 +20,8 @@ import pytest
 import pytagi_ddp
 from pytagi_ddp.checkpoint import CheckpointManager, DamagedCheckpointError, StopOnSignal, TrainingPosition
 from pytagi_ddp.data import BatchLoader, ImageDataset
-from pytagi_ddp.nn import BatchNorm2d, DDPConfig, DDPSequential, Linear, ReLU, Sequential
+from pytagi_ddp.distributed import run_threads
+from pytagi_ddp.nn import LSTM, BatchNorm2d, DDPConfig, DDPSequential, Linear, OutputUpdater, ReLU, Sequential
 
 SETTINGS = {"global batch": 16, "data": "digits", "sizes": (3, 4)}
 POSITION = TrainingPosition(epoch=2, batch=3, step=43, seed=7)
@@ -67,6 +68,31 @@ def test_everything_comes_back(manager):
         assert found.settings == SETTINGS | {"sizes": [3, 4]}
         assert found.version == pytagi_ddp.__version__
     assert names(path.parent) == ["manifest.json", path.name]
+
+
+def test_the_memory_of_recurrent_layers_comes_back(manager):
+    """A series that is learnt sample by sample goes on as if it had not been stopped; ranks of a job have their own."""
+
+    def learn(net):
+        net([[0.3, -0.2]])
+        OutputUpdater("cpu").update(net.output_z_buffer, [[1.0]], 0.1, net.input_delta_z_buffer)
+        net.backward()
+        net.step()
+        return net
+
+    net, other = learn(Sequential(LSTM(2, 3), Linear(3, 1))), learn(Sequential(LSTM(2, 3), Linear(3, 1)))
+    manager.save(net, POSITION)
+    manager.load(other)
+    assert other.state_dict(carried=True) == net.state_dict(carried=True)
+    assert learn(other).state_dict(carried=True) == learn(net).state_dict(carried=True)
+
+    def on_ranks():
+        ddp = DDPSequential(Sequential(LSTM(2, 3), Linear(3, 1)))
+        manager.load(ddp)
+        return ddp.model.arena.carried.any()
+
+    with pytest.warns(UserWarning, match="the number of ranks was 1 and is 2"):
+        assert run_threads(on_ranks, 2) == [False, False]
 
 
 def test_the_wrapped_network_is_the_same_to_it(manager):

@@ -43,8 +43,8 @@ class CheckpointManager:
     A checkpoint is a safetensors file with all parameters and running statistics, the position in the training, the
     number of ranks, the settings and the version of the library. `manifest.json` beside it lists the checkpoints with
     their SHA-256. Both are written to a temporary file, synced and renamed, so that a kill at any moment leaves the
-    checkpoint before. One job at a time may write to a folder. What recurrent layers carry from call to call is not
-    part of it, as each rank has its own: `get_lstm_states` gives that.
+    checkpoint before. One job at a time may write to a folder. With one rank, what recurrent layers carry from call to
+    call is part of it; of several, each has its own, and `get_lstm_states` gives that.
 
     A checkpoint of an `FSDPSequential` or `PipelineSequential` is a folder of such files, one of each rank, and of an
     index with their checksums. Every rank writes and reads its own parts, so the folder has to be one that all nodes
@@ -74,7 +74,9 @@ class CheckpointManager:
     ) -> Path | None:
         """Writes a checkpoint: on rank 0, where the other ranks return at once; of a sharded network on all of them.
 
-        To be called between `step` and the next `forward`: deltas that no step has applied are not stored.
+        To be called between `step` and the next `forward`: deltas that no step has applied are not stored. With one
+        rank, what layers carry from call to call (the memory of an LSTM) is; with several it is not, as each has its
+        own. The record of an `SLSTM` is not: save behind `smoother`.
 
         Args:
             model: the network.
@@ -110,7 +112,8 @@ class CheckpointManager:
         network, world_size = (model.model, model.world_size) if isinstance(model, DDPSequential) else (model, 1)
         if isinstance(model, DDPSequential) and model.rank > 0:
             return None
-        return self._write(to_bytes(network, metadata(position, world_size, settings)), position, world_size)
+        data = to_bytes(network, metadata(position, world_size, settings), carried=world_size == 1)
+        return self._write(data, position, world_size)
 
     def _write(self, data: bytes, position: TrainingPosition, world_size: int) -> Path:
         path = self.folder / NAME.format(position.step, checksum(data)[:8])
@@ -264,6 +267,9 @@ class CheckpointManager:
             contents = _read(path, manager._listed(path))
         checkpoint = describe(path, contents.metadata)
         compare(checkpoint, world_size, settings, allow_changes)
+        if world_size > 1:  # ranks have a memory of their own each, and none is that of one rank alone
+            own = {name: array for name, array in contents.tensors.items() if ".carried/" not in name}
+            contents = contents._replace(tensors=own)
         take(model, contents)
         return checkpoint
 
