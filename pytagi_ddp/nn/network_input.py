@@ -23,7 +23,8 @@ def rows_of_samples(
     """`values` of any library and dtype as float32 rows, one for each sample of this shape.
 
     A flat array holds sample after sample. Of more dimensions the last ones are those of a sample, (channels, height,
-    width) of an image, (time steps, features) of a sequence, or all units, and those before count samples.
+    width) of an image, (time steps, features) of a sequence, or all units, and those before count samples: as one
+    dimension where an LSTM or attention would see one time step, as time steps are most often meant by more.
 
     Raises:
         ValueError: no whole number of samples, not `size` values, or dimensions that are not theirs.
@@ -41,6 +42,12 @@ def rows_of_samples(
             raise ValueError(
                 f"{what} has the shape {array.shape}, and a sample is {shape}: these have to be its last dimensions; "
                 "transpose it, or pass what is in another shape flat"
+            )
+        in_front = array.shape[: array.ndim - len(of_one)]
+        if shape.of_one_step and sum(n > 1 for n in in_front) > 1:
+            raise ValueError(
+                f"{what} has the shape {array.shape}, and this network takes one time step at a time: give the layers "
+                "that are to see several steps their number (seq_len), or pass samples of one step, as 2 dimensions"
             )
     return rows
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -116,8 +117,10 @@ class Sequential(RecurrentNetwork):
         shape = self._chain.default_input_shape()
         if shape is None:
             raise ValueError("the size of the input is unknown: start with a layer that states it, such as Linear")
-        self.in_shape = shape
         self.out_shape = self._chain.build(shape, channels_last=False, first_in_place=False)
+        of_steps = (leaf for leaf in self._chain.leaves() if hasattr(leaf, "seq_len"))
+        of_one_step = shape.steps == 1 and any(leaf.in_shape.steps == 1 for leaf in of_steps)
+        self.in_shape = replace(shape, of_one_step=of_one_step)
 
     def _attach(self) -> None:
         self.kernels = get_kernels(self.device, self._precision)

@@ -1,6 +1,6 @@
 """What flows through a network: shapes, hidden states (forward) and deltas (backward)."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Literal, TypeVar
 
@@ -17,12 +17,14 @@ class Shape:
         image: (channels, height, width) where the units are pixels, else None.
         channels_last: order of an image in memory; False is the public order, channels first.
         sequence: (time steps, features) where the units are those of several steps, one after the other, else None.
+        of_one_step: whether the units are those of the one time step that recurrence or attention would look at.
     """
 
     size: int
     image: tuple[int, int, int] | None = None
     channels_last: bool = False
     sequence: tuple[int, int] | None = None
+    of_one_step: bool = field(default=False, compare=False)
 
     @classmethod
     def of_image(cls, channels: int, height: int, width: int, channels_last: bool = True) -> "Shape":

@@ -339,3 +339,18 @@ def test_columns_of_real_tables_are_named(net, name):
     library = pytest.importorskip(name, reason=f"{name} is not installed")
     with pytest.raises(TypeError, match=r"these columns do not: 'city' \(\w+\); encode them"):
         net(library.DataFrame({"city": ["Rome"], "age": [7.0]}))
+
+
+@pytest.mark.parametrize("layers", [[nn.LSTM(8, 4), nn.Linear(4, 1)], [nn.MultiheadAttention(8, 2), nn.Linear(8, 1)]])
+def test_sequences_for_layers_of_one_time_step(layers):
+    """seq_len was forgotten: steps would be samples that know nothing of each other."""
+    one = nn.Sequential(*layers)
+    for _ in range(4):  # as walked, recorded, and replayed
+        one(np.ones((20, 8)))
+        with pytest.raises(ValueError, match=r"shape \(4, 5, 8\), and this network takes one time step at a time"):
+            one(np.ones((4, 5, 8)))
+    with pytest.raises(ValueError, match="one time step at a time"):
+        one.predict(np.ones((4, 5, 8)))
+    assert one.predict(np.ones((20, 1, 8)))[0].shape[0] == 20
+    nn.Sequential(nn.LSTM(8, 4, seq_len=5, last_timestep=True), nn.Linear(4, 1))(np.ones((2, 2, 5, 8)))
+    nn.Sequential(nn.Embedding(9, 8, 5), nn.MultiheadAttention(8, 2), nn.Linear(8, 1))(np.ones((2, 2, 5)))
