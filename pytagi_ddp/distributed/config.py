@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
+from typing import Any
 
 from pytagi_ddp.distributed.backends import get_distributed_backend, is_initialized
 from pytagi_ddp.distributed.communicator import Communicator, create_communicator
@@ -13,7 +14,7 @@ from pytagi_ddp.distributed.wire import WIRE_DTYPES
 from pytagi_ddp.nn.sequential import Sequential
 
 
-@dataclass(slots=True)  # an option that is misspelt is an error
+@dataclass
 class DDPConfig:
     """How ranks find and talk to each other.
 
@@ -48,6 +49,11 @@ class DDPConfig:
     buckets: int = 1
     offload_params: bool = False
     share_memory: bool = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in DDPConfig.__dataclass_fields__:
+            raise AttributeError(f"a DDPConfig has no option {name!r}: {', '.join(DDPConfig.__dataclass_fields__)}")
+        super().__setattr__(name, value)
 
     def connect(self, device: str = "cpu") -> Communicator:
         """The communicator of `initialize`, if that has been called and serves these options; else a new one.

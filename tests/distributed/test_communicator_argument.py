@@ -55,6 +55,6 @@ def test_what_is_neither_yes_nor_no_is_named(wrapper, options, message):
 
 def test_misspelt_options_of_a_config():
     config = DDPConfig()
-    with pytest.raises(AttributeError, match="bucket"):
+    with pytest.raises(AttributeError, match="no option 'bucket': device_ids"):
         config.bucket = 2  # type: ignore[attr-defined]
     config.buckets = 2
