@@ -93,18 +93,21 @@ VECTORISED void largest_image(const float *mu, const float *var, int height, int
         span lines = seen_by(y, kernel, stride, pad, height);
         for (int q = 0; q < out_width; q++, out_mu += channels, out_var += channels, winner += channels) {
             span columns = seen_by(q, kernel, stride, pad, width);
-            size_t c = 0;
-            for (; c + 16 <= channels; c += 16)
-                largest_pixel(mu + c, var + c, lines, columns, width, channels, 16, out_mu + c, out_var + c, winner + c);
-            for (; c < channels; c++)
-                largest_pixel(mu + c, var + c, lines, columns, width, channels, 1, out_mu + c, out_var + c, winner + c);
+            if (channels < 16)
+                largest_pixel(mu, var, lines, columns, width, channels, channels, out_mu, out_var, winner);
+            else
+                for (size_t next = 0; next < channels; next += 16) {
+                    size_t c = next + 16 <= channels ? next : channels - 16; /* the last ones, some of them again */
+                    largest_pixel(mu + c, var + c, lines, columns, width, channels, 16, out_mu + c, out_var + c,
+                                  winner + c);
+                }
         }
     }
 }
 
 /* The deltas of an image's windows go to the pixels that these took; a number of no pixel writes nothing. */
 VECTORISED void scatter_image(const float *mu, const float *var, const int *winner, size_t windows, size_t channels,
-                                 size_t pixels, float *image_mu, float *image_var) {
+                              size_t pixels, float *image_mu, float *image_var) {
     memset(image_mu, 0, pixels * channels * sizeof(float));
     memset(image_var, 0, pixels * channels * sizeof(float));
     for (; windows; windows--, mu += channels, var += channels, winner += channels)
