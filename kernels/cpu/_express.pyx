@@ -126,7 +126,7 @@ cdef class Express:
             states, deltas = net.output_z_buffer, net.input_delta_z_buffer
             if states.state is not found.out:
                 states.hold(found.out, net.device)
-            if deltas.block_size != found.batch or deltas.size != found.out_size:
+            if not holds(deltas, found.batch, found.out_size):
                 deltas.set_size(found.out_size, found.batch)
             deltas.outdated = True
             if training:
@@ -157,7 +157,7 @@ cdef class Express:
             return False
         plan, start, end = recorded
         source = net.input_delta_z_buffer
-        if source.memory is not start or source.size != found.out_size or source.block_size != found.batch:
+        if source.memory is not start or not holds(source, found.batch, found.out_size):
             return False
         if source.outdated:
             return False  # `Sequential.backward` has an error for it
@@ -316,6 +316,7 @@ def offer_update(intptr_t entry, words):
 def update(states, mu_obs, var_obs, deltas):
     """`OutputUpdater.update`; returns whether it was done."""
     cdef cnp.npy_intp size
+    cdef Py_ssize_t batch
     cdef int k
     cdef float* memory
     cdef intptr_t[7] addresses
@@ -334,9 +335,8 @@ def update(states, mu_obs, var_obs, deltas):
         jcb = ones
     elif type(jcb) is not cnp.ndarray or not plain(jcb, size):
         return False
-    if deltas.block_size != states.block_size or deltas.size != size:
-        return False
-    if not in_rows(mu_obs, states.block_size) or not in_rows(var_obs, states.block_size):
+    batch = states.block_size
+    if not (holds(deltas, batch, size) and in_rows(mu_obs, batch) and in_rows(var_obs, batch)):
         return False
     if look(mu_obs, size) & INFINITE or look(var_obs, size) & (NEGATIVE | NOT_A_NUMBER):
         return False
@@ -354,6 +354,12 @@ def update(states, mu_obs, var_obs, deltas):
     update_entry(update_words, NULL)  # with Python's lock: the words are everybody's
     set_control_word(control)
     return True
+
+
+cdef bint holds(deltas, Py_ssize_t batch, Py_ssize_t size):
+    """Whether a buffer of deltas has so many values for so many samples; its `size` would be a call of Python."""
+    cdef Py_ssize_t units = deltas.actual_size
+    return deltas.block_size == batch and units * batch == size
 
 
 cdef bint holds_deltas(cnp.ndarray block, cnp.npy_intp size):
