@@ -33,6 +33,8 @@ Loss = Callable[[list[list[Sequential]]], np.ndarray]
 class EnsembleEstimator(BaseEstimator):
     """An ensemble of `n_folds` x `n_seeds` networks: those of a fold have not seen its samples."""
 
+    _empty: Any = slice(0)  # columns without any number: none in what earlier versions have pickled
+
     def _trainings(self, samples: int, outputs: int) -> list[Training]:
         """Those to choose from; raises ValueError where a parameter has no meaning."""
         given = self.hidden_layer_sizes

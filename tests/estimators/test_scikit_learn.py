@@ -53,6 +53,8 @@ def test_pickles_and_clones(kind):
     fitted = kind(**SMALL, random_state=0).fit(x, y)
     again = pickle.loads(pickle.dumps(fitted))
     np.testing.assert_array_equal(again.predict(x), fitted.predict(x))
+    del again._empty  # as an earlier version would have pickled it
+    np.testing.assert_array_equal(again.predict(x), fitted.predict(x))
     again.partial_fit(x, y)  # as a network that was never pickled
     fitted.partial_fit(x, y)
     np.testing.assert_array_equal(again.predict(x), fitted.predict(x))
