@@ -250,8 +250,10 @@ class _Converter:
         shape = self.shape
         if shape is not None and shape.sequence:
             fits = not self.flat and module.dim in (-1, 2)
+        elif shape is not None and shape.image and not self.flat:
+            fits = shape.image[1:] == (1, 1) and module.dim in (None, -3, 1)
         else:
-            fits = (shape is None or not shape.image or self.flat) and module.dim in (None, -1, 1)
+            fits = module.dim in (None, -1, 1)
         need(fits, f"is over dimension {module.dim}")
         return Softmax()
 

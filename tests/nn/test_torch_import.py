@@ -224,6 +224,7 @@ def test_softmax_over_other_units_than_here():
     conv, table = t.Conv2d(1, 2, 1), t.Embedding(5, 3)
     for shape, modules in (
         ((1, 4, 4), [conv, t.Softmax(1)]),
+        ((1, 4, 4), [conv, t.AdaptiveAvgPool2d(1), t.Softmax(-1)]),
         ((4,), [t.Linear(4, 3), t.Softmax(0)]),
         ((4,), [table, t.Softmax(1)]),
         ((4,), [table, t.Flatten(), t.Softmax(1)]),
@@ -231,6 +232,7 @@ def test_softmax_over_other_units_than_here():
         with pytest.raises(ValueError, match=rf"Softmax at \d is over dimension {modules[-1].dim}, which"):
             nn.from_torch(t.Sequential(*modules), shape)
     nn.from_torch(t.Sequential(conv, t.Flatten(), t.Softmax(1)), (1, 4, 4))
+    nn.from_torch(t.Sequential(conv, t.AdaptiveAvgPool2d(1), t.Softmax(1)), (1, 4, 4))  # of one pixel
 
 
 def test_a_module_may_become_a_block():
