@@ -215,9 +215,10 @@ class BaseDeltaStates(OnDevice):
             self.set_size(source.size, source.block_size)
         elif n > self.size:
             raise ValueError(f"cannot copy {n} deltas into a buffer of {self.size}")
-        self.outdated = False
+        outdated = source.outdated  # until somebody looks
         self._array.copy(source.delta_mu[:n], self.memory[0, :n])
         self._array.copy(source.delta_var[:n], self.memory[1, :n])
+        self.outdated = source.outdated = outdated
 
     def reset_zeros(self) -> None:
         self.outdated = False

@@ -36,7 +36,8 @@ class BaseLayer(LayerView, ABC):
         in_channels, in_height, in_width, out_channels, out_height, out_width: image geometry, 0 for flat units.
         training: whether batch statistics are taken from the batch; `train` and `eval` of a network set it for all of
             its layers. A BatchNorm2d with False in a network in training is frozen: it normalises by its running
-            statistics, which stay as they are. Of a block it is set for all that are in it.
+            statistics, which stay as they are. Of a block it is set for all that are in it. Copies of layers keep
+            theirs: call `train` of a network that is made of some.
         bias: whether the layer has biases.
         mu_w, var_w, mu_b, var_b: means and variances of weights and biases: flat float32 views of the parameters.
         delta_mu_w, ...: the deltas of the last backward pass, s * sum A dm and s^2 * sum A^2 ds.

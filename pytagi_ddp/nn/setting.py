@@ -1,5 +1,6 @@
 """Arguments of a layer as its attributes: numbers that may be assigned at any time, and what may not."""
 
+from numbers import Real
 from typing import Any
 
 from pytagi_ddp.nn.layer import BaseLayer
@@ -7,7 +8,22 @@ from pytagi_ddp.nn.layer import BaseLayer
 FINITE = -1e38, 1e38  # the least and the most of a number that may be any one
 
 
-class Setting:
+class Argument:
+    """An attribute that a layer's constructor assigns."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, layer: BaseLayer | None, owner: type | None = None) -> Any:
+        if layer is None:
+            return self
+        try:
+            return layer.__dict__[self._name]
+        except KeyError:  # the constructor has not come to it
+            raise AttributeError(f"{type(layer).__name__} has no {self._name} yet") from None
+
+
+class Setting(Argument):
     """A number that kernel calls carry: assigning it drops those that the network has recorded with the old one.
 
     Args:
@@ -17,28 +33,16 @@ class Setting:
     def __init__(self, least: float, most: float):
         self._least, self._most = least, most
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, layer: BaseLayer | None, owner: type | None = None) -> Any:
-        return self if layer is None else layer.__dict__[self._name]
-
     def __set__(self, layer: BaseLayer, value: float) -> None:
-        if not self._least <= value <= self._most:  # NaN is nowhere
-            raise ValueError(f"{layer.name} needs {self._least:g} <= {self._name} <= {self._most:g}, got {value}")
+        if not (isinstance(value, Real) and self._least <= value <= self._most):  # NaN is nowhere
+            raise ValueError(f"{layer.name} needs {self._least:g} <= {self._name} <= {self._most:g}, got {value!r}")
         layer.__dict__[self._name] = value
         if layer._owner is not None:
             layer._owner.forget_graphs()
 
 
-class Fixed:
+class Fixed(Argument):
     """What the layer is made by: the constructor assigns it, and nobody after it."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, layer: BaseLayer | None, owner: type | None = None) -> Any:
-        return self if layer is None else layer.__dict__[self._name]
 
     def __set__(self, layer: BaseLayer, value: Any) -> None:
         if self._name in layer.__dict__:
