@@ -17,7 +17,7 @@ from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.data_struct import BaseHiddenStates
 from pytagi_ddp.nn.forgetting import check_factor
 from pytagi_ddp.nn.sequential import Sequential
-from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics
+from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics, unfrozen_norms
 from pytagi_ddp.nn.validate import as_bools
 
 
@@ -170,9 +170,12 @@ class TrainedOnRanks(Replica):
         Raises:
             RuntimeError: replicas differ, as no `merge` came since the last step; or, with `buckets`, deltas wait for a
                 step that has begun to exchange them. Else as `nn.update_bn`.
+            ValueError: other BatchNorm2d are frozen on some rank, or it is in another mode and some are frozen; on
+                every rank alike.
         """
         self._check("update_bn")
         self._exchange.before_statistics()
+        self._compare_norms(unfrozen_norms(self.model))
 
         def add_over_ranks(sums: np.ndarray) -> None:
             self._exchange.after_statistics()
@@ -181,6 +184,10 @@ class TrainedOnRanks(Replica):
         changes = take_statistics(self.model, loader, num_batches, add_over_ranks)
         self.parameters_changed()
         return changes
+
+    def _compare_norms(self, unfrozen: list) -> None:
+        """Raises ValueError on every rank if the sums of some would be those of other BatchNorm2d. Collective."""
+        compare_arguments(self.communicator, "update_bn()", {"the list of unfrozen BatchNorm2d": unfrozen})
 
     def forget_evidence(self, factor: float) -> None:
         """`Sequential.forget_evidence` of what all ranks have learnt; collective.

@@ -54,7 +54,7 @@ def update_bn(loader: Iterable[Any], net: HasBatchNorm, num_batches: int | None 
     keeps its statistics, and normalises by them here too. Without one to be set, the loader is not read.
 
     On a `DDPSequential` this is collective: every rank calls it with batches of its own (any number of them, also
-    none), and all get the statistics of the union, equal to the last bit.
+    none) and the same norms frozen, and all get the statistics of the union, equal to the last bit.
 
     Args:
         loader: batches of training data: each the input as `forward` takes it, or a tuple or list that begins with it.
@@ -117,6 +117,11 @@ def take_statistics(
         array.copy(carried, arena.carried)
     array.copy(fresh, arena.statistics)
     return [_change(key, statistics[place], fresh[place]) for key, place in places.items()]
+
+
+def unfrozen_norms(model: Sequential) -> list[str]:
+    """Keys of the norms that `take_statistics` sets; ranks whose sums are added have to have the same ones."""
+    return [key for key, _ in _places(model)]
 
 
 def check_num_batches(num_batches: int | None) -> None:

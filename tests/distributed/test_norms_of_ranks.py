@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed
-from pytagi_ddp.distributed import DDPSequential, FSDPSequential, PipelineSequential, initialize, run_threads
+from pytagi_ddp.distributed import (
+    DDPSequential,
+    FSDPSequential,
+    PipelineSequential,
+    init_device_mesh,
+    initialize,
+    run_threads,
+)
 from pytagi_ddp.nn import BatchNorm2d, Linear, ReLU, Sequential
 from tests.mpi.ddp_networks import backpropagate, batch, difference
 
@@ -102,6 +109,24 @@ def keeps_frozen(kind):
 @pytest.mark.parametrize("kind", [DDPSequential, FSDPSequential, PipelineSequential])
 def test_frozen_norms_stay_frozen(kind):
     assert run_threads(keeps_frozen, 2, kind) == [False, False]
+
+
+def norms_of_a_rank(kind, evaluates):
+    mesh = {"mesh": init_device_mesh((2, 2), ("pipe", "data"))} if kind is PipelineSequential else {}
+    net = kind(network(), **mesh)
+    freeze(net.model, [k for k, layer in enumerate(net.model.layers) if isinstance(layer, BatchNorm2d)][:1])
+    if net.rank == net.world_size - 1:
+        net.eval() if evaluates else net.train()
+    before = whole_state(net)
+    with pytest.raises(ValueError, match=r"update_bn\(\).* list of unfrozen BatchNorm2d is "):
+        net.update_bn([batch(network(), 12, seed=1)[0]])
+    return whole_state(net) == before
+
+
+@pytest.mark.parametrize("evaluates", [False, True])
+@pytest.mark.parametrize("kind", [DDPSequential, FSDPSequential, PipelineSequential])
+def test_ranks_whose_frozen_norms_differ_take_no_statistics(kind, evaluates):
+    assert all(run_threads(norms_of_a_rank, 4 if kind is PipelineSequential else 2, kind, evaluates))
 
 
 def waits_amid_passes(kind):

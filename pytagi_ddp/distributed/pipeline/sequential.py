@@ -34,7 +34,7 @@ from pytagi_ddp.nn.deferred import drawn
 from pytagi_ddp.nn.network_input import rows_of_samples, variances_like
 from pytagi_ddp.nn.pytagi_view import refuse_assignment
 from pytagi_ddp.nn.sequential import Sequential
-from pytagi_ddp.nn.update_bn import StatisticsChange, batches_of, check_num_batches, take_statistics
+from pytagi_ddp.nn.update_bn import StatisticsChange, batches_of, check_num_batches, take_statistics, unfrozen_norms
 from pytagi_ddp.nn.validate import as_bools, check_batch_size, check_predictions
 
 
@@ -408,11 +408,13 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
             For each BatchNorm2d of the whole network, how far its running statistics were off.
 
         Raises:
-            ValueError, FloatingPointError: as `nn.update_bn`; of statistics that make no sense, on every rank.
+            ValueError, FloatingPointError: as `nn.update_bn`; of statistics that make no sense, and of pipelines with
+                other frozen BatchNorm2d, on every rank.
         """
         self._check_owner("update_bn")
         check_num_batches(num_batches)
         self._exchange.before_statistics()
+        self._compare_norms(self.pipe_group.all_gather_object(unfrozen_norms(self.stage)))
 
         passing = True
 
