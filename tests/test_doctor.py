@@ -58,13 +58,13 @@ def test_where_there_is_no_gpu_the_reason_is_said():
     assert (result.returncode, result.stdout) == (2, f"no GPU to check: {cuda.why_not()}\n"), result.stderr
 
 
-@pytest.mark.mpi
 def test_a_table_that_would_not_be_written_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit):
         doctor.main(["--json", str(tmp_path / "table.json")])
     assert "--json is for the table of --gpu" in capsys.readouterr().err
 
 
+@pytest.mark.mpi
 def test_the_trial_says_its_sum_once(monkeypatch):
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
     said, ask = [], doctor._ask
