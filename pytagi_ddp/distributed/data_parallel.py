@@ -24,6 +24,7 @@ from pytagi_ddp.nn.persistence import StateDict
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.state import State
 from pytagi_ddp.nn.update_bn import StatisticsChange, batches_of
+from pytagi_ddp.nn.validate import as_bools
 
 
 class DataParallel(Wrapper):
@@ -61,7 +62,8 @@ class DataParallel(Wrapper):
         input_delta_z_buffer: deltas at the output, where `backward` starts.
 
     Raises:
-        ValueError: no device, or one that there is not. TypeError: no `Sequential`.
+        ValueError: no device, or one that there is not. TypeError: no `Sequential`; an option that is neither True nor
+            False.
     """
 
     device = "cpu"
@@ -78,6 +80,7 @@ class DataParallel(Wrapper):
     ):
         if not isinstance(model, Sequential):
             raise TypeError(f"DataParallel takes a Sequential, got {type(model).__name__}")
+        average, sync_batch_norm = as_bools("DataParallel", average=average, sync_batch_norm=sync_batch_norm)
         ids = range(cuda.get_device_count()) if device_ids is None else device_ids
         self.devices = [name if isinstance(name, str) else f"cuda:{name}" for name in ids]
         if not self.devices:

@@ -277,6 +277,13 @@ def test_a_network_that_was_closed_is_one_like_any_other():
     assert net.model.trainer is other
 
 
+def test_options_are_refused_before_threads_begin():
+    before = set(threading.enumerate())
+    with pytest.raises(TypeError, match=r"^DataParallel: average must be True or False, got 'sum'"):
+        DataParallel(dense(), ["cpu"] * 2, average="sum")
+    assert set(threading.enumerate()) <= before  # threads of an earlier test may still be ending
+
+
 def test_no_samples():
     net = DataParallel(dense(), ["cpu"] * 2)
     none = np.zeros((0, 3))
