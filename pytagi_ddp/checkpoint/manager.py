@@ -49,7 +49,7 @@ class CheckpointManager:
     A checkpoint of an `FSDPSequential` or `PipelineSequential` is a folder of such files, one of each rank, and of an
     index with their checksums. Every rank writes and reads its own parts, so the folder has to be one that all nodes
     share, and `save` and `load` are collective. Any network of the same architecture loads any checkpoint: on other
-    numbers of ranks, in one process, sharded in another way.
+    numbers of ranks, in one process, sharded in another way. What recurrent layers carry is not part of it.
 
     Args:
         folder: where; the first `save` makes it.
