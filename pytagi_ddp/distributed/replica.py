@@ -28,7 +28,7 @@ class Wrapper:
     def __setattr__(self, name: str, value: Any) -> None:
         if self._made and name in self._settled:
             raise AttributeError(
-                f"{name!r} of a {type(self).__name__} is settled by its constructor: make another one of the network"
+                f"{name!r} of a {type(self).__name__} is settled by its constructor: make another one, of a new network"
             )
         own = name.startswith("_") or name in self.__dict__ or hasattr(type(self), name)
         if not own and hasattr(self.__dict__.get("model"), name):
