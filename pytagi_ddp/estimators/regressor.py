@@ -17,6 +17,7 @@ from pytagi_ddp.estimators.members import LEAST_NOISE, fit_values, run_epoch, va
 from pytagi_ddp.estimators.noise import GivenNoise, LearntNoise, Prediction, learn_noise
 from pytagi_ddp.estimators.student_t import log_density, quantile
 from pytagi_ddp.nn import Sequential
+from pytagi_ddp.nn.validate import as_bools
 
 REMEMBERED = 50  # batches that the noise of `partial_fit` is about
 
@@ -116,7 +117,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             X: (n, features) numbers, n at least 2; NaN is missing. y: n numbers.
 
         Raises:
-            ValueError: what scikit-learn refuses, or a parameter without meaning; says which.
+            ValueError: what scikit-learn refuses, or a parameter without meaning; says which. TypeError:
+                `heteroscedastic` or `student_t` that is neither yes nor no.
 
         Warns:
             UserWarning: columns without any number, which are left out.
@@ -245,9 +247,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         X, y = unmasked(X), unmasked(y)
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_all_finite="allow-nan", y_numeric=True, reset=reset)
         y = column_or_1d(y, warn=True).astype(np.float64)
-        for name in ("heteroscedastic", "student_t"):
-            if not isinstance(getattr(self, name), bool | np.bool_):
-                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        as_bools("TAGIRegressor", heteroscedastic=self.heteroscedastic, student_t=self.student_t)
         if reset:
             self._standardise_by(X)
             self._y_mean, self._y_std = moments_of("y", y)

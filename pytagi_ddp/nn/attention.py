@@ -11,7 +11,7 @@ from pytagi_ddp.nn.init import gaussian_prior
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
 from pytagi_ddp.nn.pytagi_view import either_order
-from pytagi_ddp.nn.setting import Fixed, Setting
+from pytagi_ddp.nn.setting import Fixed, Switch
 from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State, by_step
 from pytagi_ddp.nn.validate import as_bools, check_integers
 
@@ -54,7 +54,7 @@ class MultiheadAttention(BaseLayer):
 
     name = "MultiheadAttention"
     needs_variances = False
-    causal = Setting(0, 1)
+    causal = Switch()
     embed_dim, num_heads, num_kv_heads, head_dim = Fixed(), Fixed(), Fixed(), Fixed()
     bias, seq_len, use_rope, rope_theta, out_proj = Fixed(), Fixed(), Fixed(), Fixed(), Fixed()
     kept = ("_buffers", "_input", "_kept")
@@ -92,9 +92,8 @@ class MultiheadAttention(BaseLayer):
             raise ValueError(f"rope_theta must be positive, got {rope_theta}")
         self.embed_dim, self.num_heads, self.num_kv_heads = int(embed_dim), int(num_heads), int(groups)
         self.seq_len, self.rope_theta = int(seq_len), float(rope_theta)
-        self.bias, self.causal, self.use_rope, self.out_proj = as_bools(
-            self.name, bias=bias, causal=causal, use_rope=use_rope, out_proj=out_proj
-        )
+        self.causal = causal
+        self.bias, self.use_rope, self.out_proj = as_bools(self.name, bias=bias, use_rope=use_rope, out_proj=out_proj)
         self.gain_weight, self.gain_bias, self.init_method = gain_weight, gain_bias, init_method
         self.head_dim = self.embed_dim // self.num_heads
         self.init_weight_bias()

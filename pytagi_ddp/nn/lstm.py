@@ -10,7 +10,7 @@ from pytagi_ddp.nn.init import gaussian_prior
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
 from pytagi_ddp.nn.pytagi_view import either_order, refuse_assignment
-from pytagi_ddp.nn.setting import Fixed, Setting
+from pytagi_ddp.nn.setting import Fixed, Switch
 from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, StateTensor
 from pytagi_ddp.nn.validate import as_bools, check_integers
 
@@ -60,7 +60,7 @@ class LSTM(BaseLayer):
     needs_variances = False
     kept = ("_buffers", "_input", "_kept")
     last_timestep, seq_len, bias, recurrent = Fixed(), Fixed(), Fixed(), Fixed()
-    cell_path = Setting(0, 1)
+    cell_path = Switch()
     parameters: Parameters
 
     @either_order(2, "seq_len", "bias", "gain_weight", "gain_bias", "init_method")
@@ -82,8 +82,9 @@ class LSTM(BaseLayer):
         check_integers(self.name, input_size=input_size, output_size=output_size, seq_len=seq_len)
         if min(input_size, output_size, seq_len) < 1:
             raise ValueError(f"{self.name} needs sizes of at least 1, got ({input_size}, {output_size}, {seq_len=})")
-        self.last_timestep, self.bias, self.cell_path, self.recurrent = as_bools(
-            self.name, last_timestep=last_timestep, bias=bias, cell_path=cell_path, recurrent=recurrent
+        self.cell_path = cell_path
+        self.last_timestep, self.bias, self.recurrent = as_bools(
+            self.name, last_timestep=last_timestep, bias=bias, recurrent=recurrent
         )
         if last_timestep and not recurrent:
             raise ValueError(f"{self.name} without recurrence has no last time step: all of them are alike")

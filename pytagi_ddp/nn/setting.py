@@ -4,6 +4,7 @@ from numbers import Real
 from typing import Any
 
 from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.validate import as_bools
 
 FINITE = -1e38, 1e38  # the least and the most of a number that may be any one
 
@@ -39,6 +40,16 @@ class Setting(Argument):
         layer.__dict__[self._name] = value
         if layer._owner is not None:
             layer._owner.forget_graphs()
+
+
+class Switch(Setting):
+    """A setting that is on or off."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1)
+
+    def __set__(self, layer: BaseLayer, value: Any) -> None:
+        super().__set__(layer, as_bools(layer.name, **{self._name: value})[0])
 
 
 class Fixed(Argument):

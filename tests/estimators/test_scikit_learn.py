@@ -103,7 +103,7 @@ def test_parameters_without_meaning_are_named(kind, wrong):
 
 @pytest.mark.parametrize("wrong", [{"heteroscedastic": "no"}, {"student_t": 3}])
 def test_options_that_are_neither_yes_nor_no_are_named(wrong):
-    with pytest.raises(ValueError, match="must be True or False"):
+    with pytest.raises(TypeError, match="must be True or False"):
         TAGIRegressor(**SMALL | wrong).fit(*data())
 
 

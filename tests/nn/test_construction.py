@@ -129,6 +129,12 @@ def test_sizes_that_are_no_integers_are_named(make, message):
         (lambda: nn.LayerNorm([3], bias=None), "LayerNorm: bias must be True or False, got None"),
         (lambda: nn.LSTM(1, 2, 24.0), "LSTM: last_timestep must be True or False, got 24.0"),  # or is it `seq_len`?
         (lambda: nn.MultiheadAttention(4, 2, out_proj="no"), "MultiheadAttention: out_proj must be True or False"),
+        (lambda: nn.MultiheadAttention(4, 2, causal=0.5), "MultiheadAttention: causal must be True or False"),
+        (
+            lambda: setattr(nn.MultiheadAttention(4, 2), "causal", 0.5),
+            "MultiheadAttention: causal must be True or False",
+        ),
+        (lambda: setattr(nn.LSTM(1, 2), "cell_path", None), "LSTM: cell_path must be True or False, got None"),
     ],
 )
 def test_what_is_neither_yes_nor_no_is_named(make, message):
