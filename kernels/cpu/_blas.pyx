@@ -1,11 +1,12 @@
 # cython: cdivision=True
-"""Row-major single-precision products over SciPy's BLAS, and how work is shared out.
+"""Row-major single-precision products, by SciPy's BLAS or by loops of our own, and how work is shared out.
 
 A BLAS first copies its operands into an order of its own, which costs a third of the time of a narrow product.
 OpenBLAS for AVX-512 also has kernels that read operands in place, and takes them for up to a million multiply-adds
 (C = A B and A^T B; A B^T while C has at most 1200 elements). In tiles of that size, with operands that lie closely
 together, they reach 115 % of what the same library does on large square matrices, and 2.3 times its speed when one
-edge is 16. So that is how `product` calls it; any other library gets whole products.
+edge is 16. So that is how `product` calls it. Where OpenBLAS takes its kernels for AVX2, avx2.h is faster (narrow
+products: 1.1 to 1.4 times), and is taken; any other library gets whole products.
 
 Products of variances may be made in bfloat16 instead: see bfloat16.h.
 """
@@ -20,6 +21,11 @@ cdef extern from "bfloat16.h" nogil:
     bint has_bfloat16()
     void bfloat16_product(bint ta, bint tb, int m, int n, int k, const float* a, long lda, const float* b, long ldb,
                           float beta, float* c, long ldc)
+
+cdef extern from "avx2.h" nogil:
+    bint has_avx2_fma()
+    void avx2_product(bint ta, bint tb, int m, int n, int k, const float* a, long lda, const float* b, long ldb,
+                      float beta, float* c, long ldc)
 
 cdef extern from *:
     """
@@ -37,21 +43,43 @@ cdef enum:
     SMALL = 1000000
 
 
-def has_small_kernels() -> bool:
-    """Whether SciPy's BLAS is an OpenBLAS that multiplies small matrices in place."""
+cpdef enum Way:
+    WHOLE  # products of any size, by the BLAS
+    TILES  # products of at most SMALL multiply-adds, by an OpenBLAS that multiplies these in place
+    AVX2  # avx2.h
+
+
+def has_avx2() -> bool:
+    """Whether this CPU can multiply in the way `AVX2`."""
+    return has_avx2_fma()
+
+
+def best_way() -> Way:
+    """The fastest way with SciPy's BLAS. It follows that library's choice of kernels, and so can be pinned with it."""
     for library in ThreadpoolController().select(internal_api="openblas").lib_controllers:
         if "numpy.libs" not in library.filepath:
-            return library.info()["architecture"] in ("SkylakeX", "Cooperlake", "SapphireRapids")
-    return False
+            kernels = library.info()["architecture"]
+            if kernels in ("SkylakeX", "Cooperlake", "SapphireRapids"):
+                return Way.TILES
+            if kernels in ("Haswell", "Zen") and has_avx2():
+                return Way.AVX2
+    return Way.WHOLE
 
 
-cdef bint small_kernels = has_small_kernels()
+cdef Way way = best_way()
 
 
-def set_small_kernels(bint value):
-    """For tests: both ways must give the same results on any machine."""
-    global small_kernels
-    small_kernels = value
+def set_way(Way value):
+    """For tests: all ways must give the same results, on any machine that has them."""
+    global way
+    if value == AVX2 and not has_avx2():
+        raise RuntimeError("this CPU has no AVX2 instructions")
+    way = value
+
+
+cdef bint prefers_columns() noexcept nogil:
+    """Whether products of rows by columns are so much faster than rows by rows that they are worth a transpose."""
+    return way == TILES
 
 
 def why_not_mixed() -> str | None:
@@ -75,14 +103,17 @@ def address_of_product():
 
 cdef int panel_width() noexcept nogil:
     """Outputs that should lie side by side in an operand of `product`."""
-    return 64 if small_kernels else 512
+    return 64 if way == TILES else 512
 
 
 cdef void product(bint ta, bint tb, int m, int n, int k, const float* a, long lda, const float* b, long ldb,
                   float beta, float* c, long ldc) noexcept nogil:
     """c (m x n) = op(a) op(b) + beta c, k > 0. Fastest with lda and ldb close to the operand's width."""
     cdef int mt = m, nt = n, kt = k, i, j, l
-    if small_kernels:
+    if way == AVX2:
+        avx2_product(ta, tb, m, n, k, a, lda, b, ldb, beta, c, ldc)
+        return
+    if way == TILES:
         if tb:
             if k >= 32:
                 mt = even(m, 32)

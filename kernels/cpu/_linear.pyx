@@ -10,8 +10,8 @@ from libc.stdint cimport intptr_t
 from libc.string cimport memset
 
 from pytagi_ddp.kernels.cpu._blas cimport (Grid, Product, best_grid, copy_rows, cut, even, fill_rows, lines, packed,
-                                             panel_width, product, square, square_plus, sum_rows, times_jacobian,
-                                             times_panels, variance_product)
+                                             panel_width, prefers_columns, product, square, square_plus, sum_rows,
+                                             times_jacobian, times_panels, variance_product)
 
 from pytagi_ddp.kernels.cpu._replay cimport issue
 
@@ -31,7 +31,7 @@ cdef extern from "transpose.h" nogil:
 cdef enum:
     FEW = 2  # rows that are multiplied without a BLAS, as long as the weights stay in the first caches
     LIGHT = 65536  # weights
-    MANY = 64  # rows that repay a transpose of the weights: products of rows with columns are the faster ones
+    MANY = 64  # rows that repay a transpose of the weights, where products of rows with columns are the faster ones
     INPUTS = 800  # per block of activations and weights, forward
     OUTPUTS = 128  # per block of weights, forward
     INNER = 576  # outputs (state) or inputs (weights) per block, backward
@@ -89,7 +89,8 @@ cdef void forward_entry(const intptr_t* words, float* scratch) noexcept nogil:
                      <float*>words[9], <float*>words[10], <float*>words[11], <float*>words[12], I, O,
                      cut(B, t // grid.column_parts, grid.row_parts), cut(B, t // grid.column_parts + 1, grid.row_parts),
                      cut(O, t % grid.column_parts, grid.column_parts),
-                     cut(O, t % grid.column_parts + 1, grid.column_parts), B >= MANY, scratch + t * per_thread)
+                     cut(O, t % grid.column_parts + 1, grid.column_parts), B >= MANY and prefers_columns(),
+                     scratch + t * per_thread)
 
 
 cdef void forward_tile(Product multiply_var, const float* mu, const float* var, const float* w, const float* s,

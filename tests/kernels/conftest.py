@@ -8,14 +8,17 @@ from pytagi_ddp.kernels.cpu.extension import load
 from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
 
 
-@pytest.fixture(params=["1 thread", "2 threads", "3 threads", "2 threads, whole products"])
+@pytest.fixture(params=["1 thread, best", "2 threads, whole", "2 threads, avx2", "3 threads, tiles"])
 def threads(request):
-    """A number of threads, and the way in which this machine's BLAS may not be called."""
+    """A number of threads, and a way to multiply that may not be this machine's best one."""
+    count, way = request.param.split(", ")
+    if way == "avx2" and not _blas.has_avx2():
+        pytest.skip("this CPU has no AVX2")
     before = get_threads()
-    set_threads(int(request.param[0]))
-    _blas.set_small_kernels("whole" not in request.param)
+    set_threads(int(count.split()[0]))
+    _blas.set_way(_blas.best_way() if way == "best" else _blas.Way[way.upper()])
     yield
-    _blas.set_small_kernels(_blas.has_small_kernels())
+    _blas.set_way(_blas.best_way())
     set_threads(before)
 
 

@@ -1,0 +1,88 @@
+"""Matrix products: every way to make them against NumPy, with what lies around the operands left alone."""
+
+import ctypes
+import itertools
+
+import numpy as np
+import pytest
+
+from pytagi_ddp.kernels.cpu import _blas
+
+MATRIX = ctypes.POINTER(ctypes.c_float)
+PRODUCT = ctypes.CFUNCTYPE(
+    None,
+    *[ctypes.c_int] * 5,
+    *[MATRIX, ctypes.c_long, MATRIX, ctypes.c_long],
+    *[ctypes.c_float, MATRIX, ctypes.c_long],
+)
+AROUND = 3  # numbers after each row of an operand, which are not part of it
+SIZES = [(1, 1, 1), (6, 16, 8), (7, 17, 9), (5, 10, 33), (13, 129, 70), (64, 48, 513), (3, 300, 1030), (97, 31, 100)]
+
+
+@pytest.fixture(params=list(_blas.Way), ids=lambda way: way.name.lower())
+def product(request):
+    """`product`, in one of its ways."""
+    if request.param == _blas.Way.AVX2 and not _blas.has_avx2():
+        pytest.skip("this CPU has no AVX2")
+    _blas.set_way(request.param)
+    yield PRODUCT(_blas.address_of_product())
+    _blas.set_way(_blas.best_way())
+
+
+def matrix(rows: int, columns: int, seed: int):
+    """A matrix of random numbers, and the memory that it lies in: nan wherever the matrix is not."""
+    memory = np.full((rows, columns + AROUND), np.nan, np.float32)
+    memory[:, :columns] = np.random.default_rng(seed).standard_normal((rows, columns))
+    return memory[:, :columns], memory
+
+
+def address(memory: np.ndarray):
+    return memory.ctypes.data_as(MATRIX)
+
+
+@pytest.mark.parametrize("beta", [0.0, 1.0, -0.5])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_products_are_those_of_numpy(product, sizes, beta):
+    m, n, k = sizes
+    for ta, tb in itertools.product([False, True], repeat=2):
+        a, in_a = matrix(*((k, m) if ta else (m, k)), 1)
+        b, in_b = matrix(*((n, k) if tb else (k, n)), 2)
+        c, in_c = matrix(m, n, 3)
+        start = c.astype(np.float64)
+        if beta == 0:
+            c[:] = np.nan  # what was there does not count
+        product(
+            *(ta, tb, m, n, k),
+            *(address(in_a), in_a.shape[1], address(in_b), in_b.shape[1]),
+            *(beta, address(in_c), in_c.shape[1]),
+        )
+        factors = (a.T if ta else a).astype(np.float64), (b.T if tb else b).astype(np.float64)
+        largest = np.abs(factors[0]) @ np.abs(factors[1])
+        assert (np.abs(c - factors[0] @ factors[1] - beta * start) < 2e-6 * largest + 1e-6).all()
+        assert np.isnan(in_c[:, n:]).all()
+
+
+@pytest.mark.parametrize("product", [_blas.Way.AVX2], indirect=True, ids=["avx2"])
+def test_bits_do_not_depend_on_how_a_product_is_cut(product):
+    m, n, k = 45, 150, 700
+    in_a, in_b = matrix(m, k, 1)[1], matrix(k, n, 2)[1]
+    whole, parts = np.empty((2, m, n), np.float32)
+
+    def multiply(out, r0, r1, c0, c1):
+        product(
+            *(False, False, r1 - r0, c1 - c0, k),
+            *(address(in_a[r0:]), in_a.shape[1], address(in_b[:, c0:]), in_b.shape[1]),
+            *(0, address(out[r0:, c0:]), n),
+        )
+
+    multiply(whole, 0, m, 0, n)
+    for (r0, r1), (c0, c1) in itertools.product(itertools.pairwise([0, 1, 20, m]), itertools.pairwise([0, 15, 140, n])):
+        multiply(parts, r0, r1, c0, c1)
+    assert whole.tobytes() == parts.tobytes()
+
+
+def test_a_way_that_this_cpu_has_not_is_refused(monkeypatch):
+    monkeypatch.setattr(_blas, "has_avx2", lambda: False)
+    with pytest.raises(RuntimeError, match="no AVX2"):
+        _blas.set_way(_blas.Way.AVX2)
+    assert _blas.best_way() != _blas.Way.AVX2
