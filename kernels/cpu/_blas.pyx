@@ -23,7 +23,7 @@ cdef extern from "bfloat16.h" nogil:
                           float beta, float* c, long ldc)
 
 cdef extern from "avx2.h" nogil:
-    bint has_avx2_fma()
+    bint has_avx2_instructions "has_avx2"()
     void avx2_product(bint ta, bint tb, int m, int n, int k, const float* a, long lda, const float* b, long ldb,
                       float beta, float* c, long ldc)
 
@@ -51,7 +51,7 @@ cpdef enum Way:
 
 def has_avx2() -> bool:
     """Whether this CPU can multiply in the way `AVX2`."""
-    return has_avx2_fma()
+    return has_avx2_instructions()
 
 
 def best_way() -> Way:

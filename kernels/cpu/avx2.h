@@ -2,16 +2,16 @@
  *
  * Most BLAS copy both operands into an order of their own, at every call, which takes a third of the time of a narrow
  * product. Here b is copied, 16 columns side by side, and a where its rows lie across memory; 6 x 16 sums stay in
- * registers. Every result is summed in the order of k, wherever it lies, so that the bits do not depend on how a product
- * is cut into parts. */
+ * registers. Every result is summed in the order of k, wherever it lies, so that the bits do not depend on how a
+ * product is cut into parts. */
 #ifndef PYTAGI_DDP_AVX2_H
 #define PYTAGI_DDP_AVX2_H
+
+#include "transpose.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
 
 #include <immintrin.h>
-
-#include "transpose.h"
 
 #define AVX2 __attribute__((target("avx2,fma")))
 #define AVX2_INLINE AVX2 static inline __attribute__((always_inline))
@@ -22,8 +22,6 @@ enum { AVX_ROWS = 6, AVX_LANES = 16, AVX_COLUMNS = 128, AVX_DEPTH = 512 };
 static _Thread_local struct {
     float columns[AVX_COLUMNS * AVX_DEPTH], rows[AVX_ROWS * AVX_DEPTH];
 } avx_memory __attribute__((aligned(64)));
-
-static inline int has_avx2_fma(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
 /* A mask of the first n of 8 lanes. */
 AVX2_INLINE __m256i avx_first(int n) {
@@ -107,7 +105,7 @@ AVX2_INLINE void avx_rows_times_columns(int rows, const float *a, long row, long
     }
 }
 
-/* c (m x n) = op(a) op(b) + beta c, row-major; for CPUs that `has_avx2_fma`. */
+/* c (m x n) = op(a) op(b) + beta c, row-major; for CPUs that `has_avx2`. */
 AVX2 static void avx2_product(int ta, int tb, int m, int n, int k, const float *a, long lda, const float *b, long ldb,
                               float beta, float *c, long ldc) {
     float *columns = avx_memory.columns, *rows = avx_memory.rows;
@@ -133,7 +131,6 @@ AVX2 static void avx2_product(int ta, int tb, int m, int n, int k, const float *
 
 #else
 
-static inline int has_avx2_fma(void) { return 0; }
 static void avx2_product(int ta, int tb, int m, int n, int k, const float *a, long lda, const float *b, long ldb,
                          float beta, float *c, long ldc) {}
 

@@ -1,8 +1,8 @@
-/* Pooling of channels-last images. Averages take sixteen channels at a time: sums of a window stay in registers. */
+/* Pooling of channels-last images, many channels at a time: sums of a window stay in registers. */
 #ifndef PYTAGI_DDP_POOL_H
 #define PYTAGI_DDP_POOL_H
 
-#include "vectors.h"
+#include "loops.h"
 
 typedef struct {
     int first, end;
@@ -20,48 +20,22 @@ static inline span seers_of(int line, int kernel, int stride, int pad, int windo
     return (span){first < 0 ? 0 : first / stride + 1, end < windows ? end : windows};
 }
 
-/* out = factor * sum of so many lines and columns of pixels, from x on; lines are `width` pixels long. */
-INLINE void average_pixels(const float *x, int lines, int columns, size_t width, size_t channels, float factor,
-                           float *out) {
-    size_t c = 0;
-    for (; c + 16 <= channels; c += 16) {
-        vector sum = {0};
-        for (int r = 0; r < lines; r++)
-            for (int q = 0; q < columns; q++) sum += FROM(x + (r * width + q) * channels + c);
-        AT(out + c) = factor * sum;
-    }
-    for (; c < channels; c++) {
-        float sum = 0;
-        for (int r = 0; r < lines; r++)
-            for (int q = 0; q < columns; q++) sum += x[(r * width + q) * channels + c];
-        out[c] = factor * sum;
-    }
-}
+#define LOOPS "pool_loops.h"
+#include "levels.h"
 
 /* One image: x (height x width) to out (windows), or back if `back`: then x is of windows, and out of the image. */
-VECTORISED void average_image(const float *x, int height, int width, float *out, int out_height, int out_width,
-                              size_t channels, int kernel, int stride, int pad, int back, float factor) {
-    for (int y = 0; y < out_height; y++) {
-        span lines = back ? seers_of(y, kernel, stride, pad, height) : seen_by(y, kernel, stride, pad, height);
-        for (int q = 0; q < out_width; q++, out += channels) {
-            span columns = back ? seers_of(q, kernel, stride, pad, width) : seen_by(q, kernel, stride, pad, width);
-            const float *from = x + (lines.first * (size_t)width + columns.first) * channels;
-            int down = lines.end - lines.first, across = columns.end - columns.first;
-            if (down == 3 && across == 3) /* common sizes, whose loops the compiler unrolls */
-                average_pixels(from, 3, 3, width, channels, factor, out);
-            else if (down == 2 && across == 2)
-                average_pixels(from, 2, 2, width, channels, factor, out);
-            else
-                average_pixels(from, down, across, width, channels, factor, out);
-        }
-    }
+static inline void average_image(const float *x, int height, int width, float *out, int out_height, int out_width,
+                                 size_t channels, int kernel, int stride, int pad, int back, float factor) {
+    CALL(average_image)
+    (x, height, width, out, out_height, out_width, channels, kernel, stride, pad, back, factor);
 }
 
 /* Of `n` channels, the pixel with the largest mean among those of some lines and columns; the numbers of pixels go line
  * by line. Another one displaces the largest so far where its mean is larger, or NaN. Sixteen channels are a loop of
  * known length, and their results local, for the compiler to make vectors of both. */
-INLINE void largest_pixel(const float *mu, const float *var, span lines, span columns, int width, size_t channels,
-                          size_t n, float *out_mu, float *out_var, int *winner) {
+static inline __attribute__((always_inline)) void largest_pixel(const float *mu, const float *var, span lines,
+                                                                span columns, int width, size_t channels, size_t n,
+                                                                float *out_mu, float *out_var, int *winner) {
     float best[16], its_var[16];
     int its_pixel[16];
     int first = lines.first * width + columns.first;
