@@ -15,6 +15,7 @@ from pytagi_ddp.kernels.formulas.normalize import (
     pooled_moments,
     pooled_sums,
     reciprocal_deviation,
+    through_statistics,
     weight_summands,
 )
 from pytagi_ddp.kernels.tensors import Array, Delta, Normalization, State, Sums
@@ -174,6 +175,36 @@ def _backward_through(mu, jcb, mean, r, w_mu, delta_mu, delta_var, partial):
                 delta_mu[i, c], delta_var[i, c] = dm * j_c, ds * (j_c * j_c)
 
 
+@loop("4kf _ f f")
+def _mean_deltas(partial, rows, shift, slope):
+    for c in prange(shift.size):
+        of_weight, of_bias = ZERO, ZERO
+        for k in range(partial.shape[1]):
+            of_weight += partial[0, k, c]
+            of_bias += partial[2, k, c]
+        shift[c], slope[c] = of_bias / np.float32(rows), of_weight / np.float32(rows - 1)
+
+
+@loop("rf f f f f f rf")
+def _subtract(mu, mean, r, w_mu, shift, slope, delta_mu):
+    rows, features = mu.shape
+    for k in prange((rows + ROWS - 1) // ROWS):
+        for i in range(k * ROWS, min(rows, (k + 1) * ROWS)):
+            for c in range(features):
+                delta_mu[i, c] -= through_statistics(mu[i, c], mean[c], r[c], w_mu[c], shift[c], slope[c])
+
+
+@loop("rf rf f f f f f rf")
+def _subtract_through(mu, jcb, mean, r, w_mu, shift, slope, delta_mu):
+    """`_subtract`, through the Jacobian of the input."""
+    rows, features = mu.shape
+    for k in prange((rows + ROWS - 1) // ROWS):
+        for i in range(k * ROWS, min(rows, (k + 1) * ROWS)):
+            for c in range(features):
+                dm = through_statistics(mu[i, c], mean[c], r[c], w_mu[c], shift[c], slope[c])
+                delta_mu[i, c] -= dm * jcb[i, c]
+
+
 def moments(x: State, partial: Array, mean: Array, m2: Array) -> None:
     """mean = sum m / rows; m2 = sum (m - mean)^2 + sum s, for each feature."""
     _moments(x.mu, x.var, partial, mean, m2)
@@ -246,3 +277,17 @@ def backward(norm: Normalization, delta: Delta, into: Delta, partial: Array, acc
     else:
         _backward_through(norm.x.mu, norm.x.jcb, *operands)
     add_partials(partial, accumulate, norm.weights, norm.bias)
+
+
+def subtract_statistics(norm: Normalization, into: Delta, partial: Array, means: Array) -> None:
+    """After `backward`: what the deltas of x lose as the statistics depend on x.
+
+    partial: as `backward` left it. means: (2, features), scratch.
+    """
+    x = norm.x
+    _mean_deltas(partial, x.batch, *means)
+    operands = norm.mean, norm.r, norm.weights.mu, *means, into.mu
+    if x.jcb is None:
+        _subtract(x.mu, *operands)
+    else:
+        _subtract_through(x.mu, x.jcb, *operands)

@@ -1,12 +1,13 @@
-"""Posteriors of several ranks, merged: over the whole arena in one call."""
+"""Posteriors of several ranks, or of several steps, merged: over the whole arena in one call."""
 
+import numpy as np
 from numba import prange
 
 from pytagi_ddp.kernels.cpu.compile import loop
 from pytagi_ddp.kernels.formulas import merge
 from pytagi_ddp.kernels.tensors import Array, Delta, Tensor
 
-contribution, merged = merge.contribution, merge.merged
+contribution, merged, mixed = merge.contribution, merge.merged, merge.mixed
 
 
 @loop("n n n n n n _")
@@ -26,6 +27,12 @@ def _merge_sums(mu, var, prior_mu, prior_var, first, second, header, weighted):
         prior_mu[i], prior_var[i] = m, s
 
 
+@loop("n n n n _")
+def _mix(mu, var, into_mu, into_var, weight):
+    for i in prange(mu.size):
+        into_mu[i], into_var[i] = mixed(into_mu[i], into_var[i], mu[i], var[i], weight)
+
+
 def contribute(posterior: Tensor, prior: Tensor, change: Delta, weighted: bool) -> None:
     """change = this rank's summands, see `formulas.merge`; all arrays flat, of one length."""
     _contribute(posterior.mu, posterior.var, prior.mu, prior.var, change.mu, change.var, weighted)
@@ -34,3 +41,8 @@ def contribute(posterior: Tensor, prior: Tensor, change: Delta, weighted: bool) 
 def merge_sums(posterior: Tensor, prior: Tensor, change: Delta, header: Array, weighted: bool) -> None:
     """Both become the merged posterior of header[1] ranks, whose summands `change` is; with none, both the prior."""
     _merge_sums(posterior.mu, posterior.var, prior.mu, prior.var, change.mu, change.var, header, weighted)
+
+
+def mix(posterior: Tensor, into: Tensor, weight: float) -> None:
+    """`into` = the Gaussians with the moments of (1 - weight) `into` + weight `posterior`; all arrays flat."""
+    _mix(posterior.mu, posterior.var, into.mu, into.var, np.float32(weight))

@@ -21,7 +21,18 @@ from pytagi_ddp.kernels.cuda.columns import (
     merge_threads,
     sum_partials,
 )
-from pytagi_ddp.kernels.cuda.compile import blocks, cuda, device, float32, floats, int32, ints, kernel, thread_index
+from pytagi_ddp.kernels.cuda.compile import (
+    blocks,
+    cuda,
+    device,
+    float32,
+    floats,
+    int32,
+    ints,
+    kernel,
+    thread_index,
+    tree_sum,
+)
 from pytagi_ddp.kernels.formulas.normalize import (
     input_deltas,
     moved_running,
@@ -29,6 +40,7 @@ from pytagi_ddp.kernels.formulas.normalize import (
     pooled_moments,
     pooled_sums,
     reciprocal_deviation,
+    through_statistics,
     weight_summands,
 )
 from pytagi_ddp.kernels.tensors import Array, Delta, Normalization, PartialMoments, State, Sums
@@ -248,6 +260,37 @@ def _backward(
         sum_partials(partial, g_w, h_w, g_b, h_b, c, parts, features, biased, accumulate, scratch, second)
 
 
+@kernel(floats, floats, int32, int32, int32, threads=THREADS)
+def _mean_deltas(partial, means, rows, features, parts):
+    scratch = cuda.shared.array(THREADS, float32)
+    second = cuda.shared.array(THREADS, float32)
+    c = column()
+    of_weight, of_bias = ZERO, ZERO
+    if c < features:
+        for k in range(lane(), parts, LANES):
+            of_weight += partial[k * features + c]
+            of_bias += partial[(2 * parts + k) * features + c]
+    of_weight = tree_sum(of_weight, scratch, THREADS, WIDTH)
+    of_bias = tree_sum(of_bias, second, THREADS, WIDTH)
+    if c < features and lane() == 0:
+        means[c], means[features + c] = of_bias / float32(rows), of_weight / float32(rows - 1)
+
+
+@kernel(*[floats] * 8, *[int32] * 4, threads=THREADS)
+def _subtract_statistics(mu, var, jcb, mean, r, w_mu, means, into_mu, rows, features, activation, sloped):
+    c = column()
+    if c < features:
+        first = cuda.blockIdx.x * ROWS
+        for row in range(first + lane(), min(rows, first + ROWS), LANES):
+            i = row * features + c
+            m, j = mu[i], ONE
+            if activation != NONE:
+                m, _, j = activated(activation, m, var[i])
+            if sloped:
+                j = jcb[i]
+            into_mu[i] -= j * through_statistics(m, mean[c], r[c], w_mu[c], means[c], means[features + c])
+
+
 def _grid(shape: tuple[int, int]) -> tuple[int, int]:
     return blocks(shape[0], ROWS), blocks(shape[1], WIDTH)
 
@@ -352,8 +395,24 @@ def _operands(norm: Normalization) -> tuple:
 def backward(norm: Normalization, delta: Delta, into: Delta, partial: Array, accumulate: bool) -> None:
     """Batch sums for w and b; `into`, which may be `delta`: deltas of x, through its Jacobian and the activation."""
     x, g_b = norm.x, norm.bias[2:]
-    sloped = x.jcb is not None
-    flags = TAKEN[norm.activation], sloped, g_b[0].size > 0, accumulate
-    arrays = x.mu, x.mu if x.var is None else x.var, x.jcb if sloped else x.mu, norm.mean, norm.r, norm.weights.mu
+    flags = TAKEN[norm.activation], x.jcb is not None, g_b[0].size > 0, accumulate
     moved = delta.mu, delta.var, into.mu, into.var, partial, _tickets(x), *norm.weights[2:], *g_b
-    _backward.launch(_grid(x.mu.shape), *arrays, *moved, *x.mu.shape, partial.shape[1], *flags)
+    _backward.launch(_grid(x.mu.shape), *_slopes(norm), *moved, *x.mu.shape, partial.shape[1], *flags)
+
+
+def subtract_statistics(norm: Normalization, into: Delta, partial: Array, means: Array) -> None:
+    """After `backward`: what the deltas of x lose as the statistics depend on x.
+
+    partial: as `backward` left it. means: (2, features), scratch.
+    """
+    x = norm.x
+    rows, features = x.mu.shape
+    _mean_deltas.launch((1, blocks(features, WIDTH)), partial, means, rows, features, partial.shape[1])
+    flags = TAKEN[norm.activation], x.jcb is not None
+    _subtract_statistics.launch(_grid(x.mu.shape), *_slopes(norm), means, into.mu, rows, features, *flags)
+
+
+def _slopes(norm: Normalization) -> tuple:
+    """What deltas pass: the input (for the activation that is made of it, or its Jacobian), and the map."""
+    x = norm.x
+    return x.mu, x.mu if x.var is None else x.var, x.mu if x.jcb is None else x.jcb, norm.mean, norm.r, norm.weights.mu

@@ -1,13 +1,13 @@
-"""Posteriors of several ranks, merged: over the whole arena in one launch."""
+"""Posteriors of several ranks, or of several steps, merged: over the whole arena in one launch."""
 
 import numpy as np
 
-from pytagi_ddp.kernels.cuda.compile import blocks, floats, int32, kernel, thread_index
+from pytagi_ddp.kernels.cuda.compile import blocks, float32, floats, int32, kernel, thread_index
 from pytagi_ddp.kernels.cuda.geometry import block_size
 from pytagi_ddp.kernels.formulas import merge
 from pytagi_ddp.kernels.tensors import Array, Delta, Tensor
 
-contribution, merged = merge.contribution, merge.merged
+contribution, merged, mixed = merge.contribution, merge.merged, merge.mixed
 THREADS = block_size(256)
 ZERO = np.float32(0)
 
@@ -31,6 +31,13 @@ def _merge_sums(mu, var, prior_mu, prior_var, first, second, header, weighted, n
         prior_mu[i], prior_var[i] = m, s
 
 
+@kernel(*[floats] * 4, float32, int32, threads=THREADS)
+def _mix(mu, var, into_mu, into_var, weight, n):
+    i = thread_index()
+    if i < n:
+        into_mu[i], into_var[i] = mixed(into_mu[i], into_var[i], mu[i], var[i], weight)
+
+
 def contribute(posterior: Tensor, prior: Tensor, change: Delta, weighted: bool) -> None:
     """change = this rank's summands, see `formulas.merge`; all arrays flat, of one length."""
     n = posterior.mu.size
@@ -43,3 +50,9 @@ def merge_sums(posterior: Tensor, prior: Tensor, change: Delta, header: Array, w
     n = posterior.mu.size
     moments = posterior.mu, posterior.var, prior.mu, prior.var
     _merge_sums.launch(blocks(n, THREADS), *moments, change.mu, change.var, header, weighted, n)
+
+
+def mix(posterior: Tensor, into: Tensor, weight: float) -> None:
+    """`into` = the Gaussians with the moments of (1 - weight) `into` + weight `posterior`; all arrays flat."""
+    n = posterior.mu.size
+    _mix.launch(blocks(n, THREADS), posterior.mu, posterior.var, into.mu, into.var, np.float32(weight), n)

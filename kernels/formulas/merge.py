@@ -1,12 +1,13 @@
-"""One posterior from those of several ranks that started from a common prior N(m0, s0) and saw different samples.
+"""One posterior from several: those of ranks, or of the steps of a training (`mixed`).
 
-What each rank contributes is summed over the ranks (`contribution`), and the sums give the merged parameter (`merged`).
+Ranks started from a common prior N(m0, s0) and saw different samples. What each of them contributes is summed over the
+ranks (`contribution`), and the sums give the merged parameter (`merged`).
 
     mean                  m = mean of m_r                          s = mean of s_r
     precision-weighted    m = sum m_r/s_r / sum 1/s_r              1/s = 1/s0 + sum (1/s_r - 1/s0)
 
-In the second, every rank's evidence counts once, and the prior once. Where the ranks lost precision on the whole, their
-mean precision is taken, so that it stays positive. A prior of variance 0 has no precision: there the mean is taken.
+Weighted, every rank's evidence counts once, and the prior once. Where the ranks lost precision on the whole, their mean
+precision is taken, so that it stays positive. A prior of variance 0 has no precision: there the mean is taken.
 """
 
 import numpy as np
@@ -34,3 +35,10 @@ def merged(m0, s0, first, second, ranks, weighted):
         precision = prior + second if second > ZERO else mean_precision
         return m0 + first / (ranks * mean_precision), ONE / precision
     return m0 + first / ranks, s0 + second / ranks
+
+
+@formula
+def mixed(m, s, new_m, new_s, weight):
+    """Mean and variance of the mixture (1 - weight) N(m, s) + weight N(new_m, new_s)."""
+    d = new_m - m
+    return m + weight * d, s + weight * ((new_s - s) + (ONE - weight) * d * d)

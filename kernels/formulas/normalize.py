@@ -1,4 +1,4 @@
-"""Normalisation of a Gaussian unit with an uncertain affine map; the statistics are constants.
+"""Normalisation of a Gaussian unit with an uncertain affine map.
 
 z = r (a - mean) w + b, with a ~ N(m, s), w ~ N(w_mu, w_var), b ~ N(b_mu, b_var), r = 1/sqrt(var + eps).
 
@@ -41,6 +41,13 @@ def input_deltas(r, w_mu, dm, ds):
     """(dm, ds) of a from those of z."""
     slope = r * w_mu
     return slope * dm, slope * slope * ds
+
+
+@formula
+def through_statistics(m, mean, r, w_mu, shift, slope):
+    """What dm of a loses as mean and r depend on every a, with shift = sum dm/n and slope = sum r (m - mean) dm/(n - 1)
+    of the deltas dm of z, over the n values of the batch."""
+    return r * w_mu * (shift + r * (m - mean) * slope)
 
 
 @formula

@@ -70,6 +70,11 @@ class TrainedOnRanks(Replica):
         """To be called on every rank when all have been given other parameters, past the methods of this class."""
         self._exchange.parameters_changed()
 
+    @property
+    def steps_alone(self) -> int:
+        """Steps of this rank that the others do not know of: with `every=k`, those since the last merge."""
+        return self._exchange.steps
+
     def deltas_dropped(self) -> None:
         """Called by the network when deltas of this rank are to be forgotten."""
         self._exchange.deltas_dropped()
@@ -203,7 +208,7 @@ class TrainedOnRanks(Replica):
         self._check("forget_evidence")
         with held_back():
             self._exchange.before_forgetting()
-            waits = self.model.pending.waiting > 0 or self._exchange.steps > 0
+            waits = self.model.pending.waiting > 0 or self.steps_alone > 0
             compare_arguments(self.communicator, "forget_evidence()", {"factor": repr(factor)})
             number = check_factor(factor)
             if ranks := [rank for rank, does in enumerate(self.communicator.all_gather_object(waits)) if does]:

@@ -33,6 +33,7 @@ from pytagi_ddp.nn.linear import Linear
 from pytagi_ddp.nn.lstm import LSTM
 from pytagi_ddp.nn.output_updater import OutputUpdater
 from pytagi_ddp.nn.pooling import AvgPool2d, MaxPool2d
+from pytagi_ddp.nn.posterior_average import PosteriorAverage
 from pytagi_ddp.nn.resnet_block import ResNetBlock
 from pytagi_ddp.nn.rmsnorm import RMSNorm
 from pytagi_ddp.nn.sequential import Sequential
@@ -81,6 +82,7 @@ __all__ = [
     "MultiheadAttention",
     "OutputUpdater",
     "PipelineSequential",
+    "PosteriorAverage",
     "RMSNorm",
     "ReLU",
     "Remax",

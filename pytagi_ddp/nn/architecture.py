@@ -9,6 +9,8 @@ from pytagi_ddp.nn.recompute import is_block
 if TYPE_CHECKING:
     from pytagi_ddp.nn.network_parameters import NetworkParameters
 
+SINCE = {"through_statistics": False}  # settings that files of earlier versions lack, and what layers did then
+
 
 def architecture(model: "NetworkParameters") -> str:
     """The settings of every layer by its key, in forward order, as JSON.
@@ -33,7 +35,7 @@ def first_difference(ours: str, theirs: str) -> tuple[str, Any, Any] | None:
         if key != other_key:
             return f"layer {number}", key, other_key
         for name in mine | other:
-            here, there = (settings.get(name, "not given") for settings in (mine, other))
+            here, there = (settings.get(name, SINCE.get(name, "not given")) for settings in (mine, other))
             if here != there:
                 return f"{name} of {key}", here, there
     return None

@@ -157,6 +157,10 @@ def _residual(*layers: nn.BaseLayer, shortcut: nn.BaseLayer | None = None) -> nn
 NETWORKS: dict[str, tuple[Callable[[], list[nn.BaseLayer]], dict]] = {
     "batch norm": (lambda: [nn.Linear(9, 6), nn.BatchNorm2d(6), nn.ReLU(), nn.Linear(6, 3)], {"batch": 70}),
     "batch norm of images": (lambda: _image(nn.MixtureReLU(), nn.BatchNorm2d(5), nn.Linear(240, 3)), {}),
+    "batch norm, deltas through its statistics": (
+        lambda: _image(nn.MixtureReLU(), nn.BatchNorm2d(5, through_statistics=True), nn.Linear(240, 3)),
+        {},
+    ),
     "residual block on a known input": (lambda: [_residual(nn.Linear(9, 9), nn.ReLU()), nn.Linear(9, 3)], {}),
     "layer norm": (lambda: [nn.Linear(9, 6), nn.LayerNorm([6]), nn.ReLU(), nn.Linear(6, 3)], {}),
     "RMS norm": (lambda: [nn.Linear(9, 6), nn.RMSNorm([6]), nn.ReLU(), nn.Linear(6, 3)], {}),

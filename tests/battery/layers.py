@@ -92,6 +92,18 @@ EXAMPLES: dict[type, dict[str, Layers]] = {
             residual(conv(3, 3), nn.ReLU(), nn.BatchNorm2d(3), shortcut=nn.BatchNorm2d(3)),
             nn.Linear(24, 2),
         ],
+        "through statistics": lambda: [
+            stem(bias=False),
+            nn.BatchNorm2d(3, bias=False, through_statistics=True),
+            residual(conv(3, 3), nn.MixtureReLU(), nn.BatchNorm2d(3, through_statistics=True)),
+            nn.Linear(24, 2),
+        ],
+        "through statistics, units": lambda: [  # a bias in front would have no deltas but rounding errors
+            nn.Linear(4, 5, bias=False),
+            nn.BatchNorm2d(5, through_statistics=True),
+            nn.ReLU(),
+            nn.Linear(5, 2),
+        ],
     },
     nn.LayerNorm: {
         "units": lambda: [nn.Linear(4, 5), nn.LayerNorm([5], eps=1e-2), nn.ReLU(), nn.Linear(5, 2)],

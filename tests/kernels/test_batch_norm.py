@@ -55,3 +55,27 @@ def test_deltas_through_a_jacobian_and_into_other_memory(shape):
     np.testing.assert_array_equal((*norm.weights[2:], *norm.bias[2:]), sums)
     batch_norm.backward(norm, Delta(*start), into, np.empty(partial, np.float32), False)
     np.testing.assert_array_equal(into[:2], beside[:2])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("sloped", [False, True])
+def test_deltas_through_statistics_are_the_derivative_of_the_whole_map(shape, sloped):
+    """In float64, by differences: what moving a unit does to sum(dm_z m_z), with its statistics."""
+    norm = normalization(shape)
+    norm = norm._replace(x=norm.x if sloped else norm.x._replace(jcb=None))
+    m, s = (a.astype(np.float64) for a in norm.x[:2])
+    w, n, eps = norm.weights.mu.astype(np.float64), shape[0], 1e-3
+    direction, dm = np.random.default_rng(3).standard_normal((2, *shape))
+
+    def normalised(m: np.ndarray) -> np.ndarray:
+        t = m - m.mean(0)
+        return w * t / np.sqrt(((t**2).sum(0) + s.sum(0)) / (n - 1) + eps)
+
+    change = (dm * (normalised(m + 1e-5 * direction) - normalised(m - 1e-5 * direction)) / 2e-5).sum(0)
+    r = 1 / np.sqrt((((m - m.mean(0)) ** 2).sum(0) + s.sum(0)) / (n - 1) + eps)
+    norm = norm._replace(mean=m.mean(0).astype(np.float32), r=r.astype(np.float32))
+    into, partial = Delta(*np.float32([dm, dm])), np.empty(batch_norm.partial_shape(*shape), np.float32)
+    batch_norm.backward(norm, into, into, partial, False)
+    batch_norm.subtract_statistics(norm, into, partial, np.empty((2, shape[1]), np.float32))
+    of_units = into.mu / norm.x.jcb if sloped else into.mu
+    np.testing.assert_allclose((of_units * direction).sum(0), change, 1e-4, 1e-5 * np.abs(dm * w * r).sum(0).max())

@@ -156,7 +156,10 @@ def _normalise(layer, m, s, over, features):
         weights = (s_w.ravel() * (t * dm).sum(rest), s_w.ravel() ** 2 * (t**2 * ds).sum(rest))
         biases = (s_b * dm.sum(rest), s_b**2 * ds.sum(rest)) if len(b) else (b, b)
         sums[layer] = (*weights, *biases)
-        return r * w * dm, (r * w) ** 2 * ds
+        moved = dm
+        if getattr(layer, "through_statistics", False):
+            moved = dm - dm.mean(over, keepdims=True) - t * (t * dm).sum(over, keepdims=True) / (count - 1)
+        return r * w * moved, (r * w) ** 2 * ds
 
     return t * w + bias, r**2 * s * (w**2 + s_w) + s_w * t**2 + var_bias, back
 

@@ -292,12 +292,16 @@ def test_deltas_of_batch_norm(shape, activation, bias, accumulate):
         norm = norm._replace(weights=w, bias=b)
         partial = np.full(kernels.batch_norm.partial_shape(rows, n), NAN)
         into = delta if kernels is cpu else unwritten(Delta, *shape)
-        found, before, after, *_ = call(kernels, "batch_norm", "backward", [norm, delta, into, partial, accumulate])
+        found, before, after, *left = call(kernels, "batch_norm", "backward", [norm, delta, into, partial, accumulate])
         results.append([after, found.weights, found.bias])
         if kernels is cuda:
             np.testing.assert_array_equal(before.mu, delta.mu)
             in_place = call(kernels, "batch_norm", "backward", [norm, delta, delta, partial, accumulate])[1]
             np.testing.assert_array_equal(in_place[:2], after[:2])
+        if rows > 1:
+            parts, means = left[0], np.full((2, n), NAN)
+            through = call(kernels, "batch_norm", "subtract_statistics", [norm, after, parts, means])[1]
+            results[-1].append(through)
     for expected, actual in zip(*map(flat, results), strict=True):
         np.testing.assert_allclose(actual, expected, 1e-5, 2e-5 * np.abs(delta.mu).sum(0).max())
 
@@ -485,6 +489,15 @@ def test_merge(ranks, weighted, n):
     posterior, prior = Tensor(normal(n), uniform(n)), Tensor(normal(n, seed=1), uniform(n, seed=2))
     change = both("merge", "contribute", [posterior, prior, unwritten(Delta, n), weighted])[2]
     both("merge", "merge_sums", [posterior, prior, change, np.float32([9, ranks, 0]), weighted])
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.3])
+@pytest.mark.parametrize("n", [1, 300])
+def test_mixture(weight, n):
+    posterior, into = (Tensor(normal(n, seed=k), uniform(n, seed=k + 1)) for k in (1, 3))
+    mixed = both("merge", "mix", [posterior, into, weight])[1]
+    if weight == 1:
+        np.testing.assert_allclose(mixed[:2], posterior[:2], 1e-6, 1e-6)
 
 
 def test_a_memory_keeps_no_negative_variance():
