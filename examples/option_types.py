@@ -38,6 +38,14 @@ def factor(text: str) -> float:
     return value
 
 
+def share(text: str) -> float:
+    """Numbers from 0 to 1."""
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"must be from 0 to 1, got {text}")
+    return value
+
+
 def new_file(text: str) -> str:
     """Names of files in folders that are there: to be written at the end, which would be late to hear of it."""
     if not Path(text).parent.is_dir():
@@ -45,4 +53,4 @@ def new_file(text: str) -> str:
     return text
 
 
-positive_float.__name__ = factor.__name__ = "number"
+positive_float.__name__ = factor.__name__ = share.__name__ = "number"

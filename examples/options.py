@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from examples.option_types import factor, natural, positive_float, positive_int
+from examples.option_types import factor, natural, positive_float, positive_int, share
 from examples.trackers import TRACKERS
 from pytagi_ddp.distributed.engine.offspring import launcher_of_rank
 
@@ -61,6 +61,8 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
             parser.error("--resume needs a checkpoint: name it, or give its folder by --checkpoint-dir")
         if args.allow_changes and not args.resume:
             parser.error("--allow-changes is for a run that goes on: give --resume")
+        if args.average_last and args.parallel != "ddp":
+            parser.error("--average-last is for --parallel ddp, where each rank has all parameters")
         for option in ("checkpoint_every", "checkpoint_on_signal", "keep_last"):
             if getattr(args, option) and args.checkpoint_dir is None:
                 parser.error(f"--{option.replace('_', '-')} needs a folder: give it by --checkpoint-dir")
@@ -115,6 +117,19 @@ def job_parser(prog: str, description: str, models: Sequence[str], batch_size: s
         metavar="N",
         help="forward passes per rank that give BatchNorm its statistics before each evaluation (40); 0: keep the "
         "running ones, as pytagi does",
+    )
+    training.add_argument(
+        "--constant-statistics",
+        action="store_true",
+        help="take the statistics of BatchNorm as constants in the backward pass, as pytagi does",
+    )
+    training.add_argument(
+        "--average-last",
+        type=share,
+        default=0.0,
+        metavar="SHARE",
+        help="evaluate by the average of the posteriors behind the last SHARE of an epoch's steps, or of those since "
+        "--resume; 0: by the last one, as pytagi does (0)",
     )
     training.add_argument("--seed", type=natural, default=0, help="of the prior, the order and the augmentation (0)")
     deltas = training.add_mutually_exclusive_group()

@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -17,12 +17,20 @@ from examples.run_log import RunLog
 from examples.stop_and_resume import Checkpoints, Net, resume, run_settings
 from pytagi_ddp import exponential_scheduler
 from pytagi_ddp.arrays import to_numpy
-from pytagi_ddp.checkpoint import StopOnSignal
+from pytagi_ddp.checkpoint import StopOnSignal, TrainingPosition
 from pytagi_ddp.data import BatchLoader, FolderLoader, ImageDataset, ImageFolder
 from pytagi_ddp.distributed.communicator import Communicator, create_communicator
 from pytagi_ddp.distributed.engine.offspring import launcher_of_rank
 from pytagi_ddp.distributed.engine.placement import choose_device
-from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, PipelineSequential, Sequential
+from pytagi_ddp.nn import (
+    BatchNorm2d,
+    DDPConfig,
+    DDPSequential,
+    FSDPSequential,
+    PipelineSequential,
+    PosteriorAverage,
+    Sequential,
+)
 
 WAYS = {"ddp": DDPSequential, "fsdp": FSDPSequential, "pipeline": PipelineSequential}
 SETUP_TIMEOUT = 3600.0  # seconds that the other ranks wait while rank 0 downloads 170 MB, or for a cache of images
@@ -31,6 +39,7 @@ REPORT = (
     "{communication_share:.1%} of the time in communication"
 )
 FRESH = "; BatchNorm statistics of {batches} batches per rank in {bn_seconds:.1f} s"
+LAST = "test error of the last posterior instead of the average: {test_error_last:.2%}"
 LAGGING = "test error with the running statistics of the last steps, as pytagi evaluates: {test_error_running:.2%}"
 T = TypeVar("T")
 
@@ -87,6 +96,9 @@ def train_and_test(
     device_ids = [int(args.device[5:])] if args.device.startswith("cuda:") else None
     args.device = on_all_ranks(communicator, lambda: choose_own_device(args, communicator.local_rank, device_ids))
     model = on_all_ranks(communicator, lambda: make_model(args))
+    for _, leaf in model.named_leaves():
+        if isinstance(leaf, BatchNorm2d):
+            leaf.through_statistics = not args.constant_statistics
     config = DDPConfig(backend=args.backend, device_ids=device_ids)
     parameters = model.num_parameters
     net = on_all_ranks(communicator, lambda: WAYS[args.parallel](model, config, args.average))
@@ -109,6 +121,12 @@ def train_and_test(
         )
     checkpoints = Checkpoints(args, net, train, settings, position.step)
     batch, begun = min(batch, len(train)), position.batch > 0
+    average = LastSteps(model, train, args.average_last)
+
+    def after_step() -> bool:
+        average.after_step()
+        return checkpoints.after_step()
+
     with ExitStack() as stack:
         for loader in (train, test):
             stack.enter_context(loader)
@@ -124,7 +142,8 @@ def train_and_test(
                 net.forget_evidence(args.forget)
             train.set_epoch(epoch, batch)
             batch, begun = 0, False
-            result = run_epoch(net, head, train, sigma_v, progress, checkpoints.after_step)
+            average.begin()
+            result = run_epoch(net, head, train, sigma_v, progress, after_step)
             if result is None:
                 if log:
                     done = train.state_dict()["batch"]
@@ -135,7 +154,7 @@ def train_and_test(
                         flush=True,
                     )
                 break
-            result |= evaluate(net, head, test, train, args.bn_batches, epoch + 1 == args.epochs, top)
+            result |= evaluate_epoch(net, head, (train, test), average, args.bn_batches, epoch + 1 == args.epochs, top)
             checkpoints.after_epoch()  # first: what writes and draws below may fail
             if log:
                 print(title + ": " + report(result, args.bn_batches), flush=True)
@@ -143,6 +162,39 @@ def train_and_test(
                 log.plot()
     if log:
         print(f"log and curves: {log.folder}", flush=True)
+
+
+class LastSteps:
+    """Averages the posteriors behind the last steps of each epoch; an epoch needs none of those before.
+
+    Args:
+        model: this rank's replica. train: its batches.
+        share: of the steps of an epoch; 0 for no average.
+    """
+
+    def __init__(self, model: Sequential, train: BatchLoader | FolderLoader, share: float):
+        self._average = PosteriorAverage(model) if share else None
+        self._train, self._share = train, share
+
+    def begin(self) -> None:
+        """To be called before each epoch."""
+        if self._average:
+            self._average.reset()
+
+    def after_step(self) -> None:
+        """To be called after each step."""
+        steps = len(self._train)
+        if self._average and TrainingPosition.of(self._train, 0).batch > steps - max(1, round(self._share * steps)):
+            self._average.update()
+
+    def __bool__(self) -> bool:
+        """Whether there is an average: not if training went on behind the last batch."""
+        return self._average is not None and self._average.n_averaged > 0
+
+    def in_place(self) -> AbstractContextManager[None]:
+        """The replica has the average inside."""
+        assert self._average is not None
+        return self._average.average_parameters()
 
 
 def on_all_ranks(communicator: Communicator, work: Callable[[], T]) -> T:
@@ -183,9 +235,10 @@ def shows_progress(net: Net) -> bool:
 def report(result: dict[str, float], bn_batches: int) -> str:
     """What is printed of an epoch."""
     fresh = FRESH.format(batches=bn_batches, **result) if "bn_seconds" in result else ""
-    lagging = "\n" + LAGGING.format(**result) if "test_error_running" in result else ""
+    lines = ((LAST, "test_error_last"), (LAGGING, "test_error_running"))
+    others = "".join("\n" + line.format(**result) for line, name in lines if name in result)
     more = "".join(f", {name[11:]} {value:.2%}" for name, value in result.items() if name.startswith("test_error_top"))
-    return REPORT.format(more=more, **result) + fresh + lagging
+    return REPORT.format(more=more, **result) + fresh + others
 
 
 def run_epoch(
@@ -221,6 +274,32 @@ def run_epoch(
         "communication_share": share / net.world_size,
         "train_seconds": seconds,
     }
+
+
+def evaluate_epoch(
+    net: Net,
+    head: Head,
+    loaders: tuple[Iterable, Iterable],
+    average: LastSteps,
+    bn_batches: int,
+    is_last: bool,
+    top: Sequence[int],
+) -> dict[str, float]:
+    """`evaluate` of the average, if there is one, at the end of an epoch; in the last epoch, of all other ways too.
+
+    In any case the network is left with statistics of its own: its checkpoint may be what somebody predicts by.
+    """
+    train, test = loaders
+    if not average:
+        return evaluate(net, head, test, train, bn_batches, is_last, top)
+    others = {}
+    if is_last:
+        others = evaluate(net, head, test, train, bn_batches, True)
+        others["test_error_last"] = others["test_error"]
+    elif bn_batches:
+        net.update_bn(train, bn_batches)
+    with average.in_place():
+        return others | evaluate(net, head, test, train, bn_batches, False, top)
 
 
 def evaluate(

@@ -29,6 +29,7 @@ class ShardedNetwork(ABC):
         self._loading = True
         try:
             yield
+            self._agree(None)  # where the network was given to another wrapper since, nobody has
         except Exception as error:
             self._agree(error)
             raise

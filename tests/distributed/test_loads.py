@@ -5,7 +5,7 @@ import pytest
 
 from pytagi_ddp import manual_seed
 from pytagi_ddp.distributed import FSDPSequential, PipelineSequential, run_threads
-from pytagi_ddp.nn import BatchNorm2d, Linear, ReLU, Sequential
+from pytagi_ddp.nn import BatchNorm2d, DDPConfig, DDPSequential, Linear, ReLU, Sequential
 
 
 def network(seed):
@@ -31,3 +31,18 @@ def loads(kind, file):
 def test_all_ranks_load_or_none(kind, what, tmp_path):
     network(2).save(tmp_path / "0")
     assert run_threads(loads, 2, kind, tmp_path if what == "file" else None) == [[True, True]] * 2
+
+
+def loads_a_stage_of_another(file):
+    """The network of a pipeline that was given to another wrapper since, which drops its deltas."""
+    net = PipelineSequential(network(1))
+    DDPSequential(net.model, DDPConfig(backend="serial"))
+    with pytest.raises(FileNotFoundError):
+        net.load(file / str(net.rank))
+    net.load(file / "0")
+    return net.rank
+
+
+def test_the_ranks_agree_on_stages_that_another_wrapper_has(tmp_path):
+    network(2).save(tmp_path / "0")
+    assert run_threads(loads_a_stage_of_another, 2, tmp_path) == [0, 1]

@@ -16,7 +16,11 @@ pytestmark = [
 ]
 mpi = pytest.mark.mpi
 on_ranks = pytest.mark.parametrize("np", [1, pytest.param(2, marks=mpi), pytest.param(3, marks=mpi)])
-OPTIONS = {1: ["--head", "remax"], 2: ["--sum", "--bn-batches", 2], 3: ["--augment", "--bn-batches", 0]}
+OPTIONS = {
+    1: ["--head", "remax"],
+    2: ["--sum", "--bn-batches", 2, "--average-last", 0.5],
+    3: ["--augment", "--bn-batches", 0],
+}
 
 
 @on_ranks
@@ -46,6 +50,10 @@ def test_trains_and_reports(tmp_path, np):
     assert [f"; BatchNorm statistics of {batches.get(np)} batches per rank in" in line for line in lines[3:5]] == [
         np < 3
     ] * 2
+    assert ["test_error_last" in record for record in epochs] == [False, np == 2]
+    if np == 2:
+        last = lines.pop(5)
+        assert last.endswith(f"instead of the average: {epochs[1]['test_error_last']:.2%}")
     if np < 3:
         lagging = lines.pop(5)
         assert lagging.endswith(f"as pytagi evaluates: {epochs[1]['test_error_running']:.2%}")

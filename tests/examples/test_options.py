@@ -29,6 +29,8 @@ def test_switches():
         (["--sigma-v", "-1"], "argument --sigma-v: must be above 0 and finite, got -1"),
         (["--gain-w", "nan"], "argument --gain-w: must be above 0 and finite, got nan"),
         (["--forget", "0.5"], "argument --forget: must be at least 1 and finite, got 0.5"),
+        (["--average-last", "1.5"], "argument --average-last: must be from 0 to 1, got 1.5"),
+        (["--average-last", "0.5", "--parallel", "fsdp"], "--average-last is for --parallel ddp"),
         (["--seed", "-3"], "argument --seed: must be at least 0, got -3"),
         (["--model", "resnet50"], "argument --model: invalid choice: 'resnet50'"),
         (["--average", "--sum"], "argument --sum: not allowed with argument --average"),
