@@ -208,13 +208,9 @@ class EveryStep(Exchange):
         self._apply()
 
     def before_statistics(self) -> None:
-        self.after_statistics()
-
-    def after_statistics(self) -> None:
-        self.before_barrier()
-
-    def before_barrier(self) -> None:
         """Ranks may have run different numbers of passes."""
         if self._sync is not None:
             self._sync.end_passes()
             self._sync.begin_passes()
+
+    after_statistics = before_barrier = before_statistics

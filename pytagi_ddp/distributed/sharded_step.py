@@ -45,10 +45,9 @@ class ShardedStep(EveryStep):
         self._gathering.share()
 
     def before_statistics(self) -> None:
-        self.after_statistics()
-
-    def after_statistics(self) -> None:
         self._gathering.come("update_bn")
+
+    after_statistics = before_statistics
 
     def deltas_dropped(self) -> None:
         self._gathering.begin_passes()
