@@ -52,6 +52,7 @@ def train(
     until: float,
     seed: int,
     decay: float = 1.0,
+    through_statistics: bool = False,
     after_epoch: Callable[[float], None] = lambda error: None,
 ) -> tuple[list[float], float, float]:
     """(test error after each epoch; NLL, and mean variance over that of the prior, at the end) of one run.
@@ -62,10 +63,14 @@ def train(
         until: the part of the epochs that it is called in.
         seed: of the prior and of the order.
         decay: factor on sigma_v from epoch to epoch.
+        through_statistics: of BatchNorm2d.
         after_epoch: called with each test error.
     """
     pytagi_ddp.manual_seed(seed)
     net = job.make()
+    for _, leaf in net.named_leaves():
+        if isinstance(leaf, nn.BatchNorm2d):
+            leaf.through_statistics = through_statistics
     prior = net.arena.theta[1].mean()
     images, test = data
     statistics = {"mean": images.mean(), "std": images.std()}
@@ -95,6 +100,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--until", type=float, nargs="+", default=[0.7], metavar="SHARE", help="of the epochs (0.7)")
     parser.add_argument("--sigma-v", type=float, help="standard deviation of a label")
     parser.add_argument("--decay", type=float, default=1.0, help="factor on it from epoch to epoch (1)")
+    parser.add_argument("--through-statistics", action="store_true", help="of BatchNorm2d (no)")
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--seed", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--limit-train", type=int, metavar="N", help="use the first N training images")
@@ -112,9 +118,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         last = []
         for seed in args.seed:
             print(f"factor {factor:g} until {until:g}, seed {seed}:", end="", flush=True)
-            errors, nll, left = train(
-                job, data, factor, until, seed, args.decay, lambda error: print(f" {error:.2%}", end="", flush=True)
-            )
+            options = args.decay, args.through_statistics, lambda error: print(f" {error:.2%}", end="", flush=True)
+            errors, nll, left = train(job, data, factor, until, seed, *options)
             print(f"; NLL {nll:.4f}, variances {left:.2f} of the prior's", flush=True)
             last.append(errors[-1])
         rows.append([f"{factor:g}", f"{until:g}", *(f"{error:.2%}" for error in last), f"{np.mean(last):.2%}"])
