@@ -51,6 +51,8 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
         args.batch_size = 8 if folder is None else 128
     if args.augment is None:
         args.augment = folder is not None
+    if args.through_statistics is None:
+        args.through_statistics = folder is not None
     args.threads = args.threads or get_threads()
 
     train_set, test_set = on_all_ranks(communicator, lambda: load_images(args, folder))
@@ -74,8 +76,13 @@ def make_model(args: argparse.Namespace) -> Sequential:
     """
     set_threads(args.threads)
     pytagi_ddp.manual_seed(args.seed)
-    remax, recompute = args.head == "remax", args.checkpoint_blocks
-    model = MODELS[args.model](args.gain_w, args.gain_b, is_remax=remax, checkpoint_blocks=recompute)
+    model = MODELS[args.model](
+        args.gain_w,
+        args.gain_b,
+        is_remax=args.head == "remax",
+        checkpoint_blocks=args.checkpoint_blocks,
+        through_statistics=args.through_statistics,
+    )
     model.to_device(args.device)
     return model
 

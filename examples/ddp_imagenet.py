@@ -43,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     description, _, rest = str(__doc__).partition("\n\n")
     parser = job_parser("ddp_imagenet", description + "\n\n" + rest.partition("\n\n")[2], list(MODELS), "32")
     add_options(parser)
+    parser.set_defaults(through_statistics=True)
     args = parse(parser, argv)
     if args.quick:
         parser.set_defaults(**QUICK)
@@ -132,10 +133,11 @@ def make_model(args: argparse.Namespace, classes: int) -> Sequential:
     """
     set_threads(args.threads)
     pytagi_ddp.manual_seed(args.seed)
-    remax, recompute = args.head == "remax", args.checkpoint_blocks
+    remax = args.head == "remax"
     outputs = classes if remax else hierarchical_softmax(classes).len
     sizes = args.gain_w, args.gain_b, outputs, args.image_size
-    model = MODELS[args.model](*sizes, is_remax=remax, checkpoint_blocks=recompute)
+    options = {"checkpoint_blocks": args.checkpoint_blocks, "through_statistics": args.through_statistics}
+    model = MODELS[args.model](*sizes, is_remax=remax, **options)
     model.to_device(args.device)
     return model
 

@@ -18,6 +18,8 @@ Train a Bayesian residual network on CIFAR-10 by TAGI, data-parallel over MPI.
 Without CIFAR-10 (found by --data-dir, in $PYTAGI_DATA or ./data/cifar, or downloaded) it trains on a small synthetic
 set of ten shapes instead."""
 
+CIFAR_ONLY = "CIFAR-10 yes, synthetic set no"
+
 
 def parse_arguments(
     argv: Sequence[str] | None = None,
@@ -29,14 +31,14 @@ def parse_arguments(
         argv: None: those of the program.
         change: what another job with these options does to the parser, such as adding its own.
     """
-    parser = job_parser("ddp_cifar_resnet", DESCRIPTION, ("resnet18", "resnet8"), "128; synthetic set: 8")
+    parser = job_parser("ddp_cifar_resnet", DESCRIPTION, ("resnet18", "resnet8"), "128; synthetic set: 8", CIFAR_ONLY)
     data = parser.add_argument_group("data")
     data.add_argument("--data", choices=("auto", "cifar10", "synthetic"), default="auto", help="auto: as said above")
     data.add_argument("--data-dir", metavar="DIR", help="where CIFAR-10 is, or is downloaded to")
     data.add_argument(
         "--augment",
         action=argparse.BooleanOptionalAction,
-        help="shift and flip the training images at random (default: CIFAR-10 yes, synthetic set no)",
+        help=f"shift and flip the training images at random (default: {CIFAR_ONLY})",
     )
     add_limits(data)
     change(parser)
@@ -81,11 +83,14 @@ def only_rank_0_prints() -> Iterator[None]:
         yield
 
 
-def job_parser(prog: str, description: str, models: Sequence[str], batch_size: str) -> argparse.ArgumentParser:
+def job_parser(
+    prog: str, description: str, models: Sequence[str], batch_size: str, through_statistics: str = "yes"
+) -> argparse.ArgumentParser:
     """The options of a job but those of its data.
 
     Args:
         prog, description: of the program. models: that it knows, its own first. batch_size: what it takes by default.
+        through_statistics: likewise, to be said.
     """
     parser = argparse.ArgumentParser(
         prog,
@@ -119,9 +124,10 @@ def job_parser(prog: str, description: str, models: Sequence[str], batch_size: s
         "running ones, as pytagi does",
     )
     training.add_argument(
-        "--constant-statistics",
-        action="store_true",
-        help="take the statistics of BatchNorm as constants in the backward pass, as pytagi does",
+        "--through-statistics",
+        action=argparse.BooleanOptionalAction,
+        help="deltas take into account that the statistics of BatchNorm depend on the batch; without, statistics are "
+        f"constants in the backward pass, as in pytagi (default: {through_statistics})",
     )
     training.add_argument(
         "--average-last",

@@ -23,7 +23,6 @@ from pytagi_ddp.distributed.communicator import Communicator, create_communicato
 from pytagi_ddp.distributed.engine.offspring import launcher_of_rank
 from pytagi_ddp.distributed.engine.placement import choose_device
 from pytagi_ddp.nn import (
-    BatchNorm2d,
     DDPConfig,
     DDPSequential,
     FSDPSequential,
@@ -96,9 +95,6 @@ def train_and_test(
     device_ids = [int(args.device[5:])] if args.device.startswith("cuda:") else None
     args.device = on_all_ranks(communicator, lambda: choose_own_device(args, communicator.local_rank, device_ids))
     model = on_all_ranks(communicator, lambda: make_model(args))
-    for _, leaf in model.named_leaves():
-        if isinstance(leaf, BatchNorm2d):
-            leaf.through_statistics = not args.constant_statistics
     config = DDPConfig(backend=args.backend, device_ids=device_ids)
     parameters = model.num_parameters
     net = on_all_ranks(communicator, lambda: WAYS[args.parallel](model, config, args.average))

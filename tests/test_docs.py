@@ -42,6 +42,7 @@ BEFORE = {
 from pytagi_ddp.nn import BatchNorm2d
 net = Sequential(Linear(3, 4), BatchNorm2d(4), Linear(4, 1))
 train_loader = [data] * 40
+batches, x_test = [(data, np.zeros(len(data)))] * 3, data
 """,
     "checkpoints.md": """
 from pytagi_ddp.data import BatchLoader, synthetic_images

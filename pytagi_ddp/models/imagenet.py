@@ -5,6 +5,8 @@ Layers and their order are those of torchvision, so that what was learnt there f
 
 from __future__ import annotations
 
+from functools import partial
+
 from pytagi_ddp import nn
 
 
@@ -17,6 +19,7 @@ def resnet18_imagenet(
     *,
     is_remax: bool = False,
     checkpoint_blocks: bool = False,
+    through_statistics: bool = False,
 ) -> nn.Sequential:
     """ResNet18: 11,689,512 parameter means with 1000 outputs.
 
@@ -27,11 +30,13 @@ def resnet18_imagenet(
         activation: class of the activations; `nn.ReLU` passes no variance of units that are off.
         is_remax: have a Remax layer at the end, for one-hot observations.
         checkpoint_blocks: less memory for more time, see `Sequential`.
+        through_statistics: of every `BatchNorm2d`.
 
     Source: He et al. (2016), "Deep residual learning for image recognition".
     """
     last = nn.Remax() if is_remax else None
-    return _resnet((2, 2, 2, 2), 64, False, outputs, image_size, activation, gain_w, gain_b, last, checkpoint_blocks)
+    options = last, checkpoint_blocks, through_statistics
+    return _resnet((2, 2, 2, 2), 64, False, outputs, image_size, activation, gain_w, gain_b, *options)
 
 
 def resnet50_imagenet(
@@ -43,10 +48,12 @@ def resnet50_imagenet(
     *,
     is_remax: bool = False,
     checkpoint_blocks: bool = False,
+    through_statistics: bool = False,
 ) -> nn.Sequential:
     """ResNet50, with strides in the 3 x 3 convolutions: 25,557,032 parameter means. Arguments: `resnet18_imagenet`."""
     last = nn.Remax() if is_remax else None
-    return _resnet((3, 4, 6, 3), 64, True, outputs, image_size, activation, gain_w, gain_b, last, checkpoint_blocks)
+    options = last, checkpoint_blocks, through_statistics
+    return _resnet((3, 4, 6, 3), 64, True, outputs, image_size, activation, gain_w, gain_b, *options)
 
 
 def _resnet(
@@ -60,13 +67,16 @@ def _resnet(
     gain_b: float = 1.0,
     last: nn.BaseLayer | None = None,
     checkpoint_blocks: bool = False,
+    through_statistics: bool = False,
 ) -> nn.Sequential:
     """Stem, stages of `blocks` blocks each (the first of every further one with stride 2), mean over pixels, Linear."""
+
+    norm = partial(nn.BatchNorm2d, through_statistics=through_statistics)
 
     def conv(c_in: int, c_out: int, kernel_size: int, stride: int = 1, side: int = 0) -> list[nn.BaseLayer]:
         rest = 3 if stride > 1 else 1
         window = c_in, c_out, kernel_size, False, stride, kernel_size // 2, rest
-        return [nn.Conv2d(*window, side, side, gain_w, gain_b), nn.BatchNorm2d(c_out)]
+        return [nn.Conv2d(*window, side, side, gain_w, gain_b), norm(c_out)]
 
     def block(c_in: int, c: int, stride: int) -> list[nn.BaseLayer]:
         c_out = 4 * c if bottleneck else c

@@ -12,7 +12,12 @@ RESNET8 = (16, 32, 64)
 
 
 def resnet18_cifar10(
-    gain_w: float = 1.0, gain_b: float = 1.0, is_remax: bool = False, *, checkpoint_blocks: bool = False
+    gain_w: float = 1.0,
+    gain_b: float = 1.0,
+    is_remax: bool = False,
+    *,
+    checkpoint_blocks: bool = False,
+    through_statistics: bool = False,
 ) -> nn.Sequential:
     """ResNet18 for CIFAR-10, as in cuTAGI's examples: 11,690,571 parameter means with the hierarchical head.
 
@@ -23,37 +28,49 @@ def resnet18_cifar10(
         gain_w, gain_b: factors on the prior standard deviations of weights and biases.
         is_remax: end in Linear(512, 10) and Remax (one-hot observations) instead of 11 hierarchical outputs.
         checkpoint_blocks: less memory for more time, see `Sequential`.
+        through_statistics: of every `BatchNorm2d`.
 
     Source: He et al. (2016), "Deep residual learning for image recognition"; cuTAGI.
     """
-    layers = resnet_layers(nn, RESNET18, gain_w, gain_b, is_remax)
+    layers = resnet_layers(nn, RESNET18, gain_w, gain_b, is_remax, through_statistics)
     return nn.Sequential(*layers, checkpoint_blocks=checkpoint_blocks)
 
 
 def resnet8_cifar10(
-    gain_w: float = 1.0, gain_b: float = 1.0, is_remax: bool = False, *, checkpoint_blocks: bool = False
+    gain_w: float = 1.0,
+    gain_b: float = 1.0,
+    is_remax: bool = False,
+    *,
+    checkpoint_blocks: bool = False,
+    through_statistics: bool = False,
 ) -> nn.Sequential:
     """The small sibling: one block each of width 16, 32 and 64, then AvgPool(8); for tests and quick trials."""
-    layers = resnet_layers(nn, RESNET8, gain_w, gain_b, is_remax)
+    layers = resnet_layers(nn, RESNET8, gain_w, gain_b, is_remax, through_statistics)
     return nn.Sequential(*layers, checkpoint_blocks=checkpoint_blocks)
 
 
 def resnet_layers(
-    library: Any, widths: tuple[int, ...], gain_w: float = 1.0, gain_b: float = 1.0, is_remax: bool = False
+    library: Any,
+    widths: tuple[int, ...],
+    gain_w: float = 1.0,
+    gain_b: float = 1.0,
+    is_remax: bool = False,
+    through_statistics: bool = False,
 ) -> list:
     """The layers of a residual network, in order.
 
     Args:
         library: whose layers: `pytagi_ddp.nn`, or what has layers of the same names and arguments.
         widths: channels of each block; one with more than the block before has stride 2.
-        gain_w, gain_b, is_remax: as for `resnet18_cifar10`.
+        gain_w, gain_b, is_remax, through_statistics: as for `resnet18_cifar10`; the last is this library's alone.
     """
     gains = {"gain_weight": gain_w, "gain_bias": gain_b}
+    norms = {"through_statistics": True} if through_statistics else {}
 
     def unit(c_in: int, c_out: int, kernel_size: int, **conv: int) -> list:
         """Convolution, activation, normalisation."""
         convolution = library.Conv2d(c_in, c_out, kernel_size, bias=False, **conv, **gains)
-        return [convolution, library.MixtureReLU(), library.BatchNorm2d(c_out)]
+        return [convolution, library.MixtureReLU(), library.BatchNorm2d(c_out, **norms)]
 
     def block(c_in: int, c_out: int) -> Any:
         """Two units beside the identity, or (where the width grows) beside a strided unit."""

@@ -37,7 +37,7 @@ class BatchNorm2d(Norm):
         dm = r w J (dm_z - sum dm_z / N - r t sum(r t dm_z) / (N - 1))
 
     (ds is as above; what it would change is of order 1/N). Deep convolutional networks learn better so: after 10
-    epochs of 10,000 images of CIFAR-10 a ResNet8 had TODO % test error, and TODO % with constants.
+    epochs of 10,000 images of CIFAR-10 a ResNet8 had 39 % test error, and 44 and 50 % with constants (two seeds).
 
     Of a channel whose values are all equal, m_z is b but for a rounding error. With b = 0, its sign is what decides
     whether a ReLU passes the unit and its variance or neither: there results differ from those of another device or of

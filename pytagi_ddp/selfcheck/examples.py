@@ -242,15 +242,32 @@ def _smoother(device: str) -> Results:
     return {"outputs": np.stack(net.smoother())} | state_of(net)
 
 
+def _step(net: nn.Sequential | DDPSequential, seed: int = 0) -> None:
+    """A training step with deltas that are the same in all."""
+    net(np.random.default_rng(seed).standard_normal((6, 4)))
+    net.input_delta_z_buffer.delta_mu = np.linspace(-1, 1, 12)
+    net.input_delta_z_buffer.delta_var = -np.linspace(0.1, 1, 12)
+    net.backward()
+    net.step()
+
+
 def _forgetting(device: str) -> Results:
     net = network(lambda: [nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)])
     net.to_device(device)
-    net(np.random.default_rng(0).standard_normal((6, 4)))
-    net.set_delta_z(np.linspace(-1, 1, 12), -np.linspace(0.1, 1, 12))
-    net.backward()
-    net.step()
+    _step(net)
     net.forget_evidence(1.01)  # by which some variances come to those of the prior
     return state_of(net)
+
+
+def _average(device: str) -> Results:
+    net = network(lambda: [nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)])
+    net.to_device(device)
+    average = nn.PosteriorAverage(net)
+    for seed in range(3):
+        _step(net, seed)
+        average.update()
+    with average.average_parameters():
+        return state_of(net)
 
 
 def _one_rank(device: str, **options: Any) -> Results:
@@ -258,11 +275,8 @@ def _one_rank(device: str, **options: Any) -> Results:
     net = network(lambda: [nn.Linear(4, 5), nn.BatchNorm2d(5), nn.ReLU(), nn.Linear(5, 2)])
     net.to_device(device)
     ddp = DDPSequential(net, DDPConfig(backend="serial"), **options)
-    for t in range(4):
-        ddp(np.random.default_rng(t).standard_normal((6, 4)))
-        net.set_delta_z(np.linspace(-1, 1, 12), -np.linspace(0.1, 1, 12))
-        ddp.backward()
-        ddp.step()
+    for seed in range(4):
+        _step(ddp, seed)
     return state_of(net)
 
 
@@ -270,6 +284,7 @@ CALLS: dict[str, Callable[[str], Results]] = {
     "observations by index and in pairs": _updates,
     "smoother of an SLSTM": _smoother,
     "evidence forgotten": _forgetting,
+    "average of posteriors": _average,
     "exchange of deltas": _one_rank,
     "exchange of statistics": lambda device: _one_rank(device, sync_batch_norm=True),
     "merge": lambda device: _one_rank(device, every=2),

@@ -15,9 +15,10 @@ from pytagi_ddp.distributed import run_threads
 from tests.mpi.run import mpirun
 
 
-def small(gain_w, gain_b, outputs, image_size, is_remax, checkpoint_blocks):
+def small(gain_w, gain_b, outputs, image_size, is_remax, checkpoint_blocks, through_statistics):
     convolution = nn.Conv2d(3, 4, 4, stride=2, in_width=image_size, in_height=image_size)
-    layers = [convolution, nn.BatchNorm2d(4), nn.MixtureReLU(), nn.Linear(4 * 15 * 15, outputs)]
+    norm = nn.BatchNorm2d(4, through_statistics=through_statistics)
+    layers = [convolution, norm, nn.MixtureReLU(), nn.Linear(4 * 15 * 15, outputs)]
     return nn.Sequential(*layers, *([nn.Remax()] if is_remax else []), checkpoint_blocks=checkpoint_blocks)
 
 
