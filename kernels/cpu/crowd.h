@@ -6,31 +6,63 @@
  * process with more OpenMP threads than there are cores spins 100 times at most. So, while others want the cores, a
  * thread of ours keeps a team that makes up that number, and sleeps.
  *
- * How often the system has taken a core from one of our threads tells (`ru_nivcsw` of getrusage): 10 to 30 times a second
- * and thread on a quiet machine, 200 to 16,000 beside one busy program (benchmarks/NOTES.md). */
+ * How long our threads could have run and had no core tells (the second number of /proc/PID/task/TID/schedstat): for a
+ * hundredth of the time on a quiet machine, and for most of it, all threads together, beside one busy program
+ * (benchmarks/NOTES.md). A system may put two threads on one core for some hundredths of a second though others are idle,
+ * so several looks in a row have to find it. Threads that sleep do not tell whether the others have gone: to be woken is
+ * to wait, on some machines for a quarter of the time. So the end is found by trial: after a while threads spin again,
+ * and where that shows the others to be there still, the next trial comes later. */
 #ifndef PYTAGI_DDP_CROWD_H
 #define PYTAGI_DDP_CROWD_H
 
 #if defined(__linux__) && defined(_OPENMP) && defined(__GNUC__) && !defined(__clang__)
+#include <dirent.h>
+#include <fcntl.h>
 #include <omp.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/resource.h>
+#include <stdio.h>
 #include <time.h>
+#include <unistd.h>
 
-#define CROWD_WANTED 150 /* times a second and thread that a core is taken, from which on others want it */
-#define CROWD_QUIET 50   /* and below which they do no longer */
+#define CROWD_WINDOW 0.05  /* seconds between two looks */
+#define CROWD_WANTED 0.2   /* share of them that threads waited for a core: from there on others want it, */
+#define CROWD_WINDOWS 4    /* if so many looks in a row find that */
+#define CROWD_TRIAL 0.5    /* seconds until the first trial, */
+#define CROWD_PATIENCE 8.0 /* and until a later one, at most */
 
 static pthread_mutex_t crowd_lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
 static pthread_cond_t crowd_over = PTHREAD_COND_INITIALIZER;
 static int crowd_watched, crowded, crowd_team; /* crowd_team: threads that the sleeping team has */
-static double crowd_seen;                      /* when we looked last, in seconds */
-static long crowd_taken;                       /* and the times that cores were taken until then */
+static int crowd_windows;                      /* looks in a row that have found a crowd */
+static double crowd_seen, crowd_waited;        /* when we looked last, and how long threads had waited, in seconds */
+static double crowd_patience, crowd_until;     /* seconds from a crowd to its trial, and when that is due */
 
 static double crowd_clock(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
     return now.tv_sec + 1e-9 * now.tv_nsec;
+}
+
+/* Seconds that the threads of this process have waited for a core since they began; 0 where the system does not say. */
+static double crowd_wait(void) {
+    double seconds = 0;
+    DIR *threads = opendir("/proc/self/task");
+    if (!threads) return 0;
+    for (struct dirent *thread; (thread = readdir(threads));) {
+        char path[300], line[100];
+        unsigned long long waited;
+        if (thread->d_name[0] == '.') continue;
+        snprintf(path, sizeof path, "%s/schedstat", thread->d_name);
+        int file = openat(dirfd(threads), path, O_RDONLY | O_CLOEXEC);
+        if (file < 0) continue; /* it has ended */
+        ssize_t length = read(file, line, sizeof line - 1);
+        close(file);
+        line[length > 0 ? length : 0] = 0;
+        if (sscanf(line, "%*llu %llu", &waited) == 1) seconds += 1e-9 * waited;
+    }
+    closedir(threads);
+    return seconds;
 }
 
 static void *crowd_keep(void *unused) {
@@ -69,19 +101,22 @@ static void crowd_begin(int threads) {
 
 /* To be called now and then by who works on so many threads; usually it only reads the clock. */
 static void notice_crowd(int threads) {
-    struct rusage usage;
     if (threads < 2 || !crowd_watched || pthread_mutex_trylock(&crowd_lock)) return;
     double now = crowd_clock(), seconds = now - crowd_seen;
-    if (seconds >= (crowded ? 0.25 : 0.05) && getrusage(RUSAGE_SELF, &usage) == 0) {
-        double taken = (usage.ru_nivcsw - crowd_taken) / (seconds * threads);
-        if (crowded && taken < CROWD_QUIET) {
-            crowded = 0;
+    if (seconds >= CROWD_WINDOW) {
+        double waited = crowd_wait();
+        crowd_windows = waited - crowd_waited > CROWD_WANTED * seconds ? crowd_windows + 1 : 0;
+        if (crowded && now >= crowd_until) {
+            crowd_windows = crowded = 0;
             pthread_cond_signal(&crowd_over);
-        } else if (!crowded && taken > CROWD_WANTED) {
+        } else if (!crowded && crowd_windows == CROWD_WINDOWS) {
+            crowd_patience = now - crowd_until < 1 ? 2 * crowd_patience : CROWD_TRIAL; /* 1: a trial that has failed */
+            if (crowd_patience > CROWD_PATIENCE) crowd_patience = CROWD_PATIENCE;
+            crowd_until = now + crowd_patience;
             crowd_begin(threads);
         }
         crowd_seen = now;
-        crowd_taken = usage.ru_nivcsw;
+        crowd_waited = waited;
     }
     pthread_mutex_unlock(&crowd_lock);
 }

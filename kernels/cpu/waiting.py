@@ -14,8 +14,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-SPINS = "3000"  # 0.1 to 0.25 ms: longer than most of what is between two loops of a step
 SHORT = "100"  # for threads that are not told when others want the cores
+SPINS = "10000" if os.path.exists("/proc/self/schedstat") else SHORT  # 0.3 to 1 ms: longer than what is between loops
 VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 NOT_LOADED = "not settled yet: GNU OpenMP is not loaded"
 ADAPTED = f"{SPINS} spins, {SHORT} while other programs want the cores (GOMP_SPINCOUNT)"
@@ -56,7 +56,7 @@ def bounded(spins: str = SPINS) -> Iterator[None]:
             f"as another library has set it, which loaded GNU OpenMP first; set GOMP_SPINCOUNT={SHORT} at the start"
         )
     else:
-        _state = ADAPTED if spins == SPINS else f"{spins} spins (GOMP_SPINCOUNT)"
+        _state = ADAPTED if spins == SPINS != SHORT else f"{spins} spins (GOMP_SPINCOUNT)"
 
 
 def _copies() -> set[str]:

@@ -63,7 +63,7 @@ def loop():
     replay.flushed(int, 2, ())
 def used():  # seconds of processors, while threads wait for the next loop
     before = time.process_time()
-    for _ in range(50):
+    for _ in range(25):
         loop()
         time.sleep(0.002)
     return time.process_time() - before
@@ -81,7 +81,7 @@ while len(threads() - first) < 2 and time.monotonic() < until:
     time.sleep(0.01)
 more, crowded = threads() - first, used()
 while threads() != first and time.monotonic() < until:
-    time.sleep(0.3)  # nobody takes a core from threads that sleep
+    time.sleep(0.3)  # threads that sleep wait for no core
     loop()
 print(wanted, len(more), crowded < alone / 4, replay.cores_wanted(), threads() == first)
 print(alone, crowded)
