@@ -81,22 +81,22 @@ static void *crowd_keep(void *unused) {
     return NULL; /* and the team ends with its thread */
 }
 
-/* With the lock held. The signals of the program are not for the new threads. */
-static void crowd_begin(int threads) {
+/* With the lock held; returns whether it did. The signals of the program are not for the new threads. */
+static int crowd_begin(int threads) {
     pthread_t thread;
     sigset_t all, before;
-    if (crowd_team) return; /* the last one is still ending: next time */
+    if (crowd_team) return 0; /* the last one is still ending: next time */
     crowd_team = omp_get_num_procs() - threads + 2;
     if (crowd_team < 2) crowd_team = 2;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (pthread_create(&thread, NULL, crowd_keep, NULL) == 0) {
+    crowded = pthread_create(&thread, NULL, crowd_keep, NULL) == 0;
+    if (crowded)
         pthread_detach(thread);
-        crowded = 1;
-    } else {
+    else
         crowd_team = 0;
-    }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return crowded;
 }
 
 /* To be called now and then by who works on so many threads; usually it only reads the clock. */
@@ -109,11 +109,10 @@ static void notice_crowd(int threads) {
         if (crowded && now >= crowd_until) {
             crowd_windows = crowded = 0;
             pthread_cond_signal(&crowd_over);
-        } else if (!crowded && crowd_windows == CROWD_WINDOWS) {
+        } else if (!crowded && crowd_windows >= CROWD_WINDOWS && crowd_begin(threads)) {
             crowd_patience = now - crowd_until < 1 ? 2 * crowd_patience : CROWD_TRIAL; /* 1: a trial that has failed */
             if (crowd_patience > CROWD_PATIENCE) crowd_patience = CROWD_PATIENCE;
             crowd_until = now + crowd_patience;
-            crowd_begin(threads);
         }
         crowd_seen = now;
         crowd_waited = waited;
