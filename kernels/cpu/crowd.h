@@ -103,13 +103,13 @@ static int crowd_begin(int threads) {
 static void notice_crowd(int threads) {
     if (threads < 2 || !crowd_watched || pthread_mutex_trylock(&crowd_lock)) return;
     double now = crowd_clock(), seconds = now - crowd_seen;
-    if (seconds >= CROWD_WINDOW) {
+    if (crowded ? now >= crowd_until : seconds >= CROWD_WINDOW) {
         double waited = crowd_wait();
-        crowd_windows = waited - crowd_waited > CROWD_WANTED * seconds ? crowd_windows + 1 : 0;
-        if (crowded && now >= crowd_until) {
-            crowd_windows = crowded = 0;
+        crowd_windows = !crowded && waited - crowd_waited > CROWD_WANTED * seconds ? crowd_windows + 1 : 0;
+        if (crowded) {
+            crowded = 0;
             pthread_cond_signal(&crowd_over);
-        } else if (!crowded && crowd_windows >= CROWD_WINDOWS && crowd_begin(threads)) {
+        } else if (crowd_windows >= CROWD_WINDOWS && crowd_begin(threads)) {
             crowd_patience = now - crowd_until < 1 ? 2 * crowd_patience : CROWD_TRIAL; /* 1: a trial that has failed */
             if (crowd_patience > CROWD_PATIENCE) crowd_patience = CROWD_PATIENCE;
             crowd_until = now + crowd_patience;
