@@ -53,6 +53,8 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
         args.augment = folder is not None
     if args.through_statistics is None:
         args.through_statistics = folder is not None
+    if args.average_last is None:
+        args.average_last = 0.5 if folder is not None and args.parallel == "ddp" else 0.0
     args.threads = args.threads or get_threads()
 
     train_set, test_set = on_all_ranks(communicator, lambda: load_images(args, folder))

@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     description, _, rest = str(__doc__).partition("\n\n")
     parser = job_parser("ddp_imagenet", description + "\n\n" + rest.partition("\n\n")[2], list(MODELS), "32")
     add_options(parser)
-    parser.set_defaults(through_statistics=True)
+    parser.set_defaults(through_statistics=True, average_last=0.0)
     args = parse(parser, argv)
     if args.quick:
         parser.set_defaults(**QUICK)

@@ -19,6 +19,7 @@ Without CIFAR-10 (found by --data-dir, in $PYTAGI_DATA or ./data/cifar, or downl
 set of ten shapes instead."""
 
 CIFAR_ONLY = "CIFAR-10 yes, synthetic set no"
+CIFAR_REPLICAS = "CIFAR-10 and --parallel ddp 0.5, else 0"
 
 
 def parse_arguments(
@@ -31,7 +32,8 @@ def parse_arguments(
         argv: None: those of the program.
         change: what another job with these options does to the parser, such as adding its own.
     """
-    parser = job_parser("ddp_cifar_resnet", DESCRIPTION, ("resnet18", "resnet8"), "128; synthetic set: 8", CIFAR_ONLY)
+    defaults = "128; synthetic set: 8", CIFAR_ONLY, CIFAR_REPLICAS
+    parser = job_parser("ddp_cifar_resnet", DESCRIPTION, ("resnet18", "resnet8"), *defaults)
     data = parser.add_argument_group("data")
     data.add_argument("--data", choices=("auto", "cifar10", "synthetic"), default="auto", help="auto: as said above")
     data.add_argument("--data-dir", metavar="DIR", help="where CIFAR-10 is, or is downloaded to")
@@ -84,13 +86,18 @@ def only_rank_0_prints() -> Iterator[None]:
 
 
 def job_parser(
-    prog: str, description: str, models: Sequence[str], batch_size: str, through_statistics: str = "yes"
+    prog: str,
+    description: str,
+    models: Sequence[str],
+    batch_size: str,
+    through_statistics: str = "yes",
+    average_last: str = "0",
 ) -> argparse.ArgumentParser:
     """The options of a job but those of its data.
 
     Args:
         prog, description: of the program. models: that it knows, its own first. batch_size: what it takes by default.
-        through_statistics: likewise, to be said.
+        through_statistics, average_last: likewise, to be said.
     """
     parser = argparse.ArgumentParser(
         prog,
@@ -132,10 +139,9 @@ def job_parser(
     training.add_argument(
         "--average-last",
         type=share,
-        default=0.0,
         metavar="SHARE",
-        help="evaluate by the average of the posteriors behind the last SHARE of an epoch's steps, or of those since "
-        "--resume; 0: by the last one, as pytagi does (0)",
+        help="evaluate by the average of the posteriors behind the last SHARE of an epoch's steps; 0: by the last one, "
+        f"as pytagi does (default: {average_last})",
     )
     training.add_argument("--seed", type=natural, default=0, help="of the prior, the order and the augmentation (0)")
     deltas = training.add_mutually_exclusive_group()

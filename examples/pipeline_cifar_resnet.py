@@ -34,7 +34,7 @@ from pytagi_ddp.distributed.pipeline.schedule import SCHEDULES, Timeline, bubble
 from pytagi_ddp.kernels.cpu.threads import get_threads
 from pytagi_ddp.nn import DDPConfig, PipelineSequential, Sequential, balance_by_size, balance_by_time
 
-NOT_HERE = ("checkpoint_dir", "resume", "log_dir", "track", "parallel")
+NOT_HERE = ("checkpoint_dir", "resume", "log_dir", "track", "parallel", "average_last")
 COLORS = {"F": "tab:blue", "B": "tab:orange"}
 
 

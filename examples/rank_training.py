@@ -100,11 +100,12 @@ def train_and_test(
     net = on_all_ranks(communicator, lambda: WAYS[args.parallel](model, config, args.average))
     share, shares = share_of(net)
     settings = run_settings(args, train_set, shares)
-    position, batch = on_all_ranks(communicator, lambda: resume(args, net, settings))
+    train, test = make_loaders(share, shares)
+    average = LastSteps(model, train, args.average_last)
+    position, batch = on_all_ranks(communicator, lambda: resume(args, net, settings, average.posteriors))
     log = on_all_ranks(communicator, lambda: RunLog(args.log_dir, bool(args.resume), args.track) if is_first else None)
 
     head = HEADS[args.head](len(train_set.classes), args.device)
-    train, test = make_loaders(share, shares)
     if log:
         part = "pipeline" if args.parallel == "pipeline" else "rank"
         log.write("start", ranks=communicator.world_size, parameters=parameters, **vars(args))
@@ -115,9 +116,8 @@ def train_and_test(
             f"images: {len(train_set):,} of {train_set.name}, {len(test_set):,} of {test_set.name}",
             flush=True,
         )
-    checkpoints = Checkpoints(args, net, train, settings, position.step)
+    checkpoints = Checkpoints(args, net, train, settings, position.step, average.posteriors)
     batch, begun = min(batch, len(train)), position.batch > 0
-    average = LastSteps(model, train, args.average_last)
 
     def after_step() -> bool:
         average.after_step()
@@ -137,8 +137,9 @@ def train_and_test(
             if args.forget > 1 and not begun and forgets_before(epoch, args.epochs):
                 net.forget_evidence(args.forget)
             train.set_epoch(epoch, batch)
+            if not begun:
+                average.begin()
             batch, begun = 0, False
-            average.begin()
             result = run_epoch(net, head, train, sigma_v, progress, after_step)
             if result is None:
                 if log:
@@ -150,7 +151,8 @@ def train_and_test(
                         flush=True,
                     )
                 break
-            result |= evaluate_epoch(net, head, (train, test), average, args.bn_batches, epoch + 1 == args.epochs, top)
+            is_last = epoch + 1 == args.epochs
+            result |= evaluate_epoch(net, head, (train, test), average, args.bn_batches, is_last, top, checkpoints)
             checkpoints.after_epoch()  # first: what writes and draws below may fail
             if log:
                 print(title + ": " + report(result, args.bn_batches), flush=True)
@@ -166,31 +168,34 @@ class LastSteps:
     Args:
         model: this rank's replica. train: its batches.
         share: of the steps of an epoch; 0 for no average.
+
+    Attributes:
+        posteriors: the average, or None.
     """
 
     def __init__(self, model: Sequential, train: BatchLoader | FolderLoader, share: float):
-        self._average = PosteriorAverage(model) if share else None
+        self.posteriors = PosteriorAverage(model) if share else None
         self._train, self._share = train, share
 
     def begin(self) -> None:
-        """To be called before each epoch."""
-        if self._average:
-            self._average.reset()
+        """To be called before each epoch, but not where a training goes on in the middle of one."""
+        if self.posteriors:
+            self.posteriors.reset()
 
     def after_step(self) -> None:
         """To be called after each step."""
         steps = len(self._train)
-        if self._average and TrainingPosition.of(self._train, 0).batch > steps - max(1, round(self._share * steps)):
-            self._average.update()
+        if self.posteriors and TrainingPosition.of(self._train, 0).batch > steps - max(1, round(self._share * steps)):
+            self.posteriors.update()
 
     def __bool__(self) -> bool:
         """Whether there is an average: not if training went on behind the last batch."""
-        return self._average is not None and self._average.n_averaged > 0
+        return self.posteriors is not None and self.posteriors.n_averaged > 0
 
     def in_place(self) -> AbstractContextManager[None]:
         """The replica has the average inside."""
-        assert self._average is not None
-        return self._average.average_parameters()
+        assert self.posteriors is not None
+        return self.posteriors.average_parameters()
 
 
 def on_all_ranks(communicator: Communicator, work: Callable[[], T]) -> T:
@@ -280,10 +285,12 @@ def evaluate_epoch(
     bn_batches: int,
     is_last: bool,
     top: Sequence[int],
+    checkpoints: Checkpoints,
 ) -> dict[str, float]:
     """`evaluate` of the average, if there is one, at the end of an epoch; in the last epoch, of all other ways too.
 
-    In any case the network is left with statistics of its own: its checkpoint may be what somebody predicts by.
+    In any case the network is left with statistics of its own: its checkpoint may be what somebody predicts by. The
+    average is saved with statistics of its own, too.
     """
     train, test = loaders
     if not average:
@@ -295,7 +302,9 @@ def evaluate_epoch(
     elif bn_batches:
         net.update_bn(train, bn_batches)
     with average.in_place():
-        return others | evaluate(net, head, test, train, bn_batches, False, top)
+        others |= evaluate(net, head, test, train, bn_batches, False, top)
+        checkpoints.save_average()
+        return others
 
 
 def evaluate(

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
 from pytagi_ddp.data import BatchLoader, FolderLoader, ImageDataset, ImageFolder
-from pytagi_ddp.nn import DDPSequential, FSDPSequential, PipelineSequential
+from pytagi_ddp.nn import DDPSequential, FSDPSequential, PipelineSequential, PosteriorAverage
 
 Net = DDPSequential | FSDPSequential | PipelineSequential
+AVERAGE = "average.safetensors"
 
 # Options that the trajectory depends on, beside data and global batch. Architecture and ranks are compared anyway.
 OPTIONS = ("seed", "augment", "average", "sigma_v", "sigma_v_min", "sigma_v_decay")
@@ -27,8 +28,10 @@ def run_settings(args: argparse.Namespace, train_set: ImageDataset | ImageFolder
     return {"global batch": args.batch_size * shares, "data": data, **settings}
 
 
-def resume(args: argparse.Namespace, net: Net, settings: dict) -> tuple[TrainingPosition, int]:
-    """Takes up the checkpoint that is asked for; all ranks call it.
+def resume(
+    args: argparse.Namespace, net: Net, settings: dict, average: PosteriorAverage | None = None
+) -> tuple[TrainingPosition, int]:
+    """Takes up the checkpoint that is asked for, and its average of posteriors; all ranks call it.
 
     Returns:
         (where it is in the training, batches of that epoch that are behind it if batches have the size of now).
@@ -41,7 +44,7 @@ def resume(args: argparse.Namespace, net: Net, settings: dict) -> tuple[Training
         _refuse_others(args.checkpoint_dir)
         return TrainingPosition(seed=args.seed), 0
     path = args.checkpoint_dir if args.resume is True else args.resume
-    checkpoint = CheckpointManager(path).load(net, path, settings, args.allow_changes)
+    checkpoint = CheckpointManager(path).load(net, path, settings, args.allow_changes, average=average)
     if args.checkpoint_dir and Path(args.checkpoint_dir).resolve() != checkpoint.path.parent.resolve():
         _refuse_others(args.checkpoint_dir)
     position = checkpoint.position
@@ -70,14 +73,21 @@ class Checkpoints:
         loader: its training batches.
         settings: of `run_settings`.
         step: steps behind the network.
+        average: of its posteriors, to be saved with it.
     """
 
     def __init__(
-        self, args: argparse.Namespace, net: Net, loader: BatchLoader | FolderLoader, settings: dict, step: int
+        self,
+        args: argparse.Namespace,
+        net: Net,
+        loader: BatchLoader | FolderLoader,
+        settings: dict,
+        step: int,
+        average: PosteriorAverage | None = None,
     ):
         self._manager = CheckpointManager(args.checkpoint_dir, args.keep_last or 3) if args.checkpoint_dir else None
         self._every, self._on_signal = args.checkpoint_every, args.checkpoint_on_signal
-        self._net, self._loader, self._settings = net, loader, settings
+        self._net, self._loader, self._settings, self._average = net, loader, settings, average
         self.step = step
 
     def after_step(self) -> bool:
@@ -91,6 +101,12 @@ class Checkpoints:
             self._save(position)
         return stop
 
+    def save_average(self) -> None:
+        """To be called while the network has the average and statistics of it: writes a file to predict by."""
+        if self._manager and self._net.rank == 0:
+            self._manager.folder.mkdir(parents=True, exist_ok=True)
+            self._net.save(self._manager.folder / AVERAGE)
+
     def after_epoch(self) -> None:
         """To be called when an epoch has been evaluated."""
         position = TrainingPosition.of(self._loader, self.step)
@@ -98,4 +114,4 @@ class Checkpoints:
 
     def _save(self, position: TrainingPosition) -> None:
         if self._manager:
-            self._manager.save(self._net, position, self._settings)
+            self._manager.save(self._net, position, self._settings, average=self._average)

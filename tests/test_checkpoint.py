@@ -19,9 +19,21 @@ import pytest
 
 import pytagi_ddp
 from pytagi_ddp.checkpoint import CheckpointManager, DamagedCheckpointError, StopOnSignal, TrainingPosition
+from pytagi_ddp.checkpoint.content import metadata
 from pytagi_ddp.data import BatchLoader, ImageDataset
 from pytagi_ddp.distributed import run_threads
-from pytagi_ddp.nn import LSTM, BatchNorm2d, DDPConfig, DDPSequential, Linear, OutputUpdater, ReLU, Sequential
+from pytagi_ddp.nn import (
+    LSTM,
+    BatchNorm2d,
+    DDPConfig,
+    DDPSequential,
+    Linear,
+    OutputUpdater,
+    PosteriorAverage,
+    ReLU,
+    Sequential,
+)
+from pytagi_ddp.nn.persistence import to_bytes
 
 SETTINGS = {"global batch": 16, "data": "digits", "sizes": (3, 4)}
 POSITION = TrainingPosition(epoch=2, batch=3, step=43, seed=7)
@@ -93,6 +105,68 @@ def test_the_memory_of_recurrent_layers_comes_back(manager):
 
     with pytest.warns(UserWarning, match="the number of ranks was 1 and is 2"):
         assert run_threads(on_ranks, 2) == [False, False]
+
+
+def averaged(net, n=2):
+    average = PosteriorAverage(net)
+    for k in range(n):
+        net.arena.theta[:] = k + 1
+        average.update()
+    return average
+
+
+def test_an_average_comes_back(manager):
+    net, other = network(), network()
+    average, again = averaged(net, 3), averaged(other)
+    path = manager.save(net, POSITION, average=average)
+    manager.load(other, average=again)
+    assert (again.n_averaged, other.state_dict()) == (3, net.state_dict())
+    np.testing.assert_array_equal(again.theta, average.theta)
+    for load in (manager.load, lambda net: net.load(path)):
+        other = network()
+        load(other)
+        assert other.state_dict() == net.state_dict(), "who asks for no average gets none"
+    same = manager.save(net, POSITION)
+    assert manager.save(net, POSITION, average=PosteriorAverage(net)) == same, "an average of nothing is none"
+    manager.load(net, average=average)
+    assert average.n_averaged == 0, "none comes back where there is none"
+
+
+def test_an_average_on_ranks(manager):
+    def on_ranks():
+        ddp = DDPSequential(network(), DDPConfig())
+        average = averaged(ddp.model, 3)
+        manager.save(ddp, POSITION, average=average)
+        expected, average = average.theta.copy(), averaged(ddp.model, 1 - ddp.rank)
+        manager.load(ddp, average=average)
+        return average.n_averaged, np.array_equal(average.theta, expected), ddp.model.arena.theta[0, 0]
+
+    assert run_threads(on_ranks, 2) == [(3, True, 3.0)] * 2
+
+
+def test_an_average_of_another_network_or_none(manager):
+    net = network()
+    manager.save(net, POSITION, average=averaged(net))
+    for model in (network(), DDPSequential(network(), DDPConfig(backend="serial"))):
+        for use in (lambda m, a: manager.save(m, POSITION, average=a), lambda m, a: manager.load(m, average=a)):
+            with pytest.raises(ValueError, match="the average is of another network than the checkpoint"):
+                use(model, averaged(net))
+    entries = {"n_averaged": "2"}
+    arrays = {"mean": np.ones(net.num_parameters, np.float32), "var": np.ones(net.num_parameters, np.float32)}
+    before = net.state_dict()
+    for change in ({"n_averaged": "-2"}, {"n_averaged": "0"}, {"n_averaged": "2.5"}, "mean", "var", "negative"):
+        wrong = dict(arrays)
+        if change == "negative":
+            wrong["var"] = -wrong["var"]
+        elif isinstance(change, str):
+            wrong[change] = wrong[change][1:]
+        extra = metadata(POSITION, 1, None) | entries | (change if isinstance(change, dict) else {})
+        path = manager.folder / "other.safetensors"
+        path.write_bytes(to_bytes(network(value=9), extra, beside=wrong))
+        with pytest.raises(DamagedCheckpointError, match=r"other.safetensors is damaged: its average is none of this"):
+            manager.load(net, path, average=PosteriorAverage(net))
+        assert net.state_dict() == before
+        manager.load(network(), path)
 
 
 def test_the_wrapped_network_is_the_same_to_it(manager):

@@ -2,14 +2,15 @@
 
 Test error, negative log-likelihood, calibration error, and how well images of another kind are told from those of the
 test set (AUROC): by the entropy of the class probabilities, and by variance. For three networks with each head of this
-library, and for the same networks in PyTorch, ordinary and with MC dropout, which are trained on the same images for
-the CPU time that this library took with its hierarchical softmax. One thread. Each run that is done is a line of JSON:
-a run that ends early goes on where it was.
+library, by the last posterior and by the average of those behind the last steps, and for the same networks in PyTorch,
+ordinary and with MC dropout, which are trained on the same images for the CPU time that this library took with its
+hierarchical softmax. One thread. Each run that is done is a line of JSON: a run that ends early goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import sys
 import time
@@ -32,7 +33,8 @@ from pytagi_ddp.kernels.cpu.threads import set_threads
 from pytagi_ddp.nn.hierarchical_softmax import class_probabilities, hierarchical_softmax
 
 BATCH = 32
-FORGET = 4.0
+LAST_STEPS = 0.2  # what share of all steps an average is of
+STATISTICS = 40  # batches that give BatchNorm2d its statistics
 FOREIGN = 2000  # images of each other kind
 DROPOUT, SAMPLES = 0.2, 20
 SMALLEST = 1e-7  # probability
@@ -43,6 +45,7 @@ class Job(NamedTuple):
     """A network, its images and those of another kind.
 
     sigma_v and sigma_one_hot: standard deviations of the observations of a label, in the tree and as ones and zeros.
+    forget: factor by which evidence is forgotten before each of the first epochs but the first; 1: none is.
     """
 
     make: Callable[[Any, Head], Any]
@@ -51,6 +54,7 @@ class Job(NamedTuple):
     epochs: int
     sigma_v: float
     sigma_one_hot: float
+    forget: float = 4.0
     limit: int | None = None
 
 
@@ -79,7 +83,7 @@ def of_objects(test: ImageDataset) -> dict[str, ImageDataset]:
 
 JOBS = {
     "mnist-mlp": Job(mnist_mlp, load_mnist, of_digits, 5, 0.3, 0.1),
-    "cifar-cnn": Job(cifar_cnn, load_cifar10, of_objects, 5, 0.3, 0.2, 10_000),
+    "cifar-cnn": Job(cifar_cnn, load_cifar10, of_objects, 10, 0.3, 0.2, 1.0, 10_000),
     "mnist-cnn": Job(mnist_cnn, load_mnist, of_digits, 2, 0.1, 0.1),
 }
 TREE = "hierarchical softmax"
@@ -91,10 +95,13 @@ ONE_HOT: dict[str, tuple[type[nn.BaseLayer], float]] = {
 }
 TORCH = {"softmax, PyTorch": 0.0, "MC dropout, PyTorch": DROPOUT}
 METHODS = (TREE, *ONE_HOT, *TORCH)
+AVERAGED = "{}, averaged"
 
 
-def train_tagi(job: Job, method: str, loader: BatchLoader, epochs: int, seed: int) -> Predict:
-    """Trains one of this library's heads."""
+def train_tagi(
+    job: Job, method: str, loader: BatchLoader, epochs: int, seed: int
+) -> tuple[Predict, nn.Sequential, nn.PosteriorAverage]:
+    """Trains one of this library's heads; BatchNorm2d has still to be given its statistics."""
     pytagi_ddp.manual_seed(seed)
     head: HierarchicalHead | RemaxHead
     if method == TREE:
@@ -103,22 +110,29 @@ def train_tagi(job: Job, method: str, loader: BatchLoader, epochs: int, seed: in
         (last, gain), sigma_v = ONE_HOT[method], job.sigma_one_hot
         net = job.make(nn, lambda inputs: [nn.Linear(inputs, 10, gain_weight=gain, gain_bias=gain), last()])
         head = RemaxHead(10, "cpu")  # ones and zeros, whatever layer gives the probabilities
+    for _, leaf in net.named_leaves():
+        if isinstance(leaf, nn.BatchNorm2d):
+            leaf.through_statistics = True
+    average, steps_left = nn.PosteriorAverage(net), epochs * len(loader)
+    averaged = max(1, round(LAST_STEPS * steps_left))
     for epoch in range(epochs):
-        if forgets_before(epoch, epochs):
-            net.forget_evidence(FORGET)
+        if job.forget > 1 and forgets_before(epoch, epochs):
+            net.forget_evidence(job.forget)
         loader.set_epoch(epoch)
         for x, labels in loader:
             net(x)
             head.observe(net, labels, sigma_v)
             net.backward()
             net.step()
-    nn.update_bn(loader, net, 40)
+            if steps_left <= averaged:
+                average.update()
+            steps_left -= 1
 
     def predict(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         mu, var = net.predict(x)
         return class_probabilities(mu, var, hierarchical_softmax(10)) if method == TREE else mu, var.mean(1)
 
-    return predict
+    return predict, net, average
 
 
 def train_torch(job: Job, method: str, loader: BatchLoader, seconds: float, seed: int) -> tuple[Predict, int]:
@@ -170,25 +184,34 @@ def score(predict: Predict, test: BatchLoader, foreign: dict[str, BatchLoader]) 
 
 def measure(
     job: Job, method: str, data: tuple[ImageDataset, ImageDataset], epochs: int, seed: int, seconds: float
-) -> dict[str, Any]:
-    """Trains and scores; `seconds` of CPU time are for PyTorch. Moments that are not finite end a run."""
+) -> dict[str, dict[str, Any]]:
+    """Trains and scores; `seconds` of CPU time are for PyTorch. Moments that are not finite end a run.
+
+    Returns:
+        What is reported of the method, and under `AVERAGED` of the average of its posteriors.
+    """
     train, test = data
     batches = partial(BatchLoader, prefetch=0, mean=train.mean(), std=train.std())
     loader = batches(train, BATCH, seed=seed)
     if method in TORCH:
         torch_classifier()
+    shown = {name: batches(images, 500, evaluation=True) for name, images in job.foreign(test).items()}
+    evaluated = batches(test, 500, evaluation=True)
     start = time.process_time()
     try:
         if method in TORCH:
             predict, steps = train_torch(job, method, loader, seconds, seed)
-        else:
-            predict, steps = train_tagi(job, method, loader, epochs, seed), epochs * len(loader)
-        used = time.process_time() - start
-        shown = {name: batches(images, 500, evaluation=True) for name, images in job.foreign(test).items()}
-        scores = score(predict, batches(test, 500, evaluation=True), shown)
+            used = {"cpu_seconds": time.process_time() - start, "epochs_seen": steps / len(loader)}
+            return {method: used | score(predict, evaluated, shown)}
+        predict, net, average = train_tagi(job, method, loader, epochs, seed)
+        nn.update_bn(loader, net, STATISTICS)
+        used = {"cpu_seconds": time.process_time() - start, "epochs_seen": float(epochs)}
+        scores = {method: used | score(predict, evaluated, shown)}
+        with average.average_parameters():
+            nn.update_bn(loader, net, STATISTICS)
+            return scores | {AVERAGED.format(method): used | score(predict, evaluated, shown)}
     except FloatingPointError as error:
-        return {"failed": str(error)}
-    return {"cpu_seconds": used, "epochs_seen": steps / len(loader)} | scores
+        return {method: {"failed": str(error)}}
 
 
 Kind = tuple[str, int, int]  # job, training images, epochs
@@ -222,7 +245,7 @@ def report(done: list[dict[str, Any]]) -> str:
         foreign = next((list(one["auroc"]) for one in done if kind_of(one) == kind and "auroc" in one), [])
         header = ("method", "seeds", "error, %", "NLL", "ECE", "confidence - accuracy", *foreign, "epochs", "s")
         rows = []
-        for method in METHODS:
+        for method in itertools.chain.from_iterable((method, AVERAGED.format(method)) for method in METHODS):
             every = of(done, kind, method)
             ones = [one for one in every if "failed" not in one]
             failed = f", {len(every) - len(ones)} failed" if len(ones) < len(every) else ""
@@ -268,11 +291,12 @@ def main(argv: list[str] | None = None) -> None:
                 except ModuleNotFoundError as error:
                     print(f"{name}, {method}: left out: {error}")
                     break
-                one = {"job": name, "images": len(train), "epochs": epochs, "method": method, "seed": seed} | scores
-                done.append(one)
-                append(args.results, one)
-                what = f"error {one['error']:.2%}, ECE {one['ece']:.4f}" if "error" in one else one["failed"]
-                print(f"{name}, {method}, seed {seed}: {what}", flush=True)
+                run = {"job": name, "images": len(train), "epochs": epochs, "seed": seed}
+                for way, one in scores.items():
+                    done.append(run | {"method": way} | one)
+                    append(args.results, done[-1])
+                    what = f"error {one['error']:.2%}, ECE {one['ece']:.4f}" if "error" in one else one["failed"]
+                    print(f"{name}, {way}, seed {seed}: {what}", flush=True)
     print("\n" + report(done))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -14,6 +15,8 @@ import numpy as np
 import pytagi_ddp
 from pytagi_ddp.checkpoint.manifest import DamagedCheckpointError
 from pytagi_ddp.checkpoint.position import TrainingPosition
+from pytagi_ddp.nn.persistence import BESIDE, Contents
+from pytagi_ddp.nn.posterior_average import PosteriorAverage
 
 KEYS = ("position", "world_size", "settings", "version")
 
@@ -50,6 +53,28 @@ def metadata(position: TrainingPosition, world_size: int, settings: dict[str, An
         "version": pytagi_ddp.__version__,
     }
     return {key: json.dumps(value, default=_plain) for key, value in values.items()}
+
+
+def average_entries(average: PosteriorAverage | None) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """(arrays beside the network, entries of the header) that `read_average` reads; none of none."""
+    if average is None or not average.n_averaged:
+        return {}, {}
+    arrays = average.state_dict()
+    return arrays, {"n_averaged": str(arrays.pop("n_averaged"))}
+
+
+def read_average(contents: Contents, num_parameters: int) -> dict[str, Any]:
+    """The `state_dict` of the average in a checkpoint of a network with so many parameters; an empty one of none.
+
+    Raises:
+        DamagedCheckpointError: it makes no sense.
+    """
+    n = contents.metadata.get("n_averaged", "0")
+    mean, var = (contents.tensors.get(f"{BESIDE}/{name}", np.zeros(0, np.float32)) for name in ("mean", "var"))
+    fits = mean.shape == var.shape == (num_parameters if n != "0" else 0,)
+    if not fits or not re.fullmatch("0|[1-9][0-9]{0,14}", n) or (var < 0).any():
+        raise DamagedCheckpointError(f"checkpoint {contents.what} is damaged: its average is none of this network")
+    return {"mean": mean, "var": var, "n_averaged": int(n)}
 
 
 def _plain(value: Any) -> Any:

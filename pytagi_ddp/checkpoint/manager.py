@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytagi_ddp.checkpoint import sharded
-from pytagi_ddp.checkpoint.content import Checkpoint, compare, describe, metadata
+from pytagi_ddp.checkpoint.content import Checkpoint, average_entries, compare, describe, metadata, read_average
 from pytagi_ddp.checkpoint.manifest import (
     FOLDER,
     MANIFEST,
@@ -31,6 +31,7 @@ from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.files import atomic_write, read_file, remove_temporary_files
 from pytagi_ddp.nn.persistence import FORMAT as NETWORK_FORMAT
 from pytagi_ddp.nn.persistence import Contents, read, take, to_bytes
+from pytagi_ddp.nn.posterior_average import PosteriorAverage
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.validate import check_finite
 
@@ -41,7 +42,8 @@ class CheckpointManager:
     """Writes and reads the checkpoints of one training run in one folder.
 
     A checkpoint is a safetensors file with all parameters and running statistics, the position in the training, the
-    number of ranks, the settings and the version of the library. `manifest.json` beside it lists the checkpoints with
+    number of ranks, the settings and the version of the library, and a `PosteriorAverage` if it is given one.
+    `manifest.json` beside it lists the checkpoints with
     their SHA-256. Both are written to a temporary file, synced and renamed, so that a kill at any moment leaves the
     checkpoint before. One job at a time may write to a folder. With one rank, what recurrent layers carry from call to
     call is part of it; of several, each has its own, and `get_lstm_states` gives that.
@@ -71,6 +73,7 @@ class CheckpointManager:
         position: TrainingPosition,
         settings: dict[str, Any] | None = None,
         gather: bool = False,
+        average: PosteriorAverage | None = None,
     ) -> Path | None:
         """Writes a checkpoint: on rank 0, where the other ranks return at once; of a sharded network on all of them.
 
@@ -84,6 +87,7 @@ class CheckpointManager:
             settings: what must be the same to go on exactly (JSON values): batch size, data, sigma_v, ...
             gather: a sharded network goes to rank 0, tensor by tensor, which writes one ordinary file: for nodes that
                 share no folder. Rank 0 needs the memory for it.
+            average: of this network's posteriors, to be saved with it.
 
         Returns:
             The file, None on other ranks; of a sharded network the folder (or file), on every rank.
@@ -92,11 +96,12 @@ class CheckpointManager:
             RuntimeError: ranks that have trained apart since their last merge: none has the parameters of all. Or the
                 part of a network that one rank holds, which is not to stand in the list of the checkpoints of all.
             ValueError: parameters or statistics that are NaN or infinite, or settings too long for a header; names
-                them. The checkpoints before are as they were.
+                them. The checkpoints before are as they were. Or an average of another network.
             OSError: no space, no permission, ...; names the file. The checkpoints before are as they were.
             DamagedCheckpointError: a manifest that cannot be understood. TypeError: another kind of network.
         """
         _check_kind(model)
+        _check_average(model, average)
         if isinstance(model, ShardedNetwork):
             return (self._save_gathered if gather else self._save_folder)(model, position, settings)
         owner = model.trainer if isinstance(model, Sequential) else model
@@ -112,7 +117,9 @@ class CheckpointManager:
         network, world_size = (model.model, model.world_size) if isinstance(model, DDPSequential) else (model, 1)
         if isinstance(model, DDPSequential) and model.rank > 0:
             return None
-        data = to_bytes(network, metadata(position, world_size, settings), carried=world_size == 1)
+        beside, entries = average_entries(average)
+        extra = metadata(position, world_size, settings) | entries
+        data = to_bytes(network, extra, carried=world_size == 1, beside=beside)
         return self._write(data, position, world_size)
 
     def _write(self, data: bytes, position: TrainingPosition, world_size: int) -> Path:
@@ -206,6 +213,7 @@ class CheckpointManager:
         settings: dict[str, Any] | None = None,
         allow_changes: bool = False,
         fall_back: bool = False,
+        average: PosteriorAverage | None = None,
     ) -> Checkpoint | None:
         """Takes a checkpoint into `model`, and drops the deltas that wait for a step there.
 
@@ -223,6 +231,8 @@ class CheckpointManager:
             settings: as they are now; None compares nothing.
             allow_changes: warn of settings that differ, instead of refusing.
             fall_back: see `latest`.
+            average: of this network's posteriors: is as it was when the checkpoint was written, and begins anew if that
+                has none. Without it, an average in the checkpoint is left out.
 
         Returns:
             What the checkpoint says; None if no path was given and the folder has no checkpoint.
@@ -230,20 +240,26 @@ class CheckpointManager:
         Raises:
             OSError: no such file, no checkpoint in the folder `path`, or unreadable.
             DamagedCheckpointError: checksum and content do not agree, or values that are not finite.
-            ValueError: no checkpoint, another architecture, or other settings; names what differs.
+            ValueError: no checkpoint, another architecture, or other settings; names what differs. Or an average of
+                another network.
         """
         _check_kind(model)
+        _check_average(model, average)
         if isinstance(model, ShardedNetwork):
             return self._load_parts(model, path, settings, allow_changes, fall_back)
         if not isinstance(model, DDPSequential):
-            return self._load(model, 1, path, settings, allow_changes, fall_back)
+            return self._load(model, 1, path, settings, allow_changes, fall_back, average)
         checkpoint = sharded.on_rank_0(
             model.communicator,
-            lambda: self._load(model.model, model.world_size, path, settings, allow_changes, fall_back),
+            lambda: self._load(model.model, model.world_size, path, settings, allow_changes, fall_back, average),
         )
         if checkpoint is not None:
             model.model.drop_deltas()
             model.synchronize()
+            if average is not None:
+                n = model.communicator.broadcast_object(average.n_averaged)
+                model.communicator.broadcast(average.theta)
+                average.n_averaged = n
         return checkpoint
 
     def _load(
@@ -254,6 +270,7 @@ class CheckpointManager:
         settings: dict[str, Any] | None,
         allow_changes: bool,
         fall_back: bool,
+        average: PosteriorAverage | None,
     ) -> Checkpoint | None:
         manager, path = self._at(path)
         if path is None:
@@ -270,7 +287,10 @@ class CheckpointManager:
         if world_size > 1:  # ranks have a memory of their own each, and none is that of one rank alone
             own = {name: array for name, array in contents.tensors.items() if ".carried/" not in name}
             contents = contents._replace(tensors=own)
+        averaged = read_average(contents, model.num_parameters) if average is not None else {}
         take(model, contents)
+        if average is not None:
+            average.load_state_dict(averaged)
         return checkpoint
 
     def _at(self, path: str | Path | None) -> tuple[CheckpointManager, Path | None]:
@@ -319,6 +339,15 @@ def _check_kind(model: Any) -> None:
         raise TypeError(
             "checkpoints are of a Sequential, DDPSequential, FSDPSequential or PipelineSequential, not of a "
             f"{type(model).__name__}: give its model"
+        )
+
+
+def _check_average(model: Sequential | DDPSequential | ShardedNetwork, average: PosteriorAverage | None) -> None:
+    network = model.model if isinstance(model, DDPSequential) else model
+    if average is not None and average.net is not network:
+        raise ValueError(
+            "the average is of another network than the checkpoint: it has to be PosteriorAverage(net), of a "
+            "DDPSequential PosteriorAverage(ddp.model); a sharded network has none"
         )
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 FIELDS = ("mu_w", "var_w", "mu_b", "var_b")
 KINDS = ("running", "carried")  # suffixes of the entries of what a layer keeps and does not learn
 SUFFIXES = tuple(f".{kind}" for kind in KINDS)
+BESIDE = "beside"  # key of the arrays of a file that are no part of its network
 FORMAT = "pytagi_ddp 3"
 FORMAT_OF_VALUES = "pytagi_ddp 2"  # whose checksum is one of the values, without the header
 FORMAT_OF_SIZES = "pytagi_ddp 1"  # likewise; its architecture has sizes, and no settings
@@ -172,13 +173,25 @@ def _entry(
     return arrays
 
 
-def to_bytes(model: "NetworkParameters", extra: dict[str, str] | None = None, carried: bool = False) -> bytes:
-    """The network as one safetensors file in memory; `extra` joins its metadata. Equal networks give equal bytes.
+def to_bytes(
+    model: "NetworkParameters",
+    extra: dict[str, str] | None = None,
+    carried: bool = False,
+    beside: Mapping[str, np.ndarray] | None = None,
+) -> bytes:
+    """The network as one safetensors file in memory. Equal networks give equal bytes.
+
+    Args:
+        model: the network.
+        extra: joins the metadata.
+        carried: whether to save what layers carry from call to call.
+        beside: arrays that are no part of it, and that who loads the network leaves out.
 
     Raises:
         ValueError: values that `take` would refuse, as NaN, or a header of more than `MAX_HEADER` bytes.
     """
-    return packed(tensors(model, carried), architecture(model), extra)
+    others = {f"{BESIDE}/{name}": array for name, array in (beside or {}).items()}
+    return packed(tensors(model, carried) | others, architecture(model), extra)
 
 
 def tensors(model: "NetworkParameters", carried: bool = False) -> dict[str, np.ndarray]:
@@ -324,7 +337,8 @@ def take(model: "NetworkParameters", contents: Contents) -> None:
     entries: dict[str, dict[str, np.ndarray]] = {}
     for name, array in tensors.items():
         key, _, field = name.rpartition("/")
-        entries.setdefault(key, {})[field] = array
+        if key != BESIDE:
+            entries.setdefault(key, {})[field] = array
     empty, names = np.zeros(0, np.float32), entry_names(model)
     given = {}
     for key, entry in entries.items():

@@ -35,14 +35,16 @@ class PosteriorAverage:
             mu, var = net.predict(x_test)
 
     On several ranks every rank has an average of its own, of `ddp.model`: as replicas are equal after each step, so are
-    the averages. It takes as much memory as the parameters, and half as much again.
+    the averages. It takes as much memory as the parameters, and half as much again. `CheckpointManager` writes it into
+    its checkpoints, and `state_dict` is for files of one's own.
 
     Args:
         net: the network; with several ranks the `model` of a `DDPSequential`.
         decay: weight of the average beside a new posterior, at most; None: all posteriors weigh the same.
 
     Attributes:
-        n_averaged: how many posteriors the average is of.
+        net: the network. n_averaged: how many posteriors the average is of.
+        theta: (2, P) their means and variances, on the network's device and in the order of its parameters.
 
     Raises:
         ValueError: a decay outside of [0, 1), or a network in shards. TypeError: no Sequential.
@@ -61,7 +63,7 @@ class PosteriorAverage:
             raise ValueError(f"the decay of a PosteriorAverage must be at least 0 and less than 1, got {decay!r}")
         if net.arena.in_shards:
             raise ValueError("PosteriorAverage of a network that lies in shards: no rank has all of its parameters")
-        self._net, self.decay = net, decay
+        self.net, self.decay = net, decay
         self._theta, self._kernels, self._device = net.kernels.array.empty(0), net.kernels, net.device
         self.n_averaged = 0
         self._in_place = False
@@ -77,12 +79,11 @@ class PosteriorAverage:
         weight = 1 / (self.n_averaged + 1)
         if self.decay is not None:
             weight = max(weight, 1 - self.decay)
-        theta = self._net.arena.theta
-        average = self._average()
+        posterior, average = self.net.arena.theta, self.theta
         if self.n_averaged:
-            self._net.kernels.merge.mix(Tensor(*theta), Tensor(*average), weight)
+            self.net.kernels.merge.mix(Tensor(*posterior), Tensor(*average), weight)
         else:
-            self._net.kernels.array.copy(theta, average)
+            self.net.kernels.array.copy(posterior, average)
         self.n_averaged += 1
 
     def reset(self) -> None:
@@ -99,7 +100,7 @@ class PosteriorAverage:
             RuntimeError: there is no average yet; deltas wait for a step; inside another `average_parameters`; or this
                 rank has made steps that the others do not know of (`every=k`).
         """
-        net = self._net
+        net = self.net
         if not self.n_averaged or self._in_place:
             raise RuntimeError(
                 "average_parameters() inside another one" if self._in_place else "average_parameters() before update()"
@@ -117,7 +118,7 @@ class PosteriorAverage:
             copy(memory, before)
         self._in_place = True
         try:
-            copy(self._average(), arena.theta)
+            copy(self.theta, arena.theta)
             self._changed()
             yield
         finally:
@@ -130,7 +131,7 @@ class PosteriorAverage:
         """The average, for a checkpoint: means, variances, and how many posteriors they are of."""
         mean, var = np.zeros((2, 0), np.float32)
         if self.n_averaged:
-            mean, var = self._net.kernels.array.to_host(self._average())
+            mean, var = self.net.kernels.array.to_host(self.theta)
         return {"mean": mean, "var": var, "n_averaged": self.n_averaged}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -142,28 +143,28 @@ class PosteriorAverage:
         """
         n = state_dict["n_averaged"]
         rows = np.array([np.ravel(state_dict["mean"]), np.ravel(state_dict["var"])], np.float32)
-        shape = (2, self._net.arena.num_parameters if n else 0)
+        shape = (2, self.net.arena.num_parameters if n else 0)
         if type(n) is not int or n < 0 or rows.shape != shape:
             raise ValueError(
                 f"an average of {n!r} posteriors with {rows.shape[1]} parameters for a network of "
-                f"{self._net.arena.num_parameters}"
+                f"{self.net.arena.num_parameters}"
             )
         if not np.isfinite(rows).all() or (rows[1] < 0).any():
             raise ValueError("the average has means or variances that are not finite, or negative variances")
         if n:
-            self._net.kernels.array.copy(rows, self._average())
+            self.net.kernels.array.copy(rows, self.theta)
         self.n_averaged = n
 
-    def _average(self) -> Array:
-        """The memory of the average, on the device that the network is on."""
-        kernels, shape = self._net.kernels, self._net.arena.theta.shape
-        if self._device != self._net.device or self._theta.shape != shape:
+    @property
+    def theta(self) -> Array:
+        kernels, shape = self.net.kernels, self.net.arena.theta.shape
+        if self._device != self.net.device or self._theta.shape != shape:
             before, self._theta = self._kernels.array.to_host(self._theta), kernels.array.empty(shape)
             if self.n_averaged:
                 kernels.array.copy(before, self._theta)
-            self._kernels, self._device = kernels, self._net.device
+            self._kernels, self._device = kernels, self.net.device
         return self._theta
 
     def _changed(self) -> None:
-        if self._net.trainer is not None:
-            self._net.trainer.parameters_changed()
+        if self.net.trainer is not None:
+            self.net.trainer.parameters_changed()

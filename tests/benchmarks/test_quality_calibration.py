@@ -33,20 +33,22 @@ def test_runs_are_done_once_and_reported(small, tmp_path, capsys):
     calibration.main([*heads, "--seed", "0", "1", "--results", str(path)])
     out = capsys.readouterr().out
     lines = [line.split(":")[0] for line in out.splitlines() if ", seed " in line]
-    assert lines == [f"small, {name}, seed 1" for name in calibration.METHODS[:3]]
+    ways = [way for name in calibration.METHODS[:3] for way in (name, calibration.AVERAGED.format(name))]
+    assert lines == [f"small, {name}, seed 1" for name in ways]
     done = read(path)
-    assert len(done) == 6
+    assert len(done) == 12
+    assert len({one["nll"] for one in done}) == 12  # an average is another network
     for one in done:
         assert 0 < one["error"] < 0.85 and 0 < one["nll"] < 10  # chance is 0.9
         assert abs(one["overconfidence"]) <= one["ece"] + 1e-12 <= 1
         assert [len(scores) for scores in one["auroc"].values()] == [2] * 4
     mean = 100 * np.mean([one["error"] for one in done if one["method"] == "Remax"])
-    (row,) = (line for line in out.splitlines() if line.startswith("| Remax"))
-    assert f"| 2     | {mean:.2f} ±" in row
+    (row,) = (line for line in out.splitlines() if line.startswith("| Remax "))
+    assert f"| 2     | {mean:.2f} ±" in row and "| Remax, averaged " in out
     calibration.main(["--method", "Remax", "--seed", "0", "--limit-train", "40", "--results", str(path)])
     out = capsys.readouterr().out
     assert out.index("small, 40 images, 2 epochs") < out.index("small, 200 images, 2 epochs")
-    assert [one["images"] for one in read(path)] == [200] * 6 + [40]
+    assert [one["images"] for one in read(path)] == [200] * 12 + [40] * 2
 
 
 def test_a_run_that_diverges_is_reported(small, monkeypatch, tmp_path, capsys):

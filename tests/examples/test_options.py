@@ -13,7 +13,8 @@ def test_defaults():
     assert (args.model, args.head, args.epochs, args.average) == ("resnet18", "hierarchical", 2, True)
     assert (args.sigma_v, args.gain_w, args.gain_b) == (0.05, 0.1, 0.1)
     # Chosen when it is known which data there are.
-    assert args.batch_size is args.augment is args.through_statistics is args.limit_train is args.threads is None
+    assert args.batch_size is args.augment is args.through_statistics is args.average_last is None
+    assert args.limit_train is args.threads is None
 
 
 def test_switches():

@@ -17,6 +17,7 @@ from examples.stop_and_resume import resume, run_settings
 from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
 from pytagi_ddp.data import synthetic_images
 from pytagi_ddp.distributed.engine.launcher import mpirun_version
+from pytagi_ddp.models import resnet8_cifar10
 from pytagi_ddp.nn import Linear, Sequential
 from tests.conftest import weekly
 from tests.examples.jobs import SECONDS, start, train
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the ranks
 mpi = pytest.mark.mpi
 # 45 images in global batches of 16: 3 steps an epoch, the last one of 13 images; the second one begins by forgetting.
 SETTINGS = ["--limit-train", 45, "--limit-test", 20, "--augment", "--forget", 4]
+AVERAGED = [*SETTINGS, "--average-last", 0.7]  # over the last two
 
 
 def newest(folder: Path) -> tuple[dict, dict[str, bytes]]:
@@ -38,20 +40,20 @@ def newest(folder: Path) -> tuple[dict, dict[str, bytes]]:
 def whole(tmp_path_factory):
     """Two epochs on two ranks without a stop: the log, and the last checkpoint."""
     folder = tmp_path_factory.mktemp("whole")
-    _, log = train(folder, *SETTINGS, "--batch-size", 8, "--checkpoint-dir", folder, np=2)
+    _, log = train(folder, *AVERAGED, "--batch-size", 8, "--checkpoint-dir", folder, np=2)
     return log, newest(folder)
 
 
 def check_same_end(whole, folder, log):
-    """Parameters and running statistics equal to the last bit, and so the errors."""
-    assert newest(folder) == whole[1]
+    """Parameters, running statistics and averages equal to the last bit, and so the errors."""
+    assert newest(folder) == whole[1] and {"beside/mean", "beside/var"} <= whole[1][1].keys()
     for name in ("epoch", "test_error", "sigma_v"):
         assert log[-1][name] == whole[0][-1][name]
 
 
 @mpi
 def test_resumed_after_an_epoch(whole, tmp_path):
-    job = [*SETTINGS, "--batch-size", 8, "--checkpoint-dir", tmp_path]
+    job = [*AVERAGED, "--batch-size", 8, "--checkpoint-dir", tmp_path]
     train(tmp_path, *job, "--epochs", 1, np=2)
     _, log = train(tmp_path, *job, "--resume", np=2)
     assert [(record["event"], record.get("epoch")) for record in log] == [
@@ -67,10 +69,10 @@ def test_resumed_after_an_epoch(whole, tmp_path):
 @mpi
 def test_resumed_from_shards(whole, tmp_path):
     """One epoch with parameters in shards, the next one with replicas: as two with replicas."""
-    job = [*SETTINGS, "--batch-size", 8, "--checkpoint-dir", tmp_path]
-    train(tmp_path, *job, "--epochs", 1, "--parallel", "fsdp", np=2)
+    job = ["--batch-size", 8, "--checkpoint-dir", tmp_path]
+    train(tmp_path, *SETTINGS, *job, "--epochs", 1, "--parallel", "fsdp", np=2)
     assert len(list(tmp_path.glob("step-*/rank-*-of-2.safetensors"))) == 2
-    _, log = train(tmp_path, *job, "--resume", np=2)
+    _, log = train(tmp_path, *AVERAGED, *job, "--resume", np=2)
     check_same_end(whole, tmp_path, log)
 
 
@@ -90,13 +92,20 @@ def test_half_a_line_in_the_log_and_curves_that_cannot_be_drawn_cost_no_epoch(tm
 
 @mpi
 def test_resumed_within_an_epoch(whole, tmp_path):
-    """The second one, which has forgotten already."""
-    job = [*SETTINGS, "--batch-size", 8, "--checkpoint-dir", tmp_path]
+    """The second one, which has forgotten already, and averages."""
+    job = [*AVERAGED, "--batch-size", 8, "--checkpoint-dir", tmp_path]
     train(tmp_path, *job, "--checkpoint-every", 1, "--keep-last", 5, np=2)
     files = {int(path.name[5:15]): path for path in tmp_path.glob("step-*")}
     assert sorted(files) == [2, 3, 4, 5, 6]
     _, log = train(tmp_path, *job, "--resume", files[5], np=2)
     check_same_end(whole, tmp_path, log)
+    net, average = resnet8_cifar10(0.1, 0.1), resnet8_cifar10(0.1, 0.1)
+    entry, values = newest(tmp_path)
+    net.load(tmp_path / entry["file"])
+    average.load(tmp_path / "average.safetensors")
+    theta = average.arena.theta
+    assert (theta[0].tobytes(), theta[1].tobytes()) == (values["beside/mean"], values["beside/var"])
+    assert net.state_dict() != average.state_dict()
 
 
 @mpi
