@@ -129,19 +129,26 @@ def folder_of_checkpoints() -> dict[str, bytes]:
     with TemporaryDirectory() as folder:
         for step, seed in ((19, 1), (20, 2)):
             position = TrainingPosition(POSITION.epoch, POSITION.batch, step, POSITION.seed)
-            CheckpointManager(folder).save(randomise(small_network(), seed), position, {"sigma_v": 0.5})
+            net = randomise(small_network(), seed)
+            average = nn.PosteriorAverage(net)
+            average.update()
+            CheckpointManager(folder).save(net, position, {"sigma_v": 0.5}, average=average)
         return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
 def checkpoints() -> Format:
     """One that is loaded by name: what it says of its position and settings has no other checksum than its own."""
     net = small_network()
+    average = nn.PosteriorAverage(net)
     data = next(data for name, data in folder_of_checkpoints().items() if name.startswith("step-0000000020"))
 
     def load(path: Path) -> object:
-        found = CheckpointManager(path.parent).load(net, path)
+        average.reset()
+        found = CheckpointManager(path.parent).load(net, path, average=average)
         assert found is not None and all(type(n) is int and n >= 0 for n in vars(found.position).values())
-        return found.position, found.settings, found.world_size
+        averaged = average.state_dict()
+        average.load_state_dict(averaged)  # refuses what is not finite, and negative variances
+        return found.position, found.settings, found.world_size, [np.asarray(a).tobytes() for a in averaged.values()]
 
     return Format({"net.safetensors": data}, into(net, load), exact=True, inside=UNCHANGED)
 
