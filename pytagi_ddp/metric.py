@@ -1,4 +1,4 @@
-"""Measures of the quality of predictions. NaN observations are left out of the averages."""
+"""Measures of the quality of predictions."""
 
 from __future__ import annotations
 
@@ -80,14 +80,15 @@ def mse(prediction: np.ndarray, observation: np.ndarray) -> float:
     """Mean squared error, mean((prediction - observation)^2).
 
     Args:
-        prediction: Predicted values, as many as observations (or one for all).
-        observation: Observed values; NaN where missing.
+        prediction: Predicted values, as many as observations, or what NumPy spreads over them: one for all, or one for
+            each column.
+        observation: Observed values; NaN where missing, which is left out of the mean.
 
     Raises:
-        ValueError: Sizes that do not belong together.
+        ValueError: Sizes that do not belong together, or no observation.
     """
     observation = _numbers("observation", observation)
-    return float(np.mean(_observed(observation, (_like(observation, "prediction", prediction) - observation) ** 2)))
+    return _mean(_observed(observation, (_like(observation, "prediction", prediction) - observation) ** 2))
 
 
 def rmse(prediction: np.ndarray, observation: np.ndarray) -> float:
@@ -104,13 +105,15 @@ def log_likelihood(
     """Gaussian log-likelihood of the observations, ln N(observation; prediction, std^2).
 
     Args:
-        prediction: Predicted means, as many as observations (or one for all).
-        observation: Observed values; NaN where missing.
-        std: Predicted standard deviations (not variances), as many as observations (or one for all).
+        prediction: Predicted means, as many as observations, or what NumPy spreads over them: one for all, or one for
+            each column.
+        observation: Observed values; NaN where missing, which is left out.
+        std: Predicted standard deviations (not variances), likewise.
         reduction: "mean" over the observations, or "sum", as later versions of pytagi have it.
 
     Raises:
-        ValueError: Sizes that do not belong together, another reduction, or a standard deviation of 0 or NaN.
+        ValueError: Sizes that do not belong together, another reduction, a standard deviation of 0 or NaN, or no
+            observation for a mean.
     """
     if reduction not in ("mean", "sum"):
         raise ValueError(f"unknown reduction {reduction!r}; use 'mean' or 'sum'")
@@ -120,7 +123,7 @@ def log_likelihood(
         raise ValueError("std are standard deviations above 0 and not NaN: add that of the noise")
     log_density = -0.5 * np.log(2 * np.pi * std**2) - 0.5 * ((observation - prediction) / std) ** 2
     log_density = _observed(observation, log_density)
-    return float(np.mean(log_density) if reduction == "mean" else np.sum(log_density))
+    return _mean(log_density) if reduction == "mean" else float(np.sum(log_density))
 
 
 def classification_error(prediction: np.ndarray, label: np.ndarray) -> float:
@@ -248,6 +251,12 @@ def auroc(inside: np.ndarray, outside: np.ndarray) -> float:
 def _observed(observation: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Those of the observations that are there; NaN of a prediction stays, as a prediction has to be made."""
     return values[~np.isnan(observation)]
+
+
+def _mean(values: np.ndarray) -> float:
+    if not values.size:
+        raise ValueError("no observation to take the mean over: there are none, or all of them are NaN")
+    return float(np.mean(values))
 
 
 def _numbers(name: str, values: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from pytagi_ddp.arrays import to_numpy
+from pytagi_ddp.files import file_size
 from pytagi_ddp.nn.hierarchical_softmax import (
     HRCSoftmax,
     class_probabilities,
@@ -227,8 +228,8 @@ class Utils:
             ValueError: The file holds fewer than `num` images, or one of a class that CIFAR-10 does not have.
         """
         size = 1 + 3 * 32 * 32
-        data = np.fromfile(image_file, np.uint8, max(num, 0) * size)
-        records = _first(data[: data.size // size * size].reshape(-1, size), num, image_file)
+        data = np.fromfile(image_file, np.uint8, size * min(max(num, 0), file_size(Path(image_file)) // size))
+        records = _first(data.reshape(-1, size), num, image_file)
         if (largest := records[:, 0].max()) > 9:
             raise ValueError(f"{os.fspath(image_file)} is no binary batch of CIFAR-10: it has a label {largest}")
         return _pixels(records[:, 1:]), records[:, 0].astype(np.int32)

@@ -11,6 +11,7 @@ import sys
 import threading
 import warnings
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -142,6 +143,27 @@ def test_an_average_on_ranks(manager):
         return average.n_averaged, np.array_equal(average.theta, expected), ddp.model.arena.theta[0, 0]
 
     assert run_threads(on_ranks, 2) == [(3, True, 3.0)] * 2
+
+
+def test_an_average_in_place_is_not_what_a_checkpoint_is_of(manager):
+    net = network()
+    average = averaged(net)
+    for use in (partial(manager.save, net, POSITION), partial(manager.load, net)):
+        with average.average_parameters(), pytest.raises(RuntimeError, match="outside of average_parameters"):
+            use(average=average)
+
+
+def test_the_network_of_a_job_is_saved_as_the_job_is(manager):
+    """By rank 0, and as that of so many ranks; what is loaded knows of them too."""
+
+    def on_ranks():
+        ddp = DDPSequential(network(value=3), DDPConfig())
+        saved = [manager.save(ddp.model, at(step)) for step in range(5)]
+        ddp.barrier()
+        found = manager.load(ddp.model)
+        return [path is not None for path in saved], found.world_size, found.position.step
+
+    assert run_threads(on_ranks, 2) == [([True] * 5, 2, 4), ([False] * 5, 2, 4)]
 
 
 def test_an_average_of_another_network_or_none(manager):
@@ -479,6 +501,14 @@ def test_a_signal_asks_for_a_stop(number):
         ddp.step()
         assert ddp.stop_requested
     assert signal.getsignal(number) == former
+
+
+def test_a_signal_without_a_name():
+    ddp = DDPSequential(network(), DDPConfig(backend="serial"))
+    with StopOnSignal(ddp, [signal.SIGRTMIN + 1]) as stop:
+        signal.raise_signal(signal.SIGRTMIN + 1)
+        ddp.step()
+    assert stop.received == signal.SIGRTMIN + 1 and ddp.stop_requested
 
 
 def test_handlers_are_put_back_whatever_happens():

@@ -1,6 +1,7 @@
 """Metrics against hand-made numbers and scipy."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,6 +17,15 @@ OBSERVATION = np.array([1.0, 4.0, np.nan, 3.0])
 def test_squared_errors_skip_missing_observations():
     assert metric.mse(PREDICTION, OBSERVATION) == pytest.approx(5 / 3)
     assert metric.rmse(PREDICTION, OBSERVATION) == pytest.approx(math.sqrt(5 / 3))
+
+
+@pytest.mark.parametrize("observation", [[], [np.nan, np.nan]])
+def test_there_is_no_mean_of_nothing(observation):
+    prediction = np.zeros(len(observation))
+    for measure in (metric.mse, metric.rmse, partial(metric.log_likelihood, std=1.0)):
+        with pytest.raises(ValueError, match="no observation to take the mean over"):
+            measure(prediction, observation)
+    assert metric.log_likelihood(prediction, observation, 1.0, "sum") == 0
 
 
 def test_log_likelihood_is_the_gaussian_one():

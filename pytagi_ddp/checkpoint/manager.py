@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import operator
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -58,11 +59,11 @@ class CheckpointManager:
         keep_last: checkpoints to keep (older ones are deleted once a new one is safe); None keeps all.
 
     Raises:
-        ValueError: keep_last below 1.
+        ValueError: keep_last below 1. TypeError: it is no integer.
     """
 
     def __init__(self, folder: str | Path, keep_last: int | None = 3):
-        if keep_last is not None and keep_last < 1:
+        if keep_last is not None and operator.index(keep_last) < 1:
             raise ValueError(f"keep_last must be at least 1, or None for all, got {keep_last}")
         self.folder = Path(folder)
         self.keep_last = keep_last
@@ -94,7 +95,8 @@ class CheckpointManager:
 
         Raises:
             RuntimeError: ranks that have trained apart since their last merge: none has the parameters of all. Or the
-                part of a network that one rank holds, which is not to stand in the list of the checkpoints of all.
+                part of a network that one rank holds, which is not to stand in the list of the checkpoints of all. Or
+                an average that the network has in place of what is to be saved.
             ValueError: parameters or statistics that are NaN or infinite, or settings too long for a header; names
                 them. The checkpoints before are as they were. Or an average of another network.
             OSError: no space, no permission, ...; names the file. The checkpoints before are as they were.
@@ -114,8 +116,8 @@ class CheckpointManager:
                 f"the ranks have taken {apart} steps apart, and rank 0 has the parameters of rank 0 only: call "
                 "merge() on every rank before a checkpoint"
             )
-        network, world_size = (model.model, model.world_size) if isinstance(model, DDPSequential) else (model, 1)
-        if isinstance(model, DDPSequential) and model.rank > 0:
+        network, world_size = model.model if isinstance(model, DDPSequential) else model, _world_size(owner)
+        if isinstance(owner, DDPSequential) and owner.rank > 0:
             return None
         beside, entries = average_entries(average)
         extra = metadata(position, world_size, settings) | entries
@@ -248,7 +250,7 @@ class CheckpointManager:
         if isinstance(model, ShardedNetwork):
             return self._load_parts(model, path, settings, allow_changes, fall_back)
         if not isinstance(model, DDPSequential):
-            return self._load(model, 1, path, settings, allow_changes, fall_back, average)
+            return self._load(model, _world_size(model.trainer), path, settings, allow_changes, fall_back, average)
         checkpoint = sharded.on_rank_0(
             model.communicator,
             lambda: self._load(model.model, model.world_size, path, settings, allow_changes, fall_back, average),
@@ -342,8 +344,17 @@ def _check_kind(model: Any) -> None:
         )
 
 
+def _world_size(owner: Any) -> int:
+    """The number of ranks that train a network together."""
+    return owner.world_size if isinstance(owner, DDPSequential) else 1
+
+
 def _check_average(model: Sequential | DDPSequential | ShardedNetwork, average: PosteriorAverage | None) -> None:
     network = model.model if isinstance(model, DDPSequential) else model
+    if average is not None and average.in_place:
+        raise RuntimeError(
+            "save and load outside of average_parameters(): inside, the network has the average for its parameters"
+        )
     if average is not None and average.net is not network:
         raise ValueError(
             "the average is of another network than the checkpoint: it has to be PosteriorAverage(net), of a "

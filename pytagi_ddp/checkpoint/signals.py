@@ -48,7 +48,7 @@ class StopOnSignal:
         self._ddp = ddp
         self._signals = tuple(signals)
         self._former: dict[int, Any] = {}
-        self.received: signal.Signals | None = None
+        self.received: int | None = None
 
     def __enter__(self) -> StopOnSignal:
         try:
@@ -66,5 +66,7 @@ class StopOnSignal:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        self.received = self.received or signal.Signals(number)
         self._ddp.request_stop()
+        if self.received is None:
+            known = number in set(signal.Signals)  # real-time signals have no name
+            self.received = signal.Signals(number) if known else number

@@ -9,7 +9,7 @@ import numpy as np
 
 from pytagi_ddp.arrays import to_numpy
 
-_BLOCK = 1024  # images converted to float32 at a time while the moments are summed
+_BLOCK = 1 << 22  # pixels whose moments are summed at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,11 +82,11 @@ class ImageDataset:
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
         count, channels = len(self.images), self.images.shape[1]
         total, square = np.zeros(channels), np.zeros(channels)
-        for start in range(0, count, _BLOCK):
-            pixels = self.images[start : start + _BLOCK].astype(np.float32)
-            pixels = pixels.reshape(len(pixels), channels, -1)
-            total += pixels.sum(axis=2).sum(axis=0, dtype=np.float64)
-            square += np.einsum("nci,nci->nc", pixels, pixels).sum(axis=0, dtype=np.float64)
+        some = max(1, _BLOCK // self.images[0].size)
+        for start in range(0, count, some):
+            pixels = self.images[start : start + some].reshape(-1, channels, self.images[0, 0].size).astype(np.float64)
+            total += pixels.sum((0, 2))  # exact, as are the squares: integers below 2^53
+            square += np.einsum("nci,nci->c", pixels, pixels)
         size = count * self.images[0, 0].size
         mean = total / size
         std = np.sqrt(np.maximum(square / size - mean**2, 0.0))

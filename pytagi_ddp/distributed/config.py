@@ -102,7 +102,7 @@ class DDPConfig:
         if communicator.backend == "nccl" or (model.device != "cpu" and ours_to_choose):
             model.to_device(f"cuda:{choose_device(communicator.local_rank, self.device_ids)}")
 
-    def check(self, device: str, every: int, sync_batch_norm: bool) -> None:
+    def check(self, device: str, every: int = 1, sync_batch_norm: bool = False, merges: bool = False) -> None:
         """Compares these options with each other and with those of a `DDPSequential`.
 
         Raises:
@@ -119,9 +119,10 @@ class DDPConfig:
         half = self.wire_dtype != "float32"
         if half and (device != "cpu" or self.backend == "nccl"):
             raise ValueError(f"wire_dtype={self.wire_dtype!r} is for networks on the CPU; on a GPU use 'float32'")
-        if (every > 1) + (self.buckets > 1) + half > 1 or (every > 1 and sync_batch_norm):
+        merges |= every > 1
+        if merges + (self.buckets > 1) + half > 1 or (merges and sync_batch_norm):
             raise ValueError(
-                "of every > 1, buckets > 1 and wire_dtype other than 'float32' only one can be chosen, and every > 1 "
-                f"has no sync_batch_norm; got every={every}, buckets={self.buckets}, wire_dtype={self.wire_dtype!r}, "
-                f"sync_batch_norm={sync_batch_norm}"
+                "of merges (every > 1, or merge=...), buckets > 1 and wire_dtype other than 'float32' only one can be "
+                f"chosen, and merges have no sync_batch_norm; got every={every}, buckets={self.buckets}, "
+                f"wire_dtype={self.wire_dtype!r}, sync_batch_norm={sync_batch_norm}"
             )

@@ -60,7 +60,8 @@ class DDPSequential(TrainedOnRanks):
         average: aggregation of the deltas, see above.
         sync_batch_norm: batch statistics over all ranks, see above.
         every: steps between two exchanges.
-        merge: what `every` above 1 makes of the ranks' posteriors, "precision_weighted" or "mean".
+        merge: what becomes of the ranks' posteriors after `every` steps, "precision_weighted" or "mean"; None: the
+            former, and with `every=1` ranks merge no posteriors, but add deltas.
         communicator: of the ranks that train the network; None: that of `pytagi_ddp.distributed.initialize`, if it has
             been called for this backend and `config` asks for nothing else, or a new one.
 
@@ -84,16 +85,18 @@ class DDPSequential(TrainedOnRanks):
         *,
         sync_batch_norm: bool = False,
         every: int = 1,
-        merge: str = "precision_weighted",
+        merge: str | None = None,
         communicator: Communicator | None = None,
     ):
         super().__init__(model, DDPConfig() if config is None else config, average)
         (sync_batch_norm,) = as_bools("DDPSequential", sync_batch_norm=sync_batch_norm)
         model.materialize()
-        if merge not in MERGES:
-            raise ValueError(f"merge must be one of {', '.join(map(repr, MERGES))}, got {merge!r}")
+        if merge not in (None, *MERGES):
+            raise ValueError(f"merge must be one of {', '.join(map(repr, MERGES))}, or None, got {merge!r}")
         c, self.every = self.config, every
-        c.check(model.device, every, sync_batch_norm)
+        c.check(model.device, every, sync_batch_norm, merge is not None)
+        if every > 1 and merge is None:
+            merge = "precision_weighted"
         options = {"sync_batch_norm": sync_batch_norm, "every": every, "merge": merge}
         self._connect(communicator, options | {"wire_dtype": c.wire_dtype, "buckets": c.buckets})
         self._exchange = self._make_exchange(sync_batch_norm, merge)
@@ -101,10 +104,10 @@ class DDPSequential(TrainedOnRanks):
         self.synchronize()
         self._made = True
 
-    def _make_exchange(self, sync_batch_norm: bool, merge: str) -> Exchange:
+    def _make_exchange(self, sync_batch_norm: bool, merge: str | None) -> Exchange:
         model, communicator, c = self.model, self.communicator, self.config
-        pool_statistics(model, self.every == 1 and not sync_batch_norm)
-        if self.every > 1:
+        pool_statistics(model, merge is None and not sync_batch_norm)
+        if merge is not None:
             return PosteriorMerge(communicator, model, merge, self.every)
         sync = SyncBatchNorm(communicator, model) if sync_batch_norm else None
         if c.buckets > 1:
@@ -124,7 +127,7 @@ class DDPSequential(TrainedOnRanks):
         Deltas that no step has applied are applied first.
 
         Raises:
-            RuntimeError: `every` is 1, so that there is nothing to merge. Else as `step`.
+            RuntimeError: ranks add deltas, so that there is nothing to merge. Else as `step`.
         """
         self._check("merge")
         with held_back():

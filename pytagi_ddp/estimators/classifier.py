@@ -101,8 +101,8 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
             loss=lambda networks: -log_likelihood(unseen(networks), numbers),
             seeds=seeds,
         )
-        self.networks_ = [net for some in networks for net in some]
         self.temperature_ = most_likely_temperature(unseen(networks), numbers) if len(networks) > 1 else 1.0
+        self.networks_ = [net for some in networks for net in some]  # last: a fit that is interrupted leaves none
         return self
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> TAGIClassifier:
@@ -124,8 +124,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         x, numbers = self._take(X, y, classes, reset=first)
         training = self._trainings(len(x), self._outputs())[0]
         if first:
-            self.networks_ = self._untrained(training, x)
-            self.temperature_ = 1.0
+            self.temperature_, self.networks_ = 1.0, self._untrained(training, x)
         observe = labels(numbers, len(self.classes_), self.sigma_v)
         for k, net in enumerate(self.networks_):
             learn(net, x, observe, self.batch_size, np.random.default_rng(k).permutation(len(x)))

@@ -19,6 +19,7 @@ from pytagi_ddp.estimators.student_t import log_density, quantile
 from pytagi_ddp.nn import Sequential
 from pytagi_ddp.nn.validate import as_bools
 
+FARTHEST = 1e15  # standard deviations of a target from the mean: squares, and their sums, are float32
 REMEMBERED = 50  # batches that the noise of `partial_fit` is about
 
 
@@ -139,21 +140,22 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             loss=lambda networks: (unseen(networks).mu - y) ** 2,
             seeds=seeds,
         )
-        self.networks_, self._batches = [net for some in networks for net in some], None
+        everyone = [net for some in networks for net in some]
         if noise is not None:
             self.noise_ = GivenNoise(noise)
-            return self
-        self.noise_ = learn_noise(
-            x,
-            y,
-            unseen(networks),
-            fold,
-            networks=len(self.networks_),
-            heteroscedastic=self.heteroscedastic,
-            student_t=self.student_t,
-            seeds=seeds(len(networks)),
-            run=self._run,
-        )
+        else:
+            self.noise_ = learn_noise(
+                x,
+                y,
+                unseen(networks),
+                fold,
+                networks=len(everyone),
+                heteroscedastic=self.heteroscedastic,
+                student_t=self.student_t,
+                seeds=seeds(len(networks)),
+                run=self._run,
+            )
+        self._batches, self.networks_ = None, everyone  # last: a fit that is interrupted leaves none
         return self
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> TAGIRegressor:
@@ -179,9 +181,10 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             networks = self._untrained(training, x)
             if np.ptp(y) == 0:
                 raise ValueError("the first partial_fit scales y by its samples, for good: they are all equal")
-            self.networks_ = networks
             self.noise_ = GivenNoise(1.0 if given is None else given)
-            self._batches = 0 if given is None else None
+            self._batches, self.networks_ = 0 if given is None else None, networks
+        elif given is not None and isinstance(self.noise_, GivenNoise):
+            self.noise_, self._batches = GivenNoise(given), None
         size = min(self.batch_size, len(y))
         for start in range(0, len(y), size):
             rows = slice(start, start + size)
@@ -189,15 +192,16 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         return self
 
     def _learn_once(self, x: np.ndarray, y: np.ndarray) -> None:
-        prediction = self._prediction(x)
-        if isinstance(self.noise_, GivenNoise) and self._batches is not None:
+        prediction, noise, batches = self._prediction(x), self.noise_, self._batches
+        if isinstance(noise, GivenNoise) and batches is not None:
             error = float(np.mean((prediction.mu - y) ** 2))
             excess = max(error - float(np.mean(prediction.var + prediction.spread)), error / 10, LEAST_NOISE)
-            self._batches = min(self._batches + 1, REMEMBERED)
-            self.noise_.variance += (excess - self.noise_.variance) / (self._batches + 1)
-        noise = self.noise_.of_observations(x, prediction)
+            batches = min(batches + 1, REMEMBERED)
+            noise = GivenNoise(noise.variance + (excess - noise.variance) / (batches + 1))
+        observe = values(y, noise.of_observations(x, prediction))
         for net in self.networks_:
-            run_epoch(net, x, values(y, noise), len(y), np.random.default_rng(0))
+            run_epoch(net, x, observe, len(y), np.random.default_rng(0))
+        self.noise_, self._batches = noise, batches
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Means, and with `return_std` also standard deviations of observations (noise included).
@@ -251,7 +255,10 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         if reset:
             self._standardise_by(X)
             self._y_mean, self._y_std = moments_of("y", y)
-        return self._scaled(X), ((y - self._y_mean) / self._y_std).astype(np.float32)
+        scaled = (y - self._y_mean) / self._y_std
+        if (np.abs(scaled) > FARTHEST).any():
+            raise ValueError(f"y has numbers that are more than {FARTHEST:.0e} standard deviations away from its mean")
+        return self._scaled(X), scaled.astype(np.float32)
 
     def _given_noise(self) -> float | None:
         if self.sigma_v is not None and not is_deviation(self.sigma_v):

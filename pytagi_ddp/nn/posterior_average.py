@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Real
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.tensors import Array, Tensor
 from pytagi_ddp.nn.sequential import Sequential
 
@@ -45,6 +47,7 @@ class PosteriorAverage:
     Attributes:
         net: the network. n_averaged: how many posteriors the average is of.
         theta: (2, P) their means and variances, on the network's device and in the order of its parameters.
+        in_place: whether the network has the average now: inside `average_parameters`.
 
     Raises:
         ValueError: a decay outside of [0, 1), or a network in shards. TypeError: no Sequential.
@@ -64,18 +67,25 @@ class PosteriorAverage:
         if net.arena.in_shards:
             raise ValueError("PosteriorAverage of a network that lies in shards: no rank has all of its parameters")
         self.net, self.decay = net, decay
-        self._theta, self._kernels, self._device = net.kernels.array.empty(0), net.kernels, net.device
+        self._theta, self._kernels = net.kernels.array.empty(0), net.kernels
         self.n_averaged = 0
-        self._in_place = False
+        self.in_place = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_theta": self._kernels.array.to_host(self._theta), "_kernels": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _kernels=get_kernels("cpu"))
 
     def update(self) -> None:
         """Takes in the present posterior.
 
         Raises:
-            RuntimeError: inside `average_parameters`.
+            RuntimeError: inside `average_parameters`, or between two merges (`every=k`), where ranks differ.
         """
-        if self._in_place:
+        if self.in_place:
             raise RuntimeError("update() inside average_parameters(): the network has the average there, no posterior")
+        self._refuse_replicas_that_differ("update()")
         weight = 1 / (self.n_averaged + 1)
         if self.decay is not None:
             weight = max(weight, 1 - self.decay)
@@ -94,38 +104,35 @@ class PosteriorAverage:
     def average_parameters(self) -> Iterator[None]:
         """Gives the network the average inside, and afterwards the parameters and the state that it had before.
 
-        For evaluation, `update_bn`, `save` and the like; what a step inside does to parameters is lost.
+        For evaluation, `update_bn`, `save` and the like; what is learnt or loaded inside is lost.
 
         Raises:
             RuntimeError: there is no average yet; deltas wait for a step; inside another `average_parameters`; or this
                 rank has made steps that the others do not know of (`every=k`).
         """
         net = self.net
-        if not self.n_averaged or self._in_place:
+        if not self.n_averaged or self.in_place:
             raise RuntimeError(
-                "average_parameters() inside another one" if self._in_place else "average_parameters() before update()"
+                "average_parameters() inside another one" if self.in_place else "average_parameters() before update()"
             )
         net.pending.refuse_waiting("average_parameters()")
-        if net.trainer is not None and net.trainer.steps_alone:
-            raise RuntimeError(
-                "average_parameters() between two merges: replicas differ; call merge() on every rank first"
-            )
-        arena, copy = net.arena, net.kernels.array.copy
-        kept = [
-            (memory, net.kernels.array.empty(memory.shape)) for memory in (arena.theta, arena.statistics, arena.carried)
-        ]
-        for memory, before in kept:
-            copy(memory, before)
-        self._in_place = True
+        self._refuse_replicas_that_differ("average_parameters()")
+        kernels, arena = net.kernels, net.arena
+        kept = {name: kernels.array.empty(getattr(arena, name).shape) for name in ("theta", "statistics", "carried")}
+        for name, memory in kept.items():
+            kernels.array.copy(getattr(arena, name), memory)
+        self.in_place = True
         try:
-            copy(self.theta, arena.theta)
+            kernels.array.copy(self.theta, arena.theta)
             self._changed()
             yield
         finally:
-            self._in_place = False
-            for memory, before in kept:
-                copy(before, memory)
+            self.in_place = False
+            for name, memory in kept.items():  # the network may have gone to another device
+                before = memory if net.kernels is kernels else kernels.array.to_host(memory)
+                net.kernels.array.copy(before, getattr(net.arena, name))
             self._changed()
+            net.drop_deltas()  # of the average
 
     def state_dict(self) -> dict[str, Any]:
         """The average, for a checkpoint: means, variances, and how many posteriors they are of."""
@@ -139,16 +146,17 @@ class PosteriorAverage:
 
         Raises:
             KeyError: an entry is missing. ValueError: not as many parameters as the network has, or none that could be
-                means and variances.
+                means and variances. TypeError: a number of posteriors that is no integer.
         """
-        n = state_dict["n_averaged"]
-        rows = np.array([np.ravel(state_dict["mean"]), np.ravel(state_dict["var"])], np.float32)
-        shape = (2, self.net.arena.num_parameters if n else 0)
-        if type(n) is not int or n < 0 or rows.shape != shape:
+        n = operator.index(state_dict["n_averaged"])
+        mean, var = np.ravel(state_dict["mean"]), np.ravel(state_dict["var"])
+        expected = self.net.arena.num_parameters if n else 0
+        if n < 0 or not mean.size == var.size == expected:
             raise ValueError(
-                f"an average of {n!r} posteriors with {rows.shape[1]} parameters for a network of "
+                f"an average of {n} posteriors with {mean.size} means and {var.size} variances for a network of "
                 f"{self.net.arena.num_parameters}"
             )
+        rows = np.array([mean, var], np.float32)
         if not np.isfinite(rows).all() or (rows[1] < 0).any():
             raise ValueError("the average has means or variances that are not finite, or negative variances")
         if n:
@@ -158,12 +166,16 @@ class PosteriorAverage:
     @property
     def theta(self) -> Array:
         kernels, shape = self.net.kernels, self.net.arena.theta.shape
-        if self._device != self.net.device or self._theta.shape != shape:
+        if self._kernels is not kernels or self._theta.shape != shape:
             before, self._theta = self._kernels.array.to_host(self._theta), kernels.array.empty(shape)
             if self.n_averaged:
                 kernels.array.copy(before, self._theta)
-            self._kernels, self._device = kernels, self.net.device
+            self._kernels = kernels
         return self._theta
+
+    def _refuse_replicas_that_differ(self, call: str) -> None:
+        if self.net.trainer is not None and self.net.trainer.steps_alone:
+            raise RuntimeError(f"{call} between two merges: replicas differ; call merge() on every rank first")
 
     def _changed(self) -> None:
         if self.net.trainer is not None:

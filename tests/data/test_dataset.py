@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from pytagi_ddp.data import ImageDataset
+from pytagi_ddp.data import ImageDataset, dataset
 
 
 def make(images=None, labels=None, classes=("a", "b", "c")):
@@ -27,7 +27,8 @@ def test_subset_is_a_view_of_the_first_images():
         data.subset(0)
 
 
-def test_mean_and_std_per_channel_across_blocks():
+def test_mean_and_std_per_channel_across_blocks(monkeypatch):
+    monkeypatch.setattr(dataset, "_BLOCK", 1000)
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (1500, 2, 3, 3), dtype=np.uint8)
     images[:, 1] //= 4
@@ -39,6 +40,8 @@ def test_mean_and_std_per_channel_across_blocks():
 
 def test_std_of_constant_images_is_zero():
     assert make(np.full((5, 1, 4, 4), 77, np.uint8)).std() == pytest.approx(0, abs=1e-4)
+    large = np.random.default_rng(1).integers(248, 253, (3, 1, 600, 600), np.uint8)  # a small variance of many pixels
+    assert make(large, np.zeros(3, int)).std() == pytest.approx(large.std() / 255, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from sklearn.exceptions import NotFittedError
 
-from pytagi_ddp.estimators import TAGIRegressor, ensemble
+from pytagi_ddp.estimators import TAGIRegressor, ensemble, regressor
 from pytagi_ddp.nn.init import get_state
 
 
@@ -189,3 +189,31 @@ def test_the_library_s_random_stream_stays_where_it_is():
     before = get_state()["state"]["key"].copy()
     TAGIRegressor(n_folds=1, n_seeds=1, epochs=1).fit(*data(20))
     np.testing.assert_array_equal(get_state()["state"]["key"], before)
+
+
+def test_a_fit_that_is_interrupted_leaves_no_half(monkeypatch):
+    def interrupted(*args, **options):
+        raise KeyboardInterrupt
+
+    model = TAGIRegressor((4,), epochs=2, n_folds=2, n_seeds=1, random_state=0).fit(*data(40))
+    monkeypatch.setattr(regressor, "learn_noise", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(*data(50))
+    with pytest.raises(NotFittedError):
+        model.predict([[0.0]])
+
+
+def test_what_partial_fit_refuses_changes_nothing():
+    x, y = data(60)
+    model = TAGIRegressor((4,), n_folds=1, n_seeds=1, random_state=0).partial_fit(x, y)
+    before = [moments.tobytes() for moments in model.predict(x, return_std=True)]
+    with pytest.raises(ValueError, match=r"y has numbers that are more than 1e\+15 standard deviations away"):
+        model.partial_fit(x[:1], [1e30])
+    assert [moments.tobytes() for moments in model.predict(x, return_std=True)] == before
+
+
+def test_the_noise_may_be_given_later():
+    x, y = data(60)
+    model = TAGIRegressor((4,), n_folds=1, n_seeds=1, random_state=0).partial_fit(x, y)
+    model.set_params(sigma_v=5.0).partial_fit(x[:5], y[:5])
+    assert model.noise_.variance == pytest.approx((5 / y.std()) ** 2)

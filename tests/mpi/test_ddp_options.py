@@ -135,14 +135,14 @@ def test_synchronised_batch_norm_is_one_process_with_the_global_batch(results):
         assert result["equal"]
 
 
-def merge(comm, rule):
+def merge(comm, rule, every):
     rank, size, results = comm.rank, comm.world_size, {}
     manual_seed(2)
     net = with_batch_norm()
     alone = copy.deepcopy(net)  # what this rank would learn without the others
     prior = net.arena.theta.copy().astype(float)
-    ddp = DDPSequential(net, DDPConfig(backend=comm.backend), every=3, merge=rule)
-    for step in range(3):
+    ddp = DDPSequential(net, DDPConfig(backend=comm.backend), every=every, merge=rule)
+    for step in range(every):
         x, y = batch(net, 4 * size, step)
         for one in (ddp, alone):
             backpropagate(one, x[4 * rank : 4 * rank + 4], y[4 * rank : 4 * rank + 4])
@@ -166,10 +166,11 @@ def merge(comm, rule):
 
 
 @on_ranks(merge, 1, 2, 3)
+@pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("rule", ["mean", "precision_weighted"])
-def test_posteriors_are_merged_every_few_steps(results, rule):
+def test_posteriors_are_merged_after_each_step_or_a_few(results, rule, every):
     for result in results:
-        assert result["steps before"] == 2
+        assert result["steps before"] == every - 1
         assert result["parameters"] < 2e-6
         assert result["statistics"] < 1e-6
         assert result["rest"] == [True, 0, 1]
@@ -284,6 +285,7 @@ CONTRADICTIONS = [
     ({"every": 2, "merge": "median"}, {}),
     ({"every": 2, "sync_batch_norm": True}, {}),
     ({"every": 2}, {"buckets": 2}),
+    ({"merge": "mean"}, {"wire_dtype": "float16"}),
     ({}, {"buckets": 0}),
     ({}, {"wire_dtype": "int8"}),
     ({}, {"wire_dtype": "float16", "buckets": 2}),
@@ -300,7 +302,7 @@ def contradict(comm):
 @on_ranks(contradict, "serial", 1)
 def test_options_that_contradict_each_other_are_refused(results):
     (texts,) = results
-    assert all(texts) and len(set(texts)) == 7
+    assert all(texts) and len(set(texts)) == 8
 
 
 @pytest.mark.parametrize(

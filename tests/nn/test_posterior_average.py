@@ -1,5 +1,8 @@
 """The average of posteriors: its moments, what it leaves as it was, and what it refuses."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -114,7 +117,8 @@ def test_refusals():
     state = average.state_dict()
     short = {"mean": state["mean"][1:], "var": state["var"][1:]}
     for change, words in (
-        (short, "parameters"),
+        (short, "46 means and 46 variances for a network of 47"),
+        ({"var": state["var"][1:]}, "47 means and 46 variances"),
         ({"var": -state["var"]}, "negative"),
         ({"mean": state["mean"] * np.nan}, "finite"),
         ({"n_averaged": -1}, "of -1 posteriors"),
@@ -123,18 +127,65 @@ def test_refusals():
             average.load_state_dict(state | change)
 
 
+def learn(ddp: nn.DDPSequential, seed: int, step: bool = True) -> None:
+    rng = np.random.default_rng([seed, ddp.rank])
+    ddp(rng.standard_normal((6, 4), np.float32))
+    observed = rng.standard_normal(12, np.float32), np.full(12, 0.3)
+    nn.OutputUpdater("cpu").update(ddp.output_z_buffer, *observed, ddp.input_delta_z_buffer)
+    ddp.backward()
+    if step:
+        ddp.step()
+
+
+INSIDE = {
+    "a pass": lambda ddp: ddp(np.full((6, 4), 50, np.float32)),
+    "deltas": lambda ddp: learn(ddp, 3, step=False),
+    "a step": lambda ddp: learn(ddp, 3),
+    "other parameters": lambda ddp: ddp.model.load_state_dict(network(seed=7).state_dict()),
+    "another memory": lambda ddp: ddp.model._move("cpu"),  # as a move to another device
+}
+
+
+@pytest.mark.parametrize("what", INSIDE)
+def test_what_is_done_inside_is_undone(what):
+    ddps = [nn.DDPSequential(network(), nn.DDPConfig(backend="serial")) for _ in range(2)]
+    for ddp in ddps:
+        average = nn.PosteriorAverage(ddp.model)
+        learn(ddp, 1)
+        average.update()
+        learn(ddp, 2)
+        if ddp is ddps[0]:
+            with average.average_parameters():
+                INSIDE[what](ddp)
+        learn(ddp, 4)
+    one, other = (ddp.model.arena for ddp in ddps)
+    np.testing.assert_array_equal(one.theta, other.theta)
+    np.testing.assert_array_equal(one.statistics, other.statistics)
+
+
+def test_copies_and_arrays_of_numpy(tmp_path):
+    net = network()
+    average = nn.PosteriorAverage(net, 0.5)
+    trained(net, average, 3)
+    for other in (copy.deepcopy(average), pickle.loads(pickle.dumps(average))):
+        assert other.net is not net and other.n_averaged == 3
+        np.testing.assert_array_equal(other.theta, average.theta)
+        train(other.net, 6, seed=5)
+        other.update()
+        assert (other.n_averaged, average.n_averaged) == (4, 3)
+    np.savez(tmp_path / "average.npz", **average.state_dict())
+    other = nn.PosteriorAverage(net, 0.5)
+    other.load_state_dict(np.load(tmp_path / "average.npz"))
+    assert other.n_averaged == 3
+    np.testing.assert_array_equal(other.theta, average.theta)
+
+
 def learn_on_ranks() -> list:
     """The average and the parameters of a rank, and how often the average was refused between merges."""
     ddp = nn.DDPSequential(network(), average=False, every=2)
-    average, updater = nn.PosteriorAverage(ddp.model), nn.OutputUpdater("cpu")
-    rng = np.random.default_rng(ddp.rank)
-    refused = 0
+    average, refused = nn.PosteriorAverage(ddp.model), 0
     for k in range(4):
-        ddp(rng.standard_normal((6, 4), np.float32))
-        observed = rng.standard_normal(12, np.float32), np.full(12, 0.3)
-        updater.update(ddp.output_z_buffer, *observed, ddp.input_delta_z_buffer)
-        ddp.backward()
-        ddp.step()
+        learn(ddp, k)
         if k % 2:
             average.update()
             with average.average_parameters():
@@ -142,6 +193,8 @@ def learn_on_ranks() -> list:
         elif average.n_averaged:
             with pytest.raises(RuntimeError, match="merge"), average.average_parameters():
                 pass
+            with pytest.raises(RuntimeError, match="merge"):
+                average.update()
             refused += 1
     return [average.state_dict()["mean"], ddp.model.arena.theta.copy(), refused]
 
