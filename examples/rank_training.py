@@ -290,21 +290,20 @@ def evaluate_epoch(
     """`evaluate` of the average, if there is one, at the end of an epoch; in the last epoch, of all other ways too.
 
     In any case the network is left with statistics of its own: its checkpoint may be what somebody predicts by. The
-    average is saved with statistics of its own, too.
+    average is saved with statistics of its own, too. What is said of running statistics is of the last posterior.
     """
     train, test = loaders
     if not average:
         return evaluate(net, head, test, train, bn_batches, is_last, top)
-    others = {}
     if is_last:
         others = evaluate(net, head, test, train, bn_batches, True)
-        others["test_error_last"] = others["test_error"]
-    elif bn_batches:
-        net.update_bn(train, bn_batches)
+        others["test_error_last"] = others.pop("test_error")
+    else:
+        others = refresh_statistics(net, train, bn_batches)
     with average.in_place():
-        others |= evaluate(net, head, test, train, bn_batches, False, top)
+        result = evaluate(net, head, test, train, bn_batches, False, top) | others
         checkpoints.save_average()
-        return others
+        return result
 
 
 def evaluate(
@@ -329,16 +328,26 @@ def evaluate(
         the running ones were off (medians over layers, see `pytagi_ddp.nn.update_bn`); with `both`, test_error_running.
     """
     result = {}
-    if bn_batches:
-        if both:
-            result["test_error_running"] = test_errors(net, head, test, (1,))["test_error"]
-        start = time.perf_counter()
-        changes = net.update_bn(train, bn_batches)
-        if changes:
-            result["bn_seconds"] = time.perf_counter() - start
-            result["bn_mean_shift"] = float(np.median([change.mean_shift for change in changes]))
-            result["bn_var_ratio"] = float(np.median([change.var_ratio for change in changes]))
+    if both and bn_batches:
+        result["test_error_running"] = test_errors(net, head, test, (1,))["test_error"]
+    result |= refresh_statistics(net, train, bn_batches)
     return result | test_errors(net, head, test, top)
+
+
+def refresh_statistics(net: Net, train: Iterable, bn_batches: int) -> dict[str, float]:
+    """Gives BatchNorm2d statistics of the network as it is now; returns how long that took and what it changed.
+
+    Nothing of it without batches, or without a BatchNorm2d.
+    """
+    start = time.perf_counter()
+    changes = net.update_bn(train, bn_batches) if bn_batches else []
+    if not changes:
+        return {}
+    return {
+        "bn_seconds": time.perf_counter() - start,
+        "bn_mean_shift": float(np.median([change.mean_shift for change in changes])),
+        "bn_var_ratio": float(np.median([change.var_ratio for change in changes])),
+    }
 
 
 def test_errors(net: Net, head: Head, test: Iterable, top: Sequence[int]) -> dict[str, float]:
