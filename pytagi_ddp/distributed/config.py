@@ -102,7 +102,7 @@ class DDPConfig:
         if communicator.backend == "nccl" or (model.device != "cpu" and ours_to_choose):
             model.to_device(f"cuda:{choose_device(communicator.local_rank, self.device_ids)}")
 
-    def check(self, device: str, every: int = 1, sync_batch_norm: bool = False, merges: bool = False) -> None:
+    def check(self, device: str, every: int, sync_batch_norm: bool, merges: bool = False) -> None:
         """Compares these options with each other and with those of a `DDPSequential`.
 
         Raises:

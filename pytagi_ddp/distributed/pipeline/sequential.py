@@ -127,7 +127,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         super().__init__(model, DDPConfig() if config is None else config, average)
         (recompute,) = as_bools("PipelineSequential", recompute=recompute)
         c = self.config
-        c.check(model.device)
+        c.check(model.device, 1, False)
         if not isinstance(mesh, DeviceMesh | None):
             raise TypeError(f"mesh has to be one of init_device_mesh, got {type(mesh).__name__}")
         if c.buckets > 1:
