@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 
 from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.engine.debug import NonFiniteError
 from pytagi_ddp.distributed.engine.handle import Handle
 from pytagi_ddp.distributed.exchange import EveryStep
 from pytagi_ddp.distributed.sync_batch_norm import SyncBatchNorm
@@ -107,10 +110,16 @@ class Buckets(EveryStep):
         """Reduces what is left, and waits for all of it; collective."""
         while self._started < len(self._parts):
             self._start()
-        handles = self._collect()
-        self.communicator.all_reduce(self.model.arena.tail)
-        for handle in handles:
-            handle.wait()
+        waits: list[Callable[[], None]] = [partial(self.communicator.all_reduce, self.model.arena.tail)]
+        waits += [handle.wait for handle in self._collect()]
+        problem = None
+        for wait in waits:
+            try:
+                wait()
+            except NonFiniteError as error:
+                problem = problem or error
+        if problem is not None:
+            raise problem
 
     def _collect_alone(self) -> None:
         """On a single rank deltas are on their way to nobody: where a step was left out, another pass may come."""

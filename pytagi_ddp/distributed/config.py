@@ -85,10 +85,11 @@ class DDPConfig:
         """`communicator`, if it is what these options ask for.
 
         Raises:
-            ValueError: it has another rank or world size, or another backend.
+            ValueError: it has another rank or world size, another backend, or another time-out.
         """
-        asked = {"rank": self.rank, "world_size": self.world_size, "backend": self.backend}
+        asked: dict[str, Any] = {"rank": self.rank, "world_size": self.world_size}
         asked["backend"] = None if self.backend == "auto" else self.backend
+        asked["timeout"] = None if communicator.timeout is None else self.timeout
         for name, value in asked.items():
             actual = getattr(communicator, name)
             if value is not None and value != actual:

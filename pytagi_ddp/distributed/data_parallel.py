@@ -54,8 +54,9 @@ class DataParallel(Wrapper):
         sync_batch_norm: batch statistics over all devices, each of which then needs a sample of every batch.
 
     Attributes:
-        model: replica 0; the others equal it after each step. Parameters that it takes by itself (`net.model.load`),
-            and norms of it that are frozen, are theirs from the next call on.
+        model: replica 0; the others equal it after each step. Parameters that it takes as a whole (`net.model.load`,
+            `PosteriorAverage`), and norms of it that are frozen, are theirs from the next call on; for those that are
+            assigned to a layer of it, call `synchronize`.
         devices: of the replicas.
         device: "cpu", where the output and its deltas are.
         output_z_buffer: moments of the last output, of the whole batch.
@@ -225,6 +226,10 @@ class DataParallel(Wrapper):
         parts = [slice(a, b) for a, b in pairwise(ends) if a < b]
         return mu, var, parts or [slice(0, 0)]
 
+    def synchronize(self) -> None:
+        """Gives every replica the parameters and running statistics of replica 0: after `layer.mu_w = ...`, say."""
+        self._crew.run(_follow, [(net,) for net in self._ranks])
+
     def _on_devices(self, function: Callable[..., Any], arguments: list[tuple]) -> list:
         """What a function of a replica gives on each device that gets samples: the first ones."""
         calls = [(net, *given) for net, given in zip(self._ranks, arguments, strict=False)]
@@ -237,7 +242,7 @@ class DataParallel(Wrapper):
         """What a function gives on the first devices, with what has become of replica 0 on all."""
         first, *others = self._ranks
         if others and first.loads > others[0].loads:
-            self._crew.run(_follow, [(net,) for net in self._ranks])
+            self.synchronize()
         for net in others:
             for norm, own in zip(first.model.arena.running, net.model.arena.running, strict=True):
                 if own.training != norm.training:
@@ -249,6 +254,10 @@ class DataParallelReplica(DDPSequential):
     """A replica; `loads` is how often it was given other parameters since replica 0 was alone in that."""
 
     loads = 0
+
+    def parameters_changed(self) -> None:
+        super().parameters_changed()
+        self.loads += 1
 
     def deltas_dropped(self) -> None:
         super().deltas_dropped()

@@ -57,7 +57,7 @@ class DDPSequential(TrainedOnRanks):
     Args:
         model: the network, of the same layers on every rank.
         config: how to communicate; None: `DDPConfig()`.
-        average: aggregation of the deltas, see above.
+        average: aggregation of the deltas, see above; of no effect where ranks merge posteriors.
         sync_batch_norm: batch statistics over all ranks, see above.
         every: steps between two exchanges.
         merge: what becomes of the ranks' posteriors after `every` steps, "precision_weighted" or "mean"; None: the

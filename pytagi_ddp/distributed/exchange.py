@@ -63,6 +63,9 @@ def exchange_deltas(
     try:
         communicator.all_reduce(arena.buffer) if reduce is None else reduce()
     except NonFiniteError as error:
+        model.pending.forget()  # the sums are of all ranks by now, and of no use
+        model.pending.accumulating = False
+        array.clear(arena.buffer)
         if reduce is None and error.index < 2 * arena.num_parameters:
             layer = arena.leaf_at(error.index % arena.num_parameters)
             raise NonFiniteError(f"{error}: a delta of {layer}", error.index) from error
@@ -115,7 +118,7 @@ class Exchange(ABC):
         Raises:
             RuntimeError: replicas never differ, so that there is nothing to merge.
         """
-        raise RuntimeError("merge() is for DDPSequential(..., every=k) with k above 1; here step() exchanges all")
+        raise RuntimeError("merge() is for DDPSequential(..., every=k, merge=...); here step() adds the deltas of all")
 
     @abstractmethod
     def before_statistics(self) -> None:

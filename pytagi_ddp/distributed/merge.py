@@ -8,6 +8,7 @@ import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.compare import compare_parameters
+from pytagi_ddp.distributed.engine.debug import NonFiniteError
 from pytagi_ddp.distributed.exchange import Exchange
 from pytagi_ddp.kernels.tensors import Delta, Tensor
 from pytagi_ddp.nn.arena import HEADER
@@ -119,7 +120,11 @@ class PosteriorMerge(Exchange):
             array.clear(arena.buffer)
         header = arena.tail[:HEADER]
         array.copy(np.array([self._samples, self._samples > 0, stop], np.float32), header)
-        self.communicator.all_reduce(arena.buffer)
+        try:
+            self.communicator.all_reduce(arena.buffer)
+        except NonFiniteError:
+            array.clear(arena.buffer)
+            raise
         for moments, prior, sums, weighted in self._quantities():
             self.model.kernels.merge.merge_sums(moments, prior, sums, header, weighted)
         self.pooled = array.snapshot(header)

@@ -64,7 +64,10 @@ class Replica(Wrapper):
         return self.model.device
 
     def state_dict(self) -> StateDict:
-        """Parameters and running statistics; equal on every rank, but between merges."""
+        """Parameters and running statistics; equal on every rank, but between merges.
+
+        Where ranks merge, running statistics differ from a pass in training mode on until the next step that merges.
+        """
         return self.model.state_dict()
 
     def get_lstm_states(self, time_step: int = -1) -> States:

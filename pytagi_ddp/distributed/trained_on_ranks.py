@@ -98,13 +98,13 @@ class TrainedOnRanks(Replica):
     def step(self) -> None:
         """Adds the deltas of all ranks (one all-reduce) and applies them; collective.
 
-        A rank that saw no sample since the last step contributes zeros. No samples anywhere: no step. With `every=k`,
-        a step of this rank alone, and with each k-th one `merge`.
+        A rank that saw no sample since the last step contributes zeros. No samples anywhere: no step. Where ranks merge
+        posteriors (`every=k`, `merge=...`), a step of this rank alone, and with each k-th one `merge`.
 
         Raises:
             RuntimeError: inside `no_sync`, or another DDPSequential was made of the network.
-            FloatingPointError: a delta that is not finite (on every rank alike, but with `every=k`); its parameter was
-                not changed. On a GPU it comes with the next step, see `Sequential.step`.
+            FloatingPointError: a delta that is not finite (on every rank alike, but where ranks merge); its parameter
+                was not changed. On a GPU it comes with the next step, see `Sequential.step`.
             ReplicaMismatchError: with ``PYTAGI_DDP_DEBUG=1``, parameters that differ between ranks.
         """
         self._check("step")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytagi_ddp.distributed import initialize
+from pytagi_ddp.distributed import initialize, run_threads
 from pytagi_ddp.distributed.communicator import SerialCommunicator
 from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, Linear, Sequential
 
@@ -51,6 +51,16 @@ def test_one_that_does_not_fit_is_refused(options, message):
 def test_what_is_neither_yes_nor_no_is_named(wrapper, options, message):
     with pytest.raises(TypeError, match=message):
         wrapper(network(), DDPConfig(backend="serial"), **options)
+
+
+def test_another_time_out_than_that_of_the_communicator_is_refused():
+    def on_ranks():
+        communicator = initialize()
+        DDPSequential(network(), DDPConfig(timeout=communicator.timeout), communicator=communicator)
+        with pytest.raises(ValueError, match="DDPConfig asks for timeout=5, the communicator has"):
+            DDPSequential(network(), DDPConfig(timeout=5), communicator=communicator)
+
+    run_threads(on_ranks, 2)
 
 
 def test_misspelt_options_of_a_config():

@@ -207,6 +207,29 @@ def test_what_replica_0_is_given_past_it_is_given_to_all():
     net.close()
 
 
+def test_all_devices_have_an_average_and_what_is_assigned():
+    net = DataParallel(with_batch_norm(), ["cpu", "cpu"])
+    average = nn.PosteriorAverage(net.model)
+    x, y = batch(net.model, 8)
+    for _ in range(3):
+        learn(net, x, y)
+        net.step()
+        average.update()
+    with average.average_parameters():
+        np.testing.assert_array_equal(net.predict(x), net.model.predict(x))
+        net.update_bn([x, y[:0]][:1])
+        np.testing.assert_array_equal(net.predict(x), net.model.predict(x))
+    np.testing.assert_array_equal(net.predict(x), net.model.predict(x))
+    net.model.layers[0].mu_w = 2 * np.asarray(net.model.layers[0].mu_w)
+    net.synchronize()
+    np.testing.assert_array_equal(net.predict(x), net.model.predict(x))
+    learn(net, x, y)
+    net.step()
+    one, other = (rank.state_dict() for rank in net._ranks)
+    assert one == other
+    net.close()
+
+
 def test_no_way_back_behind_inputs_that_were_refused():
     net = DataParallel(dense(), ["cpu"] * 2)
     x, _ = batch(net.model, 4)

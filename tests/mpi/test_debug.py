@@ -1,12 +1,15 @@
 """PYTAGI_DDP_DEBUG=1: ranks that come to different collectives hear of it, and so do those that reduce a NaN."""
 
 import os
+import pickle
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 
-from pytagi_ddp.distributed import CollectiveMismatchError, NonFiniteError, create_communicator
+from pytagi_ddp import manual_seed
+from pytagi_ddp.distributed import CollectiveMismatchError, NonFiniteError, create_communicator, run_threads
+from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, Linear, OutputUpdater, ReLU, Sequential
 from tests.mpi.ddp_networks import error_of
 from tests.mpi.run import mpirun
 from tests.mpi.shared import on_ranks
@@ -98,6 +101,49 @@ def test_a_nan_is_found_on_every_rank(results, op, started):
     for text, after in results:
         assert "2 of 20 values are not finite, the first is nan at flat index 11, in an array of" in text
         assert after == [2, 2]  # it goes on
+
+
+@pytest.mark.parametrize("way", [{}, {"buckets": 2}, {"wire_dtype": "bfloat16"}, "fsdp", "merge"])
+@pytest.mark.parametrize("debug", ["0", "1"])
+def test_training_goes_on_behind_a_step_that_was_lost(way, debug):
+    """With every rank in the same step, and with the same parameters."""
+
+    def on_ranks():
+        manual_seed(1)
+        net = Sequential(Linear(3, 8), ReLU(), Linear(8, 1))
+        if way == "fsdp":
+            ddp = FSDPSequential(net)
+        elif way == "merge":
+            ddp = DDPSequential(net, merge="mean")
+        else:
+            ddp = DDPSequential(net, DDPConfig(**way))
+        updater, rng, errors = OutputUpdater("cpu"), np.random.default_rng(ddp.rank), []
+        for step in range(4):
+            ddp(rng.normal(size=(4, 3)))
+            updater.update(ddp.output_z_buffer, rng.normal(size=4), 0.1, ddp.input_delta_z_buffer)
+            if step == 1 and ddp.rank == 1:
+                ddp.input_delta_z_buffer.arrays[0][:] = 3e38  # sums overflow
+            ddp.backward()
+            try:
+                ddp.step()
+                errors.append("")
+            except FloatingPointError as error:
+                errors.append(type(error).__name__)
+        return errors, [moments.tolist() for moments in ddp.predict(np.ones((2, 3)))]
+
+    with patch.dict(os.environ, PYTAGI_DDP_DEBUG=debug):
+        (one, moments), (other, same) = run_threads(on_ranks, 2)
+    assert moments == same
+    if way == "merge":  # a step of each rank alone
+        assert [one, other] == [[""] * 4, ["", "FloatingPointError", "", ""]]
+    else:
+        kind = "NonFiniteError" if debug == "1" and way in ({}, {"buckets": 2}) else "FloatingPointError"
+        assert one == other == ["", kind, "", ""]
+
+
+def test_it_can_be_sent():
+    error = pickle.loads(pickle.dumps(NonFiniteError("no number", 7)))
+    assert (str(error), error.index) == ("no number", 7)
 
 
 def without_it(_):

@@ -29,6 +29,9 @@ class NonFiniteError(FloatingPointError):
         super().__init__(message)
         self.index = index
 
+    def __reduce__(self) -> tuple:
+        return type(self), (str(self), self.index)
+
 
 def is_asked_for() -> bool:
     """Whether the environment variable ``PYTAGI_DDP_DEBUG`` asks for it (anything but nothing or 0)."""

@@ -52,12 +52,13 @@ class Handle:
         work: Work,
         reduction: bool = False,
         source: Any = None,
+        everywhere: bool = True,
     ):
         self.what = what
         self._communicator = communicator
         self._buffer, self._source = buffer, source
         self._work = work
-        self._reduction = reduction
+        self._reduction, self._everywhere = reduction, everywhere
         self._settled = False  # nobody has to ask again: done, or failed and said so
 
     def test(self) -> bool:
@@ -88,7 +89,8 @@ class Handle:
         if self._reduction:
             self._communicator.reduce_seconds += time.perf_counter() - start
         self._settled = done
-        if done and self._reduction and self._communicator.debug:
+        # Where ranks have parts of the result, one would raise alone, and the others wait for it.
+        if done and self._reduction and self._everywhere and self._communicator.debug:
             debug.check_finite(self.what, self._buffer)
         return done
 
