@@ -173,9 +173,9 @@ class BatchNorm2d(Norm):
     def _take_statistics(self, x: State, mean: Array, r: Array, activation: str) -> None:
         """Mean and r of a training batch, which moves the running ones."""
         rows, n, kernels = x.batch, self.num_features, self.kernels.batch_norm
+        made, self.made = self.made, None
         if rows < 2 and self.reduce_sums is None:
             raise ValueError("BatchNorm2d needs more than one value per feature to train: use a larger batch")
-        made, self.made = self.made, None
         options: Any = {name: value for name, value in (("made", made), ("activation", activation)) if value}
         m2, partial = self._scratch("m2", (n,)), self._scratch("partial", kernels.partial_shape(rows, n))
         if self.reduce_sums is None:

@@ -1,11 +1,10 @@
 """Categories as vectors."""
 
-import math
 from typing import Any
 
 import numpy as np
 
-from pytagi_ddp.nn.init import normal
+from pytagi_ddp.nn.init import LARGEST_GAIN, normal
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
 from pytagi_ddp.nn.setting import Fixed
@@ -64,8 +63,8 @@ class Embedding(BaseLayer):
                 f"Embedding needs 1 to {LARGEST} num_embeddings, embedding_dim >= 1 and input_size >= 0, got "
                 f"{num_embeddings}, {embedding_dim}, {input_size}"
             )
-        if not (scale > 0 and math.isfinite(scale)):
-            raise ValueError(f"scale of Embedding must be positive and finite, got {scale}")
+        if not 0 < scale <= LARGEST_GAIN:
+            raise ValueError(f"scale of Embedding must be positive, and at most {LARGEST_GAIN:g}, got {scale}")
         if not -1 <= padding_idx < num_embeddings:
             raise ValueError(f"padding_idx of Embedding must be a category or -1, got {padding_idx}")
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim

@@ -46,12 +46,12 @@ class LeafHooks:
             self._pairs.remove(handle)
 
     def before(self, leaf: BaseLayer, direction: Direction) -> None:
-        for handle in self._pairs:
+        for handle in tuple(self._pairs):  # a hook may take itself off
             if handle.before is not None:
                 handle.before(leaf, direction)
 
     def after(self, leaf: BaseLayer, direction: Direction) -> None:
-        for handle in reversed(self._pairs):
+        for handle in tuple(reversed(self._pairs)):
             if handle.after is not None:
                 handle.after(leaf, direction)
 

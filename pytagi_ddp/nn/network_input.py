@@ -79,6 +79,8 @@ class NetworkInput:
         if isinstance(mu_x, BaseHiddenStates):
             if mu_x.actual_size != self._size:
                 raise ValueError(f"the network takes {self._size} inputs, the other network gives {mu_x.actual_size}")
+            if var_x is not None:
+                raise ValueError("the buffer of another network has its variances in it: leave var_x out")
             return mu_x.on(self._device)
         mu = rows_of_samples(mu_x, "mu_x", self._shape)
         given, var = mu, variances_like(mu, var_x, "var_x", self._shape)

@@ -136,7 +136,10 @@ class NetworkParameters(ABC):
 
     @alone
     def save_csv(self, filename: str | Path) -> None:
-        """Writes four text files, `<filename>_1_mw.csv`, `_2_Sw.csv`, `_3_mb.csv`, `_4_Sb.csv`: a value per line."""
+        """Writes four text files, `<filename>_1_mw.csv`, `_2_Sw.csv`, `_3_mb.csv`, `_4_Sb.csv`: a value per line.
+
+        As in pytagi, they hold parameters only: after `load_csv` take the statistics of BatchNorm2d anew (`update_bn`).
+        """
         persistence.save_csv(self, filename)
 
     @alone

@@ -70,7 +70,8 @@ class OutputUpdater:
         Args:
             output_states, delta_states: as in `update`.
             mu_obs, var_obs: batch x n observations and their variances, the latter as in `update`.
-            selected_idx: batch x n output numbers, counted from 1 within a sample (hierarchical softmax).
+            selected_idx: batch x n output numbers, counted from 1 within a sample (hierarchical softmax); of those that
+                are the same the last observation counts.
 
         Raises:
             ValueError: wrong number of values, a bad value as in `update`, or an output number out of range.
@@ -80,7 +81,9 @@ class OutputUpdater:
         _size(output_states)
         steps = output_states.seq_len
         batch, outputs = output_states.block_size * steps, output_states.actual_size // steps
-        index = to_numpy(selected_idx, "selected_idx").reshape(-1)
+        index = to_numpy(selected_idx, "selected_idx")
+        _check_samples(index, "selected_idx", output_states)
+        index = index.reshape(-1)
         if index.size == 0 or index.size % batch:
             raise ValueError(f"selected_idx must hold the same number of outputs for {batch} samples, got {index.size}")
         if index.dtype.kind not in "iu" or index.min() < 1 or index.max() > outputs:
@@ -140,15 +143,19 @@ def _size(states: BaseHiddenStates) -> int:
 def _observations(values: ArrayLike, size: int, states: BaseHiddenStates) -> np.ndarray:
     values = to_numpy(values, "mu_obs")
     observations = flat_float32(values, "mu_obs", size)
-    if values.ndim > 1 and len(values) not in (states.block_size, states.block_size * states.seq_len):
-        raise ValueError(
-            f"mu_obs has the shape {values.shape}, and the first dimension counts samples, of which there are "
-            f"{states.block_size}: transpose it, or pass what is in another shape flat"
-        )
+    _check_samples(values, "mu_obs", states)
     infinite = np.count_nonzero(np.isinf(observations))
     if infinite:
         raise ValueError(f"mu_obs: {infinite} of {size} observations are infinite (NaN marks a missing one)")
     return observations
+
+
+def _check_samples(values: np.ndarray, what: str, states: BaseHiddenStates) -> None:
+    if values.ndim > 1 and len(values) not in (states.block_size, states.block_size * states.seq_len):
+        raise ValueError(
+            f"{what} has the shape {values.shape}, and the first dimension counts samples, of which there are "
+            f"{states.block_size}: transpose it, or pass what is in another shape flat"
+        )
 
 
 def _variances(values: ArrayLike, size: int, states: BaseHiddenStates) -> np.ndarray:

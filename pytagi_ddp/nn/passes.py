@@ -1,6 +1,7 @@
 """The passes of a training step: walks through the layers, recorded and from then on replayed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -45,6 +46,7 @@ class Passes:
         self.last: Any = None
         self.frame = 0
         self._frames: dict[int, tuple] = {}  # what those hold that are not in use
+        self._walks = False
         self._remembered: Any = None  # as `last`, of the pass that the layers remember for a backward pass
 
     def forward(self, state: State, training: bool, own: bool) -> State:
@@ -70,7 +72,8 @@ class Passes:
         """A forward pass for its own sake: no backward pass can follow."""
         self.batch, self._remembered = 0, None
         self.forget()
-        return self._through_layers(state)
+        with self._walking():
+            return self._through_layers(state)
 
     def backward(self, start: BaseDeltaStates, end: BaseDeltaStates | None, accumulate: bool) -> None:
         """From the deltas `start` at the output to the deltas `end` at the input, if these are asked for."""
@@ -129,9 +132,10 @@ class Passes:
         """`function()`, or a replay of it; it runs as it is where hooks, ranks or layers do more than call kernels."""
         try:
             if self._is_more_than_kernels():
-                self.forget()
-                prepare()
-                return function()
+                with self._walking():
+                    self.forget()
+                    prepare()
+                    return function()
             return self._graphs.run(name, key, memory, function, prepare)
         except MemoryError as error:
             self._drop_buffers()
@@ -139,6 +143,21 @@ class Passes:
                 f"{error or 'out of memory'}, in {name}. Parameters are as they were, and memory for passes is free "
                 "again: go on with forward, of a smaller batch or with checkpoint_blocks=True"
             ) from error
+
+    @contextmanager
+    def _walking(self) -> Iterator[None]:
+        """Goes around a walk through the layers, whose buffers another one from inside would overwrite.
+
+        Raises:
+            RuntimeError: inside another one.
+        """
+        if self._walks:
+            raise RuntimeError("a pass or step of a network from one of its own hooks: use a copy of it there")
+        self._walks = True
+        try:
+            yield
+        finally:
+            self._walks = False
 
     def _is_more_than_kernels(self) -> bool:
         """Whether passes call hooks, other ranks, or layers that do more than call kernels, or are of many frames."""

@@ -85,7 +85,9 @@ def state_dict(model: "NetworkParameters", carried: bool = False) -> StateDict:
 
 def load_state_dict(model: "NetworkParameters", values: dict) -> None:
     """Checks everything before it changes anything; entries of what is not learned may be missing (pytagi)."""
-    checked = _checked(model, values)
+    checked = [  # what is a view may be one of this very network, and would change on the way
+        (place, [a if a.flags.owndata else a.copy() for a in arrays]) for place, arrays in _checked(model, values)
+    ]
     model.drop_deltas()
     for place, arrays in checked:
         for array, target in zip(arrays, place(), strict=True):

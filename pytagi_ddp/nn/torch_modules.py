@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.nn.activation import ELU, LeakyReLU, ReLU, Sigmoid, Softmax, Softplus, Tanh
 from pytagi_ddp.nn.batch_norm import BatchNorm2d
 from pytagi_ddp.nn.conv2d import Conv2d
@@ -104,7 +105,8 @@ class _Converter:
         kind = type(module).__name__
         if kind not in self._layers:
             if kind == "Sequential":
-                return self._parts(module, [name for name, _ in module.named_children()], path)
+                names = [name for name, _ in module.named_modules(remove_duplicate=False) if name and "." not in name]
+                return self._parts(module, names, path)
             if kind == "ResNet":
                 return self._parts(module, RESNET, path)
             if kind in BLOCKS:
@@ -208,11 +210,15 @@ class _Converter:
         need(module.momentum is not None, "averages over all batches (momentum=None)")
         return BatchNorm2d(module.num_features, module.eps, 1 - module.momentum)
 
-    _make_batchnorm1d = _make_batchnorm2d
+    def _make_batchnorm1d(self, module: Any, need: Callable) -> BaseLayer:
+        sequence = self.shape is not None and self.shape.sequence and not self.flat
+        need(not sequence, "normalises the time steps of a sequence")
+        return self._make_batchnorm2d(module, need)
 
     def _make_layernorm(self, module: Any, need: Callable) -> BaseLayer:
         need(module.elementwise_affine, "has no weights")
         n = math.prod(module.normalized_shape)
+        need(n > 1, "has a single unit")
         return LayerNorm([n], module.eps * n / (n - 1), module.bias is not None)
 
     def _make_rmsnorm(self, module: Any, need: Callable) -> BaseLayer:
@@ -222,8 +228,10 @@ class _Converter:
 
     def _make_embedding(self, module: Any, need: Callable) -> BaseLayer:
         need(module.max_norm is None, "has a max_norm")
+        padding = -1 if module.padding_idx is None else module.padding_idx
+        need(padding < 0 or not np.any(to_numpy(module.weight, "weight")[padding]), "has padding that is not 0")
         positions = 0 if self.shape is None else self.shape.size
-        return Embedding(module.num_embeddings, module.embedding_dim, positions)
+        return Embedding(module.num_embeddings, module.embedding_dim, positions, padding_idx=padding)
 
     def _make_avgpool2d(self, module: Any, need: Callable) -> BaseLayer:
         need(module.count_include_pad or not np.any(module.padding), "leaves the padding out of its means")
@@ -265,6 +273,7 @@ class _Converter:
 
     def _make_softplus(self, module: Any, need: Callable) -> BaseLayer:
         need(module.beta == 1, f"has beta {module.beta}")
+        need(module.threshold >= 20, f"is linear from {module.threshold} on")
         return Softplus()
 
 

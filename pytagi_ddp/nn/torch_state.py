@@ -114,6 +114,8 @@ def _modules(state_dict: Mapping[str, Any]) -> dict[str, dict[str, np.ndarray]]:
     """Module -> its arrays by field."""
     if not isinstance(state_dict, Mapping):
         raise TypeError(f"a PyTorch state dictionary maps names to arrays, got {type(state_dict).__name__}")
+    if strange := [name for name in state_dict if not isinstance(name, str)]:
+        raise TypeError(f"the names of a PyTorch state dictionary are texts, got {strange[0]!r:.50}")
     wrapped = all(name.startswith("module.") for name in state_dict)
     modules: dict[str, dict[str, np.ndarray]] = {}
     for name, values in state_dict.items():

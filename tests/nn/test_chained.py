@@ -100,3 +100,10 @@ def test_networks_that_do_not_fit():
         decoder(encoder.output_z_buffer)
     with pytest.raises(ValueError, match="takes 3 inputs, the other network gives 0"):
         encoder(decoder.output_z_buffer)
+
+
+def test_variances_beside_a_buffer_are_refused():
+    encoder, decoder = nn.Sequential(nn.Linear(2, 3)), nn.Sequential(nn.Linear(3, 1))
+    encoder(np.ones((4, 2)))
+    with pytest.raises(ValueError, match="has its variances in it: leave var_x out"):
+        decoder(encoder.output_z_buffer, np.ones((4, 3)))

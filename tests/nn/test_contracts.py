@@ -200,3 +200,25 @@ def test_nobody_outside_nn_reaches_into_a_network_or_layer():
     theirs = ("nn/batch_norm.py", "nn/torch_state.py")  # the latter knows how PyTorch calls it
     files = [name for name in outside if name.startswith("pytagi_ddp/") and not name.endswith(theirs)]
     assert [name for name in files if by_class.search((ROOT / name).read_text())] == []
+
+
+def test_a_hook_cannot_run_its_own_network_and_may_take_itself_off():
+    net, seen = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)), []
+    x = np.ones((4, 2))
+    expected = net(x)
+    inner = copy.deepcopy(net)
+
+    def run(layer, direction):
+        for call in (lambda: net.predict(x), lambda: net(x)):
+            with pytest.raises(RuntimeError, match="from one of its own hooks"):
+                call()
+        seen.append(inner.predict(x)[0].ravel())
+        once.remove()
+
+    once = net.add_hook(after=run)
+    with net.add_hook(after=lambda layer, direction: seen.append(layer.name)):
+        moments = net(x)
+    np.testing.assert_allclose(seen.pop(1), expected[0], rtol=1e-6)
+    assert seen == ["Linear", "Tanh", "Linear"]
+    np.testing.assert_allclose(moments, expected, rtol=1e-5)
+    np.testing.assert_allclose(net(x), expected, rtol=1e-5)

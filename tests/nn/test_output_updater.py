@@ -156,3 +156,13 @@ def test_two_observations_of_one_output():
     twice = deltas(net)
     updater.update_using_indices(net.output_z_buffer, [5], [1], [2], net.input_delta_z_buffer)
     np.testing.assert_array_equal(twice, deltas(net))
+
+
+def test_output_numbers_lie_as_observations_do(updater):
+    net = nn.Sequential(nn.Linear(1, 5))
+    net(np.ones((2, 1)))
+    index = np.array([[1, 2, 3], [3, 4, 5]])
+    with pytest.raises(
+        ValueError, match=r"selected_idx has the shape \(3, 2\), and the first dimension counts samples"
+    ):
+        updater.update_using_indices(net.output_z_buffer, np.ones(6), 0.1, index.T, net.input_delta_z_buffer)

@@ -114,3 +114,13 @@ def test_deltas_that_wait_are_dropped(trained, tmp_path, way):
     loads[way](other)
     other.step()
     assert [a.tolist() for a in other.parameters()[-1]] == [a.tolist() for a in trained.parameters()[-1]]
+
+
+def test_views_of_the_same_network_may_be_given():
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    one, other = net.state_dict().values()
+    views = [(layer.mu_w, layer.var_w, layer.mu_b, layer.var_b) for layer in net.layers]
+    net.load_state_dict({"Linear.0": views[1], "Linear.1": views[0]})
+    for given, has in zip((other, one), net.state_dict().values(), strict=True):
+        for values, now in zip(given, has, strict=True):
+            np.testing.assert_array_equal(now, values)

@@ -105,8 +105,14 @@ def resnet_here(width=2, outputs=3, side=48) -> nn.Sequential:
     return _resnet((1, 1, 1, 1), width, False, outputs, side, nn.ReLU)
 
 
+def used_twice(t):
+    linear, relu = t.Linear(4, 4), t.ReLU()
+    return t.Sequential(linear, relu, t.Linear(4, 4), relu, linear)
+
+
 CASES = {
     "dense": (lambda t: t.Sequential(t.Linear(4, 8), t.ReLU(), t.Linear(8, 3), t.Softmax(1)), images(5, 4), None),
+    "used twice": (used_twice, images(5, 4), None),
     "convolutional": (convolutional, images(2, 3, 16, 16), (3, 16, 16)),
     "categories": (categories, np.random.default_rng(2).integers(0, 10, (3, 5)), (5,)),
     "residual": (residual, images(2, 3, 48, 48), (3, 48, 48)),
@@ -216,6 +222,16 @@ def test_modules_without_a_counterpart():
         nn.from_torch(t.Sequential(t.Conv2d(4, 4, 3)))
     with pytest.raises(ValueError, match="Sequential has no layer"):
         nn.from_torch(t.Sequential(t.Flatten()))
+
+
+def test_padding_of_an_embedding():
+    table = learnt(torch_stand_in.Embedding(5, 3))
+    table.padding_idx = 1
+    with pytest.raises(ValueError, match=r"Embedding .*has padding that is not 0"):
+        nn.from_torch(torch_stand_in.Sequential(table), (4,))
+    table.weight[1] = 0
+    mu, var = nn.from_torch(torch_stand_in.Sequential(table), (2,)).predict([[1, 2]])
+    assert not mu[0, 0].any() and not var[0, 0].any() and var[0, 1].all()
 
 
 def test_softmax_over_other_units_than_here():

@@ -8,12 +8,25 @@ class Module:
     """Children and parameters are attributes, in the order in which they were set."""
 
     def named_children(self):
-        return [(name, value) for name, value in vars(self).items() if isinstance(value, Module)]
+        """As PyTorch's: of modules that are there twice, the first name."""
+        seen = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Module) and value not in seen.values():
+                seen[name] = value
+        return list(seen.items())
+
+    def named_modules(self, prefix="", remove_duplicate=True):
+        assert not remove_duplicate
+        yield prefix, self
+        for name, value in vars(self).items():
+            if isinstance(value, Module):
+                yield from value.named_modules(f"{prefix}.{name}" if prefix else name, False)
 
     def state_dict(self, prefix=""):
         state = {prefix + name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
-        for name, child in self.named_children():
-            state |= child.state_dict(f"{prefix}{name}.")
+        for name, child in vars(self).items():
+            if isinstance(child, Module):
+                state |= child.state_dict(f"{prefix}{name}.")
         return state
 
     def __call__(self, x):
@@ -26,7 +39,7 @@ class Sequential(Module):
             setattr(self, str(k), module)
 
     def forward(self, x):
-        for _, module in self.named_children():
+        for module in vars(self).values():
             x = module(x)
         return x
 
@@ -137,7 +150,7 @@ class LayerNorm(Module):
 
 
 class Embedding(Module):
-    max_norm = None
+    max_norm = padding_idx = None
 
     def __init__(self, num_embeddings, embedding_dim):
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
