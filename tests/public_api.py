@@ -71,11 +71,14 @@ def public_api() -> Api:
 
 
 def extends(before: list[str] | str, now: list[str] | str) -> bool:
-    """Whether every call that had a meaning has it still: arguments were added that need not be given."""
+    """Whether every call that had a meaning has it still: arguments were added that need not be given, or have got the
+    default None, which then has to mean what the default was."""
     if (before, now) == ("property", "value"):
         return True  # it is read in the same way
     if isinstance(before, str) or isinstance(now, str):
         return isinstance(before, str) and isinstance(now, str) and {*before.split()} <= {*now.split()}
+    defaults = {re.sub(r"=.*?( \(by \w+\))?$", r"=None\1", item): item for item in before}
+    now = [defaults.get(item, item) for item in now]
     places, more = [item for item in before if BY_NAME not in item], [item for item in now if BY_NAME not in item]
     added = [*more[len(places) :], *(item for item in now if BY_NAME in item and item not in before)]
     kept = more[: len(places)] == places and {item for item in before if BY_NAME in item} <= {*now}

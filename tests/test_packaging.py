@@ -255,13 +255,15 @@ def test_the_comparison_of_public_names_notices():
 
     def other(x, y=2, *, z=2): ...
 
+    def settled_later(x, y=None, *, z=None): ...
+
     def needs(x, y=1, *, z=2, v): ...
 
     def shorter(x, *, z=2): ...
 
-    signature = {g.__name__: public_api.described(g) for g in (f, longer, other, needs, shorter)}
+    signature = {g.__name__: public_api.described(g) for g in (f, longer, settled_later, other, needs, shorter)}
     assert signature["f"] == ["x", "y=1", "z=2 (by name)"]
-    before = dict.fromkeys(["longer", "other", "needs", "shorter", "f"], signature["f"]) | {"gone": "value"}
+    before = dict.fromkeys(signature, signature["f"]) | {"gone": "value"}
     broken, new = public_api.compare(before, signature | {"added": "class"})
     assert sorted(line.split("(")[0].split() for line in broken) == [
         ["changed", "needs"],
@@ -269,7 +271,7 @@ def test_the_comparison_of_public_names_notices():
         ["changed", "shorter"],
         ["gone", "gone:", "value"],
     ]
-    assert [line.split()[0] for line in new] == ["new", "extended"]
+    assert [line.split()[0] for line in new] == ["new", "extended", "extended"]
 
     base = {"nn.Base": "class of", "nn.Base.size": "value", "nn.Own": "class of Base"}
     assert public_api.compare({"nn.Own.size": "value"}, base)[0] == [], "left to its base"

@@ -3,11 +3,15 @@
 import pytest
 
 from examples.functional_training import main
+from pytagi_ddp.distributed import get_distributed_backend
 from tests.mpi.run import mpirun
 
 
 def test_one_process(capsys):
-    error = main(["--epochs", "10"])
+    try:
+        error = main(["--epochs", "10"])
+    finally:
+        get_distributed_backend("serial").close()  # the program ends with the process
     assert 0.08 < error < 0.15
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("DDPSequential: error 0.1") and lines[1].startswith("by hand: error 0.1")
