@@ -4,6 +4,7 @@ Modules too, as by `python -m`: `python -m pytagi_ddp.as_pytagi -m examples.clas
 
 `import pytagi` then gives this library, and so do its modules (`pytagi.nn`, `pytagi.nn.linear`, `pytagi.metric`, ...).
 In a program or notebook of your own, `import pytagi_ddp.as_pytagi` before the first `import pytagi` does the same.
+A program that starts processes by "spawn" or "forkserver" needs that line in any case: these import it by themselves.
 """
 
 import runpy
