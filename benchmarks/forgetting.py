@@ -18,7 +18,7 @@ import numpy as np
 import pytagi_ddp
 from benchmarks.merging import evaluate, learn
 from benchmarks.report import table
-from benchmarks.workloads import cifar_cnn, mlp, mnist_cnn
+from benchmarks.workloads import cifar_cnn, let_deltas_through, mlp, mnist_cnn
 from pytagi_ddp import nn
 from pytagi_ddp.data import BatchLoader, ImageDataset, load_cifar10, load_mnist
 from pytagi_ddp.kernels.cpu.threads import set_threads
@@ -68,9 +68,7 @@ def train(
     """
     pytagi_ddp.manual_seed(seed)
     net = job.make()
-    for _, leaf in net.named_leaves():
-        if isinstance(leaf, nn.BatchNorm2d):
-            leaf.through_statistics = through_statistics
+    let_deltas_through(net, through_statistics)
     prior = net.arena.theta[1].mean()
     images, test = data
     statistics = {"mean": images.mean(), "std": images.std()}

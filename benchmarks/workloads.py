@@ -59,6 +59,13 @@ def cifar_cnn(nn: Any, head: Head | None = None):
     return nn.Sequential(*layers, nn.Linear(512, 64), nn.MixtureReLU(), *(head or tree_head(nn))(64))
 
 
+def let_deltas_through(net: Any, through_statistics: bool = True) -> None:
+    """Sets `through_statistics` of every BatchNorm2d of a network of this library."""
+    for _, leaf in net.named_leaves():
+        if hasattr(leaf, "through_statistics"):
+            leaf.through_statistics = through_statistics
+
+
 def conv(nn: Any, channels: int, pixels: int):
     return nn.Sequential(
         nn.Conv2d(channels, channels, 3, bias=False, padding=1, in_width=pixels, in_height=pixels),

@@ -103,8 +103,7 @@ class Checkpoints:
 
     def save_average(self) -> None:
         """To be called while the network has the average and statistics of it: writes a file to predict by."""
-        if self._manager and self._net.rank == 0:
-            self._manager.folder.mkdir(parents=True, exist_ok=True)
+        if self._manager:
             self._net.save(self._manager.folder / AVERAGE)
 
     def after_epoch(self) -> None:

@@ -8,7 +8,6 @@ import resource
 import signal
 import subprocess
 import sys
-import threading
 import warnings
 from contextlib import contextmanager
 from functools import partial
@@ -19,7 +18,7 @@ import numpy as np
 import pytest
 
 import pytagi_ddp
-from pytagi_ddp.checkpoint import CheckpointManager, DamagedCheckpointError, StopOnSignal, TrainingPosition
+from pytagi_ddp.checkpoint import CheckpointManager, DamagedCheckpointError, TrainingPosition
 from pytagi_ddp.checkpoint.content import metadata
 from pytagi_ddp.data import BatchLoader, ImageDataset
 from pytagi_ddp.distributed import run_threads
@@ -489,49 +488,6 @@ def test_other_iterables_do_not_say_where_they_are(state):
         TrainingPosition.of(loader, 1)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_asks_for_a_stop(number):
-    ddp = DDPSequential(network(), DDPConfig(backend="serial"))
-    former = signal.getsignal(number)
-    with StopOnSignal(ddp) as stop:
-        for _ in range(2):
-            os.kill(os.getpid(), number)
-        assert stop.received == number
-        assert not ddp.stop_requested
-        ddp.step()
-        assert ddp.stop_requested
-    assert signal.getsignal(number) == former
-
-
-def test_a_signal_without_a_name():
-    ddp = DDPSequential(network(), DDPConfig(backend="serial"))
-    with StopOnSignal(ddp, [signal.SIGRTMIN + 1]) as stop:
-        signal.raise_signal(signal.SIGRTMIN + 1)
-        ddp.step()
-    assert stop.received == signal.SIGRTMIN + 1 and ddp.stop_requested
-
-
-def test_handlers_are_put_back_whatever_happens():
-    ddp = DDPSequential(network(), DDPConfig(backend="serial"))
-    former = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(OSError, match="Invalid argument"):
-        StopOnSignal(ddp, (signal.SIGTERM, signal.SIGKILL)).__enter__()
-    assert signal.getsignal(signal.SIGTERM) == former
-    errors = []
-
-    def elsewhere():
-        try:
-            StopOnSignal(ddp).__enter__()
-        except ValueError as error:
-            errors.append(str(error))
-
-    thread = threading.Thread(target=elsewhere)
-    thread.start()
-    thread.join()
-    assert len(errors) == 1
-    assert "main thread" in errors[0]
-
-
 def test_importing_it_starts_nothing():
     code = "import sys, pytagi_ddp.checkpoint; print({'mpi4py.MPI', 'cupy', 'matplotlib'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -542,8 +498,3 @@ def test_a_quiet_load_warns_of_nothing(two):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert two[0].load(network(), settings=SETTINGS).position == at(2)
-
-
-def test_a_network_that_knows_of_no_stop_is_refused():
-    with pytest.raises(TypeError, match="takes a DDPSequential, also on one process, got Sequential"):
-        StopOnSignal(Sequential(Linear(1, 1)))

@@ -25,7 +25,7 @@ import numpy as np
 import pytagi_ddp
 from benchmarks.quality.done import append, read, with_error
 from benchmarks.report import table
-from benchmarks.workloads import Head, cifar_cnn, mnist_cnn, tree_head
+from benchmarks.workloads import Head, cifar_cnn, let_deltas_through, mnist_cnn, tree_head
 from examples.classifier import HierarchicalHead, RemaxHead, forgets_before
 from pytagi_ddp import metric, nn
 from pytagi_ddp.data import BatchLoader, ImageDataset, load_cifar10, load_mnist, synthetic_images
@@ -110,13 +110,11 @@ def train_tagi(
         (last, gain), sigma_v = ONE_HOT[method], job.sigma_one_hot
         net = job.make(nn, lambda inputs: [nn.Linear(inputs, 10, gain_weight=gain, gain_bias=gain), last()])
         head = RemaxHead(10, "cpu")  # ones and zeros, whatever layer gives the probabilities
-    for _, leaf in net.named_leaves():
-        if isinstance(leaf, nn.BatchNorm2d):
-            leaf.through_statistics = True
+    let_deltas_through(net)
     average, steps_left = nn.PosteriorAverage(net), epochs * len(loader)
     averaged = max(1, round(LAST_STEPS * steps_left))
     for epoch in range(epochs):
-        if job.forget > 1 and forgets_before(epoch, epochs):
+        if forgets_before(epoch, epochs):
             net.forget_evidence(job.forget)
         loader.set_epoch(epoch)
         for x, labels in loader:

@@ -44,10 +44,10 @@ class CheckpointManager:
 
     A checkpoint is a safetensors file with all parameters and running statistics, the position in the training, the
     number of ranks, the settings and the version of the library, and a `PosteriorAverage` if it is given one.
-    `manifest.json` beside it lists the checkpoints with
-    their SHA-256. Both are written to a temporary file, synced and renamed, so that a kill at any moment leaves the
-    checkpoint before. One job at a time may write to a folder. With one rank, what recurrent layers carry from call to
-    call is part of it; of several, each has its own, and `get_lstm_states` gives that.
+    `manifest.json` beside it lists the checkpoints with their SHA-256. Both are written to a temporary file, synced and
+    renamed, so that a kill at any moment leaves the checkpoint before. One job at a time may write to a folder. With
+    one rank, what recurrent layers carry from call to call is part of it; of several, each has its own, and
+    `get_lstm_states` gives that.
 
     A checkpoint of an `FSDPSequential` or `PipelineSequential` is a folder of such files, one of each rank, and of an
     index with their checksums. Every rank writes and reads its own parts, so the folder has to be one that all nodes

@@ -63,8 +63,7 @@ def exchange_deltas(
     try:
         communicator.all_reduce(arena.buffer) if reduce is None else reduce()
     except NonFiniteError as error:
-        model.pending.forget()  # the sums are of all ranks by now, and of no use
-        model.pending.accumulating = False
+        model.pending.stepped()  # the sums are of all ranks by now, and of no use: a step that is lost
         array.clear(arena.buffer)
         if reduce is None and error.index < 2 * arena.num_parameters:
             layer = arena.leaf_at(error.index % arena.num_parameters)

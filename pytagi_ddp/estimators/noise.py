@@ -49,7 +49,7 @@ class Prediction(NamedTuple):
         return cls(count, mu.mean(0), spread, var.mean(0), missing.mean(0))
 
 
-@dataclass
+@dataclass(frozen=True)
 class GivenNoise:
     """Noise of a known variance: predictions are Gaussian, of the networks' variances, their spread and the noise."""
 

@@ -85,9 +85,11 @@ def state_dict(model: "NetworkParameters", carried: bool = False) -> StateDict:
 
 def load_state_dict(model: "NetworkParameters", values: dict) -> None:
     """Checks everything before it changes anything; entries of what is not learned may be missing (pytagi)."""
-    checked = [  # what is a view may be one of this very network, and would change on the way
-        (place, [a if a.flags.owndata else a.copy() for a in arrays]) for place, arrays in _checked(model, values)
-    ]
+    # Copies, as the values may be views of this very network, which would change on the way.
+    _put(model, [(place, [array.copy() for array in arrays]) for place, arrays in _checked(model, values)])
+
+
+def _put(model: "NetworkParameters", checked: list[tuple[Place, list[np.ndarray]]]) -> None:
     model.drop_deltas()
     for place, arrays in checked:
         for array, target in zip(arrays, place(), strict=True):
@@ -383,7 +385,7 @@ def _check_architecture(model: "NetworkParameters", meta: dict[str, str], what: 
 def _load_checked(model: "NetworkParameters", values: dict, what: str) -> None:
     """`load_state_dict` of what a file held; errors name the file."""
     try:
-        load_state_dict(model, values)
+        _put(model, _checked(model, values))
     except (KeyError, ValueError) as error:
         raise ValueError(f"{what}: {error.args[0]}") from error
 

@@ -120,7 +120,8 @@ class Communicator(CommunicatorBase):
         start = self._begin_scatter(name, send, receive, op)
         work = self._reduce_scatter(send, receive, op)
         self.reduce_seconds += time.perf_counter() - start
-        return Handle(self, f"{name} of {send.nbytes / 1e6:.3g} MB", receive, work, True, send, everywhere=False)
+        what = f"{name} of {send.nbytes / 1e6:.3g} MB"
+        return Handle(self, what, receive, work, reduction=True, source=send, everywhere=False)
 
     def _begin_scatter(self, name: str, send: np.ndarray, receive: np.ndarray, op: str) -> float:
         check_exchange(name, send, receive, self.world_size, 1, own=self.rank)
