@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytagi_ddp import manual_seed
+from pytagi_ddp.distributed import is_initialized
 
 
 def pytest_configure(config):
@@ -66,6 +67,14 @@ def pytest_collection_modifyitems(config, items):
 def seeded():
     """A network amplifies rounding as its prior happens to be; a bound that holds for one prior shall hold again."""
     manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def closes_communicators():
+    """A test that leaves a communicator open fails itself, and not the one that finds it open later."""
+    before = is_initialized()
+    yield
+    assert is_initialized() == before, "get_distributed_backend(...).close() is missing at the end of this test"
 
 
 @pytest.fixture(scope="session")

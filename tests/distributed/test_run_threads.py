@@ -72,7 +72,7 @@ def test_nothing_of_the_ranks_is_left():
     finally:
         set_threads(before)
     assert not is_initialized()
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads  # those of a test before may have ended since
     with pytest.raises(LaunchError, match="run_threads"):
         create_communicator("threads")
 

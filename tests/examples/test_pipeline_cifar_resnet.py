@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from examples import model_parallel, pipeline_cifar_resnet
-from pytagi_ddp.distributed import run_threads
+from pytagi_ddp.distributed import get_distributed_backend, run_threads
 from tests.mpi.run import mpirun
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the ranks through /proc")
@@ -74,6 +74,7 @@ def test_model_parallelism_by_hand(capsys):
     assert capsys.readouterr().out == f"error {first:.3f}\n"
     with pytest.raises(SystemExit, match="two ranks are needed, and there are 1"):
         model_parallel.main()
+    get_distributed_backend("serial").close()  # the program ends with the process
 
 
 @pytest.mark.mpi
