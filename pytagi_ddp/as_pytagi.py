@@ -4,7 +4,6 @@ Modules too, as by `python -m`: `python -m pytagi_ddp.as_pytagi -m examples.clas
 
 `import pytagi` then gives this library, and so do its modules (`pytagi.nn`, `pytagi.nn.linear`, `pytagi.metric`, ...).
 In a program or notebook of your own, `import pytagi_ddp.as_pytagi` before the first `import pytagi` does the same.
-A program that starts processes by "spawn" or "forkserver" needs that line in any case: these import it by themselves.
 """
 
 import runpy
@@ -17,6 +16,7 @@ from pkgutil import iter_modules
 import pytagi_ddp
 
 USAGE = "usage: python -m pytagi_ddp.as_pytagi PROGRAM.py ARGUMENTS ..., or -m MODULE ARGUMENTS ..."
+ALIAS = str(Path(__file__).with_name("alias"))
 MODULES = ("", ".cuda", ".metric", ".tagi_utils", ".nn")
 
 
@@ -29,6 +29,8 @@ def install() -> None:
     present = sys.modules.get("pytagi")
     if present is not None and present is not pytagi_ddp:
         raise ImportError("pytagi itself has been imported already; import pytagi_ddp.as_pytagi before it")
+    if ALIAS not in sys.path:
+        sys.path.insert(0, ALIAS)  # which processes inherit that are started by "spawn" or "forkserver"
     layers = (f".nn.{module.name}" for module in iter_modules(pytagi_ddp.nn.__path__))
     for name in (*MODULES, *layers):
         sys.modules[f"pytagi{name}"] = import_module(f"pytagi_ddp{name}")
@@ -43,13 +45,13 @@ def main(argv: Sequence[str]) -> None:
         raise SystemExit(USAGE)
     if argv[0] == "-m":
         sys.argv = list(argv[1:])
-        sys.path[0] = str(Path.cwd())
+        sys.path[1] = str(Path.cwd())  # behind ALIAS
         runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
         return
     if not Path(argv[0]).exists():
         raise SystemExit(f"there is no program {argv[0]}\n{USAGE}")
     sys.argv = list(argv)
-    sys.path[0] = str(Path(argv[0]).resolve().parent)
+    sys.path[1] = str(Path(argv[0]).resolve().parent)
     runpy.run_path(argv[0], run_name="__main__")
 
 

@@ -7,7 +7,7 @@ from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.protocol import ArrayFunctions
 from pytagi_ddp.nn.hierarchical_softmax import HRCSoftmax
 from pytagi_ddp.nn.state import Array, State
-from pytagi_ddp.nn.validate import flat_float32
+from pytagi_ddp.nn.validate import check_finite, check_integers, flat_float32, round_up_variances
 
 __all__ = ["BaseDeltaStates", "BaseHiddenStates", "HRCSoftmax"]
 
@@ -55,8 +55,19 @@ class BaseHiddenStates(OnDevice):
         return f"{new_size} values, {new_block_size} samples"
 
     def set_input_x(self, mu_x: ArrayLike, var_x: ArrayLike | None, block_size: int) -> None:
-        """Takes means and variances (None: zero) of `block_size` samples."""
+        """Takes means and variances (None: zero) of `block_size` samples; the Jacobian becomes 1.
+
+        Raises:
+            ValueError: values that are NaN or infinite, variances that are negative, or numbers of values that do not
+                belong together. TypeError: values that are no real numbers, or a `block_size` that is no integer.
+        """
+        check_integers("set_input_x", block_size=block_size)
         mu = flat_float32(mu_x, "mu_x")
+        check_finite(mu, "mu_x")
+        if var_x is not None:
+            var_x = flat_float32(var_x, "var_x", mu.size)
+            check_finite(var_x, "var_x")
+            var_x = round_up_variances(var_x, "var_x")
         self.set_size(mu.size, block_size)
         self.mu_a = mu
         if var_x is not None:

@@ -30,6 +30,25 @@ def test_states(kind):
         states.set_size(7, 2)
 
 
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        (([1, np.nan], None, 1), ValueError, "mu_x: 1 of 2 values are NaN or infinite"),
+        (([1, 2], [1, np.inf], 1), ValueError, "var_x: 1 of 2 values are NaN or infinite"),
+        (([1, 2], [1, -0.5], 1), ValueError, "var_x holds variances and must not be negative, the smallest is -0.5"),
+        (([1, 2], [1], 1), ValueError, "var_x must hold 2 values, got 1"),
+        (([1, 2], None, 3), ValueError, "2 values are no whole number of units for 3 samples"),
+        (([1, 2], None, 1.0), TypeError, "block_size must be an integer, got 1.0"),
+    ],
+)
+def test_input_that_is_refused_changes_nothing(given, error, message):
+    states = nn.BaseHiddenStates()
+    states.set_input_x([3, 4], [5, 6], 2)
+    with pytest.raises(error, match=message):
+        states.set_input_x(*given)
+    assert (states.mu_a.tolist(), states.var_a.tolist(), states.block_size) == ([3, 4], [5, 6], 2)
+
+
 def test_copying_deltas():
     source, target = nn.BaseDeltaStates(6, 2), nn.BaseDeltaStates(12, 2)
     source.delta_mu, source.delta_var = range(6), range(10, 16)

@@ -324,6 +324,32 @@ def test_a_module_of_a_package_runs_as_it_is(tmp_path):
     assert done.stdout.strip() == f"__main__ pytagi_ddp.tagi_utils ['{folder / 'program.py'}', '7']"
 
 
+STARTS_A_PROCESS = """
+import sys
+from multiprocessing import get_context
+import pytagi
+from pytagi.nn import Linear
+
+def library(_):
+    import pytagi.nn.linear
+    return f"{pytagi.__name__} {pytagi.nn.linear.Linear.__module__} {Linear is pytagi.nn.linear.Linear}"
+
+if __name__ == "__main__":
+    with get_context(sys.argv[1]).Pool(1) as pool:
+        print(pool.map(library, [0])[0])
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_process_that_a_program_starts_has_this_library_too(tmp_path, method):
+    """Even where pytagi lies beside the program, as it does in its own repository."""
+    (tmp_path / "program.py").write_text(STARTS_A_PROCESS)
+    (tmp_path / "pytagi.py").write_text("raise ImportError('the other library')")
+    command = [sys.executable, "-m", "pytagi_ddp.as_pytagi", str(tmp_path / "program.py"), method]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "pytagi_ddp pytagi_ddp.nn.linear True\n"), done.stderr
+
+
 @pytest.mark.parametrize(
     ("argument", "code", "message"),
     [("--help", 0, "usage: "), ("--no-such-option", 1, "usage: "), ("no.py", 1, "there is no program no.py")],
