@@ -14,7 +14,7 @@ from libc.stdint cimport intptr_t
 from libc.string cimport memcpy
 
 from pytagi_ddp.kernels.cpu._one_thread cimport OneThread
-from pytagi_ddp.kernels.cpu._replay cimport Entry, Plan
+from pytagi_ddp.kernels.cpu._replay cimport LARGE, Entry, Plan
 
 import numpy as np
 
@@ -211,12 +211,8 @@ cdef bint in_rows(array, Py_ssize_t batch):
         cnp.PyArray_NDIM(array) < 2 or cnp.PyArray_NDIM(array) == 2 and cnp.PyArray_DIM(array, 0) == batch)
 
 
-cdef enum:
-    LARGE = 262144  # elements from which on it is worth while to wake threads for them, and to keep their memory
-
-
 cdef int threads_for(Py_ssize_t size):
-    return settings["_threads"] if size >= LARGE else 1
+    return threads.get_threads() if size >= LARGE else 1
 
 
 cdef int look(array, Py_ssize_t size):
@@ -289,13 +285,23 @@ cdef object copied(cnp.ndarray source, list kept):
 
 
 cdef enum:
-    OBSERVATIONS = 4096  # at most; more are worth the general way's time
+    SOME = 1024  # observations that the loop is given at once, in memory of the thread
     ARRAY = 7  # words of a flat array: its owner (2), number of elements, size of one, address, shape, stride
+
+cdef struct Observed:
+    const float* mu  # of the outputs
+    const float* var
+    const float* jcb  # NULL stands for 1
+    const char* obs
+    const char* var_obs
+    bint obs_single, var_obs_single  # whether they are float32, else float64
+    float* delta_mu
+    float* delta_var
 
 cdef intptr_t update_words[1 + 7 * ARRAY]
 cdef Entry update_entry = NULL
-cdef cnp.ndarray observed = np.zeros((2, OBSERVATIONS), np.float32)
-cdef cnp.ndarray ones = np.ones(OBSERVATIONS, np.float32)
+cdef cnp.ndarray ones = np.ones(SOME, np.float32)
+cdef intptr_t one_each = <intptr_t>cnp.PyArray_DATA(ones)
 
 
 def has_update():
@@ -317,11 +323,7 @@ def update(states, mu_obs, var_obs, deltas):
     """`OutputUpdater.update`; returns whether it was done."""
     cdef cnp.npy_intp size
     cdef Py_ssize_t batch
-    cdef int k
-    cdef float* memory
-    cdef intptr_t[7] addresses
-    cdef size_t control
-    cdef float* given = <float*>cnp.PyArray_DATA(observed)
+    cdef Observed all
     if update_entry is NULL:
         return False
     mu, var, jcb = states.state
@@ -329,31 +331,65 @@ def update(states, mu_obs, var_obs, deltas):
     if type(mu) is not cnp.ndarray or type(var) is not cnp.ndarray or type(block) is not cnp.ndarray:
         return False
     size = cnp.PyArray_SIZE(mu)
-    if size > OBSERVATIONS or not plain(mu, size) or not plain(var, size) or not holds_deltas(block, size):
+    if not (plain(mu, size) and plain(var, size) and holds_deltas(block, size)):
         return False
-    if jcb is None:
-        jcb = ones
-    elif type(jcb) is not cnp.ndarray or not plain(jcb, size):
+    if jcb is not None and not (type(jcb) is cnp.ndarray and plain(jcb, size)):
         return False
     batch = states.block_size
     if not (holds(deltas, batch, size) and in_rows(mu_obs, batch) and in_rows(var_obs, batch)):
         return False
     if look(mu_obs, size) & INFINITE or look(var_obs, size) & (NEGATIVE | NOT_A_NUMBER):
         return False
-    take(mu_obs, given)
-    take(var_obs, given + OBSERVATIONS)
-    memory = <float*>cnp.PyArray_DATA(block)
-    addresses = [<intptr_t>cnp.PyArray_DATA(mu), <intptr_t>cnp.PyArray_DATA(var), <intptr_t>cnp.PyArray_DATA(jcb),
-                 <intptr_t>given, <intptr_t>(given + OBSERVATIONS), <intptr_t>memory,
-                 <intptr_t>(memory + cnp.PyArray_DIM(block, 1))]
-    for k in range(7):
-        update_words[1 + k * ARRAY + 2] = update_words[1 + k * ARRAY + 5] = size
-        update_words[1 + k * ARRAY + 4] = addresses[k]
-    control = flush()
+    all.mu, all.var = <const float*>cnp.PyArray_DATA(mu), <const float*>cnp.PyArray_DATA(var)
+    all.jcb = NULL if jcb is None else <const float*>cnp.PyArray_DATA(jcb)
+    all.obs, all.obs_single = <const char*>cnp.PyArray_DATA(mu_obs), is_single(mu_obs)
+    all.var_obs, all.var_obs_single = <const char*>cnp.PyArray_DATA(var_obs), is_single(var_obs)
+    all.delta_mu = <float*>cnp.PyArray_DATA(block)
+    all.delta_var = all.delta_mu + cnp.PyArray_DIM(block, 1)
     deltas.outdated = False
-    update_entry(update_words, NULL)  # with Python's lock: the words are everybody's
-    set_control_word(control)
+    observe(&all, size, threads_for(size))
     return True
+
+
+cdef void observe(const Observed* all, Py_ssize_t size, int threads) noexcept nogil:
+    cdef int k
+    if threads == 1:
+        observe_between(all, 0, size)
+    else:
+        for k in prange(threads, num_threads=threads):
+            observe_between(all, k * size // threads, (k + 1) * size // threads)
+
+
+cdef void observe_between(const Observed* all, Py_ssize_t start, Py_ssize_t end) noexcept nogil:
+    cdef intptr_t[1 + 7 * ARRAY] words
+    cdef intptr_t[7] addresses
+    cdef float[SOME] obs
+    cdef float[SOME] var_obs
+    cdef Py_ssize_t n
+    cdef int k
+    cdef size_t control = flush()
+    memcpy(words, update_words, sizeof(words))
+    while start < end:
+        n = min(SOME, end - start)
+        addresses = [<intptr_t>(all.mu + start), <intptr_t>(all.var + start),
+                     one_each if all.jcb is NULL else <intptr_t>(all.jcb + start),
+                     as_single(all.obs, all.obs_single, obs, start, n),
+                     as_single(all.var_obs, all.var_obs_single, var_obs, start, n),
+                     <intptr_t>(all.delta_mu + start), <intptr_t>(all.delta_var + start)]
+        for k in range(7):
+            words[1 + k * ARRAY + 2] = words[1 + k * ARRAY + 5] = n
+            words[1 + k * ARRAY + 4] = addresses[k]
+        update_entry(words, NULL)
+        start += n
+    set_control_word(control)
+
+
+cdef intptr_t as_single(const char* data, bint single, float* room, Py_ssize_t start, Py_ssize_t n) noexcept nogil:
+    """The address of `n` numbers in float32, for which there is room."""
+    if single:
+        return <intptr_t>(<const float*>data + start)
+    take_double(<const double*>data + start, room, n)
+    return <intptr_t>room
 
 
 cdef bint holds(deltas, Py_ssize_t batch, Py_ssize_t size):

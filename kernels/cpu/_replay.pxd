@@ -3,6 +3,9 @@ from libc.stdint cimport intptr_t
 # A kernel that can be replayed: a block of words (addresses, sizes, numbers), and scratch memory of the calling thread.
 ctypedef void (*Entry)(const intptr_t* words, float* scratch) noexcept nogil
 
+cdef enum:
+    LARGE = 262144  # numbers from which on it is worth while to wake threads to copy them, and to keep their memory
+
 cdef class Plan:
     cdef list steps  # _Segment, or (function, arguments)
     cdef readonly int calls

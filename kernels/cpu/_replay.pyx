@@ -8,6 +8,7 @@ function is written down as a Python call, and the list goes through Python ther
 import threading
 
 cimport numpy as cnp
+from cython.parallel cimport prange
 from libc.stdint cimport intptr_t
 from libc.string cimport memcpy, memset
 
@@ -219,7 +220,19 @@ def address(cnp.ndarray array not None):
 
 
 cdef void copy_entry(const intptr_t* words, float* scratch) noexcept nogil:
-    memcpy(<void*>words[0], <const void*>words[1], words[2])
+    cdef int k, threads = words[3]
+    cdef float* out = <float*>words[0]
+    cdef const float* source = <const float*>words[1]
+    cdef Py_ssize_t n = words[2]
+    if threads == 1:
+        memcpy(out, source, n * sizeof(float))
+    else:
+        for k in prange(threads, num_threads=threads):
+            copy_between(source, out, k * n // threads, (k + 1) * n // threads)
+
+
+cdef void copy_between(const float* source, float* out, Py_ssize_t start, Py_ssize_t end) noexcept nogil:
+    memcpy(out + start, source + start, (end - start) * sizeof(float))
 
 
 cdef void clear_entry(const intptr_t* words, float* scratch) noexcept nogil:
@@ -230,13 +243,15 @@ cdef bint is_plain(cnp.ndarray array):
     return cnp.PyArray_IS_C_CONTIGUOUS(array) and cnp.PyArray_TYPE(array) == cnp.NPY_FLOAT32
 
 
-def copy(source, out):
-    """out[...] = source, for host arrays of any type and shape."""
-    cdef intptr_t words[3]
+def copy(source, out, int threads):
+    """out[...] = source, for host arrays of any type and shape; large ones of float32 on so many threads."""
+    cdef intptr_t words[4]
     if type(source) is cnp.ndarray and type(out) is cnp.ndarray and is_plain(source) and is_plain(out) \
             and (<cnp.ndarray>source).size == (<cnp.ndarray>out).size and out.flags.writeable:
-        words = [<intptr_t>cnp.PyArray_DATA(out), <intptr_t>cnp.PyArray_DATA(source), cnp.PyArray_NBYTES(out)]
-        issue(copy_entry, words, 3, 0, 1, (source, out))
+        if cnp.PyArray_SIZE(out) < LARGE:
+            threads = 1
+        words = [<intptr_t>cnp.PyArray_DATA(out), <intptr_t>cnp.PyArray_DATA(source), cnp.PyArray_SIZE(out), threads]
+        issue(copy_entry, words, 4, 0, threads, (source, out))
     else:
         call(np.copyto, out, source)
 

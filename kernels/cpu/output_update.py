@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 from numba import prange
 
 from pytagi_ddp.kernels.cpu.compile import loop
@@ -11,6 +12,7 @@ from pytagi_ddp.kernels.formulas.update import heteros_delta, observation_delta
 from pytagi_ddp.kernels.tensors import Array, Delta, State
 
 _express = load("_express")
+NOTHING = np.zeros(0, np.float32)
 
 
 def express_update(states: Any, mu_obs: Any, var_obs: Any, deltas: Any) -> bool:
@@ -52,8 +54,11 @@ def update(output: State, observed: State, delta: Delta) -> None:
     output, observed, delta = output.reshape(-1), observed.reshape(-1), delta.reshape(-1)
     arguments = (*output, observed.mu, observed.var, delta.mu, delta.var)
     _update(*arguments)
-    if not _express.has_update() and (found := entry_of(_update.compiled_for(output.mu[:0]), arguments)) is not None:
-        _express.offer_update(*found)
+    if not _express.has_update():
+        serial = _update.compiled_for(NOTHING)
+        serial(*[NOTHING] * len(arguments))  # so that it is compiled
+        if (found := entry_of(serial, (NOTHING,) * len(arguments))) is not None:
+            _express.offer_update(*found)
 
 
 def update_using_indices(output: State, observed: State, index: Array, delta: Delta) -> None:

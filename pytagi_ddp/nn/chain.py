@@ -271,6 +271,11 @@ class Chain:
         self._hooks.after(operation, "forward")
         return result
 
+    @property
+    def spares_deltas(self) -> bool:
+        """See `BaseLayer.spares_deltas`."""
+        return self.operations[-1].spares_deltas
+
     def backward(
         self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool, onto: Delta | None = None
     ) -> Delta | None:

@@ -109,7 +109,7 @@ class LayerBlock(BaseLayer):
 
     @property
     def spares_deltas(self) -> bool:
-        return self.chain.operations[-1].spares_deltas
+        return self.chain.spares_deltas
 
     def begin(self, state: State) -> State | Normalization:
         return self.chain.begin(state)

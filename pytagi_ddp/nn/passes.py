@@ -12,7 +12,7 @@ from pytagi_ddp.nn.data_struct import BaseDeltaStates
 from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.memory import pass_bytes, refuse_too_large
 from pytagi_ddp.nn.recompute import recomputing
-from pytagi_ddp.nn.state import Array, State
+from pytagi_ddp.nn.state import Array, Delta, State
 
 
 def _nothing() -> None:
@@ -207,9 +207,10 @@ class Passes:
 
     def _walk_backward(self, start: tuple[Array, Array], end: tuple[Array, Array] | None, accumulate: bool) -> None:
         pool = self._chain.pool
-        delta = pool.take(*start[0].shape)
-        self._copy(start[0], delta.mu)
-        self._copy(start[1], delta.var)
+        delta = Delta(*start, memory=start)
+        pool.share(delta)  # with whoever has written them, and may read them again
+        if not self._chain.spares_deltas:
+            delta = pool.own_copy(delta)
         into = self._chain.backward(delta, pool, end is not None, accumulate)
         if into is not None and end is not None:
             self._copy(into.mu, end[0])

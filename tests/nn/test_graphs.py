@@ -180,15 +180,28 @@ def test_a_plan_goes_through_python_where_it_must():
     replay, calls = load("_replay"), []
     a, b = np.ones((2, 3), np.float32)
     with replay.recording() as plan:
-        replay.copy(a, b)
+        replay.copy(a, b, 1)
         replay.call(calls.append, 1)
-        replay.call(replay.copy, b, a)  # counts once
+        replay.call(replay.copy, b, a, 1)  # counts once
         replay.clear(a)
-        replay.copy(np.arange(3), b)  # of another type
+        replay.copy(np.arange(3), b, 1)  # of another type
     assert plan.calls == 5 and calls == [1]
     a[...], b[...] = 7, 8
     plan.run()
     assert calls == [1, 1] and a.tolist() == [0, 0, 0] and b.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("size", [262_143, 262_144, 300_001])
+def test_large_copies_on_many_threads(size):
+    source, (out, replayed) = np.arange(size, dtype=np.float32), np.zeros((2, size + 1), np.float32)
+    replay = load("_replay")
+    with replay.recording() as plan:
+        replay.copy(source, out[:-1], 3)
+        replay.copy(out, replayed, 3)
+    replayed[:] = 7
+    plan.run()
+    np.testing.assert_array_equal(replayed[:-1], source)
+    assert replayed[-1] == out[-1] == 0
 
 
 def test_batch_statistics_are_those_of_the_last_pass_replayed_or_not():

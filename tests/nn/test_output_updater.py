@@ -1,9 +1,13 @@
 """Observations: any form, missing ones in all three updates, and what is refused."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
 from pytagi_ddp import nn
+from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
 from tests.nn.networks import randomise
 
 NAN = np.nan
@@ -33,6 +37,48 @@ def test_update_is_the_gaussian_innovation(net, updater):
     jcb = net.output_z_buffer.jcb
     np.testing.assert_allclose(deltas(net)[0], jcb * (y - mu) / (var + noise), rtol=1e-5)
     np.testing.assert_allclose(deltas(net)[1], -(jcb**2) / (var + noise), rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [1, 1023, 1024, 1025, 5632, 262_144 + 1025])
+def test_any_number_of_outputs_on_any_number_of_threads(updater, size, dtype):
+    """Observations are taken a thousand at a time, of large batches by several threads."""
+    rng = np.random.default_rng(0)
+    y, noise = rng.normal(size=size).astype(dtype), rng.uniform(0.1, 1, size).astype(dtype)
+    states, buffer = nn.BaseHiddenStates(), nn.BaseDeltaStates(size, 1)
+    states.set_input_x(rng.normal(size=size), rng.uniform(0.1, 1, size), 1)
+    y[size // 2] = NAN
+    before = get_threads()
+    try:
+        for jcb in (1, rng.normal(size=size)):
+            if np.ndim(jcb):
+                states.jcb = jcb
+            found = []
+            for threads in (1, 2, 3):
+                set_threads(threads)
+                buffer.reset_zeros()
+                updater.update(states, y, noise, buffer)
+                found.append([buffer.delta_mu.copy(), buffer.delta_var.copy()])
+            gain = jcb / (states.var_a.astype(float) + noise)
+            expected = np.where(np.isnan(y), 0, [gain * (y - states.mu_a), -jcb * gain])
+            np.testing.assert_allclose(found[0], expected, rtol=1e-5, atol=1e-6)
+            np.testing.assert_array_equal(found[0], found[1])
+            np.testing.assert_array_equal(found[0], found[2])
+    finally:
+        set_threads(before)
+
+
+def test_many_outputs_before_anything_has_set_the_number_of_threads():
+    program = """if True:
+        import numpy as np
+        from pytagi_ddp import nn
+        states, buffer = nn.BaseHiddenStates(300_000, 1), nn.BaseDeltaStates(300_000, 1)
+        for size in (1, 300_000):
+            states.set_size(size, 1)
+            nn.OutputUpdater("cpu").update(states, np.ones(size), np.ones(size), buffer)
+        assert (buffer.delta_mu == 1).all()
+    """
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
 def test_indices_count_from_one_and_leave_the_rest_zero(net, updater):
