@@ -14,7 +14,7 @@ import numpy as np
 
 import pytagi_ddp
 from examples.figures import draw
-from examples.option_types import at_least, natural, new_file, positive_int
+from examples.option_types import at_least, natural, picture, positive_int
 from pytagi_ddp.nn import Conv2d, ConvTranspose2d, Linear, MixtureReLU, OutputUpdater, Sequential
 
 SIDE = 16  # pixels
@@ -128,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> float:
     parser.add_argument("--codes", type=positive_int, default=8, help="numbers that an image is compressed to (8)")
     parser.add_argument("--seed", type=natural, default=0)
     parser.add_argument(
-        "--plot", type=new_file, metavar="FILE", help="draw images, what comes back, its std, and images made up"
+        "--plot", type=picture, metavar="FILE", help="draw images, what comes back, its std, and images made up"
     )
     args = parser.parse_args(argv)
     pytagi_ddp.manual_seed(args.seed)

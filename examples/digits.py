@@ -7,11 +7,13 @@ They are easier than handwriting.
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import NamedTuple
 
 import numpy as np
 
-from pytagi_ddp.data import load_mnist
+from examples.option_types import positive_int
+from pytagi_ddp.data import DatasetNotFoundError, load_mnist
 
 SIDE = 28  # pixels
 GLYPHS = """
@@ -38,21 +40,20 @@ def parser(description: str) -> argparse.ArgumentParser:
     """The options that the programs about digits share."""
     options = argparse.ArgumentParser(description=description)
     options.add_argument("--data", metavar="DIR", help="take MNIST from there, or download it to there")
-    options.add_argument("--train", type=int, help="images to learn from (2,000 drawn ones, or all of MNIST)")
+    options.add_argument("--train", type=positive_int, help="images to learn from (2,000 drawn ones, or all of MNIST)")
     options.add_argument("--quick", action="store_true", help="little data and few passes: to see that it runs")
     return options
 
 
 def load_digits(args: argparse.Namespace) -> Digits:
-    """What the options ask for.
-
-    Raises:
-        DatasetNotFoundError: no MNIST in the folder, and none to download.
-    """
+    """What the options ask for; ends the program where there is no MNIST in the folder, and none to download."""
     train, test = (400, 200) if args.quick else (2000, 2000)
     if args.data is None:
         return Digits(*draw_digits(args.train or train, 0), *draw_digits(test, 1))
-    sets = load_mnist(args.data)
+    try:
+        sets = load_mnist(args.data)
+    except DatasetNotFoundError as error:
+        sys.exit(f"error: {error}")
     limits = (args.train or (train if args.quick else None), test if args.quick else None)
     parts = [(s.images[:n, 0] / np.float32(255), s.labels[:n]) for s, n in zip(sets, limits, strict=True)]
     return Digits(*parts[0], *parts[1])

@@ -25,7 +25,7 @@ import numpy as np
 
 import pytagi_ddp
 from examples.figures import draw
-from examples.option_types import at_least, natural, new_file, positive_int
+from examples.option_types import at_least, natural, picture, positive_int
 from pytagi_ddp import metric, plot
 from pytagi_ddp.distributed import run_threads
 from pytagi_ddp.nn import DDPSequential, Linear, MixtureReLU, OutputUpdater
@@ -144,7 +144,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch-size", type=positive_int, default=4, help="of each rank (4)")
     parser.add_argument("--seed", type=natural, default=0)
     parser.add_argument("--quick", action="store_true", help="fewer epochs and samples")
-    parser.add_argument("--plot", type=new_file, metavar="FILE", help="draw what was learnt")
+    parser.add_argument("--plot", type=picture, metavar="FILE", help="draw what was learnt")
     args = parser.parse_args(argv)
     if args.quick:
         parser.set_defaults(**QUICK)

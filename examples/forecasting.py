@@ -24,7 +24,7 @@ import numpy as np
 
 import pytagi_ddp
 from examples.figures import draw
-from examples.option_types import at_least, natural, new_file, positive_int
+from examples.option_types import at_least, natural, picture, positive_int
 from examples.series import PERIOD, Scores, make_series, score
 from pytagi_ddp import plot
 from pytagi_ddp.nn import LSTM, EvenExp, Linear, OutputUpdater
@@ -109,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> Scores:
     parser.add_argument("--paths", type=at_least(2), default=100, help="of a forecast (100)")
     parser.add_argument("--moments", action="store_true", help="also score variances that are fed back")
     parser.add_argument("--seed", type=natural, default=0)
-    parser.add_argument("--plot", type=new_file, metavar="FILE", help="draw the last forecast")
+    parser.add_argument("--plot", type=picture, metavar="FILE", help="draw the last forecast")
     args = parser.parse_args(argv)
     if args.steps <= WINDOW + AHEAD + PERIOD * (ORIGINS - 1):
         parser.error(f"argument --steps: must be more than {WINDOW + AHEAD + PERIOD * (ORIGINS - 1)}, got {args.steps}")

@@ -14,7 +14,7 @@ import numpy as np
 
 import pytagi_ddp
 from examples.figures import draw
-from examples.option_types import at_least, natural, new_file, positive_float
+from examples.option_types import at_least, natural, picture, positive_float
 from examples.series import PERIOD, make_series, observe_one_by_one, score
 from pytagi_ddp import plot
 from pytagi_ddp.nn import LSTM, Linear, Sequential
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> list[float]:
         "--sigma-v", type=positive_float, default=0.3, help="standard deviation of an observation (0.3)"
     )
     parser.add_argument("--seed", type=natural, default=0)
-    parser.add_argument("--plot", type=new_file, metavar="FILE", help="draw the predictions")
+    parser.add_argument("--plot", type=picture, metavar="FILE", help="draw the predictions")
     args = parser.parse_args(argv)
     pytagi_ddp.manual_seed(args.seed)
     n = args.steps

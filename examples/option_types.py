@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
+PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".webp")
+
 
 def at_least(least: int) -> Callable[[str], int]:
     """Integers that are not below `least`."""
@@ -46,10 +48,15 @@ def share(text: str) -> float:
     return value
 
 
-def new_file(text: str) -> str:
-    """Names of files in folders that are there: to be written at the end, which would be late to hear of it."""
-    if not Path(text).parent.is_dir():
-        raise argparse.ArgumentTypeError(f"there is no folder {Path(text).parent}")
+def picture(text: str) -> str:
+    """Names of pictures, which are drawn at the end: that would be late to hear what is wrong with one."""
+    path = Path(text)
+    if path.suffix.lower() not in PICTURES:
+        raise argparse.ArgumentTypeError(f"a picture has one of the endings {' '.join(PICTURES)}, got {text!r}")
+    if path.is_dir() or not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(
+            f"{path} is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        )
     return text
 
 

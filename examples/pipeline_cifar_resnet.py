@@ -22,7 +22,7 @@ from examples.classifier import HEADS, Head, forgets_before
 from examples.ddp_cifar_resnet import make_model
 from examples.figures import draw as draw_figure
 from examples.image_data import find_or_download, load_images
-from examples.option_types import positive_int
+from examples.option_types import picture, positive_int
 from examples.options import parse_arguments
 from examples.progress import NoProgress, show_progress
 from examples.rank_training import add_over_ranks, on_all_ranks, run_on_ranks
@@ -67,7 +67,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     pipeline.add_argument("--recompute", action="store_true", help="run forward passes again: less memory, more time")
     pipeline.add_argument("--pipelines", type=positive_int, default=1, metavar="D", help="side by side (1)")
-    pipeline.add_argument("--plot", metavar="PNG", help="draw who did what when there (plot extra)")
+    pipeline.add_argument("--plot", type=picture, metavar="FILE", help="draw who did what when there (plot extra)")
 
 
 def balance(text: str) -> str | list[int]:

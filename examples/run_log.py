@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -20,8 +21,8 @@ class RunLog:
 
     Args:
         folder: where; None: a new folder `runs/<date and time>`.
-        append: add to a log that is there, instead of replacing it. A line that a full disk or a kill has cut short is
-            ended there, and nobody misses it.
+        append: add to a log that is there; else that one is kept as `log-1.jsonl`, or with the next number. A line that
+            a full disk or a kill has cut short is ended there, and nobody misses it.
         track: names of `TRACKERS` that are told the same.
 
     Attributes:
@@ -36,7 +37,10 @@ class RunLog:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.trackers: list[Tracker] = [TRACKERS[name](self.folder) for name in track]
         self._path = self.folder / LOG_NAME
-        with self._path.open("a+b" if append else "wb") as file:
+        if self._path.exists() and not append:
+            numbered = (self.folder / f"{self._path.stem}-{k}{self._path.suffix}" for k in itertools.count(1))
+            self._path.rename(next(path for path in numbered if not path.exists()))
+        with self._path.open("a+b") as file:
             if file.tell():
                 file.seek(-1, os.SEEK_END)
                 file.write(b"" if file.read() == b"\n" else b"\n")

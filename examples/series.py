@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pytagi_ddp.metric import log_likelihood, rmse
 from pytagi_ddp.nn import OutputUpdater, Sequential
 
 PERIOD = 24  # time steps of a season
@@ -65,11 +66,9 @@ class Scores(NamedTuple):
 
 def score(mu: np.ndarray, var: np.ndarray, y: np.ndarray) -> Scores:
     """Scores of predictions of the observations y; missing ones do not count."""
-    known = np.isfinite(y)
-    error, var = (y - mu)[known], var[known]
-    likelihood = -0.5 * (np.log(2 * np.pi * var) + error**2 / var)
-    inside = np.abs(error) < 1.645 * np.sqrt(var)
-    return Scores(float(np.sqrt(np.mean(error**2))), float(likelihood.mean()), float(inside.mean()))
+    std, known = np.sqrt(var), np.isfinite(y)
+    inside = np.abs(y - mu)[known] < 1.645 * std[known]
+    return Scores(rmse(mu, y), log_likelihood(mu, y, std), float(inside.mean()))
 
 
 def observe_one_by_one(net: Sequential, y: np.ndarray, sigma_v: float) -> tuple[np.ndarray, np.ndarray]:

@@ -26,7 +26,7 @@ import numpy as np
 
 import pytagi_ddp
 from examples.figures import draw
-from examples.option_types import at_least, natural, new_file, positive_float, positive_int
+from examples.option_types import at_least, natural, picture, positive_float, positive_int
 from examples.series import PERIOD, Scores, make_series, score
 from pytagi_ddp import plot
 from pytagi_ddp.nn import SLSTM, OutputUpdater, SLinear
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, tuple[Scores, Scores]]:
     parser.add_argument("--noise", type=positive_float, default=0.2, help="standard deviation of an observation (0.2)")
     parser.add_argument("--gap", type=int, default=4, help=f"time steps of a gap, one in {EVERY} steps (4)")
     parser.add_argument("--seed", type=natural, default=0)
-    parser.add_argument("--plot", type=new_file, metavar="FILE", help="draw filter and smoother")
+    parser.add_argument("--plot", type=picture, metavar="FILE", help="draw filter and smoother")
     args = parser.parse_args(argv)
     if not 0 < args.gap < EVERY:
         parser.error(f"argument --gap: must be 1 to {EVERY - 1}, got {args.gap}")

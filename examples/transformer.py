@@ -18,7 +18,7 @@ import numpy as np
 
 import pytagi_ddp
 from examples.figures import draw
-from examples.option_types import at_least, natural, new_file, positive_float, positive_int
+from examples.option_types import at_least, natural, picture, positive_float, positive_int
 from pytagi_ddp import Utils, models
 from pytagi_ddp.nn import OutputUpdater
 from pytagi_ddp.nn import Sequential as Network
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> tuple[float, float]:
     parser.add_argument("--sigma-v", type=positive_float, default=1.0, help="standard deviation of an observation (1)")
     parser.add_argument("--seed", type=natural, default=0)
     parser.add_argument(
-        "--plot", type=new_file, metavar="FILE", help="draw the accuracy over time, and probabilities of a sequence"
+        "--plot", type=picture, metavar="FILE", help="draw the accuracy over time, and probabilities of a sequence"
     )
     args = parser.parse_args(argv)
     pytagi_ddp.manual_seed(args.seed)

@@ -1,5 +1,6 @@
 """Bayesian neural networks by Tractable Approximate Gaussian Inference (TAGI), trained data-parallel over MPI."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from pytagi_ddp import cuda, metric, nn
@@ -21,11 +22,15 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from pytagi_ddp import checkpoint, data, distributed, estimators, models, plot  # noqa: F401
+
     __version__: str
 else:
 
-    def __getattr__(name: str) -> str:
-        """`__version__`, which stands in pyproject.toml, looked up when it is asked for."""
+    def __getattr__(name):
+        """Packages that are imported when they are asked for, and `__version__`, which stands in pyproject.toml."""
+        if name in ("checkpoint", "data", "distributed", "estimators", "models", "plot"):
+            return import_module(f"{__name__}.{name}")
         if name != "__version__":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib.metadata import PackageNotFoundError, version  # here: 16 ms

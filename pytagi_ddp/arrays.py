@@ -30,7 +30,8 @@ def to_numpy(values: ArrayLike, what: str) -> np.ndarray:
     try:
         source = values if detach is None else detach().cpu()
         if np.ma.is_masked(source):  # NumPy would take what lies behind the mask
-            return source.astype(np.result_type(source.dtype, np.float32)).filled(np.nan)
+            number = np.issubdtype(source.dtype, np.number) or source.dtype == bool
+            return source.astype(np.result_type(source.dtype, np.float32) if number else object).filled(np.nan)
         if hasattr(source, "__dlpack__") and not hasattr(source, "__array__"):
             array = np.from_dlpack(source)
         elif str(getattr(source, "dtype", "")) == "torch.bfloat16":
@@ -41,8 +42,10 @@ def to_numpy(values: ArrayLike, what: str) -> np.ndarray:
         raise ValueError(f"{what} must be an array of numbers: {error}") from None
     except (TypeError, RuntimeError, BufferError) as error:
         raise TypeError(f"{what} {_why_not(source)}: {error}") from None
-    if array.dtype == object and hasattr(source, "to_numpy"):
+    if hasattr(source, "to_numpy") and (array.dtype == object or _has_times(source)):
         _check_columns(source, what)
+        if hasattr(source, "to_pandas"):  # of polars: decimal numbers, and None for what is missing
+            return array.astype(np.float64)
         return source.to_numpy(dtype=np.float64, na_value=np.nan)
     if array.dtype.kind == "V" and array.dtype.names is None and np.can_cast(array.dtype, np.float32):
         return array.astype(np.float32)
@@ -74,6 +77,13 @@ def _check_columns(table: Any, what: str) -> None:
         )
 
 
+def _has_times(table: Any) -> bool:
+    """Whether a table of polars has columns of dates or times, which it hands out as numbers."""
+    return any(kind.is_temporal() for kind in getattr(table, "dtypes", ()) if hasattr(kind, "is_temporal"))
+
+
 def _is_number(kind: Any) -> bool:
     """Whether a column's type, of pandas or of polars, is one of numbers."""
-    return kind.is_numeric() if hasattr(kind, "is_numeric") else getattr(kind, "kind", "O") in "fiub"
+    if hasattr(kind, "is_numeric"):
+        return kind.is_numeric() or str(kind) == "Boolean"
+    return getattr(kind, "kind", "O") in "fiub"

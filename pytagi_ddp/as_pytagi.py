@@ -10,6 +10,7 @@ import runpy
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
 
@@ -44,8 +45,10 @@ def main(argv: Sequence[str]) -> None:
     if not argv or list(argv) == ["-m"] or (argv[0].startswith("-") and argv[0] != "-m"):
         raise SystemExit(USAGE)
     if argv[0] == "-m":
-        sys.argv = list(argv[1:])
         sys.path[1] = str(Path.cwd())  # behind ALIAS
+        if not _is_module(argv[1]):
+            raise SystemExit(f"there is no module {argv[1]}\n{USAGE}")
+        sys.argv = list(argv[1:])
         runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
         return
     if not Path(argv[0]).exists():
@@ -53,6 +56,13 @@ def main(argv: Sequence[str]) -> None:
     sys.argv = list(argv)
     sys.path[1] = str(Path(argv[0]).resolve().parent)
     runpy.run_path(argv[0], run_name="__main__")
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 install()

@@ -249,6 +249,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.json and not options.gpu:
         parser.error("--json is for the table of --gpu: give that too")
+    if options.json and (options.json.is_dir() or not options.json.parent.is_dir()):
+        parser.error(f"--json needs the name of a file in a folder that is there, got {options.json}")
     if options.gpu:
         return check_gpu(options.gpu, options.json)
     launched = detect_launcher()

@@ -136,7 +136,7 @@ def classification_error(prediction: np.ndarray, label: np.ndarray) -> float:
     Raises:
         ValueError: No predictions, or another number of labels. TypeError: Numbers on one side, text on the other.
     """
-    prediction, label = np.ravel(prediction), np.ravel(label)
+    prediction, label = to_numpy(prediction, "prediction").ravel(), to_numpy(label, "label").ravel()
     if prediction.size != label.size or not prediction.size:
         raise ValueError(f"{prediction.size} predictions and {label.size} labels cannot be compared")
     kinds = [array.dtype.kind in "US" for array in (prediction, label) if array.dtype.kind in "USbiuf"]
@@ -166,7 +166,7 @@ def reliability_bins(
 
     Source: Guo et al. (2017), "On calibration of modern neural networks".
     """
-    p, truth = np.asarray(probabilities), np.ravel(label)
+    p, truth = to_numpy(probabilities, "probabilities"), to_numpy(label, "label").ravel()
     if p.ndim != 2 or not p.size or len(p) != truth.size or bins < 1:
         raise ValueError(
             f"reliability needs (n, classes) probabilities, n labels and at least 1 bin: got {p.shape}, {truth.size} "
@@ -218,7 +218,7 @@ def entropy(probabilities: np.ndarray) -> np.ndarray:
     Raises:
         ValueError: A probability that is not in [0, 1], or NaN.
     """
-    p = np.asarray(probabilities)
+    p = to_numpy(probabilities, "probabilities")
     if not (np.all(p >= 0) and p.max(initial=0) <= 1 + ROUNDING):
         raise ValueError(
             f"probabilities are from 0 to 1, got {p.min():g} to {p.max():g}; divide means that do not sum to 1 by "
@@ -240,7 +240,7 @@ def auroc(inside: np.ndarray, outside: np.ndarray) -> float:
     Raises:
         ValueError: No score of one of them, or NaN.
     """
-    low, high = np.ravel(inside), np.ravel(outside)
+    low, high = to_numpy(inside, "inside").ravel(), to_numpy(outside, "outside").ravel()
     if not low.size or not high.size or np.isnan(low).any() or np.isnan(high).any():
         raise ValueError(f"auroc compares numbers, got {low.size} and {high.size} scores, NaN counted")
     low = np.sort(low)

@@ -304,9 +304,25 @@ def exponential_scheduler(curr_v: float, min_v: float, decaying_factor: float, c
     return np.maximum(curr_v * decaying_factor**curr_iter, min_v)
 
 
+def _is_one_hot(labels: np.ndarray, num_classes: int) -> bool:
+    """Whether there are rows with a 1 for the class, and so many of them that sequences of labels would not be so."""
+    return (
+        labels.ndim == 2
+        and labels.shape[1] == num_classes
+        and len(labels) * (num_classes - 1) > 20
+        and bool((np.sort(labels, 1) == np.eye(1, num_classes, num_classes - 1)).all())
+    )
+
+
 def _check_labels(labels: Any, num_classes: int) -> np.ndarray:
     """Return the labels as a flat int64 array, or raise ValueError."""
-    labels = np.asarray(labels).ravel()
+    labels = to_numpy(labels, "labels")
+    if labels.dtype.kind in "iu" and _is_one_hot(labels, num_classes):
+        raise ValueError(
+            f"labels of the shape {labels.shape}, a single 1 in each row, are one-hot, and numbers of classes are "
+            "needed: labels.argmax(1)"
+        )
+    labels = labels.ravel()
     if labels.size and labels.dtype.kind not in "iu":
         raise ValueError(f"labels must be integers, got {labels.dtype}")
     outside = (labels < 0) | (labels >= num_classes)

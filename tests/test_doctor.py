@@ -62,6 +62,10 @@ def test_a_table_that_would_not_be_written_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit):
         doctor.main(["--json", str(tmp_path / "table.json")])
     assert "--json is for the table of --gpu" in capsys.readouterr().err
+    for file in (tmp_path, tmp_path / "none" / "table.json"):
+        with pytest.raises(SystemExit):
+            doctor.main(["--gpu", "--json", str(file)])
+        assert "--json needs the name of a file in a folder that is there" in capsys.readouterr().err
 
 
 @pytest.mark.mpi

@@ -23,6 +23,11 @@ def test_labels_of_any_integer_type_and_shape(labels):
     assert one_hot.dtype == np.float32
 
 
+def test_short_sequences_of_labels_are_not_taken_for_one_hot():
+    sequences = np.array([[1, 0, 0], [0, 0, 1]])
+    np.testing.assert_array_equal(utils.label_to_one_hot(sequences, 3), np.eye(3)[sequences.ravel()].ravel())
+
+
 def test_no_labels_give_no_observations():
     obs, idx, num_obs = utils.label_to_obs([], 10)
     assert (obs.size, idx.size, num_obs) == (0, 0, 4)
@@ -34,6 +39,8 @@ def test_no_labels_give_no_observations():
         ([0, 10], r"label 10 at position 1 is not in 0\.\.9"),
         ([-1], r"label -1 at position 0"),
         ([0.0, 1.0], "float64"),
+        (np.ma.masked_array([0, 1], [False, True]), "float"),
+        (np.eye(10, dtype=int)[[3, 1, 4]], r"labels of the shape \(3, 10\), a single 1 in each row, are one-hot"),
     ],
 )
 def test_bad_labels_are_named(labels, message):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import numpy as np
 from benchmarks.quality.done import append, read, with_error
 from benchmarks.quality.published import PRINTED, SOURCES, published
 from benchmarks.report import table
-from pytagi_ddp.data import RegressionSplits, load_uci
+from pytagi_ddp.data import DatasetNotFoundError, RegressionSplits, load_uci
 from pytagi_ddp.data.uci import UCI_SETS
 
 COVERAGES = (0.5, 0.9, 0.95)
@@ -116,20 +117,24 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--variant", action="append", choices=list(VARIANTS), help="may be repeated; the recipe")
     parser.add_argument("--jobs", type=int, help="networks trained at a time")
     parser.add_argument("--quick", action="store_true", help="two epochs of two networks, to see that it runs")
-    parser.add_argument("--results", type=Path, default=Path("uci.jsonl"), help="splits done, one by line (uci.jsonl)")
+    parser.add_argument("--results", type=Path, help="splits done, one by line (uci.jsonl; quick.jsonl)")
     parser.add_argument("--report", action="store_true", help="only tables of the splits that are done")
     args = parser.parse_args(argv)
     quick = {"epochs": 2, "n_folds": 2, "n_seeds": 1} if args.quick else {}
-    done = read(args.results)
+    results = args.results or Path("quick.jsonl" if args.quick else "uci.jsonl")
+    done = read(results)
     for name in [] if args.report else args.set or UCI_SETS:
-        data = load_uci(name, args.data_dir)
+        try:
+            data = load_uci(name, args.data_dir)
+        except DatasetNotFoundError as error:
+            sys.exit(f"error: {error}")
         for variant in args.variant or ["recipe"]:
             there = {one["split"] for one in of(done, variant, name)}
             for split in args.splits or range(len(data.test)):
                 if split in there or split >= len(data.test):
                     continue
                 done.append(measure(data, split, variant, args.jobs, **quick))
-                append(args.results, done[-1])
+                append(results, done[-1])
                 rmse, density = (done[-1][key] for key in KEYS)
                 print(f"{variant} {name} {split}: RMSE {rmse:.4f}, log-likelihood {density:.3f}", flush=True)
     print("\n" + report(done))

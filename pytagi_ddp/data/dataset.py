@@ -43,6 +43,11 @@ class ImageDataset:
             raise ValueError(
                 f"{self.name}: images must have shape (N, C, H, W) with no size 0, got {self.images.shape}"
             )
+        if self.images.shape[3] in (1, 3, 4) and self.images.shape[1] > 4:
+            raise ValueError(
+                f"{self.name}: images of the shape {self.images.shape} seem to have their channels last, and they have "
+                "to come before lines and columns: images.transpose(0, 3, 1, 2)"
+            )
         if self.labels.shape != (len(self.images),):
             raise ValueError(
                 f"{self.name}: {len(self.images)} images need labels of shape ({len(self.images)},), "

@@ -158,7 +158,7 @@ class ImageFolder:
 def _make_shard(paths: Sequence[str], shard: Path, side: int, on_error: str) -> list[str]:
     """Writes a shard, if there is none of these files; returns what is wrong with those that were left out."""
     text = "\n".join(f"{Path(path).parts[-2:]} {os.stat(path).st_size}" for path in paths)
-    made_of = hashlib.sha256(text.encode()).hexdigest()
+    made_of = hashlib.sha256(os.fsencode(text)).hexdigest()
     try:
         found = ImageShard(shard)
         if found.made_of == made_of and len(found) == len(paths):
@@ -181,7 +181,7 @@ def _make_shard(paths: Sequence[str], shard: Path, side: int, on_error: str) -> 
 def _shard_path(folder: Path, number: int, paths: Sequence[str]) -> Path:
     """Of other images it is another one: a job may still read that one. Where the whole set lies does not count."""
     names = "\n".join("/".join(Path(path).parts[-3:]) for path in paths)
-    return folder / f"images-{number:06d}-{hashlib.sha256(names.encode()).hexdigest()[:16]}.safetensors"
+    return folder / f"images-{number:06d}-{hashlib.sha256(os.fsencode(names)).hexdigest()[:16]}.safetensors"
 
 
 def _visible(folder: Path) -> Iterator[os.DirEntry[str]]:
@@ -190,7 +190,9 @@ def _visible(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def _images(folder: Path) -> list[str]:
-    return sorted(entry.name for entry in _visible(folder) if entry.name.lower().endswith(SUFFIXES))
+    return sorted(
+        entry.name for entry in _visible(folder) if entry.name.lower().endswith(SUFFIXES) and not entry.is_dir()
+    )
 
 
 def _some(names: Sequence[str], most: int = 5) -> str:

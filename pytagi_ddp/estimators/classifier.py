@@ -11,7 +11,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import column_or_1d, validate_data
 
-from pytagi_ddp.estimators.ensemble import EnsembleEstimator, is_deviation, unmasked
+from pytagi_ddp.estimators.ensemble import EnsembleEstimator, is_deviation, unchanged_if_refused, unmasked
 from pytagi_ddp.estimators.folds import assign_folds
 from pytagi_ddp.estimators.members import PREDICTED, Observe, Training, learn, run_epoch
 from pytagi_ddp.nn import OutputUpdater, Sequential
@@ -74,7 +74,8 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         """Trains anew.
 
         Args:
-            X: (n, features) numbers, n at least 2; NaN is missing. y: n classes, of at least two kinds.
+            X: (n, features) numbers, n at least 2; NaN is missing. Columns that are constant have no effect.
+            y: n classes, of at least two kinds.
 
         Raises:
             ValueError: what scikit-learn refuses, or a parameter without meaning; says which.
@@ -82,9 +83,11 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         Warns:
             UserWarning: columns without any number, which are left out.
         """
-        x, numbers = self._take(X, y, None, reset=True)
-        trainings, seeds = self._trainings(len(x), self._outputs()), self._seeds()
-        fold = assign_folds(len(x), self.n_folds, *seeds(1))
+        with unchanged_if_refused(self):
+            x, numbers = self._take(X, y, None, reset=True)
+            trainings, seeds = self._trainings(len(x), self._outputs()), self._seeds()
+            fold = assign_folds(len(x), self.n_folds, *seeds(1))
+        self._leave_out_constant(x)
 
         def unseen(networks: list[list[Sequential]]) -> np.ndarray:
             """Probabilities for each sample, by the networks of its fold."""
@@ -121,10 +124,11 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
             UserWarning: columns that are constant in the first call, or hold no number there and are left out.
         """
         first = not hasattr(self, "networks_")
-        x, numbers = self._take(X, y, classes, reset=first)
-        training = self._trainings(len(x), self._outputs())[0]
-        if first:
-            self.temperature_, self.networks_ = 1.0, self._untrained(training, x)
+        with unchanged_if_refused(self):
+            x, numbers = self._take(X, y, classes, reset=first)
+            training = self._trainings(len(x), self._outputs())[0]
+            if first:
+                self.temperature_, self.networks_ = 1.0, self._untrained(training, x)
         observe = labels(numbers, len(self.classes_), self.sigma_v)
         for k, net in enumerate(self.networks_):
             learn(net, x, observe, self.batch_size, np.random.default_rng(k).permutation(len(x)))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from math import inf
 from numbers import Real
 from typing import Any
@@ -135,6 +136,10 @@ class EnsembleEstimator(BaseEstimator):
             )
         self._x_mean, self._x_std = moments_of("X", np.where(self._empty, 0.0, X))
 
+    def _leave_out_constant(self, x: np.ndarray) -> None:
+        """From now on, columns of these samples that are constant count for nothing: nobody knows what others do."""
+        self._empty = self._empty | (np.nanmax(x, 0) == np.nanmin(x, 0))
+
     def _standardised(self, X: Any) -> np.ndarray:
         """float32 inputs for the networks, of anything that scikit-learn takes for samples."""
         check_is_fitted(self, "networks_")
@@ -165,6 +170,18 @@ class EnsembleEstimator(BaseEstimator):
         return tags
 
 
+@contextmanager
+def unchanged_if_refused(estimator: BaseEstimator) -> Iterator[None]:
+    """What raises in the body leaves the estimator as it was."""
+    before = dict(vars(estimator))
+    try:
+        yield
+    except BaseException:
+        vars(estimator).clear()
+        vars(estimator).update(before)
+        raise
+
+
 def _loss_of_all(loss: Loss, networks: list[list[Sequential]]) -> np.ndarray:
     """The losses of the mean of all networks of all folds, by what those of the same fold gain by theirs.
 
@@ -188,7 +205,7 @@ def moments_of(name: str, values: np.ndarray) -> tuple[Any, Any]:
         mean, std = Normalizer.compute_mean_std(values)
     if not np.isfinite(std).all():
         raise ValueError(f"{name} has numbers of a size of {np.nanmax(np.abs(values)):.0e}, whose squares overflow")
-    return mean, np.where(std <= 1e-12 * np.abs(mean), 1.0, std)[()]
+    return mean, np.where(std <= 1e-14 * np.abs(mean), 1.0, std)[()]
 
 
 def unmasked(values: Any) -> Any:

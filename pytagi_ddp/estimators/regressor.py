@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import column_or_1d, validate_data
 
-from pytagi_ddp.estimators.ensemble import EnsembleEstimator, is_deviation, moments_of, unmasked
+from pytagi_ddp.estimators.ensemble import EnsembleEstimator, is_deviation, moments_of, unchanged_if_refused, unmasked
 from pytagi_ddp.estimators.folds import assign_folds
 from pytagi_ddp.estimators.members import LEAST_NOISE, fit_values, run_epoch, values
 from pytagi_ddp.estimators.noise import GivenNoise, LearntNoise, Prediction, learn_noise
@@ -20,6 +20,7 @@ from pytagi_ddp.nn import Sequential
 from pytagi_ddp.nn.validate import as_bools
 
 FARTHEST = 1e15  # standard deviations of a target from the mean: squares, and their sums, are float32
+BEYOND = 5.0**2  # squared standard deviations, beyond which an observation counts for less
 REMEMBERED = 50  # batches that the noise of `partial_fit` is about
 
 
@@ -115,7 +116,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         """Trains anew.
 
         Args:
-            X: (n, features) numbers, n at least 2; NaN is missing. y: n numbers.
+            X: (n, features) numbers, n at least 2; NaN is missing. Columns that are constant have no effect.
+            y: n numbers.
 
         Raises:
             ValueError: what scikit-learn refuses, or a parameter without meaning; says which. TypeError:
@@ -124,9 +126,11 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         Warns:
             UserWarning: columns without any number, which are left out.
         """
-        x, y = self._take(X, y, reset=True)
-        trainings, seeds, noise = self._trainings(len(y), 1), self._seeds(), self._given_noise()
-        fold = assign_folds(len(y), self.n_folds, *seeds(1))
+        with unchanged_if_refused(self):
+            x, y = self._take(X, y, reset=True)
+            trainings, seeds, noise = self._trainings(len(y), 1), self._seeds(), self._given_noise()
+            fold = assign_folds(len(y), self.n_folds, *seeds(1))
+        self._leave_out_constant(x)
 
         def unseen(networks: list[list[Sequential]]) -> Prediction:
             """Of each sample, by the networks of its fold."""
@@ -163,7 +167,9 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
 
         The first call of a new estimator standardises by its samples, for good: have it see a hundred or so. Unless
         `sigma_v` is given, the variance of the noise is that of the last batches' errors, as they were predicted before
-        they were learnt, and predictions are Gaussian. After `fit` the noise stays as it was learnt there.
+        they were learnt, and predictions are Gaussian. After `fit` the noise stays as it was learnt there. An
+        observation that is more than five standard deviations off counts as one of that many, in the noise and in what
+        is learnt of it, unless `sigma_v` is given.
 
         Args:
             X: (n, features) numbers; NaN is missing. y: n numbers.
@@ -175,12 +181,13 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             UserWarning: columns that are constant in the first call, or hold no number there and are left out.
         """
         first = not hasattr(self, "networks_")
-        x, y = self._take(X, y, reset=first)
-        training, given = self._trainings(len(y), 1)[0], self._given_noise()
-        if first:
-            networks = self._untrained(training, x)
-            if np.ptp(y) == 0:
+        with unchanged_if_refused(self):
+            x, y = self._take(X, y, reset=first)
+            training, given = self._trainings(len(y), 1)[0], self._given_noise()
+            networks = self._untrained(training, x) if first else []
+            if first and np.ptp(y) == 0:
                 raise ValueError("the first partial_fit scales y by its samples, for good: they are all equal")
+        if first:
             self.noise_ = GivenNoise(1.0 if given is None else given)
             self._batches, self.networks_ = 0 if given is None else None, networks
         elif given is not None and isinstance(self.noise_, GivenNoise):
@@ -193,12 +200,16 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
 
     def _learn_once(self, x: np.ndarray, y: np.ndarray) -> None:
         prediction, noise, batches = self._prediction(x), self.noise_, self._batches
+        errors, predicted = (prediction.mu - y) ** 2, prediction.var + prediction.spread
         if isinstance(noise, GivenNoise) and batches is not None:
-            error = float(np.mean((prediction.mu - y) ** 2))
-            excess = max(error - float(np.mean(prediction.var + prediction.spread)), error / 10, LEAST_NOISE)
+            error = float(np.mean(np.minimum(errors, BEYOND * (predicted + noise.variance))))
+            excess = max(error - float(np.mean(predicted)), error / 10, LEAST_NOISE)
             batches = min(batches + 1, REMEMBERED)
             noise = GivenNoise(noise.variance + (excess - noise.variance) / (batches + 1))
-        observe = values(y, noise.of_observations(x, prediction))
+        variances = noise.of_observations(x, prediction)
+        if self.sigma_v is None:
+            variances = np.maximum(variances, errors / BEYOND - predicted)
+        observe = values(y, variances)
         for net in self.networks_:
             run_epoch(net, x, observe, len(y), np.random.default_rng(0))
         self.noise_, self._batches = noise, batches
@@ -237,7 +248,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
     def log_likelihood(self, X: ArrayLike, y: ArrayLike) -> np.ndarray:
         """ln of the predicted density at each of n observations y, in units of y; its mean compares models."""
         mean, log_scale2 = self._distribution(X)
-        observed: np.ndarray = column_or_1d(y, dtype=np.float64)
+        observed: np.ndarray = column_or_1d(unmasked(y), dtype=np.float64)
         if len(observed) != len(mean):
             raise ValueError(f"{len(mean)} samples, but {len(observed)} observations")
         return log_density((mean - observed) ** 2, log_scale2, self.degrees_of_freedom_)

@@ -74,7 +74,15 @@ def from_torch(
     made = converter.convert(module, "")
     if not made:
         raise ValueError(f"from_torch: {type(module).__name__} has no layer")
-    net = Sequential(*made)
+    try:
+        net = Sequential(*made)
+    except ValueError as error:
+        if converter.shape is None or input_shape is None:
+            raise
+        raise ValueError(
+            f"from_torch: {type(made[0]).__name__} comes first, which cannot be told the size of its input: only a "
+            f"dense layer, a convolution or an embedding can, and activations in front of it ({error})"
+        ) from None
     names = [converter.names[id(leaf)] for _, leaf in net.named_leaves() if leaf.parameters is not None]
     load_torch_state_dict(net, module.state_dict(), variance, names)
     return net
@@ -108,9 +116,13 @@ class _Converter:
                 names = [name for name, _ in module.named_modules(remove_duplicate=False) if name and "." not in name]
                 return self._parts(module, names, path)
             if kind == "ResNet":
+                _check_layout(module, RESNET, (), path)
                 return self._parts(module, RESNET, path)
             if kind in BLOCKS:
+                _check_layout(module, BLOCKS[kind], ("downsample",), path)
                 return self._block(module, BLOCKS[kind], path)
+            if kind == "Flatten":
+                self._check_flatten(module, path)
             self.flat = kind == "Flatten" or (self.flat and kind != "Unflatten")
             if kind == "Unflatten":
                 self.shape = _shape(tuple(module.unflattened_size))
@@ -124,6 +136,17 @@ class _Converter:
         for layer in layers:
             self._pass(layer)
         return list(layers)
+
+    def _check_flatten(self, module: Any, path: str) -> None:
+        """Raises ValueError if PyTorch would leave some dimensions of a sample, or join samples."""
+        shape = self.shape
+        image, sequence = shape is not None and shape.image, shape is not None and shape.sequence
+        last = 1 if self.flat else 3 if image else 2 if sequence else 1
+        if module.start_dim != 1 or module.end_dim not in (-1, last):
+            raise ValueError(
+                f"from_torch: Flatten({module.start_dim}, {module.end_dim}) at {path or 'the top'} makes no flat units "
+                "of a sample, which has no counterpart here"
+            )
 
     def _parts(self, module: Any, names: Sequence[str], path: str) -> list[BaseLayer]:
         prefix = f"{path}." if path else ""
@@ -275,6 +298,19 @@ class _Converter:
         need(module.beta == 1, f"has beta {module.beta}")
         need(module.threshold >= 20, f"is linear from {module.threshold} on")
         return Softplus()
+
+
+def _check_layout(module: Any, names: Sequence[str], others: Sequence[str], path: str) -> None:
+    """Raises TypeError if a module is not made of the parts that torchvision's has, `others` being theirs or None."""
+    parts = {name: part for name, part in module.named_children() if type(part).__name__ not in LEFT_OUT}
+    strange = sorted(parts.keys() - {*names, *others})
+    if strange or not all(hasattr(module, name) for name in (*names, *others)):
+        kind = type(module).__name__
+        raise TypeError(
+            f"from_torch: {kind} at {path or 'the top'} is not laid out as that of torchvision, with "
+            f"{', '.join(dict.fromkeys(names))}: it has {', '.join(parts)}. Say what to make of it, as in "
+            f"layers={{'{kind}': lambda module: ...}}, or build the network and use load_torch_state_dict"
+        )
 
 
 def _one_number(sizes: Any, need: Callable) -> int:

@@ -40,8 +40,9 @@ def load_torch_state_dict(
         state_dict: arrays or tensors by name, "<module>.weight" and "<module>.bias". "module." in front of all names is
             left out, and so is `num_batches_tracked`.
         variance: as in `from_torch`; "prior" is that of a new network, whatever this one has learnt.
-        names: the modules in forward order. None: the order of the dictionary, which is that in which PyTorch's program
-            made them, or for names of torchvision's ResNets (conv1, layer1.0.bn2, fc, ...) theirs.
+        names: the modules in forward order; others are left out. None: all, in the order of the dictionary, which is
+            that in which PyTorch's program made them, or for names of torchvision's ResNets (conv1, layer1.0.bn2, ...)
+            theirs.
 
     Raises:
         KeyError, ValueError, TypeError: what does not fit, with its names on both sides; the network is as it was.

@@ -50,6 +50,7 @@ def test_std_of_constant_images_is_zero():
         (np.zeros((5, 3, 4, 4), np.float32), None, TypeError, "float32"),
         (None, np.zeros(5), TypeError, "float64"),
         (np.zeros((5, 48), np.uint8), None, ValueError, r"\(5, 48\)"),
+        (np.zeros((5, 32, 32, 3), np.uint8), None, ValueError, r"channels last.*: images.transpose\(0, 3, 1, 2\)"),
         (np.zeros((0, 3, 4, 4), np.uint8), np.zeros(0, int), ValueError, r"\(0, 3, 4, 4\)"),
         (None, np.zeros(4, int), ValueError, r"5 images .* \(4,\)"),
         (None, np.array([0, 1, 3, 9, 0]), ValueError, r"label 3 of image 2 .* 0\.\.2"),

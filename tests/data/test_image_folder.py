@@ -187,6 +187,21 @@ def test_copies_are_kept_until_their_files_change(tree, tmp_path, monkeypatch):
     assert not ImageShard(shards[1]).read(0).any()
 
 
+def test_names_that_are_no_text_and_folders_among_images(tree, tmp_path):
+    (tree / "cat" / "folder.jpg").mkdir()
+    image, count = read_scaled(str(tree / "cat" / "3.JPEG"), 24), len(ImageFolder.find(tree))
+    name = os.fsencode(tree / "cat") + b"/caf\xe9.png"
+    try:
+        with open(name, "wb") as file:
+            Image.fromarray(image).save(file, "png")
+    except OSError:
+        pytest.skip("this file system takes text only")
+    found = ImageFolder.find(tree)
+    assert len(found) == count + 1
+    copied = found.cached(tmp_path / "cache", 24)
+    assert ImageShard(Path(copied.shards[0])).read(found.files.index("cat/caf\udce9.png")).tolist() == image.tolist()
+
+
 def test_sets_in_one_folder_keep_their_own_copies(tree, tmp_path):
     """Those of a part, and of another tree with the same names, each with its labels, whoever wrote last."""
     shutil.copytree(tree, tmp_path / "val")

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from sklearn.exceptions import NotFittedError
 
-from pytagi_ddp.estimators import TAGIRegressor, ensemble, regressor
+from pytagi_ddp.estimators import TAGIClassifier, TAGIRegressor, ensemble, regressor
 from pytagi_ddp.nn.init import get_state
 
 
@@ -96,6 +96,42 @@ def test_partial_fit_takes_samples_as_they_come():
     assert 10 * np.sqrt(np.mean(noise(x) ** 2)) == pytest.approx(std[0], rel=0.25)  # of all places together
 
 
+def test_one_wild_observation_does_not_end_learning():
+    x, y = data(400)
+    calm, hit = (TAGIRegressor((20,), n_folds=1, n_seeds=2, random_state=0) for _ in range(2))
+    for start in range(0, 400, 20):
+        rows = slice(start, start + 20)
+        calm.partial_fit(x[rows], y[rows])
+        hit.partial_fit(x[rows], np.r_[1e6, y[rows][1:]] if start == 200 else y[rows])
+    (mean, std), (expected, expected_std) = (net.predict(x, return_std=True) for net in (hit, calm))
+    assert np.abs(mean - expected).max() < 0.5 * y.std()
+    assert np.all(std < 1.5 * expected_std)
+
+
+@pytest.mark.parametrize("estimator", [TAGIRegressor, TAGIClassifier])
+def test_columns_that_were_constant_have_no_effect(estimator):
+    x, y = data(60)
+    y = y if estimator is TAGIRegressor else y > 90
+    model = estimator((8,), n_folds=2, n_seeds=1, epochs=2, random_state=0)
+    model.fit(np.c_[x, np.full(60, 2023.0), np.where(np.arange(60) % 2, 0.1, np.nan)], y)
+    predict = model.predict if estimator is TAGIRegressor else model.predict_proba
+    expected = predict(np.c_[x, np.full(60, 2023.0), np.full(60, 0.1)])
+    np.testing.assert_array_equal(predict(np.c_[x, np.full(60, 3000.0), np.full(60, np.nan)]), expected)
+
+
+def test_columns_far_from_zero_are_not_constant():
+    x, y = data(200)
+    options = {"hidden_layer_sizes": (8,), "n_folds": 2, "n_seeds": 1, "epochs": 3, "random_state": 0}
+    near, far = (TAGIRegressor(**options).fit(inputs, y).predict(inputs) for inputs in (4096 * x, 4096 * x + 2.0**52))
+    np.testing.assert_allclose(near, far, atol=0.05 * y.std())
+
+
+def test_masked_observations_are_missing(fitted):
+    x, y = data(3)
+    hidden = np.ma.masked_array(y, [False, True, False])
+    assert np.isnan(fitted.log_likelihood(x, hidden)).tolist() == [False, True, False]
+
+
 def test_partial_fit_goes_on_after_fit():
     x, y = data(2000, 2)
     model = TAGIRegressor(n_folds=2, n_seeds=1, epochs=10, random_state=0).fit(x[:40], y[:40])
@@ -174,15 +210,22 @@ def test_units_of_y_do_not_matter():
         TAGIRegressor(**few).fit(1e200 * x, y)
 
 
-def test_a_fit_that_fails_leaves_nothing_of_the_one_before():
+@pytest.mark.parametrize(
+    ("change", "samples", "message"),
+    [
+        ({"epochs": 0}, lambda x, y: (100 * x, y), "epochs"),
+        ({"sigma_v": -1}, lambda x, y: (np.c_[x, x], y), "sigma_v"),
+        ({}, lambda x, y: (np.c_[x, x], np.c_[y, y]), "1d array"),
+        ({}, lambda x, y: (x[:1], y[:1]), "at least 2 samples, got 1 sample"),
+    ],
+)
+def test_a_fit_that_is_refused_changes_nothing(change, samples, message):
     x, y = data(20)
     model = TAGIRegressor((4,), n_folds=2, n_seeds=1, epochs=1).fit(x, y)
-    with pytest.raises(ValueError, match="epochs"):
-        model.set_params(epochs=0).fit(100 * x, y)
-    with pytest.raises(NotFittedError):
-        model.predict(x)
-    with pytest.raises(ValueError, match="at least 2 samples, got 1 sample"):
-        model.set_params(epochs=1).fit(x[:1], y[:1])
+    expected = model.predict(x, return_std=True)
+    with pytest.raises(ValueError, match=message):
+        model.set_params(**change).fit(*samples(x, y))
+    np.testing.assert_array_equal(model.predict(x, return_std=True), expected)
 
 
 def test_the_library_s_random_stream_stays_where_it_is():

@@ -79,6 +79,7 @@ def test_one_process_each_is_refused_under_a_launcher(second_of_two, monkeypatch
     [
         ("autoencoder", "--batch-size", "0"),
         ("autoencoder", "--plot", "no/such/folder/picture.png"),
+        ("smoothing", "--plot", "picture.xyz"),
         ("federated", "--every", "1"),
         ("forecasting", "--paths", "1"),
         ("functional_training", "--epochs", "0"),

@@ -14,7 +14,7 @@ def events(folder):
     return [json.loads(line)["event"] for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
-def test_a_new_run_replaces_the_log_and_a_resumed_one_adds_to_it(tmp_path):
+def test_a_new_run_keeps_the_log_that_is_there_and_a_resumed_one_adds_to_it(tmp_path):
     RunLog(tmp_path).write("start", threads=2, path=None)
     log = RunLog(tmp_path, append=True)
     log.write("epoch", epoch=1)
@@ -23,6 +23,10 @@ def test_a_new_run_replaces_the_log_and_a_resumed_one_adds_to_it(tmp_path):
     assert (record["threads"], record["path"]) == (2, None)
     RunLog(tmp_path).write("start")
     assert events(tmp_path) == ["start"]
+    RunLog(tmp_path).write("other")
+    assert events(tmp_path) == ["other"]
+    kept = [(tmp_path / f"log-{k}.jsonl").read_text().count("event") for k in (1, 2)]
+    assert kept == [2, 1] and len(list(tmp_path.iterdir())) == 3
 
 
 def test_two_runs_of_one_second_have_folders_of_their_own(tmp_path, monkeypatch):

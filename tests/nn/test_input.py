@@ -1,6 +1,8 @@
 """What a network accepts as input, and the errors that name what is wrong."""
 
+import datetime
 import re
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -339,6 +341,15 @@ def test_columns_of_real_tables_are_named(net, name):
     library = pytest.importorskip(name, reason=f"{name} is not installed")
     with pytest.raises(TypeError, match=r"these columns do not: 'city' \(\w+\); encode them"):
         net(library.DataFrame({"city": ["Rome"], "age": [7.0]}))
+
+
+def test_dates_and_decimal_numbers_of_polars(net):
+    polars = pytest.importorskip("polars", reason="polars is not installed")
+    dates = polars.DataFrame({"a": [1.0], "when": [datetime.date(2020, 1, 1)], "b": [True], "c": [2]})
+    with pytest.raises(TypeError, match=r"these columns do not: 'when' \(Date\); encode them"):
+        net(dates)
+    exact = polars.DataFrame({"a": [Decimal("1.5")], "b": [True], "c": [2], "d": [0.25]})
+    np.testing.assert_array_equal(net(exact), net([1.5, 1, 2, 0.25]))
 
 
 @pytest.mark.parametrize("layers", [[nn.LSTM(8, 4), nn.Linear(4, 1)], [nn.MultiheadAttention(8, 2), nn.Linear(8, 1)]])

@@ -352,11 +352,15 @@ def test_a_process_that_a_program_starts_has_this_library_too(tmp_path, method):
 
 @pytest.mark.parametrize(
     ("argument", "code", "message"),
-    [("--help", 0, "usage: "), ("--no-such-option", 1, "usage: "), ("no.py", 1, "there is no program no.py")],
+    [
+        (["--help"], 0, "usage: "),
+        (["--no-such-option"], 1, "usage: "),
+        (["no.py"], 1, "there is no program no.py"),
+        (["-m", "no.such"], 1, "there is no module no.such"),
+    ],
 )
 def test_usage_of_as_pytagi(argument, code, message):
-    done = subprocess.run(
-        [sys.executable, "-m", "pytagi_ddp.as_pytagi", argument], capture_output=True, text=True, timeout=120
-    )
+    command = [sys.executable, "-m", "pytagi_ddp.as_pytagi", *argument]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == code
     assert (done.stdout + done.stderr).startswith(message) and "PROGRAM.py" in done.stdout + done.stderr

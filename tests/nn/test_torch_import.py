@@ -224,6 +224,46 @@ def test_modules_without_a_counterpart():
         nn.from_torch(t.Sequential(t.Flatten()))
 
 
+@pytest.mark.parametrize("kind", ["ResNet", "BasicBlock"])
+def test_modules_with_other_parts_than_torchvision_s(kind):
+    """A part more would be left out without a word, with what it has learnt."""
+    t, module = torch_stand_in, learnt(residual(torch_stand_in))
+    at = "" if kind == "ResNet" else "layer1.0"
+    part = module if kind == "ResNet" else module.named_children()[4][1].named_children()[0][1]
+    assert type(part).__name__ == kind
+    part.se = t.Linear(2, 2)
+    with pytest.raises(TypeError, match=rf"{kind} at {at or 'the top'} is not laid out as that of torchvision.* se"):
+        nn.from_torch(module, (3, 8, 8))
+    part.se = t.Flatten()  # is left out anyhow
+    nn.from_torch(module, (3, 8, 8))
+    del part.relu
+    with pytest.raises(TypeError, match=rf"{kind} .* is not laid out as that of torchvision"):
+        nn.from_torch(module, (3, 8, 8))
+
+
+def test_flattening_that_leaves_dimensions():
+    t = torch_stand_in
+    conv, table = t.Conv2d(1, 2, 1), t.Embedding(5, 3)
+    for shape, first, flatten in (
+        ((1, 4, 4), conv, t.Flatten(2)),
+        ((1, 4, 4), conv, t.Flatten(1, 2)),
+        ((1, 4, 4), conv, t.Flatten(0)),
+        ((4,), table, t.Flatten(0, 1)),
+    ):
+        with pytest.raises(ValueError, match=r"Flatten\(\d, -?\d\) at 1 makes no flat units of a sample"):
+            nn.from_torch(t.Sequential(first, flatten), shape)
+    nn.from_torch(t.Sequential(conv, t.Flatten(1, 3), t.Flatten(1, 1)), (1, 4, 4))
+    nn.from_torch(t.Sequential(table, t.Flatten(1, 2)), (4,))
+
+
+def test_an_image_that_goes_into_another_layer_first():
+    t = torch_stand_in
+    for first in (t.BatchNorm2d(3), t.AvgPool2d(2, 2)):
+        with pytest.raises(ValueError, match=rf"from_torch: {type(first).__name__} comes first, which cannot be told"):
+            nn.from_torch(t.Sequential(first, t.Conv2d(3, 2, 3)), (3, 6, 6))
+    nn.from_torch(t.Sequential(t.ReLU(), t.Conv2d(3, 2, 3)), (3, 6, 6))
+
+
 def test_padding_of_an_embedding():
     table = learnt(torch_stand_in.Embedding(5, 3))
     table.padding_idx = 1

@@ -184,6 +184,9 @@ class GELU(Dropout):
 
 
 class Flatten(Module):
+    def __init__(self, start_dim=1, end_dim=-1):
+        self.start_dim, self.end_dim = start_dim, end_dim
+
     def forward(self, x):
         return x.reshape(len(x), -1)
 
