@@ -115,7 +115,7 @@ cdef class Express:
         self.one_thread.enter()
         try:
             self.last = found
-            passes.batch = 0
+            passes.batch, passes.went_back = 0, False
             take(mu_x, cnp.PyArray_DATA(found.mu))
             if var_x is not None:
                 take(var_x, cnp.PyArray_DATA(found.var))
@@ -149,6 +149,8 @@ cdef class Express:
         cdef _Pass found = self.last
         if found is None or passes.batch != found.batch or passes.last is not found.key or not self.as_recorded():
             return False
+        if not net.training:
+            return False  # `Sequential.backward` has an error for it
         pending = net.pending
         if pending.accumulating or pending.average is not None:
             return False

@@ -54,8 +54,10 @@ cdef class OneThread:
         """Before a backward pass or a step.
 
         Raises:
-            RuntimeError: another thread went forward since this one did.
+            RuntimeError: another thread is at work, or went forward since this one did.
         """
+        self.enter()
+        self.leave()
         if self.displaced and PyThread_get_thread_ident() in self.displaced:
             self.displaced.discard(PyThread_get_thread_ident())
             raise RuntimeError(

@@ -105,7 +105,7 @@ class BatchNorm2d(Norm):
 
     def attach(self, kernels: Kernels) -> None:
         super().attach(kernels)
-        self._norm = None
+        self._norm, self._trained = None, False
 
     def detach(self) -> None:
         super().detach()
@@ -217,10 +217,13 @@ class BatchNorm2d(Norm):
     def batch_statistics(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the last training batch, per feature (of this rank's, or synchronised); zeros before.
 
+        Zeros, too, where the network has given up its memory for passes since: with `use_frame`, `checkpoint_blocks`,
+        another device or precision.
+
         A replayed pass leaves nothing but arrays: the variance is taken back from r = 1/sqrt(variance + eps).
         """
         n = self.num_features
-        if not self._trained:
+        if not self._trained or "mean" not in self._buffers:
             return np.zeros(n, np.float32), np.zeros(n, np.float32)
         mean, r = (self.kernels.array.to_host(self._scratch(name, (n,))) for name in ("mean", "r"))
         return mean, np.maximum(r.astype(np.float64) ** -2 - self.eps, 0).astype(np.float32)

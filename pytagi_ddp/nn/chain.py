@@ -202,6 +202,12 @@ class Chain:
     def recomputes(self) -> bool:
         return any(isinstance(op, Recomputed) for op in self.operations)
 
+    def forget_activations(self) -> None:
+        """The next pass back recomputes the activations of every block, that of the last one too."""
+        for operation in self.operations:
+            if isinstance(operation, Recomputed):
+                operation.memory.holder = None
+
     @property
     def widest(self) -> int:
         """The most units of a sample that an operation takes or gives, in blocks too."""

@@ -28,6 +28,7 @@ class Passes:
 
     Attributes:
         batch: samples of the forward pass that `backward` would continue; 0: there is none.
+        went_back: whether there has been a backward pass from it already.
         frame: the one in use, see `use`.
         last: batch size, mode and input of the last forward pass.
         express: what serves the public calls in their common case, see `kernels.protocol.Express`.
@@ -43,6 +44,7 @@ class Passes:
         self._graphs = kernels.graph.Graphs(kernels.array)
         self.express = self._graphs.express
         self.batch = 0
+        self.went_back = False
         self.last: Any = None
         self.frame = 0
         self._frames: dict[int, tuple] = {}  # what those hold that are not in use
@@ -55,7 +57,7 @@ class Passes:
         Args:
             own: whether the input lies in the network's own memory, where the next one may replace it.
         """
-        self.batch = 0  # if a layer raises, buffers hold parts of two batches: no way back
+        self.batch, self.went_back = 0, False  # if a layer raises, buffers hold parts of two batches: no way back
         if state.batch > self._fits.get(training, 0):
             self._check_memory(state, training)
         self.last = key = (state.batch, training, state)
@@ -78,7 +80,11 @@ class Passes:
     def backward(self, start: BaseDeltaStates, end: BaseDeltaStates | None, accumulate: bool) -> None:
         """From the deltas `start` at the output to the deltas `end` at the input, if these are asked for."""
         self._chain.pool.reserve(self.batch * self._chain.widest)
-        key = (self.batch, end is not None, accumulate)
+        again = self.went_back and self._chain.recomputes
+        if again:
+            self._chain.forget_activations()  # the pass back before has left those of other blocks
+        self.went_back = True
+        key = (self.batch, end is not None, accumulate, again)
         first, last = start.arrays, end.arrays if end else None
         memory = (*self.last[2], *first, *(last or ()))  # the input lies elsewhere where another network gives it
         walk = partial(self._walk_backward, first, last, accumulate)
@@ -86,9 +92,9 @@ class Passes:
         self._run(name, key, memory, walk, self._remember_last)
         for leaf in self._recorders:
             leaf.after_backward(self.batch)
-        if not self._recorders:  # for which Express has no room
+        if not (self._recorders or self._chain.recomputes):  # for which Express has no room
             end_memory = end.memory if end else None
-            self.express.offer_backward(self._graphs.plan, self.last, key[1:], start.memory, end_memory)
+            self.express.offer_backward(self._graphs.plan, self.last, key[1:3], start.memory, end_memory)
 
     def step(self, samples: int) -> None:
         """`ParameterArena.step`."""

@@ -259,6 +259,7 @@ class Sequential(RecurrentNetwork):
     @alone
     def pass_forward(self, mu_x: ArrayLike | BaseHiddenStates) -> State:
         """A forward pass for its own sake: no output is kept, and no backward pass can follow."""
+        self.output_z_buffer.set_size(0, 1)
         return self._passes.forward_only(self._input.state(mu_x, missing=self._missing_inputs))
 
     @alone
@@ -354,8 +355,8 @@ class Sequential(RecurrentNetwork):
         """Propagates `input_delta_z_buffer` back and computes the deltas of all parameters.
 
         Raises:
-            RuntimeError: no forward pass in training mode came before; or none of its deltas are there, only those of
-                an earlier batch; or the deltas of all ranks wait for a step.
+            RuntimeError: no forward pass in training mode came before, or the mode is another one now; or none of its
+                deltas are there, only those of an earlier batch; or the deltas of all ranks wait for a step.
             ValueError: deltas of another batch size.
         """
         if not self._express.backward(self, self._passes):
@@ -365,8 +366,10 @@ class Sequential(RecurrentNetwork):
     def _walk_back(self) -> None:
         self._one_thread.goes_on()
         batch = self._passes.batch
-        if not batch:
-            raise RuntimeError("backward() needs a forward pass in training mode before it (see train())")
+        if not batch or not self.training:
+            raise RuntimeError(
+                "backward() needs a forward pass in training mode before it, and training mode itself (see train())"
+            )
         if self.pending.average is not None:
             raise RuntimeError(
                 "backward() would overwrite the deltas of all ranks: call step() first, which applies them"

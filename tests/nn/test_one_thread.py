@@ -70,6 +70,20 @@ def test_a_call_within_another_threads_call_is_an_error(call):
     assert in_thread(lambda: net(X)) is not None  # and now it may
 
 
+def test_a_step_that_is_refused_leaves_an_accumulation():
+    net = network()
+
+    def refused(leaf, direction):
+        assert BUSY in in_thread(net.step)
+
+    with net.accumulate():
+        learn(net, "backward")
+        with net.add_hook(before=refused):
+            net(X)
+        learn(net, "backward")
+    assert net.pending.samples == 6
+
+
 def test_a_hook_may_use_its_own_network():
     net, seen = network(), []
     expected = net.predict(X)

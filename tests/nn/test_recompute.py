@@ -125,6 +125,24 @@ def test_the_last_block_is_not_run_again():
     assert ran == [*blocks, blocks[1], blocks[0]]
 
 
+@pytest.mark.parametrize("steps", range(5))
+def test_two_passes_back_from_one_forward_pass(steps):
+    """The second one finds the activations of the first block where the first one found those of the last."""
+    kept, recomputed = twins(deep)
+    nets = kept.net, recomputed.net
+    for _ in range(steps):
+        kept.step(), recomputed.step()
+    rng = np.random.default_rng(1)
+    x, deltas = rng.normal(size=(4, 192)), rng.normal(size=(3, 2, 40))
+    for net in nets:
+        net(x)
+    for mean, variance in deltas:
+        for net in nets:
+            net.set_delta_z(mean, -np.abs(variance))
+            net.backward()
+        np.testing.assert_array_equal(nets[0].arena.buffer, nets[1].arena.buffer)
+
+
 def test_switched_on_and_off():
     kept, other = twins(residual)
     for value in (True, False, True):

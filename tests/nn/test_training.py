@@ -29,6 +29,20 @@ def test_backward_needs_a_training_pass(net):
         net.backward()
 
 
+@pytest.mark.parametrize("steps", [0, 3])
+def test_no_way_back_in_evaluation_mode(net, steps):
+    """A pass that is replayed leaves nothing for layers that are in another mode by then."""
+    for _ in range(steps + 1):
+        net(np.ones((3, 4)))
+        net.set_delta_z(np.ones(6), -np.ones(6))
+        net.eval()
+        with pytest.raises(RuntimeError, match="in training mode before it, and training mode itself"):
+            net.backward()
+        net.train()
+        net.backward()
+        net.step()
+
+
 def test_backward_after_a_failed_pass():
     """BatchNorm2d refuses one sample after the layers before it have run: their buffers are of two batches."""
     net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm2d(3))

@@ -116,12 +116,10 @@ def test_nothing_else_changes(training, pool_at_step):
     kept = [array.copy() for array in (net.arena.theta, net.arena.buffer)]
     if not training:
         net.eval()
-    output = net.get_outputs()
     update_bn(batches(net, 30, 20), net)
     assert all(map(np.array_equal, kept, (net.arena.theta, net.arena.buffer)))
     assert net.training is training and all(leaf.training is training for _, leaf in net.named_leaves())
     assert [leaf.pool_at_step for leaf in learned(net) if isinstance(leaf, nn.BatchNorm2d)] == [pool_at_step] * 2
-    assert len(output[0]) == len(net.get_outputs()[0])
     with pytest.raises(RuntimeError, match="needs a forward pass"):
         net.backward()
     net.step()
@@ -181,6 +179,16 @@ def test_a_network_without_batch_norm_is_left_alone():
     state = net.state_dict()
     assert update_bn(unread(), net) == []
     assert all(np.array_equal(a, b) for key in state for a, b in zip(state[key], net.state_dict()[key], strict=True))
+
+
+def test_no_output_is_left_that_was_none_of_the_user_s():
+    net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm2d(5))
+    for _ in range(3):
+        net(np.ones((2, 4)))
+    net.update_bn([np.arange(8.0).reshape(2, 4)])
+    assert net.output_z_buffer.size == 0
+    with pytest.raises(RuntimeError, match="no output to observe yet"):
+        nn.OutputUpdater("cpu").update(net.output_z_buffer, np.ones(10), np.ones(10), net.input_delta_z_buffer)
 
 
 def test_a_new_network_and_a_copy():
