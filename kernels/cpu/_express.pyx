@@ -214,7 +214,7 @@ cdef bint in_rows(array, Py_ssize_t batch):
 
 
 cdef int threads_for(Py_ssize_t size):
-    return threads.get_threads() if size >= LARGE else 1
+    return settings["_threads"] or 1 if size >= LARGE else 1
 
 
 cdef int look(array, Py_ssize_t size):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from pytagi_ddp.kernels.cpu.extension import load
-from pytagi_ddp.kernels.cpu.threads import get_threads
+from pytagi_ddp.kernels.cpu.threads import threads_in_force
 
 _replay = load("_replay")
 
@@ -27,7 +27,7 @@ def to_host(array):
 
 def copy(source, out):
     """out[...] = source, from host or device memory."""
-    _replay.copy(source, out, get_threads())
+    _replay.copy(source, out, threads_in_force())
 
 
 def clear(array):

@@ -116,6 +116,11 @@ def get_threads() -> int:
     return _threads
 
 
+def threads_in_force() -> int:
+    """`get_threads`, but 1 while nobody has set or asked for it: a copy is no reason to begin threads."""
+    return _threads or 1
+
+
 def _after_fork() -> None:
     global _threads, _one_only
     numba_pool = sys.modules.get("numba.np.ufunc.parallel")  # set up by us, or by a program's own loops
