@@ -30,7 +30,7 @@ def install() -> None:
     present = sys.modules.get("pytagi")
     if present is not None and present is not pytagi_ddp:
         raise ImportError("pytagi itself has been imported already; import pytagi_ddp.as_pytagi before it")
-    if ALIAS not in sys.path:
+    if sys.path[:1] != [ALIAS]:
         sys.path.insert(0, ALIAS)  # which processes inherit that are started by "spawn" or "forkserver"
     layers = (f".nn.{module.name}" for module in iter_modules(pytagi_ddp.nn.__path__))
     for name in (*MODULES, *layers):

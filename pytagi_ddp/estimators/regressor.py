@@ -167,9 +167,9 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
 
         The first call of a new estimator standardises by its samples, for good: have it see a hundred or so. Unless
         `sigma_v` is given, the variance of the noise is that of the last batches' errors, as they were predicted before
-        they were learnt, and predictions are Gaussian. After `fit` the noise stays as it was learnt there. An
-        observation that is more than five standard deviations off counts as one of that many, in the noise and in what
-        is learnt of it, unless `sigma_v` is given.
+        they were learnt, and predictions are Gaussian. After `fit` the noise stays as it was learnt there. Unless
+        `sigma_v` is given, an observation that is more than five standard deviations off counts as five in the noise,
+        and is learnt as if its own noise were a fifth of how far it is off: the farther, the less it changes.
 
         Args:
             X: (n, features) numbers; NaN is missing. y: n numbers.
