@@ -488,14 +488,15 @@ class Sequential(RecurrentNetwork):
     def _set_training(self, training: bool) -> None:
         layers = list(self._modules())
         if any(layer.training != self.training for layer in layers):  # frozen ones, as which they were recorded
-            self.forget_graphs()
+            self.has_layers_of_other_modes()
         self.training, self._of_one_mode = training, True
         for layer in layers:
             layer._training = layer._way_back = training
 
     def has_layers_of_other_modes(self) -> None:
-        """Notes that the mode of a layer was set by itself."""
+        """Notes that the mode of a layer was set by itself. A pass in another one has no way back."""
         self._of_one_mode = False
+        self._passes.batch = 0
         self.forget_graphs()
 
     @contextmanager
@@ -526,7 +527,8 @@ class Sequential(RecurrentNetwork):
 
         Args:
             x: (n, ...) inputs; var_x: their variances, of the same shape.
-            batch_size: samples in memory at a time.
+            batch_size: samples in memory at a time. `output_z_buffer` holds the last of them, or all samples, where a
+                pass over as many was recorded.
 
         Returns:
             (mu, var), each (n, outputs), or (n, channels, height, width) where the output is an image, or (n, time

@@ -43,6 +43,21 @@ def test_no_way_back_in_evaluation_mode(net, steps):
         net.step()
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+def test_no_way_back_through_a_norm_in_another_mode(frozen):
+    net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm2d(5, through_statistics=True), nn.Linear(5, 2))
+    norm = net.layers[1]
+    norm.training = not frozen
+    net(np.arange(12.0))
+    net.set_delta_z(np.ones(6), -np.ones(6))
+    if frozen:
+        net.train()
+    else:
+        norm.training = False
+    with pytest.raises(RuntimeError, match="needs a forward pass in training mode"):
+        net.backward()
+
+
 def test_backward_after_a_failed_pass():
     """BatchNorm2d refuses one sample after the layers before it have run: their buffers are of two batches."""
     net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm2d(3))
