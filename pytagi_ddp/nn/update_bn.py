@@ -50,8 +50,9 @@ def update_bn(loader: Iterable[Any], net: HasBatchNorm, num_batches: int | None 
 
     that is, the moments of all values of all batches together. The sums over batches are float64. Parameters,
     deltas that wait for a step, and the mode of the network stay. Afterwards there is no output, `backward` needs a
-    new forward pass, and `batch_statistics` are those of the last batch here. A BatchNorm2d that is frozen (`training = False` in a network in training)
-    keeps its statistics, and normalises by them here too. Without one to be set, the loader is not read.
+    new forward pass, and `batch_statistics` are those of the last batch here. A BatchNorm2d that is frozen
+    (`training = False` in a network in training) keeps its statistics, and normalises by them here too. Without one to
+    be set, the loader is not read.
 
     On a `DDPSequential` this is collective: every rank calls it with batches of its own (any number of them, also
     none) and the same norms frozen, and all get the statistics of the union, equal to the last bit.
