@@ -96,7 +96,8 @@ def remove_temporary_files(folder: str | Path, name: str) -> None:
     Nobody may be writing such a file now.
     """
     for path in Path(folder).glob(f".{name}.{'[0-9a-f]' * 32}.tmp"):
-        path.unlink(missing_ok=True)
+        if not path.is_dir():
+            path.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -357,8 +357,12 @@ def test_leftovers_of_killed_runs_go_with_the_next_save(two):
     others = ["notes.txt", ".notes.txt.tmp", f".other.{'0' * 32}.tmp", "step-1.safetensors"]
     for name in stray + others:
         (manager.folder / name).write_text("")
-    path = manager.save(network(), at(3))
-    assert names(manager.folder) == sorted([*others, "manifest.json", two[2].name, path.name])
+    kept = manager.folder / f".step-0000000003-new.{'0' * 32}.tmp"  # what somebody has put a file into
+    kept.mkdir()
+    (kept / "note.txt").write_text("")
+    with pytest.warns(UserWarning, match="is not removed"):
+        path = manager.save(network(), at(3))
+    assert names(manager.folder) == sorted([*others, "manifest.json", two[2].name, path.name, kept.name])
 
 
 @contextmanager

@@ -117,12 +117,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--variant", action="append", choices=list(VARIANTS), help="may be repeated; the recipe")
     parser.add_argument("--jobs", type=int, help="networks trained at a time")
     parser.add_argument("--quick", action="store_true", help="two epochs of two networks, to see that it runs")
-    parser.add_argument("--results", type=Path, help="splits done, one by line (uci.jsonl; quick.jsonl)")
+    parser.add_argument("--results", type=Path, default=Path("uci.jsonl"), help="splits done, one by line (uci.jsonl)")
     parser.add_argument("--report", action="store_true", help="only tables of the splits that are done")
     args = parser.parse_args(argv)
     quick = {"epochs": 2, "n_folds": 2, "n_seeds": 1} if args.quick else {}
-    results = args.results or Path("quick.jsonl" if args.quick else "uci.jsonl")
-    done = read(results)
+    done = [one for one in read(args.results) if one.get("quick", False) == args.quick]
     for name in [] if args.report else args.set or UCI_SETS:
         try:
             data = load_uci(name, args.data_dir)
@@ -133,8 +132,8 @@ def main(argv: list[str] | None = None) -> None:
             for split in args.splits or range(len(data.test)):
                 if split in there or split >= len(data.test):
                     continue
-                done.append(measure(data, split, variant, args.jobs, **quick))
-                append(results, done[-1])
+                done.append(measure(data, split, variant, args.jobs, **quick) | {"quick": args.quick})
+                append(args.results, done[-1])
                 rmse, density = (done[-1][key] for key in KEYS)
                 print(f"{variant} {name} {split}: RMSE {rmse:.4f}, log-likelihood {density:.3f}", flush=True)
     print("\n" + report(done))

@@ -14,7 +14,7 @@ from libc.stdint cimport intptr_t
 from libc.string cimport memcpy
 
 from pytagi_ddp.kernels.cpu._one_thread cimport OneThread
-from pytagi_ddp.kernels.cpu._replay cimport LARGE, Entry, Plan
+from pytagi_ddp.kernels.cpu._replay cimport LARGE, Entry, Plan, copy_floats
 
 import numpy as np
 
@@ -214,7 +214,7 @@ cdef bint in_rows(array, Py_ssize_t batch):
 
 
 cdef int threads_for(Py_ssize_t size):
-    return settings["_threads"] or 1 if size >= LARGE else 1
+    return threads.threads_in_force() if size >= LARGE else 1
 
 
 cdef int look(array, Py_ssize_t size):
@@ -248,18 +248,17 @@ cdef void take(cnp.ndarray source, void* out):
 
 cdef void take_at(const char* data, bint single, float* out, Py_ssize_t size, int threads) noexcept nogil:
     cdef int k
-    if threads == 1:
-        take_between(data, single, out, 0, size)
+    if single:
+        copy_floats(<const float*>data, out, size, threads)
+    elif threads == 1:
+        take_double(<const double*>data, out, size)
     else:
         for k in prange(threads, num_threads=threads):
-            take_between(data, single, out, k * size // threads, (k + 1) * size // threads)
+            take_doubles(<const double*>data, out, k * size // threads, (k + 1) * size // threads)
 
 
-cdef void take_between(const char* data, bint single, float* out, Py_ssize_t start, Py_ssize_t end) noexcept nogil:
-    if single:
-        memcpy(out + start, <const float*>data + start, (end - start) * sizeof(float))
-    else:
-        take_double(<const double*>data + start, out + start, end - start)
+cdef void take_doubles(const double* data, float* out, Py_ssize_t start, Py_ssize_t end) noexcept nogil:
+    take_double(data + start, out + start, end - start)
 
 
 cdef bint is_single(cnp.ndarray array):

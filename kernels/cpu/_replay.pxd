@@ -6,6 +6,8 @@ ctypedef void (*Entry)(const intptr_t* words, float* scratch) noexcept nogil
 cdef enum:
     LARGE = 262144  # numbers from which on it is worth while to wake threads to copy them, and to keep their memory
 
+cdef void copy_floats(const float* source, float* out, Py_ssize_t n, int threads) noexcept nogil
+
 cdef class Plan:
     cdef list steps  # _Segment, or (function, arguments)
     cdef readonly int calls

@@ -220,10 +220,11 @@ def address(cnp.ndarray array not None):
 
 
 cdef void copy_entry(const intptr_t* words, float* scratch) noexcept nogil:
-    cdef int k, threads = words[3]
-    cdef float* out = <float*>words[0]
-    cdef const float* source = <const float*>words[1]
-    cdef Py_ssize_t n = words[2]
+    copy_floats(<const float*>words[1], <float*>words[0], words[2], words[3])
+
+
+cdef void copy_floats(const float* source, float* out, Py_ssize_t n, int threads) noexcept nogil:
+    cdef int k
     if threads == 1:
         memcpy(out, source, n * sizeof(float))
     else:

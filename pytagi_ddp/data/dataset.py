@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -43,10 +44,11 @@ class ImageDataset:
             raise ValueError(
                 f"{self.name}: images must have shape (N, C, H, W) with no size 0, got {self.images.shape}"
             )
-        if self.images.shape[3] in (1, 3, 4) and self.images.shape[1] > 4:
-            raise ValueError(
-                f"{self.name}: images of the shape {self.images.shape} seem to have their channels last, and they have "
-                "to come before lines and columns: images.transpose(0, 3, 1, 2)"
+        if self.images.shape[3] in (1, 3, 4) and min(self.images.shape[1:3]) > 4:
+            warnings.warn(
+                f"{self.name}: images of the shape {self.images.shape} seem to have their channels last, and the "
+                "second size is taken for that of the channels: images.transpose(0, 3, 1, 2)?",
+                stacklevel=3,
             )
         if self.labels.shape != (len(self.images),):
             raise ValueError(

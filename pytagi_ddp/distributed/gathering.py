@@ -15,6 +15,7 @@ from pytagi_ddp.distributed.engine.handle import Handle
 from pytagi_ddp.distributed.exchange import pool_statistics
 from pytagi_ddp.distributed.sharded_arena import ShardedArena
 from pytagi_ddp.distributed.units import Unit
+from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.hooks import Direction, HookHandle
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.sequential import Sequential
@@ -386,30 +387,38 @@ class Gathering:
         """All parameters are there inside, whole; collective. Changes come into the shards at the end."""
         arena = self.arena
         self.come("unshard")
+        self._hook.remove()
+        try:
+            with held_back():
+                self._bring_all()
+            self._model.forget_graphs()
+            yield
+        finally:
+            with held_back():
+                if self.unsharded:  # or the rows are not those of all ranks
+                    self.keep_changes()
+                for leaf in (leaf for unit in self._whole for leaf in unit.leaves):
+                    arena.release(leaf)
+                self._whole = {}
+                self.unsharded = False
+                self.forget()
+                self._model.forget_graphs()
+                self._watch()
+
+    def _bring_all(self) -> None:
+        """All parameters, into memory of this rank, where the layers find them."""
+        arena = self.arena
         for unit in () if arena.whole else arena.units:
             section = arena.sections[unit]
             rows = tuple(self._array.empty(self._communicator.world_size * unit.shard) for _ in range(2))
+            self._whole[unit] = rows
             for own, whole, row in zip(section.own_theta, section.theta, rows, strict=True):
                 self._array.copy(whole, row) if arena.common else self._all_gather(unit, own, row)
-            self._whole[unit] = rows
             for leaf in unit.leaves:
                 arena.hold_in(leaf, rows)
         if arena.common:
             self._communicator.barrier()  # a rank that is sooner at the end changes what others copy
         self.unsharded = True
-        self._hook.remove()
-        self._model.forget_graphs()
-        try:
-            yield
-        finally:
-            self.keep_changes()
-            for leaf in (leaf for unit in self._whole for leaf in unit.leaves):
-                arena.release(leaf)
-            self._whole = {}
-            self.unsharded = False
-            self.forget()
-            self._model.forget_graphs()
-            self._watch()
 
     def keep_changes(self) -> None:
         """Takes what was assigned inside `unshard` into the shards."""

@@ -259,8 +259,9 @@ class Sequential(RecurrentNetwork):
     @alone
     def pass_forward(self, mu_x: ArrayLike | BaseHiddenStates) -> State:
         """A forward pass for its own sake: no output is kept, and no backward pass can follow."""
-        self.output_z_buffer.set_size(0, 1)
-        return self._passes.forward_only(self._input.state(mu_x, missing=self._missing_inputs))
+        state = self._input.state(mu_x, missing=self._missing_inputs)
+        self.output_z_buffer.set_size(0, 1)  # its memory is written to
+        return self._passes.forward_only(state)
 
     @alone
     def update_bn(self, loader: Iterable[Any], num_batches: int | None = None) -> list[StatisticsChange]:

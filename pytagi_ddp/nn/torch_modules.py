@@ -77,7 +77,7 @@ def from_torch(
     try:
         net = Sequential(*made)
     except ValueError as error:
-        if converter.shape is None or input_shape is None:
+        if input_shape is None:
             raise
         raise ValueError(
             f"from_torch: {type(made[0]).__name__} comes first, which cannot be told the size of its input: only a "

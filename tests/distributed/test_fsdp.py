@@ -153,6 +153,47 @@ def assigned_in_unshard(folder):
     return parts
 
 
+class Full:
+    """The array functions of a device that has room for one more unit, and no other."""
+
+    def __init__(self, array, error):
+        self._array, self._error, self._left = array, error, 2  # rows of means and of variances
+
+    def __getattr__(self, name):
+        return getattr(self._array, name)
+
+    def empty(self, shape):
+        if not self._left:
+            raise self._error
+        self._left -= 1
+        return self._array.empty(shape)
+
+
+def trained_after_an_unshard_that_fails(folder, error):
+    communicator = create_communicator("threads", timeout=20)
+    net = FSDPSequential(WITHOUT_BATCH_NORM["Conv2d"](), communicator=communicator, min_num_params=60)
+    gathering = net._gathering
+    array, gathering._array = gathering._array, Full(gathering._array, error)
+    with pytest.raises(type(error)), net.unshard():
+        pass
+    gathering._array = array
+    for _ in range(3):
+        backpropagate(net, *batch(net.model, 3, communicator.rank))
+        net.step()
+    x, _y = batch(net.model, 3, 0)
+    before = net.predict(x)
+    CheckpointManager(folder).save(net, TrainingPosition(step=1))  # which takes in what was assigned in `unshard`
+    with net.unshard():
+        return before, net.predict(x)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("error", [MemoryError("no room"), KeyboardInterrupt()], ids=["memory", "interrupt"])
+def test_an_unshard_that_fails_leaves_the_parameters(tmp_path, ranks, error):
+    for before, after in run_threads(trained_after_an_unshard_that_fails, ranks, tmp_path, error):
+        np.testing.assert_array_equal(before, after)
+
+
 def pass_back_of_a_frame(reshard):
     """The first of two passes that are under way goes back, over a block that another has run since."""
     communicator = create_communicator("threads", timeout=20)
