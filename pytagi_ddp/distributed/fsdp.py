@@ -230,12 +230,17 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
 
     def load(self, filename: str | Path) -> None:
         """`Sequential.load`; every rank reads the file, keeps its slices and drops deltas. Collective as `predict`, and
-        then no rank takes what another one cannot."""
+        then no rank takes what another one cannot.
+
+        With `reshard_after_forward=False`, a rank that had no batch follows the passes of the others only when it next
+        meets them, and then the deltas that are dropped here are in the next step: where there may be one, call
+        `barrier` first.
+        """
         with self._writing():
             self.model.load(filename)
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """`Sequential.load_state_dict`, with the same values on every rank; collective where `load` is."""
+        """`Sequential.load_state_dict`, with the same values on every rank; collective or not as `load`, see there."""
         with self._writing():
             self.model.load_state_dict(state_dict)
 

@@ -235,12 +235,16 @@ class TrainedOnRanks(Replica):
         self.communicator.barrier()
 
     def load(self, filename: str | Path) -> None:
-        """`Sequential.load`; every rank reads the file, and drops its deltas that wait for a step."""
+        """`Sequential.load`; every rank reads the file, and drops its deltas that wait for a step.
+
+        With `sync_batch_norm`, a rank that had no batch follows the passes of the others only when it next meets them:
+        where there may be one, call `barrier` first.
+        """
         self.model.load(filename)
         self.parameters_changed()
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """`Sequential.load_state_dict`, with the same values on every rank."""
+        """`Sequential.load_state_dict`, with the same values on every rank; see `load`."""
         self.model.load_state_dict(state_dict)
         self.parameters_changed()
 
