@@ -7,17 +7,19 @@ from contextlib import contextmanager
 from typing import Any
 
 _held: list[Callable[[], Any]] = []  # what an interrupt that has come calls, once it may
+_inside = False  # whether the main thread is in a block
 
 
 @contextmanager
 def held_back() -> Iterator[None]:
     """Ctrl-C in the block is answered at its end, or where the block waits (`answer`); a second one at once.
 
-    Whoever wants to answer Ctrl-C by something else than KeyboardInterrupt is asked then, too. In other threads, which
-    Python never interrupts, the block is like any other.
+    Whoever wants to answer Ctrl-C by something else than KeyboardInterrupt is asked then, too. A block within a block,
+    and one in another thread, which Python never interrupts, is like any other code.
     """
+    global _inside
     handler = signal.getsignal(signal.SIGINT)
-    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+    if not callable(handler) or threading.current_thread() is not threading.main_thread() or _inside:
         yield
         return
 
@@ -27,8 +29,10 @@ def held_back() -> Iterator[None]:
 
     signal.signal(signal.SIGINT, hold)
     try:
+        _inside = True
         yield
     finally:
+        _inside = False
         signal.signal(signal.SIGINT, handler)
         answer()
 

@@ -30,6 +30,7 @@ from pytagi_ddp.checkpoint.shards import INDEX, TensorReader, parse_index, read_
 from pytagi_ddp.distributed.ddp import DDPSequential
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.files import atomic_write, read_file, remove_temporary_files
+from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.persistence import FORMAT as NETWORK_FORMAT
 from pytagi_ddp.nn.persistence import Contents, read, take, to_bytes
 from pytagi_ddp.nn.posterior_average import PosteriorAverage
@@ -130,6 +131,7 @@ class CheckpointManager:
         self._add(path, partial(atomic_write, path, data), _entry(path, data, position, world_size))
         return path
 
+    @held_back()
     def _save_gathered(
         self, model: ShardedNetwork, position: TrainingPosition, settings: dict[str, Any] | None
     ) -> Path:
@@ -143,6 +145,7 @@ class CheckpointManager:
         sharded.on_all_ranks(model.communicator, gather)
         return sharded.on_rank_0(model.communicator, lambda: self._write(data, position, ranks))
 
+    @held_back()
     def _save_folder(self, model: ShardedNetwork, position: TrainingPosition, settings: dict[str, Any] | None) -> Path:
         ranks = model.communicator.world_size
 
@@ -308,6 +311,7 @@ class CheckpointManager:
         listed = {entry.file: entry for entry in read_manifest(path.parent)} if path.exists() else {}
         return listed.get(path.name)
 
+    @held_back()
     def _load_parts(
         self,
         model: ShardedNetwork,

@@ -114,6 +114,7 @@ class DDPSequential(TrainedOnRanks):
             return Buckets(communicator, model, self.average, sync, c.buckets)
         return EveryStep(communicator, model, self.average, reduction(communicator, model, c.wire_dtype), sync)
 
+    @held_back()
     def synchronize(self) -> None:
         """Gives every rank the parameters and running statistics of rank 0. Collective: all ranks must call it."""
         arena = self.model.arena
@@ -121,6 +122,7 @@ class DDPSequential(TrainedOnRanks):
         self.communicator.broadcast(arena.statistics)
         self.parameters_changed()
 
+    @held_back()
     def merge(self) -> None:
         """Merges the posteriors of all ranks now; collective. Call it before rank 0 saves or evaluates between merges.
 
@@ -130,8 +132,7 @@ class DDPSequential(TrainedOnRanks):
             RuntimeError: ranks add deltas, so that there is nothing to merge. Else as `step`.
         """
         self._check("merge")
-        with held_back():
-            self._exchange.merge(self._stop)
+        self._exchange.merge(self._stop)
 
     @property
     def steps_since_merge(self) -> int:

@@ -20,6 +20,7 @@ from pytagi_ddp.distributed.sharded_arena import ShardedArena
 from pytagi_ddp.distributed.sharded_step import ShardedStep
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.files import atomic_write
+from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.architecture import architecture
 from pytagi_ddp.nn.persistence import FIELDS, StateDict, to_bytes
 from pytagi_ddp.nn.sequential import Sequential
@@ -168,13 +169,17 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
 
         A rank without samples to predict takes part when it comes to its next `step`, or to another `predict`.
         """
-        return super().predict(x, batch_size, var_x)
+        with nullcontext() if self._all_are_here else held_back():
+            return super().predict(x, batch_size, var_x)
 
     def smoother(self) -> tuple[np.ndarray, np.ndarray]:
         """`Sequential.smoother` of this rank's series; collective where `predict` is."""
-        with nullcontext() if self._all_are_here else self.unshard():
+        if self._all_are_here:
+            return super().smoother()
+        with held_back(), self.unshard():
             return super().smoother()
 
+    @held_back()
     def barrier(self) -> None:
         """Waits until every rank has come here; a rank that waits takes part in the passes of others.
 
@@ -197,7 +202,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
             return StateDict((name, (self.to_host(array),)) for name, array in named)
         if self._all_are_here:
             return super().state_dict()
-        with self._gathering.reading("state_dict"):
+        with held_back(), self._gathering.reading("state_dict"):
             return super().state_dict() if self.rank == 0 else StateDict()
 
     def to_bytes(self, extra: dict[str, str] | None = None) -> bytes:
@@ -211,6 +216,10 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         """
         if self._all_are_here:
             return to_bytes(self.model, extra) if self.rank == 0 else b""
+        with held_back():
+            return self._to_bytes_together(extra)
+
+    def _to_bytes_together(self, extra: dict[str, str] | None) -> bytes:
         data, problem = b"", None
         with self._gathering.reading("save"):
             try:
@@ -247,16 +256,17 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
     @contextmanager
     def _writing(self) -> Iterator[None]:
         together = not self._all_are_here
-        if together:
-            self._gathering.come("load")  # nobody reads what is about to change
-        try:
-            with (
-                self._all_or_none() if together else nullcontext(),
-                nullcontext() if self._gathering.unsharded else self._arena.writing(),
-            ):
-                yield
-        finally:  # also where it is cut short: what was gathered has been written over
-            self.parameters_changed()
+        with held_back() if together else nullcontext():
+            if together:
+                self._gathering.come("load")  # nobody reads what is about to change
+            try:
+                with (
+                    self._all_or_none() if together else nullcontext(),
+                    nullcontext() if self._gathering.unsharded else self._arena.writing(),
+                ):
+                    yield
+            finally:  # also where it is cut short: what was gathered has been written over
+                self.parameters_changed()
 
     def slices(self) -> list[TensorSlice]:
         """What this rank holds: parts of the tensors, as a state dict names them, with the memory they lie in.

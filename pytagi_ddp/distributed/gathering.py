@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import cast
 
 import numpy as np
@@ -386,15 +386,17 @@ class Gathering:
     def unshard(self) -> Iterator[None]:
         """All parameters are there inside, whole; collective. Changes come into the shards at the end."""
         arena = self.arena
-        self.come("unshard")
-        self._hook.remove()
-        try:
-            with held_back():
+        with ExitStack() as holding:
+            holding.enter_context(held_back())
+            self.come("unshard")
+            self._hook.remove()
+            try:
                 self._bring_all()
-            self._model.forget_graphs()
-            yield
-        finally:
-            with held_back():
+                self._model.forget_graphs()
+                holding.close()  # an interrupt that has come is answered here, where all ranks are inside
+                yield
+            finally:
+                holding.enter_context(held_back())
                 if self.unsharded:  # or the rows are not those of all ranks
                     self.keep_changes()
                 for leaf in (leaf for unit in self._whole for leaf in unit.leaves):

@@ -25,9 +25,9 @@ class ShardedStep(EveryStep):
     def around_forward(self) -> AbstractContextManager[None]:
         return held_back() if self._gathering.meets_in_forward else super().around_forward()
 
+    @held_back()
     def backward(self, last: bool) -> None:
-        with held_back():
-            self._gathering.backward()
+        self._gathering.backward()
 
     def _apply(self) -> None:
         if self.model.pending.average is not None:

@@ -95,6 +95,7 @@ class TrainedOnRanks(Replica):
         """`Sequential.backward` on this rank; communicates nothing, unless there are `buckets`."""
         self._exchange.backward(last=not self._in_no_sync)
 
+    @held_back()
     def step(self) -> None:
         """Adds the deltas of all ranks (one all-reduce) and applies them; collective.
 
@@ -108,8 +109,7 @@ class TrainedOnRanks(Replica):
             ReplicaMismatchError: with ``PYTAGI_DDP_DEBUG=1``, parameters that differ between ranks.
         """
         self._check("step")
-        with held_back():
-            self._exchange.step(self._stop)
+        self._exchange.step(self._stop)
 
     def _check(self, name: str) -> None:
         if self._in_no_sync:
@@ -162,6 +162,7 @@ class TrainedOnRanks(Replica):
             if pooled is None or not pooled[0] > 0:
                 return
 
+    @held_back()
     def update_bn(self, loader: Iterable[Any], num_batches: int | None = None) -> list[StatisticsChange]:
         """Sets the running statistics of every BatchNorm2d to the exact ones of the batches of all ranks; collective.
 
@@ -194,6 +195,7 @@ class TrainedOnRanks(Replica):
         """Raises ValueError on every rank if the sums of some would be those of other BatchNorm2d. Collective."""
         compare_arguments(self.communicator, "update_bn()", {"the list of unfrozen BatchNorm2d": unfrozen})
 
+    @held_back()
     def forget_evidence(self, factor: float) -> None:
         """`Sequential.forget_evidence` of what all ranks have learnt; collective.
 
@@ -206,19 +208,18 @@ class TrainedOnRanks(Replica):
                 step; on every rank alike.
         """
         self._check("forget_evidence")
-        with held_back():
-            self._exchange.before_forgetting()
-            waits = self.model.pending.waiting > 0 or self.steps_alone > 0
-            compare_arguments(self.communicator, "forget_evidence()", {"factor": repr(factor)})
-            number = check_factor(factor)
-            if ranks := [rank for rank, does in enumerate(self.communicator.all_gather_object(waits)) if does]:
-                raise RuntimeError(
-                    f"forget_evidence() while rank {ranks[0]} has deltas or steps that not all ranks know of: call "
-                    "step() first, and with every=k merge(), on every rank"
-                )
-            self.model.arena.forget_evidence(number)
-            self._exchange.after_forgetting()
-            self.parameters_changed()
+        self._exchange.before_forgetting()
+        waits = self.model.pending.waiting > 0 or self.steps_alone > 0
+        compare_arguments(self.communicator, "forget_evidence()", {"factor": repr(factor)})
+        number = check_factor(factor)
+        if ranks := [rank for rank, does in enumerate(self.communicator.all_gather_object(waits)) if does]:
+            raise RuntimeError(
+                f"forget_evidence() while rank {ranks[0]} has deltas or steps that not all ranks know of: call "
+                "step() first, and with every=k merge(), on every rank"
+            )
+        self.model.arena.forget_evidence(number)
+        self._exchange.after_forgetting()
+        self.parameters_changed()
 
     @property
     def stop_requested(self) -> bool:
@@ -229,6 +230,7 @@ class TrainedOnRanks(Replica):
         """Asks all ranks to stop: `stop_requested` becomes True on every rank with the same step."""
         self._stop = True
 
+    @held_back()
     def barrier(self) -> None:
         """Waits until every rank has come here; with `sync_batch_norm`, it takes part in the passes of others."""
         self._exchange.before_barrier()

@@ -504,8 +504,8 @@ class Sequential(RecurrentNetwork):
     def in_mode(self, training: bool) -> Iterator[None]:
         """Training or evaluation mode inside; then the mode of before, with the layers that were frozen in it."""
         before, frozen = self.training, [layer for layer in self._modules() if layer.training != self.training]
-        self.train() if training else self.eval()
         try:
+            self.train() if training else self.eval()
             yield
         finally:
             self._set_training(before)

@@ -12,7 +12,8 @@ import pytest
 
 import pytagi_ddp
 from pytagi_ddp import manual_seed, nn
-from pytagi_ddp.distributed import DDPConfig, DDPSequential
+from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
+from pytagi_ddp.distributed import DDPConfig, DDPSequential, FSDPSequential, PipelineSequential
 from pytagi_ddp.interrupts import answer, held_back
 
 HOME = str(Path(pytagi_ddp.__file__).parent)
@@ -60,6 +61,12 @@ def test_a_handler_of_the_users_own_is_asked_later():
             assert not asked
         interrupt()
     assert asked == [1, 1]
+    with held_back():
+        interrupt()
+        with held_back():
+            pass
+        assert len(asked) == 2
+    assert len(asked) == 3
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with held_back():
         interrupt()
@@ -257,3 +264,97 @@ def test_exchanged_deltas_that_no_step_applied_come_first():
     for k in range(3):
         reference.step(k)
     assert training.parameters() == reference.parameters()
+
+
+def collectives_of(communicator) -> list[str]:
+    """The names of those that it begins from now on."""
+    begun: list[str] = []
+    prepare = communicator._prepare
+    communicator._prepare = lambda name, *rest, **details: (begun.append(name), prepare(name, *rest, **details))
+    return begun
+
+
+def fsdp(model) -> FSDPSequential:
+    return FSDPSequential(model, DDPConfig(backend="serial", share_memory=False), min_num_params=20)
+
+
+def pipeline(model) -> PipelineSequential:
+    return PipelineSequential(model, DDPConfig(backend="serial"), n_microbatches=2)
+
+
+def in_unshard(net, path) -> None:
+    with net.unshard():
+        pass
+
+
+TOGETHER: dict[str, Callable] = {
+    "predict": lambda net, path: net.predict(X[0]),
+    "state_dict": lambda net, path: net.state_dict(),
+    "save": lambda net, path: net.save(path / "new"),
+    "load": lambda net, path: net.load(path / "saved"),
+    "update_bn": lambda net, path: net.update_bn([X[0], X[1]]),
+    "smoother": lambda net, path: net.smoother(),
+    "unshard": in_unshard,
+    "manager saves": lambda net, path: CheckpointManager(path / "run").save(net, TrainingPosition(step=1)),
+    "manager gathers": lambda net, path: CheckpointManager(path / "one").save(net, TrainingPosition(step=1), {}, True),
+    "manager loads": lambda net, path: CheckpointManager(path / "begun").load(net),
+}
+WRAPPERS = {
+    "FSDPSequential": (fsdp, [*TOGETHER]),
+    "PipelineSequential": (pipeline, [name for name in TOGETHER if name not in ("smoother", "unshard")]),
+}
+
+
+@pytest.mark.parametrize(("kind", "call"), [(kind, call) for kind, (_, calls) in WRAPPERS.items() for call in calls])
+def test_what_ranks_do_together_is_done_to_its_end_or_not_at_all(kind, call, tmp_path):
+    """With other ranks, they would be out of step: an interrupt anywhere leaves no collective out."""
+
+    def made():
+        manual_seed(1)
+        layers = (
+            [nn.SLSTM(3, 4, False, 1), nn.SLinear(4, 2)]
+            if call == "smoother"
+            else [nn.Linear(3, 5), nn.BatchNorm2d(5), nn.Tanh(), nn.Linear(5, 2)]
+        )
+        net = WRAPPERS[kind][0](nn.Sequential(*layers))
+        if call == "smoother":
+            for x, y in zip(X[0], Y[0], strict=True):
+                net(x)
+                nn.OutputUpdater("cpu").update(net.output_z_buffer, y, np.ones(2), net.input_delta_z_buffer)
+                net.backward()
+                net.step()
+        return net
+
+    first = made()
+    first.save(tmp_path / "saved")
+    CheckpointManager(tmp_path / "begun").save(first, TrainingPosition(step=1))
+    whole = collectives_of(first.communicator)
+    TOGETHER[call](first, tmp_path)
+    line = 0
+    while True:
+        net = made()
+        begun = collectives_of(net.communicator)
+        reached = interrupted_at(line, lambda net=net: TOGETHER[call](net, tmp_path))
+        assert begun in ([], whole), line
+        if begun:
+            assert net.model.training, line
+        if not reached:
+            break
+        line += 1 + line // 4
+    assert whole
+
+
+def test_a_mode_that_was_only_wanted_for_a_while_does_not_stay(monkeypatch):
+    """Where an interrupt, or an error, came between the change and its block."""
+    net = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm2d(5))
+    change = net._set_training
+
+    def change_and_interrupt(training: bool) -> None:
+        change(training)
+        if not training:
+            interrupt()
+
+    monkeypatch.setattr(net, "_set_training", change_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        net.predict(np.zeros((300, 3)), batch_size=2)
+    assert net.training and all(layer.training for layer in net.layers)

@@ -12,6 +12,7 @@ import numpy as np
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.files import atomic_write, read_file
+from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn import persistence
 from pytagi_ddp.nn.persistence import StateDict
 from pytagi_ddp.nn.sequential import Sequential
@@ -32,11 +33,13 @@ class StagedNetwork(ShardedNetwork):
     data_group: Communicator
     _architecture: str  # of the whole network
 
+    @held_back()
     def state_dict(self) -> StateDict:
         """Parameters and running statistics of all stages, on every rank; collective over this pipeline."""
         parts = self.pipe_group.all_gather_object(dict(self.model.state_dict()))
         return StateDict({key: values for part in parts for key, values in part.items()})
 
+    @held_back()
     def load_state_dict(self, state_dict: dict) -> None:
         """Takes what belongs to this stage of the state dict of a whole network, the same on every rank; collective.
 
@@ -63,6 +66,7 @@ class StagedNetwork(ShardedNetwork):
         if self.communicator.rank == 0:
             atomic_write(filename, data)
 
+    @held_back()
     def load(self, filename: str | Path) -> None:
         """Reads this stage from a file of `Sequential.save` of the whole network, or of `save`; collective.
 
@@ -82,6 +86,7 @@ class StagedNetwork(ShardedNetwork):
     def architecture(self) -> str:
         return self._architecture
 
+    @held_back()
     def to_bytes(self, extra: dict[str, str] | None = None) -> bytes:
         """The file of `save` on rank 0, nothing elsewhere; errors are those of `save`."""
         mine: dict[str, np.ndarray] | ValueError

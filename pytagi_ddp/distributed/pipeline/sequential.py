@@ -226,6 +226,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
 
     # -- training ---------------------------------------------------------------------------------------------
 
+    @held_back()
     def forward_backward(
         self, x: ArrayLike | None, observe: Observe | None, var_x: ArrayLike | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -252,10 +253,11 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         if self.is_last and not callable(observe):
             raise TypeError(f"forward_backward() on the last stage needs a function observe, got {observe!r:.50}")
         self._exchange.before_forward()
-        with held_back(), self._adding():
+        with self._adding():
             self._pass("forward_backward()", x, var_x, self._actions, observe)
         return self.get_outputs()
 
+    @held_back()
     def forward(
         self, mu_x: ArrayLike | BaseHiddenStates | None, var_x: ArrayLike | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -271,14 +273,14 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
                 "forward_backward(x, observe)"
             )
         self._exchange.before_forward()
-        with held_back():
-            mode = "training" if self.stage.training else "evaluation"
-            self._pass(f"forward() in {mode} mode", mu_x, var_x)
-            self._under_way = self.stage.training
+        mode = "training" if self.stage.training else "evaluation"
+        self._pass(f"forward() in {mode} mode", mu_x, var_x)
+        self._under_way = self.stage.training
         return self.get_outputs()
 
     __call__ = forward  # type: ignore[assignment]  # which takes None, too
 
+    @held_back()
     def backward(self) -> None:
         """All backward passes behind `forward`, from `input_delta_z_buffer` of the last stage.
 
@@ -292,9 +294,10 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         if self.is_last:
             states = self.output_z_buffer
             self.input_delta_z_buffer.check(states.block_size, states.actual_size)
-        with held_back(), self._adding():
+        with self._adding():
             self._stage.run([Action("B", m) for m in range(len(self._stage.rows))])
 
+    @held_back()
     def step(self) -> None:
         """Adds the deltas of all replicas of this stage and applies them; collective over all ranks.
 
@@ -304,18 +307,17 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
                 raises it, and it names the rank and the layer.
         """
         self._check("step")
-        with held_back():
-            problem = None
-            try:
-                self._exchange.step(False)
-            except FloatingPointError as error:
-                problem = str(error)
-            self._adds = False
-            flags = np.array([problem is not None, self._stop], np.float32)
-            self.communicator.all_reduce(flags)
-            self._stop_requested = bool(flags[1] > 0)
-            if flags[0] > 0:
-                self._raise_alike(problem)
+        problem = None
+        try:
+            self._exchange.step(False)
+        except FloatingPointError as error:
+            problem = str(error)
+        self._adds = False
+        flags = np.array([problem is not None, self._stop], np.float32)
+        self.communicator.all_reduce(flags)
+        self._stop_requested = bool(flags[1] > 0)
+        if flags[0] > 0:
+            self._raise_alike(problem)
 
     def _raise_alike(self, problem: str | None) -> NoReturn:
         problems = self.communicator.all_gather_object((self.pipe_group.rank, problem))
@@ -394,6 +396,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         states = self.output_z_buffer
         return np.array(states.mu_a), np.array(states.var_a)
 
+    @held_back()
     def update_bn(self, loader: Iterable[Any] | None, num_batches: int | None = None) -> list[StatisticsChange]:
         """Sets the running statistics of every BatchNorm2d to the exact ones of the batches of all pipelines.
 
@@ -471,6 +474,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
 
     # -- modes and results ------------------------------------------------------------------------------------
 
+    @held_back()
     def predict(
         self, x: ArrayLike | None, batch_size: int = 256, var_x: ArrayLike | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -482,7 +486,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         """
         self._check_owner("predict")
         check_batch_size(batch_size)
-        with self.stage.in_mode(training=False), held_back():
+        with self.stage.in_mode(training=False):
             n = self._pass("predict()", x, var_x, batch_size=batch_size)
         shape = self._outputs
         one = shape.image or shape.sequence or (shape.size,)
