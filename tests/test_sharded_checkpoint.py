@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import threading
 import warnings
 
 import numpy as np
@@ -12,6 +13,7 @@ from pytagi_ddp.checkpoint import CheckpointManager, DamagedCheckpointError, Tra
 from pytagi_ddp.checkpoint.manifest import MAX_BYTES, checksum
 from pytagi_ddp.checkpoint.shards import PART, index_bytes, parse_index
 from pytagi_ddp.distributed import DataParallel, initialize, run_threads
+from pytagi_ddp.distributed.gathering import VOTES
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.nn import (
     BatchNorm2d,
@@ -338,3 +340,68 @@ def test_an_index_is_read_as_it_was_written(tmp_path):
     data = (path / "shards.json").read_bytes()
     assert index_bytes(*parse_index(path, data)) == data
     assert PART.fullmatch("Conv2d.main.3.0/mu_w@10:200").groups() == ("Conv2d.main.3.0/mu_w", "10", "200")
+
+
+def no_json(rank, tmp_path, gather):
+    """Settings that rank 1 alone cannot write, with one that does; whether the ranks are in step then."""
+    spread = Spread(network(1))
+    spread.communicator.timeout = 5
+    manager = CheckpointManager(tmp_path)
+    with pytest.raises(TypeError, match="settings are what JSON has"):
+        manager.save(spread, TrainingPosition(), {"size": object() if spread.communicator.rank == rank else 5}, gather)
+    return manager.save(spread, TrainingPosition(), {"size": 5}, gather).name
+
+
+@pytest.mark.parametrize("gather", [False, True])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_settings_that_one_rank_cannot_write_are_everybodys_error(rank, gather, tmp_path):
+    names = run_threads(no_json, 2, rank, tmp_path, gather)
+    assert names[0] == names[1] and [path.name for path in tmp_path.glob("step-*")] == names[:1]
+
+
+KINDS = {
+    "FSDP": lambda: FSDPSequential(network(1), min_num_params=10),
+    "whole FSDP": lambda: FSDPSequential(network(1), min_num_params=10, reshard_after_forward=False),
+    "pipeline": lambda: PipelineSequential(network(1)),
+}
+
+
+def out_of_memory(kind, call, tmp_path, monkeypatch):
+    """A rank that has no memory amid what it does with the others."""
+    net = KINDS[kind]()
+    net.communicator.timeout = 5
+    manager = CheckpointManager(tmp_path)
+    calls = {
+        "save": lambda: net.save(tmp_path / "net"),
+        "gather": lambda: manager.save(net, TrainingPosition(), gather=True),
+        "manager": lambda: manager.save(net, TrainingPosition()),
+        "state_dict": net.state_dict,
+    }
+    array = net.model.kernels.array
+    to_host = array.to_host
+
+    def without_room(values):
+        if threading.current_thread().name == "rank 0" and values.size != VOTES:
+            raise MemoryError("no room on rank 0")
+        return to_host(values)
+
+    net.communicator.barrier()
+    with monkeypatch.context() as patch:
+        if net.communicator.rank == 0:
+            patch.setattr(array, "to_host", without_room)
+        net.communicator.barrier()
+        with pytest.raises(MemoryError, match="no room on rank 0"):
+            calls[call]()
+        net.communicator.barrier()
+    net.communicator.barrier()
+    calls[call]()
+    return net.communicator.all_gather_object(net.rank)
+
+
+@pytest.mark.parametrize(
+    ("kind", "call"),
+    [(kind, call) for kind in ("FSDP", "pipeline") for call in ("save", "gather", "manager", "state_dict")]
+    + [("whole FSDP", "gather"), ("whole FSDP", "manager")],
+)
+def test_memory_that_one_rank_has_not_is_everybodys_error(kind, call, tmp_path, monkeypatch):
+    assert run_threads(out_of_memory, 2, kind, call, tmp_path, monkeypatch) == [[0, 1]] * 2

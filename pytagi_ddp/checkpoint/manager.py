@@ -29,6 +29,7 @@ from pytagi_ddp.checkpoint.position import TrainingPosition
 from pytagi_ddp.checkpoint.shards import INDEX, TensorReader, parse_index, read_index, verify
 from pytagi_ddp.distributed.ddp import DDPSequential
 from pytagi_ddp.distributed.sharded import ShardedNetwork
+from pytagi_ddp.distributed.together import errors_of_all_ranks, on_rank_0
 from pytagi_ddp.files import atomic_write, read_file, remove_temporary_files
 from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.persistence import FORMAT as NETWORK_FORMAT
@@ -136,14 +137,10 @@ class CheckpointManager:
         self, model: ShardedNetwork, position: TrainingPosition, settings: dict[str, Any] | None
     ) -> Path:
         ranks = model.communicator.world_size
-        data = b""
-
-        def gather() -> None:
-            nonlocal data
-            data = model.to_bytes(metadata(position, ranks, settings))
-
-        sharded.on_all_ranks(model.communicator, gather)
-        return sharded.on_rank_0(model.communicator, lambda: self._write(data, position, ranks))
+        with errors_of_all_ranks(model.communicator):
+            extra = metadata(position, ranks, settings)
+        data = model.to_bytes(extra)
+        return on_rank_0(model.communicator, lambda: self._write(data, position, ranks))
 
     @held_back()
     def _save_folder(self, model: ShardedNetwork, position: TrainingPosition, settings: dict[str, Any] | None) -> Path:
@@ -154,10 +151,12 @@ class CheckpointManager:
             self._add(path, partial(_rename, hidden, path), _entry(path, index, position, ranks))
             return path
 
-        sharded.on_rank_0(model.communicator, self._prepare)
+        with errors_of_all_ranks(model.communicator):
+            extra = metadata(position, ranks, settings)
+        on_rank_0(model.communicator, self._prepare)
         name = FOLDER.format(position.step, "new")
-        hidden, index = sharded.write_folder(model, self.folder, name, metadata(position, ranks, settings))
-        return sharded.on_rank_0(model.communicator, publish)
+        hidden, index = sharded.write_folder(model, self.folder, name, extra)
+        return on_rank_0(model.communicator, publish)
 
     def _prepare(self) -> None:
         """Notices a manifest that makes no sense, and deletes what runs have left that were killed while they wrote."""
@@ -254,7 +253,7 @@ class CheckpointManager:
             return self._load_parts(model, path, settings, allow_changes, fall_back)
         if not isinstance(model, DDPSequential):
             return self._load(model, _world_size(model.trainer), path, settings, allow_changes, fall_back, average)
-        checkpoint = sharded.on_rank_0(
+        checkpoint = on_rank_0(
             model.communicator,
             lambda: self._load(model.model, model.world_size, path, settings, allow_changes, fall_back, average),
         )

@@ -13,15 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-import numpy as np
-
 from pytagi_ddp.checkpoint.manifest import DamagedCheckpointError
 from pytagi_ddp.checkpoint.shards import FILE, INDEX, PATTERN, Shard, TensorReader, index_bytes, verify, write_shard
-from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.sharded import ShardedNetwork
+from pytagi_ddp.distributed.together import errors_of_all_ranks, on_rank_0
 from pytagi_ddp.files import atomic_write
 from pytagi_ddp.nn.architecture import first_difference
-from pytagi_ddp.nn.slices import TensorSlice
 
 Result = TypeVar("Result")
 
@@ -39,34 +36,6 @@ class Candidate(NamedTuple):
     shards: list[Shard]
 
 
-def on_rank_0(communicator: Communicator, work: Callable[[], Result]) -> Result:
-    """The result of `work`, which rank 0 calls, on every rank; or what it raised."""
-    result, problem = None, None
-    if communicator.rank == 0:
-        try:
-            result = work()
-        except Exception as error:
-            problem = error
-    result, problem = communicator.broadcast_object((result, problem))
-    if problem is not None:
-        raise problem
-    return result  # type: ignore[return-value]
-
-
-def on_all_ranks(communicator: Communicator, work: Callable[[], Result]) -> list[Result]:
-    """The results of `work`, which every rank calls; or what the first rank that failed raised."""
-    result, problem = None, None
-    try:
-        result = work()
-    except Exception as error:
-        problem = error
-    everyone = communicator.all_gather_object((result, problem))
-    for _, theirs in everyone:
-        if theirs is not None:
-            raise theirs
-    return [result for result, _ in everyone]
-
-
 def write_folder(network: ShardedNetwork, folder: Path, name: str, metadata: dict[str, str]) -> tuple[Path, bytes]:
     """Writes the shards and their index into a hidden folder of `folder`, which one rename then makes a checkpoint.
 
@@ -80,21 +49,20 @@ def write_folder(network: ShardedNetwork, folder: Path, name: str, metadata: dic
     hidden = on_rank_0(communicator, lambda: _make_hidden(folder, name))
     rank, ranks = communicator.rank, communicator.world_size
 
-    def write() -> Shard:
-        if not hidden.is_dir():
-            raise FileNotFoundError(
-                f"{hidden}, made by rank 0, is not to be seen on rank {rank}: a sharded checkpoint needs a folder that "
-                "all nodes share; save(..., gather=True) writes one file on rank 0 instead"
-            )
-        return write_shard(hidden / FILE.format(rank, ranks), network.slices(), network.to_host)
-
     def write_index() -> bytes:
         data = index_bytes({"architecture": network.architecture, **metadata}, shards)
         atomic_write(hidden / INDEX, data)
         return data
 
     try:
-        shards = on_all_ranks(communicator, write)
+        with errors_of_all_ranks(communicator):
+            if not hidden.is_dir():
+                raise FileNotFoundError(
+                    f"{hidden}, made by rank 0, is not to be seen on rank {rank}: a sharded checkpoint needs a folder "
+                    "that all nodes share; save(..., gather=True) writes one file on rank 0 instead"
+                )
+            shard = write_shard(hidden / FILE.format(rank, ranks), network.slices(), network.to_host)
+        shards = communicator.all_gather_object(shard)
         return hidden, on_rank_0(communicator, write_index)
     except BaseException:
         if rank == 0:
@@ -170,11 +138,10 @@ def _take(network: ShardedNetwork, candidate: Candidate) -> None:
     communicator = network.communicator
     path, metadata, shards = candidate
 
-    def verify_share() -> None:
+    with errors_of_all_ranks(communicator):
         for shard in shards[communicator.rank :: communicator.world_size]:
             verify(path, shard)
-
-    def read() -> None:
+    with errors_of_all_ranks(communicator):
         try:
             difference = first_difference(network.architecture, metadata.get("architecture", "{}"))
         except ValueError as error:
@@ -184,9 +151,5 @@ def _take(network: ShardedNetwork, candidate: Candidate) -> None:
             raise ValueError(f"{path} has another architecture: {setting} is {theirs!s:.200} there and {ours} here")
         files = [path / shard.file for shard in shards] or [path]
         with TensorReader(path, files) as reader:
-            values.extend((part, reader.read(part)) for part in network.slices())
-
-    values: list[tuple[TensorSlice, np.ndarray]] = []
-    on_all_ranks(communicator, verify_share)
-    on_all_ranks(communicator, read)
+            values = [(part, reader.read(part)) for part in network.slices()]
     network.take(values)

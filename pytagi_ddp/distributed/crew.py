@@ -9,11 +9,9 @@ from queue import SimpleQueue
 from typing import Any
 
 from pytagi_ddp.distributed.backends import use_own_communicators
-from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError, RankLeftError
+from pytagi_ddp.distributed.engine.errors import FOLLOWED
 from pytagi_ddp.distributed.engine.threads import ThreadMember, World
 from pytagi_ddp.interrupts import held_back
-
-FOLLOWED = (RankLeftError, CollectiveTimeoutError)  # errors that another rank's may have led to
 
 
 class Crew:

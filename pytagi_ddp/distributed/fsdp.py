@@ -18,6 +18,7 @@ from pytagi_ddp.distributed.gathering import Gathering
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.distributed.sharded_arena import ShardedArena
 from pytagi_ddp.distributed.sharded_step import ShardedStep
+from pytagi_ddp.distributed.together import errors_of_all_ranks
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.files import atomic_write
 from pytagi_ddp.interrupts import held_back
@@ -202,39 +203,37 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
             return StateDict((name, (self.to_host(array),)) for name, array in named)
         if self._all_are_here:
             return super().state_dict()
-        with held_back(), self._gathering.reading("state_dict"):
+        with held_back(), self._reading("state_dict"):
             return super().state_dict() if self.rank == 0 else StateDict()
 
+    @contextmanager
+    def _reading(self, kind: str) -> Iterator[None]:
+        """Whoever goes through all parameters inside finds them; collective, and errors are those of all ranks."""
+        if not self._all_are_here:
+            self._gathering.come(kind)
+        with errors_of_all_ranks(self.communicator), nullcontext() if self._all_are_here else self._gathering.reading():
+            yield
+
+    @held_back()
     def to_bytes(self, extra: dict[str, str] | None = None) -> bytes:
-        """The whole network as one file, on rank 0 (nothing elsewhere); collective with `reshard_after_forward`.
+        """The whole network as one file, on rank 0 (nothing elsewhere); collective.
 
         Args:
             extra: what joins its metadata.
 
         Raises:
-            ValueError: values that are NaN or infinite; on every rank that takes part.
+            ValueError: values that are NaN or infinite; on every rank, as any other error.
         """
-        if self._all_are_here:
+        with self._reading("save"):
             return to_bytes(self.model, extra) if self.rank == 0 else b""
-        with held_back():
-            return self._to_bytes_together(extra)
-
-    def _to_bytes_together(self, extra: dict[str, str] | None) -> bytes:
-        data, problem = b"", None
-        with self._gathering.reading("save"):
-            try:
-                data = to_bytes(self.model, extra) if self.rank == 0 else b""
-            except ValueError as error:
-                problem = error
-        problem = self.communicator.broadcast_object(problem)
-        if problem is not None:
-            raise problem
-        return data
 
     def save(self, filename: str | Path) -> None:
         """`Sequential.save` of the whole network on rank 0; collective with `reshard_after_forward`."""
-        data = self.to_bytes()
-        if self.rank == 0:
+        alone = self._all_are_here
+        if alone and self.rank == 0:
+            self.model.save(filename)
+        data = b"" if alone else self.to_bytes()
+        if data:
             atomic_write(filename, data)
 
     def load(self, filename: str | Path) -> None:

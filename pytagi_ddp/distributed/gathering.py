@@ -358,12 +358,11 @@ class Gathering:
     # -- all parameters -------------------------------------------------------------------------------------------
 
     @contextmanager
-    def reading(self, kind: str) -> Iterator[None]:
-        """Whoever goes through all parameters inside, in forward order, finds them; collective.
+    def reading(self) -> Iterator[None]:
+        """Whoever goes through all parameters inside, in forward order, finds them; collective, after `come`.
 
-        A rank that does not go through them takes part all the same.
+        A rank that does not go through them, or not to their end, takes part all the same.
         """
-        self.come(kind)
         units = deque(self.arena.units)
 
         def bring(leaf: BaseLayer) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pytagi_ddp.distributed.backends import use_own_communicators
-from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError, RankLeftError
+from pytagi_ddp.distributed.engine.errors import FOLLOWED
 from pytagi_ddp.distributed.engine.threads import ThreadMember, World
 from pytagi_ddp.nn.init import use_own_generator
 
@@ -73,7 +73,6 @@ def run_threads(program: Callable[..., Result], world_size: int, *arguments: Any
     finally:
         set_threads(before)
     if errors:
-        followed = (RankLeftError, CollectiveTimeoutError)
-        _, error = next((e for e in errors if not isinstance(e[1], followed)), errors[0])
+        _, error = next((e for e in errors if not isinstance(e[1], FOLLOWED)), errors[0])
         raise error
     return results

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.together import raise_on_all_ranks
 from pytagi_ddp.nn.slices import TensorSlice
 from pytagi_ddp.nn.state import Array
 
@@ -42,12 +43,9 @@ class ShardedNetwork(ABC):
         super().deltas_dropped()  # type: ignore[misc]  # of `TrainedOnRanks`, which is behind this class
 
     def _agree(self, problem: Exception | None) -> None:
-        if not self._loading:
-            return
-        self._loading = False
-        for theirs in self.communicator.all_gather_object(problem):
-            if theirs is not None:
-                raise theirs
+        if self._loading:
+            self._loading = False
+            raise_on_all_ranks(self.communicator, problem)
 
     @abstractmethod
     def slices(self) -> list[TensorSlice]:
@@ -60,7 +58,10 @@ class ShardedNetwork(ABC):
 
     @abstractmethod
     def to_bytes(self, extra: dict[str, str] | None = None) -> bytes:
-        """The whole network as one file, on rank 0, as `nn.persistence.to_bytes` makes it; every rank calls it."""
+        """The whole network as one file, on rank 0, as `nn.persistence.to_bytes` makes it; every rank calls it.
+
+        What goes wrong on one rank is raised on all.
+        """
 
     @abstractmethod
     def to_host(self, array: Array) -> np.ndarray:

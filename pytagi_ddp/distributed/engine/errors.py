@@ -13,6 +13,9 @@ class CollectiveTimeoutError(TimeoutError):
     """A rank has waited for the others longer than the time-out."""
 
 
+FOLLOWED = (RankLeftError, CollectiveTimeoutError)  # errors that another rank's may have led to
+
+
 def left_early(departed: int, count: int, rank: int, what: str, kind: str = "collectives") -> RankLeftError:
     """On `rank`, which waits in `what`: another one has left after so many collectives, or messages."""
     return RankLeftError(

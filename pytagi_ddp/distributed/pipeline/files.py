@@ -11,6 +11,7 @@ import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.sharded import ShardedNetwork
+from pytagi_ddp.distributed.together import errors_of_all_ranks
 from pytagi_ddp.files import atomic_write, read_file
 from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn import persistence
@@ -36,7 +37,9 @@ class StagedNetwork(ShardedNetwork):
     @held_back()
     def state_dict(self) -> StateDict:
         """Parameters and running statistics of all stages, on every rank; collective over this pipeline."""
-        parts = self.pipe_group.all_gather_object(dict(self.model.state_dict()))
+        with errors_of_all_ranks(self.pipe_group):
+            mine = dict(self.model.state_dict())
+        parts = self.pipe_group.all_gather_object(mine)
         return StateDict({key: values for part in parts for key, values in part.items()})
 
     @held_back()
@@ -89,17 +92,14 @@ class StagedNetwork(ShardedNetwork):
     @held_back()
     def to_bytes(self, extra: dict[str, str] | None = None) -> bytes:
         """The file of `save` on rank 0, nothing elsewhere; errors are those of `save`."""
-        mine: dict[str, np.ndarray] | ValueError
-        try:
+        with errors_of_all_ranks(self.communicator):
             mine = persistence.tensors(self.model)
-        except ValueError as error:
-            mine = error
-        arrays: dict[str, np.ndarray] = {}
-        for part in self.pipe_group.all_gather_object(mine):
-            if isinstance(part, ValueError):
-                raise part
-            arrays.update(part)
-        return persistence.packed(arrays, self._architecture, extra) if self.communicator.rank == 0 else b""
+        parts = self.pipe_group.all_gather_object(mine)
+        with errors_of_all_ranks(self.communicator):
+            if self.communicator.rank:
+                return b""
+            arrays = {name: array for part in parts for name, array in part.items()}
+            return persistence.packed(arrays, self._architecture, extra)
 
     def to_host(self, array: Array) -> np.ndarray:
         return self.model.kernels.array.to_host(array)

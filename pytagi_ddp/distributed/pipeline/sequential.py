@@ -25,6 +25,7 @@ from pytagi_ddp.distributed.pipeline.schedule import (
     micro_batch_rows,
 )
 from pytagi_ddp.distributed.pipeline.stage import MAY_BE_EMPTY, Observe, Stage
+from pytagi_ddp.distributed.together import raise_on_all_ranks
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.distributed.wire import reduction
 from pytagi_ddp.interrupts import held_back
@@ -437,19 +438,16 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
             if self.is_first:
                 self._pass("update_bn()", x)
 
-        mine: list[StatisticsChange] | ValueError | FloatingPointError
+        mine: list[StatisticsChange] = []
+        problem = None
         try:
             mine = take_statistics(self.stage, batches(), None, self.data_group.all_reduce, run)
-        except (ValueError, FloatingPointError) as error:
+        except Exception as error:
             if passing:  # the other stages are in a pass
                 raise
-            mine = error
-        changes: list[StatisticsChange] = []
-        for part in self.pipe_group.all_gather_object(mine):
-            if isinstance(part, Exception):
-                raise part
-            changes += part
-        return changes
+            problem = error
+        raise_on_all_ranks(self.pipe_group, problem)
+        return [change for part in self.pipe_group.all_gather_object(mine) for change in part]
 
     @contextmanager
     def join(self) -> Iterator[None]:

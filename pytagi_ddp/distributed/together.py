@@ -1,0 +1,47 @@
+"""What goes wrong on one rank is raised on all, which would wait for it in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.engine.debug import CollectiveMismatchError
+from pytagi_ddp.distributed.engine.errors import FOLLOWED
+
+Result = TypeVar("Result")
+
+OUT_OF_STEP = (*FOLLOWED, CollectiveMismatchError)  # after these, ranks cannot tell each other what went wrong
+
+
+def raise_on_all_ranks(communicator: Communicator, problem: Exception | None) -> None:
+    """Raises what the first rank that has a problem has met, on every rank; collective."""
+    if isinstance(problem, OUT_OF_STEP):
+        raise problem
+    for rank, theirs in enumerate(communicator.all_gather_object(problem)):
+        if theirs is not None:
+            raise theirs if problem is None or rank != communicator.rank else problem  # its own has a traceback
+
+
+@contextmanager
+def errors_of_all_ranks(communicator: Communicator) -> Iterator[None]:
+    """At the end of the block, every rank raises what the first rank that failed in it has raised; collective.
+
+    In the block, ranks meet only where none of them fails, or where what they raise says that they no longer meet.
+    """
+    problem = None
+    try:
+        yield
+    except Exception as error:
+        problem = error
+    raise_on_all_ranks(communicator, problem)
+
+
+def on_rank_0(communicator: Communicator, work: Callable[[], Result]) -> Result:
+    """The result of `work`, which rank 0 calls, on every rank; or what it raised. Collective."""
+    result = None
+    with errors_of_all_ranks(communicator):
+        if communicator.rank == 0:
+            result = work()
+    return communicator.broadcast_object(result)
