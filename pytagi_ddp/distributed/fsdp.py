@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.config import DDPConfig
+from pytagi_ddp.distributed.engine.offspring import keep_from_children
 from pytagi_ddp.distributed.gathering import Gathering
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.distributed.sharded_arena import ShardedArena
@@ -134,7 +135,17 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         self._gathering = Gathering(self.communicator, model, sync_batch_norm)
         self._exchange = ShardedStep(self.communicator, model, average, self._gathering)
         model.trainer = self
+        if self._arena.is_shared:
+            keep_from_children(self)
         self._made = True
+
+    def end_in_child(self) -> None:
+        """In a forked child, which sees parameters that the ranks go on changing."""
+        self._arena.take_away(
+            f"this process was forked from rank {self.rank}, and they lie in memory in which the ranks go on changing "
+            "them: copy them before the fork (state_dict()), or train with DDPConfig(share_memory=False)"
+        )
+        self.model.forget_graphs()
 
     @property
     def nbytes(self) -> int:

@@ -102,7 +102,7 @@ class ShardedArena(Arena):
         self._shared = self._share(communicator) if shares and kernels.array is get_kernels("cpu").array else None
         self.sections = dict(zip(self.units, self._sections(), strict=True))
         self._at = {leaf: first for unit in self.units for leaf, first in _places(unit)}
-        self._views: dict[tuple[BaseLayer, Direction], Parameters] = {}
+        self._views: dict[tuple[BaseLayer, Direction], Any] = {}
         self._absent: dict[BaseLayer, Any] = {}
         self._bring: Callable[[BaseLayer], None] | None = None
         self._written: Unit | None = None
@@ -238,6 +238,19 @@ class ShardedArena(Arena):
     def release(self, leaf: BaseLayer) -> None:
         """Takes it away again; parameters that are whole stay."""
         leaf.parameters = self._views[leaf, "forward"] if self.whole else self._absent[leaf]
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other ranks see the memory of the parameters."""
+        return self._shared is not None and self._ranks > 1
+
+    def take_away(self, why: str) -> None:
+        """Lets no leaf have parameters any more."""
+        for leaf, old in self._absent.items():
+            what = f"the parameters of {leaf.get_layer_info()} are not here: {why}"
+            absent: Any = AbsentParameters(old.weight_shape, old.num_biases, what)
+            self._absent[leaf] = leaf.parameters = absent
+            self._views[leaf, "forward"] = self._views[leaf, "backward"] = absent
 
     def keep(self, unit: Unit, rows: tuple[Array, Array] | None = None) -> None:
         """Copies this rank's block from the rows of the whole unit (None: those of its section)."""

@@ -133,7 +133,8 @@ class Communicator(CommunicatorBase):
         """Float32 zeros in host memory that every rank reads and writes; collective.
 
         Nothing keeps ranks from writing where others read: what one has written, others see from the next collective
-        on in which both meet. The memory goes when no rank has the array any more.
+        on in which both meet. The memory goes when no rank has the array any more. What a rank forks has a copy of its
+        own, made where that writes.
 
         Returns:
             The array; None, on every rank, where ranks cannot share memory: on several nodes, or with NCCL.

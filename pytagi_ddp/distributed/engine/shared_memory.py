@@ -7,16 +7,19 @@ job that ends badly leaves its file behind, so a container's 64 MB fill up after
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
 import os
 import secrets
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytagi_ddp.distributed.engine.errors import LaunchError
+from pytagi_ddp.distributed.engine.offspring import keep_from_children
 
 if TYPE_CHECKING:
     from pytagi_ddp.distributed.engine._shared_sum import SharedSum
@@ -25,6 +28,8 @@ SHM = Path("/dev/shm")
 MPICH_PREFIX = "mpich_shm_"
 OWN_PREFIX = "pytagi_ddp_"
 PREFIXES = (MPICH_PREFIX, "vader_segment.", "sm_segment.", OWN_PREFIX)  # the middle two are Open MPI's
+
+MAP_FIXED = 0x10  # of Linux, on all its processors that NumPy has wheels for; Python's mmap does not have it
 
 SUM_BYTES = 1 << 20  # of memory for sums; measured with 2 ranks, they beat MPI's up to twice the size that this allows
 
@@ -120,9 +125,37 @@ def join_shared_sum(node: Any) -> SharedSum | None:
     return None if memory is None else SharedSum(memory, node.rank, node.size, floats)
 
 
+class SharedMemory(mmap.mmap):
+    """The memory of a file that other ranks map too; in a forked child a copy of its own, made where that writes.
+
+    Args:
+        descriptor: of the open file.
+    """
+
+    _descriptor: int
+
+    def __new__(cls, descriptor: int) -> SharedMemory:
+        memory = super().__new__(cls, descriptor, 0)
+        memory._descriptor = os.dup(descriptor)
+        weakref.finalize(memory, os.close, memory._descriptor).atexit = False
+        keep_from_children(memory)
+        return memory
+
+    def end_in_child(self) -> None:
+        remap = ctypes.CDLL(None, use_errno=True).mmap
+        remap.restype = ctypes.c_void_p
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self))
+        where, size = ctypes.c_void_p(address), ctypes.c_size_t(len(self))
+        # What can only be read takes no memory, so that it can be had where there is too little for copies.
+        for access in (mmap.PROT_READ | mmap.PROT_WRITE, mmap.PROT_READ):
+            if remap(where, size, access, mmap.MAP_PRIVATE | MAP_FIXED, self._descriptor, ctypes.c_long(0)) == address:
+                return
+        raise OSError(ctypes.get_errno(), "a forked process still shares memory with the ranks")
+
+
 def join_memory(
     nbytes: int, rank: int, broadcast: Callable[[Any], Any], all_gather: Callable[[Any], list]
-) -> mmap.mmap | None:
+) -> SharedMemory | None:
     """Zeros that all ranks see; None on every rank if one of them cannot. Collective.
 
     Args:
@@ -171,12 +204,12 @@ def _identity(path: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _map(path: Path | None, identity: tuple[int, int] | None) -> mmap.mmap | None:
+def _map(path: Path | None, identity: tuple[int, int] | None) -> SharedMemory | None:
     """The memory of a file, or None: a rank in another container may have none of this name, or another one."""
     with contextlib.suppress(OSError):
         if path is not None and _identity(path) == identity:
             with path.open("r+b") as file:
-                return mmap.mmap(file.fileno(), 0)
+                return SharedMemory(file.fileno())
     return None
 
 

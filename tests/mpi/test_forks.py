@@ -1,0 +1,66 @@
+"""A process that a rank forks cannot change what the ranks have."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from pytagi_ddp.nn import DDPConfig, FSDPSequential
+from tests.mpi.ddp_networks import WITHOUT_BATCH_NORM, backpropagate, batch, error_of
+from tests.mpi.rank import job_folder, note
+from tests.mpi.shared import on_ranks
+
+
+def in_child(work) -> list:
+    """What ``work()`` returns in a forked process."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            note(f"child {os.getppid()}", json.dumps(work()))
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    return json.loads((job_folder() / f"child {os.getpid()}").read_text())
+
+
+def forks(comm, reshard, share):
+    config = DDPConfig(backend=comm.backend, share_memory=share)
+    net = FSDPSequential(WITHOUT_BATCH_NORM["Conv2d"](), config, reshard_after_forward=reshard, min_num_params=60)
+    x, y = batch(net.model, 3, comm.rank)
+    for _ in range(3):  # passes are recorded
+        backpropagate(net, x, y)
+        net.step()
+        before = net.predict(x)[0]
+    state, layer = net.model.state_dict() if not reshard else {}, net.model.layers[0]
+    view = None if reshard else layer.mu_w
+    shared = comm.shared_zeros(4)
+
+    def work():
+        shared[:] = 9
+        if view is not None:
+            view[:] = 9
+        calls = {
+            "predict": lambda: net.predict(x),
+            "read": lambda: layer.mu_w,
+            "write": lambda: setattr(layer, "mu_w", np.full(layer.num_weights, 9.0)),
+            "load": lambda: net.load_state_dict({k: [np.full_like(a, 9) for a in v] for k, v in state.items()}),
+        }
+        said = {name: error_of(call, RuntimeError) for name, call in calls.items()}
+        return [said, float(shared[0])]
+
+    said, written = in_child(work)
+    comm.barrier()
+    return said, written, float(shared[0]), np.array_equal(net.predict(x)[0], before)
+
+
+@on_ranks(forks, 2, threads=False)
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("reshard", [True, False])
+def test_a_forked_process_has_no_part_of_a_network_in_shared_memory(results, reshard, share):
+    for rank, (said, *numbers) in enumerate(results):
+        assert numbers == [9, 0, True]
+        if share or reshard:
+            assert all(f"forked from rank {rank}" in text for name, text in said.items() if share or name == "predict")
+        else:
+            assert said == dict.fromkeys(said, "")
