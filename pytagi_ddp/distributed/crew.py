@@ -10,6 +10,7 @@ from typing import Any
 
 from pytagi_ddp.distributed.backends import use_own_communicators
 from pytagi_ddp.distributed.engine.errors import FOLLOWED
+from pytagi_ddp.distributed.engine.offspring import keep_from_children
 from pytagi_ddp.distributed.engine.threads import ThreadMember, World
 from pytagi_ddp.interrupts import held_back
 
@@ -39,6 +40,12 @@ class Crew:
         before = get_threads()
         set_threads(max(1, before // world_size))
         self.close = weakref.finalize(self, _end, self._tasks, before, get_threads())
+        keep_from_children(self)
+
+    def end_in_child(self) -> None:
+        """In a forked child, which has the thread only that has forked it."""
+        self._ended = ": it was forked, and threads stay behind; make the network's DataParallel anew, or use its model"
+        self.close.detach()
 
     def run(self, function: Callable[..., Any], arguments: Sequence[tuple]) -> list:
         """Returns what ``function(*arguments[rank])`` gave on every rank, or on the first ones that have arguments.

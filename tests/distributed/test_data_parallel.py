@@ -1,6 +1,7 @@
 """One process, several replicas: the steps of as many ranks, results in order, errors on one device."""
 
 import copy
+import os
 import re
 import signal
 import threading
@@ -446,3 +447,39 @@ def test_settings_of_the_network(make, name, value):
     net.notes = "my own"
     net.notes = "another"
     net.output_z_buffer = net.output_z_buffer
+
+
+def said_in_a_fork(call) -> str:
+    """What a call in a forked process is refused with, or "hangs"."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(5)
+        try:
+            call()
+            os.write(write, b"worked")
+        except RuntimeError as error:
+            os.write(write, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as told:
+        text = told.read()
+    os.waitpid(pid, 0)
+    return text or "hangs"
+
+
+def test_a_forked_process_has_no_threads_to_drive():
+    net = DataParallel(dense(), ["cpu"] * 2)
+    x = np.ones((4, 3), np.float32)
+    expected = net.predict(x)
+    assert "was forked" in said_in_a_fork(lambda: net.predict(x))
+    assert "make the network's DataParallel anew" in said_in_a_fork(net.step)
+
+    def anew() -> None:
+        other = DataParallel(net.model, ["cpu"] * 2)
+        assert np.array_equal(other.predict(x), expected)
+
+    assert said_in_a_fork(anew) == "worked"
+    assert np.array_equal(net.predict(x), expected)
+    net.close()
