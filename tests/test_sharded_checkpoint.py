@@ -25,7 +25,7 @@ from pytagi_ddp.nn import (
     ReLU,
     Sequential,
 )
-from pytagi_ddp.nn.architecture import architecture
+from pytagi_ddp.nn.architecture import architecture, sizes
 from pytagi_ddp.nn.persistence import to_bytes
 from pytagi_ddp.nn.slices import whole_tensors
 
@@ -56,6 +56,10 @@ class Spread(ShardedNetwork):
     @property
     def architecture(self):
         return architecture(self.model)
+
+    @property
+    def sizes(self):
+        return sizes(self.model)
 
     def to_bytes(self, extra=None):
         return to_bytes(self.model, extra) if self.communicator.rank == 0 else b""

@@ -18,7 +18,7 @@ from pytagi_ddp.checkpoint.shards import FILE, INDEX, PATTERN, Shard, TensorRead
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.distributed.together import errors_of_all_ranks, on_rank_0
 from pytagi_ddp.files import atomic_write
-from pytagi_ddp.nn.architecture import first_difference
+from pytagi_ddp.nn.persistence import check_architecture
 
 Result = TypeVar("Result")
 
@@ -142,13 +142,7 @@ def _take(network: ShardedNetwork, candidate: Candidate) -> None:
         for shard in shards[communicator.rank :: communicator.world_size]:
             verify(path, shard)
     with errors_of_all_ranks(communicator):
-        try:
-            difference = first_difference(network.architecture, metadata.get("architecture", "{}"))
-        except ValueError as error:
-            raise ValueError(f"{path} is corrupt: its architecture cannot be read: {error}") from None
-        if difference:
-            setting, ours, theirs = difference
-            raise ValueError(f"{path} has another architecture: {setting} is {theirs!s:.200} there and {ours} here")
+        check_architecture(network.architecture, network.sizes, metadata, str(path))
         files = [path / shard.file for shard in shards] or [path]
         with TensorReader(path, files) as reader:
             values = [(part, reader.read(part)) for part in network.slices()]

@@ -23,7 +23,7 @@ from pytagi_ddp.distributed.together import errors_of_all_ranks
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.files import atomic_write
 from pytagi_ddp.interrupts import held_back
-from pytagi_ddp.nn.architecture import architecture
+from pytagi_ddp.nn.architecture import architecture, sizes
 from pytagi_ddp.nn.persistence import FIELDS, StateDict, to_bytes
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.slices import TensorSlice
@@ -311,6 +311,10 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
     @property
     def architecture(self) -> str:
         return architecture(self.model)
+
+    @property
+    def sizes(self) -> str:
+        return sizes(self.model)
 
     def to_host(self, array: Array) -> np.ndarray:
         return self.model.kernels.array.to_host(array)

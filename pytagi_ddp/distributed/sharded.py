@@ -56,6 +56,11 @@ class ShardedNetwork(ABC):
     def architecture(self) -> str:
         """The whole network, as `nn.architecture.architecture` describes it."""
 
+    @property
+    @abstractmethod
+    def sizes(self) -> str:
+        """The whole network, as `nn.architecture.sizes` describes it."""
+
     @abstractmethod
     def to_bytes(self, extra: dict[str, str] | None = None) -> bytes:
         """The whole network as one file, on rank 0, as `nn.persistence.to_bytes` makes it; every rank calls it.

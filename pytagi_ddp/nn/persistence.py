@@ -336,8 +336,12 @@ def take(model: "NetworkParameters", contents: Contents) -> None:
     Raises:
         ValueError: another architecture, or values that no network has. The network is as it was.
     """
-    what, meta, tensors = contents
-    _check_architecture(model, meta, what)
+    check_architecture(architecture(model), sizes(model), contents.metadata, contents.what)
+    _take_values(model, contents.tensors, contents.what)
+
+
+def _take_values(model: "NetworkParameters", tensors: dict[str, np.ndarray], what: str) -> None:
+    """`take` without a look at the architecture."""
     entries: dict[str, dict[str, np.ndarray]] = {}
     for name, array in tensors.items():
         key, _, field = name.rpartition("/")
@@ -355,26 +359,29 @@ def take(model: "NetworkParameters", contents: Contents) -> None:
     _load_checked(model, given, what)
 
 
-def take_part(part: "NetworkParameters", contents: Contents, whole: str) -> None:
-    """`take` for the layers of a network of which `part` is some; `whole`: the architecture of all."""
+def take_part(part: "NetworkParameters", contents: Contents, architecture: str, sizes: str) -> None:
+    """`take` for the layers of a network of which `part` is some; what it is made of is that of all layers."""
     what, meta, arrays = contents
-    if difference := first_difference(whole, meta.get("architecture", "{}")):
-        setting, ours, theirs = difference
-        raise ValueError(f"{what} has another architecture: {setting} is {theirs!s:.200} there and {ours} here")
+    check_architecture(architecture, sizes, meta, what)
     keys = dict(part.named_leaves()).keys()
     mine = {
         name: a for name, a in arrays.items() if re.sub(r"\.(running|carried)$", "", name.rpartition("/")[0]) in keys
     }
-    take(part, Contents(what, {**meta, "architecture": architecture(part)}, mine))
+    _take_values(part, mine, what)
 
 
-def _check_architecture(model: "NetworkParameters", meta: dict[str, str], what: str) -> None:
-    """Raises ValueError naming the first layer, and its setting, in which a file differs from the network."""
+def check_architecture(architecture: str, sizes: str, meta: Mapping[str, str], what: str) -> None:
+    """Raises ValueError naming the first layer, and its setting, in which a file differs from the network.
+
+    Args:
+        architecture, sizes: what the functions of these names say of the network.
+        meta: the metadata of the file. what: its name.
+    """
     if meta.get("format") == FORMAT_OF_SIZES:
-        difference = first_other_size(sizes(model), meta.get("architecture", ""))
+        difference = first_other_size(sizes, meta.get("architecture", ""))
     else:
         try:
-            difference = first_difference(architecture(model), meta.get("architecture", "{}"))
+            difference = first_difference(architecture, meta.get("architecture", "{}"))
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{what} is corrupt: its architecture cannot be read: {error}") from error
     if difference:

@@ -1,11 +1,17 @@
 """Loads of a network that no rank holds whole: what one rank cannot take, none takes."""
 
+import copy
+import json
+
 import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed
+from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
+from pytagi_ddp.checkpoint.content import metadata
 from pytagi_ddp.distributed import FSDPSequential, PipelineSequential, run_threads
-from pytagi_ddp.nn import BatchNorm2d, DDPConfig, DDPSequential, Linear, ReLU, Sequential
+from pytagi_ddp.nn import BatchNorm2d, DDPConfig, DDPSequential, Linear, ReLU, Sequential, persistence
+from tests.nn.test_persistence import GOLDEN, make
 
 
 def network(seed):
@@ -46,3 +52,32 @@ def loads_a_stage_of_another(file):
 def test_the_ranks_agree_on_stages_that_another_wrapper_has(tmp_path):
     network(2).save(tmp_path / "0")
     assert run_threads(loads_a_stage_of_another, 2, tmp_path) == [0, 1]
+
+
+def loads_old(kind, network, checkpoint):
+    """A file of an earlier format, as it is and as a checkpoint."""
+    whole, found = network(), []
+    whole.load(checkpoint)
+    for load in (
+        lambda net: net.load(checkpoint),
+        lambda net: CheckpointManager(checkpoint.parent).load(net, checkpoint),
+    ):
+        net = kind(network())
+        load(net)
+        state = net.communicator.broadcast_object(net.state_dict())
+        other = kind(Sequential(*copy.deepcopy(network().layers[:-1]), Linear(32, 4)))
+        with pytest.raises(ValueError, match=r"has another architecture: .* Linear.4"):
+            load(other)
+        found.append(state == whole.state_dict())
+    return found
+
+
+@pytest.mark.parametrize("kind", [FSDPSequential, PipelineSequential])
+@pytest.mark.parametrize("version", [1, 2])
+def test_files_of_earlier_formats(kind, version, tmp_path):
+    old = GOLDEN / "pytagi_ddp_files" / f"format_{version}.safetensors"
+    header, values = persistence._split(old.read_bytes())
+    header["__metadata__"] |= metadata(TrainingPosition(), 2, None)  # which their checksums leave out
+    text = json.dumps(header).encode()
+    (tmp_path / "old").write_bytes(len(text).to_bytes(8, "little") + text + values)
+    assert run_threads(loads_old, 2, kind, make, tmp_path / "old") == [[True, True]] * 2

@@ -32,7 +32,8 @@ class StagedNetwork(ShardedNetwork):
     model: Sequential
     pipe_group: Communicator
     data_group: Communicator
-    _architecture: str  # of the whole network
+    _architecture: str  # of the whole network, as `_sizes`
+    _sizes: str
 
     @held_back()
     def state_dict(self) -> StateDict:
@@ -78,7 +79,7 @@ class StagedNetwork(ShardedNetwork):
         """
         with self._all_or_none():
             contents = persistence.read(read_file(filename), str(filename))
-            persistence.take_part(self.model, contents, self._architecture)
+            persistence.take_part(self.model, contents, self._architecture, self._sizes)
 
     def slices(self) -> list[TensorSlice]:
         """The tensors of this stage, whole; of its replicas, the first saves them."""
@@ -88,6 +89,10 @@ class StagedNetwork(ShardedNetwork):
     @property
     def architecture(self) -> str:
         return self._architecture
+
+    @property
+    def sizes(self) -> str:
+        return self._sizes
 
     @held_back()
     def to_bytes(self, extra: dict[str, str] | None = None) -> bytes:

@@ -29,7 +29,7 @@ from pytagi_ddp.distributed.together import raise_on_all_ranks
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.distributed.wire import reduction
 from pytagi_ddp.interrupts import held_back
-from pytagi_ddp.nn.architecture import architecture
+from pytagi_ddp.nn.architecture import architecture, sizes
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.deferred import drawn
 from pytagi_ddp.nn.network_input import rows_of_samples, variances_like
@@ -145,7 +145,8 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         balance = self.communicator.broadcast_object(balance)
         count = len(model.layers)
         self._balance = balance_by_products(model, stages) if balance is None else check_balance(balance, count, stages)
-        self._architecture, self.num_parameters = architecture(model), model.num_parameters
+        self._architecture, self._sizes = architecture(model), sizes(model)
+        self.num_parameters = model.num_parameters
         self._in_shape = model.in_shape
         self._outputs = model.out_shape
         start = sum(self.balance[: self.pipe_group.rank])
