@@ -28,8 +28,8 @@ from pytagi_ddp.checkpoint.manifest import (
 from pytagi_ddp.checkpoint.position import TrainingPosition
 from pytagi_ddp.checkpoint.shards import INDEX, TensorReader, parse_index, read_index, verify
 from pytagi_ddp.distributed.ddp import DDPSequential
+from pytagi_ddp.distributed.engine.together import errors_of_all_ranks, on_rank_0
 from pytagi_ddp.distributed.sharded import ShardedNetwork
-from pytagi_ddp.distributed.together import errors_of_all_ranks, on_rank_0
 from pytagi_ddp.files import atomic_write, read_file, remove_temporary_files
 from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.persistence import FORMAT as NETWORK_FORMAT

@@ -15,8 +15,8 @@ from typing import NamedTuple, TypeVar
 
 from pytagi_ddp.checkpoint.manifest import DamagedCheckpointError
 from pytagi_ddp.checkpoint.shards import FILE, INDEX, PATTERN, Shard, TensorReader, index_bytes, verify, write_shard
+from pytagi_ddp.distributed.engine.together import errors_of_all_ranks, on_rank_0
 from pytagi_ddp.distributed.sharded import ShardedNetwork
-from pytagi_ddp.distributed.together import errors_of_all_ranks, on_rank_0
 from pytagi_ddp.files import atomic_write
 from pytagi_ddp.nn.persistence import check_architecture
 

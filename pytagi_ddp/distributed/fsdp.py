@@ -15,11 +15,11 @@ from numpy.typing import ArrayLike
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.config import DDPConfig
 from pytagi_ddp.distributed.engine.offspring import keep_from_children
+from pytagi_ddp.distributed.engine.together import errors_of_all_ranks
 from pytagi_ddp.distributed.gathering import Gathering
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.distributed.sharded_arena import ShardedArena
 from pytagi_ddp.distributed.sharded_step import ShardedStep
-from pytagi_ddp.distributed.together import errors_of_all_ranks
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.files import atomic_write
 from pytagi_ddp.interrupts import held_back

@@ -269,7 +269,7 @@ class Gathering:
             return
         for row, own in zip(section.sums, section.own_sums, strict=True):
             into = own if first and not offloaded else self._block(unit, row)
-            self._communicator.reduce_scatter(row, into)
+            self._communicator.start_reduce_scatter(row, into).wait()  # the step looks for what is not finite
             if first and offloaded:
                 self._array.copy(into, own)
             elif not first:

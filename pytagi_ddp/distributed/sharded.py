@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
-from pytagi_ddp.distributed.together import raise_on_all_ranks
+from pytagi_ddp.distributed.engine.together import raise_on_all_ranks
 from pytagi_ddp.nn.slices import TensorSlice
 from pytagi_ddp.nn.state import Array
 

@@ -103,7 +103,31 @@ def test_a_nan_is_found_on_every_rank(results, op, started):
         assert after == [2, 2]  # it goes on
 
 
-@pytest.mark.parametrize("way", [{}, {"buckets": 2}, {"wire_dtype": "bfloat16"}, "fsdp", "merge"])
+PARTS = {
+    "reduce_scatter": lambda comm, values: comm.reduce_scatter(values, np.empty(10, np.float32)),
+    "reduce": lambda comm, values: comm.reduce(values, root=1),
+}
+
+
+def reduce_a_nan_to_one_rank(_, call):
+    comm = communicator_with("1")
+    values = np.ones(20, np.float32)
+    values[11:13] = np.nan
+    text = error_of(lambda: PARTS[call](comm, values), NonFiniteError)
+    after = np.ones(2)
+    comm.all_reduce(after)
+    return [text, after.tolist()]
+
+
+@on_ranks(reduce_a_nan_to_one_rank, 2, threads=False)
+@pytest.mark.parametrize("call", PARTS)
+def test_a_nan_that_one_rank_finds_is_raised_on_every_rank(results, call):
+    for text, after in results:
+        assert text.startswith(f"after {call}") and "on rank 1: 2 of " in text
+        assert after == [2, 2]
+
+
+@pytest.mark.parametrize("way", [{}, {"buckets": 2}, {"wire_dtype": "bfloat16"}, "fsdp", "fsdp apart", "merge"])
 @pytest.mark.parametrize("debug", ["0", "1"])
 def test_training_goes_on_behind_a_step_that_was_lost(way, debug):
     """With every rank in the same step, and with the same parameters."""
@@ -111,8 +135,8 @@ def test_training_goes_on_behind_a_step_that_was_lost(way, debug):
     def on_ranks():
         manual_seed(1)
         net = Sequential(Linear(3, 8), ReLU(), Linear(8, 1))
-        if way == "fsdp":
-            ddp = FSDPSequential(net)
+        if "fsdp" in way:
+            ddp = FSDPSequential(net, DDPConfig(share_memory=way == "fsdp"))
         elif way == "merge":
             ddp = DDPSequential(net, merge="mean")
         else:

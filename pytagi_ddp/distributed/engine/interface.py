@@ -14,6 +14,7 @@ from pytagi_ddp.distributed.engine import debug
 from pytagi_ddp.distributed.engine.arguments import check_buffer, check_exchange, check_op, check_reducible, check_sent
 from pytagi_ddp.distributed.engine.base import CommunicatorBase
 from pytagi_ddp.distributed.engine.handle import Handle, Work
+from pytagi_ddp.distributed.engine.together import errors_of_all_ranks
 
 
 class Communicator(CommunicatorBase):
@@ -111,7 +112,8 @@ class Communicator(CommunicatorBase):
         self._reduce_scatter(send, receive, op).wait()
         self.reduce_seconds += time.perf_counter() - start
         if self.debug:
-            debug.check_finite(f"reduce_scatter of {send.nbytes / 1e6:.3g} MB", receive)
+            with errors_of_all_ranks(self):
+                debug.check_finite(f"reduce_scatter of {send.nbytes / 1e6:.3g} MB, on rank {self.rank}", receive)
 
     def start_reduce_scatter(
         self, send: np.ndarray, receive: np.ndarray, op: str = "sum", name: str = "start_reduce_scatter"
@@ -178,8 +180,10 @@ class Communicator(CommunicatorBase):
         self._check_root("reduce", root)
         self._prepare("reduce", buffer, op=op, root=root)
         self._reduce(buffer, op, root)
-        if self.debug and self.rank == root:
-            debug.check_finite("reduce", buffer)
+        if self.debug:
+            with errors_of_all_ranks(self):
+                if self.rank == root:
+                    debug.check_finite(f"reduce, on rank {root}", buffer)
 
     def broadcast(self, buffer: np.ndarray, root: int = 0) -> None:
         """Replaces ``buffer`` on every rank by that of rank ``root``.

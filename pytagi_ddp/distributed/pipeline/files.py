@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.engine.together import errors_of_all_ranks
 from pytagi_ddp.distributed.sharded import ShardedNetwork
-from pytagi_ddp.distributed.together import errors_of_all_ranks
 from pytagi_ddp.files import atomic_write, read_file
 from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn import persistence

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from pytagi_ddp.distributed.communicator import Communicator, SerialCommunicator
 from pytagi_ddp.distributed.config import DDPConfig
 from pytagi_ddp.distributed.device_mesh import DeviceMesh
+from pytagi_ddp.distributed.engine.together import raise_on_all_ranks
 from pytagi_ddp.distributed.exchange import EveryStep, pool_statistics
 from pytagi_ddp.distributed.pipeline.balance import balance_by_products, check_balance
 from pytagi_ddp.distributed.pipeline.files import StagedNetwork
@@ -25,7 +26,6 @@ from pytagi_ddp.distributed.pipeline.schedule import (
     micro_batch_rows,
 )
 from pytagi_ddp.distributed.pipeline.stage import MAY_BE_EMPTY, Observe, Stage
-from pytagi_ddp.distributed.together import raise_on_all_ranks
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.distributed.wire import reduction
 from pytagi_ddp.interrupts import held_back

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.engine.debug import CollectiveMismatchError
 from pytagi_ddp.distributed.engine.errors import FOLLOWED
+
+if TYPE_CHECKING:
+    from pytagi_ddp.distributed.engine.interface import Communicator
 
 Result = TypeVar("Result")
 
