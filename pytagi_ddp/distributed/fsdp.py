@@ -58,9 +58,9 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
 
     With `reshard_after_forward=False` parameters stay whole on every rank, and are gathered once after each step:
     forward passes in evaluation mode, `predict`, `state_dict` and `save` are local, as with `DDPSequential`. With True,
-    every pass, forward ones too, is collective, and so are `predict`, `state_dict`, `save` and `load`. Ranks may run
-    different numbers of passes: a rank in `step` takes part in those of others. Parameters can be read inside
-    `unshard`, and otherwise raise `ParametersNotHereError`.
+    every pass, forward ones too, is collective, and so are `predict`, `state_dict` and `save`. `load` and
+    `load_state_dict` always are. Ranks may run different numbers of passes: a rank in `step` takes part in those of
+    others. Parameters can be read inside `unshard`, and otherwise raise `ParametersNotHereError`.
 
     Construction gives all ranks the parameters and statistics of rank 0; deltas that wait are dropped. A network made
     inside `nn.deferred_init` is drawn layer by layer, so that no rank ever holds it whole.
@@ -248,32 +248,27 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
             atomic_write(filename, data)
 
     def load(self, filename: str | Path) -> None:
-        """`Sequential.load`; every rank reads the file, keeps its slices and drops deltas. Collective as `predict`, and
-        then no rank takes what another one cannot.
-
-        With `reshard_after_forward=False`, a rank that had no batch follows the passes of the others only when it next
-        meets them, and then the deltas that are dropped here are in the next step: where there may be one, call
-        `barrier` first.
+        """`Sequential.load`; every rank reads the file, keeps its slices and drops deltas. Collective, but inside
+        `unshard`: no rank takes what another one cannot, and those behind have taken part in the passes of others.
         """
         with self._writing():
             self.model.load(filename)
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """`Sequential.load_state_dict`, with the same values on every rank; collective or not as `load`, see there."""
+        """`Sequential.load_state_dict`, with the same values on every rank; collective as `load`."""
         with self._writing():
             self.model.load_state_dict(state_dict)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        together = not self._all_are_here
-        with held_back() if together else nullcontext():
-            if together:
-                self._gathering.come("load")  # nobody reads what is about to change
+        if self._gathering.unsharded:
+            yield
+            self.parameters_changed()
+            return
+        with held_back():
+            self._gathering.come("load")  # nobody reads what is about to change
             try:
-                with (
-                    self._all_or_none() if together else nullcontext(),
-                    nullcontext() if self._gathering.unsharded else self._arena.writing(),
-                ):
+                with self._all_or_none(), self._arena.writing():
                     yield
             finally:  # also where it is cut short: what was gathered has been written over
                 self.parameters_changed()

@@ -70,6 +70,36 @@ def test_deltas_of_the_parameters_before_are_dropped(results, way):
         assert result == dict.fromkeys(result, [True] * 2)
 
 
+def beside_a_rank_without_a_batch(comm, reshard, sync):
+    """Rank 1 has none when it loads, and does not know of the pass of rank 0 that is under way."""
+    net = FSDPSequential(
+        with_batch_norm(),
+        DDPConfig(backend=comm.backend),
+        reshard_after_forward=reshard,
+        sync_batch_norm=sync,
+        min_num_params=60,
+    )
+    start = comm.broadcast_object(net.state_dict())
+    x, y = batch(net.model, 4, comm.rank)
+    ends = []
+    for alone in (False, True):
+        if alone and comm.rank == 0:
+            learn(net, x, y)
+        net.load_state_dict(start)
+        learn(net, x, y)
+        net.step()
+        ends.append(comm.broadcast_object(net.state_dict()))
+    own = net.model.arena.statistics
+    return ends[0] == ends[1], comm.broadcast_object(own.copy()).tolist() == own.tolist()
+
+
+@on_ranks(beside_a_rank_without_a_batch, 2)
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("reshard", [False, True])
+def test_passes_of_others_come_before_a_load(results, reshard, sync):
+    assert results == [[True, True]] * 2
+
+
 def in_buckets(comm):
     net = DDPSequential(with_batch_norm(), DDPConfig(backend=comm.backend, buckets=2))
     x, y = batch(net.model, 4, comm.rank)
