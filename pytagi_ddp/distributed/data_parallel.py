@@ -108,7 +108,8 @@ class DataParallel(Wrapper):
         Raises:
             ValueError: as `Sequential.forward`; fewer samples than devices with `sync_batch_norm`, in training mode.
         """
-        self._rows, (mu, var, parts) = [], self._divide(mu_x, var_x)
+        self._rows = []
+        mu, var, parts = self._divide(mu_x, var_x)
         if self._meets_in_forward and self.model.training and len(parts) < len(self.devices):
             raise ValueError(
                 f"with sync_batch_norm each of {len(self.devices)} devices needs a sample, the batch has {len(mu)}"
@@ -221,6 +222,7 @@ class DataParallel(Wrapper):
         shape = self.model.in_shape
         mu = rows_of_samples(mu_x, "mu_x", shape, may_be_empty=True)
         var = variances_like(mu, var_x, "var_x", shape)
+        self.model.check_input(mu, var)  # here, as others would wait for a device that raises
         n, devices = len(mu), len(self.devices)
         ends = np.cumsum([0, *(n // devices + (rank < n % devices) for rank in range(devices))]).tolist()
         parts = [slice(a, b) for a, b in pairwise(ends) if a < b]

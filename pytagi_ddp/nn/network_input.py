@@ -82,7 +82,18 @@ class NetworkInput:
             if var_x is not None:
                 raise ValueError("the buffer of another network has its variances in it: leave var_x out")
             return mu_x.on(self._device)
-        mu = rows_of_samples(mu_x, "mu_x", self._shape)
+        mu, var = self.moments(mu_x, var_x, missing)
+        state = self._kept(len(mu), var is not None)
+        self._array.copy(mu, state.mu)
+        if var is not None:
+            self._array.copy(var, state.var)
+        return state
+
+    def moments(
+        self, mu_x: ArrayLike, var_x: ArrayLike | None, missing: str, may_be_empty: bool = False
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Rows of means and variances as the first layer gets them; errors are those of `Sequential.forward`."""
+        mu = rows_of_samples(mu_x, "mu_x", self._shape, may_be_empty)
         given, var = mu, variances_like(mu, var_x, "var_x", self._shape)
         if missing != "error" and (nan := np.isnan(mu)).any():
             check_finite(np.where(nan, 0, mu), "mu_x")
@@ -95,11 +106,7 @@ class NetworkInput:
             var = round_up_variances(var, "var_x")
         for check in self._checks:
             check(given)  # with what is missing, which is no category
-        state = self._kept(len(mu), var is not None)
-        self._array.copy(mu, state.mu)
-        if var is not None:
-            self._array.copy(var, state.var)
-        return state
+        return mu, var
 
     def _kept(self, batch: int, with_var: bool) -> State:
         """Where a batch is kept: the same object for the same size, until the memory grows."""

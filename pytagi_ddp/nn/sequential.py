@@ -256,6 +256,10 @@ class Sequential(RecurrentNetwork):
             self._one_thread.went_forward()
         return out
 
+    def check_input(self, mu_x: ArrayLike, var_x: ArrayLike | None = None) -> None:
+        """Raises what `forward` would raise of such an input; a batch without samples is none."""
+        self._input.moments(mu_x, var_x, self._missing_inputs, may_be_empty=True)
+
     @alone
     def pass_forward(self, mu_x: ArrayLike | BaseHiddenStates) -> State:
         """A forward pass for its own sake: no output is kept, and no backward pass can follow."""

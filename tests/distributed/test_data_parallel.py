@@ -133,16 +133,20 @@ def test_all_devices_forget():
     net.close()
 
 
-def test_an_error_on_one_device_leaves_the_others_in_step():
-    net = DataParallel(dense(), ["cpu"] * 2)
+@pytest.mark.parametrize("sync_batch_norm", [False, True])
+def test_an_error_on_one_device_leaves_the_others_in_step(sync_batch_norm):
+    net = DataParallel(with_batch_norm(), ["cpu"] * 2, sync_batch_norm=sync_batch_norm)
     x, y = batch(net.model, 4)
     learn(net, x, y)
     net.step()
     bad = x.copy()
     bad[3, 1] = np.nan
+    before = net.state_dict()
     with pytest.raises(ValueError, match="mu_x"):
         net(bad)
-    before = net.state_dict()
+    with pytest.raises(ValueError, match="mu_x"):
+        net.update_bn([x, bad])
+    assert net.state_dict() == before
     learn(net, x, y)
     deltas = np.array(net.input_delta_z_buffer.delta_mu)
     net.step()
