@@ -16,9 +16,10 @@ STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if
 class StopOnSignal:
     """Within `with StopOnSignal(net):`, signals call `net.request_stop()`.
 
-    The rank that gets one tells the others in the all-reduce of its next step, so `net.stop_requested` becomes True
-    with the same step on every rank. A signal that comes again changes nothing: batch systems send one to mpirun,
-    which forwards it, and to the ranks. The former handlers are put back at the end.
+    The rank that gets one tells the others when they next exchange what they have learnt: in its next step, with
+    `every=k` in its next merge. So `net.stop_requested` becomes True with the same step on every rank. A signal that
+    comes again changes nothing: batch systems send one to mpirun, which forwards it, and to the ranks. The former
+    handlers are put back at the end.
 
     Args:
         ddp: the network in training: a `DDPSequential`, `FSDPSequential` or `PipelineSequential`.
@@ -44,7 +45,10 @@ class StopOnSignal:
 
     def __init__(self, ddp: TrainedOnRanks, signals: Iterable[int] = STOP_SIGNALS):
         if not isinstance(ddp, TrainedOnRanks):
-            raise TypeError(f"StopOnSignal takes a DDPSequential, also on one process, got {type(ddp).__name__}")
+            raise TypeError(
+                "StopOnSignal takes a DDPSequential (also on one process), FSDPSequential or PipelineSequential, got "
+                f"{type(ddp).__name__}"
+            )
         self._ddp = ddp
         self._signals = tuple(signals)
         self._former: dict[int, Any] = {}

@@ -20,9 +20,10 @@ class DDPConfig:
 
     Attributes:
         device_ids: GPU of each rank of a node, by local rank; None: the GPUs of the node in turn. Unused on the CPU.
-        backend: "auto" (MPI if a launcher started several ranks, else serial), "mpi", "nccl" or "serial". Where NCCL
-            cannot start on every rank, a network on the CPU takes "auto" instead, with a warning: pytagi's default is
-            "nccl", and its programs shall run on machines without a GPU.
+        backend: "auto" (MPI if a launcher started several ranks, "threads" in a rank of `run_threads`, else serial),
+            "mpi", "nccl", "threads" or "serial". Where NCCL cannot start on every rank, a network on the CPU takes
+            "auto" instead, with a warning: pytagi's default is "nccl", and its programs shall run on machines without a
+            GPU.
         rank, world_size: checked against the launcher's; None takes them from it.
         timeout: seconds that a rank may wait for the others; None: $PYTAGI_DDP_TIMEOUT, or 300.
         cuda_aware_mpi: "mpi" hands GPU memory to the MPI library, which must be built for that (it crashes otherwise),

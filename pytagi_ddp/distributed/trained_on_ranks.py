@@ -166,8 +166,8 @@ class TrainedOnRanks(Replica):
     def update_bn(self, loader: Iterable[Any], num_batches: int | None = None) -> list[StatisticsChange]:
         """Sets the running statistics of every BatchNorm2d to the exact ones of the batches of all ranks; collective.
 
-        Call it on every rank before evaluation, or before rank 0 saves: see `nn.update_bn`. It takes one all-reduce,
-        and with `sync_batch_norm` those of the forward passes.
+        Call it on every rank before evaluation, or before rank 0 saves: see `nn.update_bn`. Ranks compare what is
+        frozen, and add their sums in one all-reduce; and in forward passes they meet where they do so in training.
 
         Args:
             loader: this rank's batches of training data, inputs or (inputs, ...); ranks may have different numbers.
@@ -227,7 +227,7 @@ class TrainedOnRanks(Replica):
         return pooled is not None and bool(pooled[2] > 0)
 
     def request_stop(self) -> None:
-        """Asks all ranks to stop: `stop_requested` becomes True on every rank with the same step."""
+        """Asks all ranks to stop: `stop_requested` becomes True on every rank with the same exchange, the next one."""
         self._stop = True
 
     @held_back()

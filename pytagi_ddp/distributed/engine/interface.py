@@ -29,8 +29,9 @@ class Communicator(CommunicatorBase):
         local_rank: index of this process among those of its node.
         local_world_size: number of processes on this node.
         debug: whether ranks compare each collective before they run it (`CollectiveMismatchError`), and look for values
-            that are not finite in each reduced array (`NonFiniteError`); from ``PYTAGI_DDP_DEBUG``. The same on every
-            rank.
+            that are not finite in what it has reduced (`NonFiniteError`, on every rank; not behind
+            `start_reduce_scatter` and `start_reduce_shared`, whose handles ranks may wait for in different orders);
+            from ``PYTAGI_DDP_DEBUG``. The same on every rank.
         reduce_calls: number of all-reduces and reduce-scatters so far, those that were started included.
         reduce_bytes: size of the buffers they reduced, in bytes.
         reduce_seconds: time spent in them and in handles, waiting for other ranks included (NCCL: until they are

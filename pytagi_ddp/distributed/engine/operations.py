@@ -73,7 +73,7 @@ class Operations:
         rank: for messages.
         check_peers: raises if another rank has left or given up; given what this rank waits in.
         raise_timeout: raises; given what this rank waited in and how long.
-        driver: of the rank; None: one of its own.
+        driver: of the rank.
         at_once: start what comes, even if something is under way.
         label: says among which ranks, for messages.
 
@@ -86,12 +86,12 @@ class Operations:
         rank: int,
         check_peers: Callable[[str], None],
         raise_timeout: Callable[[str, float], None],
-        driver: Driver | None = None,
+        driver: Driver,
         at_once: bool = False,
         label: str = "",
     ):
         self.completed = 0
-        self.driver = driver or Driver(rank)
+        self.driver = driver
         self.label = label
         self._check_peers, self._raise_timeout = check_peers, raise_timeout
         self._at_once = at_once

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from pytagi_ddp.distributed.engine.driver import Driver
 from pytagi_ddp.distributed.engine.operations import Operations
 
 
@@ -25,7 +26,7 @@ def operations() -> Operations:
     def raise_timeout(what, waited):
         raise TimeoutError(what)
 
-    return Operations(0, lambda what: None, raise_timeout)
+    return Operations(0, lambda what: None, raise_timeout, Driver(0))
 
 
 def test_what_fails_in_the_thread_is_raised_by_the_next_wait():
