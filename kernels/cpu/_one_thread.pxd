@@ -1,5 +1,5 @@
 cdef class OneThread:
-    cdef unsigned long user, owner
+    cdef unsigned long long user, owner
     cdef int depth
     cdef set displaced
     cdef int enter(self) except -1

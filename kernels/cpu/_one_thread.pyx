@@ -3,7 +3,29 @@
 Python's lock makes each call here indivisible; kernels run without it.
 """
 
-from cpython.pythread cimport PyThread_get_thread_ident
+cdef extern from "Python.h":
+    ctypedef struct PyInterpreterState
+    ctypedef struct PyThreadState
+    PyThreadState* PyThreadState_Get()
+    PyThreadState* PyThreadState_Next(PyThreadState*)
+    PyInterpreterState* PyInterpreterState_Get()
+    PyThreadState* PyInterpreterState_ThreadHead(PyInterpreterState*)
+    unsigned long long PyThreadState_GetID(PyThreadState*)
+
+
+cdef unsigned long long this_thread() noexcept:
+    """Its number, which no other thread ever has: those of the system go to new threads."""
+    return PyThreadState_GetID(PyThreadState_Get())
+
+
+cdef set living(set threads):
+    """Those of the threads that have not ended."""
+    cdef PyThreadState* state = PyInterpreterState_ThreadHead(PyInterpreterState_Get())
+    cdef set found = set()
+    while state != NULL:
+        found.add(PyThreadState_GetID(state))
+        state = PyThreadState_Next(state)
+    return threads & found
 
 
 cdef class OneThread:
@@ -19,7 +41,7 @@ cdef class OneThread:
         self.displaced = set()
 
     cdef int enter(self) except -1:
-        cdef unsigned long me = PyThread_get_thread_ident()
+        cdef unsigned long long me = this_thread()
         if self.depth == 0:
             self.user = me
         elif self.user != me:
@@ -41,10 +63,11 @@ cdef class OneThread:
 
     cpdef int went_forward(self) except -1:
         """This thread begins a training step, or goes on with its own."""
-        cdef unsigned long me = PyThread_get_thread_ident()
+        cdef unsigned long long me = this_thread()
         if self.owner != me:
             if self.owner:
                 self.displaced.add(self.owner)
+                self.displaced = living(self.displaced)
             self.owner = me
         if self.displaced:
             self.displaced.discard(me)
@@ -58,8 +81,8 @@ cdef class OneThread:
         """
         self.enter()
         self.leave()
-        if self.displaced and PyThread_get_thread_ident() in self.displaced:
-            self.displaced.discard(PyThread_get_thread_ident())
+        if self.displaced and this_thread() in self.displaced:
+            self.displaced.discard(this_thread())
             raise RuntimeError(
                 "another thread has run forward() of this network since this thread did, and its outputs and deltas "
                 "are gone: one network, one thread at a time. Give each thread a network of its own (copy.deepcopy), "

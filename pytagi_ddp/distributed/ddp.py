@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from pytagi_ddp.distributed.buckets import Buckets
+from pytagi_ddp.distributed.collective import collective
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.config import DDPConfig
 from pytagi_ddp.distributed.exchange import EveryStep, Exchange, pool_statistics
@@ -10,7 +11,6 @@ from pytagi_ddp.distributed.merge import MERGES, PosteriorMerge
 from pytagi_ddp.distributed.sync_batch_norm import SyncBatchNorm
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.distributed.wire import reduction
-from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.validate import as_bools
 
@@ -114,7 +114,7 @@ class DDPSequential(TrainedOnRanks):
             return Buckets(communicator, model, self.average, sync, c.buckets)
         return EveryStep(communicator, model, self.average, reduction(communicator, model, c.wire_dtype), sync)
 
-    @held_back()
+    @collective
     def synchronize(self) -> None:
         """Gives every rank the parameters and running statistics of rank 0. Collective: all ranks must call it."""
         arena = self.model.arena
@@ -122,7 +122,7 @@ class DDPSequential(TrainedOnRanks):
         self.communicator.broadcast(arena.statistics)
         self.parameters_changed()
 
-    @held_back()
+    @collective
     def merge(self) -> None:
         """Merges the posteriors of all ranks now; collective. Call it before rank 0 saves or evaluates between merges.
 

@@ -12,6 +12,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pytagi_ddp.distributed.collective import collective
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.config import DDPConfig
 from pytagi_ddp.distributed.engine.offspring import keep_from_children
@@ -191,7 +192,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         with held_back(), self.unshard():
             return super().smoother()
 
-    @held_back()
+    @collective
     def barrier(self) -> None:
         """Waits until every rank has come here; a rank that waits takes part in the passes of others.
 
@@ -225,7 +226,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         with errors_of_all_ranks(self.communicator), nullcontext() if self._all_are_here else self._gathering.reading():
             yield
 
-    @held_back()
+    @collective
     def to_bytes(self, extra: dict[str, str] | None = None) -> bytes:
         """The whole network as one file, on rank 0 (nothing elsewhere); collective.
 

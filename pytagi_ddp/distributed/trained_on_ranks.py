@@ -8,6 +8,7 @@ from typing import Any, NoReturn, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pytagi_ddp.distributed.collective import collective
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.compare import compare_arguments, compare_networks
 from pytagi_ddp.distributed.config import DDPConfig
@@ -35,6 +36,7 @@ class TrainedOnRanks(Replica):
     """
 
     _exchange: Exchange
+    _one_thread: Any  # of the network, as its own methods have it
     _settled: tuple[str, ...] = ("model", "config", "average", "communicator")
 
     def __init__(self, model: Sequential, config: DDPConfig, average: bool):
@@ -48,6 +50,7 @@ class TrainedOnRanks(Replica):
                 "network, and load its state_dict()"
             )
         self.model, self.config, self.average = model, config, average
+        self._one_thread = model._one_thread
         self._stop = False
         self._in_no_sync = False
 
@@ -95,7 +98,7 @@ class TrainedOnRanks(Replica):
         """`Sequential.backward` on this rank; communicates nothing, unless there are `buckets`."""
         self._exchange.backward(last=not self._in_no_sync)
 
-    @held_back()
+    @collective
     def step(self) -> None:
         """Adds the deltas of all ranks (one all-reduce) and applies them; collective.
 
@@ -162,7 +165,7 @@ class TrainedOnRanks(Replica):
             if pooled is None or not pooled[0] > 0:
                 return
 
-    @held_back()
+    @collective
     def update_bn(self, loader: Iterable[Any], num_batches: int | None = None) -> list[StatisticsChange]:
         """Sets the running statistics of every BatchNorm2d to the exact ones of the batches of all ranks; collective.
 
@@ -195,7 +198,7 @@ class TrainedOnRanks(Replica):
         """Raises ValueError on every rank if the sums of some would be those of other BatchNorm2d. Collective."""
         compare_arguments(self.communicator, "update_bn()", {"the list of unfrozen BatchNorm2d": unfrozen})
 
-    @held_back()
+    @collective
     def forget_evidence(self, factor: float) -> None:
         """`Sequential.forget_evidence` of what all ranks have learnt; collective.
 
@@ -230,7 +233,7 @@ class TrainedOnRanks(Replica):
         """Asks all ranks to stop: `stop_requested` becomes True on every rank with the same exchange, the next one."""
         self._stop = True
 
-    @held_back()
+    @collective
     def barrier(self) -> None:
         """Waits until every rank has come here; with `sync_batch_norm`, it takes part in the passes of others."""
         self._exchange.before_barrier()

@@ -8,7 +8,8 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 
 class HasOneThread(Protocol):
-    _one_thread: Any  # of `kernels.one_thread`
+    @property
+    def _one_thread(self) -> Any: ...  # of `kernels.one_thread`
 
 
 Network = TypeVar("Network", bound=HasOneThread)

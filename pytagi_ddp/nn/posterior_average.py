@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from numbers import Real
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.tensors import Array, Tensor
+from pytagi_ddp.nn.alone import alone
 from pytagi_ddp.nn.sequential import Sequential
 
 
@@ -77,11 +78,13 @@ class PosteriorAverage:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _kernels=get_kernels("cpu"))
 
+    @alone
     def update(self) -> None:
         """Takes in the present posterior.
 
         Raises:
-            RuntimeError: inside `average_parameters`, or between two merges (`every=k`), where ranks differ.
+            RuntimeError: inside `average_parameters`, or between two merges (`every=k`), where ranks differ; or another
+                thread is at work on the network.
         """
         if self.in_place:
             raise RuntimeError("update() inside average_parameters(): the network has the average there, no posterior")
@@ -108,31 +111,35 @@ class PosteriorAverage:
 
         Raises:
             RuntimeError: there is no average yet; deltas wait for a step; inside another `average_parameters`; or this
-                rank has made steps that the others do not know of (`every=k`).
+                rank has made steps that the others do not know of (`every=k`); or another thread is at work on the
+                network.
         """
         net = self.net
-        if not self.n_averaged or self.in_place:
-            raise RuntimeError(
-                "average_parameters() inside another one" if self.in_place else "average_parameters() before update()"
-            )
-        net.pending.refuse_waiting("average_parameters()")
-        self._refuse_replicas_that_differ("average_parameters()")
-        kernels, arena = net.kernels, net.arena
-        kept = {name: kernels.array.empty(getattr(arena, name).shape) for name in ("theta", "statistics", "carried")}
-        for name, memory in kept.items():
-            kernels.array.copy(getattr(arena, name), memory)
-        self.in_place = True
-        try:
-            kernels.array.copy(self.theta, arena.theta)
-            self._changed()
-            yield
-        finally:
-            self.in_place = False
-            for name, memory in kept.items():  # the network may have gone to another device
-                before = memory if net.kernels is kernels else kernels.array.to_host(memory)
-                net.kernels.array.copy(before, getattr(net.arena, name))
-            self._changed()
-            net.drop_deltas()  # of the average
+        with ExitStack() as alone_until_inside:
+            alone_until_inside.enter_context(self._one_thread)
+            if not self.n_averaged or self.in_place:
+                inside = "inside another one" if self.in_place else "before update()"
+                raise RuntimeError(f"average_parameters() {inside}")
+            net.pending.refuse_waiting("average_parameters()")
+            self._refuse_replicas_that_differ("average_parameters()")
+            kernels, arena = net.kernels, net.arena
+            names = ("theta", "statistics", "carried")
+            kept = {name: kernels.array.empty(getattr(arena, name).shape) for name in names}
+            for name, memory in kept.items():
+                kernels.array.copy(getattr(arena, name), memory)
+            self.in_place = True
+            try:
+                kernels.array.copy(self.theta, arena.theta)
+                self._changed()
+                alone_until_inside.close()
+                yield
+            finally:
+                self.in_place = False
+                for name, memory in kept.items():  # the network may have gone to another device
+                    before = memory if net.kernels is kernels else kernels.array.to_host(memory)
+                    net.kernels.array.copy(before, getattr(net.arena, name))
+                self._changed()
+                net.drop_deltas()  # of the average
 
     def state_dict(self) -> dict[str, Any]:
         """The average, for a checkpoint: means, variances, and how many posteriors they are of."""
@@ -172,6 +179,10 @@ class PosteriorAverage:
                 kernels.array.copy(before, self._theta)
             self._kernels = kernels
         return self._theta
+
+    @property
+    def _one_thread(self) -> Any:
+        return self.net._one_thread
 
     def _refuse_replicas_that_differ(self, call: str) -> None:
         if self.net.trainer is not None and self.net.trainer.steps_alone:

@@ -419,6 +419,7 @@ class Sequential(RecurrentNetwork):
         else:
             self.arena.step_pooled(average)
 
+    @alone
     def drop_deltas(self) -> None:
         """Forgets the deltas that wait for a step, if any: for what gives the network other parameters.
 

@@ -6,14 +6,15 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from pytagi_ddp.distributed.collective import collective
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.engine.together import errors_of_all_ranks
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.files import atomic_write, read_file
-from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn import persistence
 from pytagi_ddp.nn.persistence import StateDict
 from pytagi_ddp.nn.sequential import Sequential
@@ -34,8 +35,9 @@ class StagedNetwork(ShardedNetwork):
     data_group: Communicator
     _architecture: str  # of the whole network, as `_sizes`
     _sizes: str
+    _one_thread: Any
 
-    @held_back()
+    @collective
     def state_dict(self) -> StateDict:
         """Parameters and running statistics of all stages, on every rank; collective over this pipeline."""
         with errors_of_all_ranks(self.pipe_group):
@@ -43,7 +45,7 @@ class StagedNetwork(ShardedNetwork):
         parts = self.pipe_group.all_gather_object(mine)
         return StateDict({key: values for part in parts for key, values in part.items()})
 
-    @held_back()
+    @collective
     def load_state_dict(self, state_dict: dict) -> None:
         """Takes what belongs to this stage of the state dict of a whole network, the same on every rank; collective.
 
@@ -70,7 +72,7 @@ class StagedNetwork(ShardedNetwork):
         if self.communicator.rank == 0:
             atomic_write(filename, data)
 
-    @held_back()
+    @collective
     def load(self, filename: str | Path) -> None:
         """Reads this stage from a file of `Sequential.save` of the whole network, or of `save`; collective.
 
@@ -94,7 +96,7 @@ class StagedNetwork(ShardedNetwork):
     def sizes(self) -> str:
         return self._sizes
 
-    @held_back()
+    @collective
     def to_bytes(self, extra: dict[str, str] | None = None) -> bytes:
         """The file of `save` on rank 0, nothing elsewhere; errors are those of `save`."""
         with errors_of_all_ranks(self.communicator):

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pytagi_ddp.distributed.collective import collective
 from pytagi_ddp.distributed.communicator import Communicator, SerialCommunicator
 from pytagi_ddp.distributed.config import DDPConfig
 from pytagi_ddp.distributed.device_mesh import DeviceMesh
@@ -28,7 +29,6 @@ from pytagi_ddp.distributed.pipeline.schedule import (
 from pytagi_ddp.distributed.pipeline.stage import MAY_BE_EMPTY, Observe, Stage
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.distributed.wire import reduction
-from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.architecture import architecture, sizes
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.deferred import drawn
@@ -228,7 +228,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
 
     # -- training ---------------------------------------------------------------------------------------------
 
-    @held_back()
+    @collective
     def forward_backward(
         self, x: ArrayLike | None, observe: Observe | None, var_x: ArrayLike | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -259,7 +259,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
             self._pass("forward_backward()", x, var_x, self._actions, observe)
         return self.get_outputs()
 
-    @held_back()
+    @collective
     def forward(
         self, mu_x: ArrayLike | BaseHiddenStates | None, var_x: ArrayLike | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -282,7 +282,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
 
     __call__ = forward  # type: ignore[assignment]  # which takes None, too
 
-    @held_back()
+    @collective
     def backward(self) -> None:
         """All backward passes behind `forward`, from `input_delta_z_buffer` of the last stage.
 
@@ -299,7 +299,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         with self._adding():
             self._stage.run([Action("B", m) for m in range(len(self._stage.rows))])
 
-    @held_back()
+    @collective
     def step(self) -> None:
         """Adds the deltas of all replicas of this stage and applies them; collective over all ranks.
 
@@ -398,7 +398,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         states = self.output_z_buffer
         return np.array(states.mu_a), np.array(states.var_a)
 
-    @held_back()
+    @collective
     def update_bn(self, loader: Iterable[Any] | None, num_batches: int | None = None) -> list[StatisticsChange]:
         """Sets the running statistics of every BatchNorm2d to the exact ones of the batches of all pipelines.
 
@@ -473,7 +473,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
 
     # -- modes and results ------------------------------------------------------------------------------------
 
-    @held_back()
+    @collective
     def predict(
         self, x: ArrayLike | None, batch_size: int = 256, var_x: ArrayLike | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
