@@ -48,8 +48,9 @@ class DDPSequential(TrainedOnRanks):
     With `every=k`, ranks meet less often: each takes k steps with its own deltas (no averaging), then `merge` gives all
     ranks one posterior, see `pytagi_ddp.distributed.merge.PosteriorMerge`. In between, replicas differ.
 
-    Ctrl-C is answered at the end of a call in which ranks meet, or where it waits for other ranks, which ends the job:
-    so no rank is left in the middle of a step, and a single process (in a notebook, say) goes on with the next forward.
+    Ctrl-C is answered at the end of a call in which ranks meet, `update_bn` too, or where it waits for other ranks,
+    which ends the job: so no rank is left in the middle of a step, and a single process (in a notebook, say) goes on
+    with the next forward. A second Ctrl-C is answered at once.
 
     A network belongs to the last DDPSequential that was made of it. Copy or pickle `model`: that gives a network of its
     own, which meets no ranks.
