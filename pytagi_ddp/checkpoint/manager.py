@@ -253,17 +253,18 @@ class CheckpointManager:
             return self._load_parts(model, path, settings, allow_changes, fall_back)
         if not isinstance(model, DDPSequential):
             return self._load(model, _world_size(model.trainer), path, settings, allow_changes, fall_back, average)
-        checkpoint = on_rank_0(
-            model.communicator,
-            lambda: self._load(model.model, model.world_size, path, settings, allow_changes, fall_back, average),
-        )
-        if checkpoint is not None:
-            model.model.drop_deltas()
-            model.synchronize()
-            if average is not None:
-                n = model.communicator.broadcast_object(average.n_averaged)
-                model.communicator.broadcast(average.theta)
-                average.n_averaged = n
+        with held_back():
+            checkpoint = on_rank_0(
+                model.communicator,
+                lambda: self._load(model.model, model.world_size, path, settings, allow_changes, fall_back, average),
+            )
+            if checkpoint is not None:
+                model.model.drop_deltas()
+                model.synchronize()
+                if average is not None:
+                    n = model.communicator.broadcast_object(average.n_averaged)
+                    model.communicator.broadcast(average.theta)
+                    average.n_averaged = n
         return checkpoint
 
     def _load(

@@ -293,6 +293,8 @@ TOGETHER: dict[str, Callable] = {
     "save": lambda net, path: net.save(path / "new"),
     "load": lambda net, path: net.load(path / "saved"),
     "update_bn": lambda net, path: net.update_bn([X[0], X[1]]),
+    "forget_evidence": lambda net, path: net.forget_evidence(2),
+    "synchronize": lambda net, path: net.synchronize(),
     "smoother": lambda net, path: net.smoother(),
     "unshard": in_unshard,
     "manager saves": lambda net, path: CheckpointManager(path / "run").save(net, TrainingPosition(step=1)),
@@ -300,8 +302,9 @@ TOGETHER: dict[str, Callable] = {
     "manager loads": lambda net, path: CheckpointManager(path / "begun").load(net),
 }
 WRAPPERS = {
-    "FSDPSequential": (fsdp, [*TOGETHER]),
-    "PipelineSequential": (pipeline, [name for name in TOGETHER if name not in ("smoother", "unshard")]),
+    "FSDPSequential": (fsdp, [name for name in TOGETHER if name != "synchronize"]),
+    "PipelineSequential": (pipeline, [name for name in TOGETHER if name not in ("smoother", "unshard", "synchronize")]),
+    "DDPSequential": (WAYS["DDPSequential"], ["update_bn", "forget_evidence", "synchronize", "manager loads"]),
 }
 
 
