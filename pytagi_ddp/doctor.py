@@ -102,8 +102,10 @@ def _imports(module: str) -> bool:
 def _kernels() -> Iterator[Finding]:
     try:
         importlib.import_module("pytagi_ddp.kernels.cpu")
-        if importlib.import_module("pytagi_ddp.kernels.cpu._blas").has_openmp:
-            yield Finding("CPU kernels", "built")
+        blas = importlib.import_module("pytagi_ddp.kernels.cpu._blas")
+        if blas.has_openmp:
+            amx = blas.best_way() == blas.Way.AMX
+            yield Finding("CPU kernels", "built; AMX for large products" if amx else "built")
         else:
             advice = "install OpenMP for your C compiler (clang: apt install libomp-dev) or gcc, and pytagi-ddp again"
             yield Finding("CPU kernels", "built without OpenMP: products run on one thread", advice)

@@ -8,12 +8,12 @@ from pytagi_ddp.kernels.cpu.extension import load
 from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
 
 
-@pytest.fixture(params=["1 thread, best", "2 threads, whole", "2 threads, avx2", "3 threads, tiles"])
+@pytest.fixture(params=["1 thread, best", "2 threads, whole", "2 threads, avx2", "3 threads, tiles", "2 threads, amx"])
 def threads(request):
     """A number of threads, and a way to multiply that may not be this machine's best one."""
     count, way = request.param.split(", ")
-    if way == "avx2" and not _blas.has_avx2():
-        pytest.skip("this CPU has no AVX2")
+    if way in ("avx2", "amx") and not getattr(_blas, f"has_{way}")():
+        pytest.skip(f"this CPU has no {way.upper()}")
     before = get_threads()
     set_threads(int(count.split()[0]))
     _blas.set_way(_blas.best_way() if way == "best" else _blas.Way[way.upper()])

@@ -2,6 +2,7 @@
 
 import ctypes
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,13 +18,15 @@ PRODUCT = ctypes.CFUNCTYPE(
 )
 AROUND = 3  # numbers after each row of an operand, which are not part of it
 SIZES = [(1, 1, 1), (6, 16, 8), (7, 17, 9), (5, 10, 33), (13, 129, 70), (64, 48, 513), (3, 300, 1030), (97, 31, 100)]
+SIZES += [(65, 130, 33), (48, 300, 1030), (97, 528, 100)]  # large enough for AMX, with parts of tiles
+HAS = {_blas.Way.AVX2: _blas.has_avx2, _blas.Way.AMX: _blas.has_amx}
 
 
 @pytest.fixture(params=list(_blas.Way), ids=lambda way: way.name.lower())
 def product(request):
     """`product`, in one of its ways."""
-    if request.param == _blas.Way.AVX2 and not _blas.has_avx2():
-        pytest.skip("this CPU has no AVX2")
+    if not HAS.get(request.param, lambda: True)():
+        pytest.skip(f"this CPU has no {request.param.name}")
     _blas.set_way(request.param)
     yield PRODUCT(_blas.address_of_product())
     _blas.set_way(_blas.best_way())
@@ -81,8 +84,47 @@ def test_bits_do_not_depend_on_how_a_product_is_cut(product):
     assert whole.tobytes() == parts.tobytes()
 
 
-def test_a_way_that_this_cpu_has_not_is_refused(monkeypatch):
-    monkeypatch.setattr(_blas, "has_avx2", lambda: False)
-    with pytest.raises(RuntimeError, match="no AVX2"):
-        _blas.set_way(_blas.Way.AVX2)
-    assert _blas.best_way() != _blas.Way.AVX2
+@pytest.mark.parametrize("product", [_blas.Way.AMX], indirect=True, ids=["amx"])
+@pytest.mark.parametrize(("ta", "tb"), [(False, False), (False, True), (True, False)])
+def test_three_bfloat16_keep_every_bit_of_a_number(product, ta, tb):
+    size = 96
+    (a, in_a), (b, in_b), (c, in_c) = matrix(size, size, 1), matrix(size, size, 2), matrix(size, size, 3)
+    a *= 10.0 ** np.random.default_rng(4).integers(-20, 20, (size, size))
+    b[:] = np.eye(size)
+    stride = size + AROUND
+    product(ta, tb, size, size, size, address(in_a), stride, address(in_b), stride, 0, address(in_c), stride)
+    np.testing.assert_array_equal(c, a.T if ta else a)
+
+
+@pytest.mark.parametrize("product", [_blas.Way.AMX], indirect=True, ids=["amx"])
+def test_errors_of_variances_by_amx_are_those_of_float32(product):
+    size = 256
+    (a, in_a), (b, in_b), (c, in_c) = matrix(size, size, 1), matrix(size, size, 2), matrix(size, size, 3)
+    stride = size + AROUND
+    for x in (a, b):
+        x[:] = x**2
+    product(False, False, size, size, size, address(in_a), stride, address(in_b), stride, 0, address(in_c), stride)
+    exact = a.astype(np.float64) @ b
+    errors = c / exact - 1
+    assert np.sqrt(np.mean(errors**2)) < 3e-7
+    assert abs(errors.mean()) < 3e-8  # parts are rounded to nearest, so that sums of many terms have no bias
+
+
+@pytest.mark.parametrize("way", HAS, ids=lambda way: way.name.lower())
+def test_a_way_that_this_cpu_has_not_is_refused(monkeypatch, way):
+    monkeypatch.setattr(_blas, f"has_{way.name.lower()}", lambda: False)
+    with pytest.raises(RuntimeError, match=f"no {way.name}"):
+        _blas.set_way(way)
+    assert _blas.best_way() != way
+
+
+@pytest.mark.parametrize(("pin", "name"), [(None, "AMX"), ("SkylakeX", "TILES"), ("SapphireRapids", "AMX")])
+def test_amx_is_pinned_with_the_kernels(monkeypatch, pin, name):
+    library = SimpleNamespace(filepath="scipy.libs/libscipy_openblas.so", info=lambda: {"architecture": "SkylakeX"})
+    libraries = SimpleNamespace(lib_controllers=[library])
+    monkeypatch.setattr(_blas, "ThreadpoolController", lambda: SimpleNamespace(select=lambda **_: libraries))
+    monkeypatch.setattr(_blas, "has_amx", lambda: True)
+    monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
+    if pin:
+        monkeypatch.setenv("OPENBLAS_CORETYPE", pin)
+    assert _blas.best_way() == _blas.Way[name]

@@ -1,0 +1,234 @@
+/* Products of float32 matrices for processors with AMX, whose tiles multiply bfloat16 with float32 sums.
+ *
+ * A float32 has 24 bits of mantissa and a bfloat16 has 8, so a number is the sum of three bfloat16, its parts. Of the
+ * nine products of the parts of two numbers, six count; the others are 2^-25 of the whole, so that errors are those of
+ * float32. A tile makes 16 times the multiply-adds of a vector instruction in the same time: six products of parts are
+ * faster than one of float32, where operands are large enough to repay making the parts.
+ *
+ * Operands are copied in parts, 16 lanes (rows of a, columns of b) by 32 steps of the sum to a tile; 32 x 32 sums stay
+ * in tiles. With one part the factors are rounded to bfloat16, as in bfloat16.h. Numbers below 1e-33 lose bits, and
+ * count as 0 below 1e-38; a product with infinity is NaN. */
+#ifndef PYTAGI_DDP_AMX_H
+#define PYTAGI_DDP_AMX_H
+
+#include "bfloat16.h"
+
+#if defined(__linux__) && defined(__x86_64__) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
+
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define AMX __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512bf16")))
+#define AMX_INLINE AMX static inline __attribute__((always_inline))
+
+enum { AMX_LANES = 16, AMX_STEPS = 32, AMX_TILE = 256, AMX_MOST = 3, AMX_COLUMNS = 256, AMX_DEPTH = 512 };
+
+/* This thread's operands in parts, columns of b and 32 rows of a, and sums that are not whole tiles. */
+static _Thread_local struct {
+    int columns[AMX_COLUMNS * AMX_DEPTH / 2 * AMX_MOST], rows[32 * AMX_DEPTH / 2 * AMX_MOST];
+    float sums[32 * 32];
+} amx_memory __attribute__((aligned(64)));
+
+/* Whether this processor has AMX, and Linux lets this process use it, for which it wants to be asked. */
+static inline int has_amx(void) {
+    enum { ASK = 0x1023, TILES = 18 };
+    unsigned a, b, c, d;
+    int there = __get_cpuid_count(7, 0, &a, &b, &c, &d) && d >> 22 & d >> 24 & 1; /* amx-bf16, amx-tile */
+    return there && has_bfloat16() && syscall(SYS_arch_prctl, ASK, TILES) == 0;
+}
+
+/* Whether a product is so large that it repays its parts. */
+static inline int amx_repays(int m, int n, int k) {
+    return k >= AMX_STEPS && 1. / m + 1. / n + 1. / (3. * k) < 0.036;
+}
+
+/* parts[0], parts[1], ... = 16 numbers as sums of so many bfloat16, each in the upper half of its 32 bits. */
+AMX_INLINE void amx_split(int parts, __m512 x, __m512i *part) {
+    const __m512i half = _mm512_set1_epi32(0x8000), upper = _mm512_set1_epi32((int)0xffff0000);
+    for (int p = 0; p < parts; p++) {
+        part[p] = (__m512i)x; /* of the third part, the lower half is 0 */
+        if (p < AMX_MOST - 1) part[p] = _mm512_and_si512(_mm512_add_epi32(part[p], half), upper);
+        x = _mm512_sub_ps(x, (__m512)part[p]);
+    }
+}
+
+/* A tile of each part (two tiles apart), pairs of steps by lanes, from lanes that lie side by side in x. */
+AMX_INLINE void amx_pack_lines(int parts, const float *x, long stride, int lanes, int steps, int *out) {
+    __mmask16 seen = bf_first(lanes);
+    for (int l = 0; l < AMX_STEPS; l += 2, x += 2 * stride, out += AMX_LANES) {
+        __m512i even[AMX_MOST], odd[AMX_MOST];
+        amx_split(parts, _mm512_maskz_loadu_ps(l < steps ? seen : 0, x), even);
+        amx_split(parts, _mm512_maskz_loadu_ps(l + 1 < steps ? seen : 0, x + stride), odd);
+#pragma GCC unroll 3
+        for (int p = 0; p < parts; p++)
+            _mm512_store_si512(out + 2 * p * AMX_TILE, _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(even[p], 16), odd[p]));
+    }
+}
+
+/* The same, lanes by pairs of steps, from lanes that are rows of x. */
+AMX_INLINE void amx_pack_rows(int parts, const float *x, long stride, int lanes, int steps, int *out) {
+    short order[32];
+    for (int i = 0; i < 32; i++) order[i] = 2 * i + 1;
+    __m512i uppers = _mm512_loadu_si512(order);
+    for (int i = 0; i < AMX_LANES; i++, x += stride, out += AMX_LANES) {
+        __m512i low[AMX_MOST], high[AMX_MOST];
+        int n = i < lanes ? steps : 0;
+        amx_split(parts, _mm512_maskz_loadu_ps(bf_first(n), x), low);
+        amx_split(parts, _mm512_maskz_loadu_ps(bf_first(n - 16), x + 16), high);
+#pragma GCC unroll 3
+        for (int p = 0; p < parts; p++)
+            _mm512_store_si512(out + 2 * p * AMX_TILE, _mm512_permutex2var_epi16(low[p], uppers, high[p]));
+    }
+}
+
+AMX_INLINE void amx_transpose(int *tile) {
+    __m512i row[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) row[i] = _mm512_load_si512(tile + 16 * i);
+    bf_transpose(row);
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) _mm512_store_si512(tile + 16 * i, row[i]);
+}
+
+/* out = the parts of lanes that are rows of x, or lie side by side in it: of 32 lanes all steps, then of the next ones.
+ * across: tiles lie the other way. */
+AMX_INLINE void amx_pack(int parts, int rows, int across, const float *x, long stride, int lanes, int k, int *out) {
+    for (int first = 0; first < lanes; first += 32)
+        for (int l = 0; l < k; l += AMX_STEPS, out += 2 * parts * AMX_TILE)
+            for (int i = first; i < lanes && i < first + 32; i += AMX_LANES) {
+                int *tile = out + (i - first) / AMX_LANES * AMX_TILE;
+                if (rows)
+                    amx_pack_rows(parts, x + i * stride + l, stride, lanes - i, k - l, tile);
+                else
+                    amx_pack_lines(parts, x + l * stride + i, stride, lanes - i, k - l, tile);
+                for (int p = 0; across && p < parts; p++) amx_transpose(tile + 2 * p * AMX_TILE);
+            }
+}
+
+/* Tiles 0 to 3 hold sums, 4 and 5 a part of a, and 6 and 7 one of b. */
+#define AMX_A(part) \
+    _tile_loadd(4, a + 2 * (part)*AMX_TILE, 64); \
+    if (down == 2) _tile_loadd(5, a + (2 * (part) + 1) * AMX_TILE, 64);
+#define AMX_B(part) \
+    _tile_loadd(6, b + 2 * (part)*AMX_TILE, 64); \
+    if (along == 2) _tile_loadd(7, b + (2 * (part) + 1) * AMX_TILE, 64);
+#define AMX_MULTIPLY \
+    _tile_dpbf16ps(0, 4, 6); \
+    if (along == 2) _tile_dpbf16ps(1, 4, 7); \
+    if (down == 2) _tile_dpbf16ps(2, 5, 6); \
+    if (down == 2 && along == 2) _tile_dpbf16ps(3, 5, 7);
+#define AMX_SUMS(f) \
+    f(0, c, stride * sizeof(float)); \
+    if (along == 2) f(1, c + 16, stride * sizeof(float)); \
+    if (down == 2) f(2, c + 16 * stride, stride * sizeof(float)); \
+    if (down == 2 && along == 2) f(3, c + 16 * stride + 16, stride * sizeof(float));
+
+/* c (down x along tiles) = a b, or c + a b, from parts. One factor stays from each product to the next. */
+AMX_INLINE void amx_tiles(int parts, int down, int along, const int *a, const int *b, int steps, int more, float *c,
+                          long stride) {
+    if (more) {
+        AMX_SUMS(_tile_loadd)
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    for (int l = 0; l < steps; l++, a += 2 * parts * AMX_TILE, b += 2 * parts * AMX_TILE) {
+        AMX_A(0)
+        if (parts == 3) {
+            AMX_B(2) AMX_MULTIPLY AMX_B(1) AMX_MULTIPLY
+            AMX_A(1) AMX_MULTIPLY AMX_B(0) AMX_MULTIPLY
+            AMX_A(2) AMX_MULTIPLY AMX_A(0)
+        } else {
+            AMX_B(0)
+        }
+        AMX_MULTIPLY
+    }
+    AMX_SUMS(_tile_stored)
+}
+
+/* c (rows x columns, at most 32 x 32) = a b + beta c */
+AMX_INLINE void amx_block(int parts, const int *a, const int *b, int steps, int rows, int columns, float beta, float *c,
+                          long stride) {
+    int whole = rows % 16 == 0 && columns % 16 == 0 && (beta == 0 || beta == 1), more = whole && beta == 1;
+    float *sums = whole ? c : amx_memory.sums;
+    long line = whole ? stride : 32;
+    if (rows > 16 && columns > 16)
+        amx_tiles(parts, 2, 2, a, b, steps, more, sums, line);
+    else if (rows > 16)
+        amx_tiles(parts, 2, 1, a, b, steps, more, sums, line);
+    else if (columns > 16)
+        amx_tiles(parts, 1, 2, a, b, steps, more, sums, line);
+    else
+        amx_tiles(parts, 1, 1, a, b, steps, more, sums, line);
+    for (int i = 0; i < rows && !whole; i++, c += stride, sums += 32)
+        for (int j = 0; j < columns; j += 16) {
+            __mmask16 seen = bf_first(columns - j);
+            __m512 start = _mm512_maskz_loadu_ps(beta == 0 ? 0 : seen, c + j), sum = _mm512_load_ps(sums + j);
+            _mm512_mask_storeu_ps(c + j, seen, _mm512_fmadd_ps(_mm512_set1_ps(beta), start, sum));
+        }
+}
+
+AMX_INLINE void amx_configure(void) {
+    struct {
+        unsigned char palette, start, unused[14];
+        unsigned short width[16];
+        unsigned char height[16];
+    } tiles = {.palette = 1};
+    for (int i = 0; i < 8; i++) tiles.width[i] = 64, tiles.height[i] = 16;
+    _tile_loadconfig(&tiles);
+}
+
+/* c (m x n) = op(a) op(b) + beta c, row-major. */
+AMX_INLINE void amx_multiply(int parts, int ta, int tb, int m, int n, int k, const float *a, long lda, const float *b,
+                             long ldb, float beta, float *c, long ldc) {
+    int pieces = (k + AMX_DEPTH - 1) / AMX_DEPTH, most = (k + 32 * pieces - 1) / (32 * pieces) * 32;
+    int *rows = amx_memory.rows, *columns = amx_memory.columns;
+    amx_configure();
+    for (int l = 0; l < k; l += most, beta = 1) {
+        int depth = k - l < most ? k - l : most, steps = (depth + AMX_STEPS - 1) / AMX_STEPS;
+        for (int j = 0; j < n; j += AMX_COLUMNS) {
+            int width = n - j < AMX_COLUMNS ? n - j : AMX_COLUMNS;
+            if (tb)
+                amx_pack(parts, 1, 1, b + j * ldb + l, ldb, width, depth, columns);
+            else
+                amx_pack(parts, 0, 0, b + l * ldb + j, ldb, width, depth, columns);
+            for (int i = 0; i < m; i += 32) {
+                int height = m - i < 32 ? m - i : 32;
+                if (ta)
+                    amx_pack(parts, 0, 1, a + l * lda + i, lda, height, depth, rows);
+                else
+                    amx_pack(parts, 1, 0, a + i * lda + l, lda, height, depth, rows);
+                for (int q = 0; q < width; q += 32)
+                    amx_block(parts, rows, columns + q * parts * steps * AMX_LANES, steps, height,
+                              width - q < 32 ? width - q : 32, beta, c + i * ldc + j + q, ldc);
+            }
+        }
+    }
+    _tile_release();
+}
+
+/* For CPUs that `has_amx`: with the errors of float32, and of factors rounded to bfloat16. */
+AMX static void amx_product(int ta, int tb, int m, int n, int k, const float *a, long lda, const float *b, long ldb,
+                            float beta, float *c, long ldc) {
+    amx_multiply(3, ta, tb, m, n, k, a, lda, b, ldb, beta, c, ldc);
+}
+
+AMX static void amx_rounded_product(int ta, int tb, int m, int n, int k, const float *a, long lda, const float *b,
+                                    long ldb, float beta, float *c, long ldc) {
+    amx_multiply(1, ta, tb, m, n, k, a, lda, b, ldb, beta, c, ldc);
+}
+
+#else
+
+static inline int has_amx(void) { return 0; }
+static inline int amx_repays(int m, int n, int k) { return 0; }
+static void amx_product(int ta, int tb, int m, int n, int k, const float *a, long lda, const float *b, long ldb,
+                        float beta, float *c, long ldc) {}
+static void amx_rounded_product(int ta, int tb, int m, int n, int k, const float *a, long lda, const float *b,
+                                long ldb, float beta, float *c, long ldc) {}
+
+#endif
+#endif
