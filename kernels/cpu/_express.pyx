@@ -187,14 +187,15 @@ cdef class Express:
             self.record()
             self.step_plan, self.factors, self.non_finite = plan, factors, non_finite
 
-    def step(self, float samples):
-        """`ParameterArena.step` with so many samples: whether all deltas were finite, or None if it was not done."""
+    def step(self, passes, float samples):
+        """`Sequential.step` with so many samples: whether all deltas were finite, or None if it was not done."""
         cdef Py_ssize_t k
         if self.step_plan is None or not self.as_recorded():
             return None
         cdef float* factors = <float*>cnp.PyArray_DATA(self.factors)
         self.one_thread.enter()
         try:
+            passes.batch = 0  # there is no way back with other parameters
             factors[0], factors[1], factors[2] = 1, samples, 1
             self.step_plan.run()
             self.one_thread.stepped()

@@ -72,6 +72,7 @@ class TrainedOnRanks(Replica):
     def parameters_changed(self) -> None:
         """To be called on every rank when all have been given other parameters, past the methods of this class."""
         self._exchange.parameters_changed()
+        self.model.parameters_changed()
 
     @property
     def steps_alone(self) -> int:

@@ -99,7 +99,8 @@ class Passes:
     def step(self, samples: int) -> None:
         """`ParameterArena.step`."""
         self._arena.step(samples, run=partial(self._run, "step", (), ()))
-        self.express.offer_step(self._graphs.plan, *self._arena.step_memory)
+        if not self._frames:  # of which Express does not know
+            self.express.offer_step(self._graphs.plan, *self._arena.step_memory)
 
     def use(self, frame: int) -> None:
         """Goes over to a frame, which holds what a forward pass has left for its backward pass.
@@ -117,6 +118,12 @@ class Passes:
         for part, own in zip(parts, kept, strict=True):
             part.take_up(own)
         self.frame = frame
+
+    def end_ways_back(self) -> None:
+        """No way back from any forward pass: it would be by other parameters than the way there, or in another mode."""
+        self.batch = 0
+        if self._frames:
+            self._frames = {frame: (0, *rest) for frame, (_, *rest) in self._frames.items()}
 
     def drop_frames(self) -> None:
         """No way back from any forward pass: the layers are about to work otherwise, or without their memory."""

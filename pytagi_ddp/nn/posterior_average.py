@@ -189,5 +189,4 @@ class PosteriorAverage:
             raise RuntimeError(f"{call} between two merges: replicas differ; call merge() on every rank first")
 
     def _changed(self) -> None:
-        if self.net.trainer is not None:
-            self.net.trainer.parameters_changed()
+        (self.net.trainer or self.net).parameters_changed()

@@ -360,8 +360,9 @@ class Sequential(RecurrentNetwork):
         """Propagates `input_delta_z_buffer` back and computes the deltas of all parameters.
 
         Raises:
-            RuntimeError: no forward pass in training mode came before, or the mode is another one now; or none of its
-                deltas are there, only those of an earlier batch; or the deltas of all ranks wait for a step.
+            RuntimeError: no forward pass in training mode came before, or the mode is another one now, or the
+                parameters are (by a step, too); or none of its deltas are there, only those of an earlier batch; or the
+                deltas of all ranks wait for a step.
             ValueError: deltas of another batch size.
         """
         if not self._express.backward(self, self._passes):
@@ -373,7 +374,8 @@ class Sequential(RecurrentNetwork):
         batch = self._passes.batch
         if not batch or not self.training:
             raise RuntimeError(
-                "backward() needs a forward pass in training mode before it, and training mode itself (see train())"
+                "backward() needs a forward pass in training mode before it, and training mode itself (see train()); "
+                "no step, and no other change of parameters or of a layer's mode, may come between them"
             )
         if self.pending.average is not None:
             raise RuntimeError(
@@ -405,7 +407,7 @@ class Sequential(RecurrentNetwork):
         self._one_thread.goes_on()
         samples, average = self.pending.counted, self.pending.average
         self.pending.stepped()
-        all_finite = self._express.step(samples) if average is None else None
+        all_finite = self._express.step(self._passes, samples) if average is None else None
         if all_finite is None:
             self._step(samples, average)
         elif not all_finite:
@@ -414,6 +416,7 @@ class Sequential(RecurrentNetwork):
     @alone
     def _step(self, samples: int, average: bool | None) -> None:
         self._one_thread.stepped()
+        self.parameters_changed()
         if average is None:
             self._passes.step(samples)
         else:
@@ -430,6 +433,15 @@ class Sequential(RecurrentNetwork):
             self.trainer.deltas_dropped()
         self.pending.forget()
         self.kernels.array.clear(self.arena.buffer)
+        self.parameters_changed()
+
+    @alone
+    def parameters_changed(self) -> None:
+        """To be called when parameters were written to in place: `backward` then needs a new forward pass.
+
+        Assignments (`layer.mu_w = ...`), steps, and all methods that load or change parameters do so themselves.
+        """
+        self._passes.end_ways_back()
 
     @alone
     def forget_evidence(self, factor: float) -> None:
@@ -472,6 +484,7 @@ class Sequential(RecurrentNetwork):
             raise RuntimeError(f"forget_evidence() of a network in a {name}: call that one's, on every rank")
         self.pending.refuse_waiting("forget_evidence()")
         self.arena.forget_evidence(number)
+        self.parameters_changed()
 
     def train(self) -> None:
         """Training mode: batch statistics come from the batch, and `backward` may follow a forward pass."""
@@ -502,7 +515,7 @@ class Sequential(RecurrentNetwork):
     def has_layers_of_other_modes(self) -> None:
         """Notes that the mode of a layer was set by itself. A pass in another one has no way back."""
         self._of_one_mode = False
-        self._passes.batch = 0
+        self._passes.end_ways_back()
         self.forget_graphs()
 
     @contextmanager

@@ -34,11 +34,11 @@ class Twin:
         self.samples: int | None = 0
         self.applied, self.accumulating, self.training = True, False, True
         self.deltas: tuple[np.ndarray, np.ndarray] | None = None  # those at the output
-        self.passed: list | None = None  # what a backward pass needs
         self.output = self.in_deltas = None
 
     def follow(self, net: nn.Sequential) -> None:
-        """Takes the parameters of the network, so that rounding errors do not add up."""
+        """Takes the parameters of the network, so that rounding errors do not add up. There is no way back then."""
+        self.passed: list | None = None  # what a backward pass needs
         shapes = [(SIZES[1], SIZES[0]), (SIZES[2], SIZES[1])]
         self.theta = [
             [values.astype(np.float64).reshape(shape if k < 2 else -1) for k, values in enumerate(layer)]

@@ -58,6 +58,62 @@ def test_no_way_back_through_a_norm_in_another_mode(frozen):
         net.backward()
 
 
+CHANGES = {
+    "load": lambda net: net.load_state_dict(net.state_dict()),
+    "mean": lambda net: setattr(net.layers[0], "mu_w", 2 * net.layers[0].mu_w),
+    "variance in a block": lambda net: setattr(net.layers[1].layers[0], "var_b", np.ones(5)),
+    "prior": lambda net: net.layers[0].init_weight_bias(),
+    "forget": lambda net: net.forget_evidence(2),
+    "in place": lambda net: net.arena.theta.__imul__(2) is None or net.parameters_changed(),
+    "step": lambda net: net.step(),
+}
+
+
+@pytest.mark.parametrize("checkpoint_blocks", [False, True])
+@pytest.mark.parametrize("steps", [0, 1, 3])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_no_way_back_with_other_parameters(change, steps, checkpoint_blocks):
+    """It was half by the old ones and half by the new, or by the new alone where layers were run again."""
+    layers = nn.Linear(4, 5), nn.LayerBlock(nn.Linear(5, 5), nn.ReLU()), nn.Linear(5, 2)
+    net = nn.Sequential(*layers, checkpoint_blocks=checkpoint_blocks)
+
+    def learn() -> None:
+        net(X)
+        net.set_delta_z(np.ones(6), -np.ones(6))
+        net.backward()
+
+    for _ in range(steps):
+        learn()
+        net.step()
+    net(X)
+    net.set_delta_z(np.ones(6), -np.ones(6))
+    change(net)
+    with pytest.raises(RuntimeError, match=r"no step, and no other change of parameters .* between them"):
+        net.backward()
+    learn()
+
+
+def test_no_way_back_with_the_parameters_of_an_average(net):
+    average = nn.PosteriorAverage(net)
+    average.update()
+    net(X)
+    net.set_delta_z(np.ones(6), -np.ones(6))
+    with average.average_parameters(), pytest.raises(RuntimeError, match="no other change of parameters"):
+        net.backward()
+
+
+def test_no_way_back_in_any_frame_with_other_parameters(net):
+    for frame in (0, 1):
+        net.use_frame(frame)
+        net(X)
+    net.set_delta_z(np.ones(6), -np.ones(6))
+    net.backward()
+    net.step()
+    net.use_frame(0)
+    with pytest.raises(RuntimeError, match="no step, and no other change of parameters"):
+        net.backward()
+
+
 def test_backward_after_a_failed_pass():
     """BatchNorm2d refuses one sample after the layers before it have run: their buffers are of two batches."""
     net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm2d(3))
