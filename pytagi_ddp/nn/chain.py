@@ -63,9 +63,11 @@ class Chain:
         layers: the layers, as the user gave them.
         operations: what really runs: the layers (blocks wrapped, if they are recomputed) and the changes of order.
         pool: memory for deltas and for what is read once; from `lend` on.
+        blocks: memory that recomputed blocks use in turn; from `attach` on.
     """
 
     pool: DeltaPool
+    blocks: BlockMemory
 
     def __init__(self, layers: Sequence[BaseLayer], owner: str):
         if not layers:
@@ -144,12 +146,12 @@ class Chain:
         return target
 
     def attach(self, kernels: Kernels) -> None:
-        memory = BlockMemory(kernels)
+        self.blocks = BlockMemory(kernels)
         for operation in self.operations:
             operation.attach(kernels)
             if isinstance(operation, Recomputed):
-                operation.block.set_workspace(memory)
-                operation.memory = memory
+                operation.block.set_workspace(self.blocks)
+                operation.memory = self.blocks
         self._steps = list(self._joined())
 
     def attach_network(self, kernels: Kernels) -> None:
@@ -240,8 +242,7 @@ class Chain:
 
     def __getstate__(self) -> dict:
         state = self.__dict__ | {"_hooks": None, "_steps": []}  # hooks are the network's, and a copy is not attached
-        state.pop("pool", None)
-        return state
+        return {name: value for name, value in state.items() if name not in ("pool", "blocks")}
 
     def set_hooks(self, hooks: LeafHooks | None) -> None:
         """Calls `hooks` around every leaf from now on, in blocks too; None: no longer."""

@@ -136,8 +136,8 @@ class Passes:
 
     @property
     def nbytes(self) -> int:
-        """Size of the memory for what does not outlast a pass."""
-        return self._chain.pool.nbytes
+        """Size of the memory that layers use in turn, for what does not outlast a pass or is computed again."""
+        return self._chain.pool.nbytes + self._chain.blocks.nbytes
 
     def _run(
         self, name: str, key: tuple, memory: tuple, function: Callable[[], Any], prepare: Callable[[], None] = _nothing

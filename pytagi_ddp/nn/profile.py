@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pytagi_ddp.nn.chain import Reorder
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.output_updater import OutputUpdater
 from pytagi_ddp.nn.table import columns
@@ -32,8 +31,8 @@ class LayerTime:
     Attributes:
         key: the layer's key in `state_dict`, such as "Conv2d.0"; empty for what belongs to no layer.
         layer: name and sizes; or "between layers" (the copy of the input, image orders, additions of residual blocks,
-            the output update; its memory: the input, and what all layers use in turn), or "parameter step" (`step`,
-            under backward).
+            the output update; its memory: the input, image orders, outputs of recomputed blocks, and what all layers
+            use in turn), or "parameter step" (`step`, under backward).
         forward_ms, backward_ms: medians, milliseconds.
         memory: bytes of what is kept for one batch (means, Jacobians, scratch); parameters are not counted.
         share: part of the time of a whole step, 0 to 1.
@@ -136,8 +135,8 @@ def _table(net: Sequential, leaves: dict, rounds: list[dict[Any, float]]) -> Pro
         return 1e3 * statistics.median(seconds.get((name, direction), 0.0) for seconds in rounds)
 
     names = [(key, leaf.get_layer_info(), leaf.buffer_bytes) for key, leaf in leaves.items()]
-    orders = sum(operation.buffer_bytes for operation in net._chain.operations if isinstance(operation, Reorder))
-    names += [("", BETWEEN, net._input.nbytes + orders + net._passes.nbytes), ("", STEP, 0)]
+    others = sum(part.buffer_bytes for part in net._chain.parts() if not part.is_leaf)
+    names += [("", BETWEEN, net._input.nbytes + others + net._passes.nbytes), ("", STEP, 0)]
     times = [(ms(key or layer, "forward"), ms(key or layer, "backward")) for key, layer, _ in names]
     total = sum(map(sum, times))
     rows = (

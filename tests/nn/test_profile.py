@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import nn
+from pytagi_ddp.nn.memory import pass_bytes
+from pytagi_ddp.nn.state import State
 from tests.nn.networks import randomise
 
 BATCH = 4
@@ -45,6 +47,17 @@ def test_rows_are_the_layers_and_the_rest():
     assert conv.forward_ms > 0
     assert conv.backward_ms > 0
     assert conv.memory >= 4 * BATCH * 4 * 8 * 8  # means, float32; variances lie in the memory of passes
+
+
+@pytest.mark.parametrize("checkpoint_blocks", [False, True])
+def test_all_memory_of_a_pass_is_in_the_table(checkpoint_blocks):
+    """Outputs of recomputed blocks, the room that they share, and changes of image order in blocks were left out."""
+    block = nn.LayerBlock(nn.ReLU(), nn.Linear(4 * 8 * 8, 16), nn.ReLU(), nn.Linear(16, 3))
+    layers = nn.Conv2d(2, 4, 3, padding=1, in_width=8, in_height=8), block
+    net = randomise(nn.Sequential(*layers, checkpoint_blocks=checkpoint_blocks))
+    x = batch()
+    expected = pass_bytes(net._chain, net.kernels, State(x, None), training=True)
+    assert sum(row.memory for row in net.profile(x, repeat=1).rows) == expected + x.nbytes
 
 
 def test_printed_table():
