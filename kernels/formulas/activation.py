@@ -19,6 +19,9 @@ from pytagi_ddp.kernels.formulas.normal import X_MAX, exp, normal_tail_pdf, sigm
 f = np.float32
 ZERO, QUARTER, HALF, ONE, TWO = f(0), f(0.25), f(0.5), f(1), f(2)
 FLOOR = f(1e-6)  # smallest mean and variance that a mixture activation returns
+WIDE = f(8)  # standard deviation from which on a Gaussian is nearly flat between -1 and 1
+TWO_5TH, FIFTEENTH = f(2 / 5), f(1 / 15)  # Hermite's quadrature over [-1, 1]
+R0, R1, R2 = f(2 / 3), f(34 / 105), f(2 / 35)  # and that of products with 1 - u^2
 SD_MIN = f(1e-18)  # keeps m/sd finite: a unit with zero variance takes the limit of the formulas
 
 
@@ -69,9 +72,9 @@ def softplus_moments(m, s):
 
 @formula
 def mean_excess(x):
-    """(Phi(-x), phi(x) - x Phi(-x)) for 0 <= x <= 13: how often and how far on average a standard normal exceeds x."""
+    """(Phi(-x), phi(x) - x Phi(-x), phi(x)) for 0 <= x <= 13: the second is how far a standard normal exceeds x."""
     tail, pdf = normal_tail_pdf(x)
-    return tail, pdf - x * tail
+    return tail, pdf - x * tail, pdf
 
 
 @formula
@@ -83,7 +86,7 @@ def mixture_relu_moments(m, s):
     """
     sd = at_least(math.sqrt(s), SD_MIN)
     b = at_most(abs(m) / sd, X_MAX)
-    tail, g = mean_excess(b)
+    tail, g, _ = mean_excess(b)
     cdf = ONE - tail if m > ZERO else tail
     return at_least(at_least(m, ZERO) + sd * g, FLOOR), at_least(s * (cdf - g * (b + g)), FLOOR), cdf
 
@@ -92,20 +95,35 @@ def mixture_relu_moments(m, s):
 def clipped_moments(m, s):
     """Moments of z clipped to [-1, 1], not floored, and J = P(-1 < z < 1).
 
-    As `mixture_relu_moments`, with the distances a and b from -1 and 1 in standard deviations: mean
-    clip(m) + sd (g_a - g_b), variance s (J - a g_a - b g_b - (g_a - g_b)^2), plus 2 s b g_a above 1 and 2 s a g_b
-    below -1.
+    With the distances a and b of |m| from -1 and 1 in standard deviations, the mean for m >= 0 (it is odd in m) and the
+    variance are
+
+        min(m, 1) + sd (g_a - g_b)    s (J - a g_a - b g_b - (g_a - g_b)^2), plus 2 s b g_a above 1
+
+    as in `mixture_relu_moments`. From sd = 8 on, where s times a difference would lose all digits, they are 1 - q and
+    q (2 - q) - r with the integrals q of P(z < u), r of (1 - u^2) p(u) and J of the density p over -1 < u < 1, by
+    Hermite's quadrature of values and two derivatives at both ends.
     """
     sd = at_least(math.sqrt(s), SD_MIN)
-    a = at_most(abs(m + ONE) / sd, X_MAX)
-    b = at_most(abs(m - ONE) / sd, X_MAX)
-    tail_a, g_a = mean_excess(a)
-    tail_b, g_b = mean_excess(b)
-    inside = (ONE if abs(m) <= ONE else ZERO) - (tail_a if m >= -ONE else -tail_a) - (tail_b if m <= ONE else -tail_b)
-    beyond = (b * g_a if m > ONE else ZERO) + (a * g_b if m < -ONE else ZERO)
-    d = g_a - g_b
-    var = s * (inside - a * g_a - b * g_b - d * d + TWO * beyond)
-    return at_most(at_least(m, -ONE), ONE) + sd * d, var, inside
+    n = abs(m)
+    above = n > ONE
+    a, b = at_most((n + ONE) / sd, X_MAX), at_most(abs(n - ONE) / sd, X_MAX)
+    tail_a, g_a, pdf_a = mean_excess(a)
+    tail_b, g_b, pdf_b = mean_excess(b)
+    below_1 = tail_b if above else ONE - tail_b  # P(z < 1)
+    if sd < WIDE:
+        inside = below_1 - tail_a
+        d = g_a - g_b
+        mean = at_most(n, ONE) + sd * d
+        var = s * (inside - a * g_a - b * g_b - d * d + (TWO * b * g_a if above else ZERO))
+    else:
+        k, h = sd / s, (-b if above else b)  # 1/sd, but NaN where s is infinite
+        total, slope, curve = pdf_a + pdf_b, a * pdf_a + h * pdf_b, (a * a - ONE) * pdf_a + (h * h - ONE) * pdf_b
+        q = tail_a + below_1 + k * (TWO_5TH * (pdf_a - pdf_b) + k * (FIFTEENTH * (a * pdf_a - h * pdf_b)))
+        inside = k * (total + k * (TWO_5TH * slope + k * (FIFTEENTH * curve)))
+        mean = ONE - q
+        var = q * (TWO - q) - k * (R0 * total + k * (R1 * slope + k * (R2 * curve)))
+    return (mean if m >= ZERO else -mean), var, inside
 
 
 @formula
