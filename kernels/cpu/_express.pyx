@@ -9,11 +9,10 @@ general way: a function that cannot serve changes nothing that matters, and retu
 cimport numpy as cnp
 from cython.parallel cimport prange
 from cpython.object cimport PyObject
-from cpython.pythread cimport PyThread_get_thread_ident
-from libc.stdint cimport intptr_t
+from libc.stdint cimport intptr_t, uint64_t
 from libc.string cimport memcpy
 
-from pytagi_ddp.kernels.cpu._one_thread cimport OneThread
+from pytagi_ddp.kernels.cpu._one_thread cimport OneThread, this_thread
 from pytagi_ddp.kernels.cpu._replay cimport LARGE, Entry, Plan, copy_floats
 
 import numpy as np
@@ -63,7 +62,7 @@ cdef class Express:
     cdef Plan step_plan
     cdef cnp.ndarray factors, non_finite
     cdef list mu_kept, var_kept  # of large outputs, the copies that were given out last
-    cdef unsigned long thread
+    cdef uint64_t thread
     cdef object num_threads
 
     def __init__(self):
@@ -76,13 +75,13 @@ cdef class Express:
 
     cdef bint as_recorded(self):
         """Whether this thread works as the one that recorded did; `Graphs` can tell more."""
-        return self.thread == PyThread_get_thread_ident() and self.num_threads == settings["_threads"]
+        return self.thread == this_thread() and self.num_threads == settings["_threads"]
 
     cdef record(self):
         """Notes who works how; what was recorded otherwise (before a fork, or with more threads) does not count."""
         if not self.as_recorded():
             self.clear()
-            self.thread, self.num_threads = PyThread_get_thread_ident(), settings["_threads"]
+            self.thread, self.num_threads = this_thread(), settings["_threads"]
 
     def offer_forward(self, plan, key, state, out):
         """Takes a recorded forward pass: `key` is (batch size, mode, input), which `forward` writes to."""

@@ -1,7 +1,22 @@
+from libc.stdint cimport uint64_t
+
+cdef extern from "Python.h":
+    ctypedef struct PyThreadState:
+        pass
+    PyThreadState* PyThreadState_Get()
+    uint64_t PyThreadState_GetID(PyThreadState* state)
+
+
+cdef inline uint64_t this_thread() noexcept:
+    """A number that no other thread has had. The system's identifiers of threads that have ended go to new ones."""
+    return PyThreadState_GetID(PyThreadState_Get())
+
+
 cdef class OneThread:
-    cdef unsigned long long user, owner
+    cdef uint64_t user, owner
+    cdef unsigned long owner_place
     cdef int depth
-    cdef set displaced
+    cdef dict displaced
     cdef int enter(self) except -1
     cdef void leave(self) noexcept
     cpdef int went_forward(self) except -1

@@ -3,29 +3,7 @@
 Python's lock makes each call here indivisible; kernels run without it.
 """
 
-cdef extern from "Python.h":
-    ctypedef struct PyInterpreterState
-    ctypedef struct PyThreadState
-    PyThreadState* PyThreadState_Get()
-    PyThreadState* PyThreadState_Next(PyThreadState*)
-    PyInterpreterState* PyInterpreterState_Get()
-    PyThreadState* PyInterpreterState_ThreadHead(PyInterpreterState*)
-    unsigned long long PyThreadState_GetID(PyThreadState*)
-
-
-cdef unsigned long long this_thread() noexcept:
-    """Its number, which no other thread ever has: those of the system go to new threads."""
-    return PyThreadState_GetID(PyThreadState_Get())
-
-
-cdef set living(set threads):
-    """Those of the threads that have not ended."""
-    cdef PyThreadState* state = PyInterpreterState_ThreadHead(PyInterpreterState_Get())
-    cdef set found = set()
-    while state != NULL:
-        found.add(PyThreadState_GetID(state))
-        state = PyThreadState_Next(state)
-    return threads & found
+from cpython.pythread cimport PyThread_get_thread_ident
 
 
 cdef class OneThread:
@@ -38,10 +16,10 @@ cdef class OneThread:
     """
 
     def __cinit__(self):
-        self.displaced = set()
+        self.displaced = {}  # by the system's identifiers, so that there are no more than threads at a time
 
     cdef int enter(self) except -1:
-        cdef unsigned long long me = this_thread()
+        cdef uint64_t me = this_thread()
         if self.depth == 0:
             self.user = me
         elif self.user != me:
@@ -63,14 +41,12 @@ cdef class OneThread:
 
     cpdef int went_forward(self) except -1:
         """This thread begins a training step, or goes on with its own."""
-        cdef unsigned long long me = this_thread()
-        if self.owner != me:
+        if self.owner != this_thread():
             if self.owner:
-                self.displaced.add(self.owner)
-                self.displaced = living(self.displaced)
-            self.owner = me
+                self.displaced[self.owner_place] = self.owner
+            self.owner, self.owner_place = this_thread(), PyThread_get_thread_ident()
         if self.displaced:
-            self.displaced.discard(me)
+            self.displaced.pop(self.owner_place, None)
         return 0
 
     cpdef int goes_on(self) except -1:
@@ -81,8 +57,7 @@ cdef class OneThread:
         """
         self.enter()
         self.leave()
-        if self.displaced and this_thread() in self.displaced:
-            self.displaced.discard(this_thread())
+        if self.displaced and self.displaced.get(PyThread_get_thread_ident()) == this_thread():
             raise RuntimeError(
                 "another thread has run forward() of this network since this thread did, and its outputs and deltas "
                 "are gone: one network, one thread at a time. Give each thread a network of its own (copy.deepcopy), "

@@ -321,10 +321,11 @@ class BaseLayer(LayerView, ABC):
 
     @training.setter
     def training(self, value: bool) -> None:
-        for layer in (self, *self.leaves()):
-            layer._training = bool(value)
-        if self._owner is not None:
-            self._owner.has_layers_of_other_modes()
+        with self._alone:
+            for layer in (self, *self.leaves()):
+                layer._training = bool(value)
+            if self._owner is not None:
+                self._owner.has_layers_of_other_modes()
 
     def _carry(self, name: str, values: Array) -> None:
         """Has the next pass begin with `values`, which this one has made; a pass that is run again changes nothing."""

@@ -126,6 +126,7 @@ class NetworkParameters(ABC):
         """
         persistence.load(self, filename)
 
+    @alone
     def save_pytagi(self, filename: str | Path) -> None:
         """Writes the binary file that pytagi's `load` reads into the same network; never leaves half a file.
 
@@ -150,6 +151,7 @@ class NetworkParameters(ABC):
     def preinit_layer(self) -> None:  # noqa: B027 - for programs that call it
         """Does nothing: parameters exist from the start. For programs written for pytagi."""
 
+    @alone
     def get_neg_var_w_counter(self) -> dict[str, int]:
         """Weights whose variance fell to 0 or below in the last step (and became 1e-5), by layer; equal layers add."""
         counts: dict[str, int] = {}
@@ -159,6 +161,7 @@ class NetworkParameters(ABC):
             counts[info] = counts.get(info, 0) + sum(negative[id(leaf)] for leaf in layer.leaves())
         return counts
 
+    @alone
     def get_norm_mean_var(self) -> dict[str, tuple[list, list, list, list]]:
         """Running means, running variances, batch means and variances of the BatchNorm2d, by layer of the network.
 

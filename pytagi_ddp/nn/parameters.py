@@ -185,9 +185,10 @@ class ParameterValues:
         p = layer.parameters
         if p is None:
             raise AttributeError(f"{layer.get_layer_info()} has no parameters of its own")
-        if self._deltas:
-            p.set_deltas(*self._what, values)
-            return
-        p.set_moments(*self._what, values)
-        if layer._owner is not None:
-            layer._owner.parameters_changed()
+        with layer._alone:
+            if self._deltas:
+                p.set_deltas(*self._what, values)
+                return
+            p.set_moments(*self._what, values)
+            if layer._owner is not None:
+                layer._owner.parameters_changed()

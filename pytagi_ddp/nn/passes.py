@@ -120,7 +120,7 @@ class Passes:
         self.frame = frame
 
     def end_ways_back(self) -> None:
-        """No way back from any forward pass: it would be by other parameters than the way there, or in another mode."""
+        """No way back from any forward pass: it would be by other parameters or settings, or in another mode."""
         self.batch = 0
         if self._frames:
             self._frames = {frame: (0, *rest) for frame, (_, *rest) in self._frames.items()}

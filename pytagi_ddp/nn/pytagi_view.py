@@ -7,6 +7,7 @@ or raises an AttributeError that tells how to get there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -73,6 +74,11 @@ class LayerView:
     def _owner(self) -> Sequential | None:
         """The network that the layer is a part of, if that is still in use."""
         return None if self._network is None else self._network()
+
+    @property
+    def _alone(self) -> AbstractContextManager[None]:
+        """What an assignment goes `with`, so that no other thread is in a pass of the network."""
+        return nullcontext() if self._owner is None else self._owner._one_thread
 
     @property
     def input_size(self) -> int:

@@ -77,9 +77,10 @@ class Sequential(RecurrentNetwork):
         >>> net.backward()
         >>> net.step()
 
-    One network, one thread at a time: a call raises RuntimeError while another thread is in one, and so do `backward`
-    and `step` when another thread has run `forward` in training mode in between. Calls from hooks are of the same
-    thread; networks of their own in several threads do not meet.
+    One network, one thread at a time: a call that needs what passes write, or an assignment to a layer, raises
+    RuntimeError while another thread is in one, and so do `backward` and `step` when another thread has run `forward`
+    in training mode in between. Calls from hooks are of the same thread; networks of their own in several threads do
+    not meet.
 
     Source: Goulet, Nguyen & Amiri (2021), "Tractable approximate Gaussian inference for Bayesian neural networks",
     JMLR 22. Interface: pytagi.
@@ -152,6 +153,7 @@ class Sequential(RecurrentNetwork):
         return self._chain.recomputes
 
     @checkpoint_blocks.setter
+    @alone
     def checkpoint_blocks(self, value: bool) -> None:
         if value != self.checkpoint_blocks:
             self._chain.recompute_blocks(value)
@@ -162,6 +164,7 @@ class Sequential(RecurrentNetwork):
         return self._precision
 
     @precision.setter
+    @alone
     def precision(self, value: str) -> None:
         kernels = get_kernels(self.device, value)
         if value != self._precision:
@@ -281,6 +284,7 @@ class Sequential(RecurrentNetwork):
             raise RuntimeError("update_bn() of a network in a DDPSequential: call that one's, on every rank")
         return take_statistics(self, loader, num_batches)
 
+    @alone
     def add_hook(self, before: Hook | None = None, after: Hook | None = None, outermost: bool = False) -> HookHandle:
         """Has functions called around every leaf (a layer that computes, in blocks too) of every pass from now on.
 
@@ -349,7 +353,8 @@ class Sequential(RecurrentNetwork):
 
         What an exception (or Ctrl-C) cuts short is forgotten: the next `backward` begins anew.
         """
-        self.pending.accumulating = True
+        with self._one_thread:
+            self.pending.accumulating = True
         try:
             yield
         except BaseException:
@@ -375,7 +380,7 @@ class Sequential(RecurrentNetwork):
         if not batch or not self.training:
             raise RuntimeError(
                 "backward() needs a forward pass in training mode before it, and training mode itself (see train()); "
-                "no step, and no other change of parameters or of a layer's mode, may come between them"
+                "no step, and no other change of parameters, settings or modes, may come between them"
             )
         if self.pending.average is not None:
             raise RuntimeError(
@@ -490,6 +495,7 @@ class Sequential(RecurrentNetwork):
         """Training mode: batch statistics come from the batch, and `backward` may follow a forward pass."""
         self._set_training(True)
 
+    @alone
     def eval(self) -> None:
         """Evaluation mode: running statistics, and no change of state by a forward pass.
 
@@ -512,6 +518,7 @@ class Sequential(RecurrentNetwork):
         for layer in layers:
             layer._training = layer._way_back = training
 
+    @alone
     def has_layers_of_other_modes(self) -> None:
         """Notes that the mode of a layer was set by itself. A pass in another one has no way back."""
         self._of_one_mode = False
@@ -584,11 +591,13 @@ class Sequential(RecurrentNetwork):
             check_predictions(mu, var)
         return mu.reshape(n, *one), var.reshape(n, *one)
 
+    @alone
     def get_outputs(self) -> tuple[np.ndarray, np.ndarray]:
         """(mu, var) of the last forward pass, flat copies."""
         z = self.output_z_buffer
         return np.array(z.mu_a), np.array(z.var_a)
 
+    @alone
     def get_input_states(self) -> tuple[np.ndarray, np.ndarray]:
         """The deltas (mu, var) of the network's input after `backward`, flat copies.
 
@@ -600,6 +609,7 @@ class Sequential(RecurrentNetwork):
         deltas = self.output_delta_z_buffer
         return np.array(deltas.delta_mu), np.array(deltas.delta_var)
 
+    @alone
     def set_delta_z(self, delta_mu: ArrayLike, delta_var: ArrayLike) -> None:
         """Sets the deltas at the output, where `backward` starts: of any batch size, which `backward` compares.
 
@@ -719,6 +729,7 @@ class Sequential(RecurrentNetwork):
     def params_to_host(self) -> None:
         """Does nothing: what is read comes to the host. For programs written for pytagi."""
 
+    @alone
     def forget_graphs(self) -> None:
         """Drops recorded passes (see `pytagi_ddp.cuda` for a GPU's); call after changing what a layer calls."""
         self._passes.forget()

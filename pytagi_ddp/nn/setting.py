@@ -37,9 +37,11 @@ class Setting(Argument):
     def __set__(self, layer: BaseLayer, value: float) -> None:
         if not (isinstance(value, Real) and self._least <= value <= self._most):  # NaN is nowhere
             raise ValueError(f"{layer.name} needs {self._least:g} <= {self._name} <= {self._most:g}, got {value!r}")
-        layer.__dict__[self._name] = value
-        if layer._owner is not None:
-            layer._owner.forget_graphs()
+        with layer._alone:
+            layer.__dict__[self._name] = value
+            if layer._owner is not None:
+                layer._owner.forget_graphs()
+                layer._owner.parameters_changed()
 
 
 class Switch(Setting):

@@ -1,8 +1,10 @@
 """One network, one thread at a time: two that meet get an error, never numbers of each other's."""
 
 import copy
+import tempfile
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ BUSY, DISPLACED = "being used by another thread", "another thread has run forwar
 
 def network() -> nn.Sequential:
     manual_seed(1)
-    return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
+    return nn.Sequential(nn.Linear(4, 5), nn.LeakyReLU(), nn.Linear(5, 2))
 
 
 def in_thread(function: Callable) -> object:
@@ -45,21 +47,93 @@ def learn(net: nn.Sequential, until: str = "step") -> None:
         net.step()
 
 
+FOLDER = Path(tempfile.gettempdir(), "pytagi_ddp_refused")  # nothing is written there
+
+
+def accumulate(net: nn.Sequential) -> None:
+    with net.accumulate():
+        pass
+
+
+def in_mode(net: nn.Sequential) -> None:
+    with net.in_mode(training=False):
+        pass
+
+
+def assign(name: str, value: object) -> Callable[[nn.Sequential], None]:
+    return lambda net: setattr(net, name, value)
+
+
 CALLS: dict[str, Callable[[nn.Sequential], object]] = {
-    "forward": lambda net: net(X),
-    "predict": lambda net: net.predict(X),
-    "eval": lambda net: net.eval(),
+    "accumulate": accumulate,
+    "add_hook": lambda net: net.add_hook(),
     "backward": lambda net: net.backward(),
-    "step": lambda net: net.step(),
-    "state_dict": lambda net: net.state_dict(),
+    "checkpoint_blocks": assign("checkpoint_blocks", False),
+    "device": assign("device", "cpu"),
+    "drop_deltas": lambda net: net.drop_deltas(),
+    "eval": lambda net: net.eval(),
+    "forget_evidence": lambda net: net.forget_evidence(2),
+    "forget_graphs": lambda net: net.forget_graphs(),
+    "forward": lambda net: net(X),
+    "get_input_states": lambda net: net.get_input_states(),
+    "get_lstm_states": lambda net: net.get_lstm_states(),
+    "get_neg_var_w_counter": lambda net: net.get_neg_var_w_counter(),
+    "get_norm_mean_var": lambda net: net.get_norm_mean_var(),
+    "get_outputs": lambda net: net.get_outputs(),
+    "has_layers_of_other_modes": lambda net: net.has_layers_of_other_modes(),
+    "in_mode": in_mode,
+    "inspect": lambda net: net.inspect(X),
+    "keep_layers": lambda net: net.keep_layers(0, 1),
+    "load": lambda net: net.load(FOLDER),
+    "load_csv": lambda net: net.load_csv(FOLDER),
     "load_state_dict": lambda net: net.load_state_dict(network().state_dict()),
-    "deepcopy": copy.deepcopy,
-    "update_bn": lambda net: net.update_bn([X]),
+    "parameters": lambda net: net.parameters(),
+    "parameters_changed": lambda net: net.parameters_changed(),
+    "params_from": lambda net: net.params_from(network()),
+    "pass_forward": lambda net: net.pass_forward(X),
+    "precision": assign("precision", "float32"),
+    "predict": lambda net: net.predict(X),
+    "profile": lambda net: net.profile(X),
+    "rehouse": lambda net: net.rehouse(type(net.arena)),
+    "reset_lstm_states": lambda net: net.reset_lstm_states(),
+    "reset_state": lambda net: net.reset_state(),
+    "save": lambda net: net.save(FOLDER),
+    "save_csv": lambda net: net.save_csv(FOLDER),
+    "save_pytagi": lambda net: net.save_pytagi(FOLDER),
+    "set_delta_z": lambda net: net.set_delta_z(np.zeros(6), np.zeros(6)),
+    "set_lstm_states": lambda net: net.set_lstm_states({}),
+    "smoother": lambda net: net.smoother(),
+    "state_dict": lambda net: net.state_dict(),
+    "step": lambda net: net.step(),
     "to_device": lambda net: net.to_device("cpu"),
+    "train": lambda net: net.train(),
+    "update_bn": lambda net: net.update_bn([X]),
+    "use_frame": lambda net: net.use_frame(0),
+}
+OTHER_CALLS: dict[str, Callable[[nn.Sequential], object]] = {
+    "deepcopy": copy.deepcopy,
+    "mean of a layer": lambda net: setattr(net.layers[0], "mu_w", np.zeros(20)),
+    "delta of a layer": lambda net: setattr(net.layers[0], "delta_mu_w", np.zeros(20)),
+    "mode of a layer": lambda net: setattr(net.layers[0], "training", True),
+    "setting of a layer": lambda net: setattr(net.layers[1], "negative_slope", 0.5),
+    "update of an average": lambda net: nn.PosteriorAverage(net).update(),
+}
+# What no pass writes, or what does nothing; `materialize` is `rehouse`.
+FREE = {
+    *("layers", "first_layer", "named_layers", "named_leaves", "visits", "num_parameters", "summary"),
+    *("get_layer_stack_info", "is_deferred", "materialize", "missing_inputs", "num_samples", "training"),
+    *("get_outputs_smoother", "set_threads", "z_buffer_size", "z_buffer_block_size"),
+    *("preinit_layer", "output_to_host", "delta_z_to_host", "params_to_device", "params_to_host"),
 }
 
 
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_every_public_name_is_considered():
+    public = {name for name in dir(nn.Sequential) if not name.startswith("_")}
+    assert public == CALLS.keys() | FREE
+    assert not CALLS.keys() & FREE
+
+
+@pytest.mark.parametrize("call", (CALLS | OTHER_CALLS).values(), ids=CALLS | OTHER_CALLS)
 def test_a_call_within_another_threads_call_is_an_error(call):
     net, seen = network(), []
     net(X)
@@ -138,6 +212,34 @@ def test_a_step_that_another_thread_displaced_cannot_go_on(begun, rest, steps):
     with pytest.raises(RuntimeError, match=DISPLACED):
         getattr(net, rest)()
     learn(net)  # from its beginning it may
+
+
+def test_a_displaced_step_stays_displaced():
+    """The second attempt was let through, and a step took the other thread's deltas once more."""
+    net = network()
+    learn(net, "forward")
+    assert in_thread(lambda: learn(net)) is None
+    for call in (net.backward, net.backward, net.step):
+        with pytest.raises(RuntimeError, match=DISPLACED):
+            call()
+    learn(net)
+
+
+@pytest.mark.parametrize("steps", [0, 4])
+def test_a_new_thread_is_not_taken_for_one_that_has_ended(steps):
+    """The system gives it the same identifier, as a rule."""
+    net, alone = network(), network()
+    for one in (net, alone):
+        for _ in range(steps):
+            learn(one)
+    learn(net, "forward")
+    in_thread(lambda: learn(net, "forward"))  # displaces
+    learn(net, "forward")  # displaces that one, which has ended
+    nn.OutputUpdater("cpu").update(net.output_z_buffer, np.zeros(6), np.ones(6), net.input_delta_z_buffer)
+    assert in_thread(net.backward) is None
+    assert in_thread(net.step) is None
+    learn(alone)
+    np.testing.assert_array_equal(net.arena.theta, alone.arena.theta)
 
 
 def test_the_thread_that_came_between_learns_what_it_learns_alone():
