@@ -225,7 +225,7 @@ class BaseLayer(LayerView, ABC):
         self.__dict__.update(kept)
 
     def named_layers(self, path: str) -> Iterator[tuple[str, BaseLayer]]:
-        """This layer, at the place `path`, and then those inside it in forward order, with their state-dict keys."""
+        """This layer, at the place `path`, and then all inside it in forward order, with their state-dict keys."""
         yield f"{self.name}.{path}", self
 
     # -- description ------------------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ class BaseLayer(LayerView, ABC):
     @training.setter
     def training(self, value: bool) -> None:
         with self._alone:
-            for layer in (self, *self.leaves()):
+            for _, layer in self.named_layers(""):
                 layer._training = bool(value)
             if self._owner is not None:
                 self._owner.has_layers_of_other_modes()

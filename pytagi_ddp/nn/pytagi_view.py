@@ -6,7 +6,7 @@ or raises an AttributeError that tells how to get there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from numbers import Integral
@@ -204,13 +204,13 @@ class BlockView:
 
     device: str
     shortcut: Any
-    leaves: Callable[[], Iterator[Any]]
+    _way_back: bool
     _input: State
 
     @property
     def input_z(self) -> BaseHiddenStates:
         """Means and Jacobians of the block's last input, as long as no pass but that one, in training, has run."""
-        if not next(self.leaves()).training:
+        if not self._way_back:
             raise AttributeError("in evaluation mode nothing is kept inside a network")
         states = _InnerStates()
         if self._input.mu is not None:

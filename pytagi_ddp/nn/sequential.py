@@ -125,7 +125,7 @@ class Sequential(RecurrentNetwork):
 
     def _attach(self) -> None:
         self.kernels = get_kernels(self.device, self._precision)
-        for layer in self._modules():
+        for _, layer in self.named_layers():
             layer._way_back = self.training  # layers may be copies of those of another network, in evaluation
         self._chain.attach_network(self.kernels)
         self.arena = self._make_arena(list(self._chain.leaves()), self.kernels)
@@ -511,7 +511,7 @@ class Sequential(RecurrentNetwork):
 
     @alone
     def _set_training(self, training: bool) -> None:
-        layers = list(self._modules())
+        layers = [layer for _, layer in self.named_layers()]
         if any(layer.training != self.training for layer in layers):  # frozen ones, as which they were recorded
             self.has_layers_of_other_modes()
         self.training, self._of_one_mode = training, True
@@ -528,7 +528,7 @@ class Sequential(RecurrentNetwork):
     @contextmanager
     def in_mode(self, training: bool) -> Iterator[None]:
         """Training or evaluation mode inside; then the mode of before, with the layers that were frozen in it."""
-        before, frozen = self.training, [layer for layer in self._modules() if layer.training != self.training]
+        before, frozen = self.training, [layer for _, layer in self.named_layers() if layer.training != self.training]
         try:
             self.train() if training else self.eval()
             yield
@@ -538,10 +538,6 @@ class Sequential(RecurrentNetwork):
                 layer._training = not before
             if frozen:
                 self.has_layers_of_other_modes()
-
-    def _modules(self) -> Iterator[BaseLayer]:
-        yield from self.layers
-        yield from self._chain.leaves()
 
     # -- results ----------------------------------------------------------------------------------------------
 

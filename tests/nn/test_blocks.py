@@ -148,6 +148,29 @@ def test_every_leaf_is_in_the_arena():
     assert net.num_parameters == total == net.arena.theta.shape[1]
 
 
+def test_the_mode_of_blocks_in_blocks():
+    """It is that of what is in them, whoever sets it; of inner blocks it was the one that was set last for them."""
+    inner = nn.LayerBlock(nn.Linear(4, 4), nn.BatchNorm2d(4))
+    outer = nn.LayerBlock(nn.ResNetBlock(inner, nn.BatchNorm2d(4)), nn.ReLU())
+    net = nn.Sequential(nn.Linear(3, 4), outer)
+
+    def modes():
+        return inner.training, inner.layers[1].training, outer.layers[0].training, outer.layers[0].shortcut.training
+
+    outer.training = False
+    assert modes() == (False,) * 4
+    net.train()
+    assert modes() == (True,) * 4
+    inner.training = False
+    assert modes() == (False, False, True, True) and outer.training
+    net(np.arange(12.0))
+    assert not inner.layers[1].running_mean.any() and outer.layers[0].shortcut.running_mean.any()
+    net.predict(np.arange(12.0))
+    assert modes() == (False, False, True, True)
+    net.eval()
+    assert modes() == (False,) * 4
+
+
 def test_blocks_pass_training_mode_on():
     net = nn.Sequential(*RESIDUAL["strided, non-square"]())
     norms = [leaf for leaf in learned(net) if isinstance(leaf, nn.BatchNorm2d)]
