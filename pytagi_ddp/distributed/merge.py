@@ -128,8 +128,9 @@ class PosteriorMerge(Exchange):
         for moments, prior, sums, weighted in self._quantities():
             self.model.kernels.merge.merge_sums(moments, prior, sums, header, weighted)
         self.pooled = array.snapshot(header)
-        array.clear(arena.buffer)  # layers expect to find their sums at zero
+        arena.drop_sums()  # layers expect to find them at zero
         self.parameters_changed()
+        self.model.parameters_changed()
         if self.communicator.debug:
             compare_parameters(self.communicator, self.model)
         if problem is not None:

@@ -115,6 +115,11 @@ class Arena(ABC):
     def forget_evidence(self, factor: float) -> None:
         """`Sequential.forget_evidence` of the parameters that are here; `factor` is one of `check_factor`."""
 
+    def drop_sums(self) -> None:
+        """Clears batch sums and tail, and forgets the step that was taken of them."""
+        self._kernels.array.clear(self.buffer)
+        self._kernels.array.clear(self._factors)
+
     def bring(self, leaf: BaseLayer) -> None:  # noqa: B027 - in most arenas they are there
         """To be called before the parameters of `leaf` are read or written by whoever goes through all of them."""
 

@@ -437,7 +437,7 @@ class Sequential(RecurrentNetwork):
         if self.trainer is not None:
             self.trainer.deltas_dropped()
         self.pending.forget()
-        self.kernels.array.clear(self.arena.buffer)
+        self.arena.drop_sums()
         self.parameters_changed()
 
     @alone

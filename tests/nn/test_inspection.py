@@ -86,6 +86,19 @@ def test_what_the_cap_cuts():
     assert math.isnan(net.inspect(x).rows[0].capped)
 
 
+def test_nothing_is_known_of_the_cap_once_deltas_are_dropped():
+    """It was 0."""
+    net = dense()
+    x = np.random.default_rng(0).normal(size=(16, 2))
+    learn(net, x, np.full(16, 30.0))
+    net.step()
+    assert net.inspect(x).rows[0].capped > 0
+    net.load_state_dict(net.state_dict())
+    assert math.isnan(net.inspect(x).rows[0].capped)
+    learn(net, x, np.full(16, 30.0))
+    assert net.inspect(x).rows[0].capped > 0
+
+
 def test_a_network_in_shards():
     """Has no batch sums at hand; the rest is there while its parameters are."""
     x = np.ones((4, 2))

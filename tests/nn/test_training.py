@@ -103,6 +103,15 @@ def test_no_way_back_with_the_parameters_of_an_average(net):
         net.backward()
 
 
+def test_no_way_back_with_merged_parameters(net):
+    ddp = nn.DDPSequential(net, nn.DDPConfig(backend="serial"), every=2)
+    ddp(X)
+    net.set_delta_z(np.ones(6), -np.ones(6))
+    ddp.merge()
+    with pytest.raises(RuntimeError, match="no other change of parameters"):
+        ddp.backward()
+
+
 def test_no_way_back_in_any_frame_with_other_parameters(net):
     for frame in (0, 1):
         net.use_frame(frame)
