@@ -148,7 +148,7 @@ cdef class Express:
         cdef _Pass found = self.last
         if found is None or passes.batch != found.batch or passes.last is not found.key or not self.as_recorded():
             return False
-        if not net.training:
+        if not net._training:
             return False  # `Sequential.backward` has an error for it
         pending = net.pending
         if pending.accumulating or pending.average is not None:

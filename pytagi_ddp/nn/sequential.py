@@ -236,7 +236,7 @@ class Sequential(RecurrentNetwork):
             ValueError: sizes that do not fit, values that are not finite, negative variances, or the network's own
                 output buffer.
         """
-        moments = self._express.forward(self, self._passes, mu_x, var_x, self.training)
+        moments = self._express.forward(self, self._passes, mu_x, var_x, self._training)
         if moments is not None:
             return moments
         with self._one_thread:
@@ -505,7 +505,16 @@ class Sequential(RecurrentNetwork):
         self.arena.check()
         self._set_training(False)
 
-    training = True
+    @property
+    def training(self) -> bool:
+        """The mode; an assignment is `train` or `eval`."""
+        return self._training
+
+    @training.setter
+    def training(self, value: bool) -> None:
+        self.train() if value else self.eval()
+
+    _training = True
     _of_one_mode = True  # False: a layer may be in another one
     _make_arena: Callable[[list[BaseLayer], Kernels], Any] = ParameterArena
 
@@ -514,7 +523,7 @@ class Sequential(RecurrentNetwork):
         layers = [layer for _, layer in self.named_layers()]
         if any(layer.training != self.training for layer in layers):  # frozen ones, as which they were recorded
             self.has_layers_of_other_modes()
-        self.training, self._of_one_mode = training, True
+        self._training, self._of_one_mode = training, True
         for layer in layers:
             layer._training = layer._way_back = training
 
@@ -750,6 +759,7 @@ class Sequential(RecurrentNetwork):
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
+        self._training = self.__dict__.pop("training", self._training)  # the name that it had in earlier versions
         for layer in self.layers:
             layer.claim(self)
         self._one_thread = one_thread()

@@ -43,6 +43,21 @@ def test_no_way_back_in_evaluation_mode(net, steps):
         net.step()
 
 
+def test_the_mode_may_be_assigned():
+    """It was that of the network alone: its BatchNorm2d went on in training."""
+    net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm2d(5))
+    net(X)
+    net.training = False
+    assert not net.layers[1].training
+    before = net.state_dict()
+    np.testing.assert_array_equal(net(X)[0].reshape(3, 5), net.predict(X)[0])
+    assert net.state_dict() == before
+    net.training = True
+    assert net.layers[1].training
+    net(X)
+    assert net.state_dict() != before
+
+
 @pytest.mark.parametrize("frozen", [False, True])
 def test_no_way_back_through_a_norm_in_another_mode(frozen):
     net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm2d(5, through_statistics=True), nn.Linear(5, 2))
