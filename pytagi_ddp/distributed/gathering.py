@@ -386,7 +386,7 @@ class Gathering:
         """All parameters are there inside, whole; collective. Changes come into the shards at the end."""
         arena = self.arena
         with ExitStack() as holding:
-            holding.enter_context(self._model._one_thread)
+            holding.enter_context(self._model.one_thread)
             holding.enter_context(held_back())
             self.come("unshard")
             self._hook.remove()

@@ -50,7 +50,7 @@ class TrainedOnRanks(Replica):
                 "network, and load its state_dict()"
             )
         self.model, self.config, self.average = model, config, average
-        self._one_thread = model._one_thread
+        self._one_thread = model.one_thread
         self._stop = False
         self._in_no_sync = False
 

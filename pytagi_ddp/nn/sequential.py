@@ -149,6 +149,11 @@ class Sequential(RecurrentNetwork):
         return self._chain.layers
 
     @property
+    def one_thread(self) -> Any:
+        """A context in which the calling thread works alone on the network: for what wraps it."""
+        return self._one_thread
+
+    @property
     def checkpoint_blocks(self) -> bool:
         return self._chain.recomputes
 
