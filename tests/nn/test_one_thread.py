@@ -120,19 +120,9 @@ OTHER_CALLS: dict[str, Callable[[nn.Sequential], object]] = {
 }
 # What no pass writes, or what does nothing; `materialize` is `rehouse`.
 FREE = {
-    *(
-        "check_input",
-        "one_thread",
-        "layers",
-        "first_layer",
-        "named_layers",
-        "named_leaves",
-        "visits",
-        "num_parameters",
-        "summary",
-    ),
+    *("layers", "first_layer", "named_layers", "named_leaves", "visits", "num_parameters", "summary"),
     *("get_layer_stack_info", "is_deferred", "materialize", "missing_inputs", "num_samples", "training"),
-    *("get_outputs_smoother", "set_threads", "z_buffer_size", "z_buffer_block_size"),
+    *("get_outputs_smoother", "set_threads", "z_buffer_size", "z_buffer_block_size", "check_input", "one_thread"),
     *("preinit_layer", "output_to_host", "delta_z_to_host", "params_to_device", "params_to_host"),
 }
 
