@@ -40,7 +40,7 @@ static inline int has_amx(void) {
 
 /* Whether a product is so large that it repays its parts. */
 static inline int amx_repays(int m, int n, int k) {
-    return k >= AMX_STEPS && 1. / m + 1. / n + 1. / (3. * k) < 0.036;
+    return k >= AMX_STEPS && 1. / m + 1. / n + 1. / (3. * k) < 0.04;
 }
 
 /* parts[0], parts[1], ... = 16 numbers as sums of so many bfloat16, each in the upper half of its 32 bits. */
@@ -62,7 +62,8 @@ AMX_INLINE void amx_pack_lines(int parts, const float *x, long stride, int lanes
         amx_split(parts, _mm512_maskz_loadu_ps(l + 1 < steps ? seen : 0, x + stride), odd);
 #pragma GCC unroll 3
         for (int p = 0; p < parts; p++)
-            _mm512_store_si512(out + 2 * p * AMX_TILE, _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(even[p], 16), odd[p]));
+            _mm512_store_si512(out + 2 * p * AMX_TILE,
+                               _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(even[p], 16), odd[p]));
     }
 }
 
@@ -171,6 +172,12 @@ AMX_INLINE void amx_block(int parts, const int *a, const int *b, int steps, int 
         }
 }
 
+/* Asks for the memory of a block of results, which lie in many pages, while what comes before them is made. */
+AMX_INLINE void amx_fetch(float *c, long stride, int rows, int columns) {
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < columns && j < 32; j += 16) __builtin_prefetch(c + i * stride + j, 1);
+}
+
 AMX_INLINE void amx_configure(void) {
     struct {
         unsigned char palette, start, unused[14];
@@ -197,13 +204,17 @@ AMX_INLINE void amx_multiply(int parts, int ta, int tb, int m, int n, int k, con
                 amx_pack(parts, 0, 0, b + l * ldb + j, ldb, width, depth, columns);
             for (int i = 0; i < m; i += 32) {
                 int height = m - i < 32 ? m - i : 32;
+                float *to = c + i * ldc + j;
+                amx_fetch(to, ldc, height, width);
                 if (ta)
                     amx_pack(parts, 0, 1, a + l * lda + i, lda, height, depth, rows);
                 else
                     amx_pack(parts, 1, 0, a + i * lda + l, lda, height, depth, rows);
-                for (int q = 0; q < width; q += 32)
+                for (int q = 0; q < width; q += 32) {
+                    amx_fetch(to + q + 32, ldc, height, width - q - 32);
                     amx_block(parts, rows, columns + q * parts * steps * AMX_LANES, steps, height,
-                              width - q < 32 ? width - q : 32, beta, c + i * ldc + j + q, ldc);
+                              width - q < 32 ? width - q : 32, beta, to + q, ldc);
+                }
             }
         }
     }
