@@ -58,8 +58,8 @@ AMX_INLINE void amx_pack_lines(int parts, const float *x, long stride, int lanes
     __mmask16 seen = bf_first(lanes);
     for (int l = 0; l < AMX_STEPS; l += 2, x += 2 * stride, out += AMX_LANES) {
         __m512i even[AMX_MOST], odd[AMX_MOST];
-        amx_split(parts, _mm512_maskz_loadu_ps(l < steps ? seen : 0, x), even);
-        amx_split(parts, _mm512_maskz_loadu_ps(l + 1 < steps ? seen : 0, x + stride), odd);
+        amx_split(parts, l < steps ? _mm512_maskz_loadu_ps(seen, x) : _mm512_setzero_ps(), even);
+        amx_split(parts, l + 1 < steps ? _mm512_maskz_loadu_ps(seen, x + stride) : _mm512_setzero_ps(), odd);
 #pragma GCC unroll 3
         for (int p = 0; p < parts; p++)
             _mm512_store_si512(out + 2 * p * AMX_TILE,
@@ -72,11 +72,11 @@ AMX_INLINE void amx_pack_rows(int parts, const float *x, long stride, int lanes,
     short order[32];
     for (int i = 0; i < 32; i++) order[i] = 2 * i + 1;
     __m512i uppers = _mm512_loadu_si512(order);
+    __mmask16 first = bf_first(steps), second = bf_first(steps - 16);
     for (int i = 0; i < AMX_LANES; i++, x += stride, out += AMX_LANES) {
         __m512i low[AMX_MOST], high[AMX_MOST];
-        int n = i < lanes ? steps : 0;
-        amx_split(parts, _mm512_maskz_loadu_ps(bf_first(n), x), low);
-        amx_split(parts, _mm512_maskz_loadu_ps(bf_first(n - 16), x + 16), high);
+        amx_split(parts, i < lanes ? _mm512_maskz_loadu_ps(first, x) : _mm512_setzero_ps(), low);
+        amx_split(parts, i < lanes ? _mm512_maskz_loadu_ps(second, x + 16) : _mm512_setzero_ps(), high);
 #pragma GCC unroll 3
         for (int p = 0; p < parts; p++)
             _mm512_store_si512(out + 2 * p * AMX_TILE, _mm512_permutex2var_epi16(low[p], uppers, high[p]));
@@ -150,11 +150,11 @@ AMX_INLINE void amx_tiles(int parts, int down, int along, const int *a, const in
     AMX_SUMS(_tile_stored)
 }
 
-/* c (rows x columns, at most 32 x 32) = a b + beta c */
+/* c (rows x columns, at most 32 x 32) = a b + beta c; by way of `rest` where these are not whole tiles */
 AMX_INLINE void amx_block(int parts, const int *a, const int *b, int steps, int rows, int columns, float beta, float *c,
-                          long stride) {
+                          long stride, float *rest) {
     int whole = rows % 16 == 0 && columns % 16 == 0 && (beta == 0 || beta == 1), more = whole && beta == 1;
-    float *sums = whole ? c : amx_memory.sums;
+    float *sums = whole ? c : rest;
     long line = whole ? stride : 32;
     if (rows > 16 && columns > 16)
         amx_tiles(parts, 2, 2, a, b, steps, more, sums, line);
@@ -193,6 +193,7 @@ AMX_INLINE void amx_multiply(int parts, int ta, int tb, int m, int n, int k, con
                              long ldb, float beta, float *c, long ldc) {
     int pieces = (k + AMX_DEPTH - 1) / AMX_DEPTH, most = (k + 32 * pieces - 1) / (32 * pieces) * 32;
     int *rows = amx_memory.rows, *columns = amx_memory.columns;
+    float *rest = amx_memory.sums;
     amx_configure();
     for (int l = 0; l < k; l += most, beta = 1) {
         int depth = k - l < most ? k - l : most, steps = (depth + AMX_STEPS - 1) / AMX_STEPS;
@@ -213,7 +214,7 @@ AMX_INLINE void amx_multiply(int parts, int ta, int tb, int m, int n, int k, con
                 for (int q = 0; q < width; q += 32) {
                     amx_fetch(to + q + 32, ldc, height, width - q - 32);
                     amx_block(parts, rows, columns + q * parts * steps * AMX_LANES, steps, height,
-                              width - q < 32 ? width - q : 32, beta, to + q, ldc);
+                              width - q < 32 ? width - q : 32, beta, to + q, ldc, rest);
                 }
             }
         }
