@@ -287,11 +287,15 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         """All backward passes behind `forward`, from `input_delta_z_buffer` of the last stage.
 
         Raises:
-            RuntimeError: no forward pass in training mode came before. ValueError: deltas of another batch size.
+            RuntimeError: no forward pass in training mode came before, or the mode or the parameters are others now; on
+                every rank alike. ValueError: deltas of another batch size.
         """
         self._check_owner("backward")
-        if not self._under_way:
-            raise RuntimeError("backward() needs a forward pass in training mode before it (see train())")
+        if not (self._under_way and self.stage.training):
+            raise RuntimeError(
+                "backward() needs a forward pass in training mode before it, and training mode itself (see train()); "
+                "no step, and no other change of parameters, may come between them"
+            )
         self._under_way = False
         if self.is_last:
             states = self.output_z_buffer
@@ -309,6 +313,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
                 raises it, and it names the rank and the layer.
         """
         self._check("step")
+        self._under_way = False
         problem = None
         try:
             self._exchange.step(False)
@@ -320,6 +325,14 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         self._stop_requested = bool(flags[1] > 0)
         if flags[0] > 0:
             self._raise_alike(problem)
+
+    def parameters_changed(self) -> None:
+        super().parameters_changed()
+        self._under_way = False
+
+    def deltas_dropped(self) -> None:
+        super().deltas_dropped()
+        self._under_way = False
 
     def _raise_alike(self, problem: str | None) -> NoReturn:
         problems = self.communicator.all_gather_object((self.pipe_group.rank, problem))

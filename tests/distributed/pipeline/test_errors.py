@@ -198,6 +198,37 @@ def test_deltas_of_another_batch():
         run_threads(program, 2)
 
 
+CHANGES = {
+    "step": lambda net, values: net.step(),
+    "load_state_dict": lambda net, values: net.load_state_dict(values),
+    "eval": lambda net, values: net.eval(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_no_way_back_by_other_parameters_or_in_another_mode(change):
+    """Every stage says so before it waits for deltas of another one; so the pipeline can go on."""
+
+    def learn(net, between=lambda: None):
+        net(X)
+        if net.is_last:
+            nn.OutputUpdater("cpu").update(net.output_z_buffer, Y, 1.0, net.input_delta_z_buffer)
+        between()
+        net.backward()
+        net.step()
+
+    def program():
+        net = pipeline(schedule="GPipe")
+        values = net.state_dict()
+        learn(net)
+        with pytest.raises(RuntimeError, match="no step, and no other change"):
+            learn(net, lambda: CHANGES[change](net, values))
+        net.train()
+        learn(net)
+
+    run_threads(program, 2)
+
+
 def predict_on_rank_0() -> None:
     net = pipeline()
     if net.rank == 0:
