@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
@@ -21,9 +22,18 @@ def raise_on_all_ranks(communicator: Communicator, problem: Exception | None) ->
     """Raises what the first rank that has a problem has met, on every rank; collective."""
     if isinstance(problem, OUT_OF_STEP):
         raise problem
-    for rank, theirs in enumerate(communicator.all_gather_object(problem)):
+    for rank, theirs in enumerate(communicator.all_gather_object(_portable(problem))):
         if theirs is not None:
             raise theirs if problem is None or rank != communicator.rank else problem  # its own has a traceback
+
+
+def _portable(problem: Exception | None) -> Exception | None:
+    """`problem`, or one that says the same, where Python cannot send that to another rank."""
+    try:
+        pickle.loads(pickle.dumps(problem))
+    except Exception:  # whatever its class does there
+        return RuntimeError(f"{type(problem).__name__}: {problem}")
+    return problem
 
 
 @contextmanager
