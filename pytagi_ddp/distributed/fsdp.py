@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from numbers import Integral
 from pathlib import Path
@@ -146,7 +146,8 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
             f"this process was forked from rank {self.rank}, and they lie in memory in which the ranks go on changing "
             "them: copy them before the fork (state_dict()), or train with DDPConfig(share_memory=False)"
         )
-        self.model.forget_graphs()
+        with suppress(RuntimeError):  # another thread was in a pass: nobody can use the network here
+            self.model.forget_graphs()
 
     @property
     def nbytes(self) -> int:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -60,7 +61,39 @@ def forks(comm, reshard, share):
 def test_a_forked_process_has_no_part_of_a_network_in_shared_memory(results, reshard, share):
     for rank, (said, *numbers) in enumerate(results):
         assert numbers == [9, 0, True]
-        if share or reshard:
-            assert all(f"forked from rank {rank}" in text for name, text in said.items() if share or name == "predict")
+        refused = {name for name, text in said.items() if f"forked from rank {rank}" in text}
+        if share:
+            assert refused == said.keys()
+        elif reshard:
+            assert "predict" in refused
         else:
-            assert said == dict.fromkeys(said, "")
+            assert refused == {"load"}  # which is collective
+            assert all(not text for name, text in said.items() if name not in refused)
+
+
+def forks_beside_a_pass(comm):
+    net = FSDPSequential(WITHOUT_BATCH_NORM["Conv2d"](), DDPConfig(backend=comm.backend), min_num_params=60)
+    x, _ = batch(net.model, 3, comm.rank)
+    shared, said = comm.shared_zeros(4), []
+
+    def work():
+        shared[:] = 9
+        return [error_of(lambda: net.predict(x), RuntimeError), float(shared[0])]
+
+    def fork(*_):
+        if not said:
+            thread = threading.Thread(target=lambda: said.extend(in_child(work)))
+            thread.start()
+            thread.join()
+
+    with net.model.add_hook(before=fork):
+        net(x)
+    comm.barrier()
+    return said, float(shared[0])
+
+
+@on_ranks(forks_beside_a_pass, 2, threads=False)
+def test_a_process_that_another_thread_forks_amid_a_pass(results):
+    for (said, in_its_memory), ours in results:
+        assert "another thread" in said
+        assert (in_its_memory, ours) == (9, 0)

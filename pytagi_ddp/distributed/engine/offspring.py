@@ -7,6 +7,7 @@ import os
 import stat
 import weakref
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Protocol
 
 from pytagi_ddp.distributed.engine.launcher import HYDRA_PROXY, Launch, detect_launcher
@@ -28,13 +29,14 @@ _of_rank: weakref.WeakSet[OfRank] = weakref.WeakSet()
 
 
 def keep_from_children(thing: OfRank) -> None:
-    """Calls ``thing.end_in_child()`` in each process that is forked from this one."""
+    """Calls ``thing.end_in_child()`` in each process that is forked from this one, whatever others of them raise."""
     _of_rank.add(thing)
 
 
 def _end_in_child() -> None:
-    for thing in _of_rank:
-        thing.end_in_child()
+    with ExitStack() as calls:  # which makes them all, and then raises what one of them has raised
+        for thing in _of_rank:
+            calls.callback(thing.end_in_child)
 
 
 if hasattr(os, "register_at_fork"):
