@@ -22,6 +22,10 @@
 #define AMX __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512bf16")))
 #define AMX_INLINE AMX static inline __attribute__((always_inline))
 
+/* What has been written lies in memory from here on. That instructions for tiles read it is not said in the headers of
+ * gcc (12: ldtilecfg reads 8 bytes, tileloadd none), which so might leave out the writing, or put it off. */
+#define AMX_WRITTEN(what) __asm__ volatile("" ::"r"(what) : "memory")
+
 enum { AMX_LANES = 16, AMX_STEPS = 32, AMX_TILE = 256, AMX_MOST = 3, AMX_COLUMNS = 256, AMX_DEPTH = 512 };
 
 /* This thread's operands in parts, columns of b and 32 rows of a, and sums that are not whole tiles. */
@@ -128,6 +132,7 @@ AMX_INLINE void amx_pack(int parts, int rows, int across, const float *x, long s
 /* c (down x along tiles) = a b, or c + a b, from parts. One factor stays from each product to the next. */
 AMX_INLINE void amx_tiles(int parts, int down, int along, const int *a, const int *b, int steps, int more, float *c,
                           long stride) {
+    AMX_WRITTEN(a);
     if (more) {
         AMX_SUMS(_tile_loadd)
     } else {
@@ -185,6 +190,7 @@ AMX_INLINE void amx_configure(void) {
         unsigned char height[16];
     } tiles = {.palette = 1};
     for (int i = 0; i < 8; i++) tiles.width[i] = 64, tiles.height[i] = 16;
+    AMX_WRITTEN(&tiles);
     _tile_loadconfig(&tiles);
 }
 
