@@ -178,3 +178,15 @@ def test_smoothing_in_blocks():
         for net in (plain, blocks):
             train(net, *[1] * 3)
     np.testing.assert_array_equal(blocks.smoother(), plain.smoother())
+
+
+def test_steps_in_which_a_hook_changes_parameters_are_recorded():
+    net = several_outputs()
+
+    def floor(leaf, direction):
+        if direction == "backward" and leaf.num_weights:
+            leaf.var_w = np.maximum(leaf.var_w, 1e-6)
+
+    with net.add_hook(after=floor):
+        train(net, 1, 1)
+    assert net.smoother()[0].size == 2 * 3
