@@ -37,8 +37,8 @@ class LayerBlock(BaseLayer):
         self.out_like: Shape | None = None  # the image and order that the output must have; None: what the layers give
 
     @property
-    def layers(self) -> list[BaseLayer]:
-        return self.chain.layers
+    def layers(self) -> tuple[BaseLayer, ...]:
+        return tuple(self.chain.layers)
 
     def default_input_shape(self) -> Shape | None:
         return self.chain.default_input_shape()

@@ -36,7 +36,7 @@ class NetworkParameters(ABC):
 
     @property
     @abstractmethod
-    def layers(self) -> list[BaseLayer]:
+    def layers(self) -> tuple[BaseLayer, ...]:
         """The layers as given."""
 
     def named_layers(self) -> Iterator[tuple[str, BaseLayer]]:

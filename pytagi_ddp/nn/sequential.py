@@ -145,8 +145,8 @@ class Sequential(RecurrentNetwork):
         return self._inputs[frame]
 
     @property
-    def layers(self) -> list[BaseLayer]:
-        return self._chain.layers
+    def layers(self) -> tuple[BaseLayer, ...]:  # a change of a list would reach no pass
+        return tuple(self._chain.layers)
 
     @property
     def one_thread(self) -> Any:
@@ -772,3 +772,4 @@ class Sequential(RecurrentNetwork):
 
 
 refuse_assignment(Sequential, ("z_buffer_size", "z_buffer_block_size"), "it follows from the last forward pass")
+refuse_assignment(Sequential, ("layers",), "make a new network")

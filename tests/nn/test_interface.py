@@ -214,3 +214,15 @@ def test_attributes_of_a_network():
     assert net.layers[0].num_threads >= 1
     net.preinit_layer(), net.params_to_device(), net.params_to_host(), net.output_to_host(), net.delta_z_to_host()
     net.to_device("cpu")
+
+
+@pytest.mark.parametrize("container", [nn.Sequential, nn.LayerBlock])
+def test_layers_cannot_be_exchanged(container):
+    """A list took them: they were in summaries and state dicts, and no pass came to them."""
+    net = container(nn.Linear(2, 3), nn.ReLU())
+    with pytest.raises(TypeError):
+        net.layers[1] = nn.Tanh()
+    with pytest.raises(AttributeError):
+        net.layers.append(nn.Tanh())
+    with pytest.raises(AttributeError, match="layers cannot be assigned: make a new"):
+        net.layers = [nn.Linear(2, 3)]
