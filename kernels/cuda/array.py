@@ -190,7 +190,9 @@ class Arrays:
         with on_device(self.index):
             return array.get()
 
-    visible = to_host  # what a user sees of an array
+    def visible(self, array) -> np.ndarray:
+        """What a user sees of `array`."""
+        return _read_only(self.to_host(array))
 
     def snapshot(self, array) -> Arrival:
         """A flat copy for the user that later work leaves alone; it arrives while the host goes on."""
@@ -229,6 +231,12 @@ class Arrays:
             while self._in_flight and self._in_flight[0][0].done:
                 self._in_flight.popleft()
         return event
+
+
+def _read_only(copy: np.ndarray) -> np.ndarray:
+    """A copy that nothing is written to, as it would not come to the GPU."""
+    copy.flags.writeable = False
+    return copy
 
 
 def _fill_zero(array) -> None:
@@ -295,7 +303,8 @@ class SimulatedArrays:
         meets_host(TO_HOST)
         return np.array(array.view(np.ndarray))
 
-    visible = to_host
+    def visible(self, array: np.ndarray) -> np.ndarray:
+        return _read_only(self.to_host(array))
 
     def snapshot(self, array: SimulatedArray) -> Arrival:
         return Arrival(self.to_host(array).reshape(-1), None)

@@ -33,7 +33,7 @@ class BaseHiddenStates(OnDevice):
 
     Attributes:
         mu_a, var_a, jcb: flat float32 arrays of block_size x actual_size values, assignable. From a GPU they come as
-            copies, when they are read.
+            read-only copies, when they are read.
         block_size: batch size. actual_size: units per sample. size: both multiplied.
         seq_len: time steps of a sample, among which its units are divided.
         elsewhere: whether the states are on another rank: there are none to observe here, and an update does nothing.
@@ -92,7 +92,7 @@ class BaseHiddenStates(OnDevice):
         """The state on `device`: itself, or a copy."""
         if device == self.device:
             return self.state
-        arrays = (None if a is None else self._array.visible(a) for a in self.state)
+        arrays = (None if a is None else self._array.to_host(a) for a in self.state)
         place = get_kernels(device).array.place
         return State(*(None if a is None else place(a) for a in arrays))
 
@@ -152,7 +152,7 @@ class BaseDeltaStates(OnDevice):
 
     Attributes:
         delta_mu, delta_var: flat float32 arrays of block_size x actual_size values, assignable. From a GPU they come
-            as copies, when they are read.
+            as read-only copies, when they are read.
         outdated: whether the deltas are of an earlier batch, as the network was called and nobody has asked for them
             since; `backward` refuses those.
     """
@@ -186,7 +186,7 @@ class BaseDeltaStates(OnDevice):
     def move(self, device: str) -> None:
         """Takes the deltas to `device`."""
         if device != self.device:
-            memory = self._array.visible(self.memory)
+            memory = self._array.to_host(self.memory)
             self.device = device
             self.memory = self._array.place(memory)
 

@@ -91,7 +91,7 @@ class Parameters:
         return w.mu, w.var, b.mu, b.var
 
     def moments(self, part: Part, which: Moment) -> np.ndarray:
-        """Means or variances, flat: on the CPU a view, from a GPU a copy."""
+        """Means or variances, flat: on the CPU a view, from a GPU a read-only copy."""
         return self._array.visible(self._present(getattr(self._flat[part], which), f"{which}_{part}"))
 
     def _present(self, row: Array | None, name: str) -> Array:

@@ -122,7 +122,9 @@ def accumulate(net: nn.Sequential) -> None:
 
 
 def load(net: nn.Sequential) -> None:
-    net.load_state_dict(randomise(copy.deepcopy(net), seed=5).state_dict())
+    other = copy.deepcopy(net)
+    other.to_device("cpu")
+    net.load_state_dict(randomise(other, seed=5).state_dict())
 
 
 def momentum(net: nn.Sequential) -> None:
