@@ -259,8 +259,11 @@ class BaseLayer(LayerView, ABC):
             accumulate: add to the batch sums of the last pass instead of replacing them.
         """
 
-    def after_backward(self, batch: int) -> None:
-        """What a network calls behind each backward pass of `batch` samples, walked through or replayed alike."""
+    def after_backward(self, batch: int, repeated: bool) -> None:
+        """What a network calls behind each backward pass of `batch` samples, walked through or replayed alike.
+
+        repeated: whether it was not the first one from its forward pass.
+        """
 
     @property
     def spares_deltas(self) -> bool:

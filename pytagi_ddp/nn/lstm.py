@@ -217,7 +217,10 @@ class LSTM(BaseLayer):
             accumulate,
         )
         if self.carries and batch == 1:
-            self.kernels.recurrent.update_memory(State(self.state["mu"], self.state["var"]), by_step, self._kept)
+            memory = State(self.state["mu"], self.state["var"])
+            for prior, values in zip(self._scratch("end", (2, 2 * outputs)), memory[:2], strict=True):
+                self.kernels.array.copy(prior, values)  # another pass back may have made a posterior of it
+            self.kernels.recurrent.update_memory(memory, by_step, self._kept)
         pool.give(delta)
         return into
 

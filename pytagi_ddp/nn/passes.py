@@ -81,10 +81,10 @@ class Passes:
         """From the deltas `start` at the output to the deltas `end` at the input, if these are asked for."""
         batch = self.batch  # which a hook that changes parameters amid the pass sets to 0
         self._chain.pool.reserve(batch * self._chain.widest)
-        again = self.went_back and self._chain.recomputes
+        repeated, self.went_back = self.went_back, True
+        again = repeated and self._chain.recomputes
         if again:
             self._chain.forget_activations()  # the pass back before has left those of other blocks
-        self.went_back = True
         key = (batch, end is not None, accumulate, again)
         first, last = start.arrays, end.arrays if end else None
         memory = (*self.last[2], *first, *(last or ()))  # the input lies elsewhere where another network gives it
@@ -92,7 +92,7 @@ class Passes:
         name = "backward, adding" if accumulate else "backward"
         self._run(name, key, memory, walk, self._remember_last)
         for leaf in self._recorders:
-            leaf.after_backward(batch)
+            leaf.after_backward(batch, repeated)
         if not (self._recorders or self._chain.recomputes):  # for which Express has no room
             end_memory = end.memory if end else None
             self.express.offer_backward(self._graphs.plan, self.last, key[1:3], start.memory, end_memory)

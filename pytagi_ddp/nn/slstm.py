@@ -42,10 +42,12 @@ class SLSTM(LSTM):
             self.kernels.recurrent.record(self._kept, self.parameters.w, before, cov_c, cov_h)
         return out
 
-    def after_backward(self, batch: int) -> None:
+    def after_backward(self, batch: int, repeated: bool) -> None:
         """A time step more: what `forward` has left, and the memory given the observation."""
         if not self._records(batch):
             return
+        if repeated and self.recorded:
+            self.recorded -= 1
         record, t, n = self._room(), self.recorded, self.output_size
         prior, cov_c, cov_h = self._present()
         posterior = self.state["mu"], self.state["var"]

@@ -92,6 +92,23 @@ def test_memory_goes_on_with_one_sample_only():
     assert "LSTM.0.carried" not in net.state_dict() and "LSTM.0.carried" in net.state_dict(carried=True)
 
 
+@pytest.mark.parametrize("steps", [0, 3])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.SLSTM])
+def test_a_second_pass_back_takes_the_memory_where_the_first_one_does(kind, steps):
+    """It was updated once more, and there were two time steps to be smoothed."""
+    net = randomise(nn.Sequential(kind(2, 3), nn.SLinear(3, 1)))
+    for _ in range(steps):
+        observe(net, 1)
+        net.step()
+    observe(net, 1)
+    once = net.get_lstm_states()[0]
+    net.backward()
+    for first, second in zip(once, net.get_lstm_states()[0], strict=True):
+        np.testing.assert_array_equal(first, second)
+    if kind is nn.SLSTM:
+        assert len(net.smoother()[0]) == steps + 1
+
+
 def test_variances_of_the_memory_do_not_become_negative(tmp_path):
     """Many outputs take away more than there is: 1e-5 is left then, and the memory can be kept."""
     manual_seed(2)
