@@ -85,6 +85,13 @@ def test_activations(name, n):
     both("activation", "elementwise", [name, x, unwritten(State, n, fields=3), *settings])
 
 
+@pytest.mark.parametrize("name", ["mixture_tanh", "mixture_sigmoid"])
+def test_clipped_gaussians_that_are_wide(name):
+    x = State(normal(300), 10 ** uniform(300, seed=1, low=0, high=12))
+    x.mu[:] *= np.sqrt(x.var)
+    both("activation", "elementwise", [name, x, unwritten(State, 300, fields=3)], 1e-5)
+
+
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_nan_passes_activations(name):
     x = State(normal(40), uniform(40))
