@@ -39,7 +39,9 @@ class BaseLayer(LayerView, ABC):
             statistics, which stay as they are. Of a block it is set for all that are in it. Copies of layers keep
             theirs: call `train` of a network that is made of some.
         bias: whether the layer has biases.
-        mu_w, var_w, mu_b, var_b: means and variances of weights and biases: flat float32 views of the parameters.
+        mu_w, var_w, mu_b, var_b: means and variances of weights and biases: flat float32 views of the parameters (from
+            a GPU read-only copies), assignable. A pass back needs a new forward pass then; where it was written into
+            them, nobody notices that: call `parameters_changed` of the network.
         delta_mu_w, ...: the deltas of the last backward pass, s * sum A dm and s^2 * sum A^2 ds.
         kernels: those of the network's device, from `attach` on.
         shared_sums: the layer's `num_sums` sums over the batch, from `attach_state` on.
