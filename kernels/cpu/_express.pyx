@@ -175,6 +175,7 @@ cdef class Express:
             except:
                 pending.begin()
                 raise
+            passes.went_back = True
             pending.samples, pending.applied = found.batch, False
             return True
         finally:

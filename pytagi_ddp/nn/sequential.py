@@ -612,11 +612,15 @@ class Sequential(RecurrentNetwork):
         """The deltas (mu, var) of the network's input after `backward`, flat copies.
 
         Raises:
-            RuntimeError: `input_state_update` is off, so that `backward` does not compute them.
+            RuntimeError: `input_state_update` is off, or was in `backward`, which then does not compute them; or
+                `backward` has not come yet to the last batch in training mode.
         """
-        if not self.input_state_update:
-            raise RuntimeError("set input_state_update = True before backward() to get the deltas of the input")
-        deltas = self.output_delta_z_buffer
+        deltas, waits = self.output_delta_z_buffer, self._passes.batch > 0 and not self._passes.went_back
+        if not self.input_state_update or not deltas.size or waits:
+            raise RuntimeError(
+                "get_input_states() gives what backward() has computed of the last batch: set input_state_update = "
+                "True before that, and call it"
+            )
         return np.array(deltas.delta_mu), np.array(deltas.delta_var)
 
     @alone

@@ -218,6 +218,30 @@ def test_input_states_need_their_switch(net):
         net.get_input_states()
 
 
+@pytest.mark.parametrize("steps", [0, 4])
+def test_input_states_are_those_of_the_last_batch(net, steps):
+    """There were none without an error, or those of the batch before."""
+
+    def learn() -> None:
+        net(X)
+        net.set_delta_z(np.ones(6), -np.ones(6))
+        net.backward()
+        net.step()
+
+    learn()
+    net.input_state_update = True  # too late
+    with pytest.raises(RuntimeError, match="set input_state_update = True before that"):
+        net.get_input_states()
+    for _ in range(steps):
+        learn()
+    net(X)
+    with pytest.raises(RuntimeError, match="has computed of the last batch"):
+        net.get_input_states()
+    learn()
+    net.predict(X)
+    assert len(net.get_input_states()[0]) == X.size
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_deltas_that_are_not_finite(net, bad):
     """The step names how many and where; it changes the other parameters and not those."""
