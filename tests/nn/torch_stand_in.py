@@ -47,8 +47,8 @@ class Sequential(Module):
 class Linear(Module):
     def __init__(self, in_features, out_features, bias=True):
         self.in_features, self.out_features = in_features, out_features
-        self.weight = np.empty((out_features, in_features), np.float32)
-        self.bias = np.empty(out_features, np.float32) if bias else None
+        self.weight = np.zeros((out_features, in_features), np.float32)
+        self.bias = np.zeros(out_features, np.float32) if bias else None
 
     def forward(self, x):
         return x @ self.weight.T + (0 if self.bias is None else self.bias)
@@ -58,8 +58,8 @@ class Conv2d(Module):
     def __init__(self, in_channels, out_channels, kernel_size, stride=1, padding=0, bias=True):
         self.in_channels, self.out_channels, self.groups, self.padding_mode = in_channels, out_channels, 1, "zeros"
         self.kernel_size, self.stride, self.padding, self.dilation = [(n, n) for n in (kernel_size, stride, padding, 1)]
-        self.weight = np.empty(self._shape(), np.float32)
-        self.bias = np.empty(out_channels, np.float32) if bias else None
+        self.weight = np.zeros(self._shape(), np.float32)
+        self.bias = np.zeros(out_channels, np.float32) if bias else None
 
     def _shape(self):
         return self.out_channels, self.in_channels, *self.kernel_size
@@ -126,7 +126,7 @@ class BatchNorm2d(Module):
     def __init__(self, num_features):
         self.num_features = num_features
         for name in ("weight", "bias", "running_mean", "running_var"):
-            setattr(self, name, np.empty(num_features, np.float32))
+            setattr(self, name, np.zeros(num_features, np.float32))
         self.num_batches_tracked = np.array(7)
 
     def forward(self, x):
@@ -141,7 +141,7 @@ class LayerNorm(Module):
 
     def __init__(self, normalized_shape):
         self.normalized_shape = tuple(normalized_shape)
-        self.weight, self.bias = np.empty((2, *normalized_shape), np.float32)
+        self.weight, self.bias = np.zeros((2, *normalized_shape), np.float32)
 
     def forward(self, x):
         axes = tuple(range(-len(self.normalized_shape), 0))
@@ -154,7 +154,7 @@ class Embedding(Module):
 
     def __init__(self, num_embeddings, embedding_dim):
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
-        self.weight = np.empty((num_embeddings, embedding_dim), np.float32)
+        self.weight = np.zeros((num_embeddings, embedding_dim), np.float32)
 
     def forward(self, x):
         return self.weight[x]
