@@ -1,5 +1,6 @@
 """Ctrl-C that does not leave half done what belongs together."""
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -7,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 _held: list[Callable[[], Any]] = []  # what an interrupt that has come calls, once it may
-_inside = False  # whether the main thread is in a block
+_displaced: Callable[..., Any] | None = None  # in a block: who answers Ctrl-C outside of it
 
 
 @contextmanager
@@ -15,11 +16,12 @@ def held_back() -> Iterator[None]:
     """Ctrl-C in the block is answered at its end, or where the block waits (`answer`); a second one at once.
 
     Whoever wants to answer Ctrl-C by something else than KeyboardInterrupt is asked then, too. A block within a block,
-    and one in another thread, which Python never interrupts, is like any other code.
+    and one in another thread, which Python never interrupts, is like any other code. So is the block for a process that
+    is forked inside.
     """
-    global _inside
+    global _displaced
     handler = signal.getsignal(signal.SIGINT)
-    if not callable(handler) or threading.current_thread() is not threading.main_thread() or _inside:
+    if not callable(handler) or threading.current_thread() is not threading.main_thread() or _displaced is not None:
         yield
         return
 
@@ -29,10 +31,10 @@ def held_back() -> Iterator[None]:
 
     signal.signal(signal.SIGINT, hold)
     try:
-        _inside = True
+        _displaced = handler
         yield
     finally:
-        _inside = False
+        _displaced = None
         signal.signal(signal.SIGINT, handler)
         answer()
 
@@ -41,3 +43,15 @@ def answer() -> None:
     """Answers an interrupt that was held back; to be called where a block waits for others."""
     if _held and threading.current_thread() is threading.main_thread():
         _held.pop()()
+
+
+def _leave_in_child() -> None:
+    global _displaced
+    if _displaced is not None:
+        signal.signal(signal.SIGINT, _displaced)
+    _displaced = None
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_in_child)

@@ -1,5 +1,6 @@
 """Ctrl-C in the middle of anything leaves a state from which the next forward goes on."""
 
+import os
 import signal
 import sys
 import threading
@@ -70,6 +71,25 @@ def test_a_handler_of_the_users_own_is_asked_later():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with held_back():
         interrupt()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_process_forked_in_a_block_answers_at_once():
+    """Such as a worker that a loader of `update_bn` starts: it would never come to the end of the block."""
+    with suppress(KeyboardInterrupt), held_back():
+        interrupt()
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                answer()  # what the parent was sent is the parent's
+                status = 2
+                interrupt()
+            except KeyboardInterrupt:
+                os._exit(status)
+            os._exit(3)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert status == 2
 
 
 def test_other_threads_are_left_alone():
