@@ -27,6 +27,8 @@ Api = dict[str, list[str] | str]  # a function's arguments, or what else it is, 
 
 def described(thing: object) -> list[str] | str:
     """A function's arguments, or what else it is."""
+    if isinstance(thing, property) and thing.fset:
+        return "value"  # it is read and assigned in the same way
     if isinstance(thing, property) or inspect.isdatadescriptor(thing):
         return "property"
     thing = thing.__func__ if isinstance(thing, staticmethod | classmethod) else thing
