@@ -47,14 +47,15 @@ static inline int amx_repays(int m, int n, int k) {
     return k >= AMX_STEPS && 1. / m + 1. / n + 1. / (3. * k) < 0.04;
 }
 
-/* part[0], part[1], ... = 16 numbers as sums of so many bfloat16, each in the upper half of its 32 bits. NaN stays NaN:
- * rounding, which may carry it to 0, leaves one as it is where no further part has it. */
+/* part[0], part[1], ... = 16 numbers as sums of so many bfloat16, each in the upper half of its 32 bits. NaN, which
+ * rounding may carry to 0, stays NaN: the last of three parts has it. */
 AMX_INLINE void amx_split(int parts, __m512 x, __m512i *part) {
     const __m512i half = _mm512_set1_epi32(0x8000), upper = _mm512_set1_epi32((int)0xffff0000);
+    const __m512i nan = _mm512_set1_epi32(0x7fc00000);
     for (int p = 0; p < parts; p++) {
         part[p] = (__m512i)x; /* of the third part, the lower half is 0 */
         if (p < AMX_MOST - 1) part[p] = _mm512_and_si512(_mm512_add_epi32(part[p], half), upper);
-        if (parts == 1) part[p] = _mm512_mask_mov_epi32(part[p], _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), (__m512i)x);
+        if (parts == 1) part[p] = _mm512_mask_mov_epi32(part[p], _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), nan);
         x = _mm512_sub_ps(x, (__m512)part[p]);
     }
 }
