@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from typing import NamedTuple
 
@@ -58,6 +57,8 @@ def loaded() -> tuple[str, str]:
 
 
 def _unpinned() -> str:
+    import subprocess  # here, as the kernels import this module, too
+
     code = "from pytagi_ddp.blas import loaded; print(loaded()[1])"
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     command = [sys.executable, "-c", code]

@@ -20,6 +20,8 @@ from scipy.linalg.cython_blas cimport sgemm
 
 from threadpoolctl import ThreadpoolController
 
+from pytagi_ddp.blas import VARIABLE
+
 cdef extern from "bfloat16.h" nogil:
     bint has_bfloat16()
     void bfloat16_product(bint ta, bint tb, int m, int n, int k, const float* a, long lda, const float* b, long ldb,
@@ -73,7 +75,7 @@ def has_amx() -> bool:
 
 def best_way() -> Way:
     """The fastest way with SciPy's BLAS. It follows that library's choice of kernels, and so can be pinned with it."""
-    pin = os.environ.get("OPENBLAS_CORETYPE")
+    pin = os.environ.get(VARIABLE)
     for library in ThreadpoolController().select(internal_api="openblas").lib_controllers:
         if "numpy.libs" not in library.filepath:
             kernels = library.info()["architecture"]

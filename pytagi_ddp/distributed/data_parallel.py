@@ -110,10 +110,12 @@ class DataParallel(Wrapper):
         """
         self._rows = []
         mu, var, parts = self._divide(mu_x, var_x)
-        if self._meets_in_forward and self.model.training and len(parts) < len(self.devices):
-            raise ValueError(
-                f"with sync_batch_norm each of {len(self.devices)} devices needs a sample, the batch has {len(mu)}"
-            )
+        if self._meets_in_forward and self.model.training:
+            if len(parts) < len(self.devices):
+                raise ValueError(
+                    f"with sync_batch_norm each of {len(self.devices)} devices needs a sample, the batch has {len(mu)}"
+                )
+            self.model.check_input(mu, var)  # here, as others would wait for a device that raises
         states = self._on_devices(_forward, [(mu[rows], None if var is None else var[rows]) for rows in parts])
         self._rows = parts
         whole = State(*(None if parts[0] is None else np.concatenate(parts) for parts in zip(*states, strict=True)))
@@ -160,9 +162,13 @@ class DataParallel(Wrapper):
         Raises:
             ValueError, FloatingPointError: as `nn.update_bn`. Else what the loader raises.
         """
-        divided = (
-            self._divide(batch[0] if isinstance(batch, tuple | list) else batch, None) for batch in batches_of(loader)
-        )
+
+        def checked(batch: Any) -> tuple[np.ndarray, np.ndarray | None, list[slice]]:
+            divided = self._divide(batch[0] if isinstance(batch, tuple | list) else batch, None)
+            self.model.check_input(divided[0])  # as in `forward`
+            return divided
+
+        divided = map(checked, batches_of(loader))
         batches, lock = tee(_with_error(divided), len(self._ranks)), Lock()
         parts = [_parts(mine, rank, lock) for rank, mine in enumerate(batches)]
         arguments = [(net, mine, num_batches) for net, mine in zip(self._ranks, parts, strict=True)]
@@ -222,7 +228,6 @@ class DataParallel(Wrapper):
         shape = self.model.in_shape
         mu = rows_of_samples(mu_x, "mu_x", shape, may_be_empty=True)
         var = variances_like(mu, var_x, "var_x", shape)
-        self.model.check_input(mu, var)  # here, as others would wait for a device that raises
         n, devices = len(mu), len(self.devices)
         ends = np.cumsum([0, *(n // devices + (rank < n % devices) for rank in range(devices))]).tolist()
         parts = [slice(a, b) for a, b in pairwise(ends) if a < b]

@@ -15,11 +15,10 @@ class HasOneThread(Protocol):
 Network = TypeVar("Network", bound=HasOneThread)
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+Method = Callable[Concatenate[Network, Arguments], Result]
 
 
-def alone(
-    method: Callable[Concatenate[Network, Arguments], Result],
-) -> Callable[Concatenate[Network, Arguments], Result]:
+def alone(method: Method[Network, Arguments, Result]) -> Method[Network, Arguments, Result]:
     """`method`, which raises RuntimeError while another thread is in such a method of the same network."""
 
     @wraps(method)

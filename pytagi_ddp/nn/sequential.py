@@ -22,6 +22,7 @@ from pytagi_ddp.nn.hooks import Direction, Hook, HookHandle, LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.memory import gigabytes
 from pytagi_ddp.nn.network_input import MISSING, NetworkInput, rows_of_samples, variances_like
+from pytagi_ddp.nn.network_modes import NetworkModes
 from pytagi_ddp.nn.passes import Passes
 from pytagi_ddp.nn.pending import PendingDeltas
 from pytagi_ddp.nn.pytagi_view import refuse_assignment
@@ -32,7 +33,7 @@ from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics
 from pytagi_ddp.nn.validate import check_batch_size, check_predictions, flat_float32
 
 
-class Sequential(RecurrentNetwork):
+class Sequential(NetworkModes, RecurrentNetwork):
     """Layers run one after the other, trained by TAGI.
 
     One training step: `forward`, an `OutputUpdater` that fills `input_delta_z_buffer` from the observations,
@@ -85,6 +86,8 @@ class Sequential(RecurrentNetwork):
     Source: Goulet, Nguyen & Amiri (2021), "Tractable approximate Gaussian inference for Bayesian neural networks",
     JMLR 22. Interface: pytagi.
     """
+
+    _make_arena: Callable[[list[BaseLayer], Kernels], Any] = ParameterArena
 
     def __init__(self, *layers: BaseLayer, checkpoint_blocks: bool = False, precision: str = "float32"):
         get_kernels("cpu", precision)  # refuses what cannot be, before layers are claimed
@@ -495,63 +498,6 @@ class Sequential(RecurrentNetwork):
         self.pending.refuse_waiting("forget_evidence()")
         self.arena.forget_evidence(number)
         self.parameters_changed()
-
-    def train(self) -> None:
-        """Training mode: batch statistics come from the batch, and `backward` may follow a forward pass."""
-        self._set_training(True)
-
-    @alone
-    def eval(self) -> None:
-        """Evaluation mode: running statistics, and no change of state by a forward pass.
-
-        Raises:
-            FloatingPointError: on a GPU, what the last `step` met (see there).
-        """
-        self.arena.check()
-        self._set_training(False)
-
-    @property
-    def training(self) -> bool:
-        """The mode; an assignment is `train` or `eval`."""
-        return self._training
-
-    @training.setter
-    def training(self, value: bool) -> None:
-        self.train() if value else self.eval()
-
-    _training = True
-    _of_one_mode = True  # False: a layer may be in another one
-    _make_arena: Callable[[list[BaseLayer], Kernels], Any] = ParameterArena
-
-    @alone
-    def _set_training(self, training: bool) -> None:
-        layers = [layer for _, layer in self.named_layers()]
-        if any(layer.training != self.training for layer in layers):  # frozen ones, as which they were recorded
-            self.has_layers_of_other_modes()
-        self._training, self._of_one_mode = training, True
-        for layer in layers:
-            layer._training = layer._way_back = training
-
-    @alone
-    def has_layers_of_other_modes(self) -> None:
-        """Notes that the mode of a layer was set by itself. A pass in another one has no way back."""
-        self._of_one_mode = False
-        self._passes.end_ways_back()
-        self.forget_graphs()
-
-    @contextmanager
-    def in_mode(self, training: bool) -> Iterator[None]:
-        """Training or evaluation mode inside; then the mode of before, with the layers that were frozen in it."""
-        before, frozen = self.training, [layer for _, layer in self.named_layers() if layer.training != self.training]
-        try:
-            self.train() if training else self.eval()
-            yield
-        finally:
-            self._set_training(before)
-            for layer in frozen:
-                layer._training = not before
-            if frozen:
-                self.has_layers_of_other_modes()
 
     # -- results ----------------------------------------------------------------------------------------------
 

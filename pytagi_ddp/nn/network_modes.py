@@ -1,0 +1,74 @@
+"""The mode of a network: training, or evaluation."""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pytagi_ddp.nn.alone import alone
+from pytagi_ddp.nn.network_parameters import NetworkParameters
+
+
+class NetworkModes(NetworkParameters):
+    """The part of `Sequential` that says what its passes are for."""
+
+    _passes: Any  # the network's `Passes`
+    _training = True
+    _of_one_mode = True  # False: a layer may be in another one
+
+    @abstractmethod
+    def forget_graphs(self) -> None:
+        """Drops recorded passes."""
+
+    def train(self) -> None:
+        """Training mode: batch statistics come from the batch, and `backward` may follow a forward pass."""
+        self._set_training(True)
+
+    @alone
+    def eval(self) -> None:
+        """Evaluation mode: running statistics, and no change of state by a forward pass.
+
+        Raises:
+            FloatingPointError: on a GPU, what the last `step` met (see there).
+        """
+        self.arena.check()
+        self._set_training(False)
+
+    @property
+    def training(self) -> bool:
+        """The mode; an assignment is `train` or `eval`."""
+        return self._training
+
+    @training.setter
+    def training(self, value: bool) -> None:
+        self.train() if value else self.eval()
+
+    @alone
+    def _set_training(self, training: bool) -> None:
+        layers = [layer for _, layer in self.named_layers()]
+        if any(layer.training != self.training for layer in layers):  # frozen ones, as which they were recorded
+            self.has_layers_of_other_modes()
+        self._training, self._of_one_mode = training, True
+        for layer in layers:
+            layer._training = layer._way_back = training
+
+    @alone
+    def has_layers_of_other_modes(self) -> None:
+        """Notes that the mode of a layer was set by itself. A pass in another one has no way back."""
+        self._of_one_mode = False
+        self._passes.end_ways_back()
+        self.forget_graphs()
+
+    @contextmanager
+    def in_mode(self, training: bool) -> Iterator[None]:
+        """Training or evaluation mode inside; then the mode of before, with the layers that were frozen in it."""
+        before, frozen = self.training, [layer for _, layer in self.named_layers() if layer.training != self.training]
+        try:
+            self.train() if training else self.eval()
+            yield
+        finally:
+            self._set_training(before)
+            for layer in frozen:
+                layer._training = not before
+            if frozen:
+                self.has_layers_of_other_modes()
