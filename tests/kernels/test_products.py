@@ -18,7 +18,7 @@ PRODUCT = ctypes.CFUNCTYPE(
 )
 AROUND = 3  # numbers after each row of an operand, which are not part of it
 SIZES = [(1, 1, 1), (6, 16, 8), (7, 17, 9), (5, 10, 33), (13, 129, 70), (64, 48, 513), (3, 300, 1030), (97, 31, 100)]
-SIZES += [(65, 130, 33), (48, 300, 1030), (97, 528, 100)]  # large enough for AMX, with parts of tiles
+SIZES += [(65, 130, 97), (48, 300, 1030), (97, 528, 100)]  # large enough for AMX, with parts of tiles
 HAS = {_blas.Way.AVX2: _blas.has_avx2, _blas.Way.AMX: _blas.has_amx}
 
 
