@@ -21,6 +21,7 @@ cdef Grid best_grid(long rows, long columns, int tiles) noexcept nogil
 cdef int cut(long size, int part, int parts) noexcept nogil
 cdef int even(int size, int limit) noexcept nogil
 cdef size_t lines(size_t size) noexcept nogil
+cdef bint by_amx(int m, int n, int k) noexcept nogil
 cdef bint prefers_columns() noexcept nogil
 cdef int panel_width() noexcept nogil
 cdef void product(bint ta, bint tb, int m, int n, int k, const float* a, long lda, const float* b, long ldb,

@@ -104,6 +104,11 @@ cdef bint in_tiles() noexcept nogil:
     return way == TILES or way == AMX
 
 
+cdef bint by_amx(int m, int n, int k) noexcept nogil:
+    """Whether a product is made in amx.h, which reads rows that lie far apart as fast as others."""
+    return way == AMX and amx_repays(m, n, k)
+
+
 cdef bint prefers_columns() noexcept nogil:
     """Whether products of rows by columns are so much faster than rows by rows that they are worth a transpose."""
     return way == TILES
@@ -126,7 +131,7 @@ cdef Product variance_product(bint mixed) except NULL:
 cdef void rounded_product(bint ta, bint tb, int m, int n, int k, const float* a, long lda, const float* b, long ldb,
                           float beta, float* c, long ldc) noexcept nogil:
     """As `product`, of factors that are rounded to bfloat16."""
-    if way == AMX and amx_repays(m, n, k):
+    if by_amx(m, n, k):
         amx_rounded_product(ta, tb, m, n, k, a, lda, b, ldb, beta, c, ldc)
     else:
         bfloat16_product(ta, tb, m, n, k, a, lda, b, ldb, beta, c, ldc)
@@ -139,7 +144,7 @@ def address_of_product():
 
 cdef int panel_width() noexcept nogil:
     """Outputs that should lie side by side in an operand of `product`."""
-    return 64 if in_tiles() else 512
+    return 64 if way == TILES else 256 if way == AMX else 512
 
 
 cdef void product(bint ta, bint tb, int m, int n, int k, const float* a, long lda, const float* b, long ldb,
@@ -149,7 +154,7 @@ cdef void product(bint ta, bint tb, int m, int n, int k, const float* a, long ld
     if way == AVX2:
         avx2_product(ta, tb, m, n, k, a, lda, b, ldb, beta, c, ldc)
         return
-    if way == AMX and amx_repays(m, n, k):
+    if by_amx(m, n, k):
         amx_product(ta, tb, m, n, k, a, lda, b, ldb, beta, c, ldc)
         return
     if in_tiles():

@@ -9,9 +9,9 @@ from cython.parallel cimport prange
 from libc.stdint cimport intptr_t
 from libc.string cimport memset
 
-from pytagi_ddp.kernels.cpu._blas cimport (Grid, Product, best_grid, copy_rows, cut, even, fill_rows, lines, packed,
-                                             panel_width, prefers_columns, product, square, square_plus, sum_rows,
-                                             times_jacobian, times_panels, variance_product)
+from pytagi_ddp.kernels.cpu._blas cimport (Grid, Product, best_grid, by_amx, copy_rows, cut, even, fill_rows, lines,
+                                             packed, panel_width, prefers_columns, product, square, square_plus,
+                                             sum_rows, times_jacobian, times_panels, variance_product)
 
 from pytagi_ddp.kernels.cpu._replay cimport issue
 
@@ -33,7 +33,7 @@ cdef enum:
     LIGHT = 65536  # weights
     MANY = 64  # rows that repay a transpose of the weights, where products of rows with columns are the faster ones
     INPUTS = 800  # per block of activations and weights, forward
-    OUTPUTS = 128  # per block of weights, forward
+    OUTPUTS = 256  # per block of weights, forward
     INNER = 576  # outputs (state) or inputs (weights) per block, backward
     BATCH = 512  # rows of activations per block
     SERIAL = 500000  # multiply-adds of a product below which waking the threads costs more than they save
@@ -96,7 +96,8 @@ cdef void forward_entry(const intptr_t* words, float* scratch) noexcept nogil:
 cdef void forward_tile(Product multiply_var, const float* mu, const float* var, const float* w, const float* s,
                        const float* b_mu, const float* b_var, float* out_mu, float* out_var, long I, long O, int b0,
                        int b1, int o0, int o1, bint transposed, float* scratch) noexcept nogil:
-    cdef int b, i, o, n, k, m, step = even(I, INPUTS)
+    cdef int b, i, o, n, k, m, j, step = even(I, INPUTS)
+    cdef long line
     cdef float* mu2 = scratch
     cdef float* mu_copy = mu2 + lines(<long>step * min(BATCH, b1 - b0))
     cdef float* var_copy = mu_copy + lines(<long>step * min(BATCH, b1 - b0))
@@ -128,12 +129,15 @@ cdef void forward_tile(Product multiply_var, const float* mu, const float* var, 
                         square_plus(w_copy, s_copy, w2s, <long>m * k)
                         times_panels(multiply_var, var_block, n, k, w2s, m, 1, out_var + b * O + o, O)
                     continue
-                w_block = packed(w + o * I + i, I, m, k, w_copy)
-                s_block = packed(s + o * I + i, I, m, k, s_copy)
-                product(False, True, n, m, k, mu_block, k, w_block, k, 1, out_mu + b * O + o, O)
-                multiply_var(False, True, n, m, k, mu2, k, s_block, k, 1, out_var + b * O + o, O)
+                if by_amx(n, m, k):
+                    w_block, s_block, line = w + o * I + i, s + o * I + i, I
+                else:
+                    w_block, s_block, line = packed(w + o * I + i, I, m, k, w_copy), packed(s + o * I + i, I, m, k, s_copy), k
+                product(False, True, n, m, k, mu_block, k, w_block, line, 1, out_mu + b * O + o, O)
+                multiply_var(False, True, n, m, k, mu2, k, s_block, line, 1, out_var + b * O + o, O)
                 if var:
-                    square_plus(w_block, s_block, w2s, <long>m * k)
+                    for j in range(m):
+                        square_plus(w_block + j * line, s_block + j * line, w2s + <long>j * k, k)
                     multiply_var(False, True, n, m, k, var_block, k, w2s, k, 1, out_var + b * O + o, O)
 
 

@@ -26,7 +26,7 @@
  * gcc (12: ldtilecfg reads 8 bytes, tileloadd none), which so might leave out the writing, or put it off. */
 #define AMX_WRITTEN(what) __asm__ volatile("" ::"r"(what) : "memory")
 
-enum { AMX_LANES = 16, AMX_STEPS = 32, AMX_TILE = 256, AMX_MOST = 3, AMX_COLUMNS = 256, AMX_DEPTH = 512 };
+enum { AMX_LANES = 16, AMX_STEPS = 32, AMX_TILE = 256, AMX_MOST = 3, AMX_COLUMNS = 256, AMX_DEPTH = 800 };
 
 /* This thread's operands in parts, columns of b and 32 rows of a, and sums that are not whole tiles. */
 static _Thread_local struct {
