@@ -24,6 +24,7 @@ cdef size_t lines(size_t size) noexcept nogil
 cdef bint by_amx(int m, int n, int k) noexcept nogil
 cdef bint prefers_columns() noexcept nogil
 cdef int panel_width() noexcept nogil
+cdef int panel_of(int m, int k) noexcept nogil
 cdef void product(bint ta, bint tb, int m, int n, int k, const float* a, long lda, const float* b, long ldb,
                   float beta, float* c, long ldc) noexcept nogil
 cdef void copy_rows(const float* x, long stride, float* out, int rows, int width) noexcept nogil

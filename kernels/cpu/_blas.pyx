@@ -147,6 +147,11 @@ cdef int panel_width() noexcept nogil:
     return 64 if way == TILES else 256 if way == AMX else 512
 
 
+cdef int panel_of(int m, int k) noexcept nogil:
+    """The same for products of m rows and k terms alone, at most `panel_width`."""
+    return 64 if way == AMX and not amx_repays(m, panel_width(), k) else panel_width()
+
+
 cdef void product(bint ta, bint tb, int m, int n, int k, const float* a, long lda, const float* b, long ldb,
                   float beta, float* c, long ldc) noexcept nogil:
     """c (m x n) = op(a) op(b) + beta c, k > 0. Fastest with lda and ldb close to the operand's width."""

@@ -10,8 +10,8 @@ from libc.stdint cimport intptr_t
 from libc.string cimport memset
 
 from pytagi_ddp.kernels.cpu._blas cimport (Grid, Product, best_grid, by_amx, copy_rows, cut, even, fill_rows, lines,
-                                             packed, panel_width, prefers_columns, product, square, square_plus,
-                                             sum_rows, times_jacobian, times_panels, variance_product)
+                                             packed, panel_of, panel_width, prefers_columns, product, square,
+                                             square_plus, sum_rows, times_jacobian, times_panels, variance_product)
 
 from pytagi_ddp.kernels.cpu._replay cimport issue
 
@@ -33,7 +33,8 @@ cdef enum:
     LIGHT = 65536  # weights
     MANY = 64  # rows that repay a transpose of the weights, where products of rows with columns are the faster ones
     INPUTS = 800  # per block of activations and weights, forward
-    OUTPUTS = 256  # per block of weights, forward
+    OUTPUTS = 128  # per block of weights, forward
+    MOST_OUTPUTS = 256  # the same, where AMX makes the products
     INNER = 576  # outputs (state) or inputs (weights) per block, backward
     BATCH = 512  # rows of activations per block
     SERIAL = 500000  # multiply-adds of a product below which waking the threads costs more than they save
@@ -73,7 +74,7 @@ cdef bint few(long B, long I, long O, Product multiply_var) noexcept nogil:
 cdef size_t forward_scratch(int B, int I) noexcept nogil:
     """Numbers of scratch memory for each thread."""
     cdef size_t step = even(I, INPUTS)
-    return 3 * (lines(step * min(B, BATCH)) + lines(step * OUTPUTS))
+    return 3 * (lines(step * min(B, BATCH)) + lines(step * MOST_OUTPUTS))
 
 
 cdef void forward_entry(const intptr_t* words, float* scratch) noexcept nogil:
@@ -96,14 +97,14 @@ cdef void forward_entry(const intptr_t* words, float* scratch) noexcept nogil:
 cdef void forward_tile(Product multiply_var, const float* mu, const float* var, const float* w, const float* s,
                        const float* b_mu, const float* b_var, float* out_mu, float* out_var, long I, long O, int b0,
                        int b1, int o0, int o1, bint transposed, float* scratch) noexcept nogil:
-    cdef int b, i, o, n, k, m, j, step = even(I, INPUTS)
+    cdef int b, i, o, n, k, m, j, block, step = even(I, INPUTS)
     cdef long line
     cdef float* mu2 = scratch
     cdef float* mu_copy = mu2 + lines(<long>step * min(BATCH, b1 - b0))
     cdef float* var_copy = mu_copy + lines(<long>step * min(BATCH, b1 - b0))
     cdef float* w2s = var_copy + lines(<long>step * min(BATCH, b1 - b0))
-    cdef float* w_copy = w2s + lines(<long>step * OUTPUTS)
-    cdef float* s_copy = w_copy + lines(<long>step * OUTPUTS)
+    cdef float* w_copy = w2s + lines(<long>step * MOST_OUTPUTS)
+    cdef float* s_copy = w_copy + lines(<long>step * MOST_OUTPUTS)
     cdef const float* mu_block
     cdef const float* var_block = NULL
     cdef const float* w_block
@@ -118,8 +119,9 @@ cdef void forward_tile(Product multiply_var, const float* mu, const float* var, 
             square(mu_block, mu2, <long>n * k)
             if var:
                 var_block = packed(var + b * I + i, I, n, k, var_copy)
-            for o from o0 <= o < o1 by OUTPUTS:
-                m = min(OUTPUTS, o1 - o)
+            block = MOST_OUTPUTS if by_amx(n, MOST_OUTPUTS, k) else OUTPUTS
+            for o from o0 <= o < o1 by block:
+                m = min(block, o1 - o)
                 if transposed:
                     transpose_panels(w + o * I + i, I, m, k, w_copy)
                     transpose_panels(s + o * I + i, I, m, k, s_copy)
@@ -130,14 +132,17 @@ cdef void forward_tile(Product multiply_var, const float* mu, const float* var, 
                         times_panels(multiply_var, var_block, n, k, w2s, m, 1, out_var + b * O + o, O)
                     continue
                 if by_amx(n, m, k):
-                    w_block, s_block, line = w + o * I + i, s + o * I + i, I
+                    line, w_block, s_block = I, w + o * I + i, s + o * I + i
+                    for j in range(m if var else 0):
+                        square_plus(w_block + j * line, s_block + j * line, w2s + <long>j * k, k)
                 else:
-                    w_block, s_block, line = packed(w + o * I + i, I, m, k, w_copy), packed(s + o * I + i, I, m, k, s_copy), k
+                    line, w_block = k, packed(w + o * I + i, I, m, k, w_copy)
+                    s_block = packed(s + o * I + i, I, m, k, s_copy)
+                    if var:
+                        square_plus(w_block, s_block, w2s, <long>m * k)
                 product(False, True, n, m, k, mu_block, k, w_block, line, 1, out_mu + b * O + o, O)
                 multiply_var(False, True, n, m, k, mu2, k, s_block, line, 1, out_var + b * O + o, O)
                 if var:
-                    for j in range(m):
-                        square_plus(w_block + j * line, s_block + j * line, w2s + <long>j * k, k)
                     multiply_var(False, True, n, m, k, var_block, k, w2s, k, 1, out_var + b * O + o, O)
 
 
@@ -216,7 +221,7 @@ cdef void state_tile(Product multiply_var, const float* delta_mu, const float* d
                      const float* jcb, float* in_mu, float* in_var, long I, long O, int b0, int b1, int i0, int i1,
                      float* scratch) noexcept nogil:
     """Deltas of inputs i0:i1 for samples b0:b1: products of deltas and panels of weights."""
-    cdef int b, o, i, n, k, m, row, step = even(O, INNER), panel = panel_width()
+    cdef int b, o, i, n, k, m, row, step = even(O, INNER), panel = panel_of(b1 - b0, step)
     cdef float* w_panel = scratch
     cdef float* w2 = w_panel + lines(<long>step * panel)
     cdef float* mu_copy = w2 + lines(<long>step * panel)
@@ -268,7 +273,7 @@ cdef void weight_tile(Product multiply_var, const float* mu, const float* delta_
 cdef void add_outer(Product multiply, const float* delta, long O, int o0, int o1, const float* columns, int k, int n,
                     float beta, float* sums, long stride, float* panel) noexcept nogil:
     """sums[o0:o1] = delta[:, o0:o1]^T columns + beta sums."""
-    cdef int o, m, limit = panel_width()
+    cdef int o, m, limit = panel_of(n, k)
     for o from o0 <= o < o1 by limit:
         m = min(limit, o1 - o)
         multiply(True, False, m, n, k, packed(delta + o, O, k, m, panel), m, columns, n, beta, sums + o * stride,
