@@ -44,7 +44,7 @@ static inline int has_amx(void) {
 
 /* Whether a product is so large that it repays its parts. */
 static inline int amx_repays(int m, int n, int k) {
-    return k >= 2 * AMX_STEPS && 1. / m + 1. / n + 1. / (3. * k) < 0.036;
+    return k >= 2 * AMX_STEPS && 1. / m + 1. / n + 1. / (3. * k) < 0.030;
 }
 
 /* part[0], part[1], ... = 16 numbers as sums of so many bfloat16, each in the upper half of its 32 bits. NaN, which
