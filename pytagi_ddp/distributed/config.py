@@ -1,6 +1,5 @@
 """How the ranks of a data-parallel job find and talk to each other."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -12,6 +11,7 @@ from pytagi_ddp.distributed.engine.errors import LaunchError
 from pytagi_ddp.distributed.engine.placement import choose_device
 from pytagi_ddp.distributed.wire import WIRE_DTYPES
 from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.warn import warn
 
 
 @dataclass
@@ -79,7 +79,7 @@ class DDPConfig:
                 raise
             communicator = create_communicator("auto", self.rank, self.world_size, self.timeout)
             if communicator.rank == 0:
-                warnings.warn(f"ranks meet by {communicator.backend!r} instead of NCCL: {error}", stacklevel=3)
+                warn(f"ranks meet by {communicator.backend!r} instead of NCCL: {error}")
             return communicator
 
     def accept(self, communicator: Communicator) -> Communicator:
