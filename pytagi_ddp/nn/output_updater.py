@@ -108,13 +108,20 @@ class OutputUpdater:
             mu_obs: one observation for each pair.
 
         Raises:
-            ValueError: an odd number of outputs, wrong number of observations, or an infinite one.
+            ValueError: an odd number of outputs, a negative noise variance (without `EvenExp`, nothing keeps it
+                positive), wrong number of observations, or an infinite one.
         """
         if output_states.elsewhere:
             return
         size = _size(output_states)
         if output_states.actual_size % 2:
             raise ValueError(f"update_heteros needs outputs in pairs, the network has {output_states.actual_size}")
+        negative = np.count_nonzero(output_states.mu_a[1::2] < 0)
+        if negative:
+            raise ValueError(
+                f"update_heteros takes outputs 1, 3, ... for noise variances, and {negative} of {size // 2} are "
+                "negative: end the network with EvenExp()"
+            )
         observed = State(_observations(mu_obs, size // 2, output_states), None)
         self._run("update_heteros", output_states, delta_states, observed)
 

@@ -178,6 +178,15 @@ def test_bad_heteroscedastic_observations(net, updater):
         updater.update_heteros(odd.output_z_buffer, np.zeros(1), odd.input_delta_z_buffer)
 
 
+def test_a_negative_noise_variance_is_no_variance(updater):
+    states, buffer = nn.BaseHiddenStates(4, 2), nn.BaseDeltaStates(4, 2)
+    states.mu_a, states.var_a = [-1, 0.5, -1, -0.5], np.ones(4)
+    with pytest.raises(ValueError, match=r"1 of 2 are negative: end the network with EvenExp"):
+        updater.update_heteros(states, np.zeros(2), buffer)
+    states.mu_a = [-1, 0.5, -1, 0]  # what rounds to 0 is one
+    updater.update_heteros(states, np.zeros(2), buffer)
+
+
 @pytest.mark.parametrize(("mu", "var"), [(NAN, 1), (np.inf, 1), (0, np.inf), (0, NAN)])
 def test_an_output_that_is_not_finite_makes_deltas_that_a_step_reports(updater, mu, var):
     """It had zero deltas: training went on, and learnt nothing. Where nothing was observed, nothing is wrong."""
