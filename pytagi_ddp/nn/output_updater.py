@@ -47,10 +47,15 @@ class OutputUpdater:
 
         Raises:
             ValueError: wrong number or shape of values, an infinite observation, or a variance that is negative or NaN.
+            TypeError: no numbers, or something else in the place of a buffer.
             RuntimeError: the network has not been called yet.
         """
-        if output_states.elsewhere or self._express(output_states, mu_obs, var_obs, delta_states):
-            return
+        try:
+            if output_states.elsewhere or self._express(output_states, mu_obs, var_obs, delta_states):
+                return
+        except AttributeError:
+            _check_buffers("update", output_states, delta_states)
+            raise
         size = _size(output_states)
         observed = State(_observations(mu_obs, size, output_states), _variances(var_obs, size, output_states))
         self._run("update", output_states, delta_states, observed)
@@ -75,7 +80,9 @@ class OutputUpdater:
 
         Raises:
             ValueError: wrong number of values, a bad value as in `update`, or an output number out of range.
+            TypeError: as `update`.
         """
+        _check_buffers("update_using_indices", output_states, delta_states)
         if output_states.elsewhere:
             return
         _size(output_states)
@@ -108,13 +115,21 @@ class OutputUpdater:
             mu_obs: one observation for each pair.
 
         Raises:
-            ValueError: an odd number of outputs, wrong number of observations, or an infinite one.
+            ValueError: an odd number of outputs, wrong number of observations, or an infinite one; a negative noise
+                variance among the outputs of a network on the CPU (on a GPU nobody looks).
+            TypeError: as `update`.
         """
+        _check_buffers("update_heteros", output_states, delta_states)
         if output_states.elsewhere:
             return
         size = _size(output_states)
         if output_states.actual_size % 2:
             raise ValueError(f"update_heteros needs outputs in pairs, the network has {output_states.actual_size}")
+        if output_states.device == "cpu" and (lowest := output_states.state.mu[:, 1::2].min()) < 0:
+            raise ValueError(
+                "update_heteros takes every second output as a variance of noise, and these must not be negative: the "
+                f"smallest is {lowest}. Let the network end with EvenExp"
+            )
         observed = State(_observations(mu_obs, size // 2, output_states), None)
         self._run("update_heteros", output_states, delta_states, observed)
 
@@ -131,6 +146,16 @@ class OutputUpdater:
         steps = states.seq_len
         output, delta = by_step(states.complete(), steps), by_step(Delta(*deltas.arrays), steps)
         getattr(kernels.output_update, name)(output, observed, *map(place, places), delta)
+
+
+def _check_buffers(method: str, states: object, deltas: object) -> None:
+    """Raises TypeError if `states` or `deltas` is no buffer: most often arguments in another order."""
+    for buffer, kind, name in (states, BaseHiddenStates, "first"), (deltas, BaseDeltaStates, "last"):
+        if not isinstance(buffer, kind):
+            place = "output_z_buffer" if kind is BaseHiddenStates else "input_delta_z_buffer"
+            raise TypeError(
+                f"{method} takes the {place} of a network as its {name} argument, got {type(buffer).__name__}"
+            )
 
 
 def _size(states: BaseHiddenStates) -> int:
