@@ -52,9 +52,11 @@ class Replica(Wrapper):
     """Modes and results of the network `model`; nothing here waits for another rank."""
 
     def train(self) -> None:
+        """Training mode, see `Sequential.train`."""
         self.model.train()
 
     def eval(self) -> None:
+        """Evaluation mode, see `Sequential.eval`."""
         self.model.eval()
 
     def predict(
@@ -64,6 +66,7 @@ class Replica(Wrapper):
         return self.model.predict(x, batch_size, var_x)
 
     def get_outputs(self) -> tuple[np.ndarray, np.ndarray]:
+        """(mu, var) of this rank's last forward pass, flat copies."""
         return self.model.get_outputs()
 
     def output_to_host(self) -> None:
