@@ -1,6 +1,7 @@
 """Programs written for pytagi, as they are: `python -m pytagi_ddp.as_pytagi PROGRAM.py ARGUMENTS ...`.
 
-Modules too, as by `python -m`: `python -m pytagi_ddp.as_pytagi -m examples.classification ARGUMENTS ...`, `-m pytest`.
+Modules too, as by `python -m`: `python -m pytagi_ddp.as_pytagi -m examples.classification ARGUMENTS ...` in a clone of
+pytagi, or `-m pytest`.
 
 `import pytagi` then gives this library, and so do its modules (`pytagi.nn`, `pytagi.nn.linear`, `pytagi.metric`, ...).
 In a program or notebook of your own, `import pytagi_ddp.as_pytagi` before the first `import pytagi` does the same.

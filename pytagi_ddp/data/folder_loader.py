@@ -39,6 +39,7 @@ class FolderLoader(RankBatches):
 
     Raises:
         ValueError: As `BatchLoader`, or size < 1 or workers < 0. ImportError: Pillow is not installed.
+        TypeError: No `ImageFolder`.
 
     While iterating:
         ImageError: a file that is no image, unless `dataset` skips such. OSError: a file that cannot be read.
@@ -61,6 +62,8 @@ class FolderLoader(RankBatches):
         evaluation: bool = False,
         workers: int | Executor = 0,
     ) -> None:
+        if not hasattr(dataset, "files"):
+            raise TypeError(f"FolderLoader takes an ImageFolder, as of ImageFolder.find, got {type(dataset).__name__}")
         if evaluation and drop_last:
             raise ValueError("evaluation counts every sample: no drop_last")
         if size < 1 or (isinstance(workers, int) and workers < 0):

@@ -11,6 +11,7 @@ from pytagi_ddp.distributed.engine.errors import LaunchError
 from pytagi_ddp.distributed.engine.placement import choose_device
 from pytagi_ddp.distributed.wire import WIRE_DTYPES
 from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.nn.validate import as_bools
 from pytagi_ddp.warn import warn
 
 
@@ -38,6 +39,10 @@ class DDPConfig:
             travel between the two in a step.
         share_memory: of an `FSDPSequential` on the CPU: ranks of one node lay their shards into memory that all of them
             see, and read there what they would otherwise send each other. The bits are the same.
+
+    Raises:
+        TypeError: an option that says yes or no and is neither True nor False; `device_ids` that are no list.
+        AttributeError: an option that there is not is assigned.
     """
 
     device_ids: Sequence[int] | None = None
@@ -54,6 +59,10 @@ class DDPConfig:
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in DDPConfig.__dataclass_fields__:
             raise AttributeError(f"a DDPConfig has no option {name!r}: {', '.join(DDPConfig.__dataclass_fields__)}")
+        if isinstance(getattr(DDPConfig, name), bool):
+            (value,) = as_bools("DDPConfig", **{name: value})
+        if name == "device_ids" and isinstance(value, str | Integral):
+            raise TypeError(f"device_ids of a DDPConfig is a list, with the GPU of each rank of a node, got {value!r}")
         super().__setattr__(name, value)
 
     def connect(self, device: str = "cpu") -> Communicator:

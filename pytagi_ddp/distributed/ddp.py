@@ -52,6 +52,9 @@ class DDPSequential(TrainedOnRanks):
     which ends the job: so no rank is left in the middle of a step, and a single process (in a notebook, say) goes on
     with the next forward. A second Ctrl-C is answered at once.
 
+    `model.step()` is a step of this rank alone: replicas then differ until `synchronize`, and only with
+    ``PYTAGI_DDP_DEBUG=1`` does a `step` notice.
+
     A network belongs to the last DDPSequential that was made of it. Copy or pickle `model`: that gives a network of its
     own, which meets no ranks.
 

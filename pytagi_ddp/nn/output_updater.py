@@ -47,10 +47,15 @@ class OutputUpdater:
 
         Raises:
             ValueError: wrong number or shape of values, an infinite observation, or a variance that is negative or NaN.
+            TypeError: no numbers, or something else in the place of a buffer.
             RuntimeError: the network has not been called yet.
         """
-        if output_states.elsewhere or self._express(output_states, mu_obs, var_obs, delta_states):
-            return
+        try:
+            if output_states.elsewhere or self._express(output_states, mu_obs, var_obs, delta_states):
+                return
+        except AttributeError:
+            _check_buffers("update", output_states, delta_states)
+            raise
         size = _size(output_states)
         observed = State(_observations(mu_obs, size, output_states), _variances(var_obs, size, output_states))
         self._run("update", output_states, delta_states, observed)
@@ -75,7 +80,9 @@ class OutputUpdater:
 
         Raises:
             ValueError: wrong number of values, a bad value as in `update`, or an output number out of range.
+            TypeError: as `update`.
         """
+        _check_buffers("update_using_indices", output_states, delta_states)
         if output_states.elsewhere:
             return
         _size(output_states)
@@ -110,7 +117,9 @@ class OutputUpdater:
         Raises:
             ValueError: an odd number of outputs, a negative noise variance (without `EvenExp`, nothing keeps it
                 positive), wrong number of observations, or an infinite one.
+            TypeError: as `update`.
         """
+        _check_buffers("update_heteros", output_states, delta_states)
         if output_states.elsewhere:
             return
         size = _size(output_states)
@@ -138,6 +147,16 @@ class OutputUpdater:
         steps = states.seq_len
         output, delta = by_step(states.complete(), steps), by_step(Delta(*deltas.arrays), steps)
         getattr(kernels.output_update, name)(output, observed, *map(place, places), delta)
+
+
+def _check_buffers(method: str, states: object, deltas: object) -> None:
+    """Raises TypeError if `states` or `deltas` is no buffer: most often arguments in another order."""
+    for buffer, kind, name in (states, BaseHiddenStates, "first"), (deltas, BaseDeltaStates, "last"):
+        if not isinstance(buffer, kind):
+            place = "output_z_buffer" if kind is BaseHiddenStates else "input_delta_z_buffer"
+            raise TypeError(
+                f"{method} takes the {place} of a network as its {name} argument, got {type(buffer).__name__}"
+            )
 
 
 def _size(states: BaseHiddenStates) -> int:

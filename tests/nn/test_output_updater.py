@@ -187,6 +187,20 @@ def test_a_negative_noise_variance_is_no_variance(updater):
     updater.update_heteros(states, np.zeros(2), buffer)
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda u, z, y, d: u.update(y, z, 0.1, d), "update takes the output_z_buffer .* first .* got ndarray"),
+        (lambda u, z, y, d: u.update(z, y, d, 0.1), "update takes the input_delta_z_buffer .* last .* got float"),
+        (lambda u, z, y, d: u.update_using_indices(z, y, 0.1, d, [1, 2]), "update_using_indices .* last .* got list"),
+        (lambda u, z, y, d: u.update_heteros(d, y, z), "update_heteros .* first argument, got BaseDeltaStates"),
+    ],
+)
+def test_arguments_in_another_order(net, updater, call, message):
+    with pytest.raises(TypeError, match=message):
+        call(updater, net.output_z_buffer, np.zeros(8), net.input_delta_z_buffer)
+
+
 @pytest.mark.parametrize(("mu", "var"), [(NAN, 1), (np.inf, 1), (0, np.inf), (0, NAN)])
 def test_an_output_that_is_not_finite_makes_deltas_that_a_step_reports(updater, mu, var):
     """It had zero deltas: training went on, and learnt nothing. Where nothing was observed, nothing is wrong."""
