@@ -27,6 +27,7 @@ class OutputUpdater:
 
     def __init__(self, model_device: str):
         self._express = get_kernels(model_device).output_update.express_update
+        self._spread = 0.0, np.zeros(0, np.float32)  # the last variance that was one number for all, and as an array
         self.device = model_device
 
     def update(
@@ -51,7 +52,10 @@ class OutputUpdater:
             RuntimeError: the network has not been called yet.
         """
         try:
-            if output_states.elsewhere or self._express(output_states, mu_obs, var_obs, delta_states):
+            if output_states.elsewhere:
+                return
+            quick = self._for_all(var_obs, output_states.size) if isinstance(var_obs, float) else var_obs
+            if self._express(output_states, mu_obs, quick, delta_states):
                 return
         except AttributeError:
             _check_buffers("update", output_states, delta_states)
@@ -59,6 +63,15 @@ class OutputUpdater:
         size = _size(output_states)
         observed = State(_observations(mu_obs, size, output_states), _variances(var_obs, size, output_states))
         self._run("update", output_states, delta_states, observed)
+
+    def _for_all(self, value: float, size: int) -> np.ndarray:
+        """`value`, `size` times, as the quick way takes it."""
+        last, array = self._spread
+        if last != value or array.size != size:
+            with np.errstate(over="ignore"):
+                array = np.full(size, value, np.float32)
+            self._spread = value, array
+        return array
 
     def update_using_indices(
         self,

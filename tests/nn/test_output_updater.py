@@ -124,6 +124,30 @@ def test_any_form_of_observations(net, updater):
         np.testing.assert_array_equal(deltas(net), expected)
 
 
+def test_one_variance_for_all(net, updater):
+    """The bits of as many equal ones, whatever came before; and bad ones are named."""
+    states, buffer, y = net.output_z_buffer, net.input_delta_z_buffer, np.arange(8.0)
+    for batch in (2, 3, 2):
+        net(np.ones((batch, 3)))
+        y = np.arange(4.0 * batch)
+        for variance in (0.5, np.float64(0.1), np.float32(0.1), 1, 0.0, np.inf, 1e300, 0.5):
+            updater.update(states, y, variance, buffer)
+            found = deltas(net)
+            with np.errstate(over="ignore"):
+                updater.update(states, y, np.full(y.size, variance, np.float32), buffer)
+            np.testing.assert_array_equal(found, deltas(net))
+        for variance in (-0.5, NAN):
+            with pytest.raises(ValueError, match="must not be negative or NaN"):
+                updater.update(states, y, variance, buffer)
+
+
+def test_one_variance_for_all_takes_the_quick_way(net, updater, monkeypatch):
+    states, buffer, y = net.output_z_buffer, net.input_delta_z_buffer, np.arange(8.0)
+    updater.update(states, y, np.full(8, 0.5), buffer)  # from here on there is one
+    monkeypatch.setattr(nn.OutputUpdater, "_run", lambda *_: pytest.fail("the long way"))
+    updater.update(states, y, 0.5, buffer)
+
+
 def test_a_buffer_of_another_size_is_resized(net, updater):
     buffer = nn.BaseDeltaStates(3, 1)
     updater.update(net.output_z_buffer, np.zeros(8), np.ones(8), buffer)
