@@ -74,8 +74,10 @@ class Buckets(EveryStep):
                 self.model.backward()
 
     def _after(self, leaf: BaseLayer, direction: str) -> None:
+        if direction == "forward":  # a block is run again, or a pass that was replayed: its deltas are yet to come
+            return
         self._done.add(leaf)
-        while direction == "backward" and self._started < len(self._parts):
+        while self._started < len(self._parts):
             if not self._parts[self._started][0] <= self._done:
                 return
             self._start()

@@ -280,6 +280,46 @@ def test_reduction_in_buckets_gives_the_same(results):
         assert [calls for _, _, calls in result.values()] == [3, 3 * 5, 3 * 5, 3 * 9]  # a layer is not cut
 
 
+def parts_of_passes_run_again(comm, blocks):
+    """Of the numbers of each reduction, how many were not there yet when it began; passes of several sizes."""
+    manual_seed(8)
+    net = with_batch_norm(2)
+    net.checkpoint_blocks = blocks
+    twin = copy.deepcopy(net)
+    ddp = DDPSequential(net, DDPConfig(backend=comm.backend, buckets=100), average=False)
+    begin, missing = ddp.communicator.start_all_reduce, []
+
+    def watched(values):
+        first = (values.ctypes.data - net.arena.delta.ctypes.data) // values.itemsize
+        whole = twin.arena.delta.reshape(-1)[first : first + values.size]
+        missing.append(int(np.count_nonzero(values != whole)))
+        return begin(values)
+
+    sizes = [2, 2, 2, 3, 2]  # the last forward pass is a replay, behind one that was walked through
+    with patch.object(ddp.communicator, "start_all_reduce", watched):
+        for step in range(3):
+            x, y = batch(net, sum(sizes), 10 * step + comm.rank)
+            rows = [shard(sizes, k) for k in range(len(sizes))]
+            with twin.accumulate():
+                for part in rows:
+                    backpropagate(twin, x[part], y[part])
+            with ddp.no_sync():
+                for part in rows[:-1]:
+                    backpropagate(ddp, x[part], y[part])
+            backpropagate(ddp, x[rows[-1]], y[rows[-1]])
+            ddp.step()
+            twin.load_state_dict(ddp.state_dict())
+    return [missing, same_everywhere(ddp)]
+
+
+@on_ranks(parts_of_passes_run_again, "serial", 2)
+@pytest.mark.parametrize("blocks", [False, True])
+def test_no_reduction_begins_before_its_deltas_are_there(results, blocks):
+    for missing, equal in results:
+        assert missing == [0] * 3 * 8  # means and variances of four parts
+        assert equal
+
+
 CONTRADICTIONS = [
     ({"every": 0}, {}),
     ({"every": 2, "merge": "median"}, {}),
