@@ -228,7 +228,7 @@ def results_of_a_network(comm):
     network("ReLU").save(job_folder() / f"other{comm.rank}")
     if net.is_last:
         net.stage.arena.theta[0, 0] = np.nan
-    found["NaN"] = "could not be loaded" in error_of(lambda: net.save(own), ValueError)
+    found["NaN"] = "could not be loaded again" in error_of(lambda: net.save(own), ValueError)
     foreign = error_of(lambda: fresh.load(job_folder() / f"other{comm.rank}"), ValueError)
     found["foreign"] = "another architecture: layer 0 is Linear.0 there and Conv2d.0 here" in foreign
     return found
