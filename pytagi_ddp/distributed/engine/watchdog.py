@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError
+from pytagi_ddp.distributed.engine.errors import late
 
 POLL_SECONDS = 0.01
 
@@ -83,8 +83,5 @@ class Watchdog(threading.Thread):
             self._check()
             waited = time.monotonic() - start
             if waited > self._timeout:
-                raise CollectiveTimeoutError(
-                    f"rank {self._rank} has waited {waited:.1f} s in {what}; another rank is stalled, or does not make "
-                    "this call. The limit is the time-out of the communicator, by default PYTAGI_DDP_TIMEOUT or 300 s"
-                )
+                raise late(self._rank, waited, what)
             time.sleep(POLL_SECONDS)
