@@ -22,9 +22,9 @@ class Progress(Protocol):
 class Watchdog(threading.Thread):
     """A thread that polls each operation until it is done.
 
-    Without it nobody would notice: the host queues a collective and goes on, or waits in a call of CUDA that no signal
-    reaches. When an operation fails or is late, `abort` sets free whoever waits for it, and the error leaves this
-    thread as an exception, which ends the job (`pytagi_ddp.distributed.engine.abort`); `error` keeps it.
+    Without it, failures would go unnoticed: the host queues a collective and goes on, or waits in a call of CUDA that
+    no signal interrupts. When an operation fails or is late, `abort` frees all that wait for it, and the thread ends
+    with the error, which ends the job (`pytagi_ddp.distributed.engine.abort`); `error` keeps it.
 
     Args:
         rank: for messages.
@@ -57,7 +57,7 @@ class Watchdog(threading.Thread):
             self._changed.notify()
 
     def stop(self) -> None:
-        """Watches no longer; returns when the thread has ended, so that what it checks can be freed."""
+        """Stops watching; returns when the thread has ended, so that what it checks can be freed."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
