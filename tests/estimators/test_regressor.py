@@ -180,7 +180,7 @@ def test_intervals_hold_what_they_should_where_inputs_are_missing(heteroscedasti
 
 def test_the_first_samples_that_come_have_a_scale():
     x, y = data(40)
-    with pytest.raises(ValueError, match=r"first partial_fit scales .* has 1 sample: give it 2 at least"):
+    with pytest.raises(ValueError, match=r"first partial_fit determines .* has 1 sample: give it at least 2"):
         TAGIRegressor().partial_fit(x[:1], y[:1])
     with pytest.raises(ValueError, match="scales y by its samples, for good: they are all equal"):
         TAGIRegressor().partial_fit(x, np.ones(40))
