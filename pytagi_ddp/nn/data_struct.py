@@ -14,6 +14,13 @@ __all__ = ["BaseDeltaStates", "BaseHiddenStates", "HRCSoftmax"]
 NO_ONES = "", np.ones(0, np.float32)
 
 
+def _units(size: int, block_size: int) -> int:
+    """Units of each of `block_size` samples, of `size` values in all."""
+    if block_size < 1 or size % block_size:
+        raise ValueError(f"{size} values are no whole number of units for {block_size} samples")
+    return size // block_size
+
+
 class OnDevice:
     """Base of classes that hold arrays on a device and show them to the user.
 
@@ -49,9 +56,7 @@ class BaseHiddenStates(OnDevice):
 
     def set_size(self, new_size: int, new_block_size: int) -> str:
         """Makes room for `new_size` values in `new_block_size` samples, all zero, with Jacobian 1."""
-        if new_block_size < 1 or new_size % new_block_size:
-            raise ValueError(f"{new_size} values are no whole number of units for {new_block_size} samples")
-        mu, var = self._array.zeros((2, new_block_size, new_size // new_block_size))
+        mu, var = self._array.zeros((2, new_block_size, _units(new_size, new_block_size)))
         self.state = State(mu, var)
         return f"{new_size} values, {new_block_size} samples"
 
@@ -166,11 +171,10 @@ class BaseDeltaStates(OnDevice):
 
     def set_size(self, new_size: int, new_block_size: int) -> str:
         """Makes room for `new_size` values in `new_block_size` samples; memory is kept when it is large enough."""
-        if new_block_size < 1 or new_size % new_block_size:
-            raise ValueError(f"{new_size} values are no whole number of units for {new_block_size} samples")
+        units = _units(new_size, new_block_size)
         if self.memory.shape[1] < new_size:
             self.memory = self._array.zeros((2, new_size))
-        self.block_size, self.actual_size = new_block_size, new_size // new_block_size
+        self.block_size, self.actual_size = new_block_size, units
         return f"{new_size} values, {new_block_size} samples"
 
     def check(self, batch: int, units: int) -> None:

@@ -15,10 +15,6 @@ from pytagi_ddp.nn.recompute import recomputing
 from pytagi_ddp.nn.state import Array, Delta, State
 
 
-def _nothing() -> None:
-    """The preparation of a part of a step that needs none."""
-
-
 class Passes:
     """Forward passes, backward passes and steps of a network on one device.
 
@@ -141,17 +137,23 @@ class Passes:
         return self._chain.pool.nbytes + self._chain.blocks.nbytes
 
     def _run(
-        self, name: str, key: tuple, memory: tuple, function: Callable[[], Any], prepare: Callable[[], None] = _nothing
+        self,
+        name: str,
+        key: tuple,
+        memory: tuple,
+        function: Callable[[], Any],
+        prepare: Callable[[], None] | None = None,
     ) -> Any:
         """`function()` or a replay of it; always `function()` where hooks, ranks or layers do more than call kernels.
 
-        `prepare` is called before `function`, not before a replay.
+        `prepare`, if given, is called before `function`, not before a replay.
         """
         try:
             if self._is_more_than_kernels():
                 with self._walking():
                     self.forget()
-                    prepare()
+                    if prepare is not None:
+                        prepare()
                     return function()
             return self._graphs.run(name, key, memory, function, prepare)
         except MemoryError as error:
