@@ -530,7 +530,7 @@ def test_refusals(results, np):
         assert "copy or pickle its `model`" in found["pickle"]
         assert "batch_size of at least 1" in found["batch size"]
         assert "a state dict is a dictionary" in found["no state dict"]
-        assert "given to another one since" in found["given away"]
+        assert "now belongs to another one" in found["given away"]
         assert "call train() first" in found["eval"]
         assert f"asks for backend='{backend_of(np)}', the communicator has 'serial'" in found["another mesh"]
         assert "has to be one of init_device_mesh, got tuple" in found["no mesh"]
