@@ -179,11 +179,7 @@ def reliability_bins(
             "those of a scikit-learn classifier are np.searchsorted(classifier.classes_, y)"
         )
     confidence, right = p.max(1), p.argmax(1) == truth
-    if not (confidence.min() >= 0 and confidence.max() <= 1 + ROUNDING):
-        raise ValueError(
-            f"probabilities are from 0 to 1, got confidences from {confidence.min():g} to {confidence.max():g}; divide "
-            "means that do not sum to 1 by their sum"
-        )
+    _check_probabilities(confidence, "confidences")
     bin_of = np.minimum((confidence * bins).astype(int), bins - 1)
     count, sums, hits = (np.bincount(bin_of, w, bins) for w in (None, confidence, right))
     used = count > 0
@@ -219,11 +215,7 @@ def entropy(probabilities: np.ndarray) -> np.ndarray:
         ValueError: A probability that is not in [0, 1], or NaN.
     """
     p = to_numpy(probabilities, "probabilities")
-    if not (np.all(p >= 0) and p.max(initial=0) <= 1 + ROUNDING):
-        raise ValueError(
-            f"probabilities are from 0 to 1, got {p.min():g} to {p.max():g}; divide means that do not sum to 1 by "
-            "their sum"
-        )
+    _check_probabilities(p, "probabilities")
     return -(p * np.log(np.where(p > 0, p, 1))).sum(-1)
 
 
@@ -248,6 +240,15 @@ def auroc(inside: np.ndarray, outside: np.ndarray) -> float:
     low = np.sort(low)
     below = np.searchsorted(low, high, "left") + np.searchsorted(low, high, "right")
     return float(below.mean() / (2 * low.size))
+
+
+def _check_probabilities(values: np.ndarray, name: str) -> None:
+    """Raises ValueError unless all values lie in [0, 1], up to rounding. NaN does not."""
+    if not (np.all(values >= 0) and values.max(initial=0) <= 1 + ROUNDING):
+        raise ValueError(
+            f"probabilities are from 0 to 1, got {name} from {values.min():g} to {values.max():g}; divide means that "
+            "do not sum to 1 by their sum"
+        )
 
 
 def _observed(observation: np.ndarray, values: np.ndarray) -> np.ndarray:
