@@ -122,11 +122,11 @@ def paint_rows(figure, rows: Mapping[str, np.ndarray]) -> None:
 def main(argv: Sequence[str] | None = None) -> float:
     """Trains, and returns the root mean square error of pixels of images that were not learnt."""
     parser = argparse.ArgumentParser("autoencoder", description=__doc__.partition(":")[0])
-    parser.add_argument("--images", type=at_least(2), default=3000)
-    parser.add_argument("--epochs", type=positive_int, default=15)
-    parser.add_argument("--batch-size", type=positive_int, default=16)
+    parser.add_argument("--images", type=at_least(2), default=3000, help="to learn from (3000)")
+    parser.add_argument("--epochs", type=positive_int, default=15, help="passes over the data (15)")
+    parser.add_argument("--batch-size", type=positive_int, default=16, help="samples of a step (16)")
     parser.add_argument("--codes", type=positive_int, default=8, help="numbers that an image is compressed to (8)")
-    parser.add_argument("--seed", type=natural, default=0)
+    parser.add_argument("--seed", type=natural, default=0, help="of everything that is drawn (0)")
     parser.add_argument(
         "--plot", type=picture, metavar="FILE", help="draw images, what comes back, its std, and images made up"
     )

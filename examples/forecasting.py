@@ -103,12 +103,14 @@ def feed_back_moments(net: Network, y: np.ndarray, origins: np.ndarray) -> tuple
 def main(argv: Sequence[str] | None = None) -> Scores:
     """Trains, forecasts what was held back, and returns how good that was."""
     parser = argparse.ArgumentParser("forecasting", description=__doc__.partition(":")[0])
-    parser.add_argument("--epochs", type=positive_int, default=20)
-    parser.add_argument("--batch-size", type=positive_int, default=16)
-    parser.add_argument("--steps", type=int, default=2400, help="of the series; the last 12 seasons are held back")
+    parser.add_argument("--epochs", type=positive_int, default=20, help="passes over the data (20)")
+    parser.add_argument("--batch-size", type=positive_int, default=16, help="samples of a step (16)")
+    parser.add_argument(
+        "--steps", type=int, default=2400, help="of the series; the last 12 seasons are held back (2400)"
+    )
     parser.add_argument("--paths", type=at_least(2), default=100, help="of a forecast (100)")
     parser.add_argument("--moments", action="store_true", help="also score variances that are fed back")
-    parser.add_argument("--seed", type=natural, default=0)
+    parser.add_argument("--seed", type=natural, default=0, help="of everything that is drawn (0)")
     parser.add_argument("--plot", type=picture, metavar="FILE", help="draw the last forecast")
     args = parser.parse_args(argv)
     if args.steps <= WINDOW + AHEAD + PERIOD * (ORIGINS - 1):

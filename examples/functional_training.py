@@ -117,10 +117,10 @@ def main(argv: Sequence[str] | None = None) -> float:
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Reads the options."""
     parser = argparse.ArgumentParser("functional_training", description=__doc__.partition("\n")[0])
-    parser.add_argument("--epochs", type=positive_int, default=20)
-    parser.add_argument("--batch-size", type=positive_int, default=8, help="of each rank")
+    parser.add_argument("--epochs", type=positive_int, default=20, help="passes over the data (20)")
+    parser.add_argument("--batch-size", type=positive_int, default=8, help="of each rank (8)")
     parser.add_argument("--sum", action="store_true", help="add the ranks' deltas instead of averaging them")
-    parser.add_argument("--seed", type=natural, default=0)
+    parser.add_argument("--seed", type=natural, default=0, help="of everything that is drawn (0)")
     return parser.parse_args(argv)
 
 

@@ -119,9 +119,9 @@ def parse_arguments(
         change: what another job with these options does to the parser, such as adding its own.
     """
     parser = argparse.ArgumentParser("mnist", description=__doc__.partition("\n")[0])
-    parser.add_argument("--model", choices=MODELS, default="mlp")
-    parser.add_argument("--epochs", type=positive_int, default=2)
-    parser.add_argument("--batch-size", type=positive_int, default=32)
+    parser.add_argument("--model", choices=MODELS, default="mlp", help="network (mlp)")
+    parser.add_argument("--epochs", type=positive_int, default=2, help="passes over the data (2)")
+    parser.add_argument("--batch-size", type=positive_int, default=32, help="images of a step, on each rank (32)")
     parser.add_argument("--sigma-v", type=positive_float, default=0.3, help="standard deviation of a label (0.3)")
     parser.add_argument(
         "--forget",
@@ -130,7 +130,7 @@ def parse_arguments(
         metavar="FACTOR",
         help="before each of the first 70 %% of the epochs but the first, let what was learnt count for 1/FACTOR (4)",
     )
-    parser.add_argument("--seed", type=natural, default=0)
+    parser.add_argument("--seed", type=natural, default=0, help="of everything that is drawn (0)")
     parser.add_argument("--data-dir", help="where MNIST is, or is downloaded to ($PYTAGI_DATA, ./data/mnist)")
     parser.add_argument("--limit-train", type=positive_int, metavar="N", help="use the first N training images")
     change(parser)

@@ -5,6 +5,7 @@
 `PipelineSequential` does the same with any number of parts, and with micro-batches, so that ranks need not wait.
 """
 
+import argparse
 import sys
 
 import numpy as np
@@ -58,4 +59,5 @@ def main() -> float:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser("model_parallel", description=__doc__.splitlines()[0]).parse_args()  # --help alone
     main()

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> list[float]:
     parser.add_argument(
         "--sigma-v", type=positive_float, default=0.3, help="standard deviation of an observation (0.3)"
     )
-    parser.add_argument("--seed", type=natural, default=0)
+    parser.add_argument("--seed", type=natural, default=0, help="of everything that is drawn (0)")
     parser.add_argument("--plot", type=picture, metavar="FILE", help="draw the predictions")
     args = parser.parse_args(argv)
     pytagi_ddp.manual_seed(args.seed)

@@ -107,7 +107,7 @@ def job_parser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     training = parser.add_argument_group("training")
-    training.add_argument("--model", choices=models, default=models[0])
+    training.add_argument("--model", choices=models, default=models[0], help=f"network ({models[0]})")
     training.add_argument("--head", choices=("hierarchical", "remax"), default="hierarchical", help="output layer")
     training.add_argument("--epochs", type=positive_int, default=2, help="in all, a resumed run included (2)")
     training.add_argument("--batch-size", type=positive_int, help=f"images per rank and step ({batch_size})")

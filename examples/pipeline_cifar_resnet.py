@@ -58,7 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(parallel=None)  # so that it shows if it is given
     pipeline = parser.add_argument_group("pipeline")
     pipeline.add_argument("--micro-batches", type=positive_int, default=8, metavar="M", help="parts of a batch (8)")
-    pipeline.add_argument("--schedule", choices=SCHEDULES, default="1F1B")
+    pipeline.add_argument("--schedule", choices=SCHEDULES, default="1F1B", help="order of the micro-batches (1F1B)")
     pipeline.add_argument(
         "--balance",
         type=balance,

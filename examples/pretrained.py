@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> dict[Any, list[float]]:
     parser.add_argument("--samples", type=positive_int, default=4000, help="of the first task (4000)")
     parser.add_argument("--few", type=positive_int, default=200, help="of the second one (200)")
     parser.add_argument("--epochs", type=positive_int, default=10, help="on the second one (10)")
-    parser.add_argument("--seed", type=natural, default=0)
+    parser.add_argument("--seed", type=natural, default=0, help="of everything that is drawn (0)")
     args = parser.parse_args(argv)
 
     rng = np.random.default_rng(args.seed)

@@ -71,10 +71,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, tuple[Scores, Scores]]:
     """Learns a series with gaps; returns the scores of filter and smoother, where it was observed and where not."""
     parser = argparse.ArgumentParser("smoothing", description=__doc__.partition(":")[0])
     parser.add_argument("--passes", type=positive_int, default=150, help="through the series (150)")
-    parser.add_argument("--seasons", type=at_least(2), default=20)
+    parser.add_argument("--seasons", type=at_least(2), default=20, help="length of the series (20)")
     parser.add_argument("--noise", type=positive_float, default=0.2, help="standard deviation of an observation (0.2)")
     parser.add_argument("--gap", type=int, default=4, help=f"time steps of a gap, one in {EVERY} steps (4)")
-    parser.add_argument("--seed", type=natural, default=0)
+    parser.add_argument("--seed", type=natural, default=0, help="of everything that is drawn (0)")
     parser.add_argument("--plot", type=picture, metavar="FILE", help="draw filter and smoother")
     args = parser.parse_args(argv)
     if not 0 < args.gap < EVERY:

@@ -62,12 +62,12 @@ class Reader:
 def main(argv: Sequence[str] | None = None) -> tuple[float, float]:
     """Trains; returns the accuracy where the token was seen, and the mean largest probability where it was not."""
     parser = argparse.ArgumentParser("transformer", description=__doc__.partition(":")[0])
-    parser.add_argument("--batches", type=positive_int, default=600)
-    parser.add_argument("--batch-size", type=positive_int, default=16)
+    parser.add_argument("--batches", type=positive_int, default=600, help="to learn from (600)")
+    parser.add_argument("--batch-size", type=positive_int, default=16, help="samples of a step (16)")
     parser.add_argument("--steps", type=at_least(LAG + 1), default=12, help="tokens in a sequence (12)")
     parser.add_argument("--tokens", type=at_least(2), default=8, help="different ones (8)")
     parser.add_argument("--sigma-v", type=positive_float, default=1.0, help="standard deviation of an observation (1)")
-    parser.add_argument("--seed", type=natural, default=0)
+    parser.add_argument("--seed", type=natural, default=0, help="of everything that is drawn (0)")
     parser.add_argument(
         "--plot", type=picture, metavar="FILE", help="draw the accuracy over time, and probabilities of a sequence"
     )

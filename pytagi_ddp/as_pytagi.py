@@ -1,6 +1,7 @@
 """Runs programs written for pytagi without changes: `python -m pytagi_ddp.as_pytagi PROGRAM.py ARGUMENTS ...`.
 
-It runs modules too, as `python -m` does: `python -m pytagi_ddp.as_pytagi -m examples.classification ARGUMENTS ...`.
+It runs modules too, as `python -m` does: `python -m pytagi_ddp.as_pytagi -m examples.classification ARGUMENTS ...` in a
+clone of pytagi, or `-m pytest`.
 
 In these programs `import pytagi` gives this library, and so do the modules of pytagi (`pytagi.nn`, `pytagi.nn.linear`,
 `pytagi.metric`, ...). In a program or notebook of your own, `import pytagi_ddp.as_pytagi` before the first

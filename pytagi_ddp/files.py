@@ -47,6 +47,8 @@ def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
         OSError: no space, no permission, ...; names `path`. The previous file is as it was.
     """
     path = Path(path)
+    if not path.name:  # of "", "." and "/"
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     mode = _own_mode(path)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:

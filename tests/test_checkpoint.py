@@ -311,8 +311,9 @@ def test_a_damaged_checkpoint_is_named(two, damage, message):
     with pytest.warns(UserWarning, match=f"{second} .*{message}.*going back to {first}"):
         assert manager.latest(fall_back=True) == first
     net = network()
-    with pytest.warns(UserWarning, match=f"{second} "):
+    with pytest.warns(UserWarning, match=f"{second} ") as caught:
         assert manager.load(net, fall_back=True).position == at(1)
+    assert caught[0].filename == __file__  # of the line that loads, not of one inside the library
     assert net.arena.theta[0, 0] == 1
     if damage is not Path.unlink:
         with pytest.raises(DamagedCheckpointError, match=str(second)):

@@ -1,6 +1,7 @@
 """Files are whole or not there, whatever happens while they are written."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -74,6 +75,12 @@ def test_a_folder_in_the_way(tmp_path):
     with pytest.raises(OSError, match="file"):
         atomic_write(tmp_path / "file", b"data")
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("path", ["", ".", "/"])
+def test_a_path_without_a_name(path):
+    with pytest.raises(IsADirectoryError, match=rf"'{re.escape(str(Path(path)))}'$"):
+        atomic_write(path, b"data")
 
 
 def test_errors_name_the_file(tmp_path):

@@ -88,7 +88,10 @@ def set_threads(n: int) -> None:
         TypeError: n is no integer. ValueError: it is out of range.
     """
     global _threads
-    n = operator.index(n)
+    try:
+        n = operator.index(n)
+    except TypeError:
+        raise TypeError(f"set_threads takes a number of threads, got {n!r}") from None
     if n < 1:
         raise ValueError(f"set_threads({n}): a kernel needs at least 1 thread")
     if n > MOST_THREADS:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -17,6 +16,7 @@ from pytagi_ddp.checkpoint.manifest import DamagedCheckpointError
 from pytagi_ddp.checkpoint.position import TrainingPosition
 from pytagi_ddp.nn.persistence import BESIDE, Contents
 from pytagi_ddp.nn.posterior_average import PosteriorAverage
+from pytagi_ddp.warn import warn
 
 KEYS = ("position", "world_size", "settings", "version")
 
@@ -125,8 +125,7 @@ def compare(checkpoint: Checkpoint, world_size: int, settings: dict[str, Any] | 
     if checkpoint.world_size != world_size:
         changes.insert(0, f"the number of ranks was {checkpoint.world_size} and is {world_size}")
     if changes:
-        warnings.warn(
+        warn(
             f"training on from {checkpoint.path} takes another course than the run that wrote it would have taken: "
             + ", ".join(changes),
-            stacklevel=4,
         )

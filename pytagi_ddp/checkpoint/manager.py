@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import operator
 import os
-import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -37,6 +36,7 @@ from pytagi_ddp.nn.persistence import Contents, read, take, to_bytes
 from pytagi_ddp.nn.posterior_average import PosteriorAverage
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.validate import check_finite
+from pytagi_ddp.warn import warn
 
 Result = TypeVar("Result")
 
@@ -208,7 +208,7 @@ class CheckpointManager:
                 before = self.folder / entries[number].file
                 if not fall_back:
                     raise DamagedCheckpointError(f"{error}; the one before is {before} (fall_back takes it)") from None
-                warnings.warn(f"{error}; going back to {before}", stacklevel=3)
+                warn(f"{error}; going back to {before}")
         return None
 
     def load(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import uuid
-import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from pytagi_ddp.distributed.engine.together import errors_of_all_ranks, on_rank_
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.files import atomic_write
 from pytagi_ddp.nn.persistence import check_architecture
+from pytagi_ddp.warn import warn
 
 Result = TypeVar("Result")
 
@@ -87,7 +87,7 @@ def remove_folder(folder: Path) -> None:
     except FileNotFoundError:
         pass
     except OSError as error:
-        warnings.warn(f"{folder} is not removed: {error}", stacklevel=2)
+        warn(f"{folder} is not removed: {error}")
 
 
 def read_first(
@@ -127,9 +127,7 @@ def read_first(
                 raise DamagedCheckpointError(f"{error} (fall_back takes the one before, if there is one)") from None
             damage = error
             words = f"{error}; looking for one before it"
-            on_rank_0(
-                communicator, partial(warnings.warn, words, stacklevel=6)
-            )  # which may raise, by the user's choice
+            on_rank_0(communicator, partial(warn, words))  # which may raise, by the user's choice
         else:
             raise DamagedCheckpointError(f"{damage}; there is none before it")
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from pytagi_ddp.arrays import to_numpy
+from pytagi_ddp.warn import warn
 
 _BLOCK = 1 << 22  # pixels whose moments are summed at a time
 
@@ -45,10 +45,9 @@ class ImageDataset:
                 f"{self.name}: images must have shape (N, C, H, W) with no size 0, got {self.images.shape}"
             )
         if self.images.shape[3] in (1, 3, 4) and min(self.images.shape[1:3]) > 4:
-            warnings.warn(
+            warn(
                 f"{self.name}: images of the shape {self.images.shape} seem to have their channels last, and the "
                 "second size is taken for that of the channels: images.transpose(0, 3, 1, 2)?",
-                stacklevel=3,
             )
         if self.labels.shape != (len(self.images),):
             raise ValueError(

@@ -6,6 +6,7 @@ import hashlib
 import http.client
 import urllib.request
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from tqdm import tqdm
@@ -42,8 +43,10 @@ def download_file(
         OSError: The file cannot be written.
     """
     digest = hashlib.md5(usedforsecurity=False)
+    chunks = _read(url, path.name, max_bytes, progress, timeout)
+    first = next(chunks, b"")  # a folder is made for what comes, and not where nobody answers
     with atomic_file(path) as file:
-        for chunk in _read(url, path.name, max_bytes, progress, timeout):
+        for chunk in chain((first,), chunks):
             digest.update(chunk)
             file.write(chunk)
         if md5 not in (None, digest.hexdigest()):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Executor, Future
@@ -13,6 +12,7 @@ from pytagi_ddp.data.batches import Batch, RankBatches
 from pytagi_ddp.data.decoding import NUMBERS, ImageError, InPlace, image_workers, read_parts
 from pytagi_ddp.data.image_folder import ImageFolder
 from pytagi_ddp.data.sampler import IndexBatch
+from pytagi_ddp.warn import warn
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's training set
 CHUNK = 8  # images that a worker reads at a time
@@ -39,6 +39,7 @@ class FolderLoader(RankBatches):
 
     Raises:
         ValueError: As `BatchLoader`, or size < 1 or workers < 0. ImportError: Pillow is not installed.
+        TypeError: No `ImageFolder`.
 
     While iterating:
         ImageError: a file that is no image, unless `dataset` skips such. OSError: a file that cannot be read.
@@ -61,6 +62,8 @@ class FolderLoader(RankBatches):
         evaluation: bool = False,
         workers: int | Executor = 0,
     ) -> None:
+        if not hasattr(dataset, "files"):
+            raise TypeError(f"FolderLoader takes an ImageFolder, as of ImageFolder.find, got {type(dataset).__name__}")
         if evaluation and drop_last:
             raise ValueError("evaluation counts every sample: no drop_last")
         if size < 1 or (isinstance(workers, int) and workers < 0):
@@ -118,6 +121,6 @@ class FolderLoader(RankBatches):
             for row, problem in problems:
                 if self.dataset.on_error == "raise":
                     raise ImageError(problem)
-                warnings.warn(f"left out: {problem}", RuntimeWarning, stacklevel=2)
+                warn(f"left out: {problem}", RuntimeWarning)
                 read[k * CHUNK + row] = False
         return np.concatenate(images), self.dataset.labels[indices[read]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ import numpy as np
 from pytagi_ddp.data.decoding import ImageError, Source, read_scaled, use_workers
 from pytagi_ddp.data.image_shard import ImageShard, write_shard
 from pytagi_ddp.data.sampler import check_sizes
+from pytagi_ddp.warn import warn
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".webp")
 SHARD_SIZE = 256  # images of a shard: of 256 x 340 pixels each they are 67 MB
@@ -148,7 +148,7 @@ class ImageFolder:
             futures = [executor.submit(_make_shard, *arguments) for arguments in args[rank::world_size]]
             try:
                 for problem in chain.from_iterable(future.result() for future in futures):
-                    warnings.warn(f"left out: {problem}", RuntimeWarning, stacklevel=2)
+                    warn(f"left out: {problem}", RuntimeWarning)
             finally:
                 for future in futures:
                     future.cancel()

@@ -43,6 +43,7 @@ class BatchLoader(RankBatches):
     Raises:
         ValueError: A size, rank, seed or statistic out of range; drop_last or transform with evaluation;
             drop_last where the data do not fill one global batch.
+        TypeError: The data are no `ImageDataset`.
     """
 
     def __init__(
@@ -60,6 +61,8 @@ class BatchLoader(RankBatches):
         prefetch: int = 2,
         evaluation: bool = False,
     ) -> None:
+        if not hasattr(dataset, "images"):
+            raise TypeError(f"BatchLoader takes an ImageDataset, got {type(dataset).__name__}")
         if evaluation and (drop_last or transform is not None):
             raise ValueError("evaluation counts every sample as it is: no drop_last, no transform")
         shape = dataset.images.shape[1:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sized
+from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +32,8 @@ def _share(size: int, rank: int, world_size: int) -> tuple[int, int]:
 
 
 def check_sizes(num_samples: int, rank: int, world_size: int) -> None:
+    if not isinstance(num_samples, Integral):
+        raise TypeError(f"num_samples is a number, len(data) of a data set, got {type(num_samples).__name__}")
     if num_samples < 1:
         raise ValueError(f"num_samples must be at least 1, got {num_samples}")
     if world_size < 1 or not 0 <= rank < world_size:
@@ -68,6 +71,7 @@ class ShardedSampler:
 
     Raises:
         ValueError: Sizes, ranks or seeds out of range.
+        TypeError: num_samples is no integer.
     """
 
     def __init__(
@@ -141,6 +145,7 @@ class EvaluationSampler:
 
     Raises:
         ValueError: Sizes or ranks out of range.
+        TypeError: num_samples is no integer.
     """
 
     def __init__(self, num_samples: int, rank: int = 0, world_size: int = 1) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import warnings
 from collections.abc import Sequence
 
 from pytagi_ddp.distributed.engine.errors import LaunchError
@@ -13,6 +12,7 @@ from pytagi_ddp.distributed.engine.limits import TIMEOUT, time_limit
 from pytagi_ddp.distributed.engine.offspring import why_no_rank
 from pytagi_ddp.distributed.engine.serial import SerialCommunicator
 from pytagi_ddp.distributed.engine.threads import ThreadCommunicator, current_member
+from pytagi_ddp.warn import warn
 
 __all__ = ["Communicator", "SerialCommunicator", "ThreadCommunicator", "create_communicator"]
 
@@ -53,7 +53,7 @@ def create_communicator(
             process was started or forked by a rank; for ``"nccl"``: some rank has no NCCL or no GPU of its own.
     """
     if backend == "auto" and current_member() is None and detect_launcher() and (problem := why_no_rank()):
-        warnings.warn(f"this process is no rank and works by itself: {problem}", RuntimeWarning, stacklevel=2)
+        warn(f"this process is no rank and works by itself: {problem}", RuntimeWarning)
     backend = resolve_backend(backend)
     limit = time_limit("PYTAGI_DDP_TIMEOUT", TIMEOUT, timeout)
     communicator = ENGINES[backend](limit, device_ids, cuda_aware_mpi)

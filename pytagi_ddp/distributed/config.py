@@ -1,6 +1,5 @@
 """How the ranks of a data-parallel job find and talk to each other."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -12,6 +11,8 @@ from pytagi_ddp.distributed.engine.errors import LaunchError
 from pytagi_ddp.distributed.engine.placement import choose_device
 from pytagi_ddp.distributed.wire import WIRE_DTYPES
 from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.nn.validate import as_bools
+from pytagi_ddp.warn import warn
 
 
 @dataclass
@@ -39,6 +40,10 @@ class DDPConfig:
             20 P/R bytes travel between GPU and host in a step.
         share_memory: for an `FSDPSequential` on the CPU: ranks of one node keep their shards in memory that all of them
             see, and read there what they would otherwise send each other. The bits are the same.
+
+    Raises:
+        TypeError: a boolean option is neither True nor False; `device_ids` is no list.
+        AttributeError: an option that does not exist is assigned.
     """
 
     device_ids: Sequence[int] | None = None
@@ -55,6 +60,10 @@ class DDPConfig:
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in DDPConfig.__dataclass_fields__:
             raise AttributeError(f"a DDPConfig has no option {name!r}: {', '.join(DDPConfig.__dataclass_fields__)}")
+        if isinstance(getattr(DDPConfig, name), bool):
+            (value,) = as_bools("DDPConfig", **{name: value})
+        if name == "device_ids" and isinstance(value, str | Integral):
+            raise TypeError(f"device_ids of a DDPConfig is a list, with the GPU of each rank of a node, got {value!r}")
         super().__setattr__(name, value)
 
     def connect(self, device: str = "cpu") -> Communicator:
@@ -80,7 +89,7 @@ class DDPConfig:
                 raise
             communicator = create_communicator("auto", self.rank, self.world_size, self.timeout)
             if communicator.rank == 0:
-                warnings.warn(f"ranks communicate by {communicator.backend!r} instead of NCCL: {error}", stacklevel=3)
+                warn(f"ranks communicate by {communicator.backend!r} instead of NCCL: {error}")
             return communicator
 
     def accept(self, communicator: Communicator) -> Communicator:

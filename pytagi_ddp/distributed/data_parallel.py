@@ -64,8 +64,8 @@ class DataParallel(Wrapper):
         input_delta_z_buffer: deltas at the output, where `backward` starts.
 
     Raises:
-        ValueError: no device, or one that does not exist. TypeError: no `Sequential`; an option that is neither True
-            nor False.
+        ValueError: no device, or one that does not exist. TypeError: no `Sequential`; devices that are no list; an
+            option that is neither True nor False.
     """
 
     device = "cpu"
@@ -83,6 +83,8 @@ class DataParallel(Wrapper):
         if not isinstance(model, Sequential):
             raise TypeError(f"DataParallel takes a Sequential, got {type(model).__name__}")
         average, sync_batch_norm = as_bools("DataParallel", average=average, sync_batch_norm=sync_batch_norm)
+        if isinstance(device_ids, str | int):
+            raise TypeError(f'DataParallel takes a list of devices, as ["cpu"] * 2 or [0, 1], got {device_ids!r}')
         ids = range(cuda.get_device_count()) if device_ids is None else device_ids
         self.devices = [name if isinstance(name, str) else f"cuda:{name}" for name in ids]
         if not self.devices:

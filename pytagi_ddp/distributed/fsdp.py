@@ -16,7 +16,7 @@ from pytagi_ddp.distributed.collective import collective
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.config import DDPConfig
 from pytagi_ddp.distributed.engine.offspring import keep_from_children
-from pytagi_ddp.distributed.engine.together import errors_of_all_ranks
+from pytagi_ddp.distributed.engine.together import errors_of_all_ranks, on_rank_0
 from pytagi_ddp.distributed.gathering import Gathering
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.distributed.sharded_arena import ShardedArena
@@ -241,14 +241,18 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         with self._reading("save"):
             return to_bytes(self.model, extra) if self.rank == 0 else b""
 
+    @collective
     def save(self, filename: str | Path) -> None:
-        """`Sequential.save` of the whole network on rank 0; collective with `reshard_after_forward`."""
-        alone = self._all_are_here
-        if alone and self.rank == 0:
+        """`Sequential.save` of the whole network on rank 0; collective with `reshard_after_forward` (but in `unshard`).
+
+        Raises:
+            ValueError, OSError: as `Sequential.save`; where it is collective, on every rank.
+        """
+        if not self._all_are_here:
+            data = self.to_bytes()
+            on_rank_0(self.communicator, partial(atomic_write, filename, data))
+        elif self.rank == 0:
             self.model.save(filename)
-        data = b"" if alone else self.to_bytes()
-        if data:
-            atomic_write(filename, data)
 
     def load(self, filename: str | Path) -> None:
         """`Sequential.load`; every rank reads the file, keeps its slices and drops its deltas.

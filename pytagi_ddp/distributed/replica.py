@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,7 +17,8 @@ from pytagi_ddp.nn.sequential import Sequential
 class Wrapper:
     """Wraps the network `model`. Settings of the network cannot be assigned here; they have to be assigned to `model`.
 
-    Neither can what the constructor was given (`_settled`) be assigned, once it has ended (`_made`).
+    Reading such a setting here gives an error that says where it is. Arguments of the constructor (`_settled`) cannot
+    be assigned either, once the constructor has ended (`_made`).
     """
 
     model: Sequential
@@ -37,14 +38,24 @@ class Wrapper:
             )
         super().__setattr__(name, value)
 
+    if not TYPE_CHECKING:  # or every name would pass as an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            text = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if not name.startswith("_") and hasattr(type(self.__dict__.get("model")), name):
+                text += f": it is one of the network, `model.{name}`"
+            raise AttributeError(text, name=name, obj=self)
+
 
 class Replica(Wrapper):
     """Modes and results of the network `model`; nothing here waits for another rank."""
 
     def train(self) -> None:
+        """Training mode, see `Sequential.train`."""
         self.model.train()
 
     def eval(self) -> None:
+        """Evaluation mode, see `Sequential.eval`."""
         self.model.eval()
 
     def predict(
@@ -54,6 +65,7 @@ class Replica(Wrapper):
         return self.model.predict(x, batch_size, var_x)
 
     def get_outputs(self) -> tuple[np.ndarray, np.ndarray]:
+        """(mu, var) of this rank's last forward pass, flat copies."""
         return self.model.get_outputs()
 
     def output_to_host(self) -> None:

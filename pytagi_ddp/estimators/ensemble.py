@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from math import inf
@@ -20,6 +19,7 @@ from pytagi_ddp.estimators.folds import learnt_by
 from pytagi_ddp.estimators.members import Training, default_epochs
 from pytagi_ddp.nn import Sequential
 from pytagi_ddp.tagi_utils import Normalizer
+from pytagi_ddp.warn import warn
 
 LARGEST_SEED = 2**31 - 1
 MOST_EPOCHS = 100
@@ -117,10 +117,9 @@ class EnsembleEstimator(BaseEstimator):
                 "give it at least 2, better a hundred"
             )
         if constant := np.flatnonzero((x == x[:1]).all(0) & ~self._empty).tolist():
-            warnings.warn(
+            warn(
                 f"columns {constant} of X are constant among the samples of the first partial_fit, by which they are "
                 "scaled: later values keep their unit, which has to be about 1",
-                stacklevel=3,
             )
         inputs = x.shape[1]
         return [training.network(inputs, seed) for seed in self._seeds()(self.n_folds * self.n_seeds)]
@@ -130,10 +129,9 @@ class EnsembleEstimator(BaseEstimator):
         self.__dict__.pop("networks_", None)
         self._empty = ~np.isfinite(X).any(0)
         if self._empty.any():
-            warnings.warn(
+            warn(
                 f"columns {np.flatnonzero(self._empty).tolist()} of X hold no number: they are left out, and their "
                 "values in predictions and in partial_fit too, as nothing is known of them",
-                stacklevel=4,
             )
         self._x_mean, self._x_std = moments_of("X", np.where(self._empty, 0.0, X))
 

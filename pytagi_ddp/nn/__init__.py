@@ -118,6 +118,6 @@ def __getattr__(name: str) -> Any:
         return getattr(distributed, name)
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    near = get_close_matches(name, __all__, 3, 0.5)
+    near = get_close_matches(name, __all__, 3, 0.6)
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(__all__)}"
     raise AttributeError(f"{__name__} has no {name!r}; {hint}")

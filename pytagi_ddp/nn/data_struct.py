@@ -237,6 +237,7 @@ class BaseDeltaStates(OnDevice):
         self.outdated = source.outdated = outdated
 
     def reset_zeros(self) -> None:
+        """Makes all deltas zero: nothing was observed."""
         self.outdated = False
         self._array.clear(self.memory)
 

@@ -71,6 +71,9 @@ class HookHandle:
     of_parameters = parameters_stay = False
 
     def __init__(self, hooks: LeafHooks, before: Hook | None, after: Hook | None, outermost: bool = False):
+        for name, hook in (("before", before), ("after", after)):
+            if hook is not None and not callable(hook):
+                raise TypeError(f"{name} is a function of a layer and a direction, got {hook!r}")
         self._hooks, self.before, self.after = hooks, before, after
         hooks.add(self, outermost)
 

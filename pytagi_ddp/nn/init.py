@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from pytagi_ddp.nn.deferred import is_deferring
+from pytagi_ddp.nn.validate import check_integers
 
 INIT_METHODS = ("He", "he", "Xavier", "xavier")
 LARGEST_GAIN = 1e18
@@ -43,6 +44,7 @@ def manual_seed(seed: int) -> None:
         TypeError: `seed` is not an integer.
         ValueError: `seed` does not fit into 32 bits.
     """
+    check_integers("manual_seed", seed=seed)
     value = operator.index(seed)
     if not -(2**31) <= value < 2**32:
         raise ValueError(f"the seed must lie in [-2**31, 2**32), got {value}")
@@ -126,8 +128,12 @@ def fan_scale(fan_in: int, fan_out: int, method: str) -> np.float32:
 
 
 def check_gains(*gains: float) -> None:
-    """Raises ValueError if a gain is not finite, or so large that its square is not finite in float32."""
-    if not all(abs(gain) <= LARGEST_GAIN for gain in gains):
+    """Raises ValueError if a gain or its square is not finite in float32, TypeError if a gain is no number."""
+    try:
+        fit = all(abs(gain) <= LARGEST_GAIN for gain in gains)
+    except TypeError:
+        raise TypeError(f"gains on the prior are numbers, got {gains}") from None
+    if not fit:
         raise ValueError(f"gains on the prior must be finite, and at most {LARGEST_GAIN:g}, got {gains}")
 
 

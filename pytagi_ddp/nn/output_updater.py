@@ -27,6 +27,7 @@ class OutputUpdater:
 
     def __init__(self, model_device: str):
         self._express = get_kernels(model_device).output_update.express_update
+        self._spread = 0.0, np.zeros(0, np.float32)  # the last variance that was one number for all, and as an array
         self.device = model_device
 
     def update(
@@ -47,13 +48,30 @@ class OutputUpdater:
 
         Raises:
             ValueError: wrong number or shape of values, an infinite observation, or a variance that is negative or NaN.
+            TypeError: no numbers, or something else in the place of a buffer.
             RuntimeError: the network has not been called yet.
         """
-        if output_states.elsewhere or self._express(output_states, mu_obs, var_obs, delta_states):
-            return
+        try:
+            if output_states.elsewhere:
+                return
+            quick = self._for_all(var_obs, output_states.size) if isinstance(var_obs, float) else var_obs
+            if self._express(output_states, mu_obs, quick, delta_states):
+                return
+        except AttributeError:
+            _check_buffers("update", output_states, delta_states)
+            raise
         size = _size(output_states)
         observed = State(_observations(mu_obs, size, output_states), _variances(var_obs, size, output_states))
         self._run("update", output_states, delta_states, observed)
+
+    def _for_all(self, value: float, size: int) -> np.ndarray:
+        """`value`, `size` times, as the quick way takes it."""
+        last, array = self._spread
+        if last != value or array.size != size:
+            with np.errstate(over="ignore"):
+                array = np.full(size, value, np.float32)
+            self._spread = value, array
+        return array
 
     def update_using_indices(
         self,
@@ -75,7 +93,9 @@ class OutputUpdater:
 
         Raises:
             ValueError: wrong number of values, a bad value as in `update`, or an output number out of range.
+            TypeError: as `update`.
         """
+        _check_buffers("update_using_indices", output_states, delta_states)
         if output_states.elsewhere:
             return
         _size(output_states)
@@ -108,13 +128,22 @@ class OutputUpdater:
             mu_obs: one observation for each pair.
 
         Raises:
-            ValueError: an odd number of outputs, wrong number of observations, or an infinite one.
+            ValueError: an odd number of outputs, a negative noise variance (without `EvenExp`, nothing keeps it
+                positive), wrong number of observations, or an infinite one.
+            TypeError: as `update`.
         """
+        _check_buffers("update_heteros", output_states, delta_states)
         if output_states.elsewhere:
             return
         size = _size(output_states)
         if output_states.actual_size % 2:
             raise ValueError(f"update_heteros needs outputs in pairs, the network has {output_states.actual_size}")
+        negative = np.count_nonzero(output_states.mu_a[1::2] < 0)
+        if negative:
+            raise ValueError(
+                f"update_heteros takes outputs 1, 3, ... for noise variances, and {negative} of {size // 2} are "
+                "negative: end the network with EvenExp()"
+            )
         observed = State(_observations(mu_obs, size // 2, output_states), None)
         self._run("update_heteros", output_states, delta_states, observed)
 
@@ -131,6 +160,16 @@ class OutputUpdater:
         steps = states.seq_len
         output, delta = by_step(states.complete(), steps), by_step(Delta(*deltas.arrays), steps)
         getattr(kernels.output_update, name)(output, observed, *map(place, places), delta)
+
+
+def _check_buffers(method: str, states: object, deltas: object) -> None:
+    """Raises TypeError if `states` or `deltas` is no buffer: most often arguments in another order."""
+    for buffer, kind, name in (states, BaseHiddenStates, "first"), (deltas, BaseDeltaStates, "last"):
+        if not isinstance(buffer, kind):
+            place = "output_z_buffer" if kind is BaseHiddenStates else "input_delta_z_buffer"
+            raise TypeError(
+                f"{method} takes the {place} of a network as its {name} argument, got {type(buffer).__name__}"
+            )
 
 
 def _size(states: BaseHiddenStates) -> int:

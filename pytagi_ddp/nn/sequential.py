@@ -312,10 +312,13 @@ class Sequential(NetworkModes, RecurrentNetwork):
         Returns:
             A handle with `remove`, which a `with` block calls at its end. A copy of the network has no hooks.
 
+        Raises:
+            TypeError: what is to be called cannot be.
+
         Source: `LeafHooks` says which leaves a pass visits.
         """
-        self.forget_graphs()
         handle = HookHandle(self._hooks, before, after, outermost)
+        self.forget_graphs()
         self._chain.set_hooks(self._hooks)
         return handle
 

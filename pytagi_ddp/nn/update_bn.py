@@ -70,11 +70,14 @@ def update_bn(loader: Iterable[Any], net: HasBatchNorm, num_batches: int | None 
         ValueError: num_batches below 1; no batch, or fewer than two values for a feature; inputs that do not fit.
         FloatingPointError: statistics that are not finite, as the network has diverged; names the layer.
         RuntimeError: a `DDPSequential` whose replicas differ, between two merges.
+        TypeError: `net` is no network, as where the arguments stand in the other order.
 
     After an error the running statistics are what they were.
 
     Source: `torch.optim.swa_utils.update_bn`; Wu & Johnson (2021), "Rethinking 'Batch' in BatchNorm" (PreciseBN).
     """
+    if not hasattr(net, "update_bn"):
+        raise TypeError(f"update_bn takes the batches first and then a network, got {type(net).__name__} for that")
     return net.update_bn(loader, num_batches)
 
 

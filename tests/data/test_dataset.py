@@ -62,8 +62,9 @@ def test_what_does_not_belong_together_is_refused(images, labels, error, message
 
 
 def test_channels_that_seem_to_come_last_are_noticed():
-    with pytest.warns(UserWarning, match=r"\(5, 32, 32, 3\) seem to have their channels last"):
+    with pytest.warns(UserWarning, match=r"\(5, 32, 32, 3\) seem to have their channels last") as caught:
         make(np.zeros((5, 32, 32, 3), np.uint8))
+    assert caught[0].filename == __file__  # of the line that makes the dataset
     make(np.zeros((5, 32, 3, 3), np.uint8))  # small patches of many channels
 
 

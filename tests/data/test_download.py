@@ -75,6 +75,12 @@ def test_a_missing_file_and_a_missing_server_are_told(tmp_path):
         download_file(url + "file.bin", tmp_path / "file.bin", MD5, LIMIT, progress=False)
 
 
+def test_where_nothing_comes_no_folder_is_made(tmp_path):
+    with file_server({}) as url, pytest.raises(DownloadError):
+        download_file(url + "file.bin", tmp_path / "new" / "file.bin", MD5, LIMIT, progress=False)
+    assert names(tmp_path) == []
+
+
 def test_a_silent_server_is_given_up(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/file.bin"

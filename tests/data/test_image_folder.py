@@ -284,6 +284,11 @@ def test_a_pipe_is_not_waited_for(tree):
         batches(ImageFolder.find(tree, on_error="skip"), 12)
 
 
+def test_a_path_in_place_of_a_folder_of_images(tree):
+    with pytest.raises(TypeError, match=r"takes an ImageFolder, as of ImageFolder\.find, got str"):
+        FolderLoader(str(tree), 4)
+
+
 def test_bad_arguments(tree):
     found = ImageFolder.find(tree)
     for options in ({"size": 0}, {"workers": -1}, {"evaluation": True, "drop_last": True}, {"batch_size": 0}):

@@ -238,6 +238,12 @@ def test_bad_arguments_are_named(options, message):
         BatchLoader(make_data(), **{"batch_size": 8, **options})
 
 
+def test_a_pair_of_arrays_is_no_data_set():
+    data = make_data()
+    with pytest.raises(TypeError, match="takes an ImageDataset, got tuple"):
+        BatchLoader((data.images, data.labels), 8)
+
+
 def test_bad_positions_are_named():
     loader = BatchLoader(make_data(), 10)
     with pytest.raises(ValueError, match=r"0\.\.11 .* got 12"):

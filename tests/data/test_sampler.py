@@ -106,3 +106,10 @@ def test_evaluation_counts_every_sample_once_in_contiguous_shards(num_samples, w
 def test_bad_numbers_are_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("sampler", [ShardedSampler, EvaluationSampler])
+@pytest.mark.parametrize("data", [np.zeros((5, 2)), [1, 2, 3], 5.0])
+def test_a_data_set_in_place_of_its_size(sampler, data):
+    with pytest.raises(TypeError, match=r"num_samples is a number, len\(data\) of a data set, got"):
+        sampler(data)

@@ -68,3 +68,18 @@ def test_misspelt_options_of_a_config():
     with pytest.raises(AttributeError, match="no option 'bucket': device_ids"):
         config.bucket = 2  # type: ignore[attr-defined]
     config.buckets = 2
+
+
+@pytest.mark.parametrize("name", ["cuda_aware_mpi", "offload_params", "share_memory"])
+def test_options_that_say_yes_or_no(name):
+    with pytest.raises(TypeError, match=f"DDPConfig: {name} must be True or False, got 'no'"):
+        DDPConfig(**{name: "no"})
+    assert getattr(DDPConfig(**{name: 0}), name) is False
+
+
+@pytest.mark.parametrize("ids", [2, "0"])
+def test_device_ids_are_a_list(ids):
+    with pytest.raises(
+        TypeError, match="device_ids of a DDPConfig is a list, with the GPU of each rank of a node, got"
+    ):
+        DDPConfig(device_ids=ids)

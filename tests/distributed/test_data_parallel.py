@@ -421,6 +421,12 @@ def test_its_threads_end_with_it():
     set_threads(kernels)
 
 
+@pytest.mark.parametrize("devices", ["cpu", 2])
+def test_one_device_is_no_list_of_them(devices):
+    with pytest.raises(TypeError, match=r"DataParallel takes a list of devices, as .*, got"):
+        DataParallel(dense(), devices)
+
+
 def test_the_program_of_the_page_runs():
     page = (Path(__file__).parents[2] / "docs/distributed.md").read_text()
     (code,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "DataParallel" in block)
@@ -451,6 +457,11 @@ def test_settings_of_the_network(make, name, value):
     net.notes = "my own"
     net.notes = "another"
     net.output_z_buffer = net.output_z_buffer
+    for name in ("summary", "inspect", "add_hook"):
+        with pytest.raises(AttributeError, match=f"object has no attribute '{name}': it is one of .* `model.{name}`"):
+            getattr(net, name)
+    with pytest.raises(AttributeError, match=r"object has no attribute 'sumary'$"):
+        net.sumary  # noqa: B018
 
 
 def said_in_a_fork(call) -> str:

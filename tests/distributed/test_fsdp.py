@@ -51,6 +51,19 @@ def test_a_rank_that_does_not_come_is_too_late(tmp_path):
         run_threads(on_rank_0, 2, "predict", 1, tmp_path)
 
 
+def cannot_be_saved(folder):
+    net = FSDPSequential(WITHOUT_BATCH_NORM["Conv2d"](), communicator=create_communicator("threads", timeout=5))
+    with pytest.raises(OSError, match="file"):
+        net.save(folder / "file" / "net")
+    net.save(folder / "net")
+    return (folder / "net").exists()
+
+
+def test_what_rank_0_cannot_save_is_known_to_all(tmp_path):
+    (tmp_path / "file").touch()
+    assert run_threads(cannot_be_saved, 2, tmp_path) == [True, True]
+
+
 def rank_0_predicts():
     communicator = create_communicator("threads", timeout=20)
     net = FSDPSequential(with_batch_norm(1), communicator=communicator, min_num_params=60)

@@ -1,6 +1,7 @@
 """The CIFAR-10 job in a pipeline: what it prints, draws and refuses; and model parallelism by hand."""
 
 import importlib.util
+import subprocess
 import sys
 
 import pytest
@@ -78,6 +79,14 @@ def test_model_parallelism_by_hand(capsys):
 
 
 @pytest.mark.mpi
+def test_model_parallelism_has_help():
+    command = [sys.executable, "-m", "examples.model_parallel"]
+    done = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True)
+    assert "a network in two parts on two ranks" in done.stdout
+    done = subprocess.run([*command, "--steps"], capture_output=True, text=True)
+    assert done.returncode == 2 and "unrecognized arguments: --steps" in done.stderr
+
+
 def test_model_parallelism_on_real_ranks():
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
     result = mpirun(["-m", "examples.model_parallel"], 2, 60)

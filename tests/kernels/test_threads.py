@@ -39,7 +39,7 @@ def test_refuses_less_than_one_and_more_than_there_is_memory_for(n):
 
 @pytest.mark.parametrize("n", [2.0, "2", None])
 def test_refuses_what_is_no_integer(n):
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="set_threads takes a number of threads, got"):
         threads.set_threads(n)
 
 

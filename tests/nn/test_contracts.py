@@ -202,6 +202,14 @@ def test_nobody_outside_nn_reaches_into_a_network_or_layer():
     assert [name for name in files if by_class.search((ROOT / name).read_text())] == []
 
 
+@pytest.mark.parametrize("name", ["before", "after"])
+def test_a_hook_that_cannot_be_called(name):
+    net = nn.Sequential(nn.Linear(2, 3))
+    with pytest.raises(TypeError, match=f"{name} is a function of a layer and a direction, got 'print'"):
+        net.add_hook(**{name: "print"})
+    net(np.ones((4, 2)))
+
+
 def test_a_hook_cannot_run_its_own_network_and_may_take_itself_off():
     net, seen = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)), []
     x = np.ones((4, 2))

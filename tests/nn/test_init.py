@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from pytagi_ddp.nn import LSTM, init
+from pytagi_ddp.nn import LSTM, BatchNorm2d, Linear, init
 
 
 def draw_one_by_one(words, n: int, scale: float) -> list[np.float32]:
@@ -143,3 +143,15 @@ def test_bad_arguments_are_named():
         init.manual_seed(1.5)
     with pytest.raises(ValueError, match="MT19937"):
         init.set_state(np.random.PCG64(1).state)
+
+
+@pytest.mark.parametrize("seed", ["1", 1.5, None])
+def test_a_seed_that_is_no_integer(seed):
+    with pytest.raises(TypeError, match="manual_seed: seed must be an integer, got"):
+        init.manual_seed(seed)
+
+
+@pytest.mark.parametrize("make", [lambda: Linear(3, 2, gain_weight="He"), lambda: BatchNorm2d(3, gain_bias=None)])
+def test_gains_that_are_no_numbers(make):
+    with pytest.raises(TypeError, match="gains on the prior are numbers, got"):
+        make()

@@ -124,6 +124,30 @@ def test_any_form_of_observations(net, updater):
         np.testing.assert_array_equal(deltas(net), expected)
 
 
+def test_one_variance_for_all(net, updater):
+    """The bits of as many equal ones, whatever came before; and bad ones are named."""
+    states, buffer, y = net.output_z_buffer, net.input_delta_z_buffer, np.arange(8.0)
+    for batch in (2, 3, 2):
+        net(np.ones((batch, 3)))
+        y = np.arange(4.0 * batch)
+        for variance in (0.5, np.float64(0.1), np.float32(0.1), 1, 0.0, np.inf, 1e300, 0.5):
+            updater.update(states, y, variance, buffer)
+            found = deltas(net)
+            with np.errstate(over="ignore"):
+                updater.update(states, y, np.full(y.size, variance, np.float32), buffer)
+            np.testing.assert_array_equal(found, deltas(net))
+        for variance in (-0.5, NAN):
+            with pytest.raises(ValueError, match="must not be negative or NaN"):
+                updater.update(states, y, variance, buffer)
+
+
+def test_one_variance_for_all_takes_the_quick_way(net, updater, monkeypatch):
+    states, buffer, y = net.output_z_buffer, net.input_delta_z_buffer, np.arange(8.0)
+    updater.update(states, y, np.full(8, 0.5), buffer)  # from here on there is one
+    monkeypatch.setattr(nn.OutputUpdater, "_run", lambda *_: pytest.fail("the long way"))
+    updater.update(states, y, 0.5, buffer)
+
+
 def test_a_buffer_of_another_size_is_resized(net, updater):
     buffer = nn.BaseDeltaStates(3, 1)
     updater.update(net.output_z_buffer, np.zeros(8), np.ones(8), buffer)
@@ -176,6 +200,29 @@ def test_bad_heteroscedastic_observations(net, updater):
     odd(np.zeros(1))
     with pytest.raises(ValueError, match="outputs in pairs, the network has 3"):
         updater.update_heteros(odd.output_z_buffer, np.zeros(1), odd.input_delta_z_buffer)
+
+
+def test_a_negative_noise_variance_is_no_variance(updater):
+    states, buffer = nn.BaseHiddenStates(4, 2), nn.BaseDeltaStates(4, 2)
+    states.mu_a, states.var_a = [-1, 0.5, -1, -0.5], np.ones(4)
+    with pytest.raises(ValueError, match=r"1 of 2 are negative: end the network with EvenExp"):
+        updater.update_heteros(states, np.zeros(2), buffer)
+    states.mu_a = [-1, 0.5, -1, 0]  # what rounds to 0 is one
+    updater.update_heteros(states, np.zeros(2), buffer)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda u, z, y, d: u.update(y, z, 0.1, d), "update takes the output_z_buffer .* first .* got ndarray"),
+        (lambda u, z, y, d: u.update(z, y, d, 0.1), "update takes the input_delta_z_buffer .* last .* got float"),
+        (lambda u, z, y, d: u.update_using_indices(z, y, 0.1, d, [1, 2]), "update_using_indices .* last .* got list"),
+        (lambda u, z, y, d: u.update_heteros(d, y, z), "update_heteros .* first argument, got BaseDeltaStates"),
+    ],
+)
+def test_arguments_in_another_order(net, updater, call, message):
+    with pytest.raises(TypeError, match=message):
+        call(updater, net.output_z_buffer, np.zeros(8), net.input_delta_z_buffer)
 
 
 @pytest.mark.parametrize(("mu", "var"), [(NAN, 1), (np.inf, 1), (0, np.inf), (0, NAN)])

@@ -224,6 +224,12 @@ def test_errors_leave_the_statistics(loader, arguments, error, message):
     update_bn(batches(net, 10), net)
 
 
+def test_arguments_in_the_other_order():
+    net = image()
+    with pytest.raises(TypeError, match="takes the batches first and then a network, got list for that"):
+        update_bn(net, batches(net, 10))
+
+
 def test_a_replica_is_asked_through_its_wrapper():
     net = image()
     ddp = nn.DDPSequential(net, nn.DDPConfig(backend="serial"))

@@ -16,6 +16,11 @@ def test_any_dtype_shape_and_strides_become_flat_float32():
 
 
 def test_what_is_no_number_or_too_few_is_named():
+    for thing, kind in ((None, "NoneType"), ({"x": 1}, "dict"), ([None], "dtype object")):
+        with pytest.raises(TypeError, match=f"x must hold real numbers, got {kind}"):
+            flat_float32(thing, "x")
+    with pytest.raises(TypeError, match="x must hold real numbers, got NoneType"):
+        flat_float32(np.array(None), "x")
     with pytest.raises(TypeError, match="x must hold real numbers, got dtype complex128"):
         flat_float32([1j], "x")
     with pytest.raises(ValueError, match="x must hold 3 values, got 2"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from pytagi_ddp.distributed.collective import collective
 from pytagi_ddp.distributed.communicator import Communicator
-from pytagi_ddp.distributed.engine.together import errors_of_all_ranks
+from pytagi_ddp.distributed.engine.together import errors_of_all_ranks, on_rank_0
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.files import atomic_write, read_file
 from pytagi_ddp.nn import persistence
@@ -63,15 +64,16 @@ class StagedNetwork(ShardedNetwork):
         with self._all_or_none():
             self.model.load_state_dict({k: v for k, v in state_dict.items() if is_here(k)} if whole else state_dict)
 
+    @collective
     def save(self, filename: str | Path) -> None:
         """Writes the file that `Sequential.save` of the whole network would write, on rank 0; collective.
 
         Raises:
             ValueError: values that are NaN or infinite, on every rank.
+            OSError: the file cannot be written; on every rank.
         """
         data = self.to_bytes()
-        if self.communicator.rank == 0:
-            atomic_write(filename, data)
+        on_rank_0(self.communicator, partial(atomic_write, filename, data))
 
     @collective
     def load(self, filename: str | Path) -> None:

@@ -413,6 +413,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         return rows[-1].stop if rows else 0
 
     def get_outputs(self) -> tuple[np.ndarray, np.ndarray]:
+        """(mu, var) of the last forward pass, flat copies; on the rank that has the last stage."""
         states = self.output_z_buffer
         return np.array(states.mu_a), np.array(states.var_a)
 

@@ -71,6 +71,12 @@ def test_ranks_that_call_different_methods():
     assert isinstance(found[0], RankLeftError)
 
 
+def test_a_file_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    found = errors(lambda net: net.save(tmp_path / "file" / "net"))
+    assert all(isinstance(error, OSError) and "file" in str(error) for error in found), found
+
+
 def test_observations_that_fail():
     def fail(states, rows, deltas):
         if rows.start > 2:

@@ -1,0 +1,17 @@
+"""Warnings that name the line of the program, and not one inside this library."""
+
+import sys
+import warnings
+
+_INSIDE = (__name__.partition(".")[0], "contextlib")  # this library, and what calls its functions that are decorated
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warns at the line that called the library, however deep inside it the reason was found.
+
+    Python shows a warning once for each line, so one line inside the library would speak for all callers.
+    """
+    frame, level = sys._getframe(1), 2
+    while frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE and frame.f_back is not None:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
