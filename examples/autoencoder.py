@@ -67,7 +67,7 @@ def make_networks(codes: int) -> tuple[Sequential, Sequential]:
 def train(
     encoder: Sequential, decoder: Sequential, images: np.ndarray, epochs: int, batch_size: int = 16, seed: int = 0
 ) -> Iterator[int]:
-    """Learns to draw images again, and stops behind each epoch to say how many there have been."""
+    """Learns to reconstruct images; yields the number of epochs so far after each epoch."""
     updater, generator = OutputUpdater(decoder.device), np.random.default_rng(seed)
     for epoch in range(epochs):
         sigma_v = max(0.05, 0.3 * 0.8**epoch)
@@ -84,7 +84,7 @@ def train(
 
 
 def reconstruct(encoder: Sequential, decoder: Sequential, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Means and variances of the pixels that come back."""
+    """Means and variances of the pixels of the reconstructed images."""
     mu, var = encoder.predict(images)
     return decoder.predict(mu, var_x=var)
 

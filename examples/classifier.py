@@ -9,22 +9,22 @@ from pytagi_ddp.nn import BaseDeltaStates, BaseHiddenStates, DDPSequential, Outp
 from pytagi_ddp.nn.hierarchical_softmax import class_probabilities, hierarchical_softmax
 
 
-def without(probabilities: np.ndarray, labels: np.ndarray, top: int) -> int:
-    """Rows whose label is not surely among the `top` most probable classes: too few others are less probable."""
+def count_outside_top(probabilities: np.ndarray, labels: np.ndarray, top: int) -> int:
+    """Number of rows whose label is not among the `top` most probable classes. Ties count against the label."""
     own = np.take_along_axis(probabilities, labels[:, None], 1)
     return int(np.count_nonzero((probabilities < own).sum(1) < probabilities.shape[1] - top))
 
 
 def forgets_before(epoch: int, epochs: int) -> bool:
-    """Whether evidence is to be forgotten before an epoch: each of the first 70 % but the first.
+    """Whether to forget evidence before an epoch: within the first 70 % of all epochs, but not before the very first.
 
-    Data that are seen again are no new evidence; variances shrink in the last epochs only.
+    Data that are seen again are no new evidence. So variances may shrink for good in the last epochs only.
     """
     return 0 < epoch < 0.7 * epochs
 
 
 class HierarchicalHead:
-    """Label as a path of binary decisions: the outputs on it are observed as +1 or -1 (11 outputs for 10 classes).
+    """A label is a path of binary decisions. The outputs on it are observed as +1 or -1 (11 outputs for 10 classes).
 
     Args:
         num_classes: number of classes.
@@ -49,12 +49,12 @@ class HierarchicalHead:
     def count_errors(self, mu: np.ndarray, var: np.ndarray, labels: np.ndarray, top: int = 1) -> int:
         """Samples whose label is not among the `top` most probable classes."""
         if top > 1:
-            return without(class_probabilities(mu, var, self._tree), labels, top)
+            return count_outside_top(class_probabilities(mu, var, self._tree), labels, top)
         return int(np.count_nonzero(self._metric.get_predicted_labels(mu, var) != labels))
 
 
 class RemaxHead:
-    """Label as a one-hot vector: every class probability is observed as 0 or 1 (10 outputs behind a Remax layer).
+    """A label is a one-hot vector. Each class probability is observed as 0 or 1 (10 outputs behind a Remax layer).
 
     Args:
         num_classes: number of classes.
@@ -77,9 +77,9 @@ class RemaxHead:
     def count_errors(self, mu: np.ndarray, var: np.ndarray, labels: np.ndarray, top: int = 1) -> int:
         """Samples whose label is not among the `top` most probable classes."""
         if top > 1:
-            return without(mu.reshape(-1, self._num_classes), labels, top)
+            return count_outside_top(mu.reshape(-1, self._num_classes), labels, top)
         return int(np.count_nonzero(mu.reshape(-1, self._num_classes).argmax(axis=1) != labels))
 
 
 Head = HierarchicalHead | RemaxHead
-HEADS = {"hierarchical": HierarchicalHead, "remax": RemaxHead}
+HEADS: dict[str, type[Head]] = {"hierarchical": HierarchicalHead, "remax": RemaxHead}

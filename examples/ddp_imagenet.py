@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds what images in files have beside the options of other jobs."""
+    """Adds the options that only images in files need."""
     data = parser.add_argument_group("data")
     source = data.add_mutually_exclusive_group(required=True)
     source.add_argument("--data-dir", metavar="DIR", help="the folder with train and val")
@@ -108,7 +108,9 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
 def find_images(
     args: argparse.Namespace, communicator: Communicator, workers: int | Executor
 ) -> tuple[ImageFolder, ImageFolder]:
-    """Training and validation set, as many images as asked for, of copies where these are wanted; all ranks call it.
+    """Training and validation set, limited as asked for, read from cached copies if these are wanted.
+
+    All ranks call it.
 
     Raises:
         ValueError: no images where they are expected, or one that cannot be read. OSError: no such folder.

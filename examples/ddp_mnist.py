@@ -42,12 +42,12 @@ def main(argv: Sequence[str] | None = None) -> float:
     with only_rank_0_prints():
         args = mnist.parse_arguments(argv, add_options)
         if args.quick:
-            args = mnist.parse_arguments(argv, add_quick_options)  # what is given counts
+            args = mnist.parse_arguments(argv, add_quick_options)  # options that are given override the quick defaults
     return run_on_ranks(args, run)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds what many ranks have beside the options of `examples.mnist`."""
+    """Adds the options of several ranks to those of `examples.mnist`."""
     parser.prog, parser.description = "ddp_mnist", __doc__.partition("\n")[0]
     parser.add_argument("--data", choices=("auto", "mnist", "synthetic"), default="auto", help="auto: MNIST if found")
     parser.add_argument("--limit-test", type=positive_int, metavar="N", help="use the first N test images")

@@ -1,4 +1,4 @@
-"""Digits for the gallery: those of MNIST, or drawn ones where nothing is to be downloaded.
+"""Digits for the gallery: those of MNIST, or synthetic ones, which need no download.
 
 A drawn digit is one of ten pictures of 5 x 7 cells, at a place, size, angle and slant of its own, blurred, with noise.
 They are easier than handwriting.
@@ -46,7 +46,7 @@ def parser(description: str) -> argparse.ArgumentParser:
 
 
 def load_digits(args: argparse.Namespace) -> Digits:
-    """What the options ask for; ends the program where there is no MNIST in the folder, and none to download."""
+    """The digits that the options ask for; ends the program if MNIST is neither in the folder nor can be downloaded."""
     train, test = (400, 200) if args.quick else (2000, 2000)
     if args.data is None:
         return Digits(*draw_digits(args.train or train, 0), *draw_digits(test, 1))

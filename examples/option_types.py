@@ -1,4 +1,4 @@
-"""Types of command-line options: what a program cannot work with is an error of its options, and no traceback."""
+"""Types of command-line options: a bad value becomes an error message of the command line instead of a traceback."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def share(text: str) -> float:
 
 
 def picture(text: str) -> str:
-    """Names of pictures, which are drawn at the end: that would be late to hear what is wrong with one."""
+    """File names of pictures. They are checked at once, as pictures are drawn only at the end of a program."""
     path = Path(text)
     if path.suffix.lower() not in PICTURES:
         raise argparse.ArgumentTypeError(f"a picture has one of the endings {' '.join(PICTURES)}, got {text!r}")

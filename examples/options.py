@@ -1,4 +1,4 @@
-"""The command line of the CIFAR-10 job, and what other jobs of residual networks have of it."""
+"""The command line of the CIFAR-10 job, and the options that other jobs of residual networks share with it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def parse_arguments(
     argv: Sequence[str] | None = None,
     change: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
 ) -> argparse.Namespace:
-    """Reads the options of the CIFAR-10 job: `parse`, of a parser with its data.
+    """Reads the options of the CIFAR-10 job.
 
     Args:
-        argv: None: those of the program.
-        change: what another job with these options does to the parser, such as adding its own.
+        argv: arguments; None: those of the program.
+        change: called with the parser, for example by another job to add options of its own.
     """
     defaults = "128; synthetic set: 8", CIFAR_ONLY, CIFAR_REPLICAS
     parser = job_parser("ddp_cifar_resnet", DESCRIPTION, ("resnet18", "resnet8"), *defaults)
@@ -48,7 +48,7 @@ def parse_arguments(
 
 
 def add_limits(data: Any) -> None:
-    """Adds how many images are used to a group of options."""
+    """Adds options for the number of images to a group."""
     data.add_argument("--limit-train", type=positive_int, metavar="N", help="use N training images")
     data.add_argument("--limit-test", type=positive_int, metavar="N", help="use N test images")
 
@@ -75,7 +75,7 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
 
 @contextlib.contextmanager
 def only_rank_0_prints() -> Iterator[None]:
-    """Silences the ranks of a launcher but one: all read the options alike."""
+    """Silences all ranks of a launcher but rank 0, as all read the same options and would print the same."""
     launch = launcher_of_rank()
     with contextlib.ExitStack() as silence:
         if launch and launch.rank > 0:
@@ -93,11 +93,12 @@ def job_parser(
     through_statistics: str = "yes",
     average_last: str = "0",
 ) -> argparse.ArgumentParser:
-    """The options of a job but those of its data.
+    """A parser with all options of a job except those of its data.
 
     Args:
-        prog, description: of the program. models: that it knows, its own first. batch_size: what it takes by default.
-        through_statistics, average_last: likewise, to be said.
+        prog, description: name and description of the program.
+        models: names of its networks, the default first.
+        batch_size, through_statistics, average_last: descriptions of the defaults of these options, for the help.
     """
     parser = argparse.ArgumentParser(
         prog,

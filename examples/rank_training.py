@@ -1,4 +1,4 @@
-"""How the data-parallel jobs train: what they do alike, whatever the images, the network and the number of ranks."""
+"""The training that the data-parallel jobs share, whatever the images, the network and the number of ranks."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ def train_and_test(
     """Trains and tests for as many epochs as asked for, with checkpoints, progress and a log.
 
     Args:
-        args: of `examples.options`.
-        communicator: for what has to be settled before training.
+        args: options of `examples.options`.
+        communicator: for communication before training.
         sets: training and test set.
         make_model: makes the network with its prior, the same on every rank.
-        make_loaders: makes the batches of a share, from its index and the number of shares.
-        top: of how many classes, the most probable ones, one has to be right.
+        make_loaders: makes the batches of a share of the data, from its index and the number of shares.
+        top: numbers k. For each, a top-k error is reported: the label is not among the k most probable classes.
     """
     is_first = communicator.rank == 0
     train_set, test_set = sets
@@ -163,11 +163,11 @@ def train_and_test(
 
 
 class LastSteps:
-    """Averages the posteriors behind the last steps of each epoch; an epoch needs none of those before.
+    """Averages the posteriors after each of the last steps of an epoch. Every epoch has an average of its own.
 
     Args:
         model: this rank's replica. train: its batches.
-        share: of the steps of an epoch; 0 for no average.
+        share: fraction of the steps of an epoch that are averaged; 0: there is no average.
 
     Attributes:
         posteriors: the average, or None.
@@ -178,7 +178,7 @@ class LastSteps:
         self._train, self._share = train, share
 
     def begin(self) -> None:
-        """To be called before each epoch, but not where a training goes on in the middle of one."""
+        """To be called before each epoch, but not when a training is resumed in the middle of one."""
         if self.posteriors:
             self.posteriors.reset()
 
@@ -189,11 +189,11 @@ class LastSteps:
             self.posteriors.update()
 
     def __bool__(self) -> bool:
-        """Whether there is an average: not if training went on behind the last batch."""
+        """Whether there is an average. There is none if training was resumed after the last batch of an epoch."""
         return self.posteriors is not None and self.posteriors.n_averaged > 0
 
     def in_place(self) -> AbstractContextManager[None]:
-        """The replica has the average inside."""
+        """A context in which the replica has the averaged parameters."""
         assert self.posteriors is not None
         return self.posteriors.average_parameters()
 
@@ -212,7 +212,7 @@ def on_all_ranks(communicator: Communicator, work: Callable[[], T]) -> T:
 
 
 def choose_own_device(args: argparse.Namespace, local_rank: int, device_ids: list[int] | None) -> str:
-    """The device of this rank, by the rule of `DDPSequential`: "cuda" is a GPU of its own, as far as there are any.
+    """The device of this rank, by the rule of `DDPSequential`: with "cuda", each rank has a GPU of its own if possible.
 
     Raises:
         ValueError: one GPU was named for several ranks.
@@ -223,18 +223,18 @@ def choose_own_device(args: argparse.Namespace, local_rank: int, device_ids: lis
 
 
 def share_of(net: Net) -> tuple[int, int]:
-    """(index, number) of the shares of data, of which the ranks of a pipeline have one together."""
+    """(index, number) of the shares of the data. The ranks of one pipeline have one share together."""
     group = net.data_group if isinstance(net, PipelineSequential) else net.communicator
     return group.rank, group.world_size
 
 
 def shows_progress(net: Net) -> bool:
-    """One rank does, that knows of errors: of a pipeline the last one, where the outputs are."""
+    """Whether this rank shows the progress: rank 0, or the last rank of a pipeline, which alone has the outputs."""
     return net.rank == (net.world_size - 1 if isinstance(net, PipelineSequential) else 0)
 
 
 def report(result: dict[str, float], bn_batches: int) -> str:
-    """What is printed of an epoch."""
+    """The text that is printed after an epoch."""
     fresh = FRESH.format(batches=bn_batches, **result) if "bn_seconds" in result else ""
     lines = ((LAST, "test_error_last"), (LAGGING, "test_error_running"))
     others = "".join("\n" + line.format(**result) for line, name in lines if name in result)
@@ -250,17 +250,17 @@ def run_epoch(
     progress: Progress,
     after_step: Callable[[], bool] = lambda: False,
 ) -> dict[str, float] | None:
-    """One pass over the training set; the results are those of all ranks.
+    """Makes one pass over the training set, and returns the results of all ranks together.
 
     Args:
         net: the replica. head: its output layer.
-        train: this rank's batches: any iterable of images and labels that knows its `batch_size`.
+        train: this rank's batches: an iterable of images and labels that has a `batch_size`.
         sigma_v: standard deviation of an observed label.
-        progress: where to show how far it is.
-        after_step: called after each step; returns whether to stop there, the same on all ranks.
+        progress: shows how far the epoch is.
+        after_step: called after each step. It returns whether to stop there, which must be the same on all ranks.
 
     Returns:
-        Error and times, those of the images since the start or resumption. None if stopped.
+        Error and times of the images since the start or resumption of the epoch; None if `after_step` stopped it.
     """
     start, reduced = time.perf_counter(), net.communicator.reduce_seconds
     counts = train_epoch(net, head, train, sigma_v, progress, after_step)
@@ -287,10 +287,12 @@ def evaluate_epoch(
     top: Sequence[int],
     checkpoints: Checkpoints,
 ) -> dict[str, float]:
-    """`evaluate` of the average, if there is one, at the end of an epoch; in the last epoch, of all other ways too.
+    """Evaluates the average at the end of an epoch, if there is one, and the network itself otherwise.
 
-    In any case the network is left with statistics of its own: its checkpoint may be what somebody predicts by. The
-    average is saved with statistics of its own, too. What is said of running statistics is of the last posterior.
+    In the last epoch the last posterior is evaluated too, with fresh and with running statistics of BatchNorm2d. The
+    network is always left with statistics that fit its own parameters, as its checkpoint may be used for predictions.
+    The average is saved with statistics that fit the average. Results about running statistics are of the last
+    posterior.
     """
     train, test = loaders
     if not average:
@@ -315,17 +317,19 @@ def evaluate(
     both: bool = False,
     top: Sequence[int] = (1,),
 ) -> dict[str, float]:
-    """The test error of all ranks, with statistics of BatchNorm2d that are those of the network as it is now.
+    """The test error of all ranks, after BatchNorm2d layers have got fresh statistics for the present parameters.
 
     Args:
         net: the replica. head: its output layer. test: this rank's share of the test set.
-        train: training batches for the statistics, and `bn_batches` how many of them; 0: the running ones are kept.
-        both: whether to count the errors with the running statistics too.
-        top: as for `train_and_test`.
+        train: training batches for the statistics.
+        bn_batches: number of batches that are used; 0: the running statistics are kept.
+        both: whether to compute the error with the running statistics too.
+        top: as in `train_and_test`.
 
     Returns:
-        test_error, test_error_top5 and the like; with fresh statistics also bn_seconds, which they took, and how far
-        the running ones were off (medians over layers, see `pytagi_ddp.nn.update_bn`); with `both`, test_error_running.
+        test_error, test_error_top5 and the like. With fresh statistics also bn_seconds, the time that they took, and
+        bn_mean_shift and bn_var_ratio, the differences to the running ones (medians over layers, see
+        `pytagi_ddp.nn.update_bn`). With `both` also test_error_running.
     """
     result = {}
     if both and bn_batches:
@@ -335,9 +339,9 @@ def evaluate(
 
 
 def refresh_statistics(net: Net, train: Iterable, bn_batches: int) -> dict[str, float]:
-    """Gives BatchNorm2d statistics of the network as it is now; returns how long that took and what it changed.
+    """Computes the statistics of BatchNorm2d layers for the present parameters; returns its time and the changes.
 
-    Nothing of it without batches, or without a BatchNorm2d.
+    Returns an empty dictionary if `bn_batches` is 0 or the network has no BatchNorm2d.
     """
     start = time.perf_counter()
     changes = net.update_bn(train, bn_batches) if bn_batches else []
@@ -372,8 +376,11 @@ def train_epoch(
     progress: Progress,
     after_step: Callable[[], bool],
 ) -> tuple[int, int] | None:
-    """Trains on this rank's batches; returns how many predictions were wrong, each made before the image was learnt,
-    and how many there were. None if stopped."""
+    """Trains on this rank's batches.
+
+    Returns:
+        (number of wrong predictions, number of predictions), each made before the image was learnt; None if stopped.
+    """
     net.train()
     global_batch = loader.batch_size * share_of(net)[1]
     wrong = seen = 0
@@ -392,7 +399,7 @@ def train_epoch(
 
 
 def learn(net: Net, head: Head, x: np.ndarray, labels: np.ndarray, sigma_v: float) -> tuple[np.ndarray, np.ndarray]:
-    """The passes of a batch; returns the outputs, where this rank has them."""
+    """The forward and backward pass of a batch; returns the outputs, which are empty on ranks that do not have them."""
     if isinstance(net, PipelineSequential):
         return net.forward_backward(x, lambda states, rows, deltas: head.update(states, labels[rows], sigma_v, deltas))
     mu, var = net(x)

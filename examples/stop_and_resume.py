@@ -1,4 +1,4 @@
-"""When the CIFAR-10 job writes a checkpoint, and where it goes on from one."""
+"""When the jobs write checkpoints, and how they resume from one."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ OPTIONS = ("seed", "augment", "average", "sigma_v", "sigma_v_min", "sigma_v_deca
 
 
 def run_settings(args: argparse.Namespace, train_set: ImageDataset | ImageFolder, shares: int) -> dict:
-    """What must be the same to go on exactly. Only the global batch counts, not how ranks share it."""
+    """Settings that must be the same to resume exactly. Only the global batch counts, not how ranks share it."""
     settings = {name.replace("_", " "): getattr(args, name) for name in OPTIONS}
-    if args.forget > 1:  # without it, runs of earlier versions go on
+    if args.forget > 1:  # left out at its default, so that checkpoints of earlier versions can be resumed
         settings["forget"] = args.forget
-    if args.parallel == "pipeline":  # replicas and shards take the same steps; micro-batches make another one
+    if args.parallel == "pipeline":  # replicas and shards take the same steps, but micro-batches take others
         settings["parallel"] = args.parallel
     data = f"{len(train_set)} images of {train_set.name}"
     return {"global batch": args.batch_size * shares, "data": data, **settings}
@@ -31,14 +31,14 @@ def run_settings(args: argparse.Namespace, train_set: ImageDataset | ImageFolder
 def resume(
     args: argparse.Namespace, net: Net, settings: dict, average: PosteriorAverage | None = None
 ) -> tuple[TrainingPosition, int]:
-    """Takes up the checkpoint that is asked for, and its average of posteriors; all ranks call it.
+    """Loads the checkpoint that `args` ask for, and its average of posteriors. All ranks call it.
 
     Returns:
-        (where it is in the training, batches of that epoch that are behind it if batches have the size of now).
+        (position in the training, number of batches of that epoch that are done, in batches of the present size).
 
     Raises:
-        OSError, ValueError: as `CheckpointManager.load`; a checkpoint that has all epochs behind it; checkpoints of
-            another training in the folder of those to come.
+        OSError, ValueError: as `CheckpointManager.load`; or all epochs of the checkpoint are done; or the folder for
+            new checkpoints contains checkpoints of another training.
     """
     if not args.resume:
         _refuse_others(args.checkpoint_dir)
@@ -49,18 +49,18 @@ def resume(
         _refuse_others(args.checkpoint_dir)
     position = checkpoint.position
     if position.epoch >= args.epochs:
-        raise ValueError(f"{path} has {position.epoch} epochs behind it, and --epochs {args.epochs} asks for no more")
+        raise ValueError(f"{path} was written after {position.epoch} epochs: to go on, give a larger --epochs")
     now = settings["global batch"]
     images = position.batch * checkpoint.settings.get("global batch", now)
-    return position, images // now  # rounded down: none is left out
+    return position, images // now  # rounded down, so that no image is left out
 
 
 def _refuse_others(folder: str | None) -> None:
-    """Raises ValueError if there are checkpoints in the folder of a training that has none there."""
+    """Raises ValueError if a folder that is meant for the checkpoints of a new training already contains some."""
     if folder and CheckpointManager(folder).latest(fall_back=True):
         raise ValueError(
-            f"{folder} has checkpoints of another training, which this one would delete by and by: go on with that one "
-            "by --resume, or give another --checkpoint-dir"
+            f"{folder} has checkpoints of another training, which this one would delete by and by: continue that one "
+            "with --resume, or give another --checkpoint-dir"
         )
 
 
@@ -71,9 +71,9 @@ class Checkpoints:
         args: the options.
         net: the network.
         loader: its training batches.
-        settings: of `run_settings`.
-        step: steps behind the network.
-        average: of its posteriors, to be saved with it.
+        settings: result of `run_settings`.
+        step: number of steps that the network has made already.
+        average: average of its posteriors, which is saved with it.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Checkpoints:
         return stop
 
     def save_average(self) -> None:
-        """To be called while the network has the average and statistics of it: writes a file to predict by."""
+        """Writes a file for predictions; call it while the network has the averaged parameters and their statistics."""
         if self._manager:
             self._net.save(self._manager.folder / AVERAGE)
 

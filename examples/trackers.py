@@ -1,4 +1,4 @@
-"""Programs that follow a run beside its log: TensorBoard, Weights & Biases, or what you write."""
+"""Programs that record a run in addition to its log: TensorBoard, Weights & Biases, or a class of your own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Numeric kernels: `formulas` (scalar moment formulas), `cpu` and `cuda` (loops over them).
 
-A layer asks for its kernels once, by device, and then calls `kernels.linear.forward(...)` without knowing where
-it runs: `protocol` declares what there is to call. This is the only place that looks at the device.
+A layer asks for its kernels once, by device, and then calls `kernels.linear.forward(...)` without knowing where it
+runs. `protocol` declares the modules and functions of kernels. This is the only place that looks at the device.
 """
 
 from functools import cache, partial
@@ -15,17 +15,17 @@ PRECISIONS = ("float32", "mixed")
 
 
 def get_kernels(device: str, precision: str = "float32") -> Kernels:
-    """The kernel modules for `device`: "cpu", "cuda:<index>", or "cuda" for the current GPU. Equal names, same object.
+    """The kernel modules of a device. Calls with the same arguments return the same object.
 
     Args:
-        device: where they run.
-        precision: "float32", or "mixed" for bfloat16 factors in the products that make variances, on CPUs that have
-            the instructions.
+        device: where the kernels run: "cpu", "cuda:<index>", or "cuda" for the current GPU.
+        precision: "float32", or "mixed" for bfloat16 factors in the products that variances are made of. "mixed" needs
+            a CPU that has the instructions.
 
     Raises:
         ValueError: unknown device name or precision.
-        RuntimeError: a device that is not there, or that this installation cannot use, or a precision that the device
-            does not have; the message says why.
+        RuntimeError: the device does not exist, this installation cannot use it, or it does not support the precision;
+            the message says why.
     """
     if precision not in PRECISIONS:
         raise ValueError(f'unknown precision {precision!r}: expected "float32" or "mixed"')
@@ -39,7 +39,7 @@ def _kernels(device: str, precision: str) -> Kernels:
         return package if precision == "float32" else _mixed(package)
     if precision == "mixed":
         raise RuntimeError(
-            f'precision "mixed" is one of CPUs, not of {device!r}: keep "float32", and set '
+            f'precision "mixed" works on CPUs only, not on {device!r}: keep "float32", and set '
             "pytagi_ddp.cuda.allow_tf32 = True for faster products on a GPU"
         )
     index = int(device.removeprefix("cuda:"))

@@ -1,8 +1,8 @@
-"""What every device offers: the modules of kernels, their functions and their arguments, declared once.
+"""The modules of kernels that every device offers, with their functions and arguments, declared once.
 
-`cpu` and `cuda` hold modules of these names; formulas, shapes and errors stand in their docstrings. A device may have
-keyword-only options beside the arguments here. Arrays are float32 and C-contiguous; what a kernel writes is there
-before the call. `tests/kernels/test_protocol.py` holds both devices to it.
+`cpu` and `cuda` have modules of these names, whose docstrings give formulas, shapes and errors. A device may add
+keyword-only options to the arguments here. Arrays are float32 and C-contiguous. The caller allocates the arrays that a
+kernel writes. `tests/kernels/test_protocol.py` checks that both devices keep to these declarations.
 """
 
 from collections.abc import Callable, Hashable
@@ -25,7 +25,11 @@ from pytagi_ddp.kernels.tensors import (
 
 
 class ArrayFunctions(Protocol):
-    """Memory of the device. `asynchronous`: kernels return before they are done, which `synchronize` waits for."""
+    """Memory of the device.
+
+    Attributes:
+        asynchronous: whether kernels return before they are done; `synchronize` then waits for them.
+    """
 
     asynchronous: bool
 
@@ -39,14 +43,14 @@ class ArrayFunctions(Protocol):
     def place(self, source: np.ndarray, into: Array | None = None) -> Array: ...
     def address(self, array: Array) -> int: ...
     def synchronize(self) -> None: ...
-    def free_bytes(self) -> int | None: ...  # that new arrays can have; None: the system decides
+    def free_bytes(self) -> int | None: ...  # memory that is left for new arrays; None: the system decides
 
 
 class Express(Protocol):
-    """The public calls of a step in their common case; what cannot be served so returns None or False.
+    """A short way through the public calls of a step, for their common case; in any other, None or False is returned.
 
     Attributes:
-        one_thread: what notices several threads in the network (`kernels.one_thread`), from the network.
+        one_thread: the network's guard against several threads, see `kernels.one_thread`.
     """
 
     one_thread: Any
@@ -72,7 +76,7 @@ class Graphs(Protocol):
     """Runs the parts of a training step, or replays them.
 
     Attributes:
-        express: of the same network. plan: what it may replay of the part that ran last, or None.
+        express: the network's `Express`. plan: the record of the part that ran last, for `express` to replay, or None.
     """
 
     express: Express
@@ -91,10 +95,10 @@ class Graphs(Protocol):
 
 
 class Graph(Protocol):
-    """What records parts of a training step.
+    """Recording of parts of a training step.
 
     Attributes:
-        keeps_calls: whether a recording may have Python calls in it, by `call(function, *arguments)`, which makes one.
+        keeps_calls: whether a recording may contain Python calls. `call(function, *arguments)` makes such a call.
     """
 
     Graphs: type[Graphs]
@@ -117,12 +121,13 @@ class Linear(Protocol):
 
 
 class Convolution(Protocol):
-    """Convolutions, or transposed ones.
+    """Convolutions or transposed convolutions.
 
     Attributes:
-        adds: whether `backward` can add to what `in_delta` holds: it then takes the option `added`.
-        gives_moments: whether `forward` can return `PartialMoments`: it then takes the option `moments`, the name of
-            the activation behind it ("": none), and `moments` and `statistics` of `BatchNorm` the option `made`.
+        adds: whether `backward` can add to the content of `in_delta`. It then takes the option `added`.
+        gives_moments: whether `forward` can return `PartialMoments`. It then takes the option `moments`, the name of
+            the activation behind the convolution ("": none), and `moments` and `statistics` of `BatchNorm` take the
+            option `made`.
     """
 
     adds: bool
@@ -162,8 +167,8 @@ class BatchNorm(Protocol):
     """Batch normalisation.
 
     Attributes:
-        activations: names of those that these kernels make by themselves, of the input of a `Normalization`; where
-            there are any, `moments` and `statistics` take the option `activation`.
+        activations: names of the activations that these kernels can apply to the input of a `Normalization` themselves.
+            If there are any, `moments` and `statistics` take the option `activation`.
     """
 
     activations: tuple[str, ...]
@@ -268,7 +273,7 @@ class Elementwise(Protocol):
 
 
 class OutputUpdate(Protocol):
-    # `OutputUpdater.update` in its common case; returns whether it was done.
+    # A short way through `OutputUpdater.update` for its common case; returns whether it has made the update.
     def express_update(self, states: Any, mu_obs: Any, var_obs: Any, deltas: Any) -> bool: ...
     def update(self, output: State, observed: State, delta: Delta) -> None: ...
     def update_using_indices(self, output: State, observed: State, index: Array, delta: Delta) -> None: ...
@@ -297,7 +302,7 @@ class Merge(Protocol):
 
 
 class Kernels(Protocol):
-    """What `get_kernels` returns."""
+    """The kernel modules of a device, as `get_kernels` returns them."""
 
     activation: Activation
     array: ArrayFunctions

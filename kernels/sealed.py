@@ -1,6 +1,7 @@
-"""Cached files end with a checksum of what is before it: a damaged one counts as missing, and is made again.
+"""Cached files end with a checksum of their content: a damaged file counts as missing, and is made again.
 
-The checksum is against accidents. Compiled code is trusted, and whoever may write to the cache may run code here.
+The checksum protects from accidents only. Compiled code is trusted: anyone who may write to the cache may run code
+here.
 """
 
 import hashlib
@@ -10,12 +11,12 @@ SIZE = hashlib.sha256().digest_size
 
 
 def seal(content: bytes) -> bytes:
-    """The content of a file with its checksum."""
+    """The bytes of a file: `content`, followed by its checksum."""
     return content + hashlib.sha256(content).digest()
 
 
 def read_sealed(path: str | Path) -> bytes | None:
-    """What `seal` got, or None if the file is missing, damaged or cannot be read."""
+    """The content of a file that `seal` has made, or None if the file is missing, damaged or cannot be read."""
     try:
         data = Path(path).read_bytes()
     except OSError:

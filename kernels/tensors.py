@@ -1,6 +1,6 @@
-"""What kernels are given: arrays that belong together, so that none can be taken for another.
+"""Arguments of kernels: arrays that belong together, in named fields, so that none can be taken for another.
 
-The fields are arrays of the device that the kernel runs on: float32, C-contiguous.
+The fields are C-contiguous float32 arrays on the device of the kernel.
 """
 
 import math
@@ -10,7 +10,7 @@ Array = Any  # a NumPy array on the CPU, the array of another device elsewhere
 
 
 class State(NamedTuple):
-    """Means, variances and diagonal Jacobian of one batch, all of one shape: (batch, units), or that of its images.
+    """Means, variances and diagonal Jacobian of one batch, all of shape (batch, units) or (batch, H, W, C).
 
     Attributes:
         mu: means.
@@ -32,11 +32,11 @@ class State(NamedTuple):
 
 
 class Delta(NamedTuple):
-    """Innovation deltas of one batch, of one shape: a posterior is (m + s * mu, s + s^2 * var).
+    """Innovation deltas of one batch. The posterior of a unit N(m, s) has mean m + s * mu and variance s + s^2 * var.
 
     Attributes:
-        mu, var: of means and variances.
-        memory: the blocks of a pool that they live in, if they do.
+        mu, var: deltas of means and of variances, in arrays of the same shape.
+        memory: the blocks of a pool that hold them, or None.
     """
 
     mu: Array
@@ -54,7 +54,7 @@ class Tensor(NamedTuple):
     Attributes:
         mu, var: means and variances.
         delta_mu_sum, delta_var_sum: the batch sums g = sum A dm and h = sum A^2 ds; the deltas are s g and s^2 h. None
-            where a call has nothing to do with them.
+            in calls that do not use them.
     """
 
     mu: Array
@@ -64,9 +64,14 @@ class Tensor(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Of the values of each feature about a shift: their number (1,), their sum and their sum of squares (features,).
+    """Sums over the values of each feature, from which a shift is subtracted first.
 
-    The variances of the values are part of the squares. Sums of several ranks about one shift may be added.
+    Sums of several ranks may be added if they have the same shift.
+
+    Attributes:
+        count: number of values, (1,).
+        total: sum of the values, (features,).
+        square: sum of their squares and of their variances, (features,).
     """
 
     count: Array
@@ -75,11 +80,12 @@ class Sums(NamedTuple):
 
 
 class PartialMoments(NamedTuple):
-    """What a product leaves to the batch normalisation behind it: means, and sums of squares about them, of its tiles.
+    """Moments of the tiles of a product, made by the product itself for the batch normalisation behind it.
 
     Attributes:
-        values: (2, tiles, features) in flat memory, which the next product may use again.
-        rows: of a tile; the last may have fewer.
+        values: means, and sums of squares about them, (2, tiles, features), in flat memory. The next product may
+            overwrite them.
+        rows: number of rows of a tile; the last tile may have fewer.
     """
 
     values: Array
@@ -87,14 +93,14 @@ class PartialMoments(NamedTuple):
 
 
 class Normalization(NamedTuple):
-    """A batch normalisation that is to be computed: out = r (a - mean) w + b, with a the activation of x.
+    """A batch normalisation to be computed: out = r (a - mean) w + b, where a is the activation of x.
 
     Attributes:
-        x: what comes in, as (rows, features); with the Jacobian of earlier activations, if it has one.
-        mean, r: of each feature: what is subtracted, and the reciprocal standard deviation.
+        x: input, (rows, features), with the Jacobian of earlier activations, if it has one.
+        mean, r: mean and reciprocal standard deviation of each feature.
         weights, bias: w and b.
-        out: memory for the result, as x.
-        activation: one of `BatchNorm.activations` (see `kernels.protocol`), or "": a is x.
+        out: memory for the result, of the shape of x.
+        activation: one of `BatchNorm.activations` (see `kernels.protocol`), or "" where a = x.
     """
 
     x: State
@@ -106,18 +112,19 @@ class Normalization(NamedTuple):
     activation: str = ""
 
 
-ALL, CAUSAL_FACTOR, CAUSAL_RESULT = range(3)  # which matrix of a product has nothing above its diagonal: x, or out
+# Which matrix of a product is zero above its diagonal: none, the factor x, or the result.
+ALL, CAUSAL_FACTOR, CAUSAL_RESULT = range(3)
 
 
 class Heads(NamedTuple):
     """A matrix for each head of each sample, within larger arrays.
 
     Attributes:
-        units: means and variances (None: certain) of the arrays.
-        first, batch, head, row: where element (i, j) of head h of sample b lies, in their flat memory: at
-            first + b batch + (h // share) head + i row + j.
-        share: heads that have one matrix together.
-        transposed: its transpose is meant.
+        units: means and variances (None: zero) of the larger arrays.
+        first, batch, head, row: element (i, j) of head h of sample b lies in their flat memory at
+            first + b * batch + (h // share) * head + i * row + j.
+        share: number of heads that share one matrix.
+        transposed: whether the transpose of each matrix is meant.
     """
 
     units: State | Delta
@@ -134,7 +141,7 @@ class Heads(NamedTuple):
 
 
 def cut(memory: Array, *shapes: tuple[int, ...]) -> list[Array]:
-    """Arrays of these shapes, one behind the other in flat memory."""
+    """Arrays of these shapes that lie one behind the other in flat memory."""
     arrays, start = [], 0
     for shape in shapes:
         stop = start + math.prod(shape)
@@ -144,13 +151,13 @@ def cut(memory: Array, *shapes: tuple[int, ...]) -> list[Array]:
 
 
 class Passage(NamedTuple):
-    """What an LSTM remembers of a pass forward for the pass back, time step by time step: arrays (steps, batch, ...).
+    """Values of a forward pass that an LSTM keeps for the backward pass, in arrays (steps, batch, ...).
 
     Attributes:
-        mu, var: of the inputs of the gates: those of the layer, then the hidden state of the step before.
-        f, i, c: slopes of the cell state C to the forget gate, input gate and candidate, before their activation.
-        o, h: slope of the hidden state to the output gate before its activation, and to C.
-        kept: slope of C to that of the step before.
+        mu, var: moments of the inputs of the gates: the layer's inputs, then the hidden state of the previous step.
+        f, i, c: derivatives of the cell state C by the forget gate, input gate and candidate before their activation.
+        o, h: derivatives of the hidden state by the output gate before its activation, and by C.
+        kept: derivative of C by the cell state of the previous step.
     """
 
     mu: Array
@@ -169,19 +176,19 @@ class Passage(NamedTuple):
 
     @classmethod
     def cut(cls, memory: Array, steps: int, batch: int, inputs: int, outputs: int) -> "Passage":
-        """Out of flat memory."""
+        """A passage whose arrays lie in flat memory."""
         joined, units = (steps, batch, inputs + outputs), (steps, batch, outputs)
         return cls(*cut(memory, joined, joined, *[units] * 6))
 
 
 class Record(NamedTuple):
-    """What a smoother needs of the memory of an LSTM, time step by time step: arrays (steps, outputs).
+    """States of an LSTM at each time step, as a smoother needs them, in arrays (steps, outputs).
 
     Attributes:
         prior, posterior: (mu_h, var_h, mu_c, var_c), moments of the hidden and the cell state before and after the
             observation of the time step.
-        cov_c: covariance of the cell state of the step before and the prior of this one, unit by unit.
-        cov_h: likewise of the hidden states, all with all: (steps, outputs before, outputs).
+        cov_c: covariance of each unit's cell state at the previous step and its prior at this step.
+        cov_h: covariances of all hidden states at the previous step and those at this step, (steps, outputs, outputs).
     """
 
     prior: tuple[Array, Array, Array, Array]
@@ -194,6 +201,6 @@ class Record(NamedTuple):
         return *self.prior, *self.posterior, self.cov_c, self.cov_h
 
 
-NO_STATE = State(None, None)  # what stands for a state that has not been computed
-NO_TENSOR = Tensor(None, None)  # for a bias that is not there
-NO_DELTA = Delta(None, None)  # and for deltas that nobody needs
+NO_STATE = State(None, None)  # in place of a state that has not been computed
+NO_TENSOR = Tensor(None, None)  # in place of a bias, in layers without one
+NO_DELTA = Delta(None, None)  # in place of deltas that are not needed

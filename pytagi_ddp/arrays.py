@@ -9,19 +9,19 @@ IN_HOST_MEMORY = (1, 3)  # device types of DLPack: CPU, and CPU memory that CUDA
 
 
 def to_numpy(values: ArrayLike, what: str) -> np.ndarray:
-    """`values` as a NumPy array, in their own memory where NumPy can read that.
+    """`values` as a NumPy array, without a copy where NumPy can read their memory.
 
-    What NumPy takes (numbers, nested lists, all that has `__array__`, such as arrays of JAX and TensorFlow and tables
-    of pandas and polars), and besides: tensors of PyTorch, with or without a gradient, of bfloat16, and from a GPU;
-    nullable columns of pandas and masked arrays, whose missing values become NaN; bfloat16 of JAX, as float32; and
-    arrays that have only DLPack (`__dlpack__`), in host memory.
+    It takes what NumPy takes: numbers, nested lists, and everything with `__array__`, such as arrays of JAX and
+    TensorFlow and tables of pandas and polars. In addition it takes tensors of PyTorch, also with a gradient, of
+    bfloat16, or on a GPU; nullable columns of pandas and masked arrays, whose missing values become NaN; bfloat16 of
+    JAX, as float32; and arrays in host memory that have only DLPack (`__dlpack__`).
 
     Args:
         values: the array. what: its name in messages.
 
     Raises:
-        TypeError: columns without numbers, which are named; an array in another device's memory, or of a kind that its
-            library does not hand out (sparse). ValueError: rows of unequal length.
+        TypeError: columns that do not hold numbers (the message names them); an array in the memory of another device,
+            or of a kind that its library does not convert (sparse). ValueError: rows of unequal length.
     """
     if type(values) is np.ndarray:
         return values
@@ -29,7 +29,7 @@ def to_numpy(values: ArrayLike, what: str) -> np.ndarray:
     source: Any = values
     try:
         source = values if detach is None else detach().cpu()
-        if np.ma.is_masked(source):  # NumPy would take what lies behind the mask
+        if np.ma.is_masked(source):  # NumPy would use the values behind the mask
             number = np.issubdtype(source.dtype, np.number) or source.dtype == bool
             return source.astype(np.result_type(source.dtype, np.float32) if number else object).filled(np.nan)
         if hasattr(source, "__dlpack__") and not hasattr(source, "__array__"):
@@ -56,7 +56,7 @@ def _why_not(source: Any) -> str:
     device = getattr(source, "__dlpack_device__", None)
     try:
         elsewhere = device is not None and device()[0] not in IN_HOST_MEMORY
-    except Exception:  # of a kind of array that has no DLPack; then its own error, which follows, says why
+    except Exception:  # this kind of array has no DLPack; the error that is raised next says more
         elsewhere = False
     if elsewhere:
         return "lies in another device's memory; bring it to the host first (CuPy: x.get(), PyTorch: x.cpu())"
@@ -64,7 +64,7 @@ def _why_not(source: Any) -> str:
 
 
 def _check_columns(table: Any, what: str) -> None:
-    """Raises TypeError if some columns of a table (or the one that it is) are no numbers, and names them."""
+    """Raises TypeError, naming them, if some columns of a table (or the single column) do not hold numbers."""
     if not hasattr(table, "columns"):
         kinds = {getattr(table, "name", None): table.dtype}
     else:
@@ -78,12 +78,12 @@ def _check_columns(table: Any, what: str) -> None:
 
 
 def _has_times(table: Any) -> bool:
-    """Whether a table of polars has columns of dates or times, which it hands out as numbers."""
+    """Whether a table of polars has columns of dates or times, which it would convert to numbers."""
     return any(kind.is_temporal() for kind in getattr(table, "dtypes", ()) if hasattr(kind, "is_temporal"))
 
 
 def _is_number(kind: Any) -> bool:
-    """Whether a column's type, of pandas or of polars, is one of numbers."""
+    """Whether a column's type, of pandas or of polars, is numeric."""
     if hasattr(kind, "is_numeric"):
         return kind.is_numeric() or str(kind) == "Boolean"
     return getattr(kind, "kind", "O") in "fiub"

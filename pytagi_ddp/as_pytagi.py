@@ -1,10 +1,11 @@
-"""Programs written for pytagi, as they are: `python -m pytagi_ddp.as_pytagi PROGRAM.py ARGUMENTS ...`.
+"""Runs programs written for pytagi without changes: `python -m pytagi_ddp.as_pytagi PROGRAM.py ARGUMENTS ...`.
 
-Modules too, as by `python -m`: `python -m pytagi_ddp.as_pytagi -m examples.classification ARGUMENTS ...` in a clone of
-pytagi, or `-m pytest`.
+It runs modules too, as `python -m` does: `python -m pytagi_ddp.as_pytagi -m examples.classification ARGUMENTS ...` in a
+clone of pytagi, or `-m pytest`.
 
-`import pytagi` then gives this library, and so do its modules (`pytagi.nn`, `pytagi.nn.linear`, `pytagi.metric`, ...).
-In a program or notebook of your own, `import pytagi_ddp.as_pytagi` before the first `import pytagi` does the same.
+In these programs `import pytagi` gives this library, and so do the modules of pytagi (`pytagi.nn`, `pytagi.nn.linear`,
+`pytagi.metric`, ...). In a program or notebook of your own, `import pytagi_ddp.as_pytagi` before the first
+`import pytagi` does the same.
 """
 
 import runpy
@@ -23,7 +24,7 @@ MODULES = ("", ".cuda", ".metric", ".tagi_utils", ".nn")
 
 
 def install() -> None:
-    """Has `import pytagi` give this library in this process.
+    """Makes `import pytagi` give this library in this process.
 
     Raises:
         ImportError: pytagi itself has been imported already.
@@ -32,7 +33,7 @@ def install() -> None:
     if present is not None and present is not pytagi_ddp:
         raise ImportError("pytagi itself has been imported already; import pytagi_ddp.as_pytagi before it")
     if sys.path[:1] != [ALIAS]:
-        sys.path.insert(0, ALIAS)  # which processes inherit that are started by "spawn" or "forkserver"
+        sys.path.insert(0, ALIAS)  # processes that are started by "spawn" or "forkserver" inherit this path
     layers = (f".nn.{module.name}" for module in iter_modules(pytagi_ddp.nn.__path__))
     for name in (*MODULES, *layers):
         sys.modules[f"pytagi{name}"] = import_module(f"pytagi_ddp{name}")

@@ -1,4 +1,4 @@
-"""Which kernels multiply the matrices on this machine's CPU."""
+"""Finds the BLAS, and its kernels for a processor, that multiply matrices on this machine's CPU."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ UNKNOWN = "unknown processor"
 
 
 class Blas(NamedTuple):
-    """SciPy's BLAS, which multiplies matrices here.
+    """SciPy's BLAS, which multiplies matrices in this library.
 
     Attributes:
-        library: name and version. kernels: the processor that its kernels are made for.
-        pin: OPENBLAS_CORETYPE, which sets them; None: OpenBLAS chose by the CPU it runs on.
-        unpinned: the kernels that it takes without that variable.
+        library: name and version. kernels: the processor for which its kernels are made.
+        pin: value of OPENBLAS_CORETYPE, which selects the kernels; None: OpenBLAS chose them for the present CPU.
+        unpinned: the kernels that it would use without that variable.
     """
 
     library: str
@@ -32,14 +32,14 @@ class Blas(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """What to do about kernels that are not the ones for this CPU; "" if they are."""
+        """What to do if the kernels are not those for this CPU; "" if they are."""
         if self.unpinned in (self.kernels, UNKNOWN):
             return ""
         return f"unset {VARIABLE}: kernels for another CPU may take twice the time; figures are to be taken without it"
 
 
 def blas_in_use() -> Blas:
-    """Names the kernels; where they are pinned, a process without the variable is asked too."""
+    """Finds the kernels. If they are pinned, another process finds those that would be used without the variable."""
     library, kernels = loaded()
     pin = os.environ.get(VARIABLE) if library.startswith("openblas") else None
     return Blas(library, kernels, pin, kernels if pin is None else _unpinned())

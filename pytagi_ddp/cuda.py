@@ -1,18 +1,18 @@
-"""What the machine offers in GPUs, and how they are used.
+"""The GPUs of this machine, and options for their use.
 
-Asking costs an import of CuPy at the first call, and never raises where something is missing: no GPU, no driver, no
-CuPy, or the simulator (in which `Sequential.to_device("cuda")` works, on the CPU, for tests).
+The first call imports CuPy. Functions that ask about GPUs raise no error if there is no GPU, driver or CuPy, or if the
+simulator is in use (in which `Sequential.to_device("cuda")` works, on the CPU, for tests).
 
 Attributes:
     allow_tf32: matrix products may round their factors to TF32 (10 bits of mantissa) and use tensor cores, on GPUs of
         compute capability 8.0 and later. False by default, as in PyTorch: variances are often far smaller than means.
     replay_launches: the launches and copies of a training step are recorded in the second step of a batch size, and
-        from then on queued again as they were, without a walk through the layers in Python. True by default. What
-        changes them (batch size, mode, options, a layer's `eps` or `momentum`, ...) is seen, and recorded anew.
-    use_graphs: likewise, but as CUDA graphs, which also saves the host the calls to the driver (some 190 launches for
-        a ResNet18 step). False by default until it has been measured on a GPU. "auto": the first graph of each part of
-        a step has to give the bits of single launches; if it does not, or cannot be made, there is one warning, and
-        launches are replayed one by one on that GPU from then on.
+        from then on queued again without a walk through the layers in Python. True by default. A change of the batch
+        size, mode, options, or a layer's `eps` or `momentum`, for example, is noticed, and the step is recorded anew.
+    use_graphs: the same with CUDA graphs, which also saves the calls to the driver (about 190 launches for a ResNet18
+        step). False by default until it has been measured on a GPU. "auto": the first graph of each part of a step has
+        to give the same bits as single launches. If it does not, or cannot be made, there is one warning, and launches
+        are replayed one by one on that GPU from then on.
 """
 
 import os
@@ -29,7 +29,7 @@ replay_launches: bool = True
 use_graphs: bool | Literal["auto"] = False
 
 _NEEDED = ("cupy", "numba_cuda")  # modules
-_PACKAGES = {  # that have them, by the extra of this library
+_PACKAGES = {  # the packages with these modules, for each extra of this library
     "cuda": ("cupy-cuda13x[ctk]", "numba-cuda[cu13]"),
     "cuda12": ("cupy-cuda12x[ctk]", "numba-cuda[cu12]"),
 }
@@ -44,7 +44,7 @@ def is_simulated() -> bool:
 
 
 def why_not() -> str | None:
-    """What keeps networks from moving to a GPU, and the remedy; None if nothing does."""
+    """Why networks cannot move to a GPU, and what to do about it; None if they can."""
     if is_simulated():
         return "NUMBA_ENABLE_CUDASIM is set: kernels run in a simulator"
     missing = [k for k, module in enumerate(_NEEDED) if find_spec(module) is None]
@@ -66,7 +66,7 @@ def why_not() -> str | None:
 
 
 def driver_version() -> int | None:
-    """The CUDA version that the installed driver is for, such as 12080 for 12.8; 0: unknown; None: no driver."""
+    """The CUDA version of the installed driver, such as 12080 for 12.8; 0 if unknown, None without a driver."""
     version = c_int(0)
     try:
         CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1").cuDriverGetVersion(byref(version))
@@ -78,7 +78,7 @@ def driver_version() -> int | None:
 
 
 def extra_for(driver: int) -> str | None:
-    """The extra of this library that a driver can run (0: an unknown one); None: it is too old for all."""
+    """The extra of this library that fits a driver of this version (0: unknown); None if the driver is too old."""
     if 0 < driver < 13000:
         return "cuda12" if driver >= 12000 else None
     return "cuda"
@@ -92,7 +92,7 @@ def _too_old(driver: int) -> str:
 
 
 def _remedy(runtime: int) -> str:
-    """What to do where CUDA does not start or sees no GPU: a runtime newer than the driver, or GPUs that are hidden."""
+    """What to do if CUDA does not start or sees no GPU: the runtime may be newer than the driver, or GPUs hidden."""
     driver = driver_version() or 0
     if driver > 0 and driver // 1000 < runtime // 1000:
         extra = extra_for(driver)
@@ -128,7 +128,7 @@ def is_nccl_available() -> bool:
 
 
 def get_device_count() -> int:
-    """GPUs that this library can use."""
+    """The number of GPUs that this library can use."""
     return _cupy().cuda.runtime.getDeviceCount() if is_available() else 0
 
 
@@ -138,12 +138,12 @@ def is_device_available(device_index: int) -> bool:
 
 
 def get_current_device() -> int:
-    """Index of the GPU in use by this thread ("cuda" without an index); -1 where there is none."""
+    """Index of the GPU that this thread uses ("cuda" without an index); -1 if there is none."""
     return _cupy().cuda.runtime.getDevice() if is_available() else -1
 
 
 def set_device(device_index: int) -> bool:
-    """Makes GPU `device_index` the one that this thread means by "cuda"; returns whether that worked."""
+    """Makes GPU `device_index` the meaning of "cuda" in this thread; returns whether there is such a GPU."""
     if not is_device_available(device_index):
         return False
     _cupy().cuda.Device(device_index).use()
@@ -151,7 +151,7 @@ def set_device(device_index: int) -> bool:
 
 
 def get_device_properties(device_index: int) -> str:
-    """A line on GPU `device_index`: name, compute capability, memory, multiprocessors.
+    """A line of text about GPU `device_index`: name, compute capability, memory, multiprocessors.
 
     Raises:
         RuntimeError: there is no such GPU.
@@ -179,15 +179,15 @@ def get_device_memory(device_index: int) -> tuple[int, int]:
 def get_device_uuid(device_index: int) -> str:
     """The identity of the GPU that has `device_index` in this process, as `nvidia-smi -L` prints it.
 
-    Of a physical GPU GPU-..., of a part of one (MIG) MIG-...
+    It begins with "GPU-", or, for a part of a GPU (MIG), with "MIG-".
 
     Raises:
-        RuntimeError: there is no such GPU, or it does not tell.
+        RuntimeError: there is no such GPU, or CUDA does not tell its identity.
     """
     _require(device_index)
-    from cuda.bindings import driver  # CuPy's properties end the UUID at its first zero byte, and tell none of a part
+    from cuda.bindings import driver  # CuPy cuts the UUID off at its first zero byte, and has none for a MIG part
 
-    # Of CUDA 12 the function without _v2 gives the whole GPU's, of later versions it is the one with it.
+    # In CUDA 12 the function without _v2 gives the UUID of the whole GPU; in later versions it is that with _v2.
     get_uuid = getattr(driver, "cuDeviceGetUuid_v2", driver.cuDeviceGetUuid)
     for call in (lambda: driver.cuInit(0), lambda: get_uuid(device_index)):
         status, *uuid = call()

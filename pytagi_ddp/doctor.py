@@ -1,10 +1,10 @@
-"""Says what this machine offers to pytagi_ddp, and what to install for what is missing.
+"""Checks what this machine offers to pytagi_ddp, and tells what to install for what is missing.
 
-``python -m pytagi_ddp.doctor`` prints one line per thing and exits with 0 when a CPU run would work, else 1. Whatever
-could crash or hang (MPI, CuPy) is asked in a process of its own.
+``python -m pytagi_ddp.doctor`` prints one line per finding, and exits with 0 if a run on the CPU would work, else with
+1. What could crash or hang (MPI, CuPy) is checked in a separate process.
 
-``python -m pytagi_ddp.doctor --gpu`` tries the GPU instead: every kernel against its twin on the CPU, whole training
-steps in every way, TF32, NCCL. It exits with 0 if all of it holds, 1 if something does not, 2 where there is no GPU.
+``python -m pytagi_ddp.doctor --gpu`` tests the GPU instead: every kernel is compared with that of the CPU, and whole
+training steps, TF32 and NCCL are tried. It exits with 0 if all tests pass, 1 if one fails, and 2 without a GPU.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from pytagi_ddp.distributed.engine.launcher import (
 
 
 class Finding(NamedTuple):
-    """One line of the report: a topic, what was found, what to do about it if anything, whether a run needs it."""
+    """One line of the report: topic, what was found, what to do about it (if anything), and whether it is needed."""
 
     topic: str
     text: str
@@ -49,9 +49,9 @@ class Finding(NamedTuple):
 
 
 def examine() -> list[Finding]:
-    """Looks at everything, in the order of the report. A check that fails becomes a finding."""
+    """Makes all checks, in the order of the report. A check that raises an error becomes a finding, too."""
     findings: list[Finding] = []
-    with contextlib.suppress(ImportError):  # first, as in a program: how threads wait is settled by who comes first
+    with contextlib.suppress(ImportError):  # imported first, as in a program: this decides how threads wait
         import_module("pytagi_ddp.kernels.cpu.threads")
     for check in (_python, _numerics, _products, _kernels, _threads, _mpi, _shared_memory, _gpus):
         try:
@@ -114,7 +114,7 @@ def _kernels() -> Iterator[Finding]:
 
 
 def _threads() -> Iterator[Finding]:
-    from pytagi_ddp.kernels.cpu import threads, waiting  # here: what is not built must not keep the doctor away
+    from pytagi_ddp.kernels.cpu import threads, waiting  # here: the doctor must start even if these are not built
 
     names = ("PYTAGI_DDP_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     settings = ", ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ) or "no variable set"
@@ -208,7 +208,7 @@ def _gpus() -> Iterator[Finding]:
 
 
 def _ask(command: list[str]) -> tuple[str, str]:
-    """Runs a command; returns what it printed ("" when it failed) and the last line of its complaint."""
+    """Runs a command; returns its output ("" if it failed), and the last line of its error output if it failed."""
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -231,8 +231,8 @@ def report(findings: list[Finding], write: Callable[[str], None] = print) -> int
 
 
 def check_gpu(device: str, file: Path | None = None) -> int:
-    """Tries a GPU and prints a table; file: receives it as JSON. Returns the exit code."""
-    from pytagi_ddp.selfcheck import gpu  # here: the rest of the doctor does without
+    """Tests a GPU and prints a table, which is also written to `file` as JSON. Returns the exit code."""
+    from pytagi_ddp.selfcheck import gpu  # here: the rest of the doctor does not need it
 
     try:
         code, rows = gpu.report(device)

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there, and what is read of files that somebody else may have made."""
+"""Atomic writing of files, and careful reading of files that somebody else may have made."""
 
 import contextlib
 import errno
@@ -11,10 +11,10 @@ from typing import BinaryIO
 
 
 def file_size(path: str | Path) -> int:
-    """Bytes in a regular file.
+    """The size of a regular file in bytes.
 
     Raises:
-        OSError: no such file, or a pipe, device or folder, which would be waited for or never end; names it.
+        OSError: no such file, or a pipe, device or folder, which a read might wait for or never end; names it.
     """
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):
@@ -27,21 +27,21 @@ def read_file(path: str | Path, limit: int | None = None) -> bytes:
     """The content of a regular file.
 
     Raises:
-        OSError: as `file_size`. ValueError: more than `limit` bytes; nothing is read then.
+        OSError: as in `file_size`. ValueError: the file has more than `limit` bytes; nothing is read then.
     """
     size = file_size(path)
     if limit is not None and size > limit:
-        raise ValueError(f"{path} has {size} bytes, more than the {limit} that such a file has")
+        raise ValueError(f"{path} has {size} bytes, more than the {limit} that such a file may have")
     return Path(path).read_bytes()
 
 
 @contextlib.contextmanager
 def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
-    """A file to write, which appears under `path` once the block has ended well.
+    """A file to write, which appears as `path` once the block has ended without an error.
 
-    It is written beside `path`, synced to disk and renamed. A process that dies on the way leaves the previous file as
-    it was. Missing folders are made. The permissions of the previous file stay, if it is this user's own. A link is
-    replaced, and not followed: in a folder where others write, it may lead to any file of this user's.
+    It is written beside `path`, synced to disk and renamed. If the process dies before that, the previous file is
+    unchanged. Missing folders are made. The permissions of the previous file are kept if it belongs to this user. A
+    link is replaced and not followed, as in a folder where others can write it may lead to any file of this user.
 
     Raises:
         OSError: no space, no permission, ...; names `path`. The previous file is as it was.
@@ -53,10 +53,10 @@ def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        made_with = 0o666 if mode is None else mode  # from the start: nobody else may read it meanwhile
+        made_with = 0o666 if mode is None else mode  # from the start, so that nobody else can read it meanwhile
         with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, made_with)) as file:
             if mode is not None:
-                os.fchmod(file.fileno(), mode)  # what the process masks, too
+                os.fchmod(file.fileno(), mode)  # also the bits that the process's umask has removed
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -71,7 +71,7 @@ def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def _own_mode(path: Path) -> int | None:
-    """Permissions of a file of this user's; None where there is none, or something else, or files have no such ones."""
+    """Permissions of a regular file that belongs to this user; None for anything else, or without POSIX permissions."""
     if os.name != "posix":
         return None
     try:
@@ -83,7 +83,7 @@ def _own_mode(path: Path) -> int | None:
 
 
 def atomic_write(path: str | Path, data: bytes) -> None:
-    """Writes `data` to an `atomic_file`.
+    """Writes `data` to a file by `atomic_file`.
 
     Raises:
         OSError: as there.
@@ -93,9 +93,9 @@ def atomic_write(path: str | Path, data: bytes) -> None:
 
 
 def remove_temporary_files(folder: str | Path, name: str) -> None:
-    """Deletes what `atomic_file` has left in `folder` where it was killed; `name` is a file's, or a pattern.
+    """Deletes temporary files that a killed `atomic_file` has left in `folder`; `name`: of the file, or a pattern.
 
-    Nobody may be writing such a file now.
+    Nobody may be writing such a file at the same time.
     """
     for path in Path(folder).glob(f".{name}.{'[0-9a-f]' * 32}.tmp"):
         if not path.is_dir():
@@ -103,7 +103,7 @@ def remove_temporary_files(folder: str | Path, name: str) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Makes the rename itself durable, where the system lets folders be synced."""
+    """Makes the rename itself durable, on systems that can sync folders."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:

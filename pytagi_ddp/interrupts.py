@@ -1,4 +1,4 @@
-"""Ctrl-C that does not leave half done what belongs together."""
+"""Holds back Ctrl-C while work is done that must not be left half done."""
 
 import os
 import signal
@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-_held: list[Callable[[], Any]] = []  # what an interrupt that has come calls, once it may
-_displaced: Callable[..., Any] | None = None  # in a block: who answers Ctrl-C outside of it
+_held: list[Callable[[], Any]] = []  # calls that answer interrupts which are held back
+_displaced: Callable[..., Any] | None = None  # inside a block: the handler of Ctrl-C outside of it
 
 
 @contextmanager
 def held_back() -> Iterator[None]:
     """Ctrl-C in the block is answered at its end, or where the block waits (`answer`); a second one at once.
 
-    Whoever wants to answer Ctrl-C by something else than KeyboardInterrupt is asked then, too. A block within a block,
-    and one in another thread, which Python never interrupts, is like any other code. So is the block for a process that
-    is forked inside.
+    It is answered by the handler that was installed before, also if this raises no KeyboardInterrupt. A block inside
+    another block, or in another thread (which Python never interrupts), changes nothing. Nor does the block for a
+    process that is forked inside it.
     """
     global _displaced
     handler = signal.getsignal(signal.SIGINT)
@@ -40,7 +40,7 @@ def held_back() -> Iterator[None]:
 
 
 def answer() -> None:
-    """Answers an interrupt that was held back; to be called where a block waits for others."""
+    """Answers an interrupt that was held back, if any; to be called where a block waits for others."""
     if _held and threading.current_thread() is threading.main_thread():
         _held.pop()()
 

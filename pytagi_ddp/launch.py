@@ -24,7 +24,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     The program begins at the first ``-m`` or the first name that ends in ``.py``, or after ``--``.
 
     Raises:
-        ValueError: there is no program, or what stands behind -np is no number of ranks.
+        ValueError: there is no program, or -np is not followed by a number of ranks.
     """
     for k, argument in enumerate(arguments):
         if argument == "--":
@@ -41,14 +41,14 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _check_ranks(options: Sequence[str]) -> None:
-    """Raises ValueError where MPICH's mpirun would start one rank without a word, or none with a word of its own."""
+    """Raises ValueError if -np has no valid number, where MPICH's mpirun starts one rank silently, or none."""
     for name, value in itertools.pairwise([*options, "nothing"]):
         if name in ("-np", "-n") and not (value.isdecimal() and int(value)):
             raise ValueError(f"{name} takes a number of ranks, got {value}\n{USAGE}")
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Replaces this process by mpirun, which so gets the signals and gives the exit code."""
+    """Replaces this process by mpirun, so that mpirun gets the signals and determines the exit code."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE)
         return

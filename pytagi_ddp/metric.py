@@ -23,7 +23,7 @@ __all__ = [
     "rmse",
 ]
 
-ROUNDING = 1e-3  # of probabilities in float32, by which they may exceed 1
+ROUNDING = 1e-3  # by this much, probabilities in float32 may exceed 1 through rounding
 
 
 class HRCSoftmaxMetric:
@@ -80,9 +80,9 @@ def mse(prediction: np.ndarray, observation: np.ndarray) -> float:
     """Mean squared error, mean((prediction - observation)^2).
 
     Args:
-        prediction: Predicted values, as many as observations, or what NumPy spreads over them: one for all, or one for
-            each column.
-        observation: Observed values; NaN where missing, which is left out of the mean.
+        prediction: Predicted values, as many as observations, or values that NumPy broadcasts to them: one for all, or
+            one for each column.
+        observation: Observed values; a missing one is NaN, and is left out of the mean.
 
     Raises:
         ValueError: Sizes that do not belong together, or no observation.
@@ -105,11 +105,11 @@ def log_likelihood(
     """Gaussian log-likelihood of the observations, ln N(observation; prediction, std^2).
 
     Args:
-        prediction: Predicted means, as many as observations, or what NumPy spreads over them: one for all, or one for
-            each column.
-        observation: Observed values; NaN where missing, which is left out.
-        std: Predicted standard deviations (not variances), likewise.
-        reduction: "mean" over the observations, or "sum", as later versions of pytagi have it.
+        prediction: Predicted means, as many as observations, or values that NumPy broadcasts to them: one for all, or
+            one for each column.
+        observation: Observed values; a missing one is NaN, and is left out.
+        std: Predicted standard deviations (not variances), as many as predictions may have.
+        reduction: "mean" over the observations, or "sum", as in later versions of pytagi.
 
     Raises:
         ValueError: Sizes that do not belong together, another reduction, a standard deviation of 0 or NaN, or no
@@ -120,7 +120,7 @@ def log_likelihood(
     observation = _numbers("observation", observation)
     prediction, std = _like(observation, "prediction", prediction), _like(observation, "std", std)
     if not np.all(std > 0):
-        raise ValueError("std are standard deviations above 0 and not NaN: add that of the noise")
+        raise ValueError("std must be standard deviations above 0, and not NaN: include that of the noise")
     log_density = -0.5 * np.log(2 * np.pi * std**2) - 0.5 * ((observation - prediction) / std) ** 2
     log_density = _observed(observation, log_density)
     return _mean(log_density) if reduction == "mean" else float(np.sum(log_density))
@@ -148,9 +148,9 @@ def classification_error(prediction: np.ndarray, label: np.ndarray) -> float:
 def reliability_bins(
     probabilities: np.ndarray, label: np.ndarray, bins: int = 10
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """How sure a classifier is of its answers, and how often it is right, in bins of equal width.
+    """How confident a classifier is of its answers, and how often they are right, in bins of equal width.
 
-    The confidence of an answer is its probability, the largest of the sample.
+    The answer for a sample is its most probable class, and the confidence is the probability of that class.
 
     Args:
         probabilities: (N, K), each from 0 to 1 and not NaN.
@@ -158,7 +158,7 @@ def reliability_bins(
         bins: Of [0, 1].
 
     Returns:
-        Of the bins that have answers: mean confidence c_b, the share a_b that is right, and the number n_b of answers.
+        (c, a, n) of the bins with answers: mean confidence, share of right answers, and number of answers.
 
     Raises:
         ValueError: Sizes that do not fit, no sample, no bin, a label that is no number of a column, or a confidence
@@ -179,11 +179,7 @@ def reliability_bins(
             "those of a scikit-learn classifier are np.searchsorted(classifier.classes_, y)"
         )
     confidence, right = p.max(1), p.argmax(1) == truth
-    if not (confidence.min() >= 0 and confidence.max() <= 1 + ROUNDING):
-        raise ValueError(
-            f"probabilities are from 0 to 1, got confidences from {confidence.min():g} to {confidence.max():g}; divide "
-            "means that do not sum to 1 by their sum"
-        )
+    _check_probabilities(confidence, "confidences")
     bin_of = np.minimum((confidence * bins).astype(int), bins - 1)
     count, sums, hits = (np.bincount(bin_of, w, bins) for w in (None, confidence, right))
     used = count > 0
@@ -193,8 +189,8 @@ def reliability_bins(
 def calibration_error(probabilities: np.ndarray, label: np.ndarray, bins: int = 10) -> float:
     """Expected calibration error (ECE), sum_b n_b |a_b - c_b| / N, of the bins of `reliability_bins`.
 
-    0 is best: of the answers given with probability c, the share c is right. It depends on the number of bins, and says
-    nothing of how many answers are right.
+    0 is best: of the answers with confidence c, the share c is right. The value depends on the number of bins, and does
+    not tell how many answers are right.
 
     Args:
         probabilities: (N, K). label: N true classes. bins: Of [0, 1].
@@ -219,11 +215,7 @@ def entropy(probabilities: np.ndarray) -> np.ndarray:
         ValueError: A probability that is not in [0, 1], or NaN.
     """
     p = to_numpy(probabilities, "probabilities")
-    if not (np.all(p >= 0) and p.max(initial=0) <= 1 + ROUNDING):
-        raise ValueError(
-            f"probabilities are from 0 to 1, got {p.min():g} to {p.max():g}; divide means that do not sum to 1 by "
-            "their sum"
-        )
+    _check_probabilities(p, "probabilities")
     return -(p * np.log(np.where(p > 0, p, 1))).sum(-1)
 
 
@@ -234,22 +226,33 @@ def auroc(inside: np.ndarray, outside: np.ndarray) -> float:
     score of `outside` is the larger, 0.5 where the scores say nothing.
 
     Args:
-        inside: Scores, such as entropies, of samples like those that were learnt.
-        outside: Of other ones. Any number of each.
+        inside: Scores, such as entropies, of samples that are like those of the training.
+        outside: Scores of other samples. There may be any number of each.
 
     Raises:
         ValueError: No score of one of them, or NaN.
     """
     low, high = to_numpy(inside, "inside").ravel(), to_numpy(outside, "outside").ravel()
     if not low.size or not high.size or np.isnan(low).any() or np.isnan(high).any():
-        raise ValueError(f"auroc compares numbers, got {low.size} and {high.size} scores, NaN counted")
+        raise ValueError(
+            f"auroc compares numbers: both groups need some, and none may be NaN; got {low.size} and {high.size} scores"
+        )
     low = np.sort(low)
     below = np.searchsorted(low, high, "left") + np.searchsorted(low, high, "right")
     return float(below.mean() / (2 * low.size))
 
 
+def _check_probabilities(values: np.ndarray, name: str) -> None:
+    """Raises ValueError unless all values lie in [0, 1], up to rounding. NaN does not."""
+    if not (np.all(values >= 0) and values.max(initial=0) <= 1 + ROUNDING):
+        raise ValueError(
+            f"probabilities are from 0 to 1, got {name} from {values.min():g} to {values.max():g}; divide means that "
+            "do not sum to 1 by their sum"
+        )
+
+
 def _observed(observation: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Those of the observations that are there; NaN of a prediction stays, as a prediction has to be made."""
+    """The values whose observation is not missing. A NaN prediction stays: a prediction must not be missing."""
     return values[~np.isnan(observation)]
 
 
@@ -260,15 +263,15 @@ def _mean(values: np.ndarray) -> float:
 
 
 def _numbers(name: str, values: np.ndarray) -> np.ndarray:
-    """The values as float64: differences and squares of integers of few bits would wrap around."""
+    """The values as float64, as differences and squares of short integers would wrap around."""
     return to_numpy(values, name).astype(np.float64, copy=False)
 
 
 def _like(observation: np.ndarray, name: str, values: np.ndarray) -> np.ndarray:
-    """Return the values in the observations' shape.
+    """The values in the shape of the observations.
 
-    Plain broadcasting would turn (N, 1) against (N,) into N x N differences without a word. Flat values fit any shape;
-    a table that lies the other way round does not.
+    Plain broadcasting would silently turn (N, 1) against (N,) into N x N differences. Flat values fit any shape; a
+    transposed table does not.
     """
     values = _numbers(name, values)
     given, own = ([n for n in array.shape if n != 1] for array in (values, observation))

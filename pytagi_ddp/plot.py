@@ -1,10 +1,10 @@
-"""Pictures: each function draws on the matplotlib Axes that it is given, and returns them.
+"""Plots: each function draws on the matplotlib Axes that it is given, and returns them.
 
     figure = plot.figure((6, 4))
     plot.band(figure.add_subplot(), x, mu, var, "two standard deviations")
     figure.savefig("band.png")
 
-They need matplotlib (`pip install 'pytagi-ddp[plot]'`), which is loaded by whoever makes the Axes.
+They need matplotlib (`pip install 'pytagi-ddp[plot]'`), which is only imported when it is used.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ __all__ = [
     "reliability",
 ]
 
-LEAST_KEPT = 0.02
-LEAST_DOT, LARGEST_DOT = 10, 150  # areas in points^2 of bins with no answer and, on top, with all
-MAX_LINE = 1 << 16  # bytes; a longer line of a log is none of its
+LEAST_KEPT = 0.02  # share of answers below which a rejection curve ends
+LEAST_DOT, LARGEST_DOT = 10, 150  # areas in points^2: of every bin, and what is added for a bin with all answers
+MAX_LINE = 1 << 16  # bytes; longer lines of a log are not read
 ERRORS = ("train_error", "test_error")
 MOMENTS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "mu": lambda mu, var: mu,
@@ -57,7 +57,7 @@ SHARES = ("uncertain", "dead", "saturated", "var_ratio", "capped")  # columns of
 
 
 def figure(size: tuple[float, float] = (6, 4)) -> Figure:
-    """An empty figure of so many inches: without a window system, and without pyplot's global state.
+    """An empty figure of this size in inches; it needs no window system, and does not use pyplot's global state.
 
     Raises:
         ImportError: matplotlib is not installed; says how to install it.
@@ -81,9 +81,9 @@ def band(
     """The means of predictions as a line, and mean +- deviations x sqrt(var) as a band around it.
 
     Args:
-        x: places, in any order; mean, var: as many means and variances (not standard deviations). Add the variance of
-            the noise where the band is to hold observations.
-        label: of the line. color: of both; None: the next one of the cycle.
+        x: places, in any order. mean, var: as many means and variances (not standard deviations). Add the variance of
+            the noise if the band should contain observations.
+        label: of the line. color: of line and band; None: the next color of the cycle.
 
     Raises:
         ValueError: not as many values, or a negative variance.
@@ -130,12 +130,12 @@ def reliability(
 def rejection(ax: Axes, uncertainty: ArrayLike, wrong: ArrayLike, label: str | None = None) -> Axes:
     """Rejection curve: the error of the answers that are kept, against the share that is refused as most uncertain.
 
-    It falls where the uncertainty tells wrong answers from right ones; that of no use stays at the error of all. The
-    end, where less than 2 % of the answers are kept, is left out: it is an error of too few.
+    The curve falls if the uncertainty distinguishes wrong answers from right ones; a useless uncertainty gives a flat
+    curve. The end, where less than 2 % of the answers are kept, is left out, as an error of so few is not reliable.
 
     Args:
-        uncertainty: of n answers, such as entropies, variances, or 1 - confidence; larger is less certain.
-        wrong: n times whether the answer is wrong (or any other loss, whose mean is drawn).
+        uncertainty: n numbers, such as entropies, variances, or 1 - confidence; larger is less certain.
+        wrong: for each of the n answers, whether it is wrong (or any other loss, whose mean is drawn).
 
     Raises:
         ValueError: sizes that differ, or no answer.
@@ -160,7 +160,7 @@ def learning_curves(ax: Axes, log: str | Path, names: Sequence[str] = ERRORS) ->
     """Curves over the epochs of a `log.jsonl`, as `examples.ddp_cifar_resnet` writes it; shares from 0 to 1.
 
     Args:
-        log: the file. names: what to draw of each epoch; of an epoch that is there twice, the later one counts.
+        log: the file. names: what to draw of each epoch. If an epoch occurs twice, the later record is used.
 
     Raises:
         OSError: the file cannot be read. ValueError: it has no epoch with these.
@@ -184,7 +184,7 @@ def learning_curves(ax: Axes, log: str | Path, names: Sequence[str] = ERRORS) ->
 def read_epochs(path: Path, names: Sequence[str] = ERRORS) -> Iterator[dict]:
     """The records of finished epochs in a log of JSON lines, those that have a number under each of `names`.
 
-    Lines that are cut short, damaged or of something else are passed over.
+    Lines that are incomplete, damaged, or of another kind are skipped.
     """
     with path.open("rb") as file:
         while line := file.readline(MAX_LINE):
@@ -202,8 +202,8 @@ def parameters(ax: Axes, net: Sequential, what: str = "mu_w", bins: int = 60) ->
 
     Args:
         net: the network. what: "mu", "var", "std" (standard deviations) or "snr" (signal to noise, |mu|/std), of
-            weights or biases: "mu_w", "snr_b". All but means are drawn by their logarithm, infinite ratios are not.
-        bins: of each histogram, at most; less where there are few parameters.
+            weights or biases: "mu_w", "snr_b". Logarithms are drawn, except for means; infinite ratios are left out.
+        bins: the largest number of bins of each histogram; there are less for few parameters.
 
     Raises:
         ValueError: another `what`, or a network without such parameters.
@@ -235,7 +235,7 @@ def parameters(ax: Axes, net: Sequential, what: str = "mu_w", bins: int = 60) ->
 
 
 def inspection(ax: Axes, found: Inspection) -> Axes:
-    """What `net.inspect(x)` found, as a table in colours: shares and the ratio of variances, by layer."""
+    """The result of `net.inspect(x)` as a table in colours: shares, and the ratio of variances, by layer."""
     table = np.array([[getattr(row, name) for name in SHARES] for row in found.rows])
     ax.imshow(np.clip(table, 0, 1), cmap="viridis", vmin=0, vmax=1, aspect="auto")
     for (row, column), value in np.ndenumerate(table):
@@ -252,7 +252,7 @@ def inspection(ax: Axes, found: Inspection) -> Axes:
 def network(ax: Axes, net: Sequential) -> Axes:
     """The network as a graph from top to bottom: a box for each layer, with the shape of what it gives.
 
-    Blocks stand as their branches do: the main one to the left, a shortcut to the right, and a sum where they meet.
+    A residual block is drawn as two branches, the main one to the left and the shortcut to the right, and their sum.
     """
     drawing = _Graph(ax)
     end = drawing.box(0, 0, "input", str(net.in_shape), "0.92")
@@ -265,7 +265,7 @@ def network(ax: Axes, net: Sequential) -> Axes:
 
 
 class _Graph:
-    """Boxes of unit height, and arrows between them; an end is the (x, y) below a box."""
+    """Boxes and arrows between them; an end is the point (x, y) below a box."""
 
     COLORS: Mapping[str, str] = {"with parameters": "#cfe3f7", "without": "#f3ead7"}
     HALF, HEIGHT, GAP = 1.0, 0.5, 0.4

@@ -1,19 +1,19 @@
-"""The processes that have started this one, and those that a process has started, from Linux's /proc."""
+"""Ancestors of this process, and children of a process, from Linux's /proc."""
 
 from collections.abc import Container
 from pathlib import Path
 
 
 def ancestor(names: Container[str]) -> Path | None:
-    """The last one of `line_up_to`: the nearest process above this one that has one of these names, if there is any."""
+    """The nearest ancestor of this process (or itself) with one of these names, the last of `line_up_to`; or None."""
     return next(reversed(line_up_to(names)), None)
 
 
 def line_up_to(names: Container[str]) -> list[Path]:
-    """This process and those above it up to the nearest that has one of these names; empty if there is none.
+    """This process and its ancestors up to the nearest one with one of these names; empty if there is none.
 
     Args:
-        names: of programs, without what follows a dot; the kernel keeps their first 15 characters.
+        names: names of programs up to the first dot; the kernel keeps only their first 15 characters.
 
     Returns:
         Their folders in /proc.
@@ -33,17 +33,17 @@ def line_up_to(names: Container[str]) -> list[Path]:
 
 
 def children(process: Path) -> list[Path]:
-    """The processes that one has started and that have not been waited for.
+    """The children of a process that it has not waited for.
 
     Raises:
-        OSError: it has ended, or this kernel does not list them.
+        OSError: the process has ended, or this kernel does not list children.
     """
     lists = [(thread / "children").read_text() for thread in (process / "task").iterdir()]
     return [process.parent / child for child in " ".join(lists).split()]
 
 
 def is_alive(process: Path) -> bool:
-    """Whether a process has not ended yet; a zombie has."""
+    """Whether a process has not ended yet; a zombie counts as ended."""
     try:
         return (process / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:

@@ -170,7 +170,7 @@ def test_an_average_of_another_network_or_none(manager):
     manager.save(net, POSITION, average=averaged(net))
     for model in (network(), DDPSequential(network(), DDPConfig(backend="serial"))):
         for use in (lambda m, a: manager.save(m, POSITION, average=a), lambda m, a: manager.load(m, average=a)):
-            with pytest.raises(ValueError, match="the average is of another network than the checkpoint"):
+            with pytest.raises(ValueError, match="the average belongs to another network than the checkpoint"):
                 use(model, averaged(net))
     entries = {"n_averaged": "2"}
     arrays = {"mean": np.ones(net.num_parameters, np.float32), "var": np.ones(net.num_parameters, np.float32)}
@@ -184,7 +184,7 @@ def test_an_average_of_another_network_or_none(manager):
         extra = metadata(POSITION, 1, None) | entries | (change if isinstance(change, dict) else {})
         path = manager.folder / "other.safetensors"
         path.write_bytes(to_bytes(network(value=9), extra, beside=wrong))
-        with pytest.raises(DamagedCheckpointError, match=r"other.safetensors is damaged: its average is none of this"):
+        with pytest.raises(DamagedCheckpointError, match=r"other.safetensors is damaged: its average does not fit its"):
             manager.load(net, path, average=PosteriorAverage(net))
         assert net.state_dict() == before
         manager.load(network(), path)
@@ -234,7 +234,7 @@ def test_settings_are_numbers_of_numpy_too_and_nothing_else(manager):
     manager.save(network(), POSITION, settings)
     for same in (settings, {"batch": 16, "sigma_v": 0.5, "augment": True}):
         assert manager.load(network(), settings=same).settings == {"batch": 16, "sigma_v": 0.5, "augment": True}
-    with pytest.raises(TypeError, match=r"settings are what JSON has, .*: got array\(\[1, 2\]\), a ndarray"):
+    with pytest.raises(TypeError, match=r"settings may hold .* as JSON: got array\(\[1, 2\]\), a ndarray"):
         manager.save(network(), POSITION, {"sizes": np.array([1, 2])})
 
 
@@ -348,7 +348,7 @@ def test_a_damaged_manifest(two, text):
 
 def test_a_network_without_a_position(tmp_path):
     network().save(tmp_path / "net.safetensors")
-    with pytest.raises(ValueError, match=r"net.safetensors is no checkpoint: it says nothing of a place"):
+    with pytest.raises(ValueError, match=r"net.safetensors is no checkpoint: it has no position"):
         CheckpointManager(tmp_path).load(network(), tmp_path / "net.safetensors")
 
 

@@ -186,7 +186,7 @@ def test_a_header_without_metadata_or_with_too_much(manager, saved, tmp_path):
         saved.write_bytes(length.to_bytes(8, "little") + saved.read_bytes()[8:])
         with pytest.raises(DamagedCheckpointError, match=f"{saved} (has format None|is truncated)"):
             manager.load(network(), saved)
-    with pytest.raises(ValueError, match=rf"header of \d+ bytes is not saved, for at most {MAX_HEADER} are read"):
+    with pytest.raises(ValueError, match=rf"header of \d+ bytes is not saved, because at most {MAX_HEADER} are read"):
         manager.save(network(), TrainingPosition(), {"notes": "x" * MAX_HEADER})
 
 

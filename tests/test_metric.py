@@ -124,9 +124,9 @@ def test_calibration_is_compared_in_bins_of_confidence():
 def test_entropy():
     np.testing.assert_allclose(metric.entropy([[1, 0, 0, 0], [0.25] * 4, [0.5, 0.5, 0, 0]]), np.log([1, 4, 2]))
     for wrong in (-0.1, np.nan):
-        with pytest.raises(ValueError, match=f"got {wrong}"):
+        with pytest.raises(ValueError, match=f"probabilities from {wrong}"):
             metric.entropy([0.5, wrong])
-    with pytest.raises(ValueError, match=r"got 0\.5 to 1\.5; divide means"):
+    with pytest.raises(ValueError, match=r"probabilities from 0\.5 to 1\.5; divide means"):
         metric.entropy([0.5, 1.5])  # what a ClosedFormSoftmax may give; ln 1.5 > 0 would be taken off
 
 

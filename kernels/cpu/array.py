@@ -1,4 +1,4 @@
-"""Arrays of this device: NumPy, float32 unless said otherwise."""
+"""Arrays of the CPU: NumPy, float32 unless another dtype is given."""
 
 import numpy as np
 
@@ -36,12 +36,12 @@ def clear(array):
 
 
 def visible(array):
-    """What a user sees of `array`: the array itself, to read and to change (from a GPU: a copy)."""
+    """The array that users are shown: `array` itself, to read and to change (on a GPU: a copy)."""
     return array
 
 
 def snapshot(array):
-    """A flat copy for the user that later work leaves alone (from a GPU: one that arrives while the host goes on)."""
+    """A flat copy for the user, which later work does not change (on a GPU: copied while the host goes on)."""
     return array.flatten()
 
 
@@ -55,9 +55,9 @@ def synchronize():
 
 
 def place(source, into=None):
-    """`source`, a host array, where kernels can read it: itself (on a GPU: a copy, in the memory of `into`)."""
+    """The host array `source` in memory that kernels can read: itself (on a GPU: a copy, in the memory of `into`)."""
     return source
 
 
 def free_bytes():
-    """How much memory new arrays can have: the system decides (on a GPU: a number of bytes)."""
+    """Memory left for new arrays: None, as the system decides (on a GPU: a number of bytes)."""

@@ -1,8 +1,8 @@
-"""How CPU loops are compiled, and where the compiled code is kept.
+"""Compilation of CPU loops, and the cache of compiled code.
 
-Numba's own cache notices a change in the file of a kernel, but not in a formula that the kernel imports. So the
-cache folder is named after a hash of every source file under `kernels/`: an edit anywhere there starts afresh.
-Processes that start together share the work by way of it (see `shared_cache`).
+Numba's own cache notices a change in the file of a kernel, but not in a formula that the kernel imports. So the name of
+the cache folder contains a hash of every source file under `kernels/`: after an edit of any of them, all loops are
+compiled again. Processes that start together share the work through this folder (see `shared_cache`).
 """
 
 import hashlib
@@ -55,7 +55,7 @@ def cache_folder() -> Path | None:
     except (OSError, RuntimeError) as error:
         warnings.warn(
             f"there is no place to keep compiled loops ({error}), so that every process compiles them again: set "
-            "NUMBA_CACHE_DIR to a folder of yours that can be written",
+            "NUMBA_CACHE_DIR to a folder that you may write to",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -83,7 +83,7 @@ def _jit(
 def inner(
     function: Callable, fastmath: bool | set[str] = FASTMATH, apart: bool = False, parallel: bool = False
 ) -> Callable:
-    """Compiles what loops call: with options of `loop`, and not kept by itself."""
+    """Compiles a function for loops to call. Options are those of `loop`; the code is not cached by itself."""
     compiled = numba.njit(error_model="numpy", fastmath=fastmath, nogil=True, parallel=parallel)(function)
     if apart and not numba.config.DISABLE_JIT:
         compiled._compiler._customize_flags = _without_aliases
@@ -108,9 +108,10 @@ def loop(
 
     Args:
         shapes, fits: of the arguments, see `Shapes`.
-        fastmath: what the compiler may do to sums and products.
-        apart: no two arrays that it is called with share memory. Loops that write several arrays vectorise only so.
-        flush: subnormal numbers are taken for zero (flush.h).
+        fastmath: transformations of sums and products that the compiler may apply, as in `numba.njit`.
+        apart: promises that no two arrays of a call share memory. Loops that write several arrays need this to be
+            vectorised.
+        flush: whether subnormal numbers count as zero (flush.h).
     """
 
     def decorate(function: Callable) -> Any:
@@ -140,7 +141,7 @@ def loop(
 
 
 def _write_down(plan: Any, compiled: Callable, threads: int, arguments: tuple) -> None:
-    from pytagi_ddp.kernels.cpu.entries import entry_of  # here, because few processes get to it in their first second
+    from pytagi_ddp.kernels.cpu.entries import entry_of  # here, as it takes time and is needed only for recording
 
     found = entry_of(compiled, arguments)
     if found is None:

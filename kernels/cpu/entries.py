@@ -28,7 +28,7 @@ def entry_of(loop: Any, arguments: tuple) -> tuple[int, list[int]] | None:
         arguments: arrays, numbers and None.
     """
     if numba.config.DISABLE_JIT or numba.version_info.short > LAST_KNOWN_NUMBA:
-        return None  # of a later one, nothing is assumed about how it passes arguments
+        return None  # a later version may pass arguments in another way
     signature = tuple(map(numba.typeof, arguments))
     compiled = loop.overloads.get(signature)
     if compiled is None or compiled.signature.return_type != types.none:

@@ -34,7 +34,7 @@ def load(name: str) -> ModuleType:
 def _blas_alone() -> Iterator[None]:
     """Provides `scipy.linalg.cython_blas` without the rest of `scipy.linalg`, 0.08 s of imports that no kernel needs.
 
-    Afterwards SciPy is as it was; who imports `scipy.linalg` later finds nothing amiss.
+    Afterwards SciPy is as it was, and `scipy.linalg` can be imported as usual.
     """
     name = "scipy.linalg.cython_blas"
     spec = None

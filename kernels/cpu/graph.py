@@ -1,7 +1,7 @@
-"""What `kernels.cuda.graph` is for a GPU: kernel calls of a part of a training step, recorded and made again from C.
+"""Kernel calls of a part of a training step, recorded and replayed from C; `kernels.cuda.graph` does it for GPUs.
 
 A step of a small network spends most of its time in Python: walking through the layers, checking shapes, calling
-kernels one by one. But for one batch size and mode they are always the same calls on the same memory.
+kernels one by one. But for one batch size and mode, these are always the same calls on the same memory.
 """
 
 from collections.abc import Callable, Hashable
@@ -13,7 +13,7 @@ from pytagi_ddp.kernels.cpu.threads import get_threads
 _replay = load("_replay")
 Express = load("_express").Express
 
-PARTS = 100  # kept at most: a program may come with ever other batch sizes
+PARTS = 100  # parts that are kept at most: a program may use ever new batch sizes
 use_graphs = True  # False: every step walks through the layers
 keeps_calls = True
 call = _replay.call

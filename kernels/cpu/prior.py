@@ -1,4 +1,4 @@
-"""Normal numbers for the initial means, drawn as pytagi draws them, on the host."""
+"""Random normal numbers for the initial means, drawn on the host in the way of pytagi."""
 
 import math
 
@@ -13,9 +13,10 @@ BELOW_ONE = np.nextafter(np.float32(1), np.float32(0))
 
 @exact_loop("w _ p2", lambda n: n.p >= n.w // 2)
 def polar_pairs(words, scale, pairs):
-    """Writes the pairs of N(0, scale^2) that `words` yield to the front of `pairs`; returns how many they are.
+    """Writes pairs of samples from N(0, scale^2) to the front of `pairs`, and returns how many pairs there are.
 
-    Two words are a point of the square (-1, 1)^2; those outside of the unit circle are dropped.
+    Marsaglia's polar method: two random words make a point of the square (-1, 1)^2, and points outside of the unit
+    circle are dropped.
     """
     accepted = 0
     for i in range(words.size // 2):

@@ -1,4 +1,4 @@
-"""Shapes that a loop's arguments must have: compiled code looks at none, and would read and write beside its arrays."""
+"""Checks of the shapes of a loop's arguments. Compiled code checks none, and could read or write outside of arrays."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -6,19 +6,19 @@ from typing import Any
 
 from pytagi_ddp.kernels.cpu.extension import size_error
 
-KEPT = 1000  # shapes that are known to fit; more come from a program with ever other batch sizes
+KEPT = 1000  # combinations of shapes that are remembered at most: a program may use ever new batch sizes
 
 
 class Shapes:
-    """Checks the arguments of the loop `function`; those of shapes that have fitted before cost little.
+    """Checks the arguments of the loop `function`. Shapes that have fitted before are not checked again.
 
     Args:
-        declared: a word for each argument. "bf": an array of two dimensions, b x f; a letter has one length in all
-            words, a digit is that length. "=s": a number, called s. "_": anything.
-        fits: what else has to hold, of these lengths and numbers.
+        declared: a word for each argument. "bf" is an array of two dimensions, b x f: a letter stands for the same
+            length in all words, and a digit for itself. "=s" is a number, called s. "_" is anything.
+        fits: a further condition on these lengths and numbers.
 
     Attributes:
-        names, words: of the arguments, and what is declared of each.
+        names, words: name and declaration of each argument.
     """
 
     def __init__(self, function: Callable, declared: str, fits: Callable[[Any], bool] | None = None):
@@ -31,7 +31,7 @@ class Shapes:
         self._known: set[tuple] = set()
 
     def check(self, arguments: tuple) -> None:
-        """Raises ValueError: they do not fit together; names the shape of each."""
+        """Raises ValueError, with the shape of each array, if the arguments do not fit together."""
         shapes = tuple([getattr(arguments[k], "shape", arguments[k]) for k in self._places])
         if shapes in self._known:
             return

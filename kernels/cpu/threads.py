@@ -50,9 +50,9 @@ def ranks_on_node() -> int:
 
 
 def cores_of_rank() -> int:
-    """Usable cores, but no more than this rank's share of what the node gives to all of its ranks, and at least 1.
+    """Usable cores of this rank: at most its equal share of the cores that its node gives to all ranks, at least 1.
 
-    A launcher may bind each rank to cores of its own, as Open MPI does: those are its share already.
+    A launcher may bind each rank to cores of its own, as Open MPI does. These are the rank's share already.
     """
     mine = node = usable_cores()
     if (ranks := ranks_on_node()) > 1 and (launcher := ancestor(_LAUNCHERS)):
@@ -110,7 +110,7 @@ def set_threads(n: int) -> None:
 
 
 def get_threads() -> int:
-    """The number of threads of CPU kernels: what `set_threads` said, or `default_threads()`."""
+    """The number of threads of CPU kernels: the last one given to `set_threads`, or else `default_threads()`."""
     if _threads is None:
         set_threads(1 if _one_only else default_threads())
     assert _threads is not None  # by now
@@ -120,7 +120,7 @@ def get_threads() -> int:
 
 
 def threads_in_force() -> int:
-    """`get_threads`, but 1 while nobody has set or asked for it: a copy is no reason to begin threads."""
+    """As `get_threads`, but 1 as long as the number was neither set nor asked for: a copy alone starts no threads."""
     return _threads or 1
 
 

@@ -1,12 +1,12 @@
 """How long threads of GNU OpenMP spin at the end of a parallel loop before they sleep.
 
-To wake a thread takes 3 to 80 microseconds, as long as a loop of a small network. But a core that spins is one that
-the thread which is waited for may not have: beside other work, with GNU OpenMP's own wait of some milliseconds, steps
-with two threads took up to 94 times as long as with one. So threads spin for a while, and briefly while other programs
-want the cores, which `crowd.h` notices. `python -m benchmarks.waiting` measures it.
+Waking a thread takes 3 to 80 microseconds, as long as a loop of a small network. But a thread that spins occupies a
+core, which the thread it waits for may need: beside other work, with GNU OpenMP's default of some milliseconds, steps
+with two threads took up to 94 times as long as with one. So threads spin for a moderate time, and only briefly while
+other programs want the cores, which `crowd.h` notices. `python -m benchmarks.waiting` measures it.
 
-The library reads its setting once, when it is loaded. So it is set around each load that may bring it, unless the user
-has set one, and taken back, as processes that are started later make up their own minds.
+GNU OpenMP reads the environment variable once, when it is loaded. So the variable is set around each import that may
+load it, unless the user has set one. It is removed afterwards, so that processes started later do not inherit it.
 """
 
 import contextlib
@@ -14,23 +14,23 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-SHORT = "100"  # for threads that are not told when others want the cores
-SPINS = "10000" if os.path.exists("/proc/self/schedstat") else SHORT  # 0.15 ms or more: most of what is between loops
+SHORT = "100"  # where threads cannot notice that other programs want the cores
+SPINS = "10000" if os.path.exists("/proc/self/schedstat") else SHORT  # 0.15 ms or more: longer than most gaps of loops
 VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 NOT_LOADED = "not settled yet: GNU OpenMP is not loaded"
 ADAPTED = f"{SPINS} spins, {SHORT} while other programs want the cores (GOMP_SPINCOUNT)"
 _state = NOT_LOADED
-_settled: set[str] = set()  # waits that were asked for when GNU OpenMP was there
+_settled: set[str] = set()  # arguments of `bounded` for which GNU OpenMP was loaded in the end
 
 
 def describe() -> str:
-    """What is in force, and who has set it."""
+    """The setting in force, and its origin."""
     return _state
 
 
 @contextlib.contextmanager
 def bounded(spins: str = SPINS) -> Iterator[None]:
-    """If GNU OpenMP is loaded within the block, its threads spin so many times."""
+    """If GNU OpenMP is loaded within the block, its threads spin `spins` times."""
     global _state
     if spins in _settled:
         yield
@@ -60,7 +60,7 @@ def bounded(spins: str = SPINS) -> Iterator[None]:
 
 
 def _copies() -> set[str]:
-    """The copies of libgomp that are loaded: the system's, our wheel's own. Those of others have their own threads."""
+    """The loaded copies of libgomp that run our threads: the system's, and the one in our wheel."""
     try:
         files = Path("/proc/self/maps").read_text()
     except OSError:

@@ -1,7 +1,7 @@
-"""Numbers on the wire: float32 as bfloat16, and as float16 with a scale for every block of numbers.
+"""Compression for communication: float32 as bfloat16, or as float16 with a scale for every block of numbers.
 
-Halves are uint16. Rounding is to nearest, ties to even; infinity and NaN arrive as
-such, and subnormal numbers are not flushed.
+Encoded numbers are uint16. Rounding is to nearest, ties to even. Infinity and NaN are kept, and subnormal numbers are
+not flushed to zero.
 """
 
 import math
@@ -24,13 +24,13 @@ NORMAL, HALF_NORMAL = BITS((127 - 14) << 23), BITS(0x0400)
 
 
 def _in_blocks(lengths) -> bool:
-    """Whether there is an exponent for each block."""
+    """Whether there is one exponent for each block."""
     return lengths.k == -(-lengths.n // BLOCK)
 
 
 @loop("n n")
 def encode_bfloat16(values, half):
-    """half = the upper half of each float32."""
+    """half = the upper 16 bits of each float32, rounded."""
     for i in prange(values.size):
         u = FLOAT(values[i]).view(BITS)
         rounded = (u + BELOW_UPPER + ((u >> UPPER) & ODD)) >> UPPER

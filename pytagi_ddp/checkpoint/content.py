@@ -23,14 +23,14 @@ KEYS = ("position", "world_size", "settings", "version")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint says of the run that wrote it.
+    """What a checkpoint says about the run that wrote it.
 
     Attributes:
         path: the file.
-        position: where the network was.
+        position: the position in the training.
         world_size: number of ranks.
         settings: as they were given to `CheckpointManager.save`.
-        version: of this library.
+        version: version of this library.
     """
 
     path: Path
@@ -44,7 +44,7 @@ def metadata(position: TrainingPosition, world_size: int, settings: dict[str, An
     """The entries of the file's header that `describe` reads.
 
     Raises:
-        TypeError: settings that JSON does not know.
+        TypeError: settings that JSON cannot hold.
     """
     values = {
         "position": asdict(position),
@@ -56,7 +56,7 @@ def metadata(position: TrainingPosition, world_size: int, settings: dict[str, An
 
 
 def average_entries(average: PosteriorAverage | None) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """(arrays beside the network, entries of the header) that `read_average` reads; none of none."""
+    """(arrays beside the network, entries of the header) for `read_average`; both empty without an average."""
     if average is None or not average.n_averaged:
         return {}, {}
     arrays = average.state_dict()
@@ -64,35 +64,35 @@ def average_entries(average: PosteriorAverage | None) -> tuple[dict[str, np.ndar
 
 
 def read_average(contents: Contents, num_parameters: int) -> dict[str, Any]:
-    """The `state_dict` of the average in a checkpoint of a network with so many parameters; an empty one of none.
+    """The `state_dict` of the average in a checkpoint of a network; it is empty if the checkpoint has none.
 
     Raises:
-        DamagedCheckpointError: it makes no sense.
+        DamagedCheckpointError: the average does not fit a network with `num_parameters` parameters, or is damaged.
     """
     n = contents.metadata.get("n_averaged", "0")
     mean, var = (contents.tensors.get(f"{BESIDE}/{name}", np.zeros(0, np.float32)) for name in ("mean", "var"))
     fits = mean.shape == var.shape == (num_parameters if n != "0" else 0,)
     if not fits or not re.fullmatch("0|[1-9][0-9]{0,14}", n) or (var < 0).any():
-        raise DamagedCheckpointError(f"checkpoint {contents.what} is damaged: its average is none of this network")
+        raise DamagedCheckpointError(f"checkpoint {contents.what} is damaged: its average does not fit its network")
     return {"mean": mean, "var": var, "n_averaged": int(n)}
 
 
 def _plain(value: Any) -> Any:
-    """Numbers of NumPy as Python's, for JSON."""
+    """NumPy numbers as Python numbers, for JSON."""
     if isinstance(value, np.generic):
         return value.item()
     kind = type(value).__name__
-    raise TypeError(f"settings are what JSON has, numbers, text, lists and dictionaries: got {value!r:.80}, a {kind}")
+    raise TypeError(f"settings may hold numbers, text, lists and dictionaries, as JSON: got {value!r:.80}, a {kind}")
 
 
 def describe(path: Path, meta: Mapping[str, str]) -> Checkpoint:
-    """What the metadata `meta` of the file `path` say.
+    """The `Checkpoint` that the metadata `meta` of the file `path` describe.
 
     Raises:
-        ValueError: a network that was saved without a position. DamagedCheckpointError: one that makes no sense.
+        ValueError: a network that was saved without a position. DamagedCheckpointError: invalid metadata.
     """
     if not meta.keys() >= set(KEYS):
-        raise ValueError(f"{path} is no checkpoint: it says nothing of a place in a training run")
+        raise ValueError(f"{path} is no checkpoint: it has no position in a training run")
     try:
         position, world_size, settings, version = (json.loads(meta[key]) for key in KEYS)
         if (type(world_size), type(settings), type(version)) != (int, dict, str):
@@ -101,7 +101,7 @@ def describe(path: Path, meta: Mapping[str, str]) -> Checkpoint:
             raise ValueError(f"a position has {', '.join(field.name for field in fields(TrainingPosition))}")
         return Checkpoint(path, TrainingPosition(**position), world_size, settings, version)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise DamagedCheckpointError(f"checkpoint {path} is damaged: what it says of its run is {error}") from error
+        raise DamagedCheckpointError(f"checkpoint {path} is damaged: its metadata are invalid: {error}") from error
 
 
 def compare(checkpoint: Checkpoint, world_size: int, settings: dict[str, Any] | None, allow_changes: bool) -> None:
@@ -119,8 +119,8 @@ def compare(checkpoint: Checkpoint, world_size: int, settings: dict[str, Any] | 
             changes.append(f"{key} was {was} and is {is_now}")
     if changes and not allow_changes:
         raise ValueError(
-            f"{checkpoint.path} was written with other settings: {', '.join(changes)} (with allow_changes, training "
-            "goes on all the same)"
+            f"{checkpoint.path} was written with other settings: {', '.join(changes)} (with allow_changes=True "
+            "it is loaded all the same)"
         )
     if checkpoint.world_size != world_size:
         changes.insert(0, f"the number of ranks was {checkpoint.world_size} and is {world_size}")

@@ -47,18 +47,18 @@ class CheckpointManager:
     A checkpoint is a safetensors file with all parameters and running statistics, the position in the training, the
     number of ranks, the settings and the version of the library, and a `PosteriorAverage` if it is given one.
     `manifest.json` beside it lists the checkpoints with their SHA-256. Both are written to a temporary file, synced and
-    renamed, so that a kill at any moment leaves the checkpoint before. One job at a time may write to a folder. With
-    one rank, what recurrent layers carry from call to call is part of it; of several, each has its own, and
-    `get_lstm_states` gives that.
+    renamed: if the process is killed at any moment, the previous checkpoint is intact. Only one job at a time may write
+    to a folder. With one rank, a checkpoint includes what recurrent layers carry from call to call. With several it
+    does not, as each rank has its own; `get_lstm_states` gives it.
 
-    A checkpoint of an `FSDPSequential` or `PipelineSequential` is a folder of such files, one of each rank, and of an
-    index with their checksums. Every rank writes and reads its own parts, so the folder has to be one that all nodes
-    share, and `save` and `load` are collective. Any network of the same architecture loads any checkpoint: on other
-    numbers of ranks, in one process, sharded in another way. What recurrent layers carry is not part of it.
+    A checkpoint of an `FSDPSequential` or `PipelineSequential` is a folder with one such file for each rank, and an
+    index with their checksums. Every rank writes and reads its own parts. So all nodes have to share the folder, and
+    `save` and `load` are collective. Any network of the same architecture can load any checkpoint: with another number
+    of ranks, in one process, or sharded in another way. What recurrent layers carry is not included.
 
     Args:
-        folder: where; the first `save` makes it.
-        keep_last: checkpoints to keep (older ones are deleted once a new one is safe); None keeps all.
+        folder: the folder of the checkpoints; the first `save` makes it.
+        keep_last: number of checkpoints to keep (older ones are deleted once a new one is safe); None keeps all.
 
     Raises:
         ValueError: keep_last below 1. TypeError: it is no integer.
@@ -78,31 +78,31 @@ class CheckpointManager:
         gather: bool = False,
         average: PosteriorAverage | None = None,
     ) -> Path | None:
-        """Writes a checkpoint: on rank 0, where the other ranks return at once; of a sharded network on all of them.
+        """Writes a checkpoint: on rank 0, while the other ranks return at once; of a sharded network on all ranks.
 
-        To be called between `step` and the next `forward`: deltas that no step has applied are not stored. With one
-        rank, what layers carry from call to call (the memory of an LSTM) is; with several it is not, as each has its
-        own. The record of an `SLSTM` is not: save behind `smoother`.
+        Call it between `step` and the next `forward`, as deltas that no step has applied are not stored. With one rank,
+        what layers carry from call to call (the memory of an LSTM) is stored; with several it is not, as each has its
+        own. The record of an `SLSTM` is not stored: save after `smoother`.
 
         Args:
             model: the network.
             position: where it is in the training, see `TrainingPosition.of`.
-            settings: what must be the same to go on exactly (JSON values): batch size, data, sigma_v, ...
-            gather: a sharded network goes to rank 0, tensor by tensor, which writes one ordinary file: for nodes that
-                share no folder. Rank 0 needs the memory for it.
-            average: of this network's posteriors, to be saved with it.
+            settings: JSON values that must be equal for an exact continuation: batch size, data, sigma_v, ...
+            gather: for a sharded network on nodes that share no folder: rank 0 gets all tensors and writes one ordinary
+                file. It needs the memory for that.
+            average: the average of this network's posteriors, to be saved with it.
 
         Returns:
             The file, None on other ranks; of a sharded network the folder (or file), on every rank.
 
         Raises:
-            RuntimeError: ranks that have trained apart since their last merge: none has the parameters of all. Or the
-                part of a network that one rank holds, which is not to stand in the list of the checkpoints of all. Or
-                an average that the network has in place of what is to be saved.
+            RuntimeError: the ranks have trained apart since their last merge, so that none has the parameters of all.
+                Or `model` is the part of a network that one rank holds. Or the network holds its average now (inside
+                `average_parameters`).
             ValueError: parameters or statistics that are NaN or infinite, or settings too long for a header; names
-                them. The checkpoints before are as they were. Or an average of another network.
-            OSError: no space, no permission, ...; names the file. The checkpoints before are as they were.
-            DamagedCheckpointError: a manifest that cannot be understood. TypeError: another kind of network.
+                them. Earlier checkpoints are as they were. Or an average of another network.
+            OSError: no space, no permission, ...; names the file. Earlier checkpoints are as they were.
+            DamagedCheckpointError: a damaged manifest. TypeError: another kind of network.
         """
         _check_kind(model)
         _check_average(model, average)
@@ -159,7 +159,7 @@ class CheckpointManager:
         return on_rank_0(model.communicator, publish)
 
     def _prepare(self) -> None:
-        """Notices a manifest that makes no sense, and deletes what runs have left that were killed while they wrote."""
+        """Raises if the manifest is damaged, and deletes temporary files of runs that were killed while writing."""
         read_manifest(self.folder)
         for path in self.folder.glob(f".step-*.{'[0-9a-f]' * 32}.tmp"):
             if path.is_dir():
@@ -168,7 +168,7 @@ class CheckpointManager:
             remove_temporary_files(self.folder, name)
 
     def _add(self, path: Path, write: Callable[[], None], entry: Entry) -> None:
-        """Lists a checkpoint, which `write` puts there, and deletes those that are too old."""
+        """Writes a checkpoint by `write`, lists it in the manifest, and deletes checkpoints that are too old."""
         old = [other for other in read_manifest(self.folder) if other.file != entry.file]
         known = path.exists()
         write()
@@ -184,10 +184,11 @@ class CheckpointManager:
                 _delete(self.folder, other)
 
     def latest(self, fall_back: bool = False) -> Path | None:
-        """The newest checkpoint, after it was read and its checksum verified; None if there is none. Not collective.
+        """The newest checkpoint, after reading it and verifying its checksum; None if there is none. Not collective.
 
         Args:
-            fall_back: if it is damaged, or its values are not finite, warn and take the newest one that is whole.
+            fall_back: if the newest one is damaged, or has values that are not finite, warn and take the newest intact
+                one.
 
         Raises:
             DamagedCheckpointError: it is damaged (with `fall_back`: all are); names it, and the one before.
@@ -219,32 +220,32 @@ class CheckpointManager:
         fall_back: bool = False,
         average: PosteriorAverage | None = None,
     ) -> Checkpoint | None:
-        """Takes a checkpoint into `model`, and drops the deltas that wait for a step there.
+        """Loads a checkpoint into `model`, and drops deltas that wait for a step there.
 
-        With a `DDPSequential` it is collective: rank 0 reads and broadcasts. So the folder need not be visible from
-        other nodes, the file is read once, ranks cannot differ, and an error is raised on all of them. A sharded
-        network is collective too, and there every rank reads its own parts.
+        With a `DDPSequential` it is collective: rank 0 reads and broadcasts. So other nodes need not see the folder,
+        the file is read once, ranks cannot differ, and an error is raised on all ranks. With a sharded network it is
+        collective too, and every rank reads its own parts.
 
-        Another number of ranks is no error: where the global batch (ranks x batch size) is the same, samples come in
-        the same order. But sums over ranks are rounded in another order, BatchNorm2d sees other batches, and the
-        average over ranks is another step: the trajectory differs, which a warning says.
+        The number of ranks may differ. If the global batch (ranks x batch size) is the same, samples come in the same
+        order. But sums over ranks are rounded in another order, BatchNorm2d sees other batches, and the average over
+        ranks gives another step. So training continues differently, and a warning says so.
 
         Args:
             model: a network of the same architecture.
             path: a checkpoint, or a folder of them; None: the folder of this manager.
-            settings: as they are now; None compares nothing.
-            allow_changes: warn of settings that differ, instead of refusing.
+            settings: the present settings; None: they are not compared.
+            allow_changes: warn about settings that differ, instead of raising an error.
             fall_back: see `latest`.
-            average: of this network's posteriors: is as it was when the checkpoint was written, and begins anew if that
-                has none. Without it, an average in the checkpoint is left out.
+            average: the average of this network's posteriors, which is loaded too; it begins anew if the checkpoint has
+                none. None: an average in the checkpoint is ignored.
 
         Returns:
-            What the checkpoint says; None if no path was given and the folder has no checkpoint.
+            A description of the checkpoint; None if no path was given and the folder has no checkpoint.
 
         Raises:
-            OSError: no such file, no checkpoint in the folder `path`, or unreadable.
-            DamagedCheckpointError: checksum and content do not agree, or values that are not finite.
-            ValueError: no checkpoint, another architecture, or other settings; names what differs. Or an average of
+            OSError: no such file, no checkpoint in the folder `path`, or an unreadable file.
+            DamagedCheckpointError: the content does not fit the checksum, or has values that are not finite.
+            ValueError: not a checkpoint, another architecture, or other settings; names what differs. Or an average of
                 another network.
         """
         _check_kind(model)
@@ -289,7 +290,7 @@ class CheckpointManager:
             contents = _read(path, manager._listed(path))
         checkpoint = describe(path, contents.metadata)
         compare(checkpoint, world_size, settings, allow_changes)
-        if world_size > 1:  # ranks have a memory of their own each, and none is that of one rank alone
+        if world_size > 1:  # the carried memory is that of a run on one rank, and not of each of these ranks
             own = {name: array for name, array in contents.tensors.items() if ".carried/" not in name}
             contents = contents._replace(tensors=own)
         averaged = read_average(contents, model.num_parameters) if average is not None else {}
@@ -299,7 +300,7 @@ class CheckpointManager:
         return checkpoint
 
     def _at(self, path: str | Path | None) -> tuple[CheckpointManager, Path | None]:
-        """(manager of the folder that `path` names or lies in, the one checkpoint that it names)."""
+        """(manager of the folder that `path` is or is in, the checkpoint that `path` is, or None for a folder)."""
         if path is None:
             return self, None
         path = Path(path)
@@ -331,7 +332,7 @@ class CheckpointManager:
         return found
 
     def _candidates(self, path: str | Path | None) -> Iterator[Callable[[], sharded.Candidate]]:
-        """What opens those that a sharded network may read, the newest first."""
+        """Functions that open the checkpoints which a sharded network may read, the newest first."""
         manager, one = self._at(path)
         if one is not None:
             yield lambda: _candidate(one, manager._listed(one))
@@ -356,18 +357,16 @@ def _world_size(owner: Any) -> int:
 def _check_average(model: Sequential | DDPSequential | ShardedNetwork, average: PosteriorAverage | None) -> None:
     network = model.model if isinstance(model, DDPSequential) else model
     if average is not None and average.in_place:
-        raise RuntimeError(
-            "save and load outside of average_parameters(): inside, the network has the average for its parameters"
-        )
+        raise RuntimeError("save and load outside of average_parameters(): inside, the network holds the average")
     if average is not None and average.net is not network:
         raise ValueError(
-            "the average is of another network than the checkpoint: it has to be PosteriorAverage(net), of a "
-            "DDPSequential PosteriorAverage(ddp.model); a sharded network has none"
+            "the average belongs to another network than the checkpoint: give PosteriorAverage(net), or, for a "
+            "DDPSequential, PosteriorAverage(ddp.model); a sharded network cannot have one"
         )
 
 
 def _entry(path: Path, data: bytes, position: TrainingPosition, world_size: int) -> Entry:
-    """Of a checkpoint whose file, or index, has the content `data`."""
+    """The entry of a checkpoint whose file, or index, has the content `data`."""
     return Entry(path.name, len(data), checksum(data), position.epoch, position.batch, position.step, world_size)
 
 
@@ -379,7 +378,7 @@ def _delete(folder: Path, entry: Entry) -> None:
 
 
 def _rename(hidden: Path, path: Path) -> None:
-    """Makes a hidden folder a checkpoint; where there is one of the same name, and so of the same content, it stays."""
+    """Makes a hidden folder a checkpoint. If an intact one of this name, and so of this content, exists, it stays."""
     if path.exists():
         try:
             _, shards = parse_index(path, read_index(path))
@@ -393,7 +392,7 @@ def _rename(hidden: Path, path: Path) -> None:
 
 
 def _candidate(path: Path, entry: Entry | None) -> sharded.Candidate:
-    """A checkpoint for a sharded network: of a folder its index is verified, of a file all of it."""
+    """A checkpoint for a sharded network. A file is verified here; of a folder only its index."""
     if _is_sharded(path, entry):
         metadata, shards = parse_index(path, _index(path, entry))
         return sharded.Candidate(path, metadata, shards)
@@ -409,7 +408,7 @@ def _index(path: Path, entry: Entry | None) -> bytes:
 
 
 def _read(path: Path, entry: Entry | None) -> Contents:
-    """The content of a checkpoint, verified; that of a folder put together."""
+    """The verified content of a checkpoint; the parts in a folder are put together."""
     if not _is_sharded(path, entry):
         return _contents(path, read_file(path) if entry is None else read_checked(path, entry))
     metadata, reader = _open_folder(path, entry)
@@ -418,7 +417,7 @@ def _read(path: Path, entry: Entry | None) -> Contents:
 
 
 def _verify(path: Path, entry: Entry) -> None:
-    """`_read`, of which nothing is kept; of a folder a tensor at a time."""
+    """Verifies a checkpoint as `_read` does, but keeps nothing; a folder is read one tensor at a time."""
     if not _is_sharded(path, entry):
         _read(path, entry)
         return
@@ -443,7 +442,7 @@ def _contents(path: Path, data: bytes) -> Contents:
     """The parts of a checkpoint.
 
     Raises:
-        DamagedCheckpointError: no such file, or values that no network takes: those of a run that had gone wrong.
+        DamagedCheckpointError: not such a file, or values that are not finite, as of a run that has diverged.
     """
     try:
         contents = read(data, str(path))

@@ -25,13 +25,15 @@ class DamagedCheckpointError(ValueError):
 
 @dataclass(frozen=True)
 class Entry:
-    """One checkpoint: name and size of its file, checksum of all its bytes, and what it holds.
+    """One checkpoint: name, size and checksum of its file, and its position in the training.
 
-    Of a sharded one, `file` is the folder, and size and checksum are those of its index, which has those of its files.
+    For a sharded checkpoint, `file` is the folder, and size and checksum are those of its index, which in turn holds
+    those of its files.
 
     Raises:
-        TypeError: a name that is no text, or a number that is no integer. ValueError: a name that no checkpoint has: a
-            manifest may come from somewhere else, and what it lists is read, and deleted when its time is over.
+        TypeError: a name that is no text, or a number that is no integer. ValueError: a name that no checkpoint has.
+            This is checked because a manifest may come from elsewhere, and the files that it lists are read and
+            deleted.
     """
 
     file: str
@@ -58,7 +60,7 @@ def read_manifest(folder: Path) -> list[Entry]:
     """The checkpoints of a folder in the order in which they were written; none if there is no manifest.
 
     Raises:
-        DamagedCheckpointError: a manifest that cannot be understood.
+        DamagedCheckpointError: a damaged manifest.
     """
     path = folder / MANIFEST
     try:
@@ -79,7 +81,7 @@ def write_manifest(folder: Path, entries: Sequence[Entry]) -> None:
     """Replaces the manifest in one piece.
 
     Raises:
-        ValueError: so many checkpoints that it could not be read again.
+        ValueError: there are so many checkpoints that the manifest could not be read again.
     """
     content = {"format": FORMAT, "checkpoints": [asdict(entry) for entry in entries]}
     text = (json.dumps(content, indent=1) + "\n").encode()
@@ -96,7 +98,7 @@ def read_checked(path: Path, entry: Entry) -> bytes:
     """The content of a checkpoint.
 
     Raises:
-        DamagedCheckpointError: it is not what `entry` says, or not there.
+        DamagedCheckpointError: it is missing, or differs from `entry`.
     """
     check_size(path, entry.bytes, MANIFEST)
     data = read_file(path)
@@ -105,7 +107,7 @@ def read_checked(path: Path, entry: Entry) -> bytes:
 
 
 def check_size(path: Path, expected: int, lister: str) -> None:
-    """Raises DamagedCheckpointError if there is no file of so many bytes, though the file `lister` says so."""
+    """Raises DamagedCheckpointError if there is no file of `expected` bytes, as the file `lister` says."""
     try:
         size = file_size(path)
     except IsADirectoryError:

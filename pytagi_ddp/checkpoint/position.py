@@ -1,4 +1,4 @@
-"""Where in a training run a network is."""
+"""The position of a network in its training."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 
 @dataclass(frozen=True)
 class TrainingPosition:
-    """What the order of samples, the augmentation and any schedule follow from, on every rank.
+    """The numbers that determine the order of samples, the augmentation and any schedule, on every rank.
 
     Attributes:
-        epoch: epoch under way, counted from 0.
-        batch: batches of it that are behind the network.
-        step: steps since the beginning, all epochs together.
-        seed: of order and augmentation.
+        epoch: the present epoch, counted from 0.
+        batch: number of batches of this epoch that the network has learnt.
+        step: number of steps since the beginning, in all epochs.
+        seed: seed of order and augmentation.
 
     Raises:
         TypeError: something else than an integer. ValueError: a negative number.
@@ -45,8 +45,7 @@ class TrainingPosition:
             step: as above.
 
         Raises:
-            TypeError: `loader` does not say where it is, as other iterables of batches do not. Count its batches, and
-                make the position yourself.
+            TypeError: `loader` does not know its position. Count its batches, and make the position yourself.
         """
         state = loader.state_dict() if hasattr(loader, "state_dict") else None
         if not isinstance(state, Mapping) or not {"epoch", "batch", "seed"} <= state.keys():

@@ -1,6 +1,6 @@
-"""Checkpoints of networks that no rank holds whole: every rank writes and reads its own parts. All of it is collective.
+"""Checkpoints of networks that no rank holds whole: every rank writes and reads its own parts.
 
-The ranks have to see the same folder. What goes wrong on one of them is raised on all.
+All functions are collective. The ranks have to see the same folder. An error on one rank is raised on all.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Candidate(NamedTuple):
     """A checkpoint to be read.
 
     Attributes:
-        path: a file, or the folder of a sharded checkpoint. metadata: what it says of itself.
-        shards: files of the folder; none for a file, which has been verified.
+        path: a file, or the folder of a sharded checkpoint. metadata: its metadata.
+        shards: files of the folder; empty for a single file, which has been verified.
     """
 
     path: Path
@@ -58,7 +58,7 @@ def write_folder(network: ShardedNetwork, folder: Path, name: str, metadata: dic
         with errors_of_all_ranks(communicator):
             if not hidden.is_dir():
                 raise FileNotFoundError(
-                    f"{hidden}, made by rank 0, is not to be seen on rank {rank}: a sharded checkpoint needs a folder "
+                    f"{hidden}, made by rank 0, is not visible on rank {rank}: a sharded checkpoint needs a folder "
                     "that all nodes share; save(..., gather=True) writes one file on rank 0 instead"
                 )
             shard = write_shard(hidden / FILE.format(rank, ranks), network.slices(), network.to_host)
@@ -77,7 +77,7 @@ def _make_hidden(folder: Path, name: str) -> Path:
 
 
 def remove_folder(folder: Path) -> None:
-    """Deletes what this module writes into a folder, if it is there, and the folder if nothing else is in it."""
+    """Deletes the files of this module in a folder, and the folder if nothing else is in it."""
     for path in list(folder.iterdir()) if folder.is_dir() and not folder.is_symlink() else ():
         ours = path.name == INDEX or PATTERN.fullmatch(path.name) or path.name.startswith(".")
         if ours and not path.is_dir():
@@ -96,14 +96,14 @@ def read_first(
     check: Callable[[Candidate], Result],
     fall_back: bool,
 ) -> Result | None:
-    """Takes the first checkpoint, or (with `fall_back`) the first that is whole; None if there is none.
+    """Loads the first checkpoint, or (with `fall_back`) the first that is intact; None if there is none.
 
     Args:
-        candidates: what opens each of them, on rank 0; the others' are not looked at.
-        check: what else may be wrong with one; its result on rank 0 is returned.
+        candidates: functions that open the checkpoints; those of rank 0 are used.
+        check: makes further checks of a checkpoint on rank 0; its result is returned.
 
     Raises:
-        DamagedCheckpointError: none is whole. ValueError: another architecture. What `check` raises.
+        DamagedCheckpointError: none is intact. ValueError: another architecture. Also whatever `check` raises.
     """
     communicator, damage = network.communicator, None
 

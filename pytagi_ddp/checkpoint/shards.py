@@ -1,7 +1,7 @@
 """The files of a sharded checkpoint: one for each rank that wrote it, and an index with their checksums, in a folder.
 
-A shard is a safetensors file of parts of tensors: `Linear.2/mu_w@1024:4096` are the numbers 1024 to 4095 of the means
-of the weights of `Linear.2`. So any number of ranks can read what any other number has written.
+A shard is a safetensors file with parts of tensors: `Linear.2/mu_w@1024:4096` holds the values 1024 to 4095 of the
+means of the weights of `Linear.2`. So any number of ranks can read what any other number of ranks has written.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class Shard:
 
 
 def write_shard(path: Path, slices: Iterable[TensorSlice], to_host: Callable[[Array], np.ndarray]) -> Shard:
-    """Writes those of `slices` that are this rank's to save.
+    """Writes those of `slices` that this rank has to save.
 
     Raises:
-        ValueError: what could not be loaded again: values (NaN, say), which it names, or too many parts for a header.
-        OSError: as `atomic_write`.
+        ValueError: values that could not be loaded again, such as NaN (the message names them), or too many parts for a
+            header. OSError: as in `atomic_write`.
     """
     tensors = {}
     for part in slices:
@@ -87,7 +87,7 @@ def index_bytes(metadata: dict[str, str], shards: Sequence[Shard]) -> bytes:
     content = {"format": FORMAT, "metadata": metadata, "shards": [asdict(shard) for shard in shards]}
     data = (json.dumps(content, indent=1) + "\n").encode()
     if len(data) > MAX_BYTES:
-        raise ValueError(f"an index of {len(data)} bytes is not saved, for at most {MAX_BYTES} are read")
+        raise ValueError(f"an index of {len(data)} bytes is not saved, because at most {MAX_BYTES} are read")
     return data
 
 
@@ -95,7 +95,7 @@ def parse_index(path: Path, data: bytes) -> tuple[dict[str, str], list[Shard]]:
     """(metadata, shards) of an index.
 
     Raises:
-        DamagedCheckpointError: it makes no sense.
+        DamagedCheckpointError: the index is damaged.
     """
     try:
         content = json.loads(data)
@@ -118,7 +118,7 @@ def read_index(folder: Path) -> bytes:
     """The index of the folder.
 
     Raises:
-        DamagedCheckpointError: it is missing, or longer than an index is.
+        DamagedCheckpointError: it is missing, or too long.
     """
     try:
         return read_file(folder / INDEX, MAX_BYTES)
@@ -132,7 +132,7 @@ def verify(folder: Path, shard: Shard) -> None:
     """Compares a file with its checksum; it is read block by block.
 
     Raises:
-        DamagedCheckpointError: it is not what the index says, or not there; names it.
+        DamagedCheckpointError: the file is missing, or differs from the index; names it.
     """
     path = folder / shard.file
     check_size(path, shard.bytes, INDEX)
@@ -144,17 +144,17 @@ def verify(folder: Path, shard: Shard) -> None:
 
 
 class TensorReader:
-    """Numbers of tensors from files that hold them in parts, or whole; to be used in a `with` statement.
+    """Reads tensors from files that hold them whole or in parts; to be used in a `with` statement.
 
     Args:
-        what: of what the files are, for errors.
-        files: verified already; only what is asked for is read.
+        what: name of the checkpoint, for errors.
+        files: its files, which have been verified; only the values that are asked for are read.
 
     Attributes:
-        sizes: numbers of each tensor, by name.
+        sizes: number of values of each tensor, by name.
 
     Raises:
-        DamagedCheckpointError: tensors of which parts are missing or there twice, or of other types than float32.
+        DamagedCheckpointError: parts of a tensor are missing or there twice, or are not float32.
     """
 
     def __init__(self, what: str | Path, files: Sequence[Path]):
@@ -196,11 +196,11 @@ class TensorReader:
         return end
 
     def read(self, part: TensorSlice) -> np.ndarray:
-        """The numbers of a part of a tensor.
+        """The values of a part of a tensor.
 
         Raises:
-            ValueError: there is no tensor of this name and size; it is another network's. DamagedCheckpointError:
-                values that no network has.
+            ValueError: there is no tensor of this name and size, so that the checkpoint is another network's.
+            DamagedCheckpointError: values that are not finite, or negative variances.
         """
         if self.sizes.get(part.name) != part.size:
             found = self.sizes.get(part.name, "no")

@@ -1,4 +1,4 @@
-"""A signal asks for a stop, instead of ending its process."""
+"""Stopping of a training on a signal, after a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 
-# What batch systems send before they kill, and what they can be told to send earlier; Windows has only the first.
+# SIGTERM: sent by batch systems before they kill. SIGUSR1: can be requested from them earlier; not on Windows.
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))
 
 
 class StopOnSignal:
     """Within `with StopOnSignal(net):`, signals call `net.request_stop()`.
 
-    The rank that gets one tells the others when they next exchange what they have learnt: in its next step, with
-    `every=k` in its next merge. So `net.stop_requested` becomes True with the same step on every rank. A signal that
-    comes again changes nothing: batch systems send one to mpirun, which forwards it, and to the ranks. The former
-    handlers are put back at the end.
+    The rank that gets a signal tells the others in the next exchange: in its next step, or with `every=k` in its next
+    merge. So `net.stop_requested` becomes True with the same step on every rank. Further signals change nothing: batch
+    systems may send one to mpirun, which forwards it, and one to each rank. The earlier handlers are restored at the
+    end of the block.
 
     Args:
         ddp: the network in training: a `DDPSequential`, `FSDPSequential` or `PipelineSequential`.
@@ -29,7 +29,7 @@ class StopOnSignal:
         received: the first signal that this rank got, or None.
 
     Raises:
-        TypeError: a network that is none of these, and knows of no stop.
+        TypeError: another kind of network, which cannot be stopped.
         ValueError: entered in a thread other than the main one, where Python sets no handlers.
         OSError: a signal that cannot be handled, such as SIGKILL.
 
@@ -66,7 +66,7 @@ class StopOnSignal:
     def __exit__(self, *exc_info: object) -> None:
         while self._former:
             number, handler = self._former.popitem()
-            # None: a handler that was not set from Python, and cannot be put back from here.
+            # None: a handler that was not set from Python, which cannot be restored from here.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:

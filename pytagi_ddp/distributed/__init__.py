@@ -5,17 +5,16 @@
     start_all_reduce, start_broadcast           the same without waiting: they return handles
     synchronize                                 everything of rank 0 to all: arrays, numbers, models, states
     DistributedDataContainer                    this rank's share of a data set (samplers are in `pytagi_ddp.data`)
-    all_reduce_deltas                           data-parallel steps in a loop of one's own
+    all_reduce_deltas                           data-parallel steps in a training loop of your own
     DDPSequential                               the same behind the interface of a network
     FSDPSequential                              the same for networks that are too large for one rank
     PipelineSequential                          a network cut into stages over ranks; balance_by_time, balance_by_size
     DataParallel                                a replica on each GPU of one process
-    all_reduce_metrics, rank_zero_*             numbers of all ranks; what one rank does
+    all_reduce_metrics, rank_zero_*             metrics over all ranks; code that only one rank runs
     init_device_mesh                            ranks in a grid, with a communicator along each dimension
     run_threads                                 ranks as threads of this process, for notebooks and tests
 
-`Communicator` is what all of these stand on. Collectives have second names, those of Lux and FluxMPI: see the end of
-this file.
+All of these use a `Communicator`. Collectives have second names, those of Lux and FluxMPI: see the end of this file.
 """
 
 from pytagi_ddp.distributed.backends import (

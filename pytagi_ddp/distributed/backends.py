@@ -1,4 +1,4 @@
-"""The communicators of this process, or of a thread that is a rank: made once by `initialize`, found by everyone."""
+"""The communicators of this process, or of a thread that is a rank: made once by `initialize`, then found by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _of_rank: ContextVar[dict[str, Communicator] | None] = ContextVar("communicators
 
 
 def use_own_communicators() -> None:
-    """From now on `initialize` in this thread, a rank of `run_threads`, makes communicators of its own."""
+    """Lets `initialize` in this thread, which is a rank, make communicators of its own from now on."""
     _of_rank.set({})
 
 
@@ -27,14 +27,14 @@ def initialize(backend: str = "auto", **options: Any) -> Communicator:
     """Connects this process to the others, once; later calls without options return the same communicator.
 
     Args:
-        backend: "auto" (MPI when a launcher has started several ranks, else serial), "mpi", "nccl", "serial", and
-            "threads", which "auto" is in a rank of `run_threads`.
+        backend: "auto", "mpi", "nccl", "serial" or "threads". "auto" means "threads" in a rank of `run_threads`, MPI
+            when a launcher has started several ranks, and else serial.
         options: those of `create_communicator`: timeout (seconds), rank, world_size (checked), device_ids,
             cuda_aware_mpi=True (GPU arrays go to an MPI library that is built for them).
 
     Raises:
         RuntimeError: options for a backend that is initialised already; close its communicator first.
-        ValueError, LaunchError: as `create_communicator`.
+        ValueError, LaunchError: as in `create_communicator`.
     """
     name = resolve_backend(backend)
     if not is_initialized(name):

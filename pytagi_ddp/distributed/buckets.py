@@ -19,12 +19,13 @@ from pytagi_ddp.nn.sequential import Sequential
 class Buckets(EveryStep):
     """Deltas are added in parts of about equal size, cut between layers of the network, from the last layer on.
 
-    `backward` starts the reduction of every part as soon as its deltas are complete; `step` that of the others and of
-    the tail, and waits for all. The order is the same on every rank, whether or not it ran a backward pass.
+    `backward` starts the reduction of each part as soon as its deltas are complete. `step` starts that of the remaining
+    parts and of the tail, and waits for all. The order is the same on every rank, whether or not it ran a backward
+    pass.
 
     Args:
         communicator, model, average, sync: as in `EveryStep`.
-        count: parts; there may be fewer, since a layer is not cut.
+        count: number of parts; there may be fewer, since a layer is not cut.
     """
 
     def __init__(
@@ -56,12 +57,16 @@ class Buckets(EveryStep):
         return len(self._parts)
 
     def backward(self, last: bool) -> None:
-        """Raises RuntimeError: a second pass before the step, while the deltas of the first are on their way."""
+        """The backward pass, which starts the reductions if it is the `last` one before the step.
+
+        Raises:
+            RuntimeError: a second such pass before the step, while the deltas of the first are being reduced.
+        """
         self._collect_alone()
         if self._started:
             raise RuntimeError(
-                "a second backward() before step(), while the deltas of the first are on their way: put all but the "
-                "last one of a step into no_sync()"
+                "a second backward() before step(), while the deltas of the first are on their way: put every "
+                "backward() of a step except the last one into no_sync()"
             )
         if not last:
             self.model.backward()
@@ -91,7 +96,8 @@ class Buckets(EveryStep):
         self._collect_alone()
         if self._started:
             raise RuntimeError(
-                "other parameters between backward() and step(), with buckets: call step() on every rank first"
+                "the parameters cannot be replaced between backward() and step() with buckets: call step() on every "
+                "rank first"
             )
 
     def before_statistics(self) -> None:
@@ -124,12 +130,12 @@ class Buckets(EveryStep):
             raise problem
 
     def _collect_alone(self) -> None:
-        """On a single rank deltas are on their way to nobody: where a step was left out, another pass may come."""
+        """On a single rank, ends reductions that a step has left out; no other rank waits for them."""
         for handle in self._collect() if self._started and self.communicator.world_size == 1 else ():
             handle.wait()
 
     def _collect(self) -> list[Handle]:
-        """The handles of all parts that have been started; none are, from now on."""
+        """Returns the handles of all parts that have been started, and starts anew with the first part."""
         self._background.close()
         handles, self._handles, self._started = self._handles, [], 0
         return handles

@@ -7,5 +7,5 @@ from pytagi_ddp.nn.alone import Arguments, Method, Network, Result, alone
 
 
 def collective(method: Method[Network, Arguments, Result]) -> Method[Network, Arguments, Result]:
-    """`method`, of one thread at a time, and with Ctrl-C answered at its end: no rank leaves it in the middle."""
+    """Makes `method` run in one thread at a time, and answer Ctrl-C at its end, so that no rank leaves it midway."""
     return alone(held_back()(method))

@@ -35,7 +35,7 @@ def create_communicator(
     "nccl"    CuPy                           NVIDIA GPUs, one rank on each   CuPy, NCCL, and MPI above one rank
     "threads" NumPy, CuPy                    one process, a rank a thread    `run_threads`
     "auto"    "mpi" when a launcher such as mpirun has started more than one rank, "threads" in a rank of `run_threads`,
-              else "serial"; with a warning in a process that a rank has started or forked, which is none itself
+              else "serial"; a process that a rank has started or forked is no rank, takes "serial", and warns
     ========= ============================== =============================== =========================
 
     Args:
@@ -44,13 +44,13 @@ def create_communicator(
         world_size: number of ranks that is expected; None takes what the engine says.
         timeout: seconds that ranks may wait for each other; None takes ``PYTAGI_DDP_TIMEOUT``, or 300.
         device_ids: GPU of each rank of a node, for ``"nccl"``; None: the GPUs of the node in turn.
-        cuda_aware_mpi: ``"mpi"`` hands arrays of a GPU to the MPI library as they are.
+        cuda_aware_mpi: whether ``"mpi"`` passes arrays of a GPU to the MPI library directly.
 
     Raises:
-        ValueError: unknown backend, bad time-out, or a rank or world size that is not the engine's (after MPI has
-            started, because MPI is what knows them).
+        ValueError: unknown backend, bad time-out, or a rank or world size that is not the engine's (found only after
+            MPI has started, because only MPI knows them).
         LaunchError: the launcher does not fit the MPI library, mpi4py is missing, or /dev/shm is too small; or this
-            process was started or forked by a rank; for ``"nccl"``: a rank without NCCL or a GPU of its own.
+            process was started or forked by a rank; for ``"nccl"``: some rank has no NCCL or no GPU of its own.
     """
     if backend == "auto" and current_member() is None and detect_launcher() and (problem := why_no_rank()):
         warn(f"this process is no rank and works by itself: {problem}", RuntimeWarning)
@@ -69,7 +69,7 @@ def create_communicator(
 
 
 def resolve_backend(backend: str) -> str:
-    """Returns the engine that a name stands for: itself, and what "auto" takes here.
+    """Returns the engine that a name stands for: the name itself, or for "auto" the engine that it chooses here.
 
     Raises:
         ValueError: unknown name.
@@ -101,10 +101,10 @@ def _nccl(timeout: float, device_ids: Sequence[int] | None, cuda_aware_mpi: bool
     engine = importlib.import_module("pytagi_ddp.distributed.engine.nccl")
     try:
         return engine.NCCLCommunicator(host, timeout, device_ids)
-    except LaunchError:  # every rank has the same
+    except LaunchError:  # raised on every rank alike
         host.close()
         raise
 
 
-# One entry per engine: how to make it, given the time-out in seconds and what concerns GPUs.
+# One entry per engine: the function that makes it from the time-out in seconds and the options for GPUs.
 ENGINES = {"serial": _serial, "threads": _threads, "mpi": _mpi, "nccl": _nccl}

@@ -22,27 +22,28 @@ class DDPConfig:
     Attributes:
         device_ids: GPU of each rank of a node, by local rank; None: the GPUs of the node in turn. Unused on the CPU.
         backend: "auto" (MPI if a launcher started several ranks, "threads" in a rank of `run_threads`, else serial),
-            "mpi", "nccl", "threads" or "serial". Where NCCL cannot start on every rank, a network on the CPU takes
-            "auto" instead, with a warning: pytagi's default is "nccl", and its programs shall run on machines without a
-            GPU.
-        rank, world_size: checked against the launcher's; None takes them from it.
+            "mpi", "nccl", "threads" or "serial". Where NCCL cannot start on every rank, a network on the CPU uses
+            "auto" instead, with a warning, because programs written for pytagi, whose default is "nccl", should also
+            run on machines without a GPU.
+        rank, world_size: checked against those of the launcher; None takes them from it.
         timeout: seconds that a rank may wait for the others; None: $PYTAGI_DDP_TIMEOUT, or 300.
-        cuda_aware_mpi: "mpi" hands GPU memory to the MPI library, which must be built for that (it crashes otherwise),
-            instead of going through pinned host memory.
+        cuda_aware_mpi: whether "mpi" passes GPU memory to the MPI library directly, instead of copying through pinned
+            host memory. The library must be built for that; otherwise it crashes.
         wire_dtype: "float32", or "float16" or "bfloat16" to send half the bytes (networks on the CPU), see
             `pytagi_ddp.distributed.wire.HalfPrecisionSum`.
-        buckets: parts of the deltas whose reductions run while `backward` is at earlier layers; 1: one all-reduce in
-            `step`. More pay where a network is slow, between nodes; within one, they cost time. `backward` then is
-            collective: other collectives have to wait until after `step`, in a program where a rank may have no batch.
-        offload_params: of an `FSDPSequential` on a GPU, with `reshard_after_forward`: its shards lie in host memory,
-            where steps are made too. The GPU holds 16 bytes for each parameter of the largest unit, and 20 P/R bytes
-            travel between the two in a step.
-        share_memory: of an `FSDPSequential` on the CPU: ranks of one node lay their shards into memory that all of them
+        buckets: number of parts of the deltas, whose reductions run while `backward` is at earlier layers; 1: one
+            all-reduce in `step`. More than one saves time over a slow interconnect between nodes; within a node it
+            costs time. `backward` is then collective: in a program where a rank may have no batch, other collectives
+            have to wait until after `step`.
+        offload_params: for an `FSDPSequential` on a GPU with `reshard_after_forward`: its shards are kept in host
+            memory, where steps are made too. The GPU holds 16 bytes for each parameter of the largest unit, and
+            20 P/R bytes travel between GPU and host in a step.
+        share_memory: for an `FSDPSequential` on the CPU: ranks of one node keep their shards in memory that all of them
             see, and read there what they would otherwise send each other. The bits are the same.
 
     Raises:
-        TypeError: an option that says yes or no and is neither True nor False; `device_ids` that are no list.
-        AttributeError: an option that there is not is assigned.
+        TypeError: a boolean option is neither True nor False; `device_ids` is no list.
+        AttributeError: an option that does not exist is assigned.
     """
 
     device_ids: Sequence[int] | None = None
@@ -66,13 +67,13 @@ class DDPConfig:
         super().__setattr__(name, value)
 
     def connect(self, device: str = "cpu") -> Communicator:
-        """The communicator of `initialize`, if that has been called and serves these options; else a new one.
+        """The communicator of `initialize`, if that has been called and fits these options; else a new one.
 
         Args:
-            device: where the network is. On the CPU, MPI (or one process) stands in for an NCCL that does not start.
+            device: where the network is. On the CPU, "auto" is used in place of an NCCL that does not start.
 
         Raises:
-            ValueError, LaunchError: as `create_communicator`.
+            ValueError, LaunchError: as in `create_communicator`.
         """
         if is_initialized(self.backend):
             known = get_distributed_backend(self.backend)
@@ -88,7 +89,7 @@ class DDPConfig:
                 raise
             communicator = create_communicator("auto", self.rank, self.world_size, self.timeout)
             if communicator.rank == 0:
-                warn(f"ranks meet by {communicator.backend!r} instead of NCCL: {error}")
+                warn(f"ranks communicate by {communicator.backend!r} instead of NCCL: {error}")
             return communicator
 
     def accept(self, communicator: Communicator) -> Communicator:
@@ -103,12 +104,17 @@ class DDPConfig:
         for name, value in asked.items():
             actual = getattr(communicator, name)
             if value is not None and value != actual:
-                raise ValueError(f"DDPConfig asks for {name}={value!r}, the communicator has {actual!r}")
+                raise ValueError(
+                    f"DDPConfig asks for {name}={value!r}, the communicator has {actual!r}: leave {name} out of the "
+                    "DDPConfig, or pass another communicator"
+                )
         return communicator
 
     def place(self, model: Sequential, communicator: Communicator) -> None:
-        """Takes a network that is on a GPU, or is to meet others by NCCL, to the GPU of its rank; that of a single rank
-        stays."""
+        """Moves a network that is on a GPU, or that uses NCCL, to the GPU of its rank.
+
+        Without NCCL and `device_ids`, a network on a GPU stays where it is if its rank is the only one on the node.
+        """
         ours_to_choose = self.device_ids is not None or communicator.local_world_size > 1
         if communicator.backend == "nccl" or (model.device != "cpu" and ours_to_choose):
             model.to_device(f"cuda:{choose_device(communicator.local_rank, self.device_ids)}")

@@ -16,10 +16,10 @@ from pytagi_ddp.interrupts import held_back
 
 
 class Crew:
-    """So many ranks, on each of which `run` calls a function; the threads end with this object, or with `close`.
+    """Ranks on which `run` calls a function; the threads end with this object, or with `close`.
 
-    Until then the kernels of this process have one part in `world_size` of their threads: to set the number takes
-    longer than a step of a small network.
+    Until then the kernels of this process use only 1/world_size of their threads. The number is not changed for every
+    call, as that takes longer than a step of a small network.
 
     Args:
         world_size: number of ranks.
@@ -43,23 +43,24 @@ class Crew:
         keep_from_children(self)
 
     def end_in_child(self) -> None:
-        """In a forked child, which has the thread only that has forked it."""
+        """Called in a forked child, in which only the thread exists that has forked it."""
         self._ended = ": it was forked, and threads stay behind; make the network's DataParallel anew, or use its model"
         self.close.detach()
 
     def run(self, function: Callable[..., Any], arguments: Sequence[tuple]) -> list:
         """Returns what ``function(*arguments[rank])`` gave on every rank, or on the first ones that have arguments.
 
-        Ctrl-C is answered at the end; a second one leaves the ranks in the middle of their work, and ends them.
+        Ctrl-C is answered at the end; a second one interrupts the work of the ranks, and ends them.
 
         Raises:
-            RuntimeError: the ranks are at their end, or another thread has them at work. Else what a rank has raised,
-                the first that did not follow from another's; if ranks were in a collective then, it is the end.
+            RuntimeError: the ranks have ended, or another thread uses them now.
+            Exception: what a rank has raised; of several errors the first that is not a consequence of another rank's.
+                If ranks were in a collective then, they end.
         """
         if self._ended or not self.close.alive:
             raise RuntimeError(f"the ranks of this process work no longer{self._ended}")
         if not self._at_work.acquire(blocking=False):
-            raise RuntimeError("another thread has the ranks of this process at work: one at a time")
+            raise RuntimeError("another thread uses the ranks of this process now: only one can at a time")
         with held_back():
             try:
                 outcomes = self._outcomes(function, arguments)
@@ -83,7 +84,7 @@ class Crew:
             raise
 
     def _go_on_after(self, error: BaseException) -> None:
-        """Lets ranks that are in step work on."""
+        """Lets the ranks go on after an error, if it did not interrupt a collective."""
         if any(member.driver.broken is not None for member in self._world.departed.values()):
             self._ended = f": {error!r} has cut a collective short; make the network's DataParallel anew"
             self.close()

@@ -37,34 +37,35 @@ class DataParallel(Wrapper):
         net.backward()
         net.step()
 
-    Of n samples, device r gets every r-th part in order (parts differ by at most one sample). The deltas of all devices
-    are added, and each takes the same step, to the bit that of `DDPSequential` on as many ranks with these parts: so is
-    what `average` means, and BatchNorm2d normalises by the part of a device, or (`sync_batch_norm`) by the batch. Each
-    device is driven by a thread; until `close`, they divide the threads of the CPU kernels (`set_threads`).
+    A batch is cut into one part for each device, in order; parts differ by at most one sample. The deltas of all
+    devices are added, and all take the same step. It has the bits of a step of `DDPSequential` on as many ranks with
+    these parts; `average` means the same as there, and BatchNorm2d normalises by the part of a device, or
+    (`sync_batch_norm`) by the whole batch. Each device is driven by a thread; until `close`, these divide the threads
+    of the CPU kernels (`set_threads`) among themselves.
 
-    `DDPSequential` is the better choice nearly always. The threads share Python's interpreter lock, so that small
-    networks gain nothing or lose; on a CPU one network with all threads of the kernels (`set_threads`) does the same;
-    and all input, output and deltas go through one place in host memory. docs/distributed.md has a measurement. This
-    class is for a program, or a notebook, that cannot be started by a launcher.
+    `DDPSequential` is nearly always the better choice. The threads share Python's interpreter lock, so that small
+    networks gain nothing or lose; on a CPU, one network with all threads of the kernels (`set_threads`) does the same;
+    and all inputs, outputs and deltas go through host memory. docs/distributed.md has a measurement. This class is for
+    a program or a notebook that cannot be started by a launcher.
 
     Args:
         model: the network; replica 0.
-        device_ids: GPUs as numbers or "cuda:1", or "cpu", also several times; None: all GPUs.
+        device_ids: GPUs as numbers or names such as "cuda:1", or "cpu", each also several times; None: all GPUs.
         average: aggregation of the deltas, see `DDPSequential`.
         sync_batch_norm: batch statistics over all devices, each of which then needs a sample of every batch.
 
     Attributes:
-        model: replica 0; the others equal it after each step. Parameters that it takes as a whole (`net.model.load`,
-            `PosteriorAverage`), and norms of it that are frozen, are theirs from the next call on; for those that are
-            assigned to a layer of it, call `synchronize`.
-        devices: of the replicas.
+        model: replica 0; the others equal it after each step. If all of its parameters are replaced (`net.model.load`,
+            `PosteriorAverage`), or its norms are frozen, the others follow with the next call. After an assignment to
+            one of its layers, call `synchronize`.
+        devices: those of the replicas.
         device: "cpu", where the output and its deltas are.
         output_z_buffer: moments of the last output, of the whole batch.
         input_delta_z_buffer: deltas at the output, where `backward` starts.
 
     Raises:
-        ValueError: no device, or one that there is not. TypeError: no `Sequential`; devices that are no list;
-            an option that is neither True nor False.
+        ValueError: no device, or one that does not exist. TypeError: no `Sequential`; devices that are no list; an
+            option that is neither True nor False.
     """
 
     device = "cpu"
@@ -105,7 +106,7 @@ class DataParallel(Wrapper):
         self._made = True
 
     def forward(self, mu_x: ArrayLike, var_x: ArrayLike | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """`Sequential.forward` of the whole batch; another network's buffer has to come as arrays.
+        """`Sequential.forward` of the whole batch. It takes arrays only, not the buffer of another network.
 
         Raises:
             ValueError: as `Sequential.forward`; fewer samples than devices with `sync_batch_norm`, in training mode.
@@ -117,7 +118,7 @@ class DataParallel(Wrapper):
                 raise ValueError(
                     f"with sync_batch_norm each of {len(self.devices)} devices needs a sample, the batch has {len(mu)}"
                 )
-            self.model.check_input(mu, var)  # here, as others would wait for a device that raises
+            self.model.check_input(mu, var)  # here, as the other devices would wait for one that raises
         states = self._on_devices(_forward, [(mu[rows], None if var is None else var[rows]) for rows in parts])
         self._rows = parts
         whole = State(*(None if parts[0] is None else np.concatenate(parts) for parts in zip(*states, strict=True)))
@@ -137,13 +138,13 @@ class DataParallel(Wrapper):
         if not self._rows:
             raise RuntimeError("backward() needs a forward pass in training mode before it (see train())")
         if self.model.pending.accumulating and len(self._ranks) > 1:
-            raise RuntimeError("accumulate() is for one replica, not for those of a DataParallel: take larger batches")
+            raise RuntimeError("accumulate() does not work with the replicas of a DataParallel: use larger batches")
         deltas = self.input_delta_z_buffer
         deltas.check(self._rows[-1].stop, self.model.out_shape.size)
         deltas.move(self.device)
         mu, var = deltas.arrays
         self._on_devices(_backward, [(mu[rows], var[rows]) for rows in self._rows])
-        for net in self._ranks[len(self._rows) :]:  # what these have of the batch before is replaced, too
+        for net in self._ranks[len(self._rows) :]:  # these have no sample; their deltas of the last batch must go
             net.model.pending.drop()
 
     def step(self) -> None:
@@ -162,7 +163,7 @@ class DataParallel(Wrapper):
         """`DDPSequential.update_bn`: every batch of the loader is divided among the devices, as in training.
 
         Raises:
-            ValueError, FloatingPointError: as `nn.update_bn`. Else what the loader raises.
+            ValueError, FloatingPointError: as `nn.update_bn`. Also whatever the loader raises.
         """
 
         def checked(batch: Any) -> tuple[np.ndarray, np.ndarray | None, list[slice]]:
@@ -214,8 +215,12 @@ class DataParallel(Wrapper):
         """(mu, var) of the last forward pass, flat copies."""
         return np.array(self.output_z_buffer.mu_a), np.array(self.output_z_buffer.var_a)
 
+    def synchronize(self) -> None:
+        """Gives every replica the parameters and running statistics of replica 0, as after `layer.mu_w = ...`."""
+        self._crew.run(_follow, [(net,) for net in self._ranks])
+
     def close(self) -> None:
-        """Ends the threads; `model` stays a network like any other, unless it was given to something else since."""
+        """Ends the threads; `model` can then be used like any other network."""
         self._crew.close()
         if self.model.trainer is self._ranks[0]:
             self.model.trainer = None
@@ -225,8 +230,10 @@ class DataParallel(Wrapper):
         raise TypeError("a DataParallel has threads of its own: copy or pickle its `model` instead")
 
     def _divide(self, mu_x: ArrayLike, var_x: ArrayLike | None) -> tuple[np.ndarray, np.ndarray | None, list[slice]]:
-        """Means and variances, a row for each sample, and the rows of each device that gets any; the first gets none of
-        none."""
+        """(means, variances, rows of each device): a row for each sample, for the devices that get any.
+
+        If there is no sample, the first device gets an empty slice.
+        """
         shape = self.model.in_shape
         mu = rows_of_samples(mu_x, "mu_x", shape, may_be_empty=True)
         var = variances_like(mu, var_x, "var_x", shape)
@@ -235,12 +242,8 @@ class DataParallel(Wrapper):
         parts = [slice(a, b) for a, b in pairwise(ends) if a < b]
         return mu, var, parts or [slice(0, 0)]
 
-    def synchronize(self) -> None:
-        """Gives every replica the parameters and running statistics of replica 0: after `layer.mu_w = ...`, say."""
-        self._crew.run(_follow, [(net,) for net in self._ranks])
-
     def _on_devices(self, function: Callable[..., Any], arguments: list[tuple]) -> list:
-        """What a function of a replica gives on each device that gets samples: the first ones."""
+        """Calls `function(replica, *arguments)` on the first devices, those that get samples; returns the results."""
         calls = [(net, *given) for net, given in zip(self._ranks, arguments, strict=False)]
         return self._run(function, calls)
 
@@ -248,7 +251,7 @@ class DataParallel(Wrapper):
         self._run(function, [(net, *arguments) for net in self._ranks])
 
     def _run(self, function: Callable[..., Any], arguments: Sequence[tuple]) -> list:
-        """What a function gives on the first devices, with what has become of replica 0 on all."""
+        """Calls a function on the first devices, after all replicas have followed the changes of replica 0."""
         first, *others = self._ranks
         if others and first.loads > others[0].loads:
             self.synchronize()
@@ -260,7 +263,7 @@ class DataParallel(Wrapper):
 
 
 class DataParallelReplica(DDPSequential):
-    """A replica; `loads` is how often it was given other parameters since replica 0 was alone in that."""
+    """A replica. `loads` counts how often its parameters were replaced since all replicas were last made equal."""
 
     loads = 0
 
@@ -274,7 +277,7 @@ class DataParallelReplica(DDPSequential):
 
 
 def _follow(net: DataParallelReplica) -> None:
-    """Takes the parameters of replica 0."""
+    """Gives a replica the parameters of replica 0."""
     if net.rank:
         net.model.drop_deltas()
     net.synchronize()
@@ -282,7 +285,7 @@ def _follow(net: DataParallelReplica) -> None:
 
 
 def _trained(replica: Sequential, devices: list[str], average: bool, sync_batch_norm: bool) -> DataParallelReplica:
-    """The network of a rank, which stays on its device."""
+    """Wraps the network of a rank, which stays on its device."""
     indices = [int(device.partition(":")[2] or 0) for device in devices]
     config = DDPConfig(backend="threads", device_ids=indices)
     return DataParallelReplica(replica, config, average, sync_batch_norm=sync_batch_norm)
@@ -299,7 +302,7 @@ def _backward(net: DDPSequential, delta_mu: np.ndarray, delta_var: np.ndarray) -
 
 
 def _with_error(batches: Iterator[tuple]) -> Iterator[tuple | Exception]:
-    """The same, and at the end what has cut them off: all ranks are to raise it, not the one alone that had it read."""
+    """The batches, and at the end the exception that has cut them off, so that all ranks raise it and not only one."""
     try:
         yield from batches
     except Exception as error:
@@ -307,9 +310,9 @@ def _with_error(batches: Iterator[tuple]) -> Iterator[tuple | Exception]:
 
 
 def _parts(batches: Iterator[tuple | Exception], rank: int, lock: Lock) -> Iterator[np.ndarray]:
-    """The samples of a rank in batches that `DataParallel._divide` has divided, and that all ranks take in turn."""
+    """The samples of a rank in batches that `DataParallel._divide` has divided, and that all ranks share."""
     while True:
-        with lock:  # the rank that is first has the batch read
+        with lock:  # the first rank that comes reads the batch
             batch = next(batches, None)
         if batch is None:
             return

@@ -18,11 +18,11 @@ from pytagi_ddp.nn.validate import as_bools
 class DDPSequential(TrainedOnRanks):
     """A `Sequential` trained on R ranks, each with its own share of every batch.
 
-    Construction broadcasts rank 0's parameters and running statistics. `step` adds the batch sums of all ranks with
-    one all-reduce over one contiguous buffer, then every rank takes the same capped step: parameters stay equal to
-    the last bit. `forward`, `backward`, `predict`, `state_dict`, `save` and `load` are local: no rank waits for
-    another there. `update_bn` is collective; a deep network with BatchNorm2d needs it before it is evaluated or saved,
-    as its running statistics lag behind the steps (see there).
+    Construction broadcasts the parameters and running statistics of rank 0. `step` adds the batch sums of all ranks
+    with one all-reduce over one contiguous buffer; then every rank takes the same capped step, so that parameters stay
+    equal to the last bit. `forward`, `backward`, `predict`, `state_dict`, `save` and `load` are local: no rank waits
+    for another there. `update_bn` is collective. A deep network with BatchNorm2d needs it before it is evaluated or
+    saved, as its running statistics lag behind the steps (see there).
 
     With n_r samples on rank r since the last step, n their sum, and R_a the ranks that have any:
 
@@ -33,46 +33,46 @@ class DDPSequential(TrainedOnRanks):
     variances came out 4.8 times the exact ones. The sum, like any large TAGI batch, can overshoot: there its variances
     were right, but its means 18 standard deviations off, and those of the average 2.5 (`benchmarks.aggregation`). On
     MNIST (4 ranks x 16 samples, one epoch) sum and average reached 4.9 and 4.2 % error with sigma_v = 0.1, and 4.1 and
-    6.3 % with sigma_v = 1 (`benchmarks.merging`). Above some 64 samples in all, neither is safe: let ranks take small
+    6.3 % with sigma_v = 1 (`benchmarks.merging`). Above about 64 samples in all, neither is safe: let ranks take small
     steps, and merge (`every`, `merge="precision_weighted"`; "Large batches" in docs/communication.md).
 
-    A network on a GPU goes to the GPU of its rank (that of a single rank stays), and any network does with
-    `backend="nccl"`. There no step waits for the GPU; `stop_requested` does, when it is read.
+    A network on a GPU moves to the GPU of its rank, unless its rank is the only one of the node; with `backend="nccl"`
+    any network does. On a GPU no step waits for the result; reading `stop_requested` does.
 
-    BatchNorm2d normalises by each rank's own batch; its running statistics come from all ranks, in the same
-    all-reduce, so that they are equal everywhere too. With `sync_batch_norm`, it normalises by the batches of all
-    ranks: R ranks are then one process with the global batch for every network. That takes a small all-reduce for
-    every BatchNorm2d in each forward pass in training mode, which so becomes collective, and one more in each step,
-    which waits for a GPU. Ranks may run different numbers of passes in a step.
+    BatchNorm2d normalises by each rank's own batch. Its running statistics come from all ranks, in the same all-reduce,
+    so that they are equal everywhere too. With `sync_batch_norm` it normalises by the batches of all ranks; then R
+    ranks give the results of one process with the global batch, for every network. This needs a small all-reduce for
+    every BatchNorm2d in each forward pass in training mode, which thereby becomes collective, and one more in each
+    step, which waits for a GPU. Ranks may run different numbers of passes in a step.
 
-    With `every=k`, ranks meet less often: each takes k steps with its own deltas (no averaging), then `merge` gives all
-    ranks one posterior, see `pytagi_ddp.distributed.merge.PosteriorMerge`. In between, replicas differ.
+    With `every=k`, ranks communicate less often: each takes k steps with its own deltas (no averaging), then `merge`
+    gives all ranks one posterior, see `pytagi_ddp.distributed.merge.PosteriorMerge`. In between, replicas differ.
 
-    Ctrl-C is answered at the end of a call in which ranks meet, `update_bn` too, or where it waits for other ranks,
-    which ends the job: so no rank is left in the middle of a step, and a single process (in a notebook, say) goes on
-    with the next forward. A second Ctrl-C is answered at once.
+    During a collective call, `update_bn` too, Ctrl-C is answered at the end of the call, or where the call waits for
+    other ranks, which ends the job. So no rank is left in the middle of a step, and a single process (for example in a
+    notebook) can go on with the next forward. A second Ctrl-C is answered at once.
 
-    `model.step()` is a step of this rank alone: replicas then differ until `synchronize`, and only with
-    ``PYTAGI_DDP_DEBUG=1`` does a `step` notice.
+    `model.step()` is a step of this rank alone. Replicas then differ until `synchronize` is called, which a later
+    `step` notices only with ``PYTAGI_DDP_DEBUG=1``.
 
-    A network belongs to the last DDPSequential that was made of it. Copy or pickle `model`: that gives a network of its
-    own, which meets no ranks.
+    A network belongs to the last DDPSequential that was made of it. To get a network that is independent of the ranks,
+    copy or pickle `model`.
 
     Args:
         model: the network, of the same layers on every rank.
         config: how to communicate; None: `DDPConfig()`.
-        average: aggregation of the deltas, see above; of no effect where ranks merge posteriors.
-        sync_batch_norm: batch statistics over all ranks, see above.
+        average: aggregation of the deltas, see above; it has no effect where ranks merge posteriors.
+        sync_batch_norm: whether batch statistics are taken over all ranks, see above.
         every: steps between two exchanges.
-        merge: what becomes of the ranks' posteriors after `every` steps, "precision_weighted" or "mean"; None: the
-            former, and with `every=1` ranks merge no posteriors, but add deltas.
+        merge: how the posteriors of the ranks are merged after `every` steps, "precision_weighted" or "mean". None:
+            with `every=1` ranks add deltas instead of merging; with more, "precision_weighted".
         communicator: of the ranks that train the network; None: that of `pytagi_ddp.distributed.initialize`, if it has
-            been called for this backend and `config` asks for nothing else, or a new one.
+            been called for this backend and fits `config`, or else a new one.
 
     Attributes:
         model: the wrapped network. config, average: as given. communicator: rank, world_size, all_reduce, ...
         stop_requested: whether a rank had called `request_stop` before the last exchange.
-        steps_since_merge: steps that only this rank knows of; 0 unless `every` is above 1.
+        steps_since_merge: steps of this rank since the last merge; 0 where ranks add deltas.
 
     Raises:
         ValueError: another architecture or other options on some rank; the message names the first difference. Options
@@ -133,7 +133,7 @@ class DDPSequential(TrainedOnRanks):
         Deltas that no step has applied are applied first.
 
         Raises:
-            RuntimeError: ranks add deltas, so that there is nothing to merge. Else as `step`.
+            RuntimeError: ranks add deltas, so that there is nothing to merge. Other errors are those of `step`.
         """
         self._check("merge")
         self._exchange.merge(self._stop)

@@ -19,10 +19,10 @@ class DeviceMesh:
     their coordinates in it.
 
     Attributes:
-        communicator: of all its ranks.
+        communicator: that of all ranks of the mesh.
         shape: length of each dimension.
-        names: of the dimensions.
-        coordinates: of this rank, one for each dimension.
+        names: names of the dimensions.
+        coordinates: this rank's position, one number for each dimension.
     """
 
     def __init__(self, communicator: Communicator, shape: tuple[int, ...], names: tuple[str, ...]):
@@ -30,7 +30,7 @@ class DeviceMesh:
         self.coordinates = tuple(int(at) for at in np.unravel_index(communicator.rank, shape))
         self._groups: dict[str, Communicator] = {}
         for dimension, name in enumerate(names):
-            line = [0 if k == dimension else at for k, at in enumerate(self.coordinates)]  # where it begins
+            line = [0 if k == dimension else at for k, at in enumerate(self.coordinates)]  # position of its first rank
             group = communicator.split(int(np.ravel_multi_index(line, shape)), self.coordinates[dimension])
             assert group is not None
             self._groups[name] = group
@@ -45,7 +45,7 @@ class DeviceMesh:
         return f"DeviceMesh({sizes})"
 
     def close(self) -> None:
-        """Closes its communicators, see `Communicator.split`; the one that it was made of stays open."""
+        """Closes the communicators along the dimensions, see `Communicator.split`; that of all ranks stays open."""
         for group in self._groups.values():
             group.close()
 
@@ -57,17 +57,17 @@ def init_device_mesh(shape: Sequence[int], names: Sequence[str], backend: Backen
         mesh["data"].all_reduce(deltas)
 
     Ranks are numbered as PyTorch's are: along the last dimension first, so that ranks 0 to 3 are ``mesh["data"]`` of
-    the first stage. As launchers give the ranks of a node consecutive numbers, the last dimension lies within nodes:
-    what talks most belongs there.
+    the first stage. As launchers give the ranks of a node consecutive numbers, the last dimension lies within nodes;
+    use it for the ranks that communicate most.
 
     Args:
-        shape: length of each dimension; one of them may be -1: as many as there are ranks for.
-        names: of the dimensions.
-        backend: of `initialize`, or a communicator, whose ranks are arranged.
+        shape: length of each dimension; one of them may be -1, which stands for the length that takes all ranks.
+        names: names of the dimensions.
+        backend: as in `initialize`, or the communicator whose ranks are arranged.
 
     Raises:
-        ValueError: the ranks do not fill the grid; names that are not as many as the dimensions, or not different;
-            another mesh on some rank.
+        ValueError: the ranks do not fill the grid; there are not as many names as dimensions, or two are equal; another
+            mesh on some rank.
         RankLeftError, CollectiveTimeoutError: as `Communicator.split`.
     """
     communicator = backend if isinstance(backend, Communicator) else initialize(backend)
@@ -95,7 +95,7 @@ def _product(lengths: Sequence[int]) -> str:
 
 
 def _advice(lengths: Sequence[int], ranks: int) -> str:
-    """What fits instead: for two dimensions all that do, else the number of ranks that would."""
+    """What would fit instead: shapes of two dimensions, and the number of ranks that these lengths need."""
     if len(lengths) == 2:
         pairs = [_product((length, ranks // length)) for length in range(1, ranks + 1) if ranks % length == 0]
         shown = pairs if len(pairs) <= 8 else [*pairs[:4], "...", *pairs[-3:]]

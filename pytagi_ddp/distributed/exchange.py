@@ -1,4 +1,4 @@
-"""How the deltas of all ranks come together: one object for each way, with the same verbs."""
+"""How the deltas of all ranks are combined: one class for each way, with the same methods."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from pytagi_ddp.nn.state import Array
 
 
 def pool_statistics(model: Sequential, pool: bool = True) -> None:
-    """Lets the running statistics of `model` wait for the sums of all ranks, which come with `exchange_deltas`.
+    """Lets the running statistics of `model` be updated by `exchange_deltas`, from the sums of all ranks.
 
-    With `pool=False`, they move with each forward pass again, by this rank's batch.
+    With `pool=False`, each forward pass updates them again, from this rank's batch.
     """
     for leaf in model.arena.running:
         leaf.pool_at_step, leaf.reduce_sums = pool, None
@@ -41,15 +41,15 @@ def exchange_deltas(
 
     Args:
         communicator: of all ranks. model: this rank's replica.
-        average: what the step makes of the sums, see `DDPSequential`.
-        vote: this rank's, of which the sum comes back; `EveryStep` has ranks ask all to stop by it.
-        reduce: how the arena's buffer is added over ranks; None: one all-reduce.
+        average: how the step aggregates, see `DDPSequential`.
+        vote: this rank's vote; the votes of all ranks are added. In `EveryStep` it is a request to stop.
+        reduce: adds the arena's buffer over all ranks; None: one all-reduce.
 
     Returns:
-        (samples, ranks that had any, votes), of all ranks.
+        (samples, ranks that had any, votes), summed over all ranks.
 
     Raises:
-        RuntimeError: the deltas of all ranks are there already, and no step has applied them.
+        RuntimeError: the deltas of all ranks are there already, and no step has applied them yet.
         NonFiniteError: with ``PYTAGI_DDP_DEBUG=1``, sums that are not finite; names the layer.
     """
     if model.pending.average is not None:
@@ -63,7 +63,7 @@ def exchange_deltas(
     try:
         communicator.all_reduce(arena.buffer) if reduce is None else reduce()
     except NonFiniteError as error:
-        model.pending.stepped()  # the sums are of all ranks by now, and of no use: a step that is lost
+        model.pending.stepped()  # the sums cannot be used: this step is lost
         array.clear(arena.buffer)
         if reduce is None and error.index < 2 * arena.num_parameters:
             layer = arena.leaf_at(error.index % arena.num_parameters)
@@ -80,7 +80,7 @@ class Exchange(ABC):
 
     Attributes:
         pooled: (samples, ranks that had any, ranks that ask to stop) of the last exchange; None before the first.
-        steps: steps that only this rank knows of.
+        steps: steps that this rank has taken alone since the last exchange.
     """
 
     def __init__(self, communicator: Communicator, model: Sequential):
@@ -92,27 +92,27 @@ class Exchange(ABC):
         """To be called before each forward pass."""
 
     def around_forward(self) -> AbstractContextManager[None]:
-        """Goes around each forward pass."""
+        """A context in which each forward pass runs."""
         return nullcontext()
 
     def backward(self, last: bool) -> None:
-        """The backward pass; `last`: no other comes before the step."""
+        """The backward pass; `last`: whether it is the last one before the step."""
         self.model.backward()
 
     @abstractmethod
     def step(self, stop: bool) -> None:
-        """Applies what waits, with that of all ranks where it is time; collective.
+        """Applies the deltas that wait, those of all ranks if they are exchanged now; collective.
 
         Args:
             stop: whether this rank asks all to stop.
         """
 
     def meet(self, stop: bool) -> None:
-        """`step` that exchanges in any case."""
+        """`step`, but with an exchange in any case."""
         self.step(stop)
 
     def merge(self, stop: bool) -> None:
-        """Makes one posterior of those of all ranks.
+        """Merges the posteriors of all ranks into one.
 
         Raises:
             RuntimeError: replicas never differ, so that there is nothing to merge.
@@ -121,14 +121,14 @@ class Exchange(ABC):
 
     @abstractmethod
     def before_statistics(self) -> None:
-        """To be called before passes that only take statistics.
+        """To be called before the passes of `update_bn`, which only take statistics.
 
         Raises:
-            RuntimeError: they cannot be taken now; says what to do first.
+            RuntimeError: statistics cannot be taken now; says what to do first.
         """
 
     def after_statistics(self) -> None:  # noqa: B027 - nothing to do in most ways
-        """To be called after them, on every rank, before their sums are added."""
+        """To be called after those passes, on every rank, before their sums are added."""
 
     def before_barrier(self) -> None:  # noqa: B027 - nothing to do in most ways
         """To be called before ranks wait for each other outside of steps, on every rank."""
@@ -137,10 +137,10 @@ class Exchange(ABC):
         """To be called before the variances of this rank's parameters change, on every rank."""
 
     def after_forgetting(self) -> None:  # noqa: B027 - nothing to do in most ways
-        """To be called after it, on every rank."""
+        """To be called after that change, on every rank."""
 
     def deltas_dropped(self) -> None:  # noqa: B027 - nothing to do in most ways
-        """To be called when the deltas that wait on this rank are to be forgotten, before they are.
+        """To be called before the deltas that wait on this rank are dropped.
 
         Raises:
             RuntimeError: they are on their way to other ranks.
@@ -151,13 +151,13 @@ class Exchange(ABC):
 
 
 class CollectivePasses(Protocol):
-    """Passes in which ranks meet, of which they may run different numbers."""
+    """Passes in which ranks communicate; ranks may run different numbers of them."""
 
     def end_passes(self) -> None:
         """Takes part in the passes of other ranks until none runs one; collective, once before each exchange."""
 
     def begin_passes(self) -> None:
-        """After an exchange: passes may follow."""
+        """To be called after an exchange: passes may follow."""
 
 
 class EveryStep(Exchange):
@@ -165,9 +165,10 @@ class EveryStep(Exchange):
 
     Args:
         communicator: of all ranks. model: this rank's replica.
-        average: what the step makes of the sums, see `DDPSequential`.
-        reduce: how the buffer is added; None: one all-reduce. Looked up in each step: `to_device` makes another arena.
-        sync: what meets ranks within passes, or None.
+        average: how the step aggregates, see `DDPSequential`.
+        reduce: adds the arena's buffer over all ranks; None: one all-reduce. It must look the arena up in each call, as
+            `to_device` makes another one.
+        sync: the object through which ranks communicate within passes, or None.
     """
 
     def __init__(
@@ -200,7 +201,7 @@ class EveryStep(Exchange):
         compare_parameters(self.communicator, self.model)
 
     def _apply(self) -> None:
-        """Applies the deltas of all ranks, if they are there: those of this step, or of one that went no further."""
+        """Applies the deltas of all ranks, if they are there: from this step, or from one that was interrupted."""
         if self.model.pending.average is not None:
             if self._sync is not None:
                 self._sync.begin_passes()
@@ -210,7 +211,7 @@ class EveryStep(Exchange):
         self._apply()
 
     def before_statistics(self) -> None:
-        """Ranks may have run different numbers of passes."""
+        """Lets a rank take part in the passes of others first, as ranks may have run different numbers of them."""
         if self._sync is not None:
             self._sync.end_passes()
             self._sync.begin_passes()

@@ -1,4 +1,4 @@
-"""Training of a network that lies in shards: every rank holds a part of each parameter tensor."""
+"""Training of a network in shards: every rank holds a part of the parameters."""
 
 from __future__ import annotations
 
@@ -35,49 +35,50 @@ from pytagi_ddp.nn.validate import as_bools
 class FSDPSequential(ShardedNetwork, TrainedOnRanks):
     """A `Sequential` trained on R ranks that hold it together: fully sharded data parallelism.
 
-    The loop is that of `DDPSequential`, and so are parameters and statistics after each step: with the same bits, where
-    the all-reduce adds in the order of `Communicator.reduce_scatter`.
+    The training loop is that of `DDPSequential`. So are parameters and statistics after each step; they have the same
+    bits if the all-reduce adds in the order of `Communicator.reduce_scatter`.
 
-    Mean, variance and both batch sums of every parameter, 16 bytes, lie in R shards. Layers are taken together in
+    Mean, variance and both batch sums of every parameter, 16 bytes, are divided into R shards. Layers are grouped into
     units of at most `min_num_params` parameters (or of one larger layer). The means and variances of a unit are
-    gathered before its layers run forward, its means before they run backward; its batch sums are then added over
-    ranks, each of which keeps those of its shard. The step is made on shards. With P parameters, and U those of the
-    largest unit, a rank holds, and sends in a step:
+    gathered before its layers run forward, and its means before they run backward. Then its batch sums are added over
+    ranks, and each rank keeps those of its shard. Each rank makes the step on its shards. With P parameters, of which
+    the largest unit has U, a rank holds, and sends in a step:
 
         reshard_after_forward       bytes of memory         bytes sent
         True (ZeRO-3)               16 P/R + 16 U           20 P (R-1)/R
         False (ZeRO-2)              8 P + 8 P/R + 8 U       16 P (R-1)/R
         DDPSequential               16 P                    16 P (R-1)/R
 
-    beside the activations (`checkpoint_blocks` makes those smaller; blocks that are run again gather once more). From
-    a GPU, `DDPConfig.offload_params` takes the shards to the host, which then makes the step.
+    and the activations in addition (`checkpoint_blocks` makes these smaller; a block that is run again gathers once
+    more). For a network on a GPU, `DDPConfig.offload_params` keeps the shards on the host, which then makes the step.
 
-    Ranks of one node, with a network on the CPU, share the memory of their shards (`DDPConfig.share_memory`): nothing
-    is gathered there, as all see the parameters of all, and each reads the sums of its shard where the others wrote
-    them. A second place for sums, which one unit fills while those of the last are read, makes that
-    8 P + 8 P/R + 16 U bytes with False; with True it takes the place of the gathered unit.
+    Ranks of one node, with a network on the CPU, share the memory of their shards (`DDPConfig.share_memory`). There
+    nothing is gathered, as every rank sees all parameters, and each rank reads the sums of its shard where the others
+    have written them. This needs a second memory for sums, which one unit fills while those of the last unit are read:
+    8 P + 8 P/R + 16 U bytes in all with False; with True it replaces the memory of the gathered unit.
 
-    With `reshard_after_forward=False` parameters stay whole on every rank, and are gathered once after each step:
-    forward passes in evaluation mode, `predict`, `state_dict` and `save` are local, as with `DDPSequential`. With True,
-    every pass, forward ones too, is collective, and so are `predict`, `state_dict` and `save`. `load` and
-    `load_state_dict` always are. Ranks may run different numbers of passes: a rank in `step` takes part in those of
-    others. Parameters can be read inside `unshard`, and otherwise raise `ParametersNotHereError`.
+    With `reshard_after_forward=False` parameters stay whole on every rank, and are gathered once after each step.
+    Forward passes in evaluation mode, `predict`, `state_dict` and `save` are then local, as with `DDPSequential`. With
+    True, every pass is collective, also forward, and so are `predict`, `state_dict` and `save`. `load` and
+    `load_state_dict` are collective in both cases. Ranks may run different numbers of passes: a rank in `step` takes
+    part in the passes of others. With True, parameters can be read inside `unshard` only; elsewhere reading them raises
+    `ParametersNotHereError`.
 
     Construction gives all ranks the parameters and statistics of rank 0; deltas that wait are dropped. A network made
     inside `nn.deferred_init` is drawn layer by layer, so that no rank ever holds it whole.
 
     Args:
-        model, config, average, sync_batch_norm, communicator: as of `DDPSequential`.
+        model, config, average, sync_batch_norm, communicator: as in `DDPSequential`.
         reshard_after_forward: see above.
-        min_num_params: parameters that a unit has at most, unless a single layer has more.
+        min_num_params: the largest number of parameters in a unit, unless a single layer has more.
 
     Attributes:
-        model, config, average, communicator, stop_requested: as of `DDPSequential`.
+        model, config, average, communicator, stop_requested: as in `DDPSequential`.
         nbytes: memory of parameters, batch sums and statistics on this rank's device.
 
     Raises:
         ValueError: another architecture or other options on some rank; a config that asks for buckets or for another
-            `wire_dtype`; a network that lies in shards already. TypeError: no `Sequential`, or no `DDPConfig`.
+            `wire_dtype`; a network that is in shards already. TypeError: no `Sequential`, or no `DDPConfig`.
 
     Source: Rajbhandari et al. (2020), arXiv:1910.02054 (ZeRO); Zhao et al. (2023), arXiv:2304.11277 (FSDP).
     """
@@ -141,7 +142,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         self._made = True
 
     def end_in_child(self) -> None:
-        """In a forked child, which sees parameters that the ranks go on changing."""
+        """Called in a forked child, whose parameters lie in memory that the ranks go on changing."""
         self._arena.take_away(
             f"this process was forked from rank {self.rank}, and they lie in memory in which the ranks go on changing "
             "them: copy them before the fork (state_dict()), or train with DDPConfig(share_memory=False)"
@@ -164,13 +165,13 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
 
     @contextmanager
     def unshard(self) -> Iterator[None]:
-        """All parameters are whole on every rank inside; collective. FSDP's `summon_full_params`.
+        """Inside the block every rank has all parameters; collective. PyTorch's FSDP calls it `summon_full_params`.
 
             with net.unshard():
                 print(net.model.layers[0].mu_w)
                 net.predict(x)  # local
 
-        What is assigned inside stays, if every rank assigns the same. No training inside.
+        Assignments inside are kept; every rank has to make the same ones. The network cannot be trained inside.
         """
         self._check("unshard")
         with self._gathering.unshard():
@@ -179,9 +180,9 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
     def predict(
         self, x: ArrayLike, batch_size: int = 256, var_x: ArrayLike | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """`Sequential.predict` on this rank's samples; collective with `reshard_after_forward`, but inside `unshard`.
+        """`Sequential.predict` on this rank's samples; with `reshard_after_forward` collective, except in `unshard`.
 
-        A rank without samples to predict takes part when it comes to its next `step`, or to another `predict`.
+        A rank that has no samples to predict takes part in its next `step` or `predict`.
         """
         with nullcontext() if self._all_are_here else held_back():
             return super().predict(x, batch_size, var_x)
@@ -195,9 +196,9 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
 
     @collective
     def barrier(self) -> None:
-        """Waits until every rank has come here; a rank that waits takes part in the passes of others.
+        """Waits until every rank has called it; a rank that waits takes part in the passes of others.
 
-        To be called before other collectives of the program, where ranks have predicted different numbers of batches.
+        Call it before other collectives of the program if ranks may have predicted different numbers of batches.
         """
         self.communicator.barrier() if self._gathering.unsharded else self._gathering.come("barrier")
 
@@ -207,9 +208,9 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         """Parameters and running statistics.
 
         Args:
-            full: of the whole network. With `reshard_after_forward` that is collective: rank 0 gets it, unit by unit,
-                and other ranks an empty one. False: the slices that this rank holds, local; see `slices`. A key is
-                then that of a tensor and the numbers of it, "Linear.2/mu_w@16:32".
+            full: True: those of the whole network. With `reshard_after_forward` this is collective; rank 0 gets them,
+                unit by unit, and the other ranks get an empty dictionary. False: the slices that this rank holds (see
+                `slices`); this is local. A key then names a tensor and a range of its values, "Linear.2/mu_w@16:32".
         """
         if not full:
             named = ((f"{part.name}@{part.start}:{part.stop}", part.array) for part in self.slices())
@@ -221,7 +222,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
 
     @contextmanager
     def _reading(self, kind: str) -> Iterator[None]:
-        """Whoever goes through all parameters inside finds them; collective, and errors are those of all ranks."""
+        """Inside the block rank 0 can go through all parameters; collective, and an error is raised on all ranks."""
         if not self._all_are_here:
             self._gathering.come(kind)
         with errors_of_all_ranks(self.communicator), nullcontext() if self._all_are_here else self._gathering.reading():
@@ -232,10 +233,10 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         """The whole network as one file, on rank 0 (nothing elsewhere); collective.
 
         Args:
-            extra: what joins its metadata.
+            extra: further metadata.
 
         Raises:
-            ValueError: values that are NaN or infinite; on every rank, as any other error.
+            ValueError: values that are NaN or infinite; raised on every rank, as is any other error.
         """
         with self._reading("save"):
             return to_bytes(self.model, extra) if self.rank == 0 else b""
@@ -254,8 +255,10 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
             self.model.save(filename)
 
     def load(self, filename: str | Path) -> None:
-        """`Sequential.load`; every rank reads the file, keeps its slices and drops deltas. Collective, but inside
-        `unshard`: no rank takes what another one cannot, and those behind have taken part in the passes of others.
+        """`Sequential.load`; every rank reads the file, keeps its slices and drops its deltas.
+
+        It is collective, except inside `unshard`. If one rank cannot take the file, no rank does. Ranks that have run
+        fewer passes first take part in those of others.
         """
         with self._writing():
             self.model.load(filename)
@@ -276,15 +279,15 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
             try:
                 with self._all_or_none(), self._arena.writing():
                     yield
-            finally:  # also where it is cut short: what was gathered has been written over
+            finally:  # also after an error, as what was gathered has been overwritten
                 self.parameters_changed()
 
     def slices(self) -> list[TensorSlice]:
-        """What this rank holds: parts of the tensors, as a state dict names them, with the memory they lie in.
+        """The parts of tensors that this rank holds, with their names as in a state dict, and their memory.
 
-        A unit of N parameters is one row, tensor behind tensor: weights and biases of its first layer, of its second,
-        ... Rank r holds the numbers [r n, (r + 1) n) of that row, n = 16 ceil(N / 16 R), of means and of variances. So
-        it has at most one part of each tensor. Running statistics are whole on every rank; rank 0 saves them.
+        The N parameters of a unit form one row: weights and biases of its first layer, then of its second, ... Rank r
+        holds the values [r n, (r + 1) n) of that row, n = 16 ceil(N / 16 R), of the means and of the variances. So it
+        has at most one part of each tensor. Running statistics are whole on every rank; rank 0 saves them.
         """
         arena = self._arena
         self._gathering.keep_changes()
@@ -324,7 +327,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         """Takes new values of slices; collective.
 
         Raises:
-            RuntimeError: inside `unshard`, whose end would put the old ones back.
+            RuntimeError: inside `unshard`, at whose end the old values would be put back.
         """
         if self._gathering.unsharded:
             raise RuntimeError("new values of slices inside unshard(): leave it first, on every rank")

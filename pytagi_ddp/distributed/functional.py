@@ -1,4 +1,4 @@
-"""Data-parallel training for loops of one's own: `DDPSequential.step` in two halves."""
+"""Data-parallel training in a loop of your own: `DDPSequential.step` in two halves."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pytagi_ddp.nn.validate import as_bools
 
 
 def all_reduce_deltas(backend: Backend, model: Sequential, average: bool = True) -> int:
-    """Replaces the deltas of `model` by those of all ranks; `model.step()` then is the step of `DDPSequential`.
+    """Replaces the deltas of `model` by those of all ranks; the next `model.step()` is then that of `DDPSequential`.
 
     With n_r samples on rank r since the last exchange, n their sum, and R_a the ranks that have any:
 
         average=False:  sum over ranks, cap factor c(n).
         average=True:   sum / R_a, cap factor c(ceil(n / R_a)).
 
-    Parameters come out with the same bits as `DDPSequential`'s, on every rank. One all-reduce; every rank must call it,
-    and `model.step()`, equally often, whether or not it had a batch. On a GPU it waits for the result. `update_bn` of
-    the model takes this rank's batches alone: `synchronize` it behind that, if training goes on.
+    Parameters get the same bits as with `DDPSequential`, on every rank. It takes one all-reduce. Every rank must call
+    this function and `model.step()` equally often, whether or not it had a batch. On a GPU it waits for the result.
+    `update_bn` of the model uses this rank's batches alone: call `synchronize` after it, if training goes on.
 
     Args:
         backend: name given to `initialize`, or a communicator.
@@ -26,13 +26,13 @@ def all_reduce_deltas(backend: Backend, model: Sequential, average: bool = True)
         average: see `DDPSequential` for what the two mean.
 
     Returns:
-        n, the samples of all ranks; 0 when no rank had any, and then the step changes nothing.
+        n, the number of samples on all ranks; if it is 0, the step changes nothing.
 
     Raises:
         TypeError: no `Sequential` (a `DDPSequential` does all this in its `step`), or an `average` that is neither True
             nor False.
-        RuntimeError: BatchNorm layers that still move their running statistics on their own; `synchronize` the model
-            first. Or other ranks gave another `average`: on every rank alike, and the deltas are dropped.
+        RuntimeError: BatchNorm layers still update their running statistics from this rank alone; `synchronize` the
+            model first. Or some ranks gave another `average`; raised on every rank, and the deltas are dropped.
     """
     if not isinstance(model, Sequential):
         raise TypeError(f"all_reduce_deltas works on a Sequential, not on {type(model).__name__}")
@@ -47,7 +47,7 @@ def all_reduce_deltas(backend: Backend, model: Sequential, average: bool = True)
     samples, _, averaging = model.kernels.array.to_host(pooled).tolist()
     if averaging not in (0, communicator.world_size):
         model.drop_deltas()
-        model.step()  # of none, so that the next exchange may come
+        model.step()  # without deltas, so that the next exchange is allowed
         raise RuntimeError(
             f"all_reduce_deltas with average=True on {averaging:.0f} of {communicator.world_size} ranks: each would "
             "take another step; give the same on all of them"

@@ -1,4 +1,4 @@
-"""Passes of a network in shards: parameters come before a leaf needs them, deltas go when they are complete."""
+"""Passes of a network in shards: parameters are gathered before a leaf needs them, and deltas scattered after it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.state import Array
 
-# What ranks come together for. Passes come first, in this order; what follows is begun by all ranks alike. Forward
-# passes of training wait for all else: the k-th ones of all ranks belong together (`sync_batch_norm`).
+# What ranks do together. Passes come first, in this order, and may be run by some of the ranks only; everything after
+# them is begun by all ranks. Forward passes of training come last among the passes, as the k-th ones of all ranks
+# belong together (`sync_batch_norm`).
 PASSES = ("predict", "backward", "forward")
 KINDS = (*PASSES, "step", "update_bn", "forget_evidence", "unshard", "load", "state_dict", "save", "barrier")
-# Further votes: ranks with deltas in the shards, ranks whose deltas there were cut short, ranks that run blocks again.
+# Further votes: ranks with deltas in the shards, ranks whose deltas there were cut short, ranks that recompute blocks.
 CONTRIBUTED, CUT_SHORT, RECOMPUTES = range(len(KINDS), len(KINDS) + 3)
 VOTES = RECOMPUTES + 1
 
@@ -33,9 +34,9 @@ VOTES = RECOMPUTES + 1
 class Gathering:
     """Gathers units of parameters, and scatters their deltas, around the leaves of a network.
 
-    Every pass begins with a vote: an all-reduce of which rank is about to do what. While some rank runs a pass, the
-    others take part in its collectives, with zeros for deltas, until all have come to the same place. So ranks may run
-    different numbers of passes, or none.
+    Every pass begins with a vote: an all-reduce that tells how many ranks are about to do what. While some rank runs a
+    pass, the others take part in its collectives, with zeros for deltas, until all have reached the same point. So
+    ranks may run different numbers of passes, or none.
 
     Args:
         communicator: of all ranks. model: this rank's part, with a `ShardedArena`.
@@ -54,16 +55,18 @@ class Gathering:
             norm.reduce_sums = self._reduce_sums
         self._votes = self._array.zeros(VOTES)
         self._any_bad = self._array.zeros(1)  # ranks whose deltas were not finite in the last step
-        self._visits: deque[tuple[BaseLayer, Direction]] = deque()  # that the pass under way is still to make
-        self._inside = self._reduced = False  # between the hooks of the first of them; whether its sums were reduced
-        self._held: Unit | None = None  # in the slot, and whether with variances
-        self._with_variances = False
-        self._begun = 0  # passes back since the last step
-        self._contributed = 0  # samples of this rank in the shards
-        self._goes_back = self._cut_short = False  # while `backward` runs; whether deltas were cut short before it
-        self._went_back = False
-        self._mode = ""  # of the pass under way
-        self._call = model.kernels.graph.call  # for what the replay of a recorded pass has to do again
+        self._visits: deque[tuple[BaseLayer, Direction]] = deque()  # leaves that the present pass has still to visit
+        self._inside = False  # whether the first of these is being visited, between its two hooks
+        self._reduced = False  # whether its BatchNorm sums have been reduced
+        self._held: Unit | None = None  # the unit that is gathered now
+        self._with_variances = False  # whether its variances are gathered too
+        self._begun = 0  # backward passes since the last step
+        self._contributed = 0  # samples of this rank whose deltas are in the shards
+        self._goes_back = False  # whether `backward` runs now
+        self._went_back = False  # whether this `backward` has come to its collectives
+        self._cut_short = False  # whether deltas in the shards were cut short before it
+        self._mode = ""  # kind of the present pass
+        self._call = model.kernels.graph.call  # makes calls that a replay of a recorded pass has to make again
         self._hook: HookHandle
         self._under_way: dict[int, tuple[Unit, bool, Handle]] = {}  # by slot: a unit whose sums are being added
         self.unsharded = False
@@ -76,21 +79,22 @@ class Gathering:
 
     @property
     def meets_in_forward(self) -> bool:
-        """Whether ranks meet in forward passes."""
+        """Whether ranks communicate in forward passes."""
         return not self.arena.whole or bool(self._norms)
 
     def _watch(self) -> None:
-        """Around all other hooks, so that these find parameters and batch sums."""
+        """Adds the hooks of this class outside all others, so that these find parameters and batch sums."""
         self._hook = self._model.add_hook(self._before, self._after, outermost=True)
         self._hook.of_parameters, self._hook.parameters_stay = True, not self.arena.gathers
 
     # -- ranks come together ------------------------------------------------------------------------------------
 
     def come(self, kind: str) -> None:
-        """Returns when all ranks may begin `kind` together, or (a pass) those that run it; collective.
+        """Returns when all ranks can begin `kind` together, or, for a pass, all ranks that run it; collective.
 
         Raises:
-            RuntimeError: ranks are about to do different things, or a pass back was cut short on one; on every rank.
+            RuntimeError: ranks are about to do different things, or a backward pass was interrupted on one of them;
+                raised on every rank.
         """
         self._end_visits()
         self._end_sums()
@@ -137,7 +141,7 @@ class Gathering:
         return self._array.to_host(self._votes).tolist()
 
     def _is_cut_short(self) -> bool:
-        """Whether this rank has deltas in the shards that no longer count: of a pass or accumulation cut short."""
+        """Whether this rank has deltas in the shards of an interrupted pass or accumulation, which must not be used."""
         return self._contributed > 0 and self._model.pending.waiting != self._contributed
 
     def _look_at_contributions(self, kind: str, contributed: float, cut_short: float) -> None:
@@ -164,7 +168,7 @@ class Gathering:
         return self._model.visits("backward" if kind == "backward" else "forward")
 
     def _end_visits(self) -> None:
-        """Takes part in what the pass under way has left to do: all of it, or what an error cut off."""
+        """Takes part in the remaining collectives of the present pass: all of them, or those after an error."""
         while self._visits:
             leaf, direction = self._visits[0]
             if not self._inside:
@@ -197,10 +201,10 @@ class Gathering:
         if self._inside or not self._visits or self._visits[0] != (leaf, direction):
             if direction == "backward" and not self._goes_back:
                 raise RuntimeError("backward() of a network in shards: call that of its FSDPSequential")
-            if self._goes_back and self._went_back:  # amid a pass, whose rest others would follow without this rank
+            if self._goes_back and self._went_back:  # in the middle of a pass that the other ranks follow
                 raise RuntimeError(
-                    f"a pass back comes to {leaf.get_layer_info()} in another order than that in which ranks gather: "
-                    "leave out checkpoint_blocks, or use_frame, in a network in shards"
+                    f"a backward pass comes to {leaf.get_layer_info()} in another order than that in which ranks "
+                    "gather: leave out checkpoint_blocks, or use_frame, in a network in shards"
                 )
             kind = "backward" if self._goes_back else "forward" if self._model.training else "predict"
             self._call(self.come, kind)
@@ -234,7 +238,7 @@ class Gathering:
             self._call(self._scatter, unit)
 
     def gather(self, unit: Unit, variances: bool = True) -> None:
-        """Brings the means of a unit, and its variances, unless they are there."""
+        """Gathers the means of a unit, and its variances, unless they are there already."""
         if not self.arena.gathers:
             self._held = unit
             return
@@ -260,7 +264,7 @@ class Gathering:
         return row[rank * unit.shard : (rank + 1) * unit.shard]
 
     def _scatter(self, unit: Unit) -> None:
-        """Adds the batch sums of all ranks; each keeps those of its block, at the latest after `_end_sums`."""
+        """Starts to add the batch sums of all ranks. Each rank has those of its block after `_end_sums`."""
         section, offloaded, first = self.arena.sections[unit], self.arena.offloaded, self._begun == 1
         if section.parts is not None:
             into = section.own_sums if first else section.parts[self._communicator.rank]
@@ -277,7 +281,7 @@ class Gathering:
                 self.arena.keeper.elementwise.add(own, added, own)
 
     def _end_sums(self, *slots: int) -> None:
-        """Waits for the sums that are being added, those that lie in these slots, or (none) all."""
+        """Waits for the sums in these slots that are being added, or, without slots, for all."""
         for slot in slots or sorted(self._under_way):
             if slot in self._under_way:
                 unit, first, handle = self._under_way.pop(slot)
@@ -287,7 +291,7 @@ class Gathering:
                     self.arena.keeper.elementwise.add(own, self._block(unit, row), own)
 
     def forget(self) -> None:
-        """The parameters in the shards are others now."""
+        """To be called when the parameters in the shards have changed: the gathered unit is outdated."""
         self._held = None
 
     # -- a training step ------------------------------------------------------------------------------------------
@@ -296,7 +300,7 @@ class Gathering:
         """`Sequential.backward`.
 
         Raises:
-            RuntimeError: deltas of a pass before wait for a step, and nothing is to be added to them.
+            RuntimeError: deltas of an earlier pass wait for a step, and this pass is not to be added to them.
         """
         if self.unsharded:
             raise RuntimeError("backward() inside unshard(): leave it first, on every rank")
@@ -316,17 +320,17 @@ class Gathering:
                 self._contributed = max(pending.waiting, 1)
 
     def end_passes(self) -> None:
-        """Before an exchange: takes part in the passes of other ranks until all have come to their end."""
+        """To be called before an exchange: takes part in the passes of other ranks until all have ended."""
         self.come("step")
 
     def begin_passes(self) -> None:
         self._begun = self._contributed = 0
 
     def stepped(self) -> None:
-        """After the step on the shards: gives all ranks their parameters, if these are whole; raises on all alike.
+        """To be called after the step on the shards: updates parameters that are whole on every rank.
 
         Raises:
-            FloatingPointError: deltas that were not finite, on any rank.
+            FloatingPointError: deltas were not finite on some rank; raised on every rank.
         """
         arena, communicator = self.arena, self._communicator
         mine = arena.bad()
@@ -338,9 +342,9 @@ class Gathering:
             arena.refuse(int(bad[:, 0].sum()), int(bad[:, 1].min()))
 
     def share(self, met: bool = False) -> None:
-        """After a change of the shards: gives all ranks their parameters, if these are whole.
+        """To be called after a change of the shards: updates parameters that are whole on every rank.
 
-        met: whether ranks have met since the change.
+        met: whether a collective of all ranks has ended since the change.
         """
         self.forget()
         arena = self.arena
@@ -359,9 +363,9 @@ class Gathering:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Whoever goes through all parameters inside, in forward order, finds them; collective, after `come`.
+        """Inside the block, the parameters of all leaves can be read, in forward order; collective, after `come`.
 
-        A rank that does not go through them, or not to their end, takes part all the same.
+        A rank that does not read them, or not all, takes part in the remaining collectives at the end of the block.
         """
         units = deque(self.arena.units)
 
@@ -383,7 +387,7 @@ class Gathering:
 
     @contextmanager
     def unshard(self) -> Iterator[None]:
-        """All parameters are there inside, whole; collective. Changes come into the shards at the end."""
+        """Inside the block every rank has all parameters; collective. Changes are put into the shards at its end."""
         arena = self.arena
         with ExitStack() as holding:
             holding.enter_context(self._model.one_thread)
@@ -408,7 +412,7 @@ class Gathering:
                 self._watch()
 
     def _bring_all(self) -> None:
-        """All parameters, into memory of this rank, where the layers find them."""
+        """Copies all parameters into memory of this rank, and lets the layers use it."""
         arena = self.arena
         for unit in () if arena.whole else arena.units:
             section = arena.sections[unit]
@@ -419,10 +423,10 @@ class Gathering:
             for leaf in unit.leaves:
                 arena.hold_in(leaf, rows)
         if arena.common:
-            self._communicator.barrier()  # a rank that is sooner at the end changes what others copy
+            self._communicator.barrier()  # else a rank that ends the block early would change what others copy
         self.unsharded = True
 
     def keep_changes(self) -> None:
-        """Takes what was assigned inside `unshard` into the shards."""
+        """Puts values that were assigned inside `unshard` into the shards."""
         for unit, rows in self._whole.items():
             self.arena.keep(unit, rows)

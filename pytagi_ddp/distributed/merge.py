@@ -18,15 +18,15 @@ MERGES = ("mean", "precision_weighted")
 
 
 class PosteriorMerge(Exchange):
-    """Every rank steps on its own; each k-th step gives all ranks one posterior.
+    """Every rank steps on its own; each k-th step merges their posteriors into one for all ranks.
 
-    It is made of theirs and of the prior N(m0, s0) that they started from together:
+    With their common prior N(m0, s0) at the last merge, the merged posterior N(m, s) is
 
         "mean":                m = mean of m_r                     s = mean of s_r
         "precision_weighted":  m = sum m_r/s_r / sum 1/s_r         1/s = 1/s0 + sum (1/s_r - 1/s0)
 
-    over the ranks that have seen samples since the last merge. Running statistics are averaged over them. One
-    all-reduce over the buffer of the deltas, which local steps have used up.
+    with sums and means over the ranks that have seen samples since the last merge. Running statistics are averaged over
+    these ranks. It takes one all-reduce, in the buffer of the deltas, which are no longer needed after local steps.
 
     Args:
         communicator: of all ranks. model: this rank's replica.
@@ -67,7 +67,7 @@ class PosteriorMerge(Exchange):
         self._begun = False
 
     def deltas_dropped(self) -> None:
-        """The network has been given other parameters, also past the DDPSequential."""
+        """The network has been given other parameters, perhaps not by a method of the DDPSequential."""
         self.parameters_changed()
 
     def before_statistics(self) -> None:
@@ -85,12 +85,12 @@ class PosteriorMerge(Exchange):
         self.merge(stop)
 
     def _local_step(self) -> FloatingPointError | None:
-        """`Sequential.step` with this rank's own deltas; without any, nothing. Returns what it raises.
+        """`Sequential.step` with this rank's own deltas, if there are any.
 
-        It is this rank's alone, which has to meet the others all the same before it is raised.
+        Returns its FloatingPointError instead of raising it, as this rank has to take part in the merge before.
 
         Raises:
-            RuntimeError: deltas of a forward pass that `before_forward` was not called for.
+            RuntimeError: deltas of a forward pass before which `before_forward` was not called.
         """
         samples, problem = self.model.pending.waiting, None
         if samples and not self._begun:
@@ -108,7 +108,7 @@ class PosteriorMerge(Exchange):
         return problem
 
     def merge(self, stop: bool) -> None:
-        """Gives all ranks one posterior, with the deltas that no step has applied; collective."""
+        """Merges the posteriors of all ranks, after applying deltas that wait for a step; collective."""
         problem = self._local_step() if self.model.pending.waiting else None
         arena, array = self.model.arena, self.model.kernels.array
         self.before_forward()
@@ -137,16 +137,16 @@ class PosteriorMerge(Exchange):
             raise problem
 
     def _follow(self) -> None:
-        """Takes the prior to the device of the network, if that has been moved."""
+        """Moves the prior to the device of the network, if the network has moved."""
         old, self._kernels = self._kernels.array, self.model.kernels
         if old is not self._kernels.array:
             priors = [old.to_host(prior) for prior in (self._prior, self._prior_statistics)]
             self._prior, self._prior_statistics = (self._kernels.array.place(prior, None) for prior in priors)
 
     def _quantities(self) -> Iterator[tuple[Tensor, Tensor, Delta, bool]]:
-        """(moments, their prior, their summands, by precision or not) of the parameters and of the running state.
+        """(moments, their prior, their summands, whether to weight by precision) of parameters and running statistics.
 
-        Of the latter only means are taken, of every number by itself: the kernel's two rows are halves of it.
+        The running statistics are averaged number by number; the two rows of the kernel are two halves of them.
         """
         arena = self.model.arena
         yield Tensor(*arena.theta), Tensor(*self._prior), Delta(*arena.delta), self._weighted

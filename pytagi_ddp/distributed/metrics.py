@@ -1,4 +1,4 @@
-"""Numbers of all ranks as one."""
+"""Metrics combined over all ranks."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def all_reduce_metrics(
 ) -> dict[str, float]:
     """Combines metrics of all ranks, in float64 and one collective; every rank gets the same.
 
-    A pair is a sum and the number of samples in it, and becomes the mean over all samples, sum s_r / sum n_r, rounded
-    once: exact for ranks with different numbers of samples, unlike a mean of means. NaN where there are none.
+    A pair (sum, number of samples) becomes the mean over all samples, sum s_r / sum n_r, with a single rounding. Unlike
+    a mean of means, it is right for ranks with different numbers of samples. Without any sample it is NaN.
 
     Args:
         backend: name given to `initialize`, or a communicator.
         metrics: the same names on every rank: numbers, or pairs (sum, count).
-        op: what becomes of plain numbers: "sum", "mean" (over ranks), "max" or "min"; NaN on any rank gives NaN.
+        op: how plain numbers are combined: "sum", "mean" (over ranks), "max" or "min"; NaN on any rank gives NaN.
 
     Raises:
-        ValueError: an unknown op; names, or pairs and numbers, that differ between ranks.
-        TypeError: a value that is neither a number nor a pair, on whatever rank.
+        ValueError: an unknown op; other names on some rank, or a pair on one rank and a number on another.
+        TypeError: a value that is neither a number nor a pair, on any rank.
     """
     if op not in OPS:
         raise ValueError(f"all_reduce_metrics: unknown op {op!r}; known are {', '.join(map(repr, OPS))}")
@@ -43,7 +43,7 @@ def all_reduce_metrics(
 
 
 def _plain(value: Any) -> float | tuple[float, float] | str:
-    """A number, a pair, or, to tell the other ranks, the name of another type."""
+    """The value as a number or a pair; for any other type its name, which the other ranks then report."""
     pair = isinstance(value, tuple | list) and len(value) == 2
     try:
         return (float(value[0]), float(value[1])) if pair else float(_number(value))
@@ -74,5 +74,5 @@ def _combine(values: list, op: str) -> float:
 
 
 def _sum(values: Sequence[float]) -> float:
-    """Rounded once; infinities as usual."""
+    """The sum, rounded once; with infinities an ordinary sum."""
     return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)

@@ -1,4 +1,4 @@
-"""What only one rank does, or one before the others."""
+"""Code that only one rank runs, or one rank before the others."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def rank_zero_only(
 def rank_zero_only(function: Callable | None = None, *, backend: Backend = "auto") -> Callable:
     """Makes a function run on rank 0 alone; the other ranks return None at once. Nothing in it may be collective.
 
-    As ``@rank_zero_only`` or ``@rank_zero_only(backend="nccl")``. Before `initialize` the launcher says what rank this
-    is, or `run_threads` does. A program that a rank starts is alone, and so its rank 0.
+    Use it as ``@rank_zero_only`` or ``@rank_zero_only(backend="nccl")``. Before `initialize`, the rank is the one that
+    the launcher or `run_threads` has given. A program that a rank starts works alone, and counts as rank 0.
     """
     if function is None:
         return functools.partial(rank_zero_only, backend=backend)
@@ -46,24 +46,24 @@ def rank_zero_print(*values: Any, backend: Backend = "auto", **options: Any) -> 
 
 @contextmanager
 def rank_zero_first(backend: Backend = "auto", timeout: float | None = None) -> Iterator[None]:
-    """Rank 0 runs the body, then all other ranks at once: the first downloads, the others find the files.
+    """Rank 0 runs the body first, then all other ranks at once: rank 0 downloads files, and the others find them.
 
-    Every rank has to come here, and nothing in the body may be collective.
+    Every rank has to use it, and nothing in the body may be collective.
 
     Args:
         backend: name given to `initialize`, or a communicator.
         timeout: seconds that rank 0 may take; None: the communicator's.
 
     Raises:
-        RuntimeError: on the other ranks, which do not run the body, when it raised on rank 0; carries that error's
-            text.
+        RuntimeError: the body raised an error on rank 0. The other ranks do not run it, and raise this with the text of
+            that error.
     """
     communicator = get_distributed_backend(backend)
     if communicator.rank == 0:
         try:
             yield
         except BaseException as error:
-            with suppress(Exception):  # this error matters more than what the others' end does to the collectives
+            with suppress(Exception):  # the error of the body matters more than one of this collective
                 _tell(communicator, f"{type(error).__name__}: {error}", timeout)
             raise
         _tell(communicator, None, timeout)

@@ -1,4 +1,4 @@
-"""What a rank does with its network alone."""
+"""What a rank does with its network without other ranks."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from pytagi_ddp.nn.sequential import Sequential
 
 
 class Wrapper:
-    """Stands in front of the network `model`, whose settings stay that one's: nobody is to assign them here.
+    """Wraps the network `model`. Settings of the network cannot be assigned here; they have to be assigned to `model`.
 
-    Who asks for them here is told where they are.
-
-    Nor what a constructor has been given (`_settled`), which has been used when that has come to its end (`_made`).
+    Reading such a setting here gives an error that says where it is. Arguments of the constructor (`_settled`) cannot
+    be assigned either, once the constructor has ended (`_made`).
     """
 
     model: Sequential
@@ -77,9 +76,9 @@ class Replica(Wrapper):
         return self.model.device
 
     def state_dict(self) -> StateDict:
-        """Parameters and running statistics; equal on every rank, but between merges.
+        """Parameters and running statistics. They are equal on every rank, except between merges.
 
-        Where ranks merge, running statistics differ from a pass in training mode on until the next step that merges.
+        Where ranks merge, running statistics differ after a pass in training mode, until the next step that merges.
         """
         return self.model.state_dict()
 
@@ -94,7 +93,7 @@ class Replica(Wrapper):
         self.model.reset_lstm_states()
 
     def smoother(self) -> tuple[np.ndarray, np.ndarray]:
-        """`Sequential.smoother` of the time steps that this rank has seen, by the weights that all ranks share."""
+        """`Sequential.smoother` of the time steps that this rank has seen, with the weights that all ranks share."""
         return self.model.smoother()
 
     def get_outputs_smoother(self) -> tuple[np.ndarray, np.ndarray]:

@@ -36,7 +36,8 @@ def run_threads(program: Callable[..., Result], world_size: int, *arguments: Any
         world_size: number of ranks.
 
     Raises:
-        ValueError: fewer than one rank. Else what a rank has raised, the first that did not follow from another's.
+        ValueError: fewer than one rank.
+        Exception: what a rank has raised; of several errors the first that is not a consequence of another rank's.
     """
     from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads  # here: an import loads no kernels
 
@@ -68,7 +69,7 @@ def run_threads(program: Callable[..., Result], world_size: int, *arguments: Any
         for thread in threads:
             thread.join()
     except BaseException:
-        world.interrupted = True  # for whoever waits, or is going to
+        world.interrupted = True  # ends the waiting of all ranks
         raise
     finally:
         set_threads(before)

@@ -1,4 +1,4 @@
-"""What files need to know of a network that no rank holds whole."""
+"""The interface by which checkpoints access a network that no rank holds whole."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ShardedNetwork(ABC):
     """A network of which every rank holds a part.
 
     Attributes:
-        communicator: of the ranks that hold it together.
+        communicator: that of the ranks that hold the network together.
     """
 
     communicator: Communicator
@@ -26,11 +26,11 @@ class ShardedNetwork(ABC):
 
     @contextmanager
     def _all_or_none(self) -> Iterator[None]:
-        """Around a load, which every rank calls: what one of them cannot take, none takes; the error is everybody's."""
+        """Runs a load, which every rank calls. If one rank cannot take it, none does, and all raise that error."""
         self._loading = True
         try:
             yield
-            self._agree(None)  # where the network was given to another wrapper since, nobody has
+            self._agree(None)  # not done yet if the network now belongs to another wrapper
         except Exception as error:
             self._agree(error)
             raise
@@ -38,9 +38,9 @@ class ShardedNetwork(ABC):
             self._loading = False
 
     def deltas_dropped(self) -> None:
-        """Called by the network when all that it is given has been checked, and before it takes any of it."""
+        """Called by the network after all new values have been checked, and before it takes any of them."""
         self._agree(None)
-        super().deltas_dropped()  # type: ignore[misc]  # of `TrainedOnRanks`, which is behind this class
+        super().deltas_dropped()  # type: ignore[misc]  # of `TrainedOnRanks`, the next base of the subclasses
 
     def _agree(self, problem: Exception | None) -> None:
         if self._loading:
@@ -49,7 +49,7 @@ class ShardedNetwork(ABC):
 
     @abstractmethod
     def slices(self) -> list[TensorSlice]:
-        """What this rank holds of parameters and running statistics; the ranks together hold all of them."""
+        """The parts of parameters and running statistics that this rank holds; the ranks together hold all of them."""
 
     @property
     @abstractmethod
@@ -63,9 +63,9 @@ class ShardedNetwork(ABC):
 
     @abstractmethod
     def to_bytes(self, extra: dict[str, str] | None = None) -> bytes:
-        """The whole network as one file, on rank 0, as `nn.persistence.to_bytes` makes it; every rank calls it.
+        """The whole network as one file, on rank 0, as `nn.persistence.to_bytes` makes it; collective.
 
-        What goes wrong on one rank is raised on all.
+        An error of one rank is raised on all.
         """
 
     @abstractmethod
@@ -74,4 +74,4 @@ class ShardedNetwork(ABC):
 
     @abstractmethod
     def take(self, values: list[tuple[TensorSlice, np.ndarray]]) -> None:
-        """Takes new values of slices; every rank calls it."""
+        """Takes new values of slices; collective."""

@@ -1,4 +1,4 @@
-"""The memory of a network whose parameters and deltas lie in shards."""
+"""The memory of a network whose parameters and deltas are in shards."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import REMEDY, AbsentParameters, Parameters
 from pytagi_ddp.nn.stepping import Stepping, cut, pieces_of, refusal
 
-SLOTS = 2  # for the batch sums of units, where other ranks read these: one while the next unit fills the other
+SLOTS = 2  # memories for batch sums that other ranks read: they read one while the next unit fills the other
 
 
 @dataclass(frozen=True)
 class Section:
-    """Where a unit lies. Each field is two rows: of means and of variances, or of g and of h.
+    """The memory of a unit. Arrays have two rows: means and variances, or the batch sums g and h.
 
     Attributes:
-        theta, sums: R blocks of n, in the order of the ranks; what units share, if these take turns.
+        theta, sums: R blocks of n, in the order of the ranks. Units may share this memory and use it in turn.
         own_theta, own_sums: this rank's block, which it keeps.
-        stepping: of the parameters in that block.
-        slot: number of the memory that `sums` lie in.
-        parts: (R, 2, n) of this rank's block in the `sums` of all ranks, if it sees these; else None.
+        stepping: makes the step of the parameters in that block.
+        slot: number of the memory of `sums`.
+        parts: (R, 2, n), this rank's block of the `sums` of each rank, if it sees their memory; else None.
     """
 
     theta: tuple[Array, Array]
@@ -49,13 +49,14 @@ class Section:
 class ShardedArena(Arena):
     """Each rank holds a block of every `Unit`: of its means and variances, and of both batch sums.
 
-    Whole units lie in two slots, one for parameters and one for batch sums, which all units use in turn: the addresses
-    of a unit never change. With `whole`, parameters stay whole, and only batch sums take turns. In float32 numbers:
+    Whole units use two slots in turn, one for parameters and one for batch sums; the addresses of a unit never change.
+    With `whole`, all parameters stay whole on every rank, and only the slot for batch sums is used in turn. The memory
+    of a rank, in float32 numbers, is
 
         4 sum n + 4 R max n        with `whole`: 2 R sum n + 2 sum n + 2 R max n
 
-    Ranks that share memory see each other's shards. There the blocks of all ranks lie side by side, so that nothing
-    has to be gathered; and batch sums have two slots, which other ranks read:
+    Ranks that share memory see each other's shards. The blocks of all ranks are then side by side, so that nothing has
+    to be gathered; and there are two slots for batch sums, which other ranks read:
 
         4 sum n + 4 R max n        with `whole`: 2 R sum n + 2 sum n + 4 R max n
 
@@ -66,15 +67,15 @@ class ShardedArena(Arena):
         communicator: of the ranks.
         min_num_params: see `units_of`.
         whole: whether every rank holds all parameters.
-        shares: whether ranks are to share memory, where they can.
-        offloaded: whether the shards lie on the host, and the step is made there.
+        shares: whether ranks share memory if they can.
+        offloaded: whether the shards are in host memory, and the step is made there.
 
     Attributes:
         units: the units, in forward order. unit_of: the unit of each leaf with parameters.
-        sections: where each unit lies, in the same order.
-        keeper: the kernels of the device that the shards are on.
-        common: whether parameters lie in memory that all ranks see, each block where its rank keeps it.
-        everywhere: (R, 2, R sum n) with `whole`, if ranks share memory: the parameters as each of them has them.
+        sections: the memory of each unit, in the same order.
+        keeper: the kernels of the device that holds the shards.
+        common: whether all ranks see the parameters in one shared memory, where each rank keeps its blocks.
+        everywhere: (R, 2, R sum n) with `whole`, if ranks share memory: the whole parameters of each rank.
     """
 
     in_shards = True
@@ -117,7 +118,7 @@ class ShardedArena(Arena):
     # -- layout -----------------------------------------------------------------------------------------------
 
     def _share(self, communicator: Communicator) -> tuple[Array, Array] | None:
-        """Memory that all ranks see, for parameters and for each rank's slots of sums; None: there is none."""
+        """(parameters, slots of sums of each rank) in memory that all ranks see; None if they cannot share memory."""
         ranks, shards = self._ranks, [unit.shard for unit in self.units]
         total, widest = ranks * sum(shards), ranks * max(shards, default=0)
         copies = ranks if self.whole else 1
@@ -143,7 +144,7 @@ class ShardedArena(Arena):
     def _sections(self) -> Iterator[Section]:
         ranks, rank, pieces = self._ranks, self._rank, list(pieces_of(self.leaves))
         total, widest = sum(unit.shard for unit in self.units), max((unit.shard for unit in self.units), default=0)
-        sums, apart = self._kept(2 * total), self.whole or self.common  # each unit has a place of its own
+        sums, apart = self._kept(2 * total), self.whole or self.common  # apart: each unit has its own parameters
         if self._shared is None:
             theta = self._kept(2, ranks * total if self.whole else total)
             slot = theta if self.whole else self._zeros(2, ranks * widest)
@@ -170,7 +171,7 @@ class ShardedArena(Arena):
             begin += n
 
     def _take_over(self, leaf: BaseLayer, communicator: Communicator) -> None:
-        """Moves the parameters of a leaf, those of rank 0, to this arena."""
+        """Puts the parameters of a leaf, with the values of rank 0, into this arena."""
         array, section, old = self._kernels.array, self.sections[self.unit_of[leaf]], leaf.parameters
         assert old is not None
         mu, var = self.part(leaf, section.theta)
@@ -208,13 +209,13 @@ class ShardedArena(Arena):
         return self._at[leaf]
 
     def part(self, leaf: BaseLayer, rows: tuple[Array, Array]) -> tuple[Array, Array]:
-        """The part of `leaf` of the rows of its unit."""
+        """The part of the rows of a unit that belongs to `leaf`."""
         first = self._at[leaf]
         stop = first + leaf.num_weights + leaf.num_biases
         return rows[0][first:stop], rows[1][first:stop]
 
     def blocks_of_others(self) -> Iterator[tuple[Array, Array]]:
-        """Each block that another rank keeps, with `everywhere`: where it lies there, and here."""
+        """(memory of that rank, memory of this rank) of each block that another rank keeps, with `everywhere`."""
         assert self.everywhere is not None
         begin = 0
         for unit in self.units:
@@ -227,7 +228,7 @@ class ShardedArena(Arena):
     # -- what leaves see --------------------------------------------------------------------------------------
 
     def hold(self, leaf: BaseLayer, direction: Direction) -> None:
-        """Lets `leaf` use its part of the unit's memory, whatever that holds."""
+        """Lets `leaf` use its part of the unit's memory, whatever values are there."""
         leaf.parameters = self._views[leaf, direction]
 
     def hold_in(self, leaf: BaseLayer, rows: tuple[Array, Array]) -> None:
@@ -236,7 +237,7 @@ class ShardedArena(Arena):
         leaf.parameters = Parameters(Tensor(*parts, None, None), shape, self._kernels.array)
 
     def release(self, leaf: BaseLayer) -> None:
-        """Takes it away again; parameters that are whole stay."""
+        """Takes the memory away from `leaf` again, unless its parameters are whole."""
         leaf.parameters = self._views[leaf, "forward"] if self.whole else self._absent[leaf]
 
     @property
@@ -245,7 +246,7 @@ class ShardedArena(Arena):
         return self._shared is not None and self._ranks > 1
 
     def take_away(self, why: str) -> None:
-        """Lets no leaf have parameters any more."""
+        """Takes the parameters away from all leaves for good; `why` ends the error when they are read."""
         for leaf, old in self._absent.items():
             what = f"the parameters of {leaf.get_layer_info()} are not here: {why}"
             absent: Any = AbsentParameters(old.weight_shape, old.num_biases, what)
@@ -265,7 +266,7 @@ class ShardedArena(Arena):
 
     @contextmanager
     def bringing(self, bring: Callable[[BaseLayer], None]) -> Iterator[None]:
-        """Whoever goes through all parameters inside is brought those of each leaf by `bring`."""
+        """Inside the block, `bring` is called for each leaf before its parameters are read or written."""
         self._bring = bring
         try:
             yield
@@ -276,9 +277,9 @@ class ShardedArena(Arena):
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Parameters that are written inside, all of them and in forward order, come into the shards.
+        """Inside the block all parameters have to be written, in forward order; they are put into the shards.
 
-        Those of a unit come when it is complete: an exception leaves what the shards have of it as it was.
+        This happens when a unit is complete: after an exception, the shards of an incomplete unit are as they were.
         """
         self._written = self._rows_to_write = None
         with self.bringing(self._hold_to_write):
@@ -322,7 +323,7 @@ class ShardedArena(Arena):
             forget(section.own_theta[1][: stop - start], pieces, self.keeper, factor, start)
 
     def finish(self) -> None:
-        pass  # ranks look together, by `bad`
+        pass  # ranks check together, by `bad`
 
     def check(self) -> None:
         pass
@@ -338,7 +339,7 @@ class ShardedArena(Arena):
         return np.array([count, first], np.int64)
 
     def refuse(self, bad: int, first: int) -> NoReturn:
-        """Raises FloatingPointError for what `bad` has found on all ranks."""
+        """Raises FloatingPointError for the results of `bad` on all ranks, combined."""
         raise refusal(bad, self.num_parameters, self.leaf_at(first))
 
     def _counted(self) -> Iterable[tuple[BaseLayer, int]]:

@@ -1,4 +1,4 @@
-"""What `FSDPSequential` does instead of an exchange of all deltas."""
+"""The exchange of deltas in `FSDPSequential`, which is done in shards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytagi_ddp.nn.sequential import Sequential
 
 
 class ShardedStep(EveryStep):
-    """Deltas come into shards in each pass back; a step adds what is left, and is made on the shards.
+    """Each backward pass adds deltas over ranks into shards; a step adds the tail, and changes the shards.
 
     Args:
         communicator, model, average: as in `EveryStep`. gathering: of the same network.
@@ -35,7 +35,7 @@ class ShardedStep(EveryStep):
             self._gathering.stepped()
 
     def _compare(self) -> None:
-        """Nothing is on two ranks but what the same sums have made."""
+        """Does nothing: what is on several ranks was computed from the same sums."""
 
     def before_forgetting(self) -> None:
         super().before_forgetting()

@@ -10,8 +10,8 @@ from pytagi_ddp.nn.state import Array
 class SyncBatchNorm:
     """Lets every BatchNorm2d of a network add counts, sums and sums of squares over ranks in its forward pass.
 
-    Batches may be of different sizes, and ranks may run different numbers of passes between two exchanges: the k-th
-    passes of all ranks belong together, and `end_passes` has a rank that runs fewer take part with empty batches.
+    Batches may have different sizes, and ranks may run different numbers of passes between two exchanges: the k-th
+    passes of all ranks belong together, and in `end_passes` a rank that runs fewer takes part with empty batches.
 
     Args:
         communicator: of all ranks. model: this rank's replica.
@@ -35,7 +35,7 @@ class SyncBatchNorm:
     def end_passes(self) -> None:
         """Takes part in the forward passes of others until no rank runs one; collective, once before each exchange.
 
-        The sums of the first BatchNorm2d say whether some rank runs a pass: without one, they count no value.
+        The sums of the first BatchNorm2d tell whether some rank runs a pass: if none does, their count is 0.
         """
         ended, self._ended = self._ended, True
         if ended or self._communicator.world_size == 1:
@@ -50,5 +50,5 @@ class SyncBatchNorm:
                 norm.update_running()
 
     def begin_passes(self) -> None:
-        """After an exchange: forward passes may follow."""
+        """To be called after an exchange: forward passes may follow."""
         self._ended = False

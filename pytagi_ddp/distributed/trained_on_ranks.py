@@ -36,7 +36,7 @@ class TrainedOnRanks(Replica):
     """
 
     _exchange: Exchange
-    _one_thread: Any  # of the network, as its own methods have it
+    _one_thread: Any  # the network's
     _settled: tuple[str, ...] = ("model", "config", "average", "communicator")
 
     def __init__(self, model: Sequential, config: DDPConfig, average: bool):
@@ -55,7 +55,7 @@ class TrainedOnRanks(Replica):
         self._in_no_sync = False
 
     def _connect(self, communicator: Communicator | None, options: Mapping[str, Any]) -> None:
-        """Finds the other ranks, takes the network to the GPU of this one, and compares networks and `options`."""
+        """Finds the other ranks, moves the network to the GPU of this rank, and compares networks and `options`."""
         c, model = self.config, self.model
         self.communicator = c.connect(model.device) if communicator is None else c.accept(communicator)
         c.place(model, self.communicator)
@@ -70,17 +70,17 @@ class TrainedOnRanks(Replica):
         return self.communicator.world_size
 
     def parameters_changed(self) -> None:
-        """To be called on every rank when all have been given other parameters, past the methods of this class."""
+        """To be called on every rank when all have been given other parameters without a method of this class."""
         self._exchange.parameters_changed()
         self.model.parameters_changed()
 
     @property
     def steps_alone(self) -> int:
-        """Steps of this rank that the others do not know of: with `every=k`, those since the last merge."""
+        """Steps that this rank has taken alone: those since the last merge, where ranks merge posteriors; else 0."""
         return self._exchange.steps
 
     def deltas_dropped(self) -> None:
-        """Called by the network when deltas of this rank are to be forgotten."""
+        """Called by the network before the deltas of this rank are dropped."""
         self._exchange.deltas_dropped()
 
     # -- training ---------------------------------------------------------------------------------------------
@@ -96,20 +96,21 @@ class TrainedOnRanks(Replica):
     __call__ = forward
 
     def backward(self) -> None:
-        """`Sequential.backward` on this rank; communicates nothing, unless there are `buckets`."""
+        """`Sequential.backward` on this rank; it communicates only with `buckets`."""
         self._exchange.backward(last=not self._in_no_sync)
 
     @collective
     def step(self) -> None:
         """Adds the deltas of all ranks (one all-reduce) and applies them; collective.
 
-        A rank that saw no sample since the last step contributes zeros. No samples anywhere: no step. Where ranks merge
-        posteriors (`every=k`, `merge=...`), a step of this rank alone, and with each k-th one `merge`.
+        A rank that saw no sample since the last step contributes zeros. If no rank saw any, nothing changes. Where
+        ranks merge posteriors (`every=k`, `merge=...`), it is a step of this rank alone, and each k-th step also
+        merges.
 
         Raises:
             RuntimeError: inside `no_sync`, or another DDPSequential was made of the network.
-            FloatingPointError: a delta that is not finite (on every rank alike, but where ranks merge); its parameter
-                was not changed. On a GPU it comes with the next step, see `Sequential.step`.
+            FloatingPointError: a delta is not finite (raised on every rank, except where ranks merge); its parameter
+                was not changed. On a GPU the next step raises it, see `Sequential.step`.
             ReplicaMismatchError: with ``PYTAGI_DDP_DEBUG=1``, parameters that differ between ranks.
         """
         self._check("step")
@@ -117,18 +118,18 @@ class TrainedOnRanks(Replica):
 
     def _check(self, name: str) -> None:
         if self._in_no_sync:
-            raise RuntimeError(f"{name}() inside no_sync(): leave it first; a step exchanges what it has accumulated")
+            raise RuntimeError(f"{name}() inside no_sync(): leave it first, then step() exchanges what was accumulated")
         self._check_owner(name)
 
     def _check_owner(self, name: str) -> None:
         if self.model.trainer is not self:
             raise RuntimeError(
-                f"{name}() of a {type(self).__name__} whose network was given to another one since: use that"
+                f"{name}() of a {type(self).__name__} whose network now belongs to another one: use that one"
             )
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """`Sequential.accumulate`, after whose micro-batches one step exchanges the deltas of all of them.
+        """`Sequential.accumulate`; the next step exchanges the deltas of all micro-batches at once.
 
             with net.no_sync():
                 for x, y in micro_batches[:-1]:
@@ -136,7 +137,7 @@ class TrainedOnRanks(Replica):
             learn(*micro_batches[-1])
             net.step()
 
-        What an exception cuts short is forgotten, as there.
+        If an exception leaves the block, what has been accumulated is dropped, as there.
         """
         before, self._in_no_sync = self._in_no_sync, True
         try:
@@ -147,10 +148,10 @@ class TrainedOnRanks(Replica):
 
     @contextmanager
     def join(self) -> Iterator[None]:
-        """For ranks with different numbers of batches: a rank that comes to the end steps along, with zeros.
+        """For ranks with different numbers of batches: a rank that has no more takes part in steps, with zeros.
 
-        It returns, on all ranks together, when none has seen a sample since the last exchange. So everything learnt is
-        that of all samples seen. All ranks have to use it, and each call of `step` inside needs at least one sample.
+        The block ends on all ranks together, when none has seen a sample since the last exchange. So no sample is lost.
+        All ranks have to use it, and each call of `step` inside needs at least one sample.
 
             with net.join():
                 for x, y in batches:  # any number of them on each rank
@@ -170,18 +171,18 @@ class TrainedOnRanks(Replica):
     def update_bn(self, loader: Iterable[Any], num_batches: int | None = None) -> list[StatisticsChange]:
         """Sets the running statistics of every BatchNorm2d to the exact ones of the batches of all ranks; collective.
 
-        Call it on every rank before evaluation, or before rank 0 saves: see `nn.update_bn`. Ranks compare what is
-        frozen, and add their sums in one all-reduce; and in forward passes they meet where they do so in training.
+        Call it on every rank before evaluation, or before rank 0 saves: see `nn.update_bn`. Ranks check that the same
+        norms are frozen, and add their sums in one all-reduce; their forward passes communicate as in training.
 
         Args:
             loader: this rank's batches of training data, inputs or (inputs, ...); ranks may have different numbers.
             num_batches: how many of them to use; None: all.
 
         Raises:
-            RuntimeError: replicas differ, as no `merge` came since the last step; or, with `buckets`, deltas wait for a
-                step that has begun to exchange them. Else as `nn.update_bn`.
-            ValueError: other BatchNorm2d are frozen on some rank, or it is in another mode and some are frozen; on
-                every rank alike.
+            RuntimeError: replicas differ, as there was no `merge` since the last step; or, with `buckets`, deltas wait
+                for a step that has begun to exchange them. Other errors are those of `nn.update_bn`.
+            ValueError: on some rank other BatchNorm2d are frozen, or some are frozen and the mode is another one;
+                raised on every rank.
         """
         self._check("update_bn")
         self._exchange.before_statistics()
@@ -196,7 +197,7 @@ class TrainedOnRanks(Replica):
         return changes
 
     def _compare_norms(self, unfrozen: list) -> None:
-        """Raises ValueError on every rank if the sums of some would be those of other BatchNorm2d. Collective."""
+        """Raises ValueError on every rank if the ranks would update different BatchNorm2d. Collective."""
         compare_arguments(self.communicator, "update_bn()", {"the list of unfrozen BatchNorm2d": unfrozen})
 
     @collective
@@ -207,9 +208,9 @@ class TrainedOnRanks(Replica):
             factor: as there, the same on every rank.
 
         Raises:
-            ValueError, TypeError: a factor as there, or another one on some rank; on every rank alike.
-            RuntimeError: deltas wait for a step on some rank, or replicas differ, as no `merge` came since the last
-                step; on every rank alike.
+            ValueError, TypeError: a factor as there, or another factor on some rank; raised on every rank.
+            RuntimeError: deltas wait for a step on some rank, or replicas differ, as there was no `merge` since the
+                last step; raised on every rank.
         """
         self._check("forget_evidence")
         self._exchange.before_forgetting()
@@ -218,7 +219,7 @@ class TrainedOnRanks(Replica):
         number = check_factor(factor)
         if ranks := [rank for rank, does in enumerate(self.communicator.all_gather_object(waits)) if does]:
             raise RuntimeError(
-                f"forget_evidence() while rank {ranks[0]} has deltas or steps that not all ranks know of: call "
+                f"forget_evidence() while rank {ranks[0]} has deltas or steps that the other ranks do not have: call "
                 "step() first, and with every=k merge(), on every rank"
             )
         self.model.arena.forget_evidence(number)
@@ -231,20 +232,20 @@ class TrainedOnRanks(Replica):
         return pooled is not None and bool(pooled[2] > 0)
 
     def request_stop(self) -> None:
-        """Asks all ranks to stop: `stop_requested` becomes True on every rank with the same exchange, the next one."""
+        """Asks all ranks to stop: with the next exchange, `stop_requested` becomes True on every rank."""
         self._stop = True
 
     @collective
     def barrier(self) -> None:
-        """Waits until every rank has come here; with `sync_batch_norm`, it takes part in the passes of others."""
+        """Waits until every rank has called it; with `sync_batch_norm`, it takes part in the passes of others."""
         self._exchange.before_barrier()
         self.communicator.barrier()
 
     def load(self, filename: str | Path) -> None:
         """`Sequential.load`; every rank reads the file, and drops its deltas that wait for a step.
 
-        With `sync_batch_norm`, a rank that had no batch follows the passes of the others only when it next meets them:
-        where there may be one, call `barrier` first.
+        With `sync_batch_norm`, a rank that had no batch takes part in the passes of the others only in its next
+        collective call: if there may be such a rank, call `barrier` first.
         """
         self.model.load(filename)
         self.parameters_changed()

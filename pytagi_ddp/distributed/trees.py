@@ -1,4 +1,4 @@
-"""Everything that the ranks must hold alike, broadcast in one call."""
+"""Arrays, values and models of one rank for all ranks, in one call."""
 
 from __future__ import annotations
 
@@ -25,23 +25,24 @@ def synchronize(backend: Backend, tree: Any, root: int = 0) -> Any:
 
     Takes NumPy and CuPy arrays, Python and NumPy numbers, strings, bytes and None; `Sequential`, `DDPSequential`,
     hidden and delta states; and dicts, lists, tuples, named tuples and dataclasses of all these. Arrays, models and
-    states change in place. Values are returned, and may be others (None, say) on the other ranks; containers come back
-    as copies with the values in them. All else raises rather than pass unsynchronised.
+    states change in place. Values are returned, and may differ before (None, for example) on the other ranks;
+    containers are returned as copies with these values. Anything else raises an error, so that nothing stays
+    unsynchronised unnoticed.
 
-    Of a model, parameters and running statistics are taken; those of a `Sequential` move with `all_reduce_deltas` only,
-    from then on.
+    Of a model, parameters and running statistics are taken. From then on, the running statistics of a `Sequential` are
+    updated by `all_reduce_deltas` only.
 
     Args:
         backend: name given to `initialize`, or a communicator.
-        tree: of the same structure, shapes and dtypes on every rank.
-        root: the rank whose values all get.
+        tree: has the same structure, shapes and dtypes on every rank.
+        root: the rank whose values all ranks get.
 
     Returns:
         The synchronised tree.
 
     Raises:
-        TypeError: something else in the tree of some rank; on every rank, naming its place.
-        ValueError: trees that differ between ranks: on every rank, naming the first difference; a root that is no rank.
+        TypeError: something else is in the tree of some rank; raised on every rank, with its place.
+        ValueError: trees differ between ranks; raised on every rank, with the first difference. Or `root` is no rank.
     """
     communicator = get_distributed_backend(backend)
     if not 0 <= root < communicator.world_size:
@@ -58,10 +59,10 @@ def synchronize(backend: Backend, tree: Any, root: int = 0) -> Any:
 
 
 class _Walk:
-    """What there is in a tree, in the order of its places."""
+    """Collects the arrays and values of a tree, in the order of their places."""
 
     def __init__(self) -> None:
-        self.found: list[tuple[str, str]] = []  # place, and what has to be the same on all ranks
+        self.found: list[tuple[str, str]] = []  # (place, description), which must be the same on all ranks
         self.problem: str | None = None
         self.arrays: list = []
         self.values: list = []
@@ -128,7 +129,7 @@ def _is_array(node: Any) -> bool:
 
 
 def _children(node: Any) -> list[tuple[str, Any]] | None:
-    """(key, child) of a container, None for what is no container."""
+    """(key, child) of each child of a container; None if `node` is no container."""
     if isinstance(node, dict):
         return [(f"[{key!r}]", node[key]) for key in sorted(node, key=repr)]
     if isinstance(node, tuple) and hasattr(node, "_fields"):

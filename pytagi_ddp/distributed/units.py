@@ -1,4 +1,4 @@
-"""Units of a network in shards: what is gathered, and whose deltas are scattered, at a time."""
+"""Units of a network in shards: groups of layers that are gathered, and whose deltas are scattered, together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pytagi_ddp.nn.layer import BaseLayer
 
-ALIGNMENT = 16  # parameters of a shard: a multiple of so many, 64 bytes
+ALIGNMENT = 16  # the number of parameters in a shard is a multiple of this: 64 bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,9 +15,9 @@ class Unit:
     """Neighbouring leaves, none of them cut.
 
     Attributes:
-        leaves: with parameters, in forward order.
-        start: position of the first parameter among those of the network. size: N, their number.
-        shard: n, parameters on each of the R ranks: rank r has those from r n on; R n - N at the end are padding.
+        leaves: layers with parameters, in forward order.
+        start: position of the first parameter among those of the network. size: N, the number of parameters.
+        shard: n, parameters on each of the R ranks. Rank r has those from r n on; the last R n - N are padding.
     """
 
     leaves: tuple[BaseLayer, ...]
@@ -31,7 +31,7 @@ class Unit:
 
 
 def units_of(leaves: Iterable[BaseLayer], ranks: int, min_num_params: int) -> list[Unit]:
-    """Leaves one after the other, in units of at most `min_num_params` parameters, or of one larger leaf.
+    """Groups leaves in order into units of at most `min_num_params` parameters, or of one larger leaf.
 
     n = 16 ceil(N / (16 R)).
     """

@@ -1,7 +1,7 @@
 """Collectives by name, for programs that hold no communicator.
 
-Each is one call of `Communicator`, whose docstrings say what is raised. ``backend`` is the name given to `initialize`
-or a communicator; arrays are NumPy's or, on a GPU, CuPy's, and change in place.
+Each calls the method of `Communicator` with the same name, whose docstring says what is raised. ``backend`` is the name
+given to `initialize`, or a communicator. Arrays are NumPy arrays or, on a GPU, CuPy arrays, and change in place.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ def broadcast(backend: Backend, array: np.ndarray, root: int = 0) -> np.ndarray:
 
 
 def reduce(backend: Backend, array: np.ndarray, op: str = "sum", root: int = 0) -> np.ndarray:
-    """Combines `array` over all ranks into that of rank `root`, in place; returns it, elsewhere unchanged."""
+    """Combines `array` over all ranks into that of rank `root`, in place; returns it. Other ranks' stay unchanged."""
     get_distributed_backend(backend).reduce(array, op, root)
     return array
 
 
 def start_all_reduce(backend: Backend, array: np.ndarray, op: str = "sum") -> Handle:
-    """Starts `all_reduce`; `array` is not to be touched until the handle's `wait` returns or its `test` is True."""
+    """Starts `all_reduce`; `array` must not be used until the handle's `wait` returns or its `test` is True."""
     return get_distributed_backend(backend).start_all_reduce(array, op)
 
 
 def start_broadcast(backend: Backend, array: np.ndarray, root: int = 0) -> Handle:
-    """Starts `broadcast`; `array` is not to be touched until the handle's `wait` returns or its `test` is True."""
+    """Starts `broadcast`; `array` must not be used until the handle's `wait` returns or its `test` is True."""
     return get_distributed_backend(backend).start_broadcast(array, root)

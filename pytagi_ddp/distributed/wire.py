@@ -1,4 +1,4 @@
-"""Sums over ranks that cross the wire in half precision."""
+"""Sums over ranks whose numbers are sent in half precision."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ WIRE_DTYPES = ("float32", "float16", "bfloat16")
 
 
 def reduction(communicator: Communicator, model: Sequential, wire_dtype: str) -> Callable[[], None] | None:
-    """What adds the deltas of all ranks for an `EveryStep`; None for its one all-reduce: of float32, or of one rank,
-    which sends nothing and rounds nothing."""
+    """The function by which an `EveryStep` adds the deltas of all ranks in half precision.
+
+    None (one all-reduce) for float32, and for a single rank, which sends nothing and need not round.
+    """
     if wire_dtype == "float32" or communicator.world_size == 1:
         return None
     half = HalfPrecisionSum(communicator, wire_dtype)
@@ -26,10 +28,10 @@ def reduction(communicator: Communicator, model: Sequential, wire_dtype: str) ->
 
 
 class HalfPrecisionSum:
-    """Adds float32 arrays of all ranks; every number is sent as 16 bits, and added in float32.
+    """Adds float32 arrays of all ranks; every number is sent with 16 bits, and added in float32.
 
-    Each rank adds one part of the array: it receives that part from all ranks, and sends the sum to all. So a number
-    is rounded twice, whatever the number of ranks, and every rank ends with the same bits. A rank sends
+    Each rank adds one part of the array: it receives that part from all ranks, and sends the sum to all. So every
+    number is rounded twice, independent of the number of ranks, and all ranks end with the same bits. A rank sends
     2 (R - 1)/R times 2 bytes for each number.
 
         "bfloat16":  8 significant bits, range of float32.
@@ -54,9 +56,9 @@ class HalfPrecisionSum:
         self._receive: np.ndarray = self._send
 
     def reduce_deltas(self, arena: ParameterArena) -> None:
-        """Adds the deltas of all ranks; the short tail of the buffer, with its counts, goes as float32."""
+        """Adds the deltas of all ranks; the short tail of the buffer, with its counts, is sent as float32."""
         self._communicator.all_reduce(arena.tail)
-        for row in arena.delta:  # one by one: means and variances are of different size
+        for row in arena.delta:  # one by one, as those of means and of variances have different magnitudes
             self.all_reduce(row)
 
     def all_reduce(self, values: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""Classification with probabilities that hold on samples which were not learnt."""
+"""Classification with probabilities that are calibrated on samples outside the training."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ LEAST = 1e-12  # probability
 class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
     """Classification by an ensemble of TAGI networks with a hierarchical softmax.
 
-    1. Inputs are standardised. `n_seeds` networks are trained without each of `n_folds` folds. Before each of the first
-       epochs evidence is forgotten (`Sequential.forget_evidence`).
-    2. The probabilities p of a class are the mean of the networks'. They are tempered, p^(1/T) / sum p^(1/T), with the
-       T that makes the classes of samples most likely under the networks which have not seen them.
+    1. Inputs are standardised. For each of `n_folds` folds, `n_seeds` networks are trained on the samples of the other
+       folds. Before each of the first epochs, evidence is forgotten (`Sequential.forget_evidence`).
+    2. The probability p of a class is the mean over the networks. Probabilities are tempered, p^(1/T) / sum p^(1/T). T
+       maximises the likelihood of the samples under the networks that have not seen them.
 
     Args:
-        sigma_v: standard deviation of the noise of the observations +1 and -1 that a class is made of.
+        sigma_v: standard deviation of the noise of the observations +1 and -1 that encode a class.
         hidden_layer_sizes, epochs, batch_size, n_folds, n_seeds, forget, forget_until, n_jobs, random_state, verbose:
-            as in `TAGIRegressor`. With one fold nothing is tempered.
+            as in `TAGIRegressor`. With one fold, probabilities are not tempered.
 
     Attributes:
         classes_: the classes, sorted. networks_: the networks, fold by fold. temperature_: T.
         n_features_in_, feature_names_in_: as in scikit-learn.
 
-    NaN among the inputs is a missing value, which counts as N(0, 1), the standardised prior.
+    NaN in the inputs is a missing value; it is taken as N(0, 1), the standardised prior.
 
     Source: `nn.hierarchical_softmax`; Guo et al. (2017), "On calibration of modern neural networks", for T.
     """
@@ -109,16 +109,16 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         return self
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> TAGIClassifier:
-        """Goes once over further samples, each of which is evidence once: no network forgets any.
+        """Learns further samples, each of them once; no network forgets evidence.
 
-        The first call of a new estimator standardises by its samples, for good: have it see a hundred or so.
+        The first call of a new estimator determines the standardisation for good: give it about a hundred samples.
 
         Args:
             X: (n, features) numbers; NaN is missing. y: n classes.
-            classes: all classes that there will be; only a new estimator needs them, by default those of y.
+            classes: all classes that will ever occur; needed in the first call only, by default those of y.
 
         Raises:
-            ValueError: as `fit`; classes that are not those of the first call; or a first call with one sample.
+            ValueError: as in `fit`; other classes than in the first call; or a first call with one sample.
 
         Warns:
             UserWarning: columns that are constant in the first call, or hold no number there and are left out.
@@ -153,7 +153,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         return self.classes_[probabilities.argmax(1)]
 
     def _take(self, X: Any, y: Any, classes: ArrayLike | None, reset: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Standardised float32 samples and numbers of classes; `reset`: all else has to fit these from now on."""
+        """(standardised float32 samples, class numbers); `reset`: they determine scales, features and classes."""
         X, y = unmasked(X), unmasked(y)
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_all_finite="allow-nan", reset=reset)
         check_classification_targets(y)

@@ -1,4 +1,4 @@
-"""What regressor and classifier share: parameters, standardised inputs, folds and seeds, and parallel training."""
+"""The base of regressor and classifier: parameters, standardised inputs, folds, seeds, and parallel training."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from pytagi_ddp.warn import warn
 
 LARGEST_SEED = 2**31 - 1
 MOST_EPOCHS = 100
-# Hidden layers to choose from, where none are given, and the most epochs that they have. In many epochs networks learn
-# the noise of small tables: where a few are better, the choice is between these and a wide layer, slower to learn it.
+# Hidden layers to choose from if none are given, with their largest number of epochs. In many epochs, networks learn
+# the noise of small tables. If few epochs (FEW) are better, the choice is between these and a wide layer (WIDE), which
+# learns the noise more slowly.
 CANDIDATES = [((50,), MOST_EPOCHS), ((50, 50), MOST_EPOCHS)]
 FEW, WIDE = ((50, 50), 5), ((400,), 40)
 
@@ -32,12 +33,12 @@ Loss = Callable[[list[list[Sequential]]], np.ndarray]
 
 
 class EnsembleEstimator(BaseEstimator):
-    """An ensemble of `n_folds` x `n_seeds` networks: those of a fold have not seen its samples."""
+    """An ensemble of `n_folds` x `n_seeds` networks; those of a fold have not seen its samples."""
 
-    _empty: Any = slice(0)  # columns without any number: none in what earlier versions have pickled
+    _empty: Any = slice(0)  # columns to be ignored; none in estimators that earlier versions have pickled
 
     def _trainings(self, samples: int, outputs: int) -> list[Training]:
-        """Those to choose from; raises ValueError where a parameter has no meaning."""
+        """The trainings to choose from; raises ValueError if a parameter is invalid."""
         given = self.hidden_layer_sizes
         candidates = CANDIDATES if self.epochs else [*CANDIDATES, FEW, WIDE]
         if given is not None:
@@ -75,18 +76,18 @@ class EnsembleEstimator(BaseEstimator):
         Args:
             learn: called with a training, samples and a seed.
             trainings: one, or those to choose from: [*CANDIDATES], or [*CANDIDATES, FEW, WIDE].
-            samples: arrays of as many rows. fold: number of each sample's fold. seeds: gives so many seeds.
-            loss: of networks, some for each fold, on each sample, by those that have not seen it.
+            samples: arrays of as many rows. fold: number of each sample's fold. seeds: returns a number of seeds.
+            loss: returns the loss of each sample, by the networks (given fold by fold) that have not seen it.
 
-        One network for each fold tells which training is the best one. If it is that of few epochs, all its networks
-        are compared with all of the wide ones, which are worse one by one, and gain more by their mean; the wide ones
-        are taken unless they are worse by more than the standard error of the difference.
+        One network for each fold decides which training is the best. If it is the one of few epochs, all its networks
+        are compared with all wide ones. Single wide networks are worse, but gain more by averaging. The wide ones are
+        taken unless they are worse by more than the standard error of the difference.
         """
         rows = [learnt_by(fold, k) for k in range(int(fold.max()) + 1)]
 
         def trained(some_trainings: list[Training], count: int) -> list[list[list[Sequential]]]:
             """By training, and by fold."""
-            tasks = (  # one at a time: each has a copy of its samples
+            tasks = (  # made one at a time, as each has a copy of its samples
                 (training, *(array[some] for array in samples), seed)
                 for training in some_trainings
                 for some in rows
@@ -109,11 +110,11 @@ class EnsembleEstimator(BaseEstimator):
         return networks if worse.mean() > worse.std() / np.sqrt(len(worse)) else wide
 
     def _untrained(self, training: Training, x: np.ndarray) -> list[Sequential]:
-        """Networks for `partial_fit`, as many as `fit` makes, from the first samples, which everything is scaled by."""
+        """Networks for `partial_fit`, as many as `fit` makes; x: the samples of the first call."""
         if len(x) < 2:
             raise ValueError(
-                f"the first partial_fit scales inputs and targets by its samples, for good, and has {len(x)} sample: "
-                "give it 2 at least, better a hundred"
+                f"the first partial_fit determines the scales of inputs and targets for good, and has {len(x)} sample: "
+                "give it at least 2, better a hundred"
             )
         if constant := np.flatnonzero((x == x[:1]).all(0) & ~self._empty).tolist():
             warn(
@@ -124,7 +125,7 @@ class EnsembleEstimator(BaseEstimator):
         return [training.network(inputs, seed) for seed in self._seeds()(self.n_folds * self.n_seeds)]
 
     def _standardise_by(self, X: np.ndarray) -> None:
-        """Takes means and standard deviations of the columns; of networks that learnt by others none is left."""
+        """Computes means and standard deviations of the columns; networks of an earlier scaling are dropped."""
         self.__dict__.pop("networks_", None)
         self._empty = ~np.isfinite(X).any(0)
         if self._empty.any():
@@ -135,11 +136,11 @@ class EnsembleEstimator(BaseEstimator):
         self._x_mean, self._x_std = moments_of("X", np.where(self._empty, 0.0, X))
 
     def _leave_out_constant(self, x: np.ndarray) -> None:
-        """From now on, columns of these samples that are constant count for nothing: nobody knows what others do."""
+        """Ignores columns that are constant in these samples, as nothing is known of the effect of other values."""
         self._empty = self._empty | (np.nanmax(x, 0) == np.nanmin(x, 0))
 
     def _standardised(self, X: Any) -> np.ndarray:
-        """float32 inputs for the networks, of anything that scikit-learn takes for samples."""
+        """Standardised float32 inputs for the networks, from anything that scikit-learn accepts as samples."""
         check_is_fitted(self, "networks_")
         X = validate_data(self, unmasked(X), dtype=np.float64, ensure_all_finite="allow-nan", reset=False)
         return self._scaled(X)
@@ -149,11 +150,11 @@ class EnsembleEstimator(BaseEstimator):
             x = ((X - self._x_mean) / self._x_std).astype(np.float32)
         if np.isinf(x).any():
             raise ValueError("X has numbers that are more than 1e38 standard deviations away from those of the samples")
-        x[:, self._empty] = 0  # what was never seen has weights as the prior drew them
+        x[:, self._empty] = 0  # the weights of these columns are still those of the prior
         return x
 
     def _seeds(self) -> Callable[[int], list[int]]:
-        """Gives as many seeds as it is asked for, all from `random_state`."""
+        """Returns a function that returns a number of seeds, drawn from `random_state`."""
         random = check_random_state(self.random_state)
         return lambda count: random.randint(LARGEST_SEED, size=count).tolist()
 
@@ -170,7 +171,7 @@ class EnsembleEstimator(BaseEstimator):
 
 @contextmanager
 def unchanged_if_refused(estimator: BaseEstimator) -> Iterator[None]:
-    """What raises in the body leaves the estimator as it was."""
+    """Restores the attributes of the estimator if the block raises an error."""
     before = dict(vars(estimator))
     try:
         yield
@@ -181,9 +182,9 @@ def unchanged_if_refused(estimator: BaseEstimator) -> Iterator[None]:
 
 
 def _loss_of_all(loss: Loss, networks: list[list[Sequential]]) -> np.ndarray:
-    """The losses of the mean of all networks of all folds, by what those of the same fold gain by theirs.
+    """Estimates the loss of the mean over all networks of all folds, from that over the networks of one fold.
 
-    That of n networks is taken to be a + b/n, as it is for squared errors.
+    The loss of a mean over n networks is assumed to be a + b/n, as for squared errors.
     """
     n, total = len(networks[0]), sum(map(len, networks))
     together = loss(networks)
@@ -194,7 +195,7 @@ def _loss_of_all(loss: Loss, networks: list[list[Sequential]]) -> np.ndarray:
 
 
 def moments_of(name: str, values: np.ndarray) -> tuple[Any, Any]:
-    """Means and standard deviations of columns, or of one dimension; of what is constant the latter is 1.
+    """Means and standard deviations of the columns, or of a flat array; the deviation of a constant column is 1.
 
     Raises:
         ValueError: numbers so large that their squares overflow.
@@ -207,7 +208,7 @@ def moments_of(name: str, values: np.ndarray) -> tuple[Any, Any]:
 
 
 def unmasked(values: Any) -> Any:
-    """Masked arrays with NaN where the mask is, behind which scikit-learn looks; all else as it is."""
+    """A masked array with NaN for masked values, whose values scikit-learn would use; anything else unchanged."""
     return to_numpy(values, "X") if np.ma.isMaskedArray(values) else values
 
 

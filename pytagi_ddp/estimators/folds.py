@@ -1,4 +1,4 @@
-"""Parts of the samples that some networks learn without, and that are then news to them."""
+"""Folds: parts of the samples that some networks do not see in training."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import numpy as np
 
 
 def assign_folds(samples: int, n_folds: int, seed: int) -> np.ndarray:
-    """The number of each sample's fold; all are as large as each other, or larger by one.
+    """The number of each sample's fold; the sizes of the folds differ by at most one.
 
     Raises:
-        ValueError: fewer than two samples, of which none says how well the others are predicted.
+        ValueError: fewer than two samples.
     """
     if samples < 2:
         raise ValueError(f"fit needs at least 2 samples, got {samples} sample")
@@ -19,5 +19,5 @@ def assign_folds(samples: int, n_folds: int, seed: int) -> np.ndarray:
 
 
 def learnt_by(fold: np.ndarray, k: int) -> np.ndarray:
-    """Which samples the networks of fold k learn: those of the others, or all if there are no others."""
+    """Which samples the networks of fold k learn: those of the other folds, or all if there is only one fold."""
     return (fold != k) | (fold.max() == 0)

@@ -1,8 +1,8 @@
 """The networks of an ensemble: small dense ones, each made and trained by itself, from its own seed.
 
-An epoch that is repeated repeats its evidence: a posterior that is taken as the next epoch's prior counts each sample
-once more, variances shrink like 1/t, and learning stops long before the data are used up. So evidence is forgotten
-before each of the first epochs: `Sequential.forget_evidence` says what that means.
+Repeated epochs count the same evidence again: with the posterior of one epoch as the prior of the next, variances
+shrink like 1/t, and learning stops long before the data are fitted. So evidence is forgotten before each of the first
+epochs, see `Sequential.forget_evidence`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import numpy as np
 from pytagi_ddp.nn import Linear, OutputUpdater, ReLU, Sequential
 from pytagi_ddp.nn.init import manual_seed, use_own_generator
 
-SAMPLES = 200_000  # that a network sees by default, in as many epochs as that takes, of at least 40
-LEAST_NOISE = 1e-5  # variance, of a target of variance 1: what the errors of a perfect fit are taken for
-PREDICTED = 512  # samples at a time
-DRAWS = 64  # of missing inputs
+SAMPLES = 200_000  # the default number of epochs shows a network about this many samples, but is at least 40
+LEAST_NOISE = 1e-5  # lower limit of the noise variance, for a target of variance 1
+PREDICTED = 512  # samples that are predicted at a time
+DRAWS = 64  # draws of missing inputs
 Observe = Callable[[Sequential, OutputUpdater, np.ndarray], None]
 
 
@@ -29,10 +29,11 @@ class Training:
     """How one network is made and trained.
 
     Attributes:
-        hidden: units of each hidden layer. outputs: of the network.
-        epochs, batch_size: as usual; the samples that are left over by whole batches have their turn in other epochs.
-        forget: factor on all variances before an epoch. until: the part of all epochs after which nothing is forgotten.
-        gain: on the standard deviations of the prior of weights.
+        hidden: units of each hidden layer. outputs: number of outputs.
+        epochs, batch_size: number of epochs, and samples of a batch. An epoch consists of whole batches; samples that
+            it leaves over are used in other epochs.
+        forget: factor on all variances before an epoch. until: share of the epochs after which nothing is forgotten.
+        gain: factor on the prior standard deviations of weights.
     """
 
     hidden: tuple[int, ...]
@@ -44,7 +45,7 @@ class Training:
     gain: float = 1.0
 
     def network(self, inputs: int, seed: int) -> Sequential:
-        """An untrained network, whose prior is drawn from `seed`; the library's random stream stays where it is."""
+        """An untrained network, whose prior is drawn from `seed`; the library's random generator is not used."""
 
         def draw() -> Sequential:
             use_own_generator()
@@ -58,7 +59,7 @@ class Training:
         return copy_context().run(draw)
 
     def prepare(self, net: Sequential, epoch: int) -> None:
-        """Forgets evidence before an epoch, counted from 0, if it is one of those; before the first there is none."""
+        """To be called before each epoch, from 0 on: forgets evidence, except before the first and the last ones."""
         if 0 < epoch < self.epochs * self.until and self.forget > 1:
             net.forget_evidence(self.forget)
 
@@ -74,7 +75,7 @@ def run_epoch(net: Sequential, x: np.ndarray, observe: Observe, batch_size: int,
 
 
 def learn(net: Sequential, x: np.ndarray, observe: Observe, batch_size: int, rows: np.ndarray) -> None:
-    """Learns some samples once, in this order; the last batch may be smaller than the others."""
+    """Learns the samples `rows` once, in this order; the last batch may be smaller than the others."""
     updater = OutputUpdater(net.device)
     for start in range(0, len(rows), batch_size):
         batch = rows[start : start + batch_size]
@@ -85,7 +86,7 @@ def learn(net: Sequential, x: np.ndarray, observe: Observe, batch_size: int, row
 
 
 def values(y: np.ndarray, noise: float | np.ndarray) -> Observe:
-    """Observations y of the one output, whose noise has the variance `noise`, one for all or one for each."""
+    """Observations y of the single output, with the noise variance `noise`: one for all, or one for each."""
     variances = np.broadcast_to(np.float32(noise), y.shape)
 
     def observe(net: Sequential, updater: OutputUpdater, rows: np.ndarray) -> None:
@@ -95,15 +96,15 @@ def values(y: np.ndarray, noise: float | np.ndarray) -> Observe:
 
 
 def moments(net: Sequential, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Means and variances of the one output, float64."""
+    """Means and variances of the single output, float64."""
     mu, var = net.predict(x, PREDICTED)
     return mu[:, 0].astype(np.float64), var[:, 0].astype(np.float64)
 
 
 def moments_apart(net: Sequential, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Means, variances, and what missing inputs add to these: N(0, 1) each, of which samples are drawn.
+    """(means, variances, what missing inputs add to the variances); a missing input is N(0, 1), and is sampled.
 
-    A network's own moments would be those of straight lines, as its ReLUs are linearised at the mean.
+    Propagating its moments instead would give those of a linear function, as ReLUs are linearised at the mean.
     """
     mu, var = moments(net, x)
     added, rows = np.zeros(len(x)), np.isnan(x).any(1)
@@ -119,8 +120,8 @@ def fit_values(training: Training, x: np.ndarray, y: np.ndarray, seed: int, nois
     """A network trained on standardised y.
 
     Args:
-        noise: variance of the observations. None: before each epoch the mean squared error on the samples themselves,
-            after the epoch before; 1 in the first.
+        noise: variance of the observations. None: before each epoch, the present mean squared error on the samples; 1
+            in the first epoch.
     """
     net, rng = training.network(x.shape[1], seed), np.random.default_rng(seed)
     for epoch in range(training.epochs):

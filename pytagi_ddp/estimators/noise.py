@@ -1,4 +1,4 @@
-"""What an observation may differ by from an ensemble's prediction: its scale at each place, and its tails."""
+"""The distribution of an observation around an ensemble's prediction: its scale, which may vary, and its tails."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from pytagi_ddp.estimators.members import Training, moments, moments_apart, run_
 from pytagi_ddp.estimators.student_t import DEGREES, Scale, fit_scale
 from pytagi_ddp.nn import Sequential
 
-# ln r^2 of a Gaussian residual is ln s^2 plus ln chi^2 of one degree of freedom, which has this mean and this variance.
+# ln r^2 of a Gaussian residual is ln s^2 plus the logarithm of a chi^2 variable with one degree of freedom. The latter
+# has this mean and this variance.
 LOG_CHI2_MEAN, LOG_CHI2_VAR = -1.27, math.pi**2 / 2
-CAUTION = 5  # times that variance is what a network of noise takes for its own noise: residuals are no Gaussian ones
-HIDDEN, EPOCHS = 50, 20  # of a network of noise
-LARGEST = 8.0  # size at which ln r^2 is cut off: a residual of almost 0 is chance
-LEAST = 1e-8  # variance, of a target of variance 1
+CAUTION = 5  # networks of the noise learn with so many times that variance, as residuals are not Gaussian
+HIDDEN, EPOCHS = 50, 20  # units and epochs of a network of the noise
+LARGEST = 8.0  # |ln r^2| is cut off here: a residual of almost 0 is chance
+LEAST = 1e-8  # smallest variance, where the target has variance 1
 Run = Callable[[Callable[..., Any], Iterable[tuple]], list]  # calls a function with each of some tuples of arguments
 
 
 class Prediction(NamedTuple):
-    """Of an ensemble, sample by sample: mean of the means, their variance, and means of the networks' variances.
+    """Prediction of an ensemble for each sample.
 
     Attributes:
-        networks: how many there are. mu: mean of their means. spread: variance of these. var: mean of their variances,
-            if nothing were missing. missing: what missing inputs add to these.
+        networks: number of networks. mu: mean of their means. spread: variance of their means. var: mean of their
+            variances, as if no input were missing. missing: variance that missing inputs add to `var`.
     """
 
     networks: int
@@ -39,7 +40,7 @@ class Prediction(NamedTuple):
 
     @classmethod
     def of(cls, networks: list[list[Sequential]], parts: list[Any], x: np.ndarray) -> Prediction:
-        """Of x, whose part k (rows) is predicted by networks[k], as many as of the other parts."""
+        """The prediction of x: networks[k] predict the rows parts[k]. Each part has the same number of networks."""
         count = len(networks[0])
         mu, var, missing = np.empty((3, count, len(x)))
         for some, rows in zip(networks, parts, strict=True):
@@ -51,7 +52,7 @@ class Prediction(NamedTuple):
 
 @dataclass(frozen=True)
 class GivenNoise:
-    """Noise of a known variance: predictions are Gaussian, of the networks' variances, their spread and the noise."""
+    """Noise of a known variance. Predictions are Gaussian; networks' variances, their spread and the noise add up."""
 
     variance: float
     degrees: float = math.inf
@@ -60,18 +61,18 @@ class GivenNoise:
         return np.log(prediction.var + prediction.missing + prediction.spread + self.variance)
 
     def of_observations(self, x: np.ndarray, prediction: Prediction) -> float:
-        """Variance to learn with."""
+        """Variance of the noise with which networks learn."""
         return self.variance
 
 
 @dataclass(frozen=True)
 class Features:
-    """(ln of the predicted variance, standardised; predicted mean; inputs), from which networks learn the noise.
+    """Inputs of the networks of the noise: standardised ln of the predicted variance, predicted mean, inputs.
 
-    The variance is that of the networks, without their spread: a spread of few is another feature than one of many.
+    The predicted variance leaves out the spread of the networks, which depends on how many networks there are.
 
     Attributes:
-        mean, std, most: of the logarithm, the last one its largest value.
+        mean, std, most: mean, standard deviation and largest value of the logarithm.
     """
 
     mean: float
@@ -88,7 +89,7 @@ class Features:
         return np.concatenate([z[:, None], prediction.mu[:, None], x], 1).astype(np.float32)
 
     def beyond(self, prediction: Prediction) -> np.ndarray:
-        """ln of the predicted variance over the largest one there was; 0 where it is no larger."""
+        """ln of the ratio of the predicted variance to the largest one at any sample; 0 where it is no larger."""
         return np.maximum(_log_var(prediction) - self.most, 0)
 
 
@@ -98,19 +99,20 @@ def _log_var(prediction: Prediction) -> np.ndarray:
 
 @dataclass
 class LearntNoise:
-    """ln s^2 = a + b h(x), and degrees of freedom, by maximum likelihood on residuals of samples that were not learnt.
+    """ln s^2 = a + b h(x), and degrees of freedom, by maximum likelihood on residuals of samples not learnt from.
 
-    With missing inputs s^2 is larger, by the factor 1 + (variance that these add)/(mean variance without).
+    Missing inputs multiply s^2 by 1 + (variance that they add)/(mean variance without them).
 
-    h is what networks of their own have learnt of ln r^2, from the logarithm of the predicted variance, the predicted
-    mean and the inputs; or nothing, and the scale is the same everywhere. Networks go on as straight lines beyond what
-    they have learnt, and s^2 = exp(...) would become 0 or infinite far away: so h keeps to the limits that it had, and
-    s^2 grows there as the predicted variance does.
+    h predicts ln r^2. It is the mean of networks that learn from the logarithm of the predicted variance, the predicted
+    mean and the inputs. Without such networks h is 0, and the scale is the same everywhere. Beyond the samples networks
+    continue as straight lines, and s^2 = exp(...) would become 0 or infinite far away. So h stays within the limits
+    that it had at the samples, and s^2 grows beyond them as the predicted variance does.
 
     Attributes:
-        scale: a, b and the degrees of freedom. shrink: ln of the factor on s^2, by which all networks together are
-            better than those few that have not seen a sample. networks: that give h, as their mean.
-        features: makes what these networks take. limits: of h. complete: mean variance of what is not missing.
+        scale: a, b and the degrees of freedom. shrink: ln of a factor below 1 on s^2: all networks together predict
+            better than the few that have not seen a sample. networks: h is the mean of these.
+        features: makes the inputs of these networks. limits: smallest and largest value of h at the samples.
+        complete: mean squared residual without the variance that missing inputs add.
     """
 
     scale: Scale
@@ -133,7 +135,7 @@ class LearntNoise:
         return self.scale.log_scale2(h) + self.shrink + wider
 
     def of_observations(self, x: np.ndarray, prediction: Prediction) -> np.ndarray:
-        """Variances to learn with, one for each sample."""
+        """Variances of the noise with which networks learn, one for each sample."""
         return np.exp(self.log_scale2(x, prediction)).astype(np.float32)
 
 
@@ -148,13 +150,13 @@ def learn_noise(
     seeds: Sequence[int],
     run: Run,
 ) -> LearntNoise:
-    """Learns the noise from what networks predicted of samples that they had not seen.
+    """Learns the noise from predictions of samples by networks that have not seen them.
 
     Args:
-        x, y: standardised samples. prediction: of y. fold: number of the fold that each sample is in.
-        networks: how many will make the predictions to come.
-        heteroscedastic: whether networks of the noise are trained; else the scale is the same everywhere.
-        student_t: whether degrees of freedom are looked for; else they are infinitely many.
+        x, y: standardised samples. prediction: of y. fold: number of the fold of each sample.
+        networks: number of networks that later predictions are made with.
+        heteroscedastic: whether networks of the noise are trained. If not, the scale is the same everywhere.
+        student_t: whether the degrees of freedom are fitted. If not, they are infinite.
         seeds: one for each fold. run: calls the trainings.
     """
     squares = (prediction.mu - y) ** 2 + LEAST
@@ -180,7 +182,7 @@ def learn_noise(
 def _fit_noise(features: np.ndarray, target: np.ndarray, seed: int) -> Sequential:
     training = Training((HIDDEN,), EPOCHS, gain=0.5)
     net, rng = training.network(features.shape[1], seed), np.random.default_rng(seed)
-    net.arena.theta[0][-HIDDEN - 1 :] *= np.float32(0.1)  # the last layer: begins near a constant
+    net.arena.theta[0][-HIDDEN - 1 :] *= np.float32(0.1)  # of the last layer: h begins near a constant
     for _ in range(EPOCHS):
         run_epoch(net, features, values(target, CAUTION * LOG_CHI2_VAR), training.batch_size, rng)
     return net

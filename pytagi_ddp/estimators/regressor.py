@@ -1,4 +1,4 @@
-"""Regression with error bars that hold on samples which were not learnt."""
+"""Regression with error bars that hold for samples the networks have not learnt from."""
 
 from __future__ import annotations
 
@@ -19,54 +19,55 @@ from pytagi_ddp.estimators.student_t import log_density, quantile
 from pytagi_ddp.nn import Sequential
 from pytagi_ddp.nn.validate import as_bools
 
-FARTHEST = 1e15  # standard deviations of a target from the mean: squares, and their sums, are float32
-BEYOND = 5.0**2  # squared standard deviations, beyond which an observation counts for less
-REMEMBERED = 50  # batches that the noise of `partial_fit` is about
+FARTHEST = 1e15  # a target may lie so many standard deviations from the mean: its square, and sums of it, fit float32
+BEYOND = 5.0**2  # squared standard deviations: an observation farther from its prediction counts for less
+REMEMBERED = 50  # `partial_fit` estimates the noise from about so many of the last batches
 
 
 class TAGIRegressor(RegressorMixin, EnsembleEstimator):
     """Regression by an ensemble of TAGI networks, whose predictions are Student-t distributions.
 
     1. Inputs and target are standardised. `n_seeds` networks are trained without each of `n_folds` folds, in batches.
-       Before each of the first epochs evidence is forgotten (`Sequential.forget_evidence`): else repeated epochs count
-       the same evidence again, variances shrink like 1/t, and learning freezes. The variance of the noise in an epoch
-       is the mean squared error after the epoch before.
-    2. Predictions of a sample by the networks that have not seen it give honest residuals r. Other TAGI networks learn
-       ln r^2 from the inputs and the prediction.
-    3. ln s^2 = a + b * (what these say), and the degrees of freedom v, are the most likely ones for r. Far from all
-       samples, where the networks' variance is above the largest one of any sample, s^2 grows in proportion to it.
+       Before each of the first epochs, evidence is forgotten (`Sequential.forget_evidence`). Otherwise repeated epochs
+       would count the same evidence again, variances would shrink like 1/t, and learning would freeze. The variance of
+       the noise in an epoch is the mean squared error after the epoch before.
+    2. Each sample is predicted by the networks that have not seen it, which gives honest residuals r. Other TAGI
+       networks learn h, a prediction of ln r^2 from the inputs and the first networks' prediction.
+    3. The scale s of the noise, ln s^2 = a + b h, and the degrees of freedom v are chosen by maximum likelihood of r.
+       Far from all samples, where the networks' variance is above its largest value at any sample, s^2 grows in
+       proportion to it.
 
-    The prediction is the mean m of all networks, and y is taken as m + s t, with t of Student's distribution with v
-    degrees of freedom.
+    The prediction is the mean m of all networks' means. An observation is y = m + s t, where t has Student's
+    t-distribution with v degrees of freedom.
 
     Args:
-        hidden_layer_sizes: units of each hidden layer (ReLU). None: (50,) or (50, 50), whichever predicts the samples
-            better that a network has not seen; with one fold and in `partial_fit` there are none, hence (50,).
-        epochs: of each network; None: as many as show it 200,000 samples, at least 40 and at most 100. With neither
-            this nor `hidden_layer_sizes` given, (50, 50) with 5 epochs is tried too. Where that is better, many epochs
-            learn the noise, and the choice is between it and (400,) with 40.
-        batch_size: samples of a step. A small one keeps steps exact enough.
-        sigma_v: standard deviation of the observations' noise, in units of y, where it is known: predictions are then
-            Gaussian. None: it is learnt, as above.
-        heteroscedastic: whether the learnt noise depends on the inputs among the samples; else the scale s is the
-            same there, and wider only far from them and with missing inputs.
-        student_t: whether degrees of freedom are learnt; else predictions are Gaussian.
-        n_folds: of the samples, at most as many as there are. 1: noise is learnt from residuals of samples that the
-            networks have learnt, and comes out too small.
+        hidden_layer_sizes: units of each hidden layer (ReLU). None: (50,) or (50, 50), whichever predicts unseen
+            samples better. With one fold and in `partial_fit` no sample is unseen, and it is (50,).
+        epochs: of each network. None: as many as show it 200,000 samples, at least 40 and at most 100. If
+            `hidden_layer_sizes` is None as well, (50, 50) with 5 epochs is tried too. Where that is better, many epochs
+            fit the noise, and the choice is between it and (400,) with 40 epochs.
+        batch_size: samples in a step. A small one keeps steps exact enough.
+        sigma_v: standard deviation of the observations' noise, in units of y, where it is known. Predictions are then
+            Gaussian. None: the noise is learnt, as above.
+        heteroscedastic: whether the learnt noise depends on the inputs. If not, the scale s is the same wherever there
+            are samples, and larger only far from them and with missing inputs.
+        student_t: whether the degrees of freedom are learnt. If not, predictions are Gaussian.
+        n_folds: number of folds, at most the number of samples. 1: the noise is learnt from residuals of samples that
+            the networks have learnt from, and comes out too small.
         n_seeds: networks for each fold.
-        forget: factor on all variances before an epoch, at most up to their prior; 1: nothing is forgotten.
-        forget_until: part of all epochs, after which nothing is forgotten any more.
-        n_jobs: networks that are trained at a time, in processes of joblib; None: 1, -1: all cores. The results do not
-            depend on it. `joblib.parallel_config` chooses another backend.
-        random_state: seed of priors, folds and batches, or a `numpy.random.RandomState`; None: another one each time.
-        verbose: joblib's, 0: nothing is printed.
+        forget: factor on all variances before an epoch, which never go above their prior. 1: nothing is forgotten.
+        forget_until: fraction of the epochs after which nothing is forgotten any more.
+        n_jobs: networks that are trained at the same time, in processes of joblib. None: 1, -1: all cores. The results
+            do not depend on it. `joblib.parallel_config` chooses another backend.
+        random_state: seed of priors, folds and batches, or a `numpy.random.RandomState`. None: another seed each time.
+        verbose: verbosity of joblib. 0: nothing is printed.
 
     Attributes:
-        networks_: the networks, fold by fold. noise_: what was learnt of the noise, of a standardised target.
+        networks_: the networks, fold by fold. noise_: the learnt noise, in units of the standardised target.
         degrees_of_freedom_: v. n_features_in_, feature_names_in_: as in scikit-learn.
 
-    NaN among the inputs is a missing value: it counts as N(0, 1), the standardised prior. The prediction is then the
-    mean over 64 draws of it, and wider by their variance.
+    NaN among the inputs is a missing value, which counts as N(0, 1), the standardised prior. The prediction is then the
+    mean over 64 draws from it, and wider by the variance over the draws.
 
     Example:
         >>> regressor = TAGIRegressor(random_state=0).fit(X, y)
@@ -79,7 +80,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
 
     networks_: list[Sequential]
     noise_: GivenNoise | LearntNoise
-    _batches: int | None  # that `partial_fit` has estimated the noise from
+    _batches: int | None  # number of batches from which `partial_fit` has estimated the noise; None: it does not
 
     def __init__(
         self,
@@ -120,8 +121,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             y: n numbers.
 
         Raises:
-            ValueError: what scikit-learn refuses, or a parameter without meaning; says which. TypeError:
-                `heteroscedastic` or `student_t` that is neither yes nor no.
+            ValueError: data that scikit-learn refuses, or a parameter out of its range; the message says which.
+            TypeError: `heteroscedastic` or `student_t` is no truth value.
 
         Warns:
             UserWarning: columns without any number, which are left out.
@@ -133,7 +134,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         self._leave_out_constant(x)
 
         def unseen(networks: list[list[Sequential]]) -> Prediction:
-            """Of each sample, by the networks of its fold."""
+            """The prediction of each sample, by the networks that were trained without its fold."""
             return Prediction.of(networks, [fold == k for k in range(len(networks))], x)
 
         networks = self._train(
@@ -163,19 +164,20 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         return self
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> TAGIRegressor:
-        """Goes once over further samples, each of which is evidence once: no network forgets any.
+        """Learns further samples in one pass. Each is evidence once, and nothing is forgotten.
 
-        The first call of a new estimator standardises by its samples, for good: have it see a hundred or so. Unless
-        `sigma_v` is given, the variance of the noise is that of the last batches' errors, as they were predicted before
-        they were learnt, and predictions are Gaussian. After `fit` the noise stays as it was learnt there. Unless
-        `sigma_v` is given, an observation that is more than five standard deviations off counts as five in the noise,
-        and is learnt as if its own noise were a fifth of how far it is off: the farther, the less it changes.
+        The first call of a new estimator fixes the means and standard deviations by which all samples are standardised:
+        give it a hundred samples or so. Unless `sigma_v` is given, the variance of the noise is estimated from the
+        errors of the last batches, which are predicted before they are learnt, and predictions are Gaussian. After
+        `fit` the noise stays as it was learnt there. Unless `sigma_v` is given, an observation that is more than five
+        standard deviations off counts as five in the noise, and is learnt as if the standard deviation of its own noise
+        were a fifth of its distance: the farther off it is, the less it changes.
 
         Args:
             X: (n, features) numbers; NaN is missing. y: n numbers.
 
         Raises:
-            ValueError: as `fit`; or a first call with one sample, or with equal y.
+            ValueError: as in `fit`; or the first call has one sample only, or all its y are equal.
 
         Warns:
             UserWarning: columns that are constant in the first call, or hold no number there and are left out.
@@ -186,7 +188,9 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             training, given = self._trainings(len(y), 1)[0], self._given_noise()
             networks = self._untrained(training, x) if first else []
             if first and np.ptp(y) == 0:
-                raise ValueError("the first partial_fit scales y by its samples, for good: they are all equal")
+                raise ValueError(
+                    "all y are equal, but the first call of partial_fit fixes the scale of y: give it samples that vary"
+                )
         if first:
             self.noise_ = GivenNoise(1.0 if given is None else given)
             self._batches, self.networks_ = 0 if given is None else None, networks
@@ -215,7 +219,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         self.noise_, self._batches = noise, batches
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Means, and with `return_std` also standard deviations of observations (noise included).
+        """Predicted means and, with `return_std`, standard deviations of observations (noise included).
 
         Args:
             X: (n, features) numbers; NaN is missing.
@@ -231,7 +235,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         return mean, np.sqrt(widening * np.exp(log_scale2))
 
     def predict_interval(self, X: ArrayLike, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
-        """The central intervals that hold an observation with the probability `coverage`.
+        """Central intervals, each of which holds an observation with the probability `coverage`.
 
         Returns:
             (low, high), n of each, in units of y.
@@ -250,7 +254,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         mean, log_scale2 = self._distribution(X)
         observed: np.ndarray = column_or_1d(unmasked(y), dtype=np.float64)
         if len(observed) != len(mean):
-            raise ValueError(f"{len(mean)} samples, but {len(observed)} observations")
+            raise ValueError(f"X has {len(mean)} samples, but y has {len(observed)} observations: give one for each")
         return log_density((mean - observed) ** 2, log_scale2, self.degrees_of_freedom_)
 
     @property
@@ -258,7 +262,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         return self.noise_.degrees
 
     def _take(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Standardised float32 samples; `reset`: by themselves, and all else has to fit them from now on."""
+        """Standardised float32 samples. With `reset`, these samples define the standardisation of all later ones."""
         X, y = unmasked(X), unmasked(y)
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_all_finite="allow-nan", y_numeric=True, reset=reset)
         y = column_or_1d(y, warn=True).astype(np.float64)
@@ -273,7 +277,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
 
     def _given_noise(self) -> float | None:
         if self.sigma_v is not None and not is_deviation(self.sigma_v):
-            raise ValueError(f"sigma_v is one standard deviation, above 0 and finite, or None, got {self.sigma_v!r}")
+            raise ValueError(f"sigma_v must be a standard deviation, above 0 and finite, or None; got {self.sigma_v!r}")
         return None if self.sigma_v is None else (self.sigma_v / self._y_std) ** 2
 
     def _prediction(self, x: np.ndarray) -> Prediction:

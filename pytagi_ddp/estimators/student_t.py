@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-DEGREES = (3.0, 4.0, 5.0, 7.0, 10.0, 20.0, math.inf)  # of freedom, that are tried; infinitely many: a Gaussian
+DEGREES = (3.0, 4.0, 5.0, 7.0, 10.0, 20.0, math.inf)  # degrees of freedom that are tried; infinity: a Gaussian
 _ROUNDS = 60
 
 
 def log_density(squares: np.ndarray, log_scale2: np.ndarray, degrees: float) -> np.ndarray:
-    """Logarithms of the densities of residuals.
+    """Logarithms of the densities of residuals under Student's t-distribution of scale s.
 
         ln G((v + 1)/2) - ln G(v/2) - 1/2 ln(v pi s^2) - (v + 1)/2 ln(1 + r^2/(v s^2))
 
@@ -26,8 +26,8 @@ def log_density(squares: np.ndarray, log_scale2: np.ndarray, degrees: float) -> 
 
 
 def quantile(probability: float, degrees: float) -> float:
-    """Of the distribution of scale 1."""
-    from scipy.special import ndtri, stdtrit  # here, as nobody waits for it who needs no intervals
+    """The quantile of Student's t-distribution of scale 1."""
+    from scipy.special import ndtri, stdtrit  # a slow import, which only intervals need
 
     return float(ndtri(probability) if math.isinf(degrees) else stdtrit(degrees, probability))
 
@@ -45,11 +45,11 @@ class Scale:
 
 
 def fit_scale(squares: np.ndarray, h: np.ndarray, degrees: tuple[float, ...] = DEGREES) -> Scale:
-    """The scale, and those of the given degrees of freedom, that make residuals most likely.
+    """The scale that makes residuals most likely, with the best of the given degrees of freedom.
 
     Args:
         squares: squared residuals, above 0.
-        h: as many values of the feature, around 0. The slope has the prior N(0, 1).
+        h: the feature of each residual, around 0. The slope has the prior N(0, 1).
     """
     fits = [(weights, density, nu) for nu in degrees for weights, density in [_fit(squares, h, nu)]]
     (offset, slope), _, best = max(fits, key=lambda fit: fit[1])

@@ -17,9 +17,8 @@ from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, by_step
 class Activation(BaseLayer):
     """Base of all activations.
 
-    An activation of single units says under which name its formula is registered, in
-    `kernels.formulas.activation.ELEMENTWISE`; the kernels are made from that. One that has a kernel of its own
-    overrides `_run`.
+    An activation of single units has a formula in `kernels.formulas.activation.ELEMENTWISE`, from which the kernels are
+    made, and names it in `formula`. An activation with a kernel of its own overrides `_run`.
 
     Attributes:
         formula: the name of the formula.
@@ -33,14 +32,14 @@ class Activation(BaseLayer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.in_place = False  # set by the chain where nobody else reads the layer before
+        self.in_place = False  # set by the chain where nothing else reads the output of the layer before
 
     def features_by_step(self, features: int) -> int | None:
         return features
 
     @property
     def is_a_formula(self) -> bool:
-        """Whether it is what `formula` says, and takes nothing beside."""
+        """Whether the activation is just its formula, without settings and without a kernel of its own."""
         own = type(self).forward is not Activation.forward or type(self)._run is not Activation._run
         return bool(self.formula) and not (own or self.formula_settings)
 
@@ -105,7 +104,7 @@ class ELU(Activation):
     """(m, s, J = 1) where m > 0, else (alpha (e^m - 1), J^2 s), J = alpha e^m.
 
     Args:
-        alpha: minus the limit for large negative means.
+        alpha: the output tends to -alpha for large negative means.
 
     Raises:
         ValueError: an alpha that is not finite.
@@ -171,7 +170,7 @@ class MixtureTanh(Activation):
 class Softmax(Activation):
     """a = softmax(m) over the units of a sample, J = a (1 - a), variance J^2 (s + s of the largest unit).
 
-    Of a sequence: over those of each time step, as `Remax` and `ClosedFormSoftmax`.
+    In a sequence it is over the units of each time step; `Remax` and `ClosedFormSoftmax` do the same.
     """
 
     name = "Softmax"
@@ -210,7 +209,10 @@ class Remax(Activation):
 
 
 class ClosedFormSoftmax(Activation):
-    """e^z over its sum with log-normal moments; means are not renormalised. m of any size, s up to 29."""
+    """e^z over its sum with log-normal moments; means are not renormalised.
+
+    Input means may have any size, input variances up to 29.
+    """
 
     name = "ClosedFormSoftmax"
 

@@ -1,4 +1,4 @@
-"""Methods of a network that one thread at a time may run."""
+"""Methods of a network that only one thread at a time may run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Method = Callable[Concatenate[Network, Arguments], Result]
 
 
 def alone(method: Method[Network, Arguments, Result]) -> Method[Network, Arguments, Result]:
-    """`method`, which raises RuntimeError while another thread is in such a method of the same network."""
+    """Makes `method` raise RuntimeError while another thread is in such a method of the same network."""
 
     @wraps(method)
     def run(network: Network, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:

@@ -1,4 +1,4 @@
-"""What a network is made of, as text: for its files and for the comparison between ranks."""
+"""The layers of a network and their settings as text, for files and for the comparison between ranks."""
 
 import json
 from itertools import zip_longest
@@ -9,7 +9,7 @@ from pytagi_ddp.nn.recompute import is_block
 if TYPE_CHECKING:
     from pytagi_ddp.nn.network_parameters import NetworkParameters
 
-SINCE = {"through_statistics": False}  # settings that files of earlier versions lack, and what layers did then
+SINCE = {"through_statistics": False}  # settings that files of earlier versions lack, with what they were then
 
 
 def architecture(model: "NetworkParameters") -> str:
@@ -22,9 +22,9 @@ def architecture(model: "NetworkParameters") -> str:
 
 
 def first_difference(ours: str, theirs: str) -> tuple[str, Any, Any] | None:
-    """What differs first between two of `architecture`, and how it is here and there; None if they are equal.
+    """(what, ours, theirs): the first difference between two results of `architecture`; None if they are equal.
 
-    What: `"<setting> of <key>"`, or `"layer <number>"` if the layers themselves differ.
+    `what` is `"<setting> of <key>"`, or `"layer <number>"` if the layers themselves differ.
 
     Raises:
         ValueError: a text that `architecture` has not written.
@@ -49,11 +49,11 @@ def _layers(text: str) -> list[tuple[str, dict]]:
 
 
 def sizes(model: "NetworkParameters") -> str:
-    """The architecture as it stood in files before: a line for each layer that computes, with pytagi's sizes."""
+    """The architecture as in files of the first format: a line for each layer that computes, with pytagi's sizes."""
     return "".join(f"{key}: {leaf.get_layer_info()}\n" for key, leaf in model.named_leaves())
 
 
 def first_other_size(ours: str, theirs: str) -> tuple[str, str, str] | None:
-    """`first_difference` between two of `sizes`."""
+    """`first_difference` for two results of `sizes`."""
     lines = zip_longest(ours.splitlines(), theirs.splitlines(), fillvalue="no layer")
     return next(((f"layer {k}", mine, other) for k, (mine, other) in enumerate(lines) if mine != other), None)

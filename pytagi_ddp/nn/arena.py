@@ -2,7 +2,7 @@
 
 `ParameterArena` is one flat memory: `theta` (2, P) holds means and variances, `buffer` the batch sums of both (2 P)
 followed by a short tail. `buffer` is what data-parallel training adds over ranks: packing costs nothing, and one
-all-reduce serves all layers. `Arena` is what is asked of any memory.
+all-reduce serves all layers. `Arena` is the interface that every such memory has.
 """
 
 import math
@@ -27,16 +27,17 @@ class Arena(ABC):
     """The parameters, batch sums and running statistics of `leaves`, in forward order, wherever they lie.
 
     Args:
-        buffer: what the tail is the end of.
+        leaves: the layers that compute. kernels: those of the network's device.
+        sums: numbers in `buffer` before its tail.
 
     Attributes:
-        buffer: what is added over ranks in a step. tail: its end: samples, active ranks, stop requests, then the sums
-            that layers share.
+        buffer: what is added over ranks in a step. tail: the end of it, which holds samples, active ranks, stop
+            requests, and then the sums that layers share.
         statistics: state of kind "running" of all leaves, flat. carried: that of kind "carried" (see `StateTensor`).
         running: the leaves that have running state.
         num_parameters: P.
-        in_shards: whether each rank holds a part.
-        keeps_sums: whether a backward pass finds the batch sums of the last one where it writes its own.
+        in_shards: whether each rank holds only a part of the parameters.
+        keeps_sums: whether the batch sums stay in place until the next backward pass writes its own.
     """
 
     in_shards = False
@@ -79,10 +80,11 @@ class Arena(ABC):
         """Adds the capped deltas to every parameter.
 
         Args:
-            samples: behind the batch sums. The divisor c of a layer's cap is `cap_factor` of samples x time steps.
+            samples: the number that the batch sums are of. The divisor c of a layer's cap is `cap_factor` of samples x
+                time steps.
             scale: factor on the batch sums (1/R for the average over R ranks); 0 for no step.
             caps: factor on the divisors.
-            run: calls what it is given, or replays it; None: calls it.
+            run: is given the step as a function, and calls it or replays a recording of it; None: it is called.
 
         Raises:
             FloatingPointError: some delta is not finite; the parameters it belongs to were left as they were. On a
@@ -101,7 +103,7 @@ class Arena(ABC):
 
     @abstractmethod
     def _apply(self) -> None:
-        """The step, by the factors that have been set."""
+        """The step, with the factors in `_factors`."""
 
     @abstractmethod
     def finish(self) -> None:
@@ -116,15 +118,15 @@ class Arena(ABC):
         """`Sequential.forget_evidence` of the parameters that are here; `factor` is one of `check_factor`."""
 
     def drop_sums(self) -> None:
-        """Clears batch sums and tail, and forgets the step that was taken of them."""
+        """Clears batch sums and tail, and the factors of the step that was taken with them."""
         self._kernels.array.clear(self.buffer)
         self._kernels.array.clear(self._factors)
 
     def bring(self, leaf: BaseLayer) -> None:  # noqa: B027 - in most arenas they are there
-        """To be called before the parameters of `leaf` are read or written by whoever goes through all of them."""
+        """Makes the parameters of `leaf` available; whoever goes through all leaves calls this before each of them."""
 
     def detach(self) -> None:
-        """Takes copies of all parameters and state to the host, on the way to another device."""
+        """Copies all parameters and state to the host, before the network moves to another device."""
         for leaf in self.leaves:
             leaf.detach()
 
@@ -139,7 +141,7 @@ class Arena(ABC):
 
     @abstractmethod
     def _counted(self) -> Iterable[tuple[BaseLayer, int]]:
-        """(layer, weights whose variance fell to <= 0 in the last step), in parts."""
+        """(layer, weights whose variance fell to <= 0 in the last step); a layer may come several times, in parts."""
 
     def negative_variances(self) -> dict[int, int]:
         """Weights (not biases) of each leaf whose variance fell to <= 0 in the last step, by `id` of the leaf."""
@@ -205,7 +207,7 @@ class ParameterArena(Arena):
 
     @property
     def step_memory(self) -> tuple[Array, Array]:
-        """(factors of a step, counts of its deltas that were not finite): what a step reads and writes."""
+        """(factors of a step, counts of deltas that were not finite): what a step reads and what it writes."""
         return self._factors, self._stepping.non_finite
 
     def step(

@@ -17,30 +17,32 @@ from pytagi_ddp.nn.validate import as_bools, check_integers
 
 
 class MultiheadAttention(BaseLayer):
-    """Each time step takes a mean of values of (earlier) steps, weighted by how queries meet keys.
+    """Each time step takes a mean of the values of (earlier) steps, weighted by how well their keys match its query.
 
         q, k, v = linear maps of the input, for H heads of D = embed_dim / H units each (k and v: num_kv_heads)
         A[t, l] = q[t] k[l] / sqrt(D)         S = Remax of A over l (causal: l <= t)         o[t] = sum_l S[t, l] v[l]
 
     and, with `out_proj`, one more linear map of the heads side by side. Products have the moments of independent
-    factors; Remax passes deltas back by its whole Jacobian, as a row of shares does not change when its scores are
+    factors. Remax passes deltas back by its whole Jacobian, as a row of shares does not change when its scores are
     scaled. Deltas of the parameters are those of `Linear`, summed over batch and time steps; the cap of a step
     (`Sequential.step`) counts samples. (pytagi mixes time steps between q, k and v, does not divide the scores, and
-    takes deltas back by the wrong arrays; this is what it means.)
+    takes the wrong arrays for deltas; this is the layer that it intends.)
 
     Args:
         embed_dim: features of a time step, in and out; a multiple of num_heads.
         num_heads: H.
         num_kv_heads: heads of keys and values, each for H / num_kv_heads heads of queries; None: H.
         bias: with biases or without.
-        gain_weight, gain_bias, init_method: of the prior, as of `Linear`; drawn for q, k, v and `out_proj` in turn.
-        seq_len: time steps of the input if this is the first layer, or behind layers that take every time step by
-            itself; else they follow from the layer before.
+        gain_weight, gain_bias, init_method: of the prior, as in `Linear`; it is drawn for q, k, v and `out_proj` in
+            turn.
+        seq_len: time steps of the input. Needed if this is the first layer, or if all layers before take every time
+            step by itself; otherwise the layer before determines them.
         causal: whether a step sees only itself and earlier ones.
-        use_rope: whether q and k are turned by angles that grow with the time step t (rotary positions): pairs
-            (2d, 2d + 1) by t rope_theta^(-2d/D). Only this tells the order of steps. Needs an even D.
+        use_rope: whether q and k are rotated by angles that grow with the time step t (rotary positions): pairs
+            (2d, 2d + 1) by t rope_theta^(-2d/D). Without it the order of the steps that a step sees makes no
+            difference. Needs an even D.
         rope_theta: as above.
-        out_proj: False leaves the last map out, which gives the parameters pytagi's shapes.
+        out_proj: False leaves the last map out; then the parameters have pytagi's shapes.
 
     pytagi's arguments may stand in either order: as here, or with `seq_len` before `bias`.
 
@@ -87,7 +89,10 @@ class MultiheadAttention(BaseLayer):
                 f"seq_len >= 1, got {embed_dim}, {num_heads}, {groups}, {seq_len}"
             )
         if use_rope and (embed_dim // num_heads) % 2:
-            raise ValueError(f"use_rope turns pairs of units: {embed_dim // num_heads} units in a head are odd")
+            raise ValueError(
+                f"use_rope rotates pairs of units, and a head has an odd number of them, {embed_dim // num_heads}: "
+                "choose embed_dim and num_heads so that it is even, or use_rope=False"
+            )
         if not rope_theta > 0:
             raise ValueError(f"rope_theta must be positive, got {rope_theta}")
         self.embed_dim, self.num_heads, self.num_kv_heads = int(embed_dim), int(num_heads), int(groups)
@@ -119,8 +124,8 @@ class MultiheadAttention(BaseLayer):
         steps = shape.size // self.embed_dim
         if shape.size % self.embed_dim or shape.image or shape.features not in (self.embed_dim, shape.size):
             raise ValueError(
-                f"MultiheadAttention of {self.embed_dim} features after a layer that gives {shape}: give it sequences "
-                "of so many features"
+                f"MultiheadAttention of {self.embed_dim} features after a layer that gives {shape}: it needs sequences "
+                "with that number of features"
             )
         return Shape.of_sequence(steps, self.embed_dim)
 
@@ -224,7 +229,7 @@ class MultiheadAttention(BaseLayer):
         return super().__getstate__() | {"_kept": None, "_angles": None}
 
     def settings(self) -> dict[str, Any]:
-        """Of the input, the time steps that it has in the network."""
+        """The constructor's arguments; in a network `seq_len` is the number of time steps of the input there."""
         return {
             "embed_dim": self.embed_dim,
             "num_heads": self.num_heads,

@@ -15,7 +15,7 @@ from pytagi_ddp.nn.setting import Fixed, Setting, Switch
 from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State, StateTensor
 from pytagi_ddp.nn.validate import as_bools, check_integers
 
-NO_VALUE = 2.0**-30  # what a frozen norm counts: more than nothing, and of all ranks together less than a value
+NO_VALUE = 2.0**-30  # the count of a frozen norm: more than 0, but over all ranks together less than one value
 
 
 class BatchNorm2d(Norm):
@@ -26,22 +26,22 @@ class BatchNorm2d(Norm):
         m_z = r t w + b                     s_z = r^2 (s (w^2 + s_w) + s_w t^2) + s_b
         dm = r w J dm_z                     ds = (r w J)^2 ds_z
 
-    over the N values of the channel (batch and pixels) or unit (batch and time steps). Training uses the batch's
-    statistics and moves the running ones, running = momentum running + (1 - momentum) batch; evaluation uses the
+    over the N values of the channel (batch and pixels) or unit (batch and time steps). Training uses the statistics of
+    the batch and updates the running ones, running = momentum running + (1 - momentum) batch; evaluation uses the
     running ones (mean 0, variance 1 at the start).
 
-    In the backward pass statistics are constants, as in pytagi. But those of a batch depend on its units: adding the
-    same to all of them changes nothing, and neither does stretching them. With `through_statistics` the deltas of the
-    means are those of the whole map,
+    By default the backward pass treats the statistics as constants, as pytagi does. But the statistics of a batch
+    depend on its units: adding the same number to all of them, or scaling them, does not change the output. With
+    `through_statistics` the deltas of the means take this into account,
 
         dm = r w J (dm_z - sum dm_z / N - r t sum(r t dm_z) / (N - 1))
 
-    (ds is as above; what it would change is of order 1/N). Deep convolutional networks learn better so: after 10
+    (ds is as above; its change would be of order 1/N). Deep convolutional networks learn better with it: after 10
     epochs of 10,000 images of CIFAR-10 a ResNet8 had 39 % test error, and 44 and 50 % with constants (two seeds).
 
-    Of a channel whose values are all equal, m_z is b but for a rounding error. With b = 0, its sign is what decides
-    whether a ReLU passes the unit and its variance or neither: there results differ from those of another device or of
-    pytagi, which adds up the mean in another order.
+    In a channel whose values are all equal, m_z equals b up to a rounding error. With b = 0 the sign of that error
+    decides whether a ReLU passes the unit and its variance, or neither. There results differ between devices, and from
+    pytagi, which sums up the mean in another order.
 
     Args:
         num_features: channels of an image input, or units of a flat one.
@@ -129,7 +129,7 @@ class BatchNorm2d(Norm):
         return self.state["var"]
 
     def takes(self, activation: str) -> bool:
-        own = type(self).forward is not BatchNorm2d.forward  # of a subclass, which may know of no activation
+        own = type(self).forward is not BatchNorm2d.forward  # a subclass's, which may not take an activation
         return not own and activation in self.kernels.batch_norm.activations
 
     def takes_moments_of(self, layer: BaseLayer) -> bool:
@@ -138,7 +138,7 @@ class BatchNorm2d(Norm):
 
     @property
     def needs_variances(self) -> bool:  # type: ignore[override]
-        """Where the kernels make the activation in front, they make it again in the pass back."""
+        """True where the kernels compute the activation in front, which they do again in the backward pass."""
         return bool(self.kernels.batch_norm.activations)
 
     @property
@@ -153,7 +153,7 @@ class BatchNorm2d(Norm):
 
     def begin(self, state: State, activation: Activation | None = None) -> Normalization:
         if activation is not None and (state.jcb is not None or state.var is None):
-            state, activation = activation.forward(state), None  # Jacobians to be multiplied, or a case on its own
+            state, activation = activation.forward(state), None  # kernels take no Jacobian, and need variances
         n, kernels = self.num_features, self.kernels.batch_norm
         x, formula = self._with_variance(state).reshape(-1, n), activation.formula if activation else ""
         # Evaluation has an r of its own: that of the last training batch is kept, see `batch_statistics`.
@@ -171,11 +171,11 @@ class BatchNorm2d(Norm):
         return self._norm
 
     def _take_statistics(self, x: State, mean: Array, r: Array, activation: str) -> None:
-        """Mean and r of a training batch, which moves the running ones."""
+        """Computes mean and r of a training batch, and updates the running statistics."""
         rows, n, kernels = x.batch, self.num_features, self.kernels.batch_norm
         made, self.made = self.made, None
         if rows < 2 and self.reduce_sums is None:
-            raise ValueError("BatchNorm2d needs more than one value per feature to train: use a larger batch")
+            raise ValueError("BatchNorm2d needs more than one value per feature in training: use a larger batch")
         options: Any = {name: value for name, value in (("made", made), ("activation", activation)) if value}
         m2, partial = self._scratch("m2", (n,)), self._scratch("partial", kernels.partial_shape(rows, n))
         if self.reduce_sums is None:
@@ -188,8 +188,8 @@ class BatchNorm2d(Norm):
         if self.reduce_sums is not None:
             if self.through_statistics:
                 raise RuntimeError(
-                    "through_statistics of a BatchNorm2d with sync_batch_norm: ranks do not meet in the backward pass; "
-                    "leave one of them out"
+                    "through_statistics of a BatchNorm2d cannot go together with sync_batch_norm, as ranks do not "
+                    "exchange anything in the backward pass: leave one of them out"
                 )
             kernels.pool_moments(mean, m2, rows, self.running_mean, self.sums)
             self.reduce_sums(self.shared_sums)
@@ -200,8 +200,7 @@ class BatchNorm2d(Norm):
         self._trained = True
 
     def _take_no_statistics(self, reduce_sums: Callable[[Array], None]) -> None:
-        """A frozen norm's part in the pass of a network in training: other ranks, which may be in evaluation mode, have
-        to know of nothing but that the pass comes here."""
+        """The part of a frozen norm in the exchange of statistics between ranks: it takes part, but adds no values."""
         array = self.kernels.array
         array.clear(self.shared_sums)
         array.copy(np.full(1, NO_VALUE, np.float32), self.sums.count)
@@ -215,13 +214,12 @@ class BatchNorm2d(Norm):
         return self.running_mean, self.running_var, *self.batch_statistics()
 
     def batch_statistics(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of the last training batch, per feature (of this rank's, or synchronised); zeros before.
+        """Mean and variance of the last training batch, per feature (this rank's batch, or all with synchronisation).
 
-        Zeros, too, where the network has given up its memory for passes since: with `use_frame`, `checkpoint_blocks`,
-        another device or precision.
-
-        A replayed pass leaves nothing but arrays: the variance is taken back from r = 1/sqrt(variance + eps).
+        Zeros if there was no training batch, or if the network has dropped its memory for passes since then: with
+        `use_frame`, `checkpoint_blocks`, another device or precision.
         """
+        # A replayed pass leaves r = 1/sqrt(variance + eps) and not the variance.
         n = self.num_features
         if not self._trained or "mean" not in self._buffers:
             return np.zeros(n, np.float32), np.zeros(n, np.float32)

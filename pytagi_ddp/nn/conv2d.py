@@ -14,8 +14,8 @@ class Conv2d(Convolution):
         in_channels, out_channels, kernel_size: the weights are (out_channels, in_channels, k, k).
         bias: with one bias per output channel or without.
         stride, padding: window step and zeros around the image.
-        padding_type: 1 pads all four sides, 2 only the right and the bottom; 3 is 1, and leaves out pixels
-            behind the last window, as PyTorch does, where 1 and 2 refuse such an image.
+        padding_type: 1 pads all four sides, 2 only the right and the bottom. Both refuse an image that the windows do
+            not fill exactly; 3 pads as 1 does, and ignores the pixels behind the last window, as PyTorch does.
         in_width, in_height: image size; needed where the layer before (if any) does not give an image.
         gain_weight, gain_bias: factors on the prior standard deviations (not on the prior means).
         init_method: "He" or "Xavier", with fan k^2 channels.
@@ -25,8 +25,9 @@ class Conv2d(Convolution):
     Raises:
         ValueError: sizes that make no window, an input with other channels, or windows that do not fill the image.
 
-    On the CPU, 3 x 3 kernels with stride 1 and padding 1 are computed in the Winograd form, where it pays: rounding
-    errors are 1e-6 to 3e-6 of the largest result, not of each, and a variance that rounds to less than 0 becomes 0.
+    On the CPU, 3 x 3 kernels with stride 1 and padding 1 are computed in the Winograd form where that is faster. Its
+    rounding errors are 1e-6 to 3e-6 of the largest result, not of each, and a variance that rounds to less than 0
+    becomes 0.
 
     Source: Goulet & Nguyen (2021), "Analytically tractable inference in deep neural networks", arXiv:2103.05461.
     """

@@ -15,7 +15,7 @@ from pytagi_ddp.nn.window import Window, as_image, pixels
 
 
 class Convolution(WindowView, BaseLayer):
-    """A layer of images with weights shared by position. Its arguments are those of `Conv2d`."""
+    """Base of layers on images whose weights are shared by position. The arguments are those of `Conv2d`."""
 
     parameters: Parameters
     needs_variances = False
@@ -52,17 +52,17 @@ class Convolution(WindowView, BaseLayer):
     @property
     @abstractmethod
     def _kernels(self) -> ConvolutionKernels:
-        """Those of the layer."""
+        """The kernels of this kind of convolution."""
 
     @property
     @abstractmethod
     def _weight_channels(self) -> tuple[int, int]:
-        """Channels of the weights, in their order."""
+        """The two numbers of channels, in the order of the weights' shape."""
 
     def default_input_shape(self) -> Shape | None:
         width, height = self._side
         if not (width and height):
-            raise ValueError(f"{self.name} as first layer needs in_width and in_height")
+            raise ValueError(f"{self.name} as first layer needs in_width and in_height, the size of the image")
         return Shape.of_image(self._channels[0], height, width, channels_last=False)
 
     def input_shape(self, shape: Shape) -> Shape:
@@ -99,11 +99,14 @@ class Convolution(WindowView, BaseLayer):
 
     @property
     def gives_moments(self) -> bool:
-        """Whether the forward pass can leave moments to the normalisation behind."""
+        """Whether the forward pass can compute moments for the normalisation behind."""
         return self._kernels.gives_moments
 
     def forward(self, state: State, norm: Any = None, activation: str = "") -> State:
-        """norm: the batch normalisation behind, which is left the moments of what `activation` makes of the output."""
+        """`norm`: the batch normalisation behind, if this pass computes the moments of the output for it.
+
+        They are the moments after `activation`, if that is given.
+        """
         out = self._output(state.batch)
         self._input = state
         needed = norm is not None and norm.needs_moments
@@ -151,7 +154,7 @@ class Convolution(WindowView, BaseLayer):
         pool.give(delta)
 
     def settings(self) -> dict[str, Any]:
-        """Of the image, the size that it has in the network, wherever that is stated."""
+        """The constructor's arguments; in a network the size of the image is the one that it has there."""
         in_width, in_height = (self.in_width, self.in_height) if self.in_shape.size else self._side
         return {
             "in_channels": self._channels[0],

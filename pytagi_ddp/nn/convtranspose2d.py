@@ -11,7 +11,7 @@ class ConvTranspose2d(Convolution):
         z[o, y s + r - p, x s + q - p] += W[c, o, r, q] a[c, y, x]
 
     Moments and deltas are those of `Conv2d` with the two directions swapped. Output pixels that no tap reaches have the
-    bias only. Sides grow to s (n - 1) + k - 2p, or - p with padding_type 2.
+    bias only. A side of n pixels grows to s (n - 1) + k - 2p, or s (n - 1) + k - p with padding_type 2.
 
     Args:
         in_channels, out_channels, kernel_size: the weights are (in_channels, out_channels, k, k).

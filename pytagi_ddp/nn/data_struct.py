@@ -1,4 +1,4 @@
-"""States and deltas at the ends of a network, as pytagi shows them: flat float32, sample by sample, images NCHW."""
+"""States and deltas at the input and output of a network, as in pytagi: flat float32, sample by sample, images NCHW."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,8 +14,15 @@ __all__ = ["BaseDeltaStates", "BaseHiddenStates", "HRCSoftmax"]
 NO_ONES = "", np.ones(0, np.float32)
 
 
+def _units(size: int, block_size: int) -> int:
+    """Units of each of `block_size` samples, of `size` values in all."""
+    if block_size < 1 or size % block_size:
+        raise ValueError(f"{size} values are no whole number of units for {block_size} samples")
+    return size // block_size
+
+
 class OnDevice:
-    """Base of what holds arrays on a device and shows them to the user.
+    """Base of classes that hold arrays on a device and show them to the user.
 
     Attributes:
         device: where the arrays are.
@@ -34,9 +41,10 @@ class BaseHiddenStates(OnDevice):
     Attributes:
         mu_a, var_a, jcb: flat float32 arrays of block_size x actual_size values, assignable. From a GPU they come as
             read-only copies, when they are read.
-        block_size: batch size. actual_size: units per sample. size: both multiplied.
+        block_size: batch size. actual_size: units per sample. size: the product of both.
         seq_len: time steps of a sample, among which its units are divided.
-        elsewhere: whether the states are on another rank: there are none to observe here, and an update does nothing.
+        elsewhere: whether the states are on another rank. Then there are none to observe here, and `OutputUpdater`
+            does nothing.
     """
 
     seq_len = 1
@@ -48,9 +56,7 @@ class BaseHiddenStates(OnDevice):
 
     def set_size(self, new_size: int, new_block_size: int) -> str:
         """Makes room for `new_size` values in `new_block_size` samples, all zero, with Jacobian 1."""
-        if new_block_size < 1 or new_size % new_block_size:
-            raise ValueError(f"{new_size} values are no whole number of units for {new_block_size} samples")
-        mu, var = self._array.zeros((2, new_block_size, new_size // new_block_size))
+        mu, var = self._array.zeros((2, new_block_size, _units(new_size, new_block_size)))
         self.state = State(mu, var)
         return f"{new_size} values, {new_block_size} samples"
 
@@ -78,7 +84,7 @@ class BaseHiddenStates(OnDevice):
         self.state, self.device = state, device
 
     def complete(self) -> State:
-        """The state where it is, to be read, with arrays for the variance 0 and the Jacobian 1 that None stands for."""
+        """The state on its device, for reading: None is replaced by arrays of variances 0 or Jacobians 1."""
         mu, var, jcb = self.state
         if var is None:
             var = self._array.zeros(mu.shape)
@@ -153,8 +159,8 @@ class BaseDeltaStates(OnDevice):
     Attributes:
         delta_mu, delta_var: flat float32 arrays of block_size x actual_size values, assignable. From a GPU they come
             as read-only copies, when they are read.
-        outdated: whether the deltas are of an earlier batch, as the network was called and nobody has asked for them
-            since; `backward` refuses those.
+        outdated: whether the deltas belong to an earlier batch, because the network was called and the deltas have not
+            been accessed since; `backward` refuses such deltas.
     """
 
     outdated = False
@@ -165,15 +171,14 @@ class BaseDeltaStates(OnDevice):
 
     def set_size(self, new_size: int, new_block_size: int) -> str:
         """Makes room for `new_size` values in `new_block_size` samples; memory is kept when it is large enough."""
-        if new_block_size < 1 or new_size % new_block_size:
-            raise ValueError(f"{new_size} values are no whole number of units for {new_block_size} samples")
+        units = _units(new_size, new_block_size)
         if self.memory.shape[1] < new_size:
             self.memory = self._array.zeros((2, new_size))
-        self.block_size, self.actual_size = new_block_size, new_size // new_block_size
+        self.block_size, self.actual_size = new_block_size, units
         return f"{new_size} values, {new_block_size} samples"
 
     def check(self, batch: int, units: int) -> None:
-        """Raises what is wrong with the deltas of a batch that so many samples of so many units have gone through."""
+        """Raises an error if the deltas do not belong to the last batch, of `batch` samples of `units` units each."""
         if (self.block_size, self.actual_size) != (batch, units):
             held = f"{self.block_size} x {self.actual_size}"
             raise ValueError(f"input_delta_z_buffer holds {held} deltas, the batch has {batch} x {units}")
@@ -196,7 +201,7 @@ class BaseDeltaStates(OnDevice):
 
     @property
     def arrays(self) -> tuple[Array, Array]:
-        """Deltas of means and of variances where they are, each (block_size, actual_size), to be written to."""
+        """Deltas of means and of variances on their device, each (block_size, actual_size), for reading and writing."""
         self.outdated = False
         shape = (self.block_size, self.actual_size)
         return self.memory[0, : self.size].reshape(shape), self.memory[1, : self.size].reshape(shape)
@@ -226,7 +231,7 @@ class BaseDeltaStates(OnDevice):
             self.set_size(source.size, source.block_size)
         elif n > self.size:
             raise ValueError(f"cannot copy {n} deltas into a buffer of {self.size}")
-        outdated = source.outdated  # until somebody looks
+        outdated = source.outdated  # reading `delta_mu` clears it
         self._array.copy(source.delta_mu[:n], self.memory[0, :n])
         self._array.copy(source.delta_var[:n], self.memory[1, :n])
         self.outdated = source.outdated = outdated

@@ -19,14 +19,14 @@ _numbers = count()
 
 @contextmanager
 def deferred_init() -> Iterator[None]:
-    """Layers made inside know the number of their parameters, and have none; so networks of any size can be made.
+    """Layers made inside know how many parameters they need, but have none yet; so networks of any size can be made.
 
         with deferred_init():
             model = Sequential(*layers)
         net = FSDPSequential(model)  # draws each layer into the shards, or: model.materialize()
 
-    The parameters are those that the network would have been made with, if nothing else draws from the generator, or
-    seeds it, between here and the drawing. Until then, whatever needs them raises `ParametersNotHereError`.
+    The parameters drawn later are those that the network would have had from the start, if meanwhile nothing else draws
+    from the random generator or seeds it. Until they are drawn, whatever needs them raises `ParametersNotHereError`.
     """
     token = _deferring.set(True)
     try:
@@ -44,7 +44,7 @@ class DeferredParameters(AbsentParameters):
     """Stands for parameters that have not been drawn.
 
     Attributes:
-        number: layers are drawn in the order of these, as they were made.
+        number: the position of the layer in the order in which layers were made; they are drawn in the same order.
     """
 
     def __init__(self, leaf: BaseLayer, weight_shape: tuple[int, ...], num_biases: int):
@@ -58,9 +58,10 @@ class DeferredParameters(AbsentParameters):
 
 
 def drawn(leaves: Iterable[BaseLayer]) -> Iterator[BaseLayer]:
-    """Each of `leaves`, when it has just been drawn, or was drawn before: in the order of today's draws.
+    """Draws the parameters of `leaves` that have none yet, and yields each leaf once it has them.
 
-    Whoever takes the parameters of a leaf over before the next one comes, never has memory for two of them.
+    Deferred leaves come first, in the order in which they were made. A caller that moves the parameters of each leaf
+    elsewhere before asking for the next one never holds newly drawn parameters of two leaves.
     """
     leaves = list(leaves)
     found: list[tuple[BaseLayer, Any]] = [(leaf, leaf.parameters) for leaf in leaves]

@@ -20,17 +20,17 @@ class Embedding(BaseLayer):
         m_z = m[c], s_z = s[c]          dm[c] = s[c] sum dm_z          ds[c] = s[c]^2 sum ds_z
 
     summed over the occurrences of category c; only rows of categories that occur change. (pytagi multiplies ds by s[c]
-    once, and on CPUs sums over all steps.) The output is a sequence, (input_size, embedding_dim) per sample: `Linear`
-    with embedding_dim inputs takes each position by itself, one with input_size x embedding_dim all of them.
+    once, and on CPUs sums over all steps.) The output is a sequence, (input_size, embedding_dim) per sample: a `Linear`
+    with embedding_dim inputs takes each position by itself, one with input_size x embedding_dim inputs all of them.
 
-    It is the first layer of a network. Input variances mean nothing here, and inputs have no deltas (they are 0).
-    The table is part of every step and, with several ranks, of the one all-reduce: docs/embedding.md says what a large
-    one costs.
+    It must be the first layer of a network. Variances of inputs are ignored, and deltas of inputs are 0. The whole
+    table takes part in every step and, with several ranks, in the all-reduce; docs/embedding.md says what a large table
+    costs.
 
     Args:
         num_embeddings: categories, at most 2^24.
         embedding_dim: features of each.
-        input_size: categories per sample; 0: one.
+        input_size: categories per sample; 0 means one.
         scale: prior standard deviation of the entries, and spread of their means.
         padding_idx: this input, a category or -1, gives mean and variance 0 and learns nothing. Without one, -1 (the
             default) may still be given for positions that are empty.
@@ -91,7 +91,7 @@ class Embedding(BaseLayer):
         return Shape.of_sequence(shape.size, self.embedding_dim)
 
     def check_input(self, values: np.ndarray) -> None:
-        """Raises ValueError if a value is neither a category nor the padding; one that is missing (NaN) is neither."""
+        """Raises ValueError if a value is neither a category nor the padding; NaN is neither."""
         allowed = (values >= 0) & (values < self.num_embeddings) & (values == np.floor(values))
         wrong = values[~(allowed | (values == self.padding_idx))]
         if wrong.size:

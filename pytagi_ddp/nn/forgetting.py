@@ -1,4 +1,4 @@
-"""Evidence that counts for less: variances widened towards the prior's."""
+"""Forgetting of evidence: variances are widened towards those of the prior."""
 
 from collections.abc import Iterable, Iterator
 from numbers import Real
@@ -15,11 +15,11 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 def prior_pieces(leaves: Iterable[BaseLayer]) -> Iterator[PriorPiece]:
-    """The parameters of `leaves`, one behind the other: a piece for the weights and one for the biases of most."""
+    """The parameters of `leaves` in order, in pieces of one prior variance; mostly the weights or biases of a leaf."""
     begin = 0
     for leaf in leaves:
         for var in prior_variances(leaf):
-            changes = np.flatnonzero(var[1:] != var[:-1]) + 1  # projections of attention have priors of their own
+            changes = np.flatnonzero(var[1:] != var[:-1]) + 1  # the projections of attention differ in their priors
             for start, stop in zip([0, *changes], [*changes, var.size] if var.size else [], strict=False):
                 yield PriorPiece(begin + int(start), begin + int(stop), float(var[start]))
             begin += var.size
@@ -36,7 +36,7 @@ def check_factor(factor: float) -> float:
     if not 1 <= factor <= LARGEST:  # NaN is nowhere
         raise ValueError(
             f"forget_evidence() multiplies variances by a finite factor of at least 1, got {factor}: 1 forgets "
-            "nothing, a large one all evidence; and evidence that was not seen cannot be added"
+            "nothing, a large factor forgets all evidence"
         )
     return float(factor)
 

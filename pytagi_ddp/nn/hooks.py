@@ -15,11 +15,13 @@ Hook = Callable[["BaseLayer", Direction], None]
 class LeafHooks:
     """The hooks of a network: functions of a leaf and "forward" or "backward", called around its part of a pass.
 
-    A leaf is a layer that computes, in blocks too. In the backward pass, a leaf after whose call its parameters have
-    their batch sums; leaves in front of the first one with parameters are not visited, unless the deltas of the input
-    are asked for. A block that is run again (`checkpoint_blocks`) calls its leaves' hooks again, with "forward".
+    A leaf is a layer that computes, in blocks too. In the backward pass, `after` is called once the batch sums of the
+    leaf's parameters are there; leaves in front of the first one with parameters are not visited, unless the deltas of
+    the input are asked for. A block that is run again (`checkpoint_blocks`) calls its leaves' hooks again, with
+    "forward".
 
-    While there are hooks, passes are walked through, leaf by leaf; unless all of them are `HookHandle.of_parameters`.
+    While there are hooks, passes walk through the leaves one by one and are not replayed, unless every hook is
+    `HookHandle.of_parameters`.
     """
 
     def __init__(self) -> None:
@@ -30,7 +32,7 @@ class LeafHooks:
 
     @property
     def of_parameters(self) -> bool:
-        """Whether all of them are."""
+        """Whether all hooks are `HookHandle.of_parameters`."""
         return all(handle.of_parameters for handle in self._pairs)
 
     @property
@@ -61,9 +63,9 @@ class HookHandle:
 
     Attributes:
         before, after: the functions, or None.
-        of_parameters: they are about leaves with parameters only, so that others need no call of their own; and what a
-            replay of a recorded pass has to do again, they do by `kernels.graph.call`.
-        parameters_stay: parameters can be read after the call of their leaf, too.
+        of_parameters: the hooks concern leaves with parameters only, so that other leaves need not be called one by
+            one; and what has to happen again in a replay of a recorded pass, they do through `kernels.graph.call`.
+        parameters_stay: whether the parameters of a leaf can still be read after `after` was called for it.
     """
 
     of_parameters = parameters_stay = False

@@ -66,7 +66,7 @@ def set_state(state: dict[str, Any]) -> None:
 
 
 def use_own_generator() -> None:
-    """From now on this thread draws from a generator of its own, a copy of the one it would have used."""
+    """Lets this thread draw from a generator of its own from now on, a copy of the one that it has used."""
     own = np.random.RandomState()
     own.set_state(get_state())
     _generator.set(own)
@@ -92,7 +92,7 @@ def normal(n: int, scale: float | np.floating) -> np.ndarray:
     if n < 0:
         raise ValueError(f"cannot draw {n} values")
     if is_deferring():
-        return np.zeros(n, np.float32)  # of which only the number matters
+        return np.zeros(n, np.float32)  # only their number matters
     from pytagi_ddp.kernels.cpu.prior import polar_pairs  # here, because `import pytagi_ddp` shall not wait for it
 
     pairs = np.empty(((n + 1) // 2, 2), np.float32)
@@ -128,7 +128,7 @@ def fan_scale(fan_in: int, fan_out: int, method: str) -> np.float32:
 
 
 def check_gains(*gains: float) -> None:
-    """Raises ValueError if a gain is NaN or infinite, or its square is so in float32, TypeError if it is no number."""
+    """Raises ValueError if a gain or its square is not finite in float32, TypeError if a gain is no number."""
     try:
         fit = all(abs(gain) <= LARGEST_GAIN for gain in gains)
     except TypeError:

@@ -1,4 +1,4 @@
-"""What the layers of a network have learnt, and how their units fare on a batch."""
+"""What the layers of a network have learnt, and the state of their units on a batch."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from pytagi_ddp.nn.sequential import Sequential
 
-DEAD = 1e-3  # of the largest mean of the layer
-SATURATED = 0.01  # of a delta, that is passed back
+DEAD = 1e-3  # a unit is dead up to this share of the layer's largest |mean|
+SATURATED = 0.01  # an output is saturated up to this |Jacobian|
 SNR_QUANTILES = (0.1, 0.5, 0.9)
 HEADER = ("layer", "", "uncertain", "dead", "saturated", "SNR 10 %", "median", "90 %", "var/prior", "capped")
 
@@ -34,16 +34,16 @@ class LayerInspection:
     Attributes:
         key: the layer's key in `state_dict`, such as "Conv2d.0".
         layer: name and sizes.
-        uncertain: share of outputs (of all samples) with sqrt(s) > |m|: their sign is open.
+        uncertain: share of outputs (of all samples) with sqrt(s) > |m|, whose sign is thus uncertain.
         dead: share of units (of an image: channels) of an activation whose means are all near 0, |m| <= 0.001 of the
             largest of the layer, for every sample and pixel.
-        saturated: share of outputs of an activation with Jacobian |J| <= 0.01, which pass (almost) nothing back. Of a
+        saturated: share of outputs of an activation with Jacobian |J| <= 0.01, which pass (almost) nothing back. In a
             ReLU these are the outputs that are off.
         snr: signal to noise of the weights, |mu|/sqrt(var): quantiles at 10 %, 50 % and 90 %.
         var_ratio: mean variance of the parameters over that of the prior (`prior_variances`): 1 before training.
-        capped: share of parameters whose delta is cut, |s g| or s^2 |h| > sqrt(s)/c, for the batch sums g, h of the
-            last backward pass and c of `Sequential.step`: in the coming step or, if it has been taken, as it would be
-            with the variances s that it left.
+        capped: share of parameters whose delta the cap cuts, |s g| or s^2 |h| > sqrt(s)/c, for the batch sums g, h of
+            the last backward pass and c of `Sequential.step`. If the step has been taken already, s is the variance
+            that it left.
     """
 
     key: str
@@ -82,7 +82,7 @@ class Inspection:
 def inspect(net: Sequential, x: ArrayLike, var_x: ArrayLike | None = None) -> Inspection:
     """`Sequential.inspect`."""
     units: dict[str, dict[str, Any]] = {}
-    twin = copy.deepcopy(net)  # which passes move, and not the network
+    twin = copy.deepcopy(net)  # so that passes leave the network as it is
     twin.eval()
     twin.checkpoint_blocks = False
     for key, leaf in twin.named_leaves():
@@ -102,7 +102,7 @@ def inspect(net: Sequential, x: ArrayLike, var_x: ArrayLike | None = None) -> In
 
 
 def _watch(leaf: BaseLayer, to_host: Callable, found: dict[str, float]) -> None:
-    """Has `found` take the shares of units from what the layer gives."""
+    """Makes `leaf.forward` put the shares of its uncertain, dead and saturated units into `found`."""
     forward = leaf.forward
 
     def watched(state: State) -> State:
@@ -148,7 +148,7 @@ def _var_ratio(leaf: BaseLayer) -> float:
 
 
 def _step_of(net: Sequential) -> tuple[float, float, float]:
-    """(scale, samples, caps) of the coming step, or else of the last one; no samples where there are no sums of one."""
+    """(scale, samples, caps) of the coming step, or else of the last one; 0 samples where its batch sums are gone."""
     if not net.arena.keeps_sums:
         return 1.0, 0.0, 1.0
     if net.pending.waiting:

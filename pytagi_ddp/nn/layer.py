@@ -34,14 +34,14 @@ class BaseLayer(LayerView, ABC):
     Attributes:
         input_size, output_size: units per sample (0 before the layer is part of a network, where unknown).
         in_channels, in_height, in_width, out_channels, out_height, out_width: image geometry, 0 for flat units.
-        training: whether batch statistics are taken from the batch; `train` and `eval` of a network set it for all of
-            its layers. A BatchNorm2d with False in a network in training is frozen: it normalises by its running
-            statistics, which stay as they are. Of a block it is set for all that are in it. Copies of layers keep
-            theirs: call `train` of a network that is made of some.
+        training: whether statistics are taken from the batch. `train` and `eval` of a network set it for all of its
+            layers; setting it on a block sets it for every layer inside. A BatchNorm2d with False in a network in
+            training is frozen: it normalises by its running statistics, which stay as they are. A copy of a layer keeps
+            the value: call `train` on a network that is built from copies.
         bias: whether the layer has biases.
         mu_w, var_w, mu_b, var_b: means and variances of weights and biases: flat float32 views of the parameters (from
-            a GPU read-only copies), assignable. A pass back needs a new forward pass then; where it was written into
-            them, nobody notices that: call `parameters_changed` of the network.
+            a GPU read-only copies), assignable. After an assignment a backward pass needs a new forward pass. The
+            network does not notice when values are written into such a view: call its `parameters_changed` then.
         delta_mu_w, ...: the deltas of the last backward pass, s * sum A dm and s^2 * sum A^2 ds.
         kernels: those of the network's device, from `attach` on.
         shared_sums: the layer's `num_sums` sums over the batch, from `attach_state` on.
@@ -51,14 +51,14 @@ class BaseLayer(LayerView, ABC):
     bias = False
     num_sums = 0  # sums over the batch that are added over ranks, in the tail of the reduced buffer
     is_leaf = True  # a layer that computes; False: a block of layers, or a change of order between them
-    replayable = True  # False: its passes are more than kernel calls, and networks that have it are walked through
+    replayable = True  # False: its passes do more than call kernels, so a network that has it is never replayed
     follows_backward = False  # whether it has an `after_backward`
-    gives_jacobian = False  # whether there is one in the states that it gives
-    checks_input = False  # whether it has a `check_input`, and stands where the input of a network comes in
-    needs_variances = True  # whether the pass back reads those of the layer's input
-    kept: tuple[str, ...] = ("_buffers", "_input")  # attributes in which a pass leaves what its way back needs
-    _training = _way_back = True  # the latter: whether a pass back may follow, which is the network's to say
-    recomputing = False  # True while a forward pass is repeated, which must change nothing that outlasts it
+    gives_jacobian = False  # whether its output states hold a Jacobian
+    checks_input = False  # whether it has a `check_input`; such a layer takes the input of a network only
+    needs_variances = True  # whether `backward` reads the variances of the layer's input
+    kept: tuple[str, ...] = ("_buffers", "_input")  # attributes in which a forward pass leaves what `backward` needs
+    _training = _way_back = True  # `_way_back`: whether a backward pass may follow; the network sets it
+    recomputing = False  # True while a forward pass is repeated: nothing that outlasts the pass may change
     kernels: Kernels
     shared_sums: Array
 
@@ -71,8 +71,8 @@ class BaseLayer(LayerView, ABC):
         self.in_shape = self.out_shape = UNKNOWN
         self.parameters: Parameters | None = None
         self._buffers: dict[str, Array] = {}
-        self._memory: BlockMemory | None = None  # where activations lie instead, see `set_workspace`
-        self._pool: DeltaPool | None = None  # and where those lie that are read once, see `lend`
+        self._memory: BlockMemory | None = None  # holds the activations instead of `_buffers`, see `set_workspace`
+        self._pool: DeltaPool | None = None  # holds what only the next operation reads, see `lend`
         self._reader = Reader.USER
         self._input = NO_STATE  # what the backward pass needs of the last forward pass
         self._network: ref[Sequential] | None = None  # weak, so that a network's memory is free when it is dropped
@@ -81,20 +81,32 @@ class BaseLayer(LayerView, ABC):
         self._saved_state: dict[str, np.ndarray] | None = None  # on the way to another device, or in a copy
         self.pool_at_step = False  # True: running state waits for the sums of all ranks, until `update_running`
         self.reduce_sums: Callable[[Array], None] | None = None  # adds the sums of all ranks' batches, in place
-        self.on_moments: Callable[[int, Array, Array], None] | None = None  # told of this rank's: rows, mean, m2
+        self.on_moments: Callable[[int, Array, Array], None] | None = None  # is given this rank's rows, mean and m2
+
+    @property
+    def training(self) -> bool:
+        return self._training
+
+    @training.setter
+    def training(self, value: bool) -> None:
+        with self._alone:
+            for _, layer in self.named_layers(""):
+                layer._training = bool(value)
+            if self._owner is not None:
+                self._owner.has_layers_of_other_modes()
 
     # -- stages -----------------------------------------------------------------------------------------------
 
     def default_input_shape(self) -> Shape | None:
-        """The input of the layer as first one of a network; None if it takes what comes."""
+        """The input shape that the layer needs as the first of a network; None if it does not determine one."""
         return None
 
     def features_by_step(self, features: int) -> int | None:
-        """Features that it makes of so many if it takes every time step of a sequence by itself, else None."""
+        """Features of the output for `features` of the input, if the layer takes each time step alone; else None."""
         return None
 
     def input_shape(self, shape: Shape) -> Shape:
-        """The input of the layer after one that gives `shape`: read as an image, or in another order of memory.
+        """How the layer reads an output of `shape`, perhaps as an image, or in another order of memory.
 
         Raises:
             ValueError: an input of this shape does not fit the layer.
@@ -112,11 +124,11 @@ class BaseLayer(LayerView, ABC):
 
     @property
     def steps(self) -> int:
-        """Time steps at which the parameters work: each counts as a sample for the cap of their change."""
+        """Time steps at which the parameters are used; each counts as a sample for the cap of their change."""
         return 1
 
     def check_input(self, values: np.ndarray) -> None:
-        """Raises ValueError if some of `values`, of which NaN is missing, are no inputs of this layer."""
+        """Raises ValueError if some of `values` are no input of this layer; NaN stands for a missing one."""
 
     def init_weight_bias(self) -> None:
         """Draws the prior anew, in layers with parameters."""
@@ -128,7 +140,10 @@ class BaseLayer(LayerView, ABC):
         """Takes (mu_w, var_w, mu_b, var_b) as the parameters, in place where they exist; not inside `deferred_init`."""
         if is_deferring():
             if isinstance(self.parameters, Parameters):
-                raise RuntimeError(f"{self.get_layer_info()} is to be drawn anew inside deferred_init(): do so outside")
+                raise RuntimeError(
+                    f"{self.get_layer_info()} has parameters already, and inside deferred_init() they cannot be drawn "
+                    "anew: call init_weight_bias() outside of it"
+                )
             self.parameters = cast(Parameters, DeferredParameters(self, weight_shape, prior[2].size))
         elif self.parameters is None:
             self.parameters = Parameters.from_prior(prior, weight_shape)
@@ -160,29 +175,29 @@ class BaseLayer(LayerView, ABC):
         self._input = NO_STATE
 
     def set_workspace(self, memory: BlockMemory | None) -> None:
-        """Lets activations lie in `memory` from now on, or (None) in buffers of the layer's own."""
+        """Keeps activations in `memory` from now on, or (None) in buffers of the layer's own."""
         self._memory = memory
 
     def lend(self, pool: DeltaPool, reader: Reader) -> None:
-        """Lets what only the operation behind reads lie in `pool` from now on.
+        """Keeps in `pool`, from now on, what only the next operation reads.
 
         Args:
-            reader: the last to read the variances of the layer's output. Its means and its Jacobian are read in the
-                pass back, too.
+            reader: who reads the variances of the layer's output last. (The backward pass always reads the means and
+                the Jacobian.)
         """
         self._pool, self._reader = pool, reader
 
     def detach(self) -> None:
-        """Takes copies of parameters and state to the host, on the way to another device."""
+        """Copies parameters and state to the host, before the network moves to another device."""
         self.parameters = self.parameters and self.parameters.detached()
         self.keep_state()
 
     def keep_state(self) -> None:
-        """Takes a copy of the state to the host, which `attach_state` takes to other memory."""
+        """Copies the state to the host; `attach_state` puts this copy into the memory that it is given."""
         self._saved_state = self._state_on_host()
 
     def state_tensors(self) -> tuple[StateTensor, ...]:
-        """What the layer keeps between passes and does not learn; the arena gives it memory (`state`, by name)."""
+        """What the layer keeps between passes and does not learn. The arena provides the memory: `state`, by name."""
         return ()
 
     def attach_state(self, state: dict[str, Array], sums: Array) -> None:
@@ -199,10 +214,13 @@ class BaseLayer(LayerView, ABC):
         return {name: self.kernels.array.to_host(values) for name, values in self.state.items()}
 
     def update_running(self) -> None:
-        """Moves the running state by the batch sums, which may be those of all ranks, and clears them."""
+        """Updates the running state from the batch sums, of this rank or of all ranks, and clears the sums."""
 
     def normalisation_moments(self) -> tuple[Array, Array, Array, Array] | None:
-        """Running means and variances, and those of the last training batch, of a layer that normalises by them."""
+        """(means, variances, batch means, batch variances): running ones and those of the last training batch.
+
+        None where the layer keeps no such statistics.
+        """
         return None
 
     def set_hooks(self, hooks: LeafHooks | None) -> None:
@@ -213,17 +231,17 @@ class BaseLayer(LayerView, ABC):
         yield self
 
     def parts(self) -> Iterator[BaseLayer]:
-        """This layer and all that is inside it, changes of order too: whatever keeps something of a pass."""
+        """This layer and all that is inside it, changes of order too: everything that may keep something of a pass."""
         yield self
 
     def put_away(self) -> dict[str, Any]:
-        """What the last pass has left here, for `take_up`; the next one leaves it alone."""
+        """Returns what the last pass has left here, which the next pass will not overwrite; `take_up` restores it."""
         own = {name: self.__dict__[name] for name in self.kept if name in self.__dict__}
         self._buffers = {}
         return own
 
     def take_up(self, kept: dict[str, Any]) -> None:
-        """Goes back to what `put_away` gave."""
+        """Restores what `put_away` returned."""
         self.__dict__.update(kept)
 
     def named_layers(self, path: str) -> Iterator[tuple[str, BaseLayer]]:
@@ -233,11 +251,11 @@ class BaseLayer(LayerView, ABC):
     # -- description ------------------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
-        """The arguments of the constructor that results depend on, by name: numbers, words, and lists of them.
+        """The constructor arguments that results depend on, by name: numbers, strings, and lists of them.
 
-        The description of the layer in `repr`, in files and in the comparison between ranks; a layer with arguments
-        overrides it. Left out are arguments of the prior (gains, `init_method`): once the parameters are drawn, or come
-        from a file or from rank 0, they say all of it.
+        They describe the layer in `repr`, in files and in the comparison between ranks; a layer with arguments
+        overrides this method. Arguments of the prior (gains, `init_method`) are left out: once the parameters are
+        drawn, or come from a file or from rank 0, results no longer depend on them.
         """
         return {}
 
@@ -262,30 +280,36 @@ class BaseLayer(LayerView, ABC):
         """
 
     def after_backward(self, batch: int, repeated: bool) -> None:
-        """What a network calls behind each backward pass of `batch` samples, walked through or replayed alike.
+        """Called by the network after each backward pass, whether it walked through the layers or was replayed.
 
-        repeated: whether it was not the first one from its forward pass.
+        Args:
+            batch: samples of the pass.
+            repeated: whether another backward pass has followed the same forward pass before.
         """
 
     @property
     def spares_deltas(self) -> bool:
-        """Whether `backward` leaves deltas alone that another branch reads too, see `DeltaPool.share`."""
+        """Whether `backward` does not change deltas that another branch still has to read, see `DeltaPool.share`."""
         return False
 
     def takes(self, activation: str) -> bool:
-        """Whether `forward` and `begin` take the activation in front of the layer along, as their second argument."""
+        """Whether `forward` and `begin` also compute an activation in front of the layer, given as second argument.
+
+        Args:
+            activation: the name of its formula.
+        """
         return False
 
     def takes_moments_of(self, layer: BaseLayer) -> bool:
-        """Whether `layer` is to leave partial moments of its output, behind an activation or not, to this one."""
+        """Whether `layer` should leave partial moments of its output, after an activation or not, for this layer."""
         return False
 
     def begin(self, state: State) -> State | Normalization:
-        """`forward`, or what is left to do for it, where what comes next does that together with its own."""
+        """`forward`; or a part of it and what is left to do, which the next operation does together with its own."""
         return self.forward(state)
 
     def backward_onto(self, onto: Delta, delta: Delta, pool: DeltaPool, accumulate: bool) -> Delta | None:
-        """`backward`, and the deltas of the input together with those in `onto`, which are given back or returned."""
+        """`backward`, with `onto` added to the deltas of the input; the memory of `onto` is given back or returned."""
         into = self.backward(delta, pool, True, accumulate)
         if into is not None:
             self.kernels.elementwise.add_state(into, onto)
@@ -310,9 +334,9 @@ class BaseLayer(LayerView, ABC):
         return memory[:size].reshape(shape)
 
     def _carried(self, name: str) -> Array:
-        """What the layer carried into this pass, for `forward` to read, and to keep for `backward`.
+        """What the layer carried into this pass: `forward` reads it, and it stays there for `backward`.
 
-        A copy, so that a pass that is run again begins where it began the first time.
+        It is a copy, so that a pass that is run again begins where it began the first time.
         """
         source = self.state[name]
         kept = self._scratch(f"carried {name}", source.shape)
@@ -320,20 +344,8 @@ class BaseLayer(LayerView, ABC):
             self.kernels.array.copy(source, kept)
         return kept
 
-    @property
-    def training(self) -> bool:
-        return self._training
-
-    @training.setter
-    def training(self, value: bool) -> None:
-        with self._alone:
-            for _, layer in self.named_layers(""):
-                layer._training = bool(value)
-            if self._owner is not None:
-                self._owner.has_layers_of_other_modes()
-
     def _carry(self, name: str, values: Array) -> None:
-        """Has the next pass begin with `values`, which this one has made; a pass that is run again changes nothing."""
+        """Lets the next pass begin with `values`, which this one has made; a pass that is run again changes nothing."""
         if not self.recomputing:
             self.kernels.array.copy(values, self.state[name])
 
@@ -343,11 +355,11 @@ class BaseLayer(LayerView, ABC):
         return sum(buffer.nbytes for buffer in self._buffers.values())
 
     def _output(self, batch: int) -> State:
-        """Memory for the output. Its variances may be gone when the next operation is done, see `needs_variances`."""
+        """Memory for the output. Its variances may be overwritten after the next operation, see `needs_variances`."""
         return State(self._units("mu", batch), self._units("var", batch, Reader.NEXT))
 
     def _units(self, name: str, batch: int, reader: Reader = Reader.BACKWARD) -> Array:
-        """(batch, units) array of the output, which has this reader at least."""
+        """(batch, units) array for the output, which stays until `reader` and the layer's own reader have read it."""
         last, size = max(reader, self._reader), self.out_shape.size
         if self._pool is None or last == Reader.USER or (last == Reader.BACKWARD and self._way_back):
             return self._buffer(name, batch, size)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class LayerBlock(BaseLayer):
     """Layers run one after the other, for use inside a `ResNetBlock` or a `Sequential`.
 
-    Trains like the same layers written out in the network, whatever their number and kind.
+    The block trains exactly as its layers would without it, whatever their number and kind.
 
     Args:
         layers: at least one.
@@ -34,7 +34,7 @@ class LayerBlock(BaseLayer):
     def __init__(self, *layers: BaseLayer):
         super().__init__()
         self.chain = Chain(layers, "LayerBlock")
-        self.out_like: Shape | None = None  # the image and order that the output must have; None: what the layers give
+        self.out_like: Shape | None = None  # required image and memory order of the output; None: as the layers give it
 
     @property
     def layers(self) -> tuple[BaseLayer, ...]:

@@ -21,9 +21,9 @@ class Linear(BaseLayer):
     W, S: means and variances of the weights, (output_size, input_size) row by row; m, s: means and variances of the
     units; J: Jacobian of the activation before. Deltas are summed over the batch.
 
-    Of a sequence, (time steps, features) per sample, a layer with input_size = features takes every step by itself, and
-    gives (time steps, output_size); the cap of a step (`Sequential.step`) then counts batch x time steps. A layer with
-    input_size = time steps x features takes all of it as one flat sample.
+    In a sequence, (time steps, features) per sample, a layer with input_size = features takes every time step by
+    itself, and gives (time steps, output_size); the cap (`Sequential.step`) then counts batch x time steps. A layer
+    with input_size = time steps x features takes the whole sequence as one flat sample.
 
     Args:
         input_size, output_size: units per sample, or per time step.

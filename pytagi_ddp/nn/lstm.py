@@ -23,15 +23,15 @@ class LSTM(BaseLayer):
         f, i, o = sigmoid(W x + b), c = tanh(W x + b)       gates, each with W and b of its own; x = [input, h before]
         C = f C before + i c                                h = o tanh(C)
 
-    with the moments of `Linear` and of linearised activations, and of products of Gaussians. Of their covariances those
-    of i with c, and of o with tanh(C) due to the input, count; gates with the states before, and the weights that the
-    time steps share, are taken as independent. The deltas go back through h and C to the gates, the inputs and the time
-    steps before. Batch sums are over samples and time steps; the cap of a step (`Sequential.step`) counts samples.
+    with the moments of `Linear`, of linearised activations and of products of Gaussians. The covariances of i with c,
+    and of o with tanh(C) due to the input, are taken into account; gates and earlier states, and the uses of a weight
+    at different time steps, are taken as independent. Deltas go back through h and C to the gates, the inputs and the
+    earlier time steps. Batch sums are over samples and time steps; the cap (`Sequential.step`) counts samples.
 
-    Every sequence begins with h = C = 0. A layer of one time step, called with one sample, goes on from the call before
-    instead: `Sequential.get_lstm_states` tells how. It keeps moments of h and C after the forward pass (in training
-    and evaluation alike; `predict` puts them back), and a pass back makes them those given the observation. Any other
-    number of samples sets them to 0.
+    Every sequence begins with h = C = 0. A layer of one time step that is called with one sample continues from the
+    call before instead. It keeps the moments of h and C after the forward pass, in training and evaluation alike
+    (`predict` restores the earlier ones), and a backward pass turns them into those given the observation. A call with
+    any other number of samples sets them to 0. `Sequential.get_lstm_states` gives these moments.
 
     Args:
         input_size: features of a time step.
@@ -40,10 +40,10 @@ class LSTM(BaseLayer):
             output_size) per sample.
         seq_len: time steps.
         bias: with biases or without.
-        gain_weight, gain_bias, init_method: of the prior, as of `Linear`.
-        cell_path: take deltas back in time through C, too: the chain rule. False leaves that out, as pytagi does, which
-            makes the deltas of weights wrong by their own size.
-        recurrent: False makes every time step a sequence of its own, which begins at 0: what pytagi 0.2.1 does with
+        gain_weight, gain_bias, init_method: of the prior, as in `Linear`.
+        cell_path: whether deltas go back in time through C, too, as the chain rule says. False leaves that path out, as
+            pytagi does; the deltas of the weights then have errors as large as the deltas themselves.
+        recurrent: False treats every time step as a sequence of its own, which begins at 0, as pytagi 0.2.1 does with
             more than one time step.
 
     Raises:
@@ -158,7 +158,7 @@ class LSTM(BaseLayer):
                 self.kernels.array.copy(np.concatenate([h, c]), self.state[name])
 
     def _sequences(self, batch: int) -> tuple[int, int]:
-        """How many go through time by themselves, and their time steps."""
+        """(number of sequences, time steps of each)."""
         return (batch, self.seq_len) if self.recurrent else (batch * self.seq_len, 1)
 
     def _passage(self, batch: int) -> Passage:
@@ -219,7 +219,7 @@ class LSTM(BaseLayer):
         if self.carries and batch == 1:
             memory = State(self.state["mu"], self.state["var"])
             for prior, values in zip(self._scratch("end", (2, 2 * outputs)), memory[:2], strict=True):
-                self.kernels.array.copy(prior, values)  # another pass back may have made a posterior of it
+                self.kernels.array.copy(prior, values)  # an earlier backward pass may have replaced it by a posterior
             self.kernels.recurrent.update_memory(memory, by_step, self._kept)
         pool.give(delta)
         return into

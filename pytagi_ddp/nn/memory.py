@@ -1,4 +1,4 @@
-"""How much memory a pass takes, before it runs: a walk through the layers in which nothing is computed."""
+"""How much memory a pass will take, found by a walk through the layers in which nothing is computed."""
 
 import weakref
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from pytagi_ddp.nn.state import Array, State
 
 
 def pass_bytes(chain: Chain, kernels: Kernels, state: State, training: bool) -> int:
-    """What layers keep for a pass of a batch, and, in training, the deltas of the pass back.
+    """Bytes that layers keep for a pass of a batch, and, in training, those of the deltas of the backward pass.
 
     Not counted: parameters, the input, and scratch memory of products (at most 64 MB, and packed weights).
 
@@ -39,10 +39,10 @@ def refuse_too_large(needed: Callable[[int], int], batch: int, free: int) -> Non
     """Raises if a pass does not fit.
 
     Args:
-        needed: bytes of a pass, by batch size. free: bytes that there are.
+        needed: gives the bytes of a pass for a batch size. free: bytes that are free.
 
     Raises:
-        MemoryError: says how much a batch needs, and which would fit.
+        MemoryError: the pass does not fit; says how much it needs, and which batch size would fit.
     """
     whole = needed(batch)
     if whole <= free:
@@ -62,7 +62,7 @@ def gigabytes(size: int) -> str:
 
 
 class _Sized(np.ndarray):
-    """An array with a shape and next to no memory: all its elements are one."""
+    """An array of any shape in the memory of a single element, which all its strides of 0 point to."""
 
     @classmethod
     def of(cls, shape: Any, dtype: Any) -> "_Sized":
@@ -71,7 +71,7 @@ class _Sized(np.ndarray):
 
 
 class _CountedArrays:
-    """Array functions that count bytes; `peak` is the most that was there at a time."""
+    """Array functions that count bytes; `peak` is the largest number that was in use at one time."""
 
     asynchronous = True
 
@@ -102,7 +102,7 @@ class _CountedArrays:
 
 
 class _Counted:
-    """Stands for the kernels of a device: what returns nothing does nothing, sizes are those of the device."""
+    """Stands for the kernels of a device: functions that compute do nothing, those that tell sizes are the device's."""
 
     def __init__(self, kernels: Kernels):
         self.array = _CountedArrays()

@@ -1,4 +1,4 @@
-"""What a network is given."""
+"""The input of a network: checks, and the memory that holds it until the backward pass."""
 
 from collections.abc import Callable, Sequence
 from math import prod
@@ -22,13 +22,14 @@ def rows_of_samples(
 ) -> np.ndarray:
     """`values` of any library and dtype as float32 rows, one for each sample of this shape.
 
-    A flat array holds sample after sample. Of more dimensions the last ones are those of a sample, (channels, height,
-    width) of an image, (time steps, features) of a sequence, or all units, and those before count samples: as one
-    dimension where an LSTM or attention would see one time step, as time steps are most often meant by more.
+    A flat array holds sample after sample. In an array of more dimensions, the last ones are those of a sample:
+    (channels, height, width) of an image, (time steps, features) of a sequence, or all units. The dimensions before
+    them count samples. Only one of these may be longer than 1 where an LSTM or attention layer would see a single time
+    step, as a second one is most likely meant as time steps.
 
     Raises:
-        ValueError: no whole number of samples, not `size` values, or dimensions that are not theirs.
-        TypeError: no real numbers.
+        ValueError: no whole number of samples, not `size` values, or dimensions that are not those of samples.
+        TypeError: values that are not real numbers.
     """
     array = to_numpy(values, what)
     rows = flat_float32(array, what, size)
@@ -53,7 +54,7 @@ def rows_of_samples(
 
 
 def variances_like(rows: np.ndarray, values: ArrayLike | None, what: str, shape: Shape) -> np.ndarray | None:
-    """`values`, as many as `rows` holds, as rows too; None stays None."""
+    """`values`, of which there must be as many as in `rows`, as rows too; None stays None."""
     return None if values is None else rows_of_samples(values, what, shape, may_be_empty=True, size=rows.size)
 
 
@@ -62,7 +63,7 @@ class NetworkInput:
 
     Args:
         shape: of a sample. array: the array functions of the network's device. device: its name.
-        checks: what layers ask of it, see `BaseLayer.check_input`.
+        checks: the `BaseLayer.check_input` of all layers that have one.
     """
 
     def __init__(self, shape: Shape, array: ArrayFunctions, device: str, checks: Sequence[Check]):
@@ -105,7 +106,7 @@ class NetworkInput:
             check_finite(var, "var_x")
             var = round_up_variances(var, "var_x")
         for check in self._checks:
-            check(given)  # with what is missing, which is no category
+            check(given)  # with NaN for what is missing: an Embedding must not read it as a category
         return mu, var
 
     def _kept(self, batch: int, with_var: bool) -> State:
@@ -118,7 +119,7 @@ class NetworkInput:
             self._states.clear()
         state = self._states.get((batch, with_var))
         if state is None:
-            if len(self._states) > 100:  # a program with ever other batch sizes
+            if len(self._states) > 100:  # a program that keeps changing its batch size
                 self._states.clear()
             state = State(self._mu[:batch], self._var[:batch] if with_var else None)
             self._states[batch, with_var] = state

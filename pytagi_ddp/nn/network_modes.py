@@ -10,11 +10,11 @@ from pytagi_ddp.nn.network_parameters import NetworkParameters
 
 
 class NetworkModes(NetworkParameters):
-    """The part of `Sequential` that says what its passes are for."""
+    """The part of `Sequential` that switches between training and evaluation."""
 
     _passes: Any  # the network's `Passes`
     _training = True
-    _of_one_mode = True  # False: a layer may be in another one
+    _of_one_mode = True  # False: some layer may be in the other mode
 
     @abstractmethod
     def forget_graphs(self) -> None:
@@ -29,14 +29,14 @@ class NetworkModes(NetworkParameters):
         """Evaluation mode: running statistics, and no change of state by a forward pass.
 
         Raises:
-            FloatingPointError: on a GPU, what the last `step` met (see there).
+            FloatingPointError: on a GPU, if the last `step` met deltas that are not finite.
         """
         self.arena.check()
         self._set_training(False)
 
     @property
     def training(self) -> bool:
-        """The mode; an assignment is `train` or `eval`."""
+        """Whether the network is in training mode; assigning it calls `train` or `eval`."""
         return self._training
 
     @training.setter
@@ -46,7 +46,7 @@ class NetworkModes(NetworkParameters):
     @alone
     def _set_training(self, training: bool) -> None:
         layers = [layer for _, layer in self.named_layers()]
-        if any(layer.training != self.training for layer in layers):  # frozen ones, as which they were recorded
+        if any(layer.training != self.training for layer in layers):  # recorded passes have these layers frozen
             self.has_layers_of_other_modes()
         self._training, self._of_one_mode = training, True
         for layer in layers:
@@ -54,14 +54,14 @@ class NetworkModes(NetworkParameters):
 
     @alone
     def has_layers_of_other_modes(self) -> None:
-        """Notes that the mode of a layer was set by itself. A pass in another one has no way back."""
+        """Notes that the mode of a single layer was set; no backward pass can follow an earlier forward pass then."""
         self._of_one_mode = False
         self._passes.end_ways_back()
         self.forget_graphs()
 
     @contextmanager
     def in_mode(self, training: bool) -> Iterator[None]:
-        """Training or evaluation mode inside; then the mode of before, with the layers that were frozen in it."""
+        """Training or evaluation mode inside the block; restores the earlier mode, and that of frozen layers."""
         before, frozen = self.training, [layer for _, layer in self.named_layers() if layer.training != self.training]
         try:
             self.train() if training else self.eval()

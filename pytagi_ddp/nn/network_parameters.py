@@ -1,4 +1,4 @@
-"""What one asks of a network beside training it: its parameters, its files, its layers."""
+"""What networks offer besides training and prediction: their parameters, files and layers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ class NetworkParameters(ABC):
 
     arena: ParameterArena
     kernels: Kernels
-    first_layer = 0  # the number of the first layer: that in the whole network of which this is a part
+    first_layer = 0  # the number of the first layer, counted in the whole network if this is a part of one
     _one_thread: Any
 
     @property
@@ -45,7 +45,7 @@ class NetworkParameters(ABC):
             yield from layer.named_layers(str(index))
 
     def named_leaves(self) -> Iterator[tuple[str, BaseLayer]]:
-        """Those of `named_layers` that compute, in blocks too."""
+        """The layers of `named_layers` that compute: those inside blocks, but not the blocks."""
         return ((key, layer) for key, layer in self.named_layers() if not is_block(layer))
 
     @property
@@ -64,10 +64,10 @@ class NetworkParameters(ABC):
         """Parameters and running statistics by layer, see `persistence.StateDict`; copies on the host.
 
         Args:
-            carried: with the memory of layers that carry some from call to call.
+            carried: whether to include what recurrent layers carry from call to call.
 
         Raises:
-            FloatingPointError: on a GPU, what the last `step` met (see there).
+            FloatingPointError: on a GPU, if the last `step` met deltas that are not finite.
         """
         self.arena.check()
         return persistence.state_dict(self, carried)
@@ -87,9 +87,10 @@ class NetworkParameters(ABC):
 
     @alone
     def load_state_dict(self, state_dict: dict) -> None:
-        """Takes the values of `state_dict`, this library's or pytagi's (CPU or CUDA).
+        """Takes the values of `state_dict`, from this library or from pytagi (CPU or CUDA).
 
-        Deltas that wait for a step are dropped, by every method that loads: they are of the parameters before.
+        Deltas that wait for a step are dropped, as they belong to the earlier parameters. Every method that loads
+        does so.
 
         Raises:
             KeyError: layers are missing, or keys have no layer here. ValueError: sizes differ, or values are not finite
@@ -109,7 +110,7 @@ class NetworkParameters(ABC):
         A file that is replaced keeps its permissions; a link is replaced by the file.
 
         Args:
-            carried: with the memory of layers that carry some from call to call; `load` then takes it.
+            carried: whether to include what recurrent layers carry from call to call; `load` then restores it.
 
         Raises:
             ValueError: values that are NaN or infinite, which `load` would refuse; names them.
@@ -173,8 +174,8 @@ class NetworkParameters(ABC):
             found = (leaf.normalisation_moments() for leaf in layer.leaves())
             rows = [moments for moments in found if moments is not None]
             if rows:
-                columns = zip(*rows, strict=True)
-                a, b, c, d = ([self.kernels.array.to_host(moments) for moments in column] for column in columns)
+                by_kind = zip(*rows, strict=True)
+                a, b, c, d = ([self.kernels.array.to_host(moments) for moments in kind] for kind in by_kind)
                 result[f"{layer.get_layer_info()}_{index}"] = (a, b, c, d)
         return result
 
@@ -193,7 +194,7 @@ class NetworkParameters(ABC):
 
     @alone
     def inspect(self, x: ArrayLike, var_x: ArrayLike | None = None) -> Inspection:
-        """What each layer has learnt, and how its units fare on a batch: `print(net.inspect(x))`.
+        """What each layer has learnt, and the state of its units on a batch: `print(net.inspect(x))`.
 
         By layer: the share of outputs that are uncertain (sqrt(s) > |m|), dead and saturated; the signal to noise
         |mu|/sqrt(var) of the weights; the mean variance of the parameters over the prior's; and the share of parameters

@@ -47,7 +47,7 @@ class Norm(BaseLayer):
         )
 
     def _bias(self) -> Tensor:
-        """The biases; known zeros without batch sums for a layer without bias."""
+        """The biases; for a layer without bias, zeros with variance 0 and empty batch sums."""
         if self.parameters.b is not None:
             return self.parameters.b
         if "no bias" not in self._buffers:
@@ -63,13 +63,13 @@ class RowNorm(Norm):
     normalized_shape = Fixed()
 
     def _rows(self, batch: int) -> tuple[int, int, int]:
-        """Rows, positions in a row, and features, which a batch is read as."""
+        """The shape in which kernels read a batch: (rows, positions in a row, features)."""
         rows = batch * self.steps
         return rows, batch * self.in_shape.size // (rows * self.num_features), self.num_features
 
     @abstractmethod
     def _moments(self) -> Moments:
-        """The kernel that makes mean and r of each row."""
+        """The kernel that computes mean and r of each row."""
 
     def forward(self, state: State) -> State:
         shape = self._rows(state.batch)

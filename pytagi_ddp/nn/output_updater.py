@@ -1,4 +1,4 @@
-"""The output layer against observations."""
+"""Deltas at the output of a network from observations."""
 
 from math import prod
 
@@ -16,11 +16,11 @@ from pytagi_ddp.nn.validate import flat_float32
 class OutputUpdater:
     """Turns observations into deltas at the output of a network.
 
-    Variances of observations are variances, not standard deviations. A NaN observation is missing: its output gets
-    zero deltas, in every method. An infinite one is an error.
+    The noise of observations is given as variances, not as standard deviations. A NaN observation is missing: its
+    output gets zero deltas, in every method. An infinite observation is an error.
 
     Args:
-        model_device: the device of the network. The update runs where the states are, wherever that is by then.
+        model_device: the device of the network. If the network moves later, updates run on its new device.
 
     Source: Goulet, Nguyen & Amiri (2021), JMLR 22.
     """
@@ -42,8 +42,8 @@ class OutputUpdater:
         Args:
             output_states: the network's `output_z_buffer`.
             mu_obs: observations, batch x outputs values, flat or with one dimension for the batch in front.
-            var_obs: their variances, as many, likewise; or one number for all. Of more, the first ones count, so that
-                variances made once for a full batch serve a smaller last one (as pytagi has it).
+            var_obs: their variances, as many, likewise; or one number for all. If there are more, the first ones are
+                used, so that variances made once for a full batch serve a smaller last batch (as in pytagi).
             delta_states: the network's `input_delta_z_buffer`; receives the deltas.
 
         Raises:
@@ -88,8 +88,8 @@ class OutputUpdater:
         Args:
             output_states, delta_states: as in `update`.
             mu_obs, var_obs: batch x n observations and their variances, the latter as in `update`.
-            selected_idx: batch x n output numbers, counted from 1 within a sample (hierarchical softmax); of those that
-                are the same the last observation counts.
+            selected_idx: batch x n output numbers, counted from 1 within a sample (hierarchical softmax). If a number
+                occurs twice in a sample, its last observation counts.
 
         Raises:
             ValueError: wrong number of values, a bad value as in `update`, or an output number out of range.
@@ -151,7 +151,7 @@ class OutputUpdater:
     def _run(
         name: str, states: BaseHiddenStates, deltas: BaseDeltaStates, observed: State, *places: np.ndarray
     ) -> None:
-        """Calls the kernel `name` where the states are; the deltas go there, the observations are sent there."""
+        """Calls the kernel `name` on the device of the states, to which deltas and observations are moved."""
         kernels = get_kernels(states.device)
         deltas.move(states.device)
         deltas.set_size(states.size, states.block_size)

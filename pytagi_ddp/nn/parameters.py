@@ -25,21 +25,21 @@ REMEDY = "read it inside `with net.unshard():` of the FSDPSequential, on every r
 
 
 class ParametersNotHereError(RuntimeError):
-    """Parameters or deltas of which this rank has a part only, or that are not drawn yet."""
+    """Parameters or deltas were asked for of which this rank has only a part, or that are not drawn yet."""
 
 
 class Parameters:
     """Weights and biases of a layer, as views into rows that may belong to the whole network.
 
     Args:
-        rows: flat arrays of one length: weights, then biases. None stands for one that is not here: the batch sums of a
-            network in shards, or variances in its pass back.
+        rows: flat arrays of one length: weights, then biases. None stands for a row that is not on this rank, in a
+            network in shards: the batch sums, or the variances in a backward pass.
         weight_shape: shape of the weights; biases are flat.
         array: the array functions of the device that holds the rows; None: of the host.
 
     Attributes:
         w, b: the weights and the biases; None where there are no biases.
-        no_deltas: the batch sums are zeros that nothing has been written to.
+        no_deltas: True while the batch sums are zeros to which nothing has been written yet.
     """
 
     no_deltas = False
@@ -62,10 +62,10 @@ class Parameters:
         prior: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
         weight_shape: tuple[int, ...],
     ) -> Parameters:
-        """Host arrays of their own from (mu_w, var_w, mu_b, var_b); deltas are zero."""
+        """Parameters in new arrays on the host, from (mu_w, var_w, mu_b, var_b); deltas are zero."""
         mu_w, var_w, mu_b, var_b = prior
         mu, var = (np.concatenate([w, b]) if b.size else w for w, b in ((mu_w, mu_b), (var_w, var_b)))
-        zeros = partial(np.zeros, mu.size, np.float32)  # memory that no page is fetched for before it is written to
+        zeros = partial(np.zeros, mu.size, np.float32)  # the system provides its pages only when they are written to
         drawn = cls(Tensor(mu, var, zeros(), zeros()), weight_shape)
         drawn.no_deltas = True
         return drawn
@@ -100,14 +100,14 @@ class Parameters:
         return row
 
     def _sums(self, part: Part, which: Moment) -> tuple[Array, np.ndarray]:
-        """Batch sums where they live, and the factor that makes deltas of them: s, or s^2 for variances."""
+        """Batch sums where they live, and the factor that turns them into deltas: s for means, s^2 for variances."""
         _, _, delta_mu_sum, delta_var_sum = self._flat[part]
         s = self.moments(part, "var")
         sums, factor = (delta_mu_sum, s) if which == "mu" else (delta_var_sum, s * s)
         return self._present(sums, f"delta_{which}_{part}"), factor
 
     def deltas(self, part: Part, which: Moment) -> np.ndarray:
-        """s g or s^2 h, a read-only array: a change could not reach the sums (`set_deltas` does)."""
+        """s g or s^2 h, in a new read-only array: writing into it could not change the sums, use `set_deltas`."""
         sums, factor = self._sums(part, which)
         delta = factor * self._array.visible(sums)
         delta.flags.writeable = False
@@ -146,10 +146,10 @@ class Parameters:
 
 
 class AbsentParameters:
-    """Stands for parameters that are not here; all that it tells is their number.
+    """Stands for parameters that are not here: it knows their number, and raises an error when asked for more.
 
     Args:
-        weight_shape, num_biases: of those that it stands for. why: what an error says.
+        weight_shape, num_biases: those of the absent parameters. why: the message of the error.
     """
 
     def __init__(self, weight_shape: tuple[int, ...], num_biases: int, why: str):
@@ -164,7 +164,7 @@ class AbsentParameters:
 
 
 class ParameterValues:
-    """An attribute of layers such as `mu_w` or `delta_var_b`: flat values, none without parameters; assignable."""
+    """An attribute of layers such as `mu_w` or `delta_var_b`: an assignable flat array, empty without parameters."""
 
     def __init__(self, part: Part, which: Moment, deltas: bool = False):
         self._what, self._deltas = (part, which), deltas

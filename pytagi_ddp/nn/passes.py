@@ -1,4 +1,4 @@
-"""The passes of a training step: walks through the layers, recorded and from then on replayed."""
+"""The passes of a training step: walks through the layers that are recorded once and then replayed."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,21 +15,17 @@ from pytagi_ddp.nn.recompute import recomputing
 from pytagi_ddp.nn.state import Array, Delta, State
 
 
-def _nothing() -> None:
-    """What most parts of a step need done before they run."""
-
-
 class Passes:
     """Forward passes, backward passes and steps of a network on one device.
 
     Args:
-        chain, arena, kernels: the network's. hooks: its hooks; while there are any, passes are walked through
-            (but see there).
+        chain, arena, kernels: the network's.
+        hooks: its hooks. While there are any, passes are walked through and not replayed (`LeafHooks` has exceptions).
 
     Attributes:
         batch: samples of the forward pass that `backward` would continue; 0: there is none.
-        went_back: whether there has been a backward pass from it already.
-        frame: the one in use, see `use`.
+        went_back: whether there has been a backward pass from that forward pass already.
+        frame: the frame in use, see `use`.
         last: batch size, mode and input of the last forward pass.
         express: what serves the public calls in their common case, see `kernels.protocol.Express`.
     """
@@ -37,7 +33,7 @@ class Passes:
     def __init__(self, chain: Chain, arena: ParameterArena, kernels: Kernels, hooks: LeafHooks):
         self._chain, self._arena, self._hooks, self._copy = chain, arena, hooks, kernels.array.copy
         self._kernels = kernels
-        self._fits: dict[bool, int] = {}  # the largest batch whose memory was looked at, by mode
+        self._fits: dict[bool, int] = {}  # the largest batch that is known to fit into memory, by `training`
         self._replayable = all(leaf.replayable for leaf in arena.leaves)
         self._checks_input = any(leaf.checks_input for leaf in arena.leaves)
         self._recorders = [leaf for leaf in arena.leaves if leaf.follows_backward]
@@ -47,24 +43,24 @@ class Passes:
         self.went_back = False
         self.last: Any = None
         self.frame = 0
-        self._frames: dict[int, tuple] = {}  # what those hold that are not in use
+        self._frames: dict[int, tuple] = {}  # the content of the frames that are not in use
         self._walks = False
-        self._remembered: Any = None  # as `last`, of the pass that the layers remember for a backward pass
+        self._remembered: Any = None  # like `last`, but of the forward pass whose values the layers hold
 
     def forward(self, state: State, training: bool, own: bool) -> State:
-        """The output for an input that stays where it is until the backward pass.
+        """The output for an input, whose memory must not change until the backward pass.
 
         Args:
-            own: whether the input lies in the network's own memory, where the next one may replace it.
+            own: whether the input lies in the network's own memory, where the next input may replace it.
         """
-        self.batch, self.went_back = 0, False  # if a layer raises, buffers hold parts of two batches: no way back
+        self.batch, self.went_back = 0, False  # if a layer raises, buffers hold parts of two batches: no backward pass
         if state.batch > self._fits.get(training, 0):
             self._check_memory(state, training)
         self.last = key = (state.batch, training, state)
-        if self._hooks and not self._is_remembered(key):  # or `backward` would walk forward again, past the hooks
+        if self._hooks and not self._is_remembered(key):  # else `backward` would walk forward again without the hooks
             self.forget()
         out = self._run("forward", key[:2], state, partial(self._walk_forward, key))
-        if own and not self._checks_input:  # Express looks only for values that are not finite
+        if own and not self._checks_input:  # Express itself checks only that values are finite
             self.express.offer_forward(self._graphs.plan, key, state, out)
         if training:
             self.batch = out.batch
@@ -79,12 +75,12 @@ class Passes:
 
     def backward(self, start: BaseDeltaStates, end: BaseDeltaStates | None, accumulate: bool) -> None:
         """From the deltas `start` at the output to the deltas `end` at the input, if these are asked for."""
-        batch = self.batch  # which a hook that changes parameters amid the pass sets to 0
+        batch = self.batch  # kept, as a hook that changes parameters during the pass sets it to 0
         self._chain.pool.reserve(batch * self._chain.widest)
         repeated, self.went_back = self.went_back, True
         again = repeated and self._chain.recomputes
         if again:
-            self._chain.forget_activations()  # the pass back before has left those of other blocks
+            self._chain.forget_activations()  # the last backward pass has left the activations of another block
         key = (batch, end is not None, accumulate, again)
         first, last = start.arrays, end.arrays if end else None
         memory = (*self.last[2], *first, *(last or ()))  # the input lies elsewhere where another network gives it
@@ -93,21 +89,21 @@ class Passes:
         self._run(name, key, memory, walk, self._remember_last)
         for leaf in self._recorders:
             leaf.after_backward(batch, repeated)
-        if not (self._recorders or self._chain.recomputes):  # for which Express has no room
+        if not (self._recorders or self._chain.recomputes):  # Express can do neither
             end_memory = end.memory if end else None
             self.express.offer_backward(self._graphs.plan, self.last, key[1:3], start.memory, end_memory)
 
     def step(self, samples: int) -> None:
         """`ParameterArena.step`."""
         self._arena.step(samples, run=partial(self._run, "step", (), ()))
-        if not self._frames:  # of which Express does not know
+        if not self._frames:  # Express knows nothing of frames
             self.express.offer_step(self._graphs.plan, *self._arena.step_memory)
 
     def use(self, frame: int) -> None:
-        """Goes over to a frame, which holds what a forward pass has left for its backward pass.
+        """Changes to a frame. A frame holds what a forward pass has left for its backward pass.
 
-        The passes of other frames stay as they are, and can be continued when these are used again. Frame 0 is that of
-        an ordinary network; passes of others are walked through.
+        Forward passes in other frames stay as they are, and can be continued when their frame is used again. Frame 0 is
+        that of an ordinary network; in other frames, passes are walked through and not replayed.
         """
         if frame == self.frame:
             return
@@ -121,13 +117,13 @@ class Passes:
         self.frame = frame
 
     def end_ways_back(self) -> None:
-        """No way back from any forward pass: it would be by other parameters or settings, or in another mode."""
+        """Refuses backward passes from all forward passes so far, as parameters, settings or mode have changed."""
         self.batch = 0
         if self._frames:
             self._frames = {frame: (0, *rest) for frame, (_, *rest) in self._frames.items()}
 
     def drop_frames(self) -> None:
-        """No way back from any forward pass: the layers are about to work otherwise, or without their memory."""
+        """Forgets all forward passes so far, as the layers are about to work differently or to lose their memory."""
         self.batch, self._remembered = 0, None
         self._frames.clear()
 
@@ -137,18 +133,27 @@ class Passes:
 
     @property
     def nbytes(self) -> int:
-        """Size of the memory that layers use in turn, for what does not outlast a pass or is computed again."""
+        """Size of the memory that layers use in turn, for values that do not outlast a pass or are computed again."""
         return self._chain.pool.nbytes + self._chain.blocks.nbytes
 
     def _run(
-        self, name: str, key: tuple, memory: tuple, function: Callable[[], Any], prepare: Callable[[], None] = _nothing
+        self,
+        name: str,
+        key: tuple,
+        memory: tuple,
+        function: Callable[[], Any],
+        prepare: Callable[[], None] | None = None,
     ) -> Any:
-        """`function()`, or a replay of it; it runs as it is where hooks, ranks or layers do more than call kernels."""
+        """`function()` or a replay of it; always `function()` where hooks, ranks or layers do more than call kernels.
+
+        `prepare`, if given, is called before `function`, not before a replay.
+        """
         try:
             if self._is_more_than_kernels():
                 with self._walking():
                     self.forget()
-                    prepare()
+                    if prepare is not None:
+                        prepare()
                     return function()
             return self._graphs.run(name, key, memory, function, prepare)
         except MemoryError as error:
@@ -160,10 +165,10 @@ class Passes:
 
     @contextmanager
     def _walking(self) -> Iterator[None]:
-        """Goes around a walk through the layers, whose buffers another one from inside would overwrite.
+        """Guards a walk through the layers: a second walk inside the first would overwrite its buffers.
 
         Raises:
-            RuntimeError: inside another one.
+            RuntimeError: there is a walk already.
         """
         if self._walks:
             raise RuntimeError("a pass or step of a network from one of its own hooks: use a copy of it there")
@@ -174,7 +179,7 @@ class Passes:
             self._walks = False
 
     def _is_more_than_kernels(self) -> bool:
-        """Whether passes call hooks, other ranks, or layers that do more than call kernels, or are of many frames."""
+        """Whether passes call hooks, other ranks or layers that do more than call kernels, or are of another frame."""
         meets_others = any(leaf.reduce_sums is not None for leaf in self._arena.running)
         hooks = bool(self._hooks) and not (self._hooks.of_parameters and self._kernels.graph.keeps_calls)
         return hooks or meets_others or not self._replayable or self.frame != 0
@@ -208,7 +213,7 @@ class Passes:
         return self._chain.forward(state)
 
     def _remember_last(self) -> None:
-        """Has the layers remember the last forward pass, if that was replayed after another one was walked through."""
+        """Repeats the last forward pass if the layers hold the values of another one, as it was replayed after that."""
         if not self._is_remembered(self.last):
             with recomputing(self._arena.leaves):
                 self._walk_forward(self.last)

@@ -1,19 +1,17 @@
-"""What waits for a step."""
+"""Batch sums that wait for a step."""
 
 from dataclasses import dataclass
 
-from pytagi_ddp.nn.stepping import cap_factor
-
-CUT_SHORT = -1  # samples behind sums that a pass has not completed
+CUT_SHORT = -1  # stands for the number of samples while a backward pass has not completed the sums
 
 
 @dataclass
 class PendingDeltas:
-    """What the batch sums in the arena's `delta` are of, and what the next step and backward pass do with them.
+    """What the batch sums in the arena's `delta` stand for, and what the next step and backward pass do with them.
 
     Attributes:
-        samples: samples behind the sums; `CUT_SHORT` while a pass writes them, and after one that did not come to its
-            end: they are of parts of a batch, and of no use.
+        samples: number of samples in the sums; `CUT_SHORT` while a pass writes them, and after a pass that was
+            interrupted: then the sums cover parts of a batch, and cannot be used.
         applied: whether a step has applied them. They stay until the next backward pass.
         accumulating: whether a backward pass adds to sums that wait, instead of replacing them.
         average: None while the sums are those of this process; once they are those of all ranks, whether the step
@@ -32,7 +30,7 @@ class PendingDeltas:
 
     @property
     def adds(self) -> bool:
-        """Whether the next backward pass adds to what is there."""
+        """Whether the next backward pass adds to the present sums."""
         return self.accumulating and self.waiting > 0
 
     @property
@@ -40,7 +38,7 @@ class PendingDeltas:
         """Samples of the next step.
 
         Raises:
-            RuntimeError: the sums are of no use.
+            RuntimeError: the pass that made the sums was interrupted.
         """
         if self.samples == CUT_SHORT:
             raise RuntimeError(
@@ -49,39 +47,37 @@ class PendingDeltas:
             )
         return self.samples
 
-    @property
-    def cap(self) -> float:
-        """Divisor c of the cap sqrt(s)/c on a step's change, see `cap_factor`; errors as of `counted`."""
-        return cap_factor(self.counted)
-
     def refuse_waiting(self, call: str) -> None:
-        """Raises RuntimeError if sums wait for a step, which `call` must not come before."""
+        """Raises RuntimeError if sums wait for a step, before which `call` is not allowed."""
         if self.waiting or self.average is not None:
             raise RuntimeError(f"{call} between backward() and step(): call step() first, which applies the deltas")
 
     def begin(self) -> int:
-        """Before a backward pass: nothing waits until it is complete. Returns the samples that it adds to."""
+        """To be called before a backward pass. Returns the number of samples whose sums it will add to.
+
+        Until `passed`, the sums count as cut short.
+        """
         before = self.samples if self.adds else 0
         self.samples, self.applied = CUT_SHORT, True
         return before
 
     def passed(self, samples: int) -> None:
-        """After a backward pass, which makes it so many samples."""
+        """To be called after a backward pass: the sums are now those of `samples` samples."""
         self.samples, self.applied = samples, False
 
     def drop(self) -> None:
-        """Forgets what has been accumulated, and that more was to come."""
+        """Drops what has been accumulated, and ends the accumulation."""
         self.begin()
         self.accumulating = False
 
     def forget(self) -> None:
-        """What waits is of no parameters that there are; an accumulation under way goes on with what comes next."""
+        """Drops what waits, as the parameters that it belongs to are gone. An accumulation under way starts anew."""
         self.samples, self.applied = 0, True
 
     def exchanged(self, average: bool) -> None:
-        """After an exchange: the sums are those of all ranks, for one step."""
+        """To be called after an exchange between ranks: the sums are now those of all ranks, for one step."""
         self.samples, self.applied, self.accumulating, self.average = 0, True, False, average
 
     def stepped(self) -> None:
-        """After a step."""
+        """To be called with a step."""
         self.applied, self.accumulating, self.average = True, False, None

@@ -1,7 +1,7 @@
 """Parameters of a network as dictionaries and files.
 
-A file is one of the safetensors format, whose header begins with `_BEGINNING` and a checksum of all other bytes. So
-damage is noticed before anything is parsed. In files of earlier formats the checksum is one of the values alone.
+A file has the safetensors format, and its header begins with `_BEGINNING` and a checksum of all other bytes, so that
+damage is noticed before anything is parsed. In files of earlier formats the checksum covers the values alone.
 """
 
 import json
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from pytagi_ddp.nn.network_parameters import NetworkParameters
 
 FIELDS = ("mu_w", "var_w", "mu_b", "var_b")
-KINDS = ("running", "carried")  # suffixes of the entries of what a layer keeps and does not learn
+KINDS = ("running", "carried")  # kinds of state that is not learned; the suffix of its entries
 SUFFIXES = tuple(f".{kind}" for kind in KINDS)
-BESIDE = "beside"  # key of the arrays of a file that are no part of its network
+BESIDE = "beside"  # key of the arrays of a file that do not belong to the network
 FORMAT = "pytagi_ddp 3"
-FORMAT_OF_VALUES = "pytagi_ddp 2"  # whose checksum is one of the values, without the header
-FORMAT_OF_SIZES = "pytagi_ddp 1"  # likewise; its architecture has sizes, and no settings
+FORMAT_OF_VALUES = "pytagi_ddp 2"  # the checksum covers the values, not the header
+FORMAT_OF_SIZES = "pytagi_ddp 1"  # likewise, and the architecture holds sizes instead of settings
 _BEGINNING = f'{{"__metadata__":{{"format":"{FORMAT}","crc32":"'.encode()
 _DIGITS = slice(8 + len(_BEGINNING), 8 + len(_BEGINNING) + 8)  # where the checksum stands, in hexadecimal digits
 MAX_HEADER = 8 << 20  # bytes; 100 per tensor and 300 per layer are usual, and parsing takes 30 times as much memory
@@ -84,7 +84,7 @@ def state_dict(model: "NetworkParameters", carried: bool = False) -> StateDict:
 
 
 def load_state_dict(model: "NetworkParameters", values: dict) -> None:
-    """Checks everything before it changes anything; entries of what is not learned may be missing (pytagi)."""
+    """Checks everything before it changes anything. Running and carried state may be missing, as in pytagi's files."""
     # Copies, as the values may be views of this very network, which would change on the way.
     _put(model, [(place, [array.copy() for array in arrays]) for place, arrays in _checked(model, values)])
 
@@ -97,7 +97,7 @@ def _put(model: "NetworkParameters", checked: list[tuple[Place, list[np.ndarray]
 
 
 def _checked(model: "NetworkParameters", values: dict) -> list[tuple[Place, list[np.ndarray]]]:
-    """(arrays of the network, their new values) for all of a state dict.
+    """(function that gives the network's arrays, their new values) for every entry of a state dict.
 
     Raises:
         KeyError, ValueError, TypeError: what the network cannot take; names the entry.
@@ -130,7 +130,7 @@ def _checked(model: "NetworkParameters", values: dict) -> list[tuple[Place, list
 
 
 def entries(model: "NetworkParameters") -> Iterator[tuple[str, dict[str, int], Sequence[str], Place]]:
-    """(key, the sizes of its arrays by name, which of them are variances, what says where they go) of all entries."""
+    """(key, sizes of its arrays by name, names of those that are variances, what gives the arrays) of all entries."""
     for key, leaf in model.named_leaves():
         if leaf.parameters is not None:
             w, b = leaf.num_weights, leaf.num_biases
@@ -161,7 +161,7 @@ def _listing(parts: dict[str, list[str]], most: int = 5) -> str:
 def _entry(
     key: str, value: Sequence[ArrayLike], sizes: dict[str, int], variances: Sequence[str]
 ) -> dict[str, np.ndarray]:
-    """The arrays of one entry by name; behind those with a name, empty ones may stand."""
+    """The arrays of one entry by name. An entry may end with empty arrays, which have no name."""
     expected = max(len(FIELDS), len(sizes))
     if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str):
         raise TypeError(f"{key}: expected {expected} arrays ({', '.join(sizes)}), got {type(value).__name__}")
@@ -187,19 +187,19 @@ def to_bytes(
 
     Args:
         model: the network.
-        extra: joins the metadata.
+        extra: further entries of the metadata.
         carried: whether to save what layers carry from call to call.
-        beside: arrays that are no part of it, and that who loads the network leaves out.
+        beside: further arrays, which do not belong to the network and are skipped when it is loaded.
 
     Raises:
-        ValueError: values that `take` would refuse, as NaN, or a header of more than `MAX_HEADER` bytes.
+        ValueError: values that `take` would refuse, such as NaN, or a header of more than `MAX_HEADER` bytes.
     """
     others = {f"{BESIDE}/{name}": array for name, array in (beside or {}).items()}
     return packed(tensors(model, carried) | others, architecture(model), extra)
 
 
 def tensors(model: "NetworkParameters", carried: bool = False) -> dict[str, np.ndarray]:
-    """What is saved of a network, by name; errors as of `savable`."""
+    """The arrays of a network that are saved, by name; errors are those of `savable`."""
     names = entry_names(model)
     return {
         f"{key}/{name}": array
@@ -210,22 +210,22 @@ def tensors(model: "NetworkParameters", carried: bool = False) -> dict[str, np.n
 
 
 def packed(arrays: dict[str, np.ndarray], architecture: str, extra: dict[str, str] | None = None) -> bytes:
-    """The file of `to_bytes` for the `tensors` of a network; `extra` joins its metadata."""
+    """The file of `to_bytes` for the `tensors` of a network; `extra` holds further metadata."""
     header, values = _split(save_safetensors(arrays))
     return seal({"architecture": architecture, **(extra or {})}, header, values)
 
 
 def savable(model: "NetworkParameters", carried: bool = False) -> StateDict:
-    """The state dict.
+    """The state dict, checked as it will be when it is read again.
 
     Raises:
-        ValueError: values that no network takes when they are read again.
+        ValueError: values that loading would refuse.
     """
     result = state_dict(model, carried)
     try:
         _checked(model, result)
     except ValueError as error:
-        raise ValueError(f"the network is not saved, for it could not be loaded: {error}") from None
+        raise ValueError(f"the network is not saved, because it could not be loaded again: {error}") from None
     return result
 
 
@@ -235,19 +235,19 @@ def seal(meta: dict[str, str], header: dict, values: bytes | memoryview) -> byte
     Raises:
         ValueError: a header of more than `MAX_HEADER` bytes.
     """
-    # Put in here, because the writer gives metadata in the order of a hash that differs from run to run.
+    # Written here, because the writer of safetensors puts metadata into an order that differs from run to run.
     meta = {"format": FORMAT, "crc32": "0" * 8, **meta}
     text = json.dumps({"__metadata__": meta, **header}, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     if len(text) > MAX_HEADER:
-        raise ValueError(f"a header of {len(text)} bytes is not saved, for at most {MAX_HEADER} are read")
+        raise ValueError(f"a header of {len(text)} bytes is not saved, because at most {MAX_HEADER} are read")
     start = len(text).to_bytes(8, "little") + text
     digits = _checksum(start, values).encode()
     return b"".join((start[: _DIGITS.start], digits, start[_DIGITS.stop :], values))
 
 
 def _checksum(start: bytes | memoryview, values: bytes | memoryview = b"") -> str:
-    """That of a file, which may be given in two parts: of everything but the digits that it stands in."""
+    """The checksum of a file, given in one part or two; the digits of the checksum itself are left out."""
     before = zlib.crc32(start[_DIGITS.stop :], zlib.crc32(start[: _DIGITS.start]))
     return f"{zlib.crc32(values, before):08x}"
 
@@ -281,7 +281,7 @@ def _split(data: bytes) -> tuple[dict, memoryview]:
 
 
 class Contents(NamedTuple):
-    """A file of `to_bytes` in parts, whose checksum is right. what: its name in errors."""
+    """The parts of a file of `to_bytes`, whose checksum is right; `what` is its name in errors."""
 
     what: str
     metadata: dict[str, str]
@@ -341,7 +341,7 @@ def take(model: "NetworkParameters", contents: Contents) -> None:
 
 
 def _take_values(model: "NetworkParameters", tensors: dict[str, np.ndarray], what: str) -> None:
-    """`take` without a look at the architecture."""
+    """`take`, without comparing the architecture."""
     entries: dict[str, dict[str, np.ndarray]] = {}
     for name, array in tensors.items():
         key, _, field = name.rpartition("/")
@@ -360,7 +360,7 @@ def _take_values(model: "NetworkParameters", tensors: dict[str, np.ndarray], wha
 
 
 def take_part(part: "NetworkParameters", contents: Contents, architecture: str, sizes: str) -> None:
-    """`take` for the layers of a network of which `part` is some; what it is made of is that of all layers."""
+    """`take` for `part`, some layers of a network; `architecture` and `sizes` are those of the whole network."""
     what, meta, arrays = contents
     check_architecture(architecture, sizes, meta, what)
     keys = dict(part.named_leaves()).keys()
@@ -374,7 +374,7 @@ def check_architecture(architecture: str, sizes: str, meta: Mapping[str, str], w
     """Raises ValueError naming the first layer, and its setting, in which a file differs from the network.
 
     Args:
-        architecture, sizes: what the functions of these names say of the network.
+        architecture, sizes: results of the functions of these names for the network.
         meta: the metadata of the file. what: its name.
     """
     if meta.get("format") == FORMAT_OF_SIZES:
@@ -433,12 +433,12 @@ def load_csv(model: "NetworkParameters", prefix: str | Path) -> None:
 
 
 def _numbers(path: Path, count: int) -> np.ndarray:
-    """The `count` numbers in a text file; no more memory is taken than they need.
+    """The `count` numbers in a text file, read without taking more memory than they need.
 
     Raises:
         ValueError: not so many, or something else.
     """
-    file_size(path)  # an OSError here names the file, and one of a pipe comes at once
+    file_size(path)  # raises an OSError that names the file, also for a pipe, which would be waited for
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", DeprecationWarning)  # what NumPy does for now with text that is no number

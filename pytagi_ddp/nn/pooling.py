@@ -12,7 +12,7 @@ from pytagi_ddp.nn.window import Window, as_image, pixels
 
 
 class _Pool2d(WindowView, BaseLayer):
-    """What both poolings share: geometry, and the Jacobian of the input in the backward pass."""
+    """Base of both poolings: geometry, and the Jacobian of the input in the backward pass."""
 
     needs_variances = False
 
@@ -44,7 +44,7 @@ class _Pool2d(WindowView, BaseLayer):
 
     @abstractmethod
     def _spread(self, delta: Delta, into: Delta) -> None:
-        """Deltas of the windows to their pixels."""
+        """Distributes the deltas of the windows over their pixels."""
 
     def settings(self) -> dict[str, Any]:
         return self.window.settings()

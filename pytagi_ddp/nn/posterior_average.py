@@ -1,4 +1,4 @@
-"""The average of the posteriors that a network goes through."""
+"""The average of the posteriors that a network passes through in training."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from pytagi_ddp.nn.sequential import Sequential
 
 
 class PosteriorAverage:
-    """An average of the posteriors behind the last steps, to evaluate a network by.
+    """An average of the posteriors after many steps, for evaluating a network.
 
-    A capped TAGI step of a convolutional network moves most weights by a good part of their standard deviations, as far
-    as the last batch has it; the average over many steps lies nearer to where they go. The k-th call of `update`
-    replaces the average, a Gaussian N(m, s) for each parameter, by the one with the moments of the mixture
+    A capped TAGI step of a convolutional network moves most weights by a good part of their standard deviations,
+    towards the values that suit the last batch. An average over many steps is less noisy. The k-th call of `update`
+    replaces the average, a Gaussian N(m, s) for each parameter, by the Gaussian with the moments of the mixture
 
         (1 - w) N(m, s) + w N(m_k, s_k):    d = m_k - m,  m += w d,  s += w (s_k - s) + w (1 - w) d^2
 
-    where N(m_k, s_k) is what the network has now. w = 1/k gives all posteriors the same weight; with a `decay`, w is at
-    least 1 - decay, and those of the last 1/(1 - decay) calls count.
+    where N(m_k, s_k) is the network's present posterior. w = 1/k gives all posteriors the same weight. With a `decay`,
+    w is at least 1 - decay, so that about the last 1/(1 - decay) calls count.
 
         average = PosteriorAverage(net)
         for x, y in batches:
@@ -34,21 +34,23 @@ class PosteriorAverage:
             net.step()
             average.update()
         with average.average_parameters():
-            net.update_bn(batches, 40)  # the running statistics of BatchNorm2d are of other parameters
+            net.update_bn(batches, 40)  # the running statistics of BatchNorm2d belong to other parameters
             mu, var = net.predict(x_test)
 
-    On several ranks every rank has an average of its own, of `ddp.model`: as replicas are equal after each step, so are
-    the averages. It takes as much memory as the parameters, and half as much again. `CheckpointManager` writes it into
-    its checkpoints, and `state_dict` is for files of one's own.
+    On several ranks every rank keeps an average of its own, of `ddp.model`. Replicas are equal after each step, and so
+    are the averages. An average takes as much memory as means and variances of all parameters; `average_parameters`
+    takes as much again while it is active. `CheckpointManager` writes the average into its checkpoints; `state_dict` is
+    for files of your own.
 
     Args:
         net: the network; with several ranks the `model` of a `DDPSequential`.
-        decay: weight of the average beside a new posterior, at most; None: all posteriors weigh the same.
+        decay: the largest weight 1 - w that the average has against a new posterior; None: all posteriors weigh the
+            same.
 
     Attributes:
-        net: the network. n_averaged: how many posteriors the average is of.
-        theta: (2, P) their means and variances, on the network's device and in the order of its parameters.
-        in_place: whether the network has the average now: inside `average_parameters`.
+        net: the network. n_averaged: number of posteriors in the average.
+        theta: (2, P) means and variances of the average, on the network's device, in the order of its parameters.
+        in_place: whether the network holds the average now, as it does inside `average_parameters`.
 
     Raises:
         ValueError: a decay outside of [0, 1), or a network in shards. TypeError: no Sequential.
@@ -80,14 +82,17 @@ class PosteriorAverage:
 
     @alone
     def update(self) -> None:
-        """Takes in the present posterior.
+        """Adds the present posterior to the average.
 
         Raises:
             RuntimeError: inside `average_parameters`, or between two merges (`every=k`), where ranks differ; or another
                 thread is at work on the network.
         """
         if self.in_place:
-            raise RuntimeError("update() inside average_parameters(): the network has the average there, no posterior")
+            raise RuntimeError(
+                "update() inside average_parameters(): the network holds the average there, and no posterior; call it "
+                "after the with block"
+            )
         self._refuse_replicas_that_differ("update()")
         weight = 1 / (self.n_averaged + 1)
         if self.decay is not None:
@@ -105,9 +110,9 @@ class PosteriorAverage:
 
     @contextmanager
     def average_parameters(self) -> Iterator[None]:
-        """Gives the network the average inside, and afterwards the parameters and the state that it had before.
+        """Inside the block the network holds the average; afterwards it gets back its parameters and state.
 
-        For evaluation, `update_bn`, `save` and the like; what is learnt or loaded inside is lost.
+        This is for evaluation, `update_bn`, `save` and the like. What is learnt or loaded inside the block is lost.
 
         Raises:
             RuntimeError: there is no average yet; deltas wait for a step; inside another `average_parameters`; or this
@@ -139,21 +144,21 @@ class PosteriorAverage:
                     before = memory if net.kernels is kernels else kernels.array.to_host(memory)
                     net.kernels.array.copy(before, getattr(net.arena, name))
                 self._changed()
-                net.drop_deltas()  # of the average
+                net.drop_deltas()  # they belong to the average
 
     def state_dict(self) -> dict[str, Any]:
-        """The average, for a checkpoint: means, variances, and how many posteriors they are of."""
+        """The average, for a checkpoint: means, variances, and the number of posteriors in it."""
         mean, var = np.zeros((2, 0), np.float32)
         if self.n_averaged:
             mean, var = self.net.kernels.array.to_host(self.theta)
         return {"mean": mean, "var": var, "n_averaged": self.n_averaged}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Takes up what `state_dict` gave, for a network of the same architecture.
+        """Restores what `state_dict` returned, for a network of the same architecture.
 
         Raises:
-            KeyError: an entry is missing. ValueError: not as many parameters as the network has, or none that could be
-                means and variances. TypeError: a number of posteriors that is no integer.
+            KeyError: an entry is missing. ValueError: the network has another number of parameters, or the values
+                cannot be means and variances. TypeError: a number of posteriors that is no integer.
         """
         n = operator.index(state_dict["n_averaged"])
         mean, var = np.ravel(state_dict["mean"]), np.ravel(state_dict["var"])

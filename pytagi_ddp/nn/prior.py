@@ -1,4 +1,4 @@
-"""The variances that a layer begins with."""
+"""Prior variances of a layer's parameters."""
 
 import numpy as np
 
@@ -7,10 +7,11 @@ from pytagi_ddp.nn.layer import BaseLayer
 
 
 def prior_variances(leaf: BaseLayer) -> tuple[np.ndarray, np.ndarray]:
-    """Variances of weights and biases by the layer's rule: `gain^2 scale^2` of a new one, whatever it has learnt.
+    """Variances `gain^2 scale^2` that weights and biases of a new layer with the same arguments would have.
 
-    The rule is that of the layer's own arguments. Files do not hold gains: a layer that was built with other gains than
-    the one that wrote the file has another prior. Nothing is drawn from the random stream.
+    They follow from the arguments of `leaf`, not from what it has learnt. Files do not hold gains: a layer that was
+    built with other gains than the layer whose file it has read has another prior. Nothing is drawn from the random
+    stream.
 
     Returns:
         (var_w, var_b): flat float32 arrays, empty where there are none.
@@ -20,7 +21,7 @@ def prior_variances(leaf: BaseLayer) -> tuple[np.ndarray, np.ndarray]:
     given: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
     new = object.__new__(type(leaf))  # not a copy, which would copy the parameters
     new.__dict__.update(leaf.__dict__, _set_prior=lambda prior, weight_shape: given.append(prior))
-    with deferred_init():  # means are zeros then, which costs no draws
+    with deferred_init():  # means are zeros then, and nothing is drawn
         new.init_weight_bias()
     _, var_w, _, var_b = given[0]
     return var_w, var_b

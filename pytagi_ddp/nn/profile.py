@@ -75,7 +75,7 @@ class Profile:
 
 
 class _Watch:
-    """Times calls by name, and the leaves of a network as its hooks tell; what leaves take counts only there."""
+    """Times calls by name, and leaves by the network's hooks. A call's time does not include that of leaves inside."""
 
     def __init__(self, synchronize: Callable[[], None], keys: dict[BaseLayer, str]):
         self._synchronize, self._keys = synchronize, keys

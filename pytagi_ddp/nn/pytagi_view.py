@@ -1,7 +1,7 @@
-"""What pytagi's objects show beside what a network is made of: the names that its programs read.
+"""Further attributes that programs written for pytagi read.
 
-Its objects let a program assign to nearly all of them, often without any effect. Here an assignment does what it says,
-or raises an AttributeError that tells how to get there.
+In pytagi nearly all of them can be assigned, often without any effect. Here an assignment does what it says, or raises
+an AttributeError that tells what to do instead.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def refuse_assignment(owner: type, names: tuple[str, ...], remedy: str) -> None:
 
 
 def either_order(position: int, *later: str) -> Callable[[Callable], Callable]:
-    """Lets a layer be made with pytagi's arguments in the order of either of its versions.
+    """Lets the constructor of a layer take its arguments in the order of either version of pytagi.
 
-    They are in the declared order; or an integer stands at this position, the first of those that are called `later`,
-    which follow it.
+    That is the declared order; or, if there is an integer at `position`, it is the first of the arguments `later`, and
+    the others of `later` follow it.
     """
 
     def of(init: Callable) -> Callable:
@@ -72,12 +72,12 @@ class LayerView:
 
     @property
     def _owner(self) -> Sequential | None:
-        """The network that the layer is a part of, if that is still in use."""
+        """The network that the layer belongs to, if it still exists."""
         return None if self._network is None else self._network()
 
     @property
     def _alone(self) -> AbstractContextManager[None]:
-        """What an assignment goes `with`, so that no other thread is in a pass of the network."""
+        """A context for assignments, in which no other thread can be in a pass of the network."""
         return nullcontext() if self._owner is None else self._owner._one_thread
 
     @property
@@ -209,7 +209,7 @@ class BlockView:
 
     @property
     def input_z(self) -> BaseHiddenStates:
-        """Means and Jacobians of the block's last input, as long as no pass but that one, in training, has run."""
+        """Means and Jacobians of the block's input, right after a forward pass in training mode."""
         if not self._way_back:
             raise AttributeError("in evaluation mode nothing is kept inside a network")
         states = _InnerStates()
@@ -221,7 +221,7 @@ class BlockView:
     def shortcut_output_z(self) -> BaseHiddenStates:
         """`input_z` of a block without a shortcut of its own."""
         if self.shortcut is not None:
-            raise AttributeError("what a shortcut gives is not kept")
+            raise AttributeError("the output of a shortcut is not kept")
         return self.input_z
 
     @property

@@ -12,12 +12,12 @@ from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Reader, State
 
 
 class BlockMemory:
-    """Room for the activations of one block, which all blocks of a network use in turn.
+    """Memory for the activations of one block, which all blocks of a network use in turn.
 
-    The k-th array that a pass through a block asks for is the k-th here, whatever the block, grown to the largest.
+    The k-th array that a pass through any block asks for is the k-th here, which grows to the largest size.
 
     Attributes:
-        holder: the block whose activations lie here.
+        holder: the block whose activations are here now.
     """
 
     def __init__(self, kernels: Kernels):
@@ -35,7 +35,7 @@ class BlockMemory:
         self._taken += 1
         array = self._arrays.get(key)
         if array is None or array.size < batch * size:
-            self._arrays[key] = None  # before the larger one is there
+            self._arrays[key] = None  # frees the smaller array before the larger one is made
             array = self._arrays[key] = self._empty(batch * size, dtype)
         return array[: batch * size].reshape(batch, size)
 
@@ -45,15 +45,16 @@ class BlockMemory:
 
 
 class Recomputed(BaseLayer):
-    """Runs a block and keeps its output only. Not a layer of the user's: chains put it around their blocks.
+    """Runs a block and keeps only its output. Users do not make it: a `Chain` puts it around its blocks.
 
-    The backward pass runs the block again first: the same kernels over the same input, so the same bits. State is
-    neither taken again nor changed. The block that ran last is not run again: its activations still lie there.
+    The backward pass first runs the block again, with the same kernels on the same input, and so with the same bits.
+    Running and carried state do not change then. The block that ran last is not run again: its activations are still
+    there.
     """
 
     name = "Recomputed"
     is_leaf = False
-    memory: BlockMemory  # of the block, from the chain; what this layer keeps lies in buffers of its own
+    memory: BlockMemory  # of the block, set by the chain; the output that this layer keeps is in its own buffers
 
     def __init__(self, block: BaseLayer):
         super().__init__()
@@ -72,7 +73,7 @@ class Recomputed(BaseLayer):
 
     def take_up(self, kept: dict[str, Any]) -> None:
         super().take_up(kept)
-        self.memory.holder = None  # whose activations may be those of another pass
+        self.memory.holder = None  # the activations there may be those of another pass
 
     def attach(self, kernels: Kernels) -> None:
         super().attach(kernels)
@@ -80,7 +81,7 @@ class Recomputed(BaseLayer):
 
     def lend(self, pool: DeltaPool, reader: Reader) -> None:
         super().lend(pool, reader)
-        self.block.lend(pool, reader if reader == Reader.USER else Reader.NEXT)  # who is this layer, that copies it
+        self.block.lend(pool, reader if reader == Reader.USER else Reader.NEXT)  # the next reader is the copy here
 
     def forward(self, state: State) -> State:
         self._input = state
@@ -111,7 +112,7 @@ class Recomputed(BaseLayer):
 
 @contextmanager
 def recomputing(leaves: Iterable[BaseLayer]) -> Iterator[None]:
-    """A forward pass through `leaves` inside repeats the last one, and changes nothing that outlasts it."""
+    """Inside, a forward pass through `leaves` is a repetition, and changes nothing that outlasts the pass."""
     leaves = list(leaves)
     for leaf in leaves:
         leaf.recomputing = True

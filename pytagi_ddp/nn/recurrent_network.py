@@ -1,4 +1,4 @@
-"""What one asks of a network with recurrent layers: their memory, and the smoother."""
+"""What networks with recurrent layers offer: access to their memory, and the smoother."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -21,11 +21,11 @@ States = dict[int, tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]
 
 
 class RecurrentNetwork(NetworkParameters):
-    """Access to the memory of the LSTM layers of a network: the part of `Sequential` that is about time.
+    """The part of `Sequential` for LSTM layers: access to their memory, and smoothing.
 
     Attributes:
-        num_samples: time steps that `smoother` gives at least, and for which SLSTM layers make room; None: as many as
-            were recorded.
+        num_samples: the least number of time steps that `smoother` returns, for which SLSTM layers make room; None: as
+            many as were recorded.
     """
 
     num_samples: int | None = None
@@ -38,13 +38,15 @@ class RecurrentNetwork(NetworkParameters):
     def get_lstm_states(self, time_step: int = -1) -> States:
         """Memory of each LSTM by the number of the layer: (mu_h, var_h, mu_c, var_c), moments of h and C, copies.
 
-        That of layers in blocks is in `state_dict(carried=True)`. A layer of several time steps has none: zeros.
+        The memory of layers in blocks is in `state_dict(carried=True)`. A layer of several time steps carries none, and
+        gives zeros.
 
         Args:
-            time_step: -1 for the present memory; else, of each SLSTM, what the last `smoother` found for that step.
+            time_step: -1 for the present memory; else the states of that step, of each SLSTM, which the last `smoother`
+                has found.
 
         Raises:
-            IndexError: it had no such time step.
+            IndexError: the last `smoother` had no such time step.
         """
         layers = self._lstm_layers()
         if time_step == -1:
@@ -53,7 +55,7 @@ class RecurrentNetwork(NetworkParameters):
 
     @alone
     def set_lstm_states(self, states: Mapping[int, Any]) -> None:
-        """Sets what `get_lstm_states` gives, of all layers or of some; also before the first forward pass.
+        """Sets the memory of all LSTM layers or of some, as `get_lstm_states` gives it.
 
         Raises:
             KeyError: a number that is not that of an LSTM. ValueError: wrong number of values, values that are not
@@ -73,20 +75,20 @@ class RecurrentNetwork(NetworkParameters):
 
     @alone
     def smoother(self) -> tuple[np.ndarray, np.ndarray]:
-        """States and outputs of all training steps since the last call, given the observations of all of them.
+        """Smooths the training steps since the last call: their states and outputs, given all of their observations.
 
-        Steps are those with one sample of one time step. The states of each `SLSTM` are smoothed from last to first
-        (`get_lstm_states` gives them); the `SLinear` behind the last one, with which the network has to end, makes
-        outputs of its smoothed h. The memory is 0 afterwards, and the next record begins. Without a step since the last
-        call, the states are those of that call, and the outputs what `SLinear` makes of them by its weights of now.
+        A step has one sample of one time step. The states of each `SLSTM` are smoothed from the last step to the first
+        (`get_lstm_states` returns them). The `SLinear` behind the last `SLSTM`, which must end the network, makes the
+        outputs from the smoothed h. Afterwards the memory is 0, and a new record begins. Without a step since the last
+        call, the states are those of that call, and `SLinear` makes the outputs from them with its present weights.
 
         Returns:
             (mu, var): means and variances of the outputs, flat, time step by time step; those of h without an
             `SLinear`. If `num_samples` is more than there are steps, the rest is what `SLinear` makes of h = 0.
 
         Raises:
-            RuntimeError: no SLSTM, or no step was recorded; or an `SLinear` that takes something else than the h of the
-                last SLSTM, or is not the end of the network, so that what it makes would not be the outputs.
+            RuntimeError: there is no SLSTM, or no step was recorded; or an `SLinear` does not come right behind the
+                last SLSTM, or does not end the network, so that its results would not be the outputs.
 
         Source: Rauch, Tung & Striebel (1965); cuTAGI.
         """
@@ -123,19 +125,19 @@ class RecurrentNetwork(NetworkParameters):
         return self.get_outputs_smoother()
 
     def get_outputs_smoother(self) -> tuple[np.ndarray, np.ndarray]:
-        """What the last `smoother` has returned; copies.
+        """Copies of what the last `smoother` has returned.
 
         Raises:
             RuntimeError: there was none.
         """
         if self._smoothed_outputs is None:
-            raise RuntimeError("get_outputs_smoother() gives what smoother() has found: call that first")
+            raise RuntimeError("get_outputs_smoother() returns the result of smoother(): call that first")
         mu, var = self._smoothed_outputs
         return mu.copy(), var.copy()
 
 
 def _written_out(layers: Iterable[BaseLayer]) -> Iterator[BaseLayer]:
-    """The layers, in place of a `LayerBlock` those in it."""
+    """The layers, with each `LayerBlock` replaced by the layers in it."""
     for layer in layers:
         yield from _written_out(layer.layers) if isinstance(layer, LayerBlock) else (layer,)
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class ResNetBlock(BlockView, BaseLayer):
     """main(x) + x, or main(x) + shortcut(x): means add, and variances add (the branches taken as independent).
 
-    Backward: both branches get the deltas of the sum, and their input deltas add. A Jacobian that a branch ends
-    with is applied to that branch, and that of an activation before the block to the identity too. (pytagi leaves the
-    latter out: its deltas before an identity block that follows an activation are other ones.)
+    Backward: both branches get the deltas of the sum, and their input deltas add. If a branch ends with an activation,
+    its Jacobian is applied in that branch; the Jacobian of an activation before the block is applied to the identity
+    too. (pytagi leaves the latter out, so its deltas before an identity block that follows an activation differ.)
 
     Args:
         main_block: a `LayerBlock` or a single layer.
@@ -70,7 +70,7 @@ class ResNetBlock(BlockView, BaseLayer):
         plain = main.image is None and main.sequence is None
         target = short if self.shortcut is None or plain else main
         for branch, out in zip(self._branches, outputs, strict=False):
-            # A dense branch beside an image is that image, channels first.
+            # The units of a dense branch beside an image are those of the image, channels first.
             if out.channels_last != target.channels_last and (out.order_matters or target.order_matters):
                 branch.out_like = target
                 branch.build(shape)
@@ -97,7 +97,7 @@ class ResNetBlock(BlockView, BaseLayer):
 
     def lend(self, pool: DeltaPool, reader: Reader) -> None:
         for branch in self._branches:
-            branch.lend(pool, reader)  # the output of the block lies in that of either
+            branch.lend(pool, reader)  # the output of the block is in the memory of one branch's output
 
     @property
     def needs_variances(self) -> bool:  # type: ignore[override]

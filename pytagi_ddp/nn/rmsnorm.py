@@ -13,16 +13,16 @@ from pytagi_ddp.nn.validate import check_integers
 class RMSNorm(RowNorm):
     """Divides each sample by the root of the mean square of its units, which is a constant in the backward pass.
 
-    Of a sequence, [features] divides each time step by its own.
+    In a sequence, the shape [features] divides each time step by its own root mean square.
 
         r = 1/sqrt(sum (m^2 + s) / n + eps)
         m_z = r m w                     s_z = r^2 (s (w^2 + s_w) + s_w m^2)
         dm = J r w dm_z                 ds = (J r w)^2 ds_z
         dm_w = s_w sum r m dm_z         ds_w = s_w^2 sum (r m)^2 ds_z
 
-    m, s: means and variances of the units; J: Jacobian of the activation before; w, s_w: one weight per unit. Of pytagi
-    (which has r of the means only, a factor s too many in s_z, and neither J nor s_w in the deltas) this is what it
-    means: mean and spread of the output are those of sampled units and weights.
+    m, s: means and variances of the units; J: Jacobian of the activation before; w, s_w: one weight per unit. (pytagi
+    computes r from the means only, has a factor s too many in s_z, and neither J nor s_w in the deltas. With the
+    formulas here, mean and spread of the output are those of sampled units and weights.)
 
     Args:
         normalized_shape: [units].

@@ -43,26 +43,27 @@ class Sequential(NetworkModes, RecurrentNetwork):
         layers: at least one; the first one that is no activation must know the size of its input. A layer belongs
             to one network.
         checkpoint_blocks: keep only the outputs of blocks (`LayerBlock`, `ResNetBlock`) for the backward pass, and run
-            each block again when it comes to it: less memory, more time, the same bits.
+            each block again when the backward pass comes to it: less memory, more time, the same bits.
         precision: "float32", or "mixed" for less time on CPUs with avx512_bf16 instructions: where dense layers and
             convolutions make variances and their deltas, products round their factors to bfloat16 (by up to 0.4 %).
             Products that make means, and all sums, stay float32.
 
     Attributes:
         layers: the layers as given.
-        output_z_buffer: moments of the last output (`BaseHiddenStates`); another network's `forward` takes it too.
+        output_z_buffer: moments of the last output (`BaseHiddenStates`); `forward` of another network accepts it as its
+            input.
         input_delta_z_buffer: deltas at the output, where `backward` starts.
         output_delta_z_buffer: deltas at the input, where `backward` ends (with `input_state_update`).
         pending: what waits for a step, a `PendingDeltas`.
         trainer: the `DDPSequential` that trains this network, or None.
         input_state_update: whether `backward` computes the deltas of the network's input.
-        missing_inputs: what a NaN in `mu_x` means. "error" (default). "standard normal": an unknown value N(0, 1), the
-            prior of an input that was standardised; its variance goes through the network, and the prediction says how
-            much was missing. "pass": NaN goes into the layers as it is, as in pytagi; their output means nothing. An
-            `Embedding` refuses NaN in any case.
-        device: "cpu" or "cuda:<index>"; an assignment is `to_device`.
-        checkpoint_blocks: as above; may be set at any time, and a pass back then needs a new forward pass first.
-        precision: likewise.
+        missing_inputs: what a NaN in `mu_x` means. "error" (default): it is refused. "standard normal": an unknown
+            value N(0, 1), the prior of an input that was standardised; its variance goes through the network and widens
+            the prediction. "pass": NaN goes into the layers unchanged, as in pytagi; their output is then meaningless.
+            An `Embedding` refuses NaN in any case.
+        device: "cpu" or "cuda:<index>"; assigning it calls `to_device`.
+        checkpoint_blocks: as above; may be set at any time, and `backward` then needs a new forward pass first.
+        precision: as above, and likewise.
 
     Raises:
         ValueError: layers that do not fit together, or belong to another network; the message names the sizes. Or
@@ -78,10 +79,10 @@ class Sequential(NetworkModes, RecurrentNetwork):
         >>> net.backward()
         >>> net.step()
 
-    One network, one thread at a time: a call that needs what passes write, or an assignment to a layer, raises
-    RuntimeError while another thread is in one, and so do `backward` and `step` when another thread has run `forward`
-    in training mode in between. Calls from hooks are of the same thread; networks of their own in several threads do
-    not meet.
+    Only one thread at a time may use a network. While one thread is inside a call that passes take part in, such a call
+    or an assignment to a layer from another thread raises RuntimeError; so do `backward` and `step` when another thread
+    has run `forward` in training mode in between. A hook calls from the thread that runs the pass, and may. Different
+    networks can be used in different threads.
 
     Source: Goulet, Nguyen & Amiri (2021), "Tractable approximate Gaussian inference for Bayesian neural networks",
     JMLR 22. Interface: pytagi.
@@ -90,7 +91,7 @@ class Sequential(NetworkModes, RecurrentNetwork):
     _make_arena: Callable[[list[BaseLayer], Kernels], Any] = ParameterArena
 
     def __init__(self, *layers: BaseLayer, checkpoint_blocks: bool = False, precision: str = "float32"):
-        get_kernels("cpu", precision)  # refuses what cannot be, before layers are claimed
+        get_kernels("cpu", precision)  # refuses an unknown precision before layers are claimed
         self._precision = precision
         self._chain = Chain(layers, "Sequential")
         try:
@@ -148,12 +149,12 @@ class Sequential(NetworkModes, RecurrentNetwork):
         return self._inputs[frame]
 
     @property
-    def layers(self) -> tuple[BaseLayer, ...]:  # a change of a list would reach no pass
+    def layers(self) -> tuple[BaseLayer, ...]:  # a tuple, as passes would not notice a change of a list
         return tuple(self._chain.layers)
 
     @property
     def one_thread(self) -> Any:
-        """A context in which the calling thread works alone on the network: for what wraps it."""
+        """A context in which the calling thread works alone on the network, for classes that wrap the network."""
         return self._one_thread
 
     @property
@@ -181,7 +182,7 @@ class Sequential(NetworkModes, RecurrentNetwork):
 
     @alone
     def rehouse(self, make_arena: Callable[[list[BaseLayer], Kernels], Any]) -> None:
-        """Moves parameters and state to another arena, and drops deltas that wait; for what trains a network in parts.
+        """Moves parameters and state to another arena and drops deltas that wait; for networks trained in shards.
 
         Args:
             make_arena: called with the leaves, whose parameters it takes over, and with the kernels.
@@ -199,7 +200,7 @@ class Sequential(NetworkModes, RecurrentNetwork):
 
     @property
     def is_deferred(self) -> bool:
-        """Whether the parameters are to be drawn yet, see `nn.deferred_init`."""
+        """Whether the parameters are still to be drawn, see `nn.deferred_init`."""
         return self._make_arena is DeferredArena
 
     def visits(self, direction: Direction) -> list[tuple[BaseLayer, Direction]]:
@@ -207,7 +208,7 @@ class Sequential(NetworkModes, RecurrentNetwork):
         return [(leaf, way) for leaf, way in self._chain.visits(direction) if leaf.parameters is not None]
 
     def _attach_again(self) -> None:
-        """To the same memory."""
+        """Attaches the chain anew, as its kernels or operations have changed; parameters stay in their memory."""
         self._passes.drop_frames()
         self._chain.attach_network(self.kernels)
         self.forget_graphs()
@@ -233,12 +234,12 @@ class Sequential(NetworkModes, RecurrentNetwork):
             mu_x: batch x inputs values of any real dtype and strides, flat or with one dimension for the batch in front
                 (images as NCHW, sequences as batch, time steps, features), of NumPy, PyTorch, pandas, JAX or any
                 library that `pytagi_ddp.arrays.to_numpy` reads; or the `output_z_buffer` of another network.
-            var_x: variances of the inputs, as many; None for a deterministic input. What a program's rounding has left
-                just below 0 counts as 0.
+            var_x: variances of the inputs, as many; None for a deterministic input. A variance just below 0, within
+                rounding errors of float32, counts as 0.
 
         Returns:
             (mu, var): means and variances of the outputs, flat float32, sample by sample; fresh arrays. From a GPU
-            they arrive while the program goes on; whoever reads them waits for them.
+            they are copied while the program goes on; reading them waits for the copy.
 
         Raises:
             ValueError: sizes that do not fit, values that are not finite, negative variances, or the network's own
@@ -268,12 +269,12 @@ class Sequential(NetworkModes, RecurrentNetwork):
         return out
 
     def check_input(self, mu_x: ArrayLike, var_x: ArrayLike | None = None) -> None:
-        """Raises what `forward` would raise of such an input; a batch without samples is none."""
+        """Raises what `forward` would raise for this input, except that a batch without samples is allowed."""
         self._input.moments(mu_x, var_x, self._missing_inputs, may_be_empty=True)
 
     @alone
     def pass_forward(self, mu_x: ArrayLike | BaseHiddenStates) -> State:
-        """A forward pass for its own sake: no output is kept, and no backward pass can follow."""
+        """A forward pass from which no backward pass can follow; `output_z_buffer` is emptied."""
         state = self._input.state(mu_x, missing=self._missing_inputs)
         self.output_z_buffer.set_size(0, 1)  # its memory is written to
         return self._passes.forward_only(state)
@@ -286,7 +287,8 @@ class Sequential(NetworkModes, RecurrentNetwork):
             loader: batches of training data, inputs or (inputs, ...). num_batches: how many to use; None: all.
 
         Raises:
-            RuntimeError: the network belongs to a `DDPSequential`, whose method serves all ranks. Else see there.
+            RuntimeError: the network belongs to a `DDPSequential`, whose own `update_bn` serves all ranks.
+            Other errors are those of `nn.update_bn`.
         """
         if self.trainer is not None:
             raise RuntimeError("update_bn() of a network in a DDPSequential: call that one's, on every rank")
@@ -294,7 +296,7 @@ class Sequential(NetworkModes, RecurrentNetwork):
 
     @alone
     def add_hook(self, before: Hook | None = None, after: Hook | None = None, outermost: bool = False) -> HookHandle:
-        """Has functions called around every leaf (a layer that computes, in blocks too) of every pass from now on.
+        """From now on, calls functions around every leaf (a layer that computes, in blocks too) of every pass.
 
             def after(leaf, direction):  # "forward" or "backward"
                 ...
@@ -303,8 +305,9 @@ class Sequential(NetworkModes, RecurrentNetwork):
 
         Args:
             before, after: called with the leaf and "forward" or "backward". After a leaf's "backward", the batch sums
-                of its parameters are complete, but for micro-batches still to come.
-            outermost: goes around the hooks that are there already; else these go around it.
+                of its parameters are complete, except for micro-batches still to come.
+            outermost: True: `before` is called before that of all present hooks, and `after` after theirs. False: the
+                other way round.
 
         Returns:
             A handle with `remove`, which a `with` block calls at its end. A copy of the network has no hooks.
@@ -321,7 +324,7 @@ class Sequential(NetworkModes, RecurrentNetwork):
 
     @alone
     def use_frame(self, frame: int) -> None:
-        """Keeps several forward passes under way: `backward` continues the last one of the frame that is in use.
+        """Changes to a frame, of which each keeps a forward pass: `backward` continues that of the frame in use.
 
             for k, x in enumerate(micro_batches, 1):
                 net.use_frame(k)
@@ -331,20 +334,21 @@ class Sequential(NetworkModes, RecurrentNetwork):
                 net.set_delta_z(*deltas)
                 net.backward()
 
-        Each frame has memory of its own for its input and for what layers keep of a batch; where the input is another
-        network's `output_z_buffer`, that has to stay as it is until the backward pass. The buffers at both ends are not
-        parts of a frame: they are those of the last call.
+        Each frame has memory of its own for its input and for what layers keep of a batch. Where the input is the
+        `output_z_buffer` of another network, that buffer must not change until the backward pass. The buffers of
+        outputs and deltas do not belong to a frame: they hold the values of the last call.
 
         Args:
             frame: any number. 0 is the frame at the start; only its passes are recorded.
 
         Raises:
-            RuntimeError: a frame other than 0 of a network with layers that carry a memory from call to call.
+            RuntimeError: a frame other than 0, in a network with layers that carry a memory from call to call.
         """
         if frame and self.arena.carried.size:
             raise RuntimeError(
-                "use_frame(): layers of this network carry a memory from call to call (an LSTM with seq_len=1), which "
-                "a pass back would change as the last forward pass has left it, and not as its own frame did"
+                "use_frame(): layers of this network carry a memory from call to call (an LSTM with seq_len=1), and a "
+                "backward pass would work with the memory of the last forward pass instead of its own frame's; "
+                "use seq_len > 1, or one forward pass at a time"
             )
         self._passes.use(frame)
         self._input = self._input_of(frame)
@@ -353,8 +357,8 @@ class Sequential(NetworkModes, RecurrentNetwork):
     def accumulate(self) -> Iterator[None]:
         """Deltas of the `backward` calls inside, and of those up to the next `step`, add up instead of being replaced.
 
-        They are sums over samples at parameters that do not change in between: so the step is that of one large batch,
-        but for BatchNorm2d, which sees each micro-batch by itself.
+        Deltas are sums over samples, and parameters do not change in between. So the step is that of one large batch,
+        except that BatchNorm2d normalises each micro-batch by itself.
 
             with net.accumulate():
                 for x, y in micro_batches[:-1]:
@@ -362,7 +366,7 @@ class Sequential(NetworkModes, RecurrentNetwork):
             learn(*micro_batches[-1])
             net.step()
 
-        What an exception (or Ctrl-C) cuts short is forgotten: the next `backward` begins anew.
+        If an exception (or Ctrl-C) leaves the block, what has been accumulated is dropped: `backward` begins anew.
         """
         with self._one_thread:
             self.pending.accumulating = True
@@ -376,9 +380,9 @@ class Sequential(NetworkModes, RecurrentNetwork):
         """Propagates `input_delta_z_buffer` back and computes the deltas of all parameters.
 
         Raises:
-            RuntimeError: no forward pass in training mode came before, or the mode is another one now, or the
-                parameters are (by a step, too); or none of its deltas are there, only those of an earlier batch; or the
-                deltas of all ranks wait for a step.
+            RuntimeError: there was no forward pass in training mode before; or since then the mode or the parameters
+                have changed (also by a step); or `input_delta_z_buffer` still holds the deltas of an earlier batch; or
+                the deltas of all ranks wait for a step.
             ValueError: deltas of another batch size.
         """
         if not self._express.backward(self, self._passes):
@@ -411,14 +415,14 @@ class Sequential(NetworkModes, RecurrentNetwork):
     def step(self) -> None:
         """Adds the deltas to the parameters, each capped at sqrt(s)/c: c = 0.1, 2, 3 for batches of 1, 2-255, more.
 
-        Of a layer that takes each time step of a sequence by itself, time steps count as samples.
+        In a layer that takes each time step of a sequence by itself, every time step counts as a sample.
 
         The deltas are those of the `backward` calls since the last step. Before the first one there are none, and
         nothing changes. A second step without another `backward` adds the same deltas once more, as in pytagi.
 
         Raises:
-            FloatingPointError: a delta that is not finite; its parameter was not changed. On a GPU it comes with the
-                next `step`, `eval` or `state_dict`, so that no step waits for the one before.
+            FloatingPointError: a delta is not finite; its parameter was not changed. On a GPU the next `step`, `eval`
+                or `state_dict` raises this, so that no step waits for the one before.
         """
         self._one_thread.goes_on()
         samples, average = self.pending.counted, self.pending.average
@@ -440,7 +444,7 @@ class Sequential(NetworkModes, RecurrentNetwork):
 
     @alone
     def drop_deltas(self) -> None:
-        """Forgets the deltas that wait for a step, if any: for what gives the network other parameters.
+        """Forgets the deltas that wait for a step, if any; called when the network gets other parameters.
 
         Raises:
             RuntimeError: they are on their way to other ranks, with `DDPConfig(buckets=...)`.
@@ -468,28 +472,29 @@ class Sequential(NetworkModes, RecurrentNetwork):
                     net.forget_evidence(4)
                 train_on(batches)
 
-        Of every parameter, with the variance S0 of its prior,
+        For every parameter, with the variance S0 of its prior,
 
             mean: stays                variance: S = min(factor S, S0)
 
         A posterior N(m, S) whose density is raised to the power 1/factor is N(m, factor S): each observation so far,
-        and the prior, then counts as 1/factor of one. Without it, an epoch that repeats the data counts them as new
-        evidence; variances fall like 1/epochs, and learning freezes. Evidence cannot become less than none, which is
-        what S0 is for. What has not been observed since grows back to it; a variance of 0 stays known.
+        and the prior, then counts as 1/factor of one. Without forgetting, an epoch that repeats the data counts them as
+        new evidence; variances fall like 1/epochs, and learning freezes. S0 is the limit, as there cannot be less
+        evidence than none: the variance of a parameter that has not been observed since grows back to S0. A parameter
+        of variance 0 is known, and stays so.
 
-        S0 is what the rule of a layer (gains, `init_method`, `scale`) gives a new one (`prior_variances`). It is kept
-        nowhere: a network that was loaded, or made by `from_torch(variance=...)`, has the prior of its own layers'
-        arguments. A variance above S0 stays as it is. Running statistics and the memory of recurrent layers stay too.
-        A checkpoint needs nothing beside the variances; but a run that is taken up amid an epoch has forgotten at its
-        start, and must not once more.
+        S0 is the variance that the layer's arguments (gains, `init_method`, `scale`) give a new parameter
+        (`prior_variances`). It is not stored: in a network that was loaded, or made by `from_torch(variance=...)`, it
+        follows from the arguments of the present layers. A variance above S0 stays as it is. Running statistics and the
+        memory of recurrent layers stay too. A checkpoint needs nothing but the variances. A run that is resumed in the
+        middle of an epoch has already forgotten at the start of that epoch, and must not do so again.
 
         Args:
             factor: at least 1; 1/factor is the discount factor.
 
         Raises:
             ValueError: a factor that is below 1 or not finite. TypeError: no number.
-            RuntimeError: deltas wait for a step, which would scale them by other variances than those that they come
-                from; or the network belongs to a `DDPSequential`, whose method serves all ranks.
+            RuntimeError: deltas wait for a step, which would scale them by the changed variances and not by those that
+                they were computed with; or the network belongs to a `DDPSequential`, whose own method serves all ranks.
 
         Source: power discounting: Smith (1979), JRSS B 41; West & Harrison (1997), "Bayesian Forecasting and Dynamic
         Models", whose discount factor delta turns a variance C into C/delta.
@@ -512,15 +517,15 @@ class Sequential(NetworkModes, RecurrentNetwork):
 
         Args:
             x: (n, ...) inputs; var_x: their variances, of the same shape.
-            batch_size: samples in memory at a time. `output_z_buffer` holds the last of them, or all samples, where a
-                pass over as many was recorded.
+            batch_size: samples in memory at a time. Afterwards `output_z_buffer` holds the last batch; or all samples,
+                where a recorded pass over exactly as many was replayed.
 
         Returns:
             (mu, var), each (n, outputs), or (n, channels, height, width) where the output is an image, or (n, time
             steps, features) where it is a sequence.
 
         Raises:
-            FloatingPointError: predictions that are not finite, as numbers became too large on the way.
+            FloatingPointError: predictions are not finite, because numbers became too large for float32.
             ValueError: as `forward`. TypeError: a batch_size that is no integer.
         """
         if type(batch_size) is not int or batch_size < 1:
@@ -561,20 +566,20 @@ class Sequential(NetworkModes, RecurrentNetwork):
         """The deltas (mu, var) of the network's input after `backward`, flat copies.
 
         Raises:
-            RuntimeError: `input_state_update` is off, or was in `backward`, which then does not compute them; or
-                `backward` has not come yet to the last batch in training mode.
+            RuntimeError: `input_state_update` is off, or was off during `backward`, which then does not compute them;
+                or `backward` has not been called yet for the last batch in training mode.
         """
         deltas, waits = self.output_delta_z_buffer, self._passes.batch > 0 and not self._passes.went_back
         if not self.input_state_update or not deltas.size or waits:
             raise RuntimeError(
-                "get_input_states() gives what backward() has computed of the last batch: set input_state_update = "
-                "True before that, and call it"
+                "get_input_states() returns what backward() has computed for the last batch: set input_state_update = "
+                "True, then call backward()"
             )
         return np.array(deltas.delta_mu), np.array(deltas.delta_var)
 
     @alone
     def set_delta_z(self, delta_mu: ArrayLike, delta_var: ArrayLike) -> None:
-        """Sets the deltas at the output, where `backward` starts: of any batch size, which `backward` compares.
+        """Sets the deltas at the output, where `backward` starts; `backward` checks that the batch size fits.
 
         Raises:
             ValueError: not as many variances as means, or no whole number of samples.
@@ -611,11 +616,11 @@ class Sequential(NetworkModes, RecurrentNetwork):
 
     @alone
     def keep_layers(self, start: int, stop: int) -> None:
-        """Becomes the part of this network from layer `start` to the one before `stop`; all others are given up.
+        """Reduces the network to its layers `start` to `stop` (exclusive); the other layers are released.
 
-        Parameters, statistics and keys (`Linear.7`) of the layers stay as they are. The part takes what the layer in
-        front gave, in its order of memory, and gives what its last layer does: another part's `output_z_buffer` fits,
-        and so do the deltas that come back. Deltas that wait are lost.
+        Parameters, statistics and keys (`Linear.7`) of the layers stay as they are. The part takes as its input what
+        the layer in front of it gives, in the same order of memory. So the `output_z_buffer` of the part in front fits,
+        and so do the deltas that come back. Deltas that wait for a step are lost.
 
         Raises:
             ValueError: no layer, or layers that are not there.
@@ -647,8 +652,8 @@ class Sequential(NetworkModes, RecurrentNetwork):
     def to_device(self, device: str) -> None:
         """Moves parameters, deltas, statistics and the last output: to "cpu", "cuda" (current GPU) or "cuda:<index>".
 
-        On a GPU everything stays there until it is asked for; what is asked for comes as a copy. A pass back needs a
-        new forward pass first.
+        On a GPU everything stays there until it is asked for, and then comes as a copy. After a move, `backward` needs
+        a new forward pass first.
 
         Raises:
             ValueError: unknown device. RuntimeError: a device that this installation cannot use; says why.

@@ -1,4 +1,4 @@
-"""Arguments of a layer as its attributes: numbers that may be assigned at any time, and what may not."""
+"""Descriptors for arguments of a layer: `Setting` may be assigned at any time, `Fixed` only by the constructor."""
 
 from numbers import Real
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.validate import as_bools
 
-FINITE = -1e38, 1e38  # the least and the most of a number that may be any one
+FINITE = -1e38, 1e38  # limits of a `Setting` that may be any number
 
 
 class Argument:
@@ -25,7 +25,7 @@ class Argument:
 
 
 class Setting(Argument):
-    """A number that kernel calls carry: assigning it drops those that the network has recorded with the old one.
+    """A number that is part of kernel calls: assigning it drops the calls that were recorded with the old value.
 
     Args:
         least, most: the smallest and the largest value that it may have.
@@ -55,7 +55,7 @@ class Switch(Setting):
 
 
 class Fixed(Argument):
-    """What the layer is made by: the constructor assigns it, and nobody after it."""
+    """An argument that the layer is built with: only the constructor may assign it."""
 
     def __set__(self, layer: BaseLayer, value: Any) -> None:
         if self._name in layer.__dict__:

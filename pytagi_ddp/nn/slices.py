@@ -1,4 +1,4 @@
-"""Parts of the tensors of a network, as ranks that share one hold them."""
+"""Parts of a network's tensors, as they lie on ranks that share the network."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class TensorSlice(NamedTuple):
 
     Attributes:
         name: of the tensor, as in files: "Linear.2/mu_w".
-        start, stop: numbers of the tensor that the part has. size: numbers of the whole tensor.
+        start, stop: the range of the tensor's values that the part holds. size: number of values of the whole tensor.
         array: the memory with the part, on the network's device.
         variance: whether they are variances, which are not negative.
-        saved: whether this rank writes the part into checkpoints: of ranks that hold the same part, one does.
+        saved: whether this rank writes the part into checkpoints. One of the ranks that hold the same part does.
     """
 
     name: str
@@ -32,12 +32,12 @@ class TensorSlice(NamedTuple):
     saved: bool = True
 
     def part(self, start: int, stop: int, array: Array, saved: bool = True) -> TensorSlice:
-        """Numbers `start` to `stop` of the same tensor, which lie in `array`."""
+        """Values `start` to `stop` of the same tensor, which lie in `array`."""
         return self._replace(start=start, stop=stop, array=array, saved=saved)
 
 
 def whole_tensors(model: NetworkParameters) -> Iterator[TensorSlice]:
-    """The tensors of a network that this rank holds whole: parameters and running statistics, none of them empty."""
+    """The parameters and running statistics of a network that this rank holds whole, without empty ones."""
     for key, sizes, variances, place in entries(model):
         if key.endswith(".carried"):
             continue

@@ -4,7 +4,7 @@ from pytagi_ddp.nn.linear import Linear
 
 
 class SLinear(Linear):
-    """`Linear` after an `SLSTM`: makes the outputs of `Sequential.smoother`, by its weights of that moment.
+    """`Linear` after an `SLSTM`: `Sequential.smoother` makes its outputs with this layer and its present weights.
 
     Arguments and errors are those of `Linear`.
 

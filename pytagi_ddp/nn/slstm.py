@@ -15,10 +15,10 @@ FIRST_CAPACITY = 64
 class SLSTM(LSTM):
     """`LSTM` that keeps a record of its memory, for `Sequential.smoother`.
 
-    Each training step with one sample of one time step is a step of the record: moments of h and C before and after its
-    observation, and their covariances with those of the step before, with the weights of that forward pass. Evaluation
-    moves the memory and leaves the record as it is. A record lasts until `Sequential.smoother`, or a move to another
-    device; a copy begins without one.
+    Each training step with one sample of one time step becomes a step of the record. It holds the moments of h and C
+    before and after the observation, and their covariances with those of the step before, computed with the weights of
+    that forward pass. Evaluation changes the memory but not the record. A record ends with `Sequential.smoother` or a
+    move to another device; a copy of the layer begins without one.
 
     Arguments and errors are those of `LSTM`.
 
@@ -43,7 +43,7 @@ class SLSTM(LSTM):
         return out
 
     def after_backward(self, batch: int, repeated: bool) -> None:
-        """A time step more: what `forward` has left, and the memory given the observation."""
+        """Adds a time step to the record: what `forward` has left, and the memory given the observation."""
         if not self._records(batch):
             return
         if repeated and self.recorded:
@@ -63,9 +63,9 @@ class SLSTM(LSTM):
         return self.training and self.carries and batch == 1 and not self.recomputing
 
     def _present(self) -> tuple[Array, Array, Array]:
-        """Of the last training step: (2, 2 n) moments of h and C before the observation, and their covariances.
+        """(moments of h and C before the observation, their covariances for C and for h) of the last training step.
 
-        A replayed pass writes to the same memory each time; so a record, which grows, is not what it writes to.
+        A replayed pass writes to the same memory each time, so it cannot write into the record, which grows.
         """
         n = self.output_size
         return self._scratch("prior", (2, 2 * n)), self._scratch("cov_c", (n,)), self._scratch("cov_h", (n, n))
@@ -85,7 +85,7 @@ class SLSTM(LSTM):
         return self._record
 
     def smooth(self) -> None:
-        """Smooths the record, and begins another; `smoothed` holds what it found."""
+        """Smooths the record into `smoothed`, and begins another record."""
         n = self.recorded
         record = Record(
             tuple(a[:n] for a in self._record.prior),
@@ -98,10 +98,10 @@ class SLSTM(LSTM):
         self.smoothed, self.recorded = (mu_h, var_h, mu_c, var_c), 0
 
     def get_smoothed(self, time_step: int) -> Memory:
-        """(mu_h, var_h, mu_c, var_c) that the last smoother found for a time step.
+        """(mu_h, var_h, mu_c, var_c) that the last smoother has found for a time step.
 
         Raises:
-            IndexError: it had no such time step.
+            IndexError: the record had no such time step.
         """
         steps = 0 if self.smoothed is None else len(self.smoothed[0])
         if self.smoothed is None or not 0 <= time_step < steps:

@@ -17,7 +17,7 @@ class Shape:
         image: (channels, height, width) where the units are pixels, else None.
         channels_last: order of an image in memory; False is the public order, channels first.
         sequence: (time steps, features) where the units are those of several steps, one after the other, else None.
-        of_one_step: whether the units are those of the one time step that recurrence or attention would look at.
+        of_one_step: whether the units are those of the single time step that a recurrent or attention layer would see.
     """
 
     size: int
@@ -51,7 +51,7 @@ class Shape:
 
     @property
     def channels(self) -> int:
-        """Of the image; 0 for flat units, as `height` and `width`."""
+        """Channels of the image; 0 for flat units, as are `height` and `width`."""
         return self.image[0] if self.image else 0
 
     @property
@@ -80,7 +80,7 @@ class StateTensor:
 
     Attributes:
         name: unique in the layer.
-        size: numbers.
+        size: how many values there are.
         kind: "running": statistics of the data, equal on every rank, moved in training, saved with the parameters.
             "carried": memory from one call to the next, such as that of a recurrent layer; each rank's own, saved when
             asked for, and reset by the user (`Sequential.reset_state`). A layer reads and writes it by `_carried` and
@@ -111,30 +111,30 @@ def apply_jacobian(kernels: Kernels, delta: Delta, state: State) -> None:
 
 
 class Reader(IntEnum):
-    """Who reads what a forward pass has made last."""
+    """Who is the last to read something that a forward pass has made."""
 
     NEXT = 0  # the operation behind
-    BACKWARD = 1  # the pass back, if one follows
+    BACKWARD = 1  # the backward pass, if one follows
     USER = 2  # whoever has the output of the network
 
 
 class DeltaPool:
-    """Blocks of memory for what does not outlast a pass, kept between passes.
+    """Blocks of memory for values that do not outlast a pass; the blocks are kept between passes.
 
-    A backward pass takes blocks for deltas and gives them back. A forward pass is lent the same ones for what only the
-    next operation reads: nearly all variances, and outside training everything.
+    A backward pass takes blocks for deltas and gives them back. A forward pass borrows the same blocks for what only
+    the next operation reads: nearly all variances, and outside training everything.
     """
 
     def __init__(self, kernels: Kernels):
         self._array = kernels.array
         self._capacity = 0
         self._free: list[Array] = []
-        self._lent: dict[int, Array] = {}  # by address, in the order in which they were
-        self._shared: list[tuple] = []  # memory with one more reader, for each time that it is here
+        self._lent: dict[int, Array] = {}  # by address, in the order in which they were lent
+        self._shared: list[tuple] = []  # memory of deltas: each entry stands for one more reader
 
     def reserve(self, units: int) -> None:
         """Makes every block hold at least `units` numbers; call before a pass."""
-        self._free += self._lent.values()  # as what is shared, of a pass that an error ended
+        self._free += self._lent.values()  # still lent, as what is still shared, where an error ended the last pass
         self._lent.clear()
         self._shared.clear()
         if units > self._capacity:
@@ -145,7 +145,7 @@ class DeltaPool:
         return self._free.pop() if self._free else self._array.empty(self._capacity)
 
     def lend(self, batch: int, size: int) -> Array:
-        """An array of a forward pass, until `take_back`."""
+        """An array for a forward pass, to be used until `take_back`."""
         if batch * size > self._capacity:  # outside a pass, in a layer that is called by itself
             self.reserve(batch * size)
         block = self._block()
@@ -158,7 +158,7 @@ class DeltaPool:
         return len(self._lent)
 
     def take_back(self, first: int, kept: State) -> None:
-        """Ends the loan of all arrays but the first so many, and those of `kept`."""
+        """Ends the loan of all arrays but the `first` ones and those of `kept`."""
         if len(self._lent) > first:
             still = {self._array.address(array) for array in kept if array is not None}
             ended = [address for address in list(self._lent)[first:] if address not in still]
@@ -170,17 +170,17 @@ class DeltaPool:
         return Delta(mu, var, memory)
 
     def share(self, delta: Delta) -> None:
-        """Has `delta` given back once more, before its memory is free: two branches read it."""
+        """Keeps the memory of `delta` for one more `give`, as two branches read it."""
         self._shared.append(delta.memory)
 
     def own(self, delta: Delta) -> Delta:
-        """Memory for what becomes of `delta`: its own, unless another branch is still to read it."""
+        """Memory for the result of changing `delta`: its own, or a new one if another branch still has to read it."""
         if self._unshare(delta):
             return self.take(*delta.mu.shape)
         return delta
 
     def own_copy(self, delta: Delta) -> Delta:
-        """`delta` to be changed in place: a copy, if another branch is still to read it."""
+        """`delta`, for changes in place: itself, or a copy if another branch still has to read it."""
         into = self.own(delta)
         if into is not delta:
             self._array.copy(delta.mu, into.mu)
@@ -192,7 +192,7 @@ class DeltaPool:
             self._free += delta.memory
 
     def _unshare(self, delta: Delta) -> bool:
-        """Whether there was another reader, and takes one away."""
+        """Takes one further reader away; returns whether there was one."""
         for k, memory in enumerate(self._shared):
             if memory is delta.memory:
                 del self._shared[k]
@@ -201,5 +201,5 @@ class DeltaPool:
 
     @property
     def nbytes(self) -> int:
-        """Size of the blocks that are not taken."""
+        """Size of the blocks that are not in use."""
         return sum(block.nbytes for block in self._free)

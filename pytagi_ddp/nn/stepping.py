@@ -1,4 +1,4 @@
-"""The step of parameters: cut into parts for threads, whatever part of a network they are."""
+"""The step of the parameters of a network or of a part of it, cut into parts for threads."""
 
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -26,7 +26,7 @@ class Piece(NamedTuple):
 
     Attributes:
         start, stop: the positions.
-        steps: time steps at which they work, see `BaseLayer.steps`.
+        steps: time steps at which they are used, see `BaseLayer.steps`.
         weights_of: the layer whose weights they are; None for biases.
     """
 
@@ -74,7 +74,7 @@ class Stepping:
     """Steps over parameters: every part is changed by itself, so that any cut gives the same bits.
 
     Args:
-        parts: of `cut`. kernels: of the device. first: position that the rows of `step` begin at.
+        parts: from `cut`. kernels: of the device. first: position of the first parameter in the rows given to `step`.
     """
 
     def __init__(self, parts: list[Piece], kernels: Kernels, first: int = 0):
@@ -109,7 +109,7 @@ class Stepping:
 
 
 def refusal(bad: int, of: int, where: str) -> FloatingPointError:
-    """What a step raises that met `bad` deltas which are not finite, the first of them in the layer `where`."""
+    """The error of a step that met `bad` deltas which are not finite, the first of them in the layer `where`."""
     return FloatingPointError(
         f"{bad} of {of} parameters have a delta that is not finite, or would become so, the first of them in {where}; "
         "they were not changed. Check the observations and their variances, and whether inputs, outputs or variances "

@@ -1,6 +1,6 @@
-"""Networks of PyTorch: layers and means come from there, the variances from a prior.
+"""Networks made from PyTorch modules, which give the layers and the means; the variances come from a prior.
 
-PyTorch itself is not needed: modules are told by the names of their classes.
+PyTorch itself is not needed: modules are recognised by the names of their classes.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ def from_torch(
             `Unflatten` of a sample; `Dropout` and `Identity` are left out. A `Softmax` is over all units of a sample,
             or of a time step.
         input_shape: of one sample: (channels, height, width) where a convolution comes first, (positions,) where an
-            embedding does. Else the first layer knows it.
-        variance: of every weight and bias: "prior" (what the rule of each layer gives a new one) or a number. Where it
-            was measured (`examples/pretrained.py`), the prior was too wide for means that were learnt, and 1e-3 best.
-        layers: what to make of modules, by the name of their class: a function of the module that gives a layer, or
-            several, or none. `{"ReLU": lambda module: nn.MixtureReLU()}` passes variances on better.
+            embedding does. In other cases the first layer determines it.
+        variance: of every weight and bias: a number, or "prior" for the variances that new layers have. In a
+            measurement (`examples/pretrained.py`) the prior was too wide for learnt means, and 1e-3 was best.
+        layers: how to convert modules, by the name of their class: a function of the module that returns a layer, or a
+            list of layers, which may be empty. `{"ReLU": lambda module: nn.MixtureReLU()}` passes variances on better.
 
-    LayerNorm divides by n - 1 here and by n there: weights and eps are scaled so that the results are equal.
+    LayerNorm divides by n - 1 here and by n in PyTorch; weights and eps are scaled so that the results are equal.
 
     Raises:
         TypeError: a module that is not known; says which, and what to do.
@@ -80,8 +80,8 @@ def from_torch(
         if input_shape is None:
             raise
         raise ValueError(
-            f"from_torch: {type(made[0]).__name__} comes first, which cannot be told the size of its input: only a "
-            f"dense layer, a convolution or an embedding can, and activations in front of it ({error})"
+            f"from_torch: input_shape is given, but {type(made[0]).__name__} comes first, which cannot take it: begin "
+            f"with a dense layer, a convolution or an embedding, or with activations before one of them ({error})"
         ) from None
     names = [converter.names[id(leaf)] for _, leaf in net.named_leaves() if leaf.parameters is not None]
     load_torch_state_dict(net, module.state_dict(), variance, names)
@@ -95,11 +95,12 @@ def _shape(sizes: tuple[int, ...]) -> Shape:
 
 
 class _Converter:
-    """Makes layers of modules.
+    """Converts modules into layers.
 
     Attributes:
-        names: the module of each layer, by its id. shape: what the last layer gives; None: not known yet.
-        flat: whether PyTorch has made flat units of an image or a sequence.
+        names: the path of the module that became a layer, by the layer's id.
+        shape: output shape of the last layer; None: not known yet.
+        flat: whether a `Flatten` has turned an image or a sequence into flat units.
     """
 
     def __init__(self, layers: Mapping[str, Make]):
@@ -161,7 +162,7 @@ class _Converter:
         return [ResNetBlock(main, LayerBlock(*short) if short else None), *self.convert(module.relu, path)]
 
     def _pass(self, layer: BaseLayer) -> None:
-        """Takes the shape through a layer."""
+        """Replaces `shape` by the output shape of a layer."""
         if self.shape is None:
             self.shape = layer.default_input_shape()
         if self.shape is not None:
@@ -301,7 +302,7 @@ class _Converter:
 
 
 def _check_layout(module: Any, names: Sequence[str], others: Sequence[str], path: str) -> None:
-    """Raises TypeError if a module is not made of the parts that torchvision's has, `others` being theirs or None."""
+    """Raises TypeError if a module does not have the parts `names` and `others` that torchvision's has, or has more."""
     parts = {name: part for name, part in module.named_children() if type(part).__name__ not in LEFT_OUT}
     strange = sorted(parts.keys() - {*names, *others})
     if strange or not all(hasattr(module, name) for name in (*names, *others)):

@@ -1,6 +1,6 @@
-"""Parameters of PyTorch's networks, both ways: the means are theirs, the variances a prior's.
+"""Parameters from PyTorch's networks, whose values become means, and the means of a network for PyTorch.
 
-PyTorch itself is not needed: a state dictionary is one of arrays.
+PyTorch itself is not needed: a state dictionary maps names to arrays.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def load_torch_state_dict(
         net: the network, such as `models.resnet18_imagenet()` for a ResNet18 of torchvision.
         state_dict: arrays or tensors by name, "<module>.weight" and "<module>.bias". "module." in front of all names is
             left out, and so is `num_batches_tracked`.
-        variance: as in `from_torch`; "prior" is that of a new network, whatever this one has learnt.
-        names: the modules in forward order; others are left out. None: all, in the order of the dictionary, which is
-            that in which PyTorch's program made them, or for names of torchvision's ResNets (conv1, layer1.0.bn2, ...)
-            theirs.
+        variance: as in `from_torch`; "prior" means the variances of a new network, whatever this one has learnt.
+        names: the modules in forward order; others are left out. None: all modules. They are taken in the order of the
+            dictionary, which is the order in which they were defined; or in that of a ResNet, if the names are those of
+            torchvision's ResNets (conv1, layer1.0.bn2, ...).
 
     Raises:
         KeyError, ValueError, TypeError: what does not fit, with its names on both sides; the network is as it was.
@@ -176,7 +176,7 @@ def _means(key: str, leaf: BaseLayer, name: str, given: dict[str, np.ndarray]) -
 
 
 def _weight_factor(leaf: BaseLayer) -> float:
-    """Weight here over weight there: variances of a LayerNorm are sums over n - 1 here, and over n there."""
+    """Weight here over weight in PyTorch: the variance of a LayerNorm divides by n - 1 here, and by n in PyTorch."""
     if isinstance(leaf, LayerNorm):
         n = math.prod(leaf.normalized_shape)
         return math.sqrt(n / (n - 1))

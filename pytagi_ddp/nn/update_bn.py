@@ -1,4 +1,4 @@
-"""Running statistics of BatchNorm2d, taken afresh for the network as it is now."""
+"""Running statistics of BatchNorm2d, computed anew for the present parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class StatisticsChange(NamedTuple):
-    """How far the running statistics of a BatchNorm2d were from those of the network; medians over its features.
+    """How far the old running statistics of a BatchNorm2d were from the new ones; medians over its features.
 
     Attributes:
         layer: its key in the state dictionary.
@@ -30,7 +30,7 @@ class StatisticsChange(NamedTuple):
 
 
 class HasBatchNorm(Protocol):
-    """A network whose statistics can be taken afresh: `Sequential` and `DDPSequential`."""
+    """A network whose statistics can be computed anew: `Sequential` and `DDPSequential`."""
 
     def update_bn(self, loader: Iterable[Any], num_batches: int | None = None) -> list[StatisticsChange]: ...
 
@@ -38,28 +38,28 @@ class HasBatchNorm(Protocol):
 def update_bn(loader: Iterable[Any], net: HasBatchNorm, num_batches: int | None = None) -> list[StatisticsChange]:
     """Sets the running statistics of every BatchNorm2d to the exact ones of the given batches.
 
-    In training, running statistics are averages over the last steps (some ten of them with momentum 0.9), and describe
-    the networks of those steps. A TAGI step can move a deep network so far that they do not fit the network that is
-    evaluated: a ResNet8 had 53.9 % test error with them, and 42.8 % with fresh ones. So call this before evaluating,
-    predicting or saving a network that has deep stacks of BatchNorm2d.
+    In training, running statistics are averages over the last steps (about ten of them with momentum 0.9), and belong
+    to the parameters of those steps. A TAGI step can change a deep network so much that they no longer fit: a ResNet8
+    had 53.9 % test error with them, and 42.8 % with new ones. So call this before evaluating, predicting or saving a
+    network that has deep stacks of BatchNorm2d.
 
     Each batch goes forward once, as in training: normalised by its own statistics. With N_k, mean_k and M_k (the sum
     of (m - mean_k)^2 + s) of batch k, at the input of each BatchNorm2d,
 
         N = sum N_k      mean = sum N_k mean_k / N      var = sum (M_k + N_k (mean_k - mean)^2) / (N - 1)
 
-    that is, the moments of all values of all batches together. The sums over batches are float64. Parameters,
-    deltas that wait for a step, and the mode of the network stay. Afterwards there is no output, `backward` needs a
-    new forward pass, and `batch_statistics` are those of the last batch here. A BatchNorm2d that is frozen
-    (`training = False` in a network in training) keeps its statistics, and normalises by them here too. Without one to
-    be set, the loader is not read.
+    that is, the moments of all values of all batches together. The sums over batches are float64. Parameters, deltas
+    that wait for a step, and the mode of the network do not change. Afterwards `output_z_buffer` is empty, `backward`
+    needs a new forward pass, and `batch_statistics` are those of the last batch of `loader`. A BatchNorm2d that is
+    frozen (`training = False` in a network in training) keeps its statistics, and normalises by them here too. If there
+    is no BatchNorm2d to update, the loader is not read.
 
     On a `DDPSequential` this is collective: every rank calls it with batches of its own (any number of them, also
     none) and the same norms frozen, and all get the statistics of the union, equal to the last bit.
 
     Args:
         loader: batches of training data: each the input as `forward` takes it, or a tuple or list that begins with it.
-            A `BatchLoader` or `FolderLoader` gives those of its epoch from the first on, and stays where it is.
+            A `BatchLoader` or `FolderLoader` starts with the first batch of its epoch, and keeps its own position.
         net: a `Sequential` or `DDPSequential`.
         num_batches: how many batches to use (on each rank), from the first; None: all.
 
@@ -93,7 +93,7 @@ def take_statistics(
     Args:
         model, loader, num_batches: as of `update_bn`.
         add_over_ranks: adds the float64 sums of all ranks, in place.
-        run: a forward pass in training mode, walked through, for an input; None: `model.pass_forward`.
+        run: does a forward pass of an input in training mode, without replay; None: `model.pass_forward`.
     """
     check_num_batches(num_batches)
     places = dict(_places(model))
@@ -124,7 +124,7 @@ def take_statistics(
 
 
 def unfrozen_norms(model: Sequential) -> list[str]:
-    """Keys of the norms that `take_statistics` sets; ranks whose sums are added have to have the same ones."""
+    """Keys of the norms that `take_statistics` sets; they must be equal on all ranks whose sums are added."""
     return [key for key, _ in _places(model)]
 
 
@@ -165,7 +165,7 @@ def sum_moments(
 
 
 def batches_of(loader: Iterable[Any], num_batches: int | None = None) -> Iterator[Any]:
-    """The first batches of a loader, all if None; one that knows its position in the training keeps it."""
+    """The first `num_batches` batches of a loader, or all; a loader with a position in its epoch keeps it."""
     return islice(loader.from_first() if hasattr(loader, "from_first") else loader, num_batches)
 
 

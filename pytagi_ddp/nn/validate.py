@@ -11,7 +11,7 @@ from pytagi_ddp.arrays import to_numpy
 
 
 def flat_float32(values: ArrayLike, what: str, size: int | None = None) -> np.ndarray:
-    """`values` of any library, real dtype, shape and strides as a flat float32 array; see `to_numpy`.
+    """`values` as a flat float32 array; they may be of any library, real dtype, shape and strides, see `to_numpy`.
 
     Contiguous float32 in host memory is not copied.
 
@@ -31,7 +31,7 @@ def flat_float32(values: ArrayLike, what: str, size: int | None = None) -> np.nd
 
 
 def check_finite(values: np.ndarray, what: str, remedy: str = "") -> None:
-    """Raises ValueError if some of `values` are NaN or infinite; `remedy`, against NaN, ends the message."""
+    """Raises ValueError if some of `values` are NaN or infinite; if some are NaN, the message ends with `remedy`."""
     bad = values.size - np.count_nonzero(np.isfinite(values))
     if bad:
         advice = remedy if np.isnan(values).any() else ""
@@ -56,10 +56,10 @@ def check_predictions(mu: np.ndarray, var: np.ndarray) -> None:
 
 
 def round_up_variances(values: np.ndarray, what: str) -> np.ndarray:
-    """The (finite) `values`, of which those that only rounding has made negative are 0.
+    """The (finite) `values`, with those set to 0 that only rounding has made negative.
 
     Raises:
-        ValueError: one is below -eps, the float32 one, times the largest of them or 1.
+        ValueError: one is below -eps max(1, largest value), with the eps of float32.
     """
     smallest = values.min(initial=0)
     if -np.finfo(np.float32).eps * max(1, values.max(initial=0)) <= smallest < 0:
@@ -69,7 +69,7 @@ def round_up_variances(values: np.ndarray, what: str) -> np.ndarray:
 
 
 def check_integers(layer: str, **values: Any) -> None:
-    """Raises TypeError if one of `values`, arguments of a `layer`, is no integer."""
+    """Raises TypeError if one of `values`, arguments of the layer or function `layer`, is no integer."""
     for name, value in values.items():
         try:
             operator.index(value)
@@ -92,8 +92,8 @@ def as_bools(layer: str, **values: Any) -> list[bool]:
     """Arguments of a `layer` that say yes or no, in their order.
 
     Raises:
-        TypeError: one is neither True nor False, nor 1 or 0: most often what belongs in another place, as a stride in
-            that of `bias`.
+        TypeError: one is neither True or False nor 1 or 0; most often an argument in the wrong place, such as a stride
+            in that of `bias`.
     """
     for name, value in values.items():
         if not isinstance(value, Integral | np.bool_) or value not in (0, 1):

@@ -12,8 +12,8 @@ class Window(NamedTuple):
     """A k x k window, its stride and the zeros around the image.
 
     Attributes:
-        padding_type: 1 pads `padding` zeros on all four sides, 2 on the right and at the bottom only; 3 is 1,
-            and leaves out what is behind the last window, where 1 and 2 refuse such an image.
+        padding_type: 1 pads `padding` zeros on all four sides, 2 on the right and at the bottom only. Both refuse an
+            image that the windows do not fill exactly; 3 pads as 1 does, and ignores the rest behind the last window.
     """
 
     layer: str
@@ -35,7 +35,7 @@ class Window(NamedTuple):
         return Window(self.layer, *(int(number) for number in self[1:]))  # NumPy's integers have a shape
 
     def settings(self) -> dict[str, Any]:
-        """Without padding, types 1 and 2 change nothing, and are 0."""
+        """The arguments by name. Without padding the types 1 and 2 mean the same, and are given as 0."""
         return {
             "kernel_size": self.kernel_size,
             "stride": self.stride,
@@ -65,7 +65,7 @@ class Window(NamedTuple):
         return steps + 1
 
     def spread(self, windows: int) -> int:
-        """Pixels that so many windows along a side cover, without those cut off: (windows - 1) stride + k - P."""
+        """Pixels that `windows` windows cover along a side, without those cut off: (windows - 1) stride + k - P."""
         size = (windows - 1) * self.stride + self.kernel_size - self.total
         if size < 1:
             raise ValueError(
@@ -79,7 +79,7 @@ class Window(NamedTuple):
 
 
 def as_image(layer: str, shape: Shape, channels: int, width: int, height: int) -> Shape:
-    """`shape` as the image that a layer takes: channels, width and height are those that it states, else 0.
+    """`shape` as the image that a layer takes; channels, width and height are what the layer states, or 0.
 
     Raises:
         ValueError: `shape` is no such image.

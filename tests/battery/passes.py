@@ -21,7 +21,7 @@ from tests.nn.twins import Both, walked_parts
 
 
 @check
-def recorded_passes_have_the_same_bits(example: Example) -> None:
+def recorded_passes_have_the_same_bits(example: Example) -> str | None:
     """Replayed from C as walked through in Python: batches that change, predictions in between, accumulation."""
     both = Both(example.network())
     x = random_batch(both.nets[0], 3)[0]
@@ -203,7 +203,7 @@ def frames_keep_passes_apart(example: Example) -> str | None:
 
 
 @check
-def parts_have_the_same_bits(example: Example) -> None:
+def parts_have_the_same_bits(example: Example) -> str | None:
     """Cut in two between any layers, states handed on and deltas handed back."""
     whole = example.network()
     names = list(whole.state_dict())

@@ -207,7 +207,7 @@ def test_what_replica_0_is_given_past_it_is_given_to_all():
     net.step()
     for rank in net._ranks:
         assert np.array_equal(rank.model.layers[1].running_mean, state["BatchNorm2d.1.running"][0])
-    with net.model.accumulate(), pytest.raises(RuntimeError, match="is for one replica"):
+    with net.model.accumulate(), pytest.raises(RuntimeError, match="does not work with the replicas"):
         learn(net, x, y)
     net.close()
 
@@ -377,7 +377,7 @@ def test_one_thread_at_a_time():
     thread = threading.Thread(target=lambda: found.append(crew.run(work, [(), ()])))
     thread.start()
     assert begun.wait(20)
-    with pytest.raises(RuntimeError, match="another thread has the ranks of this process at work"):
+    with pytest.raises(RuntimeError, match="another thread uses the ranks of this process"):
         crew.run(work, [(), ()])
     go_on.set()
     thread.join()

@@ -54,7 +54,7 @@ def test_log_likelihood_is_that_of_the_intervals(fitted):
     grid = np.linspace(-100, 300, 4001)
     density = np.exp(fitted.log_likelihood(np.zeros((4001, 1)), grid))
     assert np.trapezoid(density, grid) == pytest.approx(1, abs=1e-3)
-    with pytest.raises(ValueError, match="2000 samples, but 3 observations"):
+    with pytest.raises(ValueError, match="2000 samples, but y has 3 observations"):
         fitted.log_likelihood(x, y[:3])
     for wrong in (90, [0.5, 0.9]):
         with pytest.raises(ValueError, match=f"between 0 and 1, got {re.escape(repr(wrong))}"):
@@ -180,9 +180,9 @@ def test_intervals_hold_what_they_should_where_inputs_are_missing(heteroscedasti
 
 def test_the_first_samples_that_come_have_a_scale():
     x, y = data(40)
-    with pytest.raises(ValueError, match=r"first partial_fit scales .* has 1 sample: give it 2 at least"):
+    with pytest.raises(ValueError, match=r"first partial_fit determines .* has 1 sample: give it at least 2"):
         TAGIRegressor().partial_fit(x[:1], y[:1])
-    with pytest.raises(ValueError, match="scales y by its samples, for good: they are all equal"):
+    with pytest.raises(ValueError, match="all y are equal"):
         TAGIRegressor().partial_fit(x, np.ones(40))
     with pytest.warns(UserWarning, match=r"columns \[1\] of X are constant"):
         TAGIRegressor((4,), n_folds=1).partial_fit(np.c_[x, np.ones(40)], y)

@@ -184,7 +184,7 @@ def test_a_network_belongs_to_one_ddp_sequential(results):
         assert result["synchronised"] == [True, False]
         assert result["pooled"] == [False, True]
         assert result["own"] == [False, False]
-        assert "given to another one" in result["old step"]
+        assert "now belongs to another one" in result["old step"]
         assert "takes a Sequential" in result["twice"]
         assert "'median'" in result["rule"]
         assert "whole numbers" in result["half"]

@@ -117,13 +117,13 @@ def test_messages_with_headings(results):
 
 
 MISMATCHES = {  # of a message from rank 0: what is sent, what is received, whether to debug, and what is said
-    1: (np.zeros(3), np.zeros(2), False, "bytes, which receives 16 bytes"),
-    2: (np.zeros(1), np.zeros(2), False, "rank 0 sends rank 2 8 bytes, which receives 16 bytes"),
+    1: (np.zeros(3), np.zeros(2), False, "bytes to rank 1, which receives 16 bytes"),
+    2: (np.zeros(1), np.zeros(2), False, "rank 0 sends 8 bytes to rank 2, which receives 16 bytes"),
     3: (
         np.zeros(3, "f4"),
         np.zeros((1, 3), "f4"),
         True,
-        "float32 of shape (3,), which receives float32 of shape (1, 3)",
+        "float32 of shape (3,) to rank 3, which receives float32 of shape (1, 3)",
     ),
 }
 

@@ -228,7 +228,7 @@ def results_of_a_network(comm):
     network("ReLU").save(job_folder() / f"other{comm.rank}")
     if net.is_last:
         net.stage.arena.theta[0, 0] = np.nan
-    found["NaN"] = "could not be loaded" in error_of(lambda: net.save(own), ValueError)
+    found["NaN"] = "could not be loaded again" in error_of(lambda: net.save(own), ValueError)
     foreign = error_of(lambda: fresh.load(job_folder() / f"other{comm.rank}"), ValueError)
     found["foreign"] = "another architecture: layer 0 is Linear.0 there and Conv2d.0 here" in foreign
     return found
@@ -530,7 +530,7 @@ def test_refusals(results, np):
         assert "copy or pickle its `model`" in found["pickle"]
         assert "batch_size of at least 1" in found["batch size"]
         assert "a state dict is a dictionary" in found["no state dict"]
-        assert "given to another one since" in found["given away"]
+        assert "now belongs to another one" in found["given away"]
         assert "call train() first" in found["eval"]
         assert f"asks for backend='{backend_of(np)}', the communicator has 'serial'" in found["another mesh"]
         assert "has to be one of init_device_mesh, got tuple" in found["no mesh"]

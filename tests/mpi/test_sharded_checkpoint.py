@@ -51,7 +51,7 @@ def test_a_folder_that_not_all_ranks_see(tmp_path):
     result = mpirun(program, 3)
     assert result.returncode != 0
     assert result.seconds < 10
-    assert "is not to be seen on rank 1: a sharded checkpoint needs a folder that all nodes share" in result.stderr
+    assert "is not visible on rank 1: a sharded checkpoint needs a folder that all nodes share" in result.stderr
     assert list((tmp_path / "checkpoints").iterdir()) == []
 
 

@@ -33,7 +33,7 @@ def test_pending_deltas_follow_a_step():
     net = network()
     assert (net.pending.samples, net.pending.waiting, net.pending.adds) == (0, 0, False)
     backpropagate(net)
-    assert (net.pending.samples, net.pending.waiting, net.pending.cap) == (6, 6, 2.0)
+    assert (net.pending.samples, net.pending.waiting) == (6, 6)
     backpropagate(net)
     assert net.pending.waiting == 6  # replaced, not added
     net.step()

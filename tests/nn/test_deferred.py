@@ -64,7 +64,7 @@ def test_what_needs_parameters_says_what_to_do():
     drawn = nn.Linear(2, 2)
     with deferred_init():
         net = mixed()
-        with pytest.raises(RuntimeError, match="is to be drawn anew inside deferred_init"):
+        with pytest.raises(RuntimeError, match="inside deferred_init"):
             drawn.init_weight_bias()
     x, _ = batch(net, 3, 0)
     calls = [net.state_dict, net.step, lambda: net(x), lambda: net.layers[-1].mu_w, lambda: copy.deepcopy(net)]

@@ -136,7 +136,7 @@ def test_blocks_show_their_buffers():
             setattr(block, name, None)
     with pytest.raises(AttributeError, match="not kept"):
         _ = block.input_delta_z
-    with pytest.raises(AttributeError, match="what a shortcut gives is not kept"):
+    with pytest.raises(AttributeError, match="the output of a shortcut is not kept"):
         _ = ResNetBlock(Linear(4, 4), Linear(4, 4)).shortcut_output_z
     net.eval()
     with pytest.raises(AttributeError, match="in evaluation mode nothing is kept"):

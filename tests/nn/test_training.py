@@ -230,12 +230,12 @@ def test_input_states_are_those_of_the_last_batch(net, steps):
 
     learn()
     net.input_state_update = True  # too late
-    with pytest.raises(RuntimeError, match="set input_state_update = True before that"):
+    with pytest.raises(RuntimeError, match="set input_state_update = True, then"):
         net.get_input_states()
     for _ in range(steps):
         learn()
     net(X)
-    with pytest.raises(RuntimeError, match="has computed of the last batch"):
+    with pytest.raises(RuntimeError, match="has computed for the last batch"):
         net.get_input_states()
     learn()
     net.predict(X)

@@ -1,1 +1,1 @@
-"""How ranks find each other, talk, wait, and end together: communicators, and the MPI job behind them."""
+"""Communicators and the MPI job behind them: how ranks find each other, communicate, wait and end together."""

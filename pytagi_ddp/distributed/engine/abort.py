@@ -30,12 +30,12 @@ ABORT_LIMIT_SECONDS = 3
 class AbortHook:
     """Ends the MPI job from ``sys.excepthook`` and ``threading.excepthook``.
 
-    And from ``sys.unraisablehook`` on a Ctrl-C: where it comes into a callback from C, as into one of Numba's compiler,
-    Python drops the exception and goes on.
+    A Ctrl-C also ends it from ``sys.unraisablehook``: when it comes in a callback from C, such as one of Numba's
+    compiler, Python would drop the exception and go on.
 
-    Hooks that were installed before are called too, after the traceback is out and before the job ends; Python's own
-    are replaced. `SystemExit` reaches no excepthook: a rank that leaves in an orderly way is the matter of
-    `pytagi_ddp.distributed.engine.job.Job.leave`.
+    Hooks that were installed before are called too, after the traceback is printed and before the job ends; Python's
+    own hooks are replaced. `SystemExit` reaches no excepthook: `pytagi_ddp.distributed.engine.job.Job.leave` handles a
+    rank that leaves in an orderly way.
 
     Args:
         rank: rank in the job.
@@ -54,7 +54,7 @@ class AbortHook:
         self._previous_unraisable = sys.unraisablehook
 
     def install(self) -> None:
-        """Puts the hooks in place; does nothing when they are."""
+        """Installs the hooks, unless they are installed already."""
         if not self._installed:
             self._previous, sys.excepthook = sys.excepthook, self._on_exception
             self._previous_in_thread, threading.excepthook = threading.excepthook, self._on_thread_exception
@@ -62,7 +62,7 @@ class AbortHook:
             self._installed = True
 
     def remove(self) -> None:
-        """Puts back what was there before, unless someone has chained a hook of theirs to these since."""
+        """Restores the earlier hooks, unless someone has installed another hook on top of these since."""
         if self._installed and sys.excepthook == self._on_exception:
             sys.excepthook = self._previous
         if self._installed and threading.excepthook == self._on_thread_exception:
@@ -116,7 +116,7 @@ class AbortHook:
         self.end(130 if issubclass(kind, KeyboardInterrupt) else 1)
 
     def end_with(self, message: str, code: int = 1) -> None:
-        """Says why, unless a lower rank has the same reason and ends the job first, and ends every rank."""
+        """Prints the message and ends every rank. A lower rank with the same reason comes first and ends the job."""
         self._say_if_first(message)
         self.end(code)
 

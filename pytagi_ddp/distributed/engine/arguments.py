@@ -1,4 +1,4 @@
-"""Checks of what is given to a collective."""
+"""Checks of the arguments of collectives."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def check_exchange(
     """Raises unless `send` is made of equal blocks that fit into those of `receive`.
 
     Args:
-        own: the one of them with a single block may be this block of the other, and both may be on a GPU.
+        own: if given, both arrays may be on a GPU, and the array of one block may be block `own` of the other array.
     """
     kinds = "NumPy arrays, in host memory, of numbers" if own is None else "NumPy or CuPy arrays of numbers"
     for array in (send, receive):
@@ -77,17 +77,17 @@ def check_exchange(
 
 
 def on_gpu(array: Any) -> bool:
-    """Whether `array` is one in the memory of a GPU, by what it says of itself."""
+    """Whether `array` is in the memory of a GPU, judging by its `__cuda_array_interface__`."""
     return not isinstance(array, np.ndarray) and hasattr(array, "__cuda_array_interface__")
 
 
 def bytes_of(array: Any) -> Any:
-    """`array`, contiguous, as a flat one of bytes in the same memory."""
+    """The memory of a contiguous `array` as a flat array of bytes."""
     return array.reshape(-1).view(np.uint8)
 
 
 def is_block(block: Any, whole: Any, index: int) -> bool:
-    """Whether `block` is the memory of block number `index` of `whole`, which is made of blocks of its size."""
+    """Whether `block` is the memory of block number `index` of `whole`, which consists of blocks of this size."""
     return _address(block) == _address(whole) + index * block.nbytes
 
 

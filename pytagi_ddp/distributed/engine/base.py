@@ -1,4 +1,4 @@
-"""What every communicator has, whatever it can do: its place in the job, its counts, and its end."""
+"""The base of all communicators: the place in the job, counts, and the state that decides whether it may be used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytagi_ddp.distributed.engine.offspring import FORKED, keep_from_children
 
 
 class CommunicatorBase(ABC):
-    """The place of this process among ranks, and whether it may still come to collectives."""
+    """The place of this process among the ranks, and whether it may still take part in collectives."""
 
     backend: str
     timeout: float | None = None  # seconds that ranks may wait for each other; None: without end
@@ -45,15 +45,15 @@ class CommunicatorBase(ABC):
         return self._closed
 
     def end_in_child(self) -> None:
-        """In a forked child: there are no collectives, and nothing to close."""
+        """Called in a forked child, which cannot take part in collectives and has nothing to close."""
         self._closed, self._forked = True, FORKED.format(rank=self.rank)
 
     def report_dropped(self, what: str) -> None:
-        """Makes the next collective raise: nobody has waited for `what`, and nobody can any more."""
+        """Makes the next collective raise, as the handle of `what` was dropped before anybody had waited for it."""
         self._dropped = self._dropped or what
 
     def _prepare(self, name: str, *arrays: np.ndarray, **details: Any) -> None:
-        """Raises if this rank cannot run a collective, or (to debug) the others are about to run another one."""
+        """Raises if this rank cannot run a collective, or (in debug mode) if other ranks are about to run another."""
         self._check_usable(name)
         if self.debug:
             self._compared += 1

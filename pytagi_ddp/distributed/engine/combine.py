@@ -1,4 +1,4 @@
-"""What the numbers of several ranks come to, where this library adds them and not MPI."""
+"""Sums and other reductions over ranks, where this library computes them and not MPI."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def combined(arrays: Sequence[np.ndarray] | np.ndarray, op: str) -> np.ndarray:
 
 
 def combine_rows(rows: np.ndarray, op: str, out: np.ndarray) -> None:
-    """Leaves in `out` what `combined` makes of the rows of a matrix."""
+    """Writes `combined` of the rows of a matrix into `out`."""
     if rows.dtype == np.float32 and op in ("sum", "mean"):
         from pytagi_ddp.distributed.engine._shared_sum import add_rows  # here: most programs have no use for it
 
@@ -41,7 +41,7 @@ def combine_rows(rows: np.ndarray, op: str, out: np.ndarray) -> None:
 
 
 def add_parts(parts: np.ndarray, out: np.ndarray) -> None:
-    """Leaves in `out` the sum of parts[0], parts[1], ..., in the order of `tree_sum`; neither has to be contiguous."""
+    """Writes the sum of parts[0], parts[1], ... into `out`, in the order of `tree_sum`; both need not be contiguous."""
     with np.errstate(all="ignore"):
         if len(parts) <= 2:
             np.copyto(out, parts[0]) if len(parts) == 1 else np.add(parts[0], parts[1], out=out)
@@ -52,7 +52,10 @@ def add_parts(parts: np.ndarray, out: np.ndarray) -> None:
 
 
 def tree_sum(arrays: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
-    """The sum, in the order of `add_places` (shared_sum.h): a tree of neighbours, the first ones in pairs before it."""
+    """The sum, in the order of `add_places` (shared_sum.h): by a binary tree of neighbours.
+
+    If their number is no power of two, as many of the first ones as needed are added in pairs before.
+    """
     if len(arrays) == 1:
         return arrays[0].copy()
     pairs = len(arrays) - (1 << (len(arrays).bit_length() - 1))

@@ -1,6 +1,7 @@
-"""What ``PYTAGI_DDP_DEBUG=1`` adds: ranks compare each collective before they run it, and look at what came out.
+"""The checks of ``PYTAGI_DDP_DEBUG=1``: ranks compare each collective before they run it, and check its result.
 
-Costs one small collective before each, and a pass over each reduced array after it; without it only a look at a flag.
+They cost one small collective before each one, and a pass over each reduced array after it. Without the variable, only
+a flag is looked at.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ HEADING_BYTES = 256
 
 
 class CollectiveMismatchError(RuntimeError):
-    """Ranks have come to different collectives, or to the same one, or a message, with other arguments."""
+    """Ranks have called different collectives, or the same collective or message with other arguments."""
 
 
 class NonFiniteError(FloatingPointError):
@@ -34,12 +35,12 @@ class NonFiniteError(FloatingPointError):
 
 
 def is_asked_for() -> bool:
-    """Whether the environment variable ``PYTAGI_DDP_DEBUG`` asks for it (anything but nothing or 0)."""
+    """Whether the environment variable ``PYTAGI_DDP_DEBUG`` is set to anything but "" or "0"."""
     return os.environ.get("PYTAGI_DDP_DEBUG", "") not in ("", "0")
 
 
 def fingerprint(name: str, arrays: Sequence, details: dict[str, Any]) -> dict[str, Any]:
-    """What has to be the same on every rank: name, then dtype, shape and bytes of each array, then op and root."""
+    """What must be equal on every rank: the name, then dtype, shape and bytes of each array, then `details`."""
     parts: dict[str, Any] = {"collective": name}
     for label, array in zip(("", " received"), arrays, strict=False):
         parts[f"dtype{label}"] = str(array.dtype)
@@ -52,8 +53,8 @@ def compare(number: int, everyone: Sequence[dict[str, Any]]) -> None:
     """Raises, on every rank alike, if the fingerprints of the ranks differ.
 
     Args:
-        number: of the collective, counted by its communicator.
-        everyone: fingerprint of each rank.
+        number: the number of the collective, as its communicator counts them.
+        everyone: the fingerprint of each rank.
 
     Raises:
         CollectiveMismatchError: names the first difference, and both ranks.
@@ -70,21 +71,21 @@ def compare(number: int, everyone: Sequence[dict[str, Any]]) -> None:
 
 
 def heading(array: Any) -> np.ndarray:
-    """What goes before a message: dtype and shape of what is sent, or is to be received."""
+    """What is sent before a message: dtype and shape of the array that is sent, or of the one to be received."""
     text = f"{array.dtype} of shape {tuple(array.shape)}".encode()[:HEADING_BYTES]
     return np.frombuffer(text.ljust(HEADING_BYTES), np.uint8)
 
 
 def compare_headings(came: np.ndarray, array: Any, peer: int, rank: int) -> None:
-    """Raises CollectiveMismatchError if a message is not what `array` shall receive."""
+    """Raises CollectiveMismatchError if the heading of a message is not that of `array`, which should receive it."""
     mine, theirs = (bytes(text).decode(errors="replace").rstrip() for text in (heading(array), came))
     if mine != theirs:
-        raise CollectiveMismatchError(f"rank {peer} sends rank {rank} {theirs}, which receives {mine}")
+        raise CollectiveMismatchError(f"rank {peer} sends {theirs} to rank {rank}, which receives {mine}")
 
 
 def other_length(peer: int, came: int | str, rank: int, nbytes: int) -> CollectiveMismatchError:
-    """A message is longer or shorter than what it is received into."""
-    return CollectiveMismatchError(f"rank {peer} sends rank {rank} {came} bytes, which receives {nbytes} bytes")
+    """The error of a message that is longer or shorter than the array that receives it."""
+    return CollectiveMismatchError(f"rank {peer} sends {came} bytes to rank {rank}, which receives {nbytes} bytes")
 
 
 def check_finite(name: str, buffer: Any) -> None:

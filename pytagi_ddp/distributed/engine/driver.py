@@ -1,4 +1,4 @@
-"""What moves everything that a rank has under way, in whatever group, and what stops it."""
+"""The progress of all operations of a rank, in all its groups."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ BACKGROUND_SECONDS = 5e-4  # at 1 Gbit/s 60 kB arrive in that time, which fits t
 
 
 class Driver:
-    """Takes all queues of a rank as far as they go, whichever of them somebody waits in.
+    """Advances all queues of a rank, whichever of them it waits in.
 
-    So a rank that waits in one group, or for one message, holds up nobody who waits for it in another.
+    So a rank that waits in one group, or for one message, does not delay ranks that wait for it in another group.
 
     Args:
         rank: for messages.
-        with_ranks: other ranks are threads of this process: who waits for them lets them have Python's lock.
+        with_ranks: whether other ranks are threads of this process, so that waiting must release Python's lock.
 
     Attributes:
-        yield_core: lets others have the core for a moment.
-        broken: what cut an operation short, after which no other can follow. broken_in: the operation.
-        busy: the queues with something under way.
-        unclaimed: operations whose end nobody has asked for.
+        yield_core: gives the core to others for a moment.
+        broken: the error that interrupted an operation; no other operation can follow. broken_in: that operation.
+        busy: the queues with operations under way.
+        unclaimed: operations for whose end nobody has waited yet.
     """
 
     def __init__(self, rank: int, with_ranks: bool = False):
@@ -45,15 +45,15 @@ class Driver:
 
     @property
     def forgotten(self) -> Operation | None:
-        """The first that nobody has waited for."""
+        """The first operation that nobody has waited for."""
         return next(iter(self.unclaimed), None)
 
     def end(self, reason: str) -> None:
-        """Lets nothing start or go on any more."""
+        """Refuses all further operations, with `reason`."""
         self._ended = reason
 
     def advance(self, queue: Operations, polls: int = 1) -> None:
-        """Takes everything as far as it goes without waiting, polling each piece of `queue` so many times."""
+        """Advances all queues as far as possible without waiting, polling each piece of `queue` `polls` times."""
         with self.lock:
             if self.broken is not None:  # in the other thread: what failed must not look as if it had ended
                 self.check(self.broken_in)
@@ -74,9 +74,9 @@ class Driver:
     def in_background(self) -> Iterator[None]:
         """Lets a thread drive what is under way while the body computes; MPI must allow calls from several threads.
 
-        MPI moves data only when it is called. The thread does so once in `BACKGROUND_SECONDS` and sleeps in between: it
-        takes next to nothing from the body, and kernels do not hold Python's lock. What goes wrong in it is raised by
-        the next call that waits, tests or starts.
+        MPI moves data only when it is called. The thread calls it once in `BACKGROUND_SECONDS` and sleeps in between,
+        so that it takes almost no time from the body; kernels do not hold Python's lock. An error in the thread is
+        raised by the next call that waits, tests or starts.
         """
         stop = threading.Event()
 
@@ -105,7 +105,7 @@ class Driver:
             ) from self.broken
 
     def break_off(self, error: BaseException, queue: Operations) -> None:
-        """Takes note of what has cut `queue` short, if it is the first."""
+        """Notes the error that has interrupted `queue`, if it is the first one."""
         if self.broken is None:
             first = queue.first
             self.broken, self.broken_in = error, "a collective" if first is None else first.short

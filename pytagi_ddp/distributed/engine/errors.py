@@ -1,4 +1,4 @@
-"""What starting a job, or a collective in it, raises."""
+"""Errors of starting a job, and of collectives."""
 
 
 class LaunchError(RuntimeError):
@@ -13,11 +13,11 @@ class CollectiveTimeoutError(TimeoutError):
     """A rank has waited for the others longer than the time-out."""
 
 
-FOLLOWED = (RankLeftError, CollectiveTimeoutError)  # errors that another rank's may have led to
+FOLLOWED = (RankLeftError, CollectiveTimeoutError)  # errors that may be a consequence of another rank's error
 
 
 def left_early(departed: int, count: int, rank: int, what: str, kind: str = "collectives") -> RankLeftError:
-    """On `rank`, which waits in `what`: another one has left after so many collectives, or messages."""
+    """The error on `rank`, which waits in `what`: rank `departed` has left after `count` collectives (`kind`)."""
     return RankLeftError(
         f"rank {departed} has left the job after {count} {kind}, while rank {rank} waits in {what}. All ranks "
         f"must make the same calls: look on rank {departed} for an early return, sys.exit or fewer batches (for those "
@@ -26,7 +26,7 @@ def left_early(departed: int, count: int, rank: int, what: str, kind: str = "col
 
 
 def late(rank: int, waited: float, what: str) -> CollectiveTimeoutError:
-    """On `rank`, which has waited so many seconds in `what`."""
+    """The error on `rank`, which has waited `waited` seconds in `what`."""
     return CollectiveTimeoutError(
         f"rank {rank} has waited {waited:.1f} s in {what}; another rank is stalled, or does not make this call. The "
         "limit is the time-out of the communicator, by default PYTAGI_DDP_TIMEOUT or 300 s"
@@ -34,10 +34,10 @@ def late(rank: int, waited: float, what: str) -> CollectiveTimeoutError:
 
 
 def late_elsewhere(gave_up: int, rank: int, what: str) -> CollectiveTimeoutError:
-    """On `rank`, which waits in `what`, after another one has waited too long."""
+    """The error on `rank`, which waits in `what`, after rank `gave_up` has waited too long."""
     return CollectiveTimeoutError(f"rank {gave_up} gave up; rank {rank} was waiting in {what}")
 
 
 def interrupted(rank: int, what: str) -> RankLeftError:
-    """On `rank`, which waits in `what`: Ctrl-C has ended the program that it is a thread of."""
+    """The error on `rank`, a thread that waits in `what`, after Ctrl-C has ended its program."""
     return RankLeftError(f"the program was interrupted (Ctrl-C), while rank {rank} was waiting in {what}")

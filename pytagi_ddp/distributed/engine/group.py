@@ -1,7 +1,7 @@
-"""Groups of ranks: what a rank has under way in each, and how it notices that another rank has left.
+"""Groups of ranks: the operations of a rank in each group, and how it notices that another rank has left.
 
-Each rank counts what has ended in each of its groups: collectives, and messages to and from each other rank. The counts
-say which collective a rank is in, and let a rank that leaves tell the others what it took part in.
+In each of its groups, a rank counts the collectives that have ended, and the messages to and from each other rank. The
+counts tell which collective a rank is in, and a rank that leaves sends them to the others.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pytagi_ddp.distributed.engine.driver import Driver
 from pytagi_ddp.distributed.engine.errors import late, late_elsewhere, left_early
 from pytagi_ddp.distributed.engine.operations import Operations
 
-SPELLED = 8  # ranks of a group that a message names
+SPELLED = 8  # ranks of a group that an error message names
 
 
 class Tally(NamedTuple):
-    """In how much of a group a rank has taken part: in collectives, and in messages to and from the one who asks."""
+    """How often a rank has taken part in a group: in collectives, and in messages to and from the rank that asks."""
 
     collectives: int = 0
     sent: int = 0
@@ -32,10 +32,10 @@ class Member:
         with_ranks: whether other ranks are threads of this process.
 
     Attributes:
-        driver: moves what this rank has under way.
-        groups: those that it is in, by number; 0 is that of all ranks.
-        departed: of each rank that has left, its tally of each group that this rank shares with it.
-        gave_up: a rank that has waited too long.
+        driver: advances the operations of this rank.
+        groups: the groups that it belongs to, by number; 0 is the group of all ranks.
+        departed: for each rank that has left, its tallies of the groups that this rank shares with it.
+        gave_up: a rank that has waited too long, or None.
     """
 
     def __init__(self, rank: int, with_ranks: bool = False):
@@ -47,17 +47,17 @@ class Member:
         self.gave_up: int | None = None
 
     def listen(self) -> None:
-        """Brings `departed` and `gave_up` up to date."""
+        """Updates `departed` and `gave_up`."""
 
     def give_up(self) -> None:
-        """Tells the others that this rank waits no longer."""
+        """Tells the other ranks that this rank has waited too long."""
 
     def tallies_for(self, rank: int) -> dict[int, Tally]:
-        """What another rank is to know when this one leaves."""
+        """The tallies that another rank is sent when this one leaves."""
         return {number: group.tally(rank) for number, group in self.groups.items() if rank in group.ranks}
 
     def missed_by_departed(self) -> str | None:
-        """What a rank has left out that has left, though this one took part in it; None if there is nothing."""
+        """A message if a rank has left without taking part in something that this rank took part in; else None."""
         for rank, tallies in self.departed.items():
             for number, mine in self.tallies_for(rank).items():
                 theirs, label = tallies.get(number, Tally()), self.groups[number].label
@@ -78,15 +78,15 @@ class Member:
         raise late(self.rank, waited, what)
 
     def check_peers(self, what: str, group: int, ranks: Sequence[int], count: int, completed: int, kind: str) -> None:
-        """Raises if a rank that this one waits for in `what` does not come any more, or has given up itself.
+        """Raises if a rank that this one waits for in `what` has left or given up.
 
         Args:
-            group: its number. ranks: those of it that have to come.
-            count: which of a `Tally` says how often they did. completed: how often this rank did.
-            kind: what is counted.
+            group: number of the group. ranks: the ranks of it that have to come.
+            count: index of the field of a `Tally` to compare. completed: its value for this rank.
+            kind: what is counted, for the message.
         """
         self.listen()
-        if self.gave_up is not None:  # and has left since, which says less
+        if self.gave_up is not None:  # checked first: that it has left since would say less
             raise late_elsewhere(self.gave_up, self.rank, what)
         for rank, tallies in self.departed.items():  # the first to leave is the one to look at
             theirs = tallies.get(group, Tally())[count]
@@ -95,17 +95,17 @@ class Member:
 
 
 class Group:
-    """Ranks that have collectives of their own, and what this rank has under way among them.
+    """Ranks that have collectives of their own, and the operations of this rank among them.
 
     Args:
         member: this rank.
-        number: the same on all of them; no two groups of a rank have the same.
-        ranks: among all ranks, in the order of the group.
+        number: equal on all ranks of the group; no two groups of a rank have the same number.
+        ranks: their numbers among all ranks, in the order of the group.
 
     Attributes:
         rank: place of this rank in the group. world_size: number of ranks in it.
-        operations: its collectives; run one with `operations.start(...)`.
-        label: says among which ranks, for messages; of all ranks it says nothing. kind: what `operations` counts.
+        operations: its collectives; `operations.start(...)` runs one.
+        label: names the ranks, for messages; empty for the group of all ranks. kind: what `operations` counts.
     """
 
     def __init__(self, member: Member, number: int, ranks: Sequence[int]):
@@ -120,7 +120,7 @@ class Group:
         member.next_number = max(member.next_number, number + 1)
 
     def sends(self, peer: int) -> Operations:
-        """The messages to a rank of the group. For it they are those that it receives."""
+        """The messages to a rank of the group, which that rank counts as received."""
         return self._messages_with(peer, 2, "messages from this one")
 
     def receives(self, peer: int) -> Operations:
@@ -128,7 +128,7 @@ class Group:
         return self._messages_with(peer, 1, "messages to this one")
 
     def tally(self, rank: int) -> Tally:
-        """Of this rank, for one among all ranks."""
+        """The tally of this rank for the rank with this number among all ranks."""
         peer = self.ranks.index(rank)
         messages = [self._messages[peer, count].completed if (peer, count) in self._messages else 0 for count in (2, 1)]
         return Tally(self.operations.completed, *messages)
@@ -149,9 +149,9 @@ class Group:
 
 
 class Offer(NamedTuple):
-    """What a rank says when a group is split: which part it wants to be in, and where there.
+    """What a rank tells the others when a group is split: which part it wants to join, and its place there.
 
-    number: one that it could give a new group. node: where it runs.
+    number: a number that it has not used for any group. node: where it runs.
     """
 
     color: int | None
@@ -161,7 +161,7 @@ class Offer(NamedTuple):
 
     @classmethod
     def of(cls, color: int | None, key: int | None, group: Group, node: Any = None) -> Offer:
-        """Of this rank; a key of None stands for its place in the group."""
+        """The offer of this rank; a key of None stands for its place in the group."""
         return cls(color, group.rank if key is None else key, group.member.next_number, node)
 
 
@@ -172,5 +172,5 @@ def part(color: int | None, offers: Sequence[Offer]) -> list[int]:
 
 
 def new_number(offers: Sequence[Offer]) -> int:
-    """The number of the new groups, which no rank has had for a group of its own."""
+    """The number of the new groups, which no rank has used before."""
     return max(offer.number for offer in offers)

@@ -1,4 +1,4 @@
-"""Collectives that go on while the program does something else."""
+"""Handles of collectives that run while the program does something else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Work(Protocol):
 
 
 class Finished:
-    """A collective that was done as soon as it was asked for."""
+    """A collective that was done as soon as it was started."""
 
     def test(self) -> bool:
         return True
@@ -35,10 +35,10 @@ class Finished:
 class Handle:
     """A collective under way, from `Communicator.start_all_reduce` and its like.
 
-    It keeps its arrays alive, which must be neither read nor changed until the end. `wait` has to be called, or
-    `test` until it is True: a handle that is dropped before makes the next collective raise, and so does the end of
-    the program. Any number may be in flight; they run in the order in which they were started, so waiting for one
-    waits for those before it, and ranks may wait for theirs in different orders.
+    It keeps its arrays alive; they must be neither read nor changed until it is done. Call `wait`, or `test` until it
+    returns True: if a handle is dropped before that, the next collective raises an error, and so does the end of the
+    program. Any number of handles may be in flight. They run in the order in which they were started, so waiting for
+    one waits for those before it, and ranks may wait for theirs in different orders.
 
     Attributes:
         what: name and size, for messages.
@@ -59,13 +59,13 @@ class Handle:
         self._buffer, self._source = buffer, source
         self._work = work
         self._reduction, self._everywhere = reduction, everywhere
-        self._settled = False  # nobody has to ask again: done, or failed and said so
+        self._settled = False  # nobody has to ask again: it is done, or has failed and raised its error
 
     def test(self) -> bool:
-        """Drives the communication, without blocking, and says whether it is done.
+        """Advances the communication without blocking, and returns whether it is done.
 
         Raises:
-            RankLeftError, CollectiveTimeoutError: as `wait`; time between two polls counts up to 1 s.
+            RankLeftError, CollectiveTimeoutError: as `wait`; of the time between two calls, at most 1 s counts.
         """
         return self._drive(self._work.test)
 
@@ -89,7 +89,7 @@ class Handle:
         if self._reduction:
             self._communicator.reduce_seconds += time.perf_counter() - start
         self._settled = done
-        # Where ranks have parts of the result, one would raise alone, and the others wait for it.
+        # Not where each rank has a part of the result: one rank would raise alone, and the others wait for it.
         if done and self._reduction and self._everywhere and self._communicator.debug:
             debug.check_finite(self.what, self._buffer)
         return done

@@ -1,4 +1,4 @@
-"""What the ranks of a job can do together: the interface that every engine implements."""
+"""The interface of all communicators, which every engine implements."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Communicator(CommunicatorBase):
         world_size: number of processes.
         local_rank: index of this process among those of its node.
         local_world_size: number of processes on this node.
-        debug: whether ranks compare each collective before they run it (`CollectiveMismatchError`), and look for values
-            that are not finite in what it has reduced (`NonFiniteError`, on every rank; not behind
-            `start_reduce_scatter` and `start_reduce_shared`, whose handles ranks may wait for in different orders);
-            from ``PYTAGI_DDP_DEBUG``. The same on every rank.
-        reduce_calls: number of all-reduces and reduce-scatters so far, those that were started included.
+        debug: whether ranks compare each collective before they run it (`CollectiveMismatchError`), and check that the
+            results of reductions are finite (`NonFiniteError`, on every rank). The results of `start_reduce_scatter`
+            and `start_reduce_shared` are not checked, as ranks may wait for their handles in different orders. It is
+            set by ``PYTAGI_DDP_DEBUG``, and must be the same on every rank.
+        reduce_calls: number of all-reduces and reduce-scatters so far, including those that were only started.
         reduce_bytes: size of the buffers they reduced, in bytes.
         reduce_seconds: time spent in them and in handles, waiting for other ranks included (NCCL: until they are
             queued).
@@ -47,7 +47,7 @@ class Communicator(CommunicatorBase):
             buffer: writable, C-contiguous float32, float64 or int64 array of the same size on every rank, in host
                 memory or on a GPU.
             op: "sum", "mean" (the sum, divided by `world_size` on every rank; floats only), "max", "min" or "prod".
-                NaN on any rank gives NaN (not so for "max" and "min" on a GPU).
+                NaN on any rank gives NaN, except for "max" and "min" on a GPU.
 
         Raises:
             TypeError: not such an array.
@@ -62,11 +62,11 @@ class Communicator(CommunicatorBase):
             debug.check_finite(f"all_reduce of {buffer.nbytes / 1e6:.3g} MB", buffer)
 
     def start_all_reduce(self, buffer: np.ndarray, op: str = "sum", name: str = "start_all_reduce") -> Handle:
-        """Starts `all_reduce`; the result is in ``buffer`` when the handle is done, and nobody may touch it before.
+        """Starts `all_reduce`; the result is in ``buffer`` when the handle is done. Do not use ``buffer`` before.
 
         Args:
-            buffer, op: as `all_reduce`. Any number may be in flight, and other collectives be called in between.
-            name: what it is called in errors.
+            buffer, op: as in `all_reduce`. Any number may be in flight, and other collectives may be called meanwhile.
+            name: what it is called in error messages.
 
         Returns:
             A handle to `wait` for; one that is dropped is an error, see `Handle`.
@@ -92,10 +92,9 @@ class Communicator(CommunicatorBase):
     def reduce_scatter(self, send: np.ndarray, receive: np.ndarray, op: str = "sum") -> None:
         """Combines ``send`` over all ranks, and leaves one block of the result on each: block r on rank r.
 
-        The sums are made in one order, whatever the engine for arrays on the host: a tree of neighbouring ranks. That
-        of two ranks has only one order, and short float32 sums of `all_reduce` within a node have this one; longer sums
-        of `all_reduce` on three and more ranks are MPI's, and have the same bits where it adds by that tree, as MPICH
-        does. NCCL adds in an order of its own.
+        For arrays on the host, every engine adds in the same order: by a tree of neighbouring ranks. With two ranks,
+        `all_reduce` gives the same bits. With more, so do its short float32 sums within a node; its longer sums are
+        made by MPI, and have the same bits if MPI adds by that tree, as MPICH does. NCCL adds in an order of its own.
 
         Args:
             send: C-contiguous float32, float64 or int64 array of `world_size` equal blocks, of the same size on every
@@ -119,7 +118,7 @@ class Communicator(CommunicatorBase):
     def start_reduce_scatter(
         self, send: np.ndarray, receive: np.ndarray, op: str = "sum", name: str = "start_reduce_scatter"
     ) -> Handle:
-        """Starts `reduce_scatter`, see `start_all_reduce`; nobody may touch either array before it is done."""
+        """Starts `reduce_scatter`, see `start_all_reduce`; do not use either array before it is done."""
         start = self._begin_scatter(name, send, receive, op)
         work = self._reduce_scatter(send, receive, op)
         self.reduce_seconds += time.perf_counter() - start
@@ -135,25 +134,25 @@ class Communicator(CommunicatorBase):
     def shared_zeros(self, *shape: int) -> np.ndarray | None:
         """Float32 zeros in host memory that every rank reads and writes; collective.
 
-        Nothing keeps ranks from writing where others read: what one has written, others see from the next collective
-        on in which both meet. The memory goes when no rank has the array any more. What a rank forks has a copy of its
-        own, made where that writes.
+        Nothing keeps ranks from writing where others read. What one rank has written, another sees for certain after
+        the next collective of both. The memory is freed when no rank has the array any more. A process that a rank
+        forks gets a copy on write.
 
         Returns:
-            The array; None, on every rank, where ranks cannot share memory: on several nodes, or with NCCL.
+            The array; or None on every rank if ranks cannot share memory: on several nodes, or with NCCL.
         """
         self._prepare("shared_zeros")
         return self._shared_zeros(shape)
 
     def start_reduce_shared(self, parts: np.ndarray, receive: np.ndarray, name: str = "start_reduce_shared") -> Handle:
-        """Starts the sum of what all ranks have written to shared memory; every rank has parts of its own to add.
+        """Starts a sum over ranks of values in shared memory; each rank adds its own section of them.
 
             receive = parts[0] + parts[1] + ...    in the order of `reduce_scatter`
 
         Args:
-            parts: (world_size, ...), of an array of `shared_zeros`: part r has been written by rank r. It may change
-                when the handle is done, as the other ranks have then added what is theirs.
-            receive: of the shape of one part; it may be this rank's own. Neither has to be contiguous.
+            parts: (world_size, ...), a part of an array of `shared_zeros`, in which rank r has written part r. It may
+                change when the handle is done, as all ranks have done their sums by then.
+            receive: has the shape of one part, and may be this rank's own part. Neither has to be contiguous.
 
         Raises:
             ValueError: shapes that do not fit. RuntimeError: an earlier handle was dropped.
@@ -222,7 +221,7 @@ class Communicator(CommunicatorBase):
         self.start_all_gather(send, receive, "all_gather").wait()
 
     def start_all_gather(self, send: np.ndarray, receive: np.ndarray, name: str = "start_all_gather") -> Handle:
-        """Starts `all_gather`, see `start_all_reduce`; nobody may touch either array before it is done."""
+        """Starts `all_gather`, see `start_all_reduce`; do not use either array before it is done."""
         check_exchange(name, send, receive, 1, self.world_size, own=self.rank)
         self._prepare("all_gather", send, receive)
         self.gather_bytes += receive.nbytes
@@ -247,10 +246,10 @@ class Communicator(CommunicatorBase):
     def send(self, array: np.ndarray, peer: int) -> None:
         """Sends ``array`` to one other rank, which calls `receive`; returns when ``array`` may change.
 
-        Messages from one rank to another arrive in the order in which they were started; they go beside collectives,
-        and those to different ranks beside each other (on a GPU over NCCL: all in the order in which they were
-        started). A rank that sends may have to wait for the one that receives: two that send to each other before they
-        receive wait for ever, unless they `start_send`.
+        Messages from one rank to another arrive in the order in which they were started. They are independent of
+        collectives and of messages to other ranks (but NCCL runs everything in the order in which it was started). A
+        rank that sends may have to wait for the one that receives: two ranks that both `send` before they receive wait
+        for ever; use `start_send` there.
 
         Args:
             array: C-contiguous array of any fixed-size dtype, in host memory or on a GPU.
@@ -261,7 +260,7 @@ class Communicator(CommunicatorBase):
             RankLeftError: the other rank has left the job, and takes no message any more.
             CollectiveTimeoutError: it did not come in time.
             CollectiveMismatchError: it receives another number of bytes, or (``PYTAGI_DDP_DEBUG``) another dtype or
-                shape; only the rank that receives is sure to hear of it.
+                shape; only on the receiving rank is this error certain.
         """
         self.start_send(array, peer, "send").wait()
 
@@ -285,7 +284,7 @@ class Communicator(CommunicatorBase):
         self.start_receive(array, peer, "receive").wait()
 
     def start_receive(self, array: np.ndarray, peer: int, name: str = "start_receive") -> Handle:
-        """Starts `receive`; nobody may touch ``array`` until the handle is done. Any number may be in flight."""
+        """Starts `receive`; do not use ``array`` until the handle is done. Any number may be in flight."""
         check_buffer(name, array)
         self._check_peer(name, peer)
         work = self._receive(array, peer)
@@ -296,17 +295,18 @@ class Communicator(CommunicatorBase):
 
             rows = comm.split(comm.rank // 4)  # ranks 0 to 3, 4 to 7, ...
 
-        A group counts its own collectives, so that its ranks need to be in step with each other only. Handles of
-        several groups may be in flight: whoever waits for one moves the others, too. `close` of one communicator leaves
-        the others open, and gives back what MPI has for a group: MPICH has room for some 200 groups at a time.
+        The ranks of a group must call the collectives of the group in the same order, independent of other groups.
+        Handles of several groups may be in flight: waiting for one advances the others, too. `close` of one
+        communicator
+        leaves the others open, and frees what MPI holds for the group: MPICH has room for about 200 groups at a time.
 
         Args:
-            color: ranks of one color are a group; None: this rank is in none.
-            key: ranks of a group are numbered in the order of their keys, those of the same key in that of ranks here;
-                None: the rank here.
+            color: ranks with the same color form a group; None: this rank is in none.
+            key: ranks of a group are numbered in the order of their keys, and those with equal keys in the order of
+                their ranks here; None: the rank here.
 
         Returns:
-            The communicator of the group, of the same kind and with the same time-out; None without a color.
+            The communicator of the group, of the same engine and with the same time-out; None without a color.
 
         Raises:
             TypeError: a color or key that is no integer. RuntimeError: MPI has no room for another group.
@@ -339,7 +339,10 @@ class Communicator(CommunicatorBase):
         self._barrier(timeout)
 
     def in_background(self) -> AbstractContextManager:
-        """Lets handles make progress while the body computes, as far as the engine can; no collective in the body."""
+        """A context in which handles make progress while the body computes, if the engine can do so.
+
+        The body must not call collectives.
+        """
         return nullcontext()
 
     def _shared_zeros(self, shape: tuple[int, ...]) -> np.ndarray | None:

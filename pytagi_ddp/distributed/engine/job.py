@@ -1,6 +1,6 @@
 """The MPI job that this process is a rank of: how it starts, how a rank waits, and how it leaves.
 
-One `Job` per process. What its communicators do among which ranks is the matter of their groups (`MPIGroup`).
+There is one `Job` in a process. Its communicators do their collectives in groups of ranks (`MPIGroup`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def start_job(timeout: float) -> Job:
 
     Raises:
         LaunchError: the launcher does not fit the MPI library, mpi4py is missing, or /dev/shm is too small; or this
-            process is none of the job's ranks, but was started or forked by one.
+            process is not a rank of the job, but was started or forked by one.
         RankLeftError: a rank ended before MPI started.
         CollectiveTimeoutError: a rank did not come in time.
     """
@@ -113,12 +113,12 @@ class Job(Member):
         node.Free()
 
     def end_in_child(self) -> None:
-        """In a forked child: the job goes on without it."""
+        """Called in a forked child: the job goes on without it."""
         self.forked = FORKED.format(rank=self.rank)
         self.driver.end(self.forked)
 
     def _unlink_on_node(self, world: Any) -> Any:
-        """The ranks of this node, all of which have MPI's file in shared memory now."""
+        """Unlinks MPI's file in shared memory, which all ranks of this node have mapped now; returns these ranks."""
         node = world.Split_type(self.MPI.COMM_TYPE_SHARED)
         self.node = node.bcast(self.rank)
         node.Barrier()
@@ -154,9 +154,9 @@ class Job(Member):
     def leave(self) -> None:
         """Leaves the job at the end of the interpreter: tells the others, and waits until they leave too.
 
-        A rank may still have work to do that needs no other rank, so the limit is a long one:
-        ``PYTAGI_DDP_EXIT_TIMEOUT`` seconds, or an hour; then the job ends, as it must where a node was cut off. A rank
-        that waits in a collective which this one did not take part in ends the job (`RankLeftError`).
+        Other ranks may still have work that needs no communication, so the limit is long: ``PYTAGI_DDP_EXIT_TIMEOUT``
+        seconds, or an hour. Then the job is ended, as it must be when a node was cut off. A rank that waits in a
+        collective in which this rank did not take part ends the job (`RankLeftError`).
         """
         if self.world_size == 1 or self.forked or self.MPI.Is_finalized():
             return

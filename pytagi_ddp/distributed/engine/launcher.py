@@ -1,8 +1,8 @@
 """Which launcher started this process, which MPI library it will load, and whether the two belong together.
 
-All of it is answered before MPI is initialised: a launcher of one MPI over the library of another either dies inside
-``MPI_Init``, where Python cannot catch it, or tells every process that it is rank 0 of 1, so that R processes train
-R separate networks.
+This is checked before MPI is initialised. With a launcher of one MPI and the library of another, the job either dies
+inside ``MPI_Init``, where Python cannot catch it, or every process is told that it is rank 0 of 1, so that R processes
+train R separate networks.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Launch:
         local_rank: rank on this node (0 where the launcher does not tell).
         local_world_size: ranks on this node, or None.
         families: MPI libraries that this launcher can start, or empty when any may work.
-        evidence: the environment variable that gave the launcher away.
+        evidence: the environment variable that identifies the launcher.
     """
 
     launcher: str
@@ -62,7 +62,7 @@ class Launch:
 
 
 def detect_launcher(environ: Mapping[str, str] = os.environ) -> Launch | None:
-    """Reads who started this process from its environment; None when no MPI launcher did."""
+    """Finds the launcher of this process in the environment; None if no MPI launcher has started it."""
 
     def launch(launcher: str, families: tuple[str, ...], names: Sequence[str]) -> Launch:
         numbers = [int(environ[name]) if environ.get(name, "").isdigit() else None for name in names]
@@ -206,8 +206,9 @@ def load_mpi(launch: Launch | None) -> Any:
         launch: the launcher of this process, for the message when mpi4py is missing.
 
     Returns:
-        The module ``mpi4py.MPI``. MPI is finalised at the end of the interpreter, and in this process only: mpi4py, if
-        the program has imported that before, does it itself, in a forked child too, which harms the job.
+        The module ``mpi4py.MPI``. MPI is finalised at the end of the interpreter, and in this process only. If the
+        program has imported mpi4py.MPI before, mpi4py finalises MPI itself, even in a forked child, which harms the
+        job.
 
     Raises:
         LaunchError: mpi4py, or the MPI library under it, is not there or does not load.

@@ -27,8 +27,8 @@ from pytagi_ddp.distributed.engine.staging import Staging, copy
 # that of one long call goes back to the system, page by page, each time, and several pieces at once cost that too.
 # On a quiet machine the length hardly matters; where other work takes the cores, fewer meetings are better: 8 MB.
 PIECE_BYTES = 8 << 20
-# A buffer of more than this is led by a short piece. It ends when the last rank has come, so that a rank can sleep
-# until then, and poll without sleeping while the long ones move.
+# A buffer of more than this begins with a short piece, which ends when the last rank has come. So a rank can sleep
+# until then, and poll without sleeping while the long pieces move.
 WHOLE_BYTES = 1 << 20
 LEAD_BYTES = 1 << 16
 
@@ -81,7 +81,7 @@ class MPICommunicator(Communicator):
         return self._start("all_reduce", buffer.nbytes, requests)
 
     def _sums(self, buffer: np.ndarray) -> Iterator:
-        """What `_reductions` comes to in the most frequent case, where small arrays wait for every line of Python."""
+        """`_reductions` in the most frequent case, kept short because every line of Python delays small arrays."""
         shared = self._group.shared_sum
         if shared is not None and buffer.dtype == FLOAT32 and 0 < buffer.size <= shared.floats:
             yield shared.start(buffer)
@@ -127,7 +127,7 @@ class MPICommunicator(Communicator):
         return self._start("reduce_scatter", send.nbytes, self._scatters(send, receive, op))
 
     def _scatters(self, send: np.ndarray, receive: np.ndarray, op: str) -> Iterator:
-        """Each rank adds its own block, in one order; `MPI_Ireduce_scatter` of three ranks may have another."""
+        """Each rank adds its own block, in a fixed order; `MPI_Ireduce_scatter` of three ranks may use another one."""
         if self.world_size == 1:
             copy(send, receive)
             return
@@ -174,13 +174,13 @@ class MPICommunicator(Communicator):
             yield self._group.channels["reduce_scatter"].Ibarrier()
 
     def _swaps(self, channel: Any, away: np.ndarray, home: np.ndarray) -> Iterator:
-        """Row r of `away` goes to rank r, row r of `home` comes from there; `Ialltoallv` takes three times as long."""
+        """Sends row r of `away` to rank r, and receives row r of `home` from it; `Ialltoallv` takes 3 times as long."""
         others = [(self.rank + k) % self.world_size for k in range(1, self.world_size)]
         yield from (channel.Irecv(bytes_of(home[peer]), peer) for peer in others)
         yield from (channel.Isend(bytes_of(away[peer]), peer) for peer in reversed(others))
 
     def _rows(self, length: int, dtype: np.dtype) -> np.ndarray:
-        """Memory for so many numbers of each rank, until this is asked again."""
+        """Memory for `length` numbers of each rank, valid until the next call."""
         nbytes = self.world_size * length * dtype.itemsize
         if self._scratch.size < nbytes:
             self._scratch = np.empty(nbytes, np.uint8)
@@ -190,7 +190,7 @@ class MPICommunicator(Communicator):
         return self._start("all_gather", receive.nbytes, self._gathers(send, receive))
 
     def _gathers(self, send: np.ndarray, receive: np.ndarray) -> Iterator:
-        if self.world_size == 1:  # where MPICH 4.0.2 takes no notice of displacements
+        if self.world_size == 1:  # MPICH 4.0.2 ignores displacements with one rank
             copy(send, receive)
             return
         channel, in_place = self._group.channels["all_gather"], self._MPI.IN_PLACE
@@ -212,7 +212,7 @@ class MPICommunicator(Communicator):
         self._run("all_to_all", send.nbytes, requests)
 
     def _parts(self, blocks: np.ndarray, start: int, stop: int) -> list:
-        """For MPI: bytes `start` to `stop` of the block of each rank."""
+        """Bytes `start` to `stop` of the block of each rank, as an argument for MPI."""
         offsets = np.arange(self.world_size) * (blocks.size // self.world_size) + start
         return [blocks, np.full(self.world_size, stop - start), offsets, self._MPI.BYTE]
 
@@ -275,8 +275,8 @@ class MPICommunicator(Communicator):
     def close(self) -> None:
         """Ends the use of this communicator; with the last one, the abort hooks are removed.
 
-        That of a split gives back what MPI had for it; MPI itself ends with the interpreter, when all ranks have come
-        to their end.
+        A communicator of `split` frees what MPI holds for it. MPI itself ends with the interpreter, when all ranks have
+        come to their end.
         """
         if not self._closed and self._group.number:
             self._group.close()
@@ -287,7 +287,7 @@ class MPICommunicator(Communicator):
 
 
 class _Together:
-    """Requests that are one to whoever polls them."""
+    """Several requests that are polled as one."""
 
     def __init__(self, MPI: Any, requests: Iterable):
         self._testall, self._requests = MPI.Request.Testall, list(requests)
@@ -297,7 +297,7 @@ class _Together:
 
 
 class _Message:
-    """The request of a message to be received, which has to be as long as the array that it is received into."""
+    """The request for a message, which must be as long as the array that receives it."""
 
     def __init__(self, request: Any, nbytes: int, peer: int, rank: int, MPI: Any):
         self._request, self._nbytes, self._peer, self._rank, self._MPI = request, nbytes, peer, rank, MPI

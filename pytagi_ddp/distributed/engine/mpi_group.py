@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pytagi_ddp.distributed.engine._shared_sum import SharedSum
     from pytagi_ddp.distributed.engine.job import Job
 
-# Collectives of different kinds travel on communicators of their own, so that ranks that have lost step wait for each
-# other, and say where, instead of reading each other's data.
+# Each kind of collective has a communicator of MPI of its own. So ranks that have come to different collectives wait
+# for each other, and report where, instead of reading each other's data.
 KINDS = (
     "all_reduce",
     "reduce",
@@ -34,7 +34,7 @@ class MPIGroup(Group):
     """Ranks of an MPI job.
 
     Args:
-        ranks: those of the communicator `ranks_of` of MPI, among all ranks.
+        ranks: numbers, among all ranks, of the ranks in MPI's communicator `ranks_of`.
         timeout: seconds that starting may take.
 
     Attributes:
@@ -61,9 +61,9 @@ class MPIGroup(Group):
         return channel
 
     def close(self) -> None:
-        """Gives back the communicators of MPI and the memory; not where something is under way among these ranks.
+        """Frees the communicators of MPI and the memory, unless operations are under way among these ranks.
 
-        Every MPI does so without waiting for other ranks. What the group has counted stays, for a rank that leaves.
+        No MPI waits for other ranks here. The counts of the group stay, for ranks that leave.
         """
         if not any(queue.first for queue in (self.operations, *self._messages.values())):
             for channel in self.channels.values():
@@ -71,7 +71,7 @@ class MPIGroup(Group):
             self.channels, self.shared_sum = {}, None
 
     def split(self, offer: Offer, offers: Sequence[Offer], timeout: float) -> MPIGroup | None:
-        """The part of the group that has the color of this rank; collective, after the offers of all were exchanged.
+        """The part of the group with the color of this rank; collective, after all ranks have exchanged offers.
 
         Raises:
             RuntimeError: MPI has no communicators left.
@@ -103,7 +103,7 @@ class MPIGroup(Group):
 
 @contextmanager
 def ended_after(timeout: float) -> Iterator[None]:
-    """Ends this process if the body, in which MPI waits for others, takes longer: only a thread in C can do so."""
+    """Ends this process if the body takes longer; MPI waits for other ranks there, and only a C thread can stop it."""
     faulthandler.dump_traceback_later(min(timeout, 1e9), exit=True, file=2)
     try:
         yield

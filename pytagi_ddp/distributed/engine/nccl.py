@@ -1,4 +1,4 @@
-"""The NCCL engine: collectives between GPUs, on a stream of their own."""
+"""The NCCL engine: collectives between GPUs, on a separate stream."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _OPS = {"sum": "NCCL_SUM", "mean": "NCCL_AVG", "max": "NCCL_MAX", "min": "NCCL_M
 class NCCLCommunicator(Communicator):
     """All ranks of a job, one on each GPU, for arrays there.
 
-    A collective is one call of NCCL on a communication stream, which waits for the work that was queued before; work
-    queued after it (or after its handle's `wait`) waits for it. The host goes on at once. A `Watchdog` polls for errors
-    and lateness. Host arrays and objects go by MPI, which also brings the ranks together; a single process needs none.
+    A collective is one call of NCCL on a communication stream. It waits for the work that was queued before, and work
+    queued after it (or after its handle's `wait`) waits for it; the host goes on at once. A `Watchdog` polls for errors
+    and time-outs. Host arrays and objects go through MPI, which also connects the ranks; one process needs no MPI.
 
     Args:
         host: the same ranks, for host arrays and objects; closed with this communicator.
@@ -186,7 +186,7 @@ class NCCLCommunicator(Communicator):
 
 
 class _Queued:
-    """A collective on the GPU, beside what is queued there until `wait`, which does not block the host."""
+    """A collective on the GPU, which runs beside other work there until `wait`; this does not block the host."""
 
     def __init__(self, stream: SideStream, done: Progress):
         self._stream, self._progress = stream, done

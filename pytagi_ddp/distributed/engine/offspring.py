@@ -1,4 +1,4 @@
-"""What a rank starts or forks is no rank, though it has inherited the launcher's variables and sockets."""
+"""Recognises processes that a rank has started or forked: they inherit the launcher's variables, but are no ranks."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Protocol
 from pytagi_ddp.distributed.engine.launcher import HYDRA_PROXY, Launch, detect_launcher
 from pytagi_ddp.process_tree import ancestor, line_up_to
 
-# Set in a rank: its process and its job. What it starts inherits that together with the launcher's variables.
+# Set in a rank: its process and its job. Processes that it starts inherit it together with the launcher's variables.
 RANK_VARIABLE = "PYTAGI_DDP_RANK"
 
 FORKED = "this process was forked from rank {rank}, and is no rank itself: it can compute, but not communicate"
 
 
 class OfRank(Protocol):
-    """What a forked child must not use, since it would speak in the place of the rank."""
+    """An object that a forked child must not use, since it would communicate in the place of the rank."""
 
     def end_in_child(self) -> None: ...
 
@@ -29,12 +29,12 @@ _of_rank: weakref.WeakSet[OfRank] = weakref.WeakSet()
 
 
 def keep_from_children(thing: OfRank) -> None:
-    """Calls ``thing.end_in_child()`` in each process that is forked from this one, whatever others of them raise."""
+    """Lets every process forked from this one call ``thing.end_in_child()``, even if another such call raises."""
     _of_rank.add(thing)
 
 
 def _end_in_child() -> None:
-    with ExitStack() as calls:  # which makes them all, and then raises what one of them has raised
+    with ExitStack() as calls:  # makes all calls, even if one raises
         for thing in _of_rank:
             calls.callback(thing.end_in_child)
 
@@ -67,9 +67,9 @@ def why_no_rank(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def _leads_to_launcher(descriptor: str) -> bool:
-    """Whether it is the socket of the process that Hydra's proxy has started; without a proxy, whether it is a socket.
+    """Whether this is the socket of the process that Hydra's proxy has started; without a proxy, whether it is any.
 
-    What a rank starts has no such socket, but may have opened a file of its own that got the same number.
+    A process that a rank has started has no such socket, but may have another open file with the same number.
     """
     try:
         own = os.fstat(int(descriptor))
@@ -85,12 +85,12 @@ def _leads_to_launcher(descriptor: str) -> bool:
 
 
 def mark_rank() -> None:
-    """Lets what this process starts know that this one is the rank."""
+    """Lets processes that this one starts know that this one is the rank."""
     os.environ[RANK_VARIABLE] = f"{os.getpid()} of {_job_name(os.environ)}"
 
 
 def _job_name(environ: Mapping[str, str]) -> str:
-    """What differs between a job and one that its ranks start, by an mpirun of their own."""
+    """A name that tells a job from another one that its ranks start with an mpirun of their own."""
     proxy = _proxy_above()
     names = ("PMIX_NAMESPACE", "PMI_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID")
     return " ".join([f"Hydra {proxy}"] if proxy else [f"{name} {environ[name]}" for name in names if name in environ])

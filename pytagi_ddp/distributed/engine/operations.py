@@ -1,4 +1,4 @@
-"""What a rank has started among the same ranks, in order, and how it waits for it."""
+"""Queues of collectives and messages that a rank has started, and how it waits for them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 from pytagi_ddp.distributed.engine.driver import Driver
 from pytagi_ddp.interrupts import answer
 
-# A rank that waits first polls without pause: a few times in a row, in which a small collective ends if all ranks are
-# there; then letting others have the core, for as long as it takes if they are nearly there, or, once the first piece
-# has shown that everyone is, until a piece is late. Then it sleeps, longer each time.
+# How a rank waits. It first polls `POLLS` times in a row, within which a small collective ends if all ranks are there.
+# Then it polls and yields the core in between: for `SPIN_SECONDS`, or, after the first piece has shown that all ranks
+# are there, for `SPIN_SECONDS_UNDERWAY` after each piece. Then it sleeps between polls, longer each time.
 POLLS = 64
 SPIN_SECONDS = 1e-3
 SPIN_SECONDS_UNDERWAY = 2e-2
 SLEEP_SECONDS = 50e-6
 SLEEP_LIMIT = 1e-3
 
-# A rank that polls now and then is not waiting between two polls, but working: of such a pause no more counts.
+# A rank that calls `test` now and then works in between: of the time between two calls, no more than this counts.
 POLL_GAP_SECONDS = 1.0
 
 
@@ -28,7 +28,7 @@ class Operation:
     """A collective, or a message, that this rank has started.
 
     Attributes:
-        what: name, number, ranks and size, for messages. short: without the size.
+        what: name, number, ranks and size, for messages. short: the same without the size.
         done: whether it has ended here.
         timeout: seconds that one piece of it may take.
     """
@@ -53,7 +53,7 @@ class Operation:
         return f"{self.short} ({self._nbytes / 1e6:.3g} MB)"
 
     def test(self) -> bool:
-        """Takes the collectives as far as they go without waiting, and says whether this one is done."""
+        """Advances the operations as far as possible without waiting, and returns whether this one is done."""
         return self._queue.test(self)
 
     def wait(self) -> None:
@@ -62,23 +62,23 @@ class Operation:
 
 
 class Operations:
-    """A queue: what runs in the order in which it was started, one after the other.
+    """A queue of operations, which run one after the other in the order in which they were started.
 
-    So any number of collectives may be in flight, the ranks may ask for them in different orders and at different
-    times, and the k-th that ends is the k-th that was started, on every rank. A group has a queue of collectives, one
-    piece under way at a time; and for each of the other ranks two of messages, to it and from it, all of which MPI may
-    know at once, since it keeps their order.
+    Any number of collectives may be in flight, and ranks may wait for them in different orders and at different times;
+    on every rank the k-th that ends is the k-th that was started. A group has a queue of collectives, with one piece
+    under way at a time. For each other rank it has two queues of messages, to it and from it; all of these are given to
+    MPI at once, since MPI keeps their order.
 
     Args:
         rank: for messages.
         check_peers: raises if another rank has left or given up; given what this rank waits in.
         raise_timeout: raises; given what this rank waited in and how long.
         driver: of the rank.
-        at_once: start what comes, even if something is under way.
-        label: says among which ranks, for messages.
+        at_once: start each operation at once, even if another is under way.
+        label: names the ranks, for messages.
 
     Attributes:
-        completed: how many have ended on this rank.
+        completed: number of operations that have ended on this rank.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Operations:
 
     @property
     def first(self) -> Operation | None:
-        """The one under way."""
+        """The operation under way, if any."""
         with suppress(IndexError):
             return self._pending[0]
         return None
@@ -164,7 +164,7 @@ class Operations:
             raise
 
     def take_on(self, polls: int) -> None:
-        """Takes the queue as far as it goes without waiting, polling each piece so many times; the driver calls it."""
+        """Advances the queue without waiting, polling each piece `polls` times; called by the driver."""
         while self._pending:
             first = self._pending[0]
             while first.request is None or first.request.Test() or (polls > 1 and _ends(first.request, polls)):

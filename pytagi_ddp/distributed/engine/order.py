@@ -10,14 +10,14 @@ import numpy as np
 
 @contextmanager
 def comparable(data: np.ndarray, op: str, keep: bool = False) -> Iterator[np.ndarray]:
-    """`data` as MPI may combine it by `op`, in place: floats to compare appear as integers in the same order.
+    """Inside the block, `data` can be combined by `op`: for "max" and "min", floats appear as integers of equal order.
 
-    What MPI makes of comparisons with NaN, or of -0 and 0, depends on the order in which it meets them, so ranks would
-    disagree. As sign-magnitude integers, floats have one order: -0 below 0, and NaN, which every rank's is made the
-    same, beyond the infinity that the op looks for. So NaN on any rank gives NaN, as `numpy.maximum` does.
+    MPI's results of comparing NaN, or -0 and 0, depend on the order of the comparisons, so that ranks would disagree.
+    As sign-magnitude integers, floats have a single order: -0 is below 0, and NaN, whose bits are made equal on all
+    ranks, is beyond the infinity that the op looks for. So NaN on any rank gives NaN, as with `numpy.maximum`.
 
     Args:
-        data: array of numbers; changed, and changed back when the body has ended.
+        data: array of numbers; changed inside the block, and changed back at its end.
         op: of `Communicator.all_reduce`.
         keep: yield a copy instead, so that `data` stays as it is.
     """
@@ -34,5 +34,5 @@ def comparable(data: np.ndarray, op: str, keep: bool = False) -> Iterator[np.nda
 
 
 def _turn(bits: np.ndarray) -> None:
-    """Sign-magnitude to two's complement and back."""
+    """Converts sign-magnitude numbers to two's complement, or back."""
     bits ^= (bits >> (8 * bits.itemsize - 1)) & np.iinfo(bits.dtype).max

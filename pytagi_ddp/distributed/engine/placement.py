@@ -14,7 +14,7 @@ SHARED_GPU_VARIABLE = "NCCL_MULTI_RANK_GPU_ENABLE"
 
 
 class Place(NamedTuple):
-    """Where a rank computes: its node, its GPU's index there, and that GPU's identity; or what it lacks for that."""
+    """Where a rank computes: its node, the index of its GPU there, and the GPU's identity; or the problem with it."""
 
     node: str
     gpu: int
@@ -39,10 +39,10 @@ def choose_device(local_rank: int, device_ids: Sequence[int] | None) -> int:
 
 
 def check_places(places: Sequence[Place], nccl_version: int) -> None:
-    """Refuses what NCCL would fail at, with the same error on every rank.
+    """Refuses placements with which NCCL would fail; the error is the same on every rank.
 
     Args:
-        places: of all ranks, in their order.
+        places: those of all ranks, in order.
         nccl_version: such as 23203 for 2.32.3.
 
     Raises:

@@ -4,9 +4,9 @@
 ended before it came that far: an import that fails on one rank would hang the job. So each rank first waits here, in
 Python, until all ranks of its node have arrived or one of them is seen to have ended.
 
-A rank says that it is here by the name of its process, which the others read in Linux's /proc. They look only below
-the process that has started the ranks of this job. So nobody else can stand in for a rank or keep one out: no other
-user, and no other job, whose processes may have the same numbers in a container of its own.
+A rank shows that it has arrived by the name of its process, which the others read in Linux's /proc. They look only at
+descendants of the process that has started the ranks of this job. So no other user and no other job can pass for a rank
+or keep one out, even if its processes have the same numbers in a container of its own.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pytagi_ddp.distributed.engine.launcher import HYDRA_PROXY
 from pytagi_ddp.process_tree import ancestor, children, is_alive
 
 POLL_SECONDS = 0.01
-POLL_SHARE = 0.1  # of a core, at most, where there is much to look at
-ARRIVAL_SECONDS = 1.0  # once a rank has ended, for those that are merely late, so that the message names the right one
-NAME = "pytagi_ddp "  # of a process that is here, before its local rank
+POLL_SHARE = 0.1  # the largest share of a core that polling takes
+ARRIVAL_SECONDS = 1.0  # wait for late ranks after one has ended, so that the message names the right one
+NAME = "pytagi_ddp "  # name of a process that has arrived; its local rank follows
 OWN_NAME = Path("/proc/self/comm")
 
 
@@ -65,7 +65,7 @@ def _await_others(proxy: Path, local_rank: int, local_world_size: int, deadline:
     ended_at = float("inf")
     while True:
         start = time.monotonic()
-        alive = _living(proxy)  # before the search: a rank that is here and then ends has come this far
+        alive = _living(proxy)  # before the search, so that a rank that arrives and then ends is not missing
         missing -= set(_ranks_below(proxy))
         if not missing:
             return
@@ -80,7 +80,7 @@ def _await_others(proxy: Path, local_rank: int, local_world_size: int, deadline:
 
 
 def _ranks_below(process: Path) -> Iterator[int]:
-    """The local ranks that are here; a shell script may stand between a rank and its proxy."""
+    """The local ranks that have arrived; a shell script may be between a rank and its proxy."""
     with contextlib.suppress(OSError):  # it has just ended
         for child in children(process):
             with contextlib.suppress(OSError):
@@ -88,7 +88,7 @@ def _ranks_below(process: Path) -> Iterator[int]:
                 rank = name.removeprefix(NAME)
                 if rank != name and rank.isdecimal() and is_alive(child):
                     yield int(rank)
-                elif name != HYDRA_PROXY:  # that of another job, which a rank has started
+                elif name != HYDRA_PROXY:  # a proxy here belongs to another job, which a rank has started
                     yield from _ranks_below(child)
 
 

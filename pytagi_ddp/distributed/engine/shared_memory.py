@@ -1,7 +1,8 @@
 """Space and leftovers in /dev/shm, through which the ranks of one node exchange data under MPICH.
 
-Too little of it does not raise: the first touch of a page that is not there kills the rank with a bus error. And a
-job that ends badly leaves its file behind, so a container's 64 MB fill up after some twenty of them.
+If there is too little space, no error is raised: the first access to a page that is not there kills the rank with a bus
+error. And a job that ends badly leaves its file behind, so that a container's 64 MB are full after about twenty of
+them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MPICH_PREFIX = "mpich_shm_"
 OWN_PREFIX = "pytagi_ddp_"
 PREFIXES = (MPICH_PREFIX, "vader_segment.", "sm_segment.", OWN_PREFIX)  # the middle two are Open MPI's
 
-MAP_FIXED = 0x10  # of Linux, on all its processors that NumPy has wheels for; Python's mmap does not have it
+MAP_FIXED = 0x10  # Linux's value on all processors that NumPy has wheels for; Python's mmap does not define it
 
 SUM_BYTES = 1 << 20  # of memory for sums; measured with 2 ranks, they beat MPI's up to twice the size that this allows
 
@@ -58,7 +59,7 @@ def required_bytes(ranks_on_node: int) -> int:
 
 
 def check_space(ranks_on_node: int) -> None:
-    """Refuses to start where MPICH would be killed for lack of room, even without the remains of dead jobs.
+    """Refuses to start where MPICH would be killed for lack of space, even after files of dead jobs were removed.
 
     Raises:
         LaunchError: less than `required_bytes` is free; names both numbers, the leftovers and the remedies.
@@ -100,10 +101,10 @@ def remove_leftovers() -> None:
 
 
 def unlink_own_files() -> None:
-    """Removes the name of this job's file once every rank of the node has it mapped.
+    """Removes the name of this job's file once every rank of the node has mapped it.
 
-    The memory lives on until the last rank unmaps it, but nothing stays behind when the job is killed. Call it on one
-    rank per node, after a barrier. MPICH removes the name itself on a clean end, and does not mind that it is gone.
+    The memory stays until the last rank unmaps it, but no file is left behind when the job is killed. Call it on one
+    rank per node, after a barrier. MPICH removes the name at a clean end, and does not mind if it is gone by then.
     """
     if sys.platform != "linux":
         return
@@ -115,8 +116,8 @@ def unlink_own_files() -> None:
 def join_shared_sum(node: Any) -> SharedSum | None:
     """The memory in which the ranks of `node` (an mpi4py communicator) add short arrays; collective.
 
-    None on every rank if one of them cannot have it. Other users can neither read nor write it. No file stays behind:
-    it has no name, or, where ranks cannot look into each other's processes, one that goes when all have it mapped.
+    None on every rank if one of them cannot map it. Other users can neither read nor write it. No file stays behind: it
+    has no name, or, where ranks cannot access each other's /proc, a name that is removed when all have mapped it.
     """
     from pytagi_ddp.distributed.engine._shared_sum import SharedSum, shared_bytes
 
@@ -126,10 +127,10 @@ def join_shared_sum(node: Any) -> SharedSum | None:
 
 
 class SharedMemory(mmap.mmap):
-    """The memory of a file that other ranks map too; in a forked child a copy of its own, made where that writes.
+    """The memory of a file that other ranks map too; in a forked child it becomes a private copy on write.
 
     Args:
-        descriptor: of the open file.
+        descriptor: that of the open file.
     """
 
     _descriptor: int
@@ -146,7 +147,7 @@ class SharedMemory(mmap.mmap):
         remap.restype = ctypes.c_void_p
         address = ctypes.addressof(ctypes.c_char.from_buffer(self))
         where, size = ctypes.c_void_p(address), ctypes.c_size_t(len(self))
-        # What can only be read takes no memory, so that it can be had where there is too little for copies.
+        # A mapping that can only be read needs no memory for copies, so it works where there is too little of that.
         for access in (mmap.PROT_READ | mmap.PROT_WRITE, mmap.PROT_READ):
             if remap(where, size, access, mmap.MAP_PRIVATE | MAP_FIXED, self._descriptor, ctypes.c_long(0)) == address:
                 return
@@ -156,10 +157,10 @@ class SharedMemory(mmap.mmap):
 def join_memory(
     nbytes: int, rank: int, broadcast: Callable[[Any], Any], all_gather: Callable[[Any], list]
 ) -> SharedMemory | None:
-    """Zeros that all ranks see; None on every rank if one of them cannot. Collective.
+    """Memory of zeros that all ranks see; None on every rank if one of them cannot map it. Collective.
 
     Args:
-        broadcast, all_gather: of objects, among the ranks; that of rank 0, and those of all.
+        broadcast, all_gather: collectives of the ranks for objects: from rank 0, and of all.
     """
     for make in (_nameless_file, _named_file):
         with make(nbytes) if rank == 0 else contextlib.nullcontext() as path:
@@ -172,7 +173,7 @@ def join_memory(
 
 @contextlib.contextmanager
 def _nameless_file(nbytes: int) -> Iterator[Path | None]:
-    """A new file of zeros, in memory, that only this user's processes can open; None where there is no such thing."""
+    """A new file of zeros in memory that only this user's processes can open; None where the system has none."""
     with contextlib.ExitStack() as opened:
         path = None
         with contextlib.suppress(OSError, AttributeError):  # of a system without memfd_create
@@ -186,7 +187,7 @@ def _nameless_file(nbytes: int) -> Iterator[Path | None]:
 
 @contextlib.contextmanager
 def _named_file(nbytes: int) -> Iterator[Path | None]:
-    """The same in /dev/shm, under a name until the end of the body; None where there is no room, or no such place."""
+    """The same in /dev/shm, with a name until the end of the block; None without space or without /dev/shm."""
     with contextlib.ExitStack() as made:
         path = None
         with contextlib.suppress(OSError):
@@ -205,7 +206,7 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def _map(path: Path | None, identity: tuple[int, int] | None) -> SharedMemory | None:
-    """The memory of a file, or None: a rank in another container may have none of this name, or another one."""
+    """The memory of a file; None if this rank, in another container, has no such file or another of the same name."""
     with contextlib.suppress(OSError):
         if path is not None and _identity(path) == identity:
             with path.open("r+b") as file:

@@ -1,4 +1,4 @@
-"""How arrays of a GPU go through MPI."""
+"""How arrays of a GPU are passed to MPI."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import numpy as np
 
 
 class Staging:
-    """Brings arrays of a GPU to pinned host memory and back, or hands them to an MPI that can read them there.
+    """Copies arrays of a GPU to pinned host memory and back, or passes them to an MPI that can read GPU memory.
 
     Args:
-        cuda_aware: the MPI library takes pointers to GPU memory. Nothing can be asked for that safely: an MPI that does
-            not crashes, so the user has to say it.
+        cuda_aware: whether the MPI library takes pointers to GPU memory. The user has to say so, as there is no safe
+        way
+            to find out: an MPI that does not crashes.
     """
 
     def __init__(self, cuda_aware: bool = False):
@@ -24,7 +25,7 @@ class Staging:
 
     @contextmanager
     def for_mpi(self, buffer: Any, reads: bool = True, writes: bool = True) -> Iterator[Any]:
-        """`buffer` as MPI may read and change it while the body runs; reads, writes: what is needed of that."""
+        """An array through which MPI reads (`reads`) and changes (`writes`) `buffer` inside the block."""
         if isinstance(buffer, np.ndarray) or buffer.size == 0:
             yield buffer
             return
@@ -40,7 +41,7 @@ class Staging:
 
     @contextmanager
     def on_host(self, buffer: Any, reads: bool = True, writes: bool = True) -> Iterator[np.ndarray]:
-        """The same for numbers that this library combines."""
+        """The same in host memory, for numbers that this library combines itself."""
         if isinstance(buffer, np.ndarray) or buffer.size == 0:
             yield buffer
             return

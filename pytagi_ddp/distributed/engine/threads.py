@@ -1,7 +1,7 @@
 """The engine of threads: ranks that share one process, for notebooks, tests, and several GPUs in one program.
 
-What the ranks bring to a collective comes together in a `Meeting`, and the last to come makes the result: as the MPI
-engine does, sums in the same order.
+The contributions of the ranks to a collective are collected in a `Meeting`, and the last rank to come computes the
+result, with sums in the same order as in the MPI engine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def current_member() -> ThreadMember | None:
 
 
 class Meeting:
-    """A collective: what each rank has brought, and what comes of it. `Operations` polls it like requests of mpi4py."""
+    """A collective: the contributions of the ranks, and the result. `Operations` polls it like a request of mpi4py."""
 
     def __init__(self, ranks: int):
         self._brought: list = [None] * ranks
@@ -44,13 +44,16 @@ class Meeting:
         self.result: Any = None
 
     def bring(self, rank: int, same: dict[str, Any], payload: Any) -> bool:
-        """Says whether this rank is the last, who has to `finish`. same: what has to be the same on every rank."""
+        """Adds a rank's contribution; returns whether it is the last rank, which then has to call `finish`.
+
+        same: what has to be equal on every rank.
+        """
         self._brought[rank] = same, payload
         self._missing -= 1
         return not self._missing
 
     def finish(self, number: int, combine: Callable[[list], Any]) -> None:
-        """Makes `result` of what all ranks have brought; an error is every rank's."""
+        """Computes `result` from all contributions; an error is raised on every rank."""
         try:
             debug.compare(number, [same for same, _ in self._brought])
             with np.errstate(all="ignore"):
@@ -67,7 +70,7 @@ class Meeting:
 
 
 class Letter:
-    """A message. Its sender polls it like a request of mpi4py, and is done when the other rank has taken it."""
+    """A message. The sender polls it like a request of mpi4py; it is done when the other rank has taken it."""
 
     def __init__(self, data: np.ndarray):
         self.data = data
@@ -83,20 +86,20 @@ class Letter:
 
 
 class Hall:
-    """Where the ranks of a group meet, and leave messages for each other.
+    """Holds the meetings of a group of ranks, and the messages between them.
 
     Args:
-        ranks: of the group, among all ranks.
+        ranks: the numbers of the group's ranks among all ranks.
     """
 
     def __init__(self, ranks: Sequence[int]):
         self.ranks = tuple(ranks)
-        self._meetings: dict[int, Meeting] = {}  # that not all ranks have come to, by number
+        self._meetings: dict[int, Meeting] = {}  # those for which some ranks are missing, by number
         self._letters: dict[tuple[int, int], deque[Letter]] = {}  # by sender and receiver
         self._lock = threading.Lock()
 
     def meet(self, rank: int, number: int, same: dict, payload: Any, combine: Callable[[list], Any]) -> Meeting:
-        """Brings what `rank` has to collective `number`."""
+        """Adds the contribution of `rank` to collective `number`."""
         with self._lock:
             meeting = self._meetings.setdefault(number, Meeting(len(self.ranks)))
             last = meeting.bring(rank, same, payload)
@@ -116,10 +119,10 @@ class World:
     """What the ranks of one `run_threads` share.
 
     Attributes:
-        hall: of all ranks.
+        hall: the hall of all ranks.
         departed: the ranks that have left.
-        gave_up: a rank that has waited too long.
-        interrupted: whether the program has been, by Ctrl-C.
+        gave_up: a rank that has waited too long, or None.
+        interrupted: whether Ctrl-C has interrupted the program.
     """
 
     def __init__(self, world_size: int):
@@ -130,7 +133,7 @@ class World:
 
 
 class ThreadMember(Member):
-    """The place of this thread, rank `rank`, in a world, from now on; `leave` ends it."""
+    """Makes this thread rank `rank` of a world; `leave` ends that."""
 
     def __init__(self, world: World, rank: int):
         super().__init__(rank, with_ranks=True)
@@ -151,14 +154,14 @@ class ThreadMember(Member):
         super().check_peers(what, *rest)
 
     def check_end(self) -> None:
-        """Raises if this rank, which has come to its end, has left a collective in the middle."""
+        """Raises if this rank ends although a collective of it was interrupted, or was started and not waited for."""
         if self.driver.broken is not None:
             raise self.driver.broken
         if (forgotten := self.driver.forgotten) is not None:
             raise RuntimeError(f"{forgotten.what} was started, and nobody waited for it; call wait() on its handle")
 
     def leave(self) -> None:
-        """Whoever waits for this rank gets an error."""
+        """Lets ranks that wait for this one raise an error."""
         self._world.departed[self.rank] = self
 
 
@@ -175,7 +178,7 @@ class ThreadGroup(Group):
         self._met = 0
 
     def meet(self, same: dict[str, Any], payload: Any, combine: Callable[[list], Any]) -> Meeting:
-        """Brings what this rank has to its next collective."""
+        """Adds this rank's contribution to its next collective."""
         self._met += 1
         return self.hall.meet(self.rank, self._met, same, payload, combine)
 
@@ -183,8 +186,8 @@ class ThreadGroup(Group):
 class ThreadCommunicator(Communicator):
     """The ranks of a `run_threads`, for arrays in host memory; those of a GPU are copied there and back.
 
-    Waiting is that of `MPICommunicator`: a rank that has left is noticed, and so is one that does not come. Ranks that
-    come to different collectives get `CollectiveMismatchError`, with or without ``PYTAGI_DDP_DEBUG``.
+    Ranks wait as with `MPICommunicator`: a rank that has left is noticed, and so is one that does not come. Ranks that
+    call different collectives get `CollectiveMismatchError`, with or without ``PYTAGI_DDP_DEBUG``.
 
     Args:
         timeout: seconds that ranks may wait for each other in a collective.
@@ -322,7 +325,7 @@ class ThreadCommunicator(Communicator):
         timeout: float | None = None,
         **same: Any,
     ) -> Any:
-        """What `combine` makes of the payloads of all ranks; collective: its name to compare, if that is another."""
+        """`combine` of the payloads of all ranks. collective: the name that ranks compare, if it is not `name`."""
         same["collective"] = collective or name
         meetings: list[Meeting] = []
 

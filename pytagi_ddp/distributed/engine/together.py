@@ -1,4 +1,4 @@
-"""What goes wrong on one rank is raised on all, which would wait for it in vain."""
+"""Raises an error of one rank on all ranks, which would otherwise wait for that rank in vain."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OUT_OF_STEP = (*FOLLOWED, CollectiveMismatchError)  # after these, ranks cannot 
 
 
 def raise_on_all_ranks(communicator: Communicator, problem: Exception | None) -> None:
-    """Raises what the first rank that has a problem has met, on every rank; collective."""
+    """Raises the problem of the first rank that has one, on every rank; collective."""
     if isinstance(problem, OUT_OF_STEP):
         raise problem
     for rank, theirs in enumerate(communicator.all_gather_object(_portable(problem))):
@@ -28,7 +28,7 @@ def raise_on_all_ranks(communicator: Communicator, problem: Exception | None) ->
 
 
 def _portable(problem: Exception | None) -> Exception | None:
-    """`problem`, or one that says the same, where Python cannot send that to another rank."""
+    """`problem`, or a RuntimeError with its text if it cannot be pickled for other ranks."""
     try:
         pickle.loads(pickle.dumps(problem))
     except Exception:  # whatever its class does there
@@ -40,7 +40,7 @@ def _portable(problem: Exception | None) -> Exception | None:
 def errors_of_all_ranks(communicator: Communicator) -> Iterator[None]:
     """At the end of the block, every rank raises what the first rank that failed in it has raised; collective.
 
-    In the block, ranks meet only where none of them fails, or where what they raise says that they no longer meet.
+    In the block, ranks may communicate only where none of them can fail, except by errors of communication itself.
     """
     problem = None
     try:
@@ -51,7 +51,7 @@ def errors_of_all_ranks(communicator: Communicator) -> Iterator[None]:
 
 
 def on_rank_0(communicator: Communicator, work: Callable[[], Result]) -> Result:
-    """The result of `work`, which rank 0 calls, on every rank; or what it raised. Collective."""
+    """Calls `work` on rank 0, and returns its result, or raises its error, on every rank. Collective."""
     result = None
     with errors_of_all_ranks(communicator):
         if communicator.rank == 0:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError
+from pytagi_ddp.distributed.engine.errors import late
 
 POLL_SECONDS = 0.01
 
@@ -22,9 +22,9 @@ class Progress(Protocol):
 class Watchdog(threading.Thread):
     """A thread that polls each operation until it is done.
 
-    Without it nobody would notice: the host queues a collective and goes on, or waits in a call of CUDA that no signal
-    reaches. When an operation fails or is late, `abort` sets free whoever waits for it, and the error leaves this
-    thread as an exception, which ends the job (`pytagi_ddp.distributed.engine.abort`); `error` keeps it.
+    Without it, failures would go unnoticed: the host queues a collective and goes on, or waits in a call of CUDA that
+    no signal interrupts. When an operation fails or is late, `abort` frees all that wait for it, and the thread ends
+    with the error, which ends the job (`pytagi_ddp.distributed.engine.abort`); `error` keeps it.
 
     Args:
         rank: for messages.
@@ -57,7 +57,7 @@ class Watchdog(threading.Thread):
             self._changed.notify()
 
     def stop(self) -> None:
-        """Watches no longer; returns when the thread has ended, so that what it checks can be freed."""
+        """Stops watching; returns when the thread has ended, so that what it checks can be freed."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
@@ -83,8 +83,5 @@ class Watchdog(threading.Thread):
             self._check()
             waited = time.monotonic() - start
             if waited > self._timeout:
-                raise CollectiveTimeoutError(
-                    f"rank {self._rank} has waited {waited:.1f} s in {what}; another rank is stalled, or does not make "
-                    "this call. The limit is the time-out of the communicator, by default PYTAGI_DDP_TIMEOUT or 300 s"
-                )
+                raise late(self._rank, waited, what)
             time.sleep(POLL_SECONDS)

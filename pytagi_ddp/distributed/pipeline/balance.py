@@ -1,4 +1,4 @@
-"""Where a network is cut: how many layers each stage has."""
+"""How many layers each stage of a pipeline gets."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ PARAMETER_BYTES = 16  # mean, variance and the batch sums of both
 
 
 def balance_by_time(model: Sequential, x: ArrayLike, stages: int, repeat: int = 3) -> list[int]:
-    """Layers of each stage, such that the slowest stage takes as little time as it can.
+    """Numbers of layers for the stages, such that the slowest stage takes as little time as possible.
 
-    Times are those of a training step by layer, from `model.profile(x)`; take a batch as large as a micro-batch will
-    be. Activations stay with the layer behind them: there is no Jacobian to be sent then.
+    Times are those of a training step by layer, from `model.profile(x)`; use a batch of the size of a micro-batch. An
+    activation stays in one stage with the layer behind it, so that no Jacobian has to be sent.
 
         PipelineSequential(model, balance=balance_by_time(model, x[:4], 2))
 
@@ -31,7 +31,7 @@ def balance_by_time(model: Sequential, x: ArrayLike, stages: int, repeat: int = 
         model: a network; it stays as it is. x: inputs. stages: how many. repeat: steps that are timed.
 
     Returns:
-        For `PipelineSequential(balance=...)`, which takes that of rank 0.
+        A list for `PipelineSequential(balance=...)`, which uses that of rank 0.
 
     Raises:
         ValueError: fewer layers than stages, or inputs that do not fit.
@@ -43,9 +43,9 @@ def balance_by_time(model: Sequential, x: ArrayLike, stages: int, repeat: int = 
 
 
 def balance_by_size(model: Sequential, x: ArrayLike, stages: int) -> list[int]:
-    """As `balance_by_time`, such that the largest stage takes as little memory as it can.
+    """Like `balance_by_time`, but such that the largest stage takes as little memory as possible.
 
-    Memory is that of parameters and their deltas, 16 bytes each, and what layers keep for the batch `x`.
+    Memory is that of parameters and their deltas, 16 bytes per parameter, and what layers keep for the batch `x`.
     """
     rows = _by_layer(model, model.profile(x, repeat=1))
     bytes_of = [sum(row.memory for row in layer) for layer in rows]
@@ -54,7 +54,7 @@ def balance_by_size(model: Sequential, x: ArrayLike, stages: int) -> list[int]:
 
 
 def balance_by_products(model: Sequential, stages: int) -> list[int]:
-    """As `balance_by_time`, with the products and units of a sample instead of times: what every rank finds alike."""
+    """Like `balance_by_time`, but with numbers of products and units instead of times; equal results on all ranks."""
     work = [sum(_products(leaf) + leaf.out_shape.size for leaf in layer.leaves()) for layer in model.layers]
     return _cut(model, work, stages)
 
@@ -63,7 +63,7 @@ def check_balance(balance: Sequence[int], layers: int, stages: int) -> list[int]
     """`balance` as integers.
 
     Raises:
-        ValueError: not a number of layers for each stage, a stage without a layer, or not as many as there are.
+        ValueError: another number of stages, a stage without a layer, or another number of layers than the network has.
     """
     counts = list(balance)
     if len(counts) != stages:
@@ -77,7 +77,7 @@ def check_balance(balance: Sequence[int], layers: int, stages: int) -> list[int]
 
 
 def _by_layer(model: Sequential, profile: Profile) -> list[list]:
-    """The rows of a profile for each layer of the network; the leaves of a block have theirs together."""
+    """The rows of a profile for each layer of the network; a block has the rows of all its leaves."""
     rows = iter(profile.rows)
     return [[next(rows) for _ in layer.leaves()] for layer in model.layers]
 
@@ -87,19 +87,19 @@ def _parameters(layer: BaseLayer) -> int:
 
 
 def _products(leaf: BaseLayer) -> int:
-    """Each weight meets every pixel of the output, or every time step."""
+    """Number of products: each weight is used for every pixel of the output, or for every time step."""
     return leaf.num_weights * max(1, leaf.out_height * leaf.out_width, leaf.steps)
 
 
 def _cut(model: Sequential, costs: Sequence[float], stages: int) -> list[int]:
-    """Layers of each stage, such that the largest sum of costs is as small as it can be."""
+    """Numbers of layers for the stages, such that the largest sum of costs is as small as possible."""
     count = len(costs)
     if not 1 <= stages <= count:
         raise ValueError(f"a network of {count} layers cannot be cut into {stages} stages: each needs a layer")
     ends = [k for k in range(1, count) if not isinstance(model.layers[k - 1], Activation)] + [count]
     if len(ends) < stages:
         ends = list(range(1, count + 1))
-    # worst[k]: the cost of the largest stage, and the cuts, of the layers before ends[k] in as many stages as so far
+    # worst[k]: for the layers before ends[k], cut into the stages so far: the cost of the largest stage, and the cuts
     worst = [(sum(costs[:end]), [end]) for end in ends]
     for _ in range(stages - 1):
         worst = [

@@ -24,11 +24,11 @@ from pytagi_ddp.nn.state import Array
 
 
 class StagedNetwork(ShardedNetwork):
-    """A network in stages, in the state dicts, files and checkpoints of the whole.
+    """State dicts, files and checkpoints of a network in stages; they are those of the whole network.
 
     Attributes:
         model: the layers of this rank.
-        pipe_group, data_group: the ranks of the stages of this pipeline; those that have this stage, too.
+        pipe_group: the ranks of the stages of this pipeline. data_group: the ranks with replicas of this stage.
     """
 
     model: Sequential
@@ -48,10 +48,11 @@ class StagedNetwork(ShardedNetwork):
 
     @collective
     def load_state_dict(self, state_dict: dict) -> None:
-        """Takes what belongs to this stage of the state dict of a whole network, the same on every rank; collective.
+        """Takes this stage's values from the state dict of the whole network, equal on every rank; collective.
 
         Raises:
-            KeyError, ValueError, TypeError: as `Sequential.load_state_dict`; on every rank, and all are as they were.
+            KeyError, ValueError, TypeError: as in `Sequential.load_state_dict`; raised on every rank, and no rank has
+                changed.
         """
         elsewhere = json.loads(self._architecture).keys() - dict(self.model.named_layers()).keys()
 
@@ -79,7 +80,7 @@ class StagedNetwork(ShardedNetwork):
         """Reads this stage from a file of `Sequential.save` of the whole network, or of `save`; collective.
 
         Raises:
-            ValueError, OSError: as `Sequential.load`; on every rank, and all are as they were.
+            ValueError, OSError: as in `Sequential.load`; raised on every rank, and no rank has changed.
         """
         with self._all_or_none():
             contents = persistence.read(read_file(filename), str(filename))

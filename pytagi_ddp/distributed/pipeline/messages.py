@@ -1,7 +1,7 @@
-"""Messages between neighbouring stages: each is asked for before it is needed, and nobody waits until one is read.
+"""Messages between neighbouring stages. Receives start before the message is needed, and sends do not wait for them.
 
-NCCL runs messages in the order in which they were started, so that two ranks that have asked for one before they send
-theirs would wait for each other. There they go through host memory.
+NCCL runs messages in the order in which they were started, so that two ranks that both start to receive before they
+send would wait for each other. With NCCL, messages therefore go through host memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pytagi_ddp.nn.state import Array
 
 
 class Ring:
-    """Memory for so many messages, which are used in turn and grow to the largest."""
+    """Memory for a number of messages, used in turn; each grows to the largest message."""
 
     def __init__(self, messages: int, empty: Callable[[int], Array]):
         self._empty = empty
@@ -37,10 +37,10 @@ class Ring:
 
 
 class Outgoing:
-    """Messages to a rank, which are on their way while this one goes on.
+    """Messages to another rank, which are sent while this rank goes on.
 
     Args:
-        group: of both ranks. peer: the other one. name: what they are, for errors.
+        group: a group of both ranks. peer: the other rank. name: what the messages are, for errors.
         messages: how many may be on their way before `send` waits.
     """
 
@@ -62,17 +62,17 @@ class Outgoing:
         self._handles[k] = self._group.start_send(buffer, self._peer, self._name)
 
     def finish(self) -> None:
-        """Returns when all have gone."""
+        """Returns when all messages have been sent."""
         while self._handles:
             self._handles.popitem()[1].wait()
 
 
 class Incoming:
-    """Messages from a rank, in the order in which it sends them.
+    """Messages from another rank, in the order in which it sends them.
 
     Args:
-        group, peer, name: as of `Outgoing`.
-        messages: how many stay as they are after they have been taken, until others come in their places.
+        group, peer, name: as in `Outgoing`.
+        messages: how many of the last messages taken stay in memory before a new one replaces them.
     """
 
     def __init__(self, group: Communicator, peer: int, name: str, messages: int, array: ArrayFunctions):
@@ -81,7 +81,7 @@ class Incoming:
         self._asked: deque[tuple[Handle, Array]] = deque()
 
     def ask(self, shape: tuple[int, ...]) -> None:
-        """Makes room for the next message."""
+        """Starts to receive the next message, of this shape."""
         _, buffer = self._ring.take(shape)
         self._asked.append((self._group.start_receive(buffer, self._peer, self._name), buffer))
 
@@ -93,5 +93,5 @@ class Incoming:
 
 
 def _memory(group: Communicator, array: ArrayFunctions) -> Callable[[int], Array]:
-    """What makes the memory of messages."""
+    """The function that allocates the memory of messages."""
     return (lambda size: np.empty(size, np.float32)) if group.backend == "nccl" else array.empty

@@ -1,4 +1,4 @@
-"""Which stage of a pipeline does what when: no ranks here, only numbers."""
+"""Schedules of pipelines: which stage does what, and when. There are no ranks here, only numbers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Timeline = list[Span]  # of one stage
 
 
 def micro_batch_rows(samples: int, micro_batches: int) -> list[slice]:
-    """The rows of each micro-batch: sizes differ by at most one, and there is none without a sample."""
+    """The rows of each micro-batch; their sizes differ by at most one, and none is empty."""
     count = min(samples, micro_batches)
     return [slice(samples * k // count, samples * (k + 1) // count) for k in range(count)]
 
@@ -37,7 +37,8 @@ def make_schedule(stages: int, micro_batches: int, name: str) -> list[list[Actio
     """The actions of each stage, in their order; backward passes are in ascending order everywhere.
 
     "GPipe": all forward passes, then all backward passes. "1F1B": stage s of S begins with S - s - 1 forward passes;
-    then one forward pass and one backward pass take turns, so that at most S - s forward passes wait for theirs back.
+    then one forward pass and one backward pass alternate, so that at most S - s forward passes wait for their backward
+    passes.
 
     Raises:
         ValueError: an unknown name, or less than one stage or micro-batch.
@@ -52,7 +53,7 @@ def make_schedule(stages: int, micro_batches: int, name: str) -> list[list[Actio
 
 
 def forward_actions(micro_batches: int) -> list[Action]:
-    """Of every stage, where no way back is to come."""
+    """The actions of every stage if no backward passes follow."""
     return [Action("F", m) for m in range(micro_batches)]
 
 
@@ -102,7 +103,7 @@ def simulate(
 def bubble(timelines: Sequence[Timeline]) -> float:
     """Share of the time of all stages, from the first start to the last stop, in which they do nothing.
 
-    Of S stages that take equally long it is (S - 1) / (M + S - 1) for M micro-batches, in both schedules.
+    For S stages that take equally long and M micro-batches it is (S - 1) / (M + S - 1), in both schedules.
     """
     spans = [span for timeline in timelines for span in timeline]
     whole = max(span.stop for span in spans) - min(span.start for span in spans)
@@ -111,7 +112,7 @@ def bubble(timelines: Sequence[Timeline]) -> float:
 
 
 def draw(timelines: Sequence[Timeline], width: int = 72) -> str:
-    """A line for each stage: digits are forward passes, letters backward ones, each of one micro-batch; dots, none.
+    """A line for each stage: a digit is the forward pass of a micro-batch, a letter a backward pass, a dot idle time.
 
     Each pass has at least one column, however short it was.
 

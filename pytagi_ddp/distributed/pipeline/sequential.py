@@ -40,7 +40,7 @@ from pytagi_ddp.nn.validate import as_bools, check_batch_size, check_predictions
 
 
 class PipelineSequential(StagedNetwork, TrainedOnRanks):
-    """A `Sequential` cut into stages, one on each rank, that learns from micro-batches on their way through.
+    """A `Sequential` cut into stages, one on each rank, through which micro-batches pass one after the other.
 
         net = PipelineSequential(model, n_microbatches=8)
         updater = OutputUpdater(net.stage.device)
@@ -51,44 +51,45 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         net.forward_backward(x, observe)
         net.step()
 
-    A batch of n samples is cut into M micro-batches (n, if there are fewer samples) that differ by one sample at most.
-    With g_m, h_m the batch sums of micro-batch m, at parameters that stay as they are until the step,
+    A batch of n samples is cut into M micro-batches (or n, if there are fewer samples), whose sizes differ by at most
+    one. With the batch sums g_m, h_m of micro-batch m, and parameters that do not change until the step,
 
         g = sum_m g_m           h = sum_m h_m           cap factor c(n)
 
-    to the last bit what one process makes of the same micro-batches with `DDPSequential.no_sync`, BatchNorm2d and its
-    running statistics included. BatchNorm2d normalises by each micro-batch, so results of one pass with the whole batch
-    are other ones.
+    To the last bit, this is the result of one process with the same micro-batches and `DDPSequential.no_sync`,
+    including BatchNorm2d and its running statistics. BatchNorm2d normalises by each micro-batch, so that the results
+    differ from those of one pass with the whole batch.
 
-    Construction makes the network of every rank that of rank 0, and `model` becomes this rank's stage: all other layers
-    are given up, and so is their memory. Keys (`Linear.7`) stay those of the whole network. One that was made inside
-    `nn.deferred_init` is drawn layer by layer, as it would have been, and no rank ever holds more than its stage.
+    Construction gives every rank the parameters of rank 0, and `model` becomes this rank's stage: all other layers are
+    released with their memory. Keys (`Linear.7`) stay those of the whole network. A network that was made inside
+    `nn.deferred_init` is drawn layer by layer, with the values it would have had, and no rank ever holds more than its
+    stage.
 
-    Per sample and cut of u units, 8 u bytes go forward (means and variances; 12 u behind an activation, whose Jacobian
-    goes along) and 8 u bytes come back; those of GPUs through host memory. A layer reads its weights, and adds to their
-    sums, once for each micro-batch: where it has many of them for few units, small micro-batches cost time. Of
-    ResNet18, an image takes twice as long in the second of two stages in micro-batches of 4 as in those of 32
-    (`benchmarks.micro_batches`). S stages that take equally long do nothing in (S - 1) / (M + S - 1) of the
-    time. "1F1B" keeps the activations of at most S - s micro-batches in stage s, "GPipe" those of all M;
-    `recompute=True` those of one, and the inputs of the others, for one more forward pass each.
+    For each sample, a cut with u units sends 8 u bytes forward (means and variances; 12 u after an activation, with its
+    Jacobian) and 8 u bytes back; on GPUs, through host memory. A layer reads its weights, and adds to their sums, once
+    for each micro-batch: small micro-batches cost time in layers with many weights and few units. In ResNet18, an image
+    takes twice as long in the second of two stages with micro-batches of 4 as with 32 (`benchmarks.micro_batches`). S
+    stages that take equally long are idle for (S - 1) / (M + S - 1) of the time. "1F1B" keeps the activations of at
+    most S - s micro-batches in stage s, "GPipe" those of all M. `recompute=True` keeps those of one, and only the
+    inputs of the others, at the price of one more forward pass for each.
 
-    With a mesh of (S, D) ranks, `init_device_mesh((S, D), ("pipe", "data"))`, D pipelines learn from batches of their
-    own: replicas of a stage add their deltas as `DDPSequential` does, with the meaning of its `average`. A mesh of the
-    ranks of a group (`init_device_mesh((2,), ("pipe",), group)`) is a pipeline of these alone.
+    With a mesh of (S, D) ranks, `init_device_mesh((S, D), ("pipe", "data"))`, there are D pipelines, each with batches
+    of its own: replicas of a stage add their deltas as `DDPSequential` does, and `average` means the same as there. A
+    mesh of the ranks of a group (`init_device_mesh((2,), ("pipe",), group)`) makes a pipeline of these ranks alone.
 
-    Which ranks have to call a method together: those of a pipeline `forward_backward`, `forward`, `backward`,
-    `predict`, `state_dict`; all ranks the constructor, `step`, `update_bn`, `save`, `load` and `load_state_dict`. An
-    exception amid a pass leaves the stages out of step: the pipeline refuses to go on.
+    All ranks of a pipeline have to call `forward_backward`, `forward`, `backward`, `predict` and `state_dict` together;
+    all ranks of the job the constructor, `step`, `update_bn`, `save`, `load` and `load_state_dict`. After an exception
+    in the middle of a pass, the stages are out of step, and the pipeline refuses to go on.
 
     Args:
         model: the network, of the same layers on every rank; without layers that carry a memory from call to call.
         config: how to communicate; None: `DDPConfig()`. `buckets` have to be 1.
-        average: aggregation of the deltas of replicas; without a mesh, it makes no difference.
+        average: aggregation of the deltas of replicas; without replicas it makes no difference.
         n_microbatches: M.
         schedule: "1F1B" or "GPipe". With "GPipe", the loop of an ordinary network is a step too: `net(x)`,
             `updater.update(net.output_z_buffer, y, var_y, net.input_delta_z_buffer)`, `net.backward()`, `net.step()`.
-        balance: layers of each stage, see `balance_by_time` and `balance_by_size`; that of rank 0 counts. None: stages
-            with about as many products each.
+        balance: number of layers of each stage, see `balance_by_time` and `balance_by_size`; that of rank 0 is used.
+            None: stages with about the same number of products.
         mesh: of `init_device_mesh`, with a dimension "pipe", and "data" for replicas. None: all ranks of the job (or
             those that `config` finds) are one pipeline.
         recompute: see above.
@@ -96,12 +97,13 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
     Attributes:
         stage: the layers of this rank, a `Sequential`. is_first, is_last: whether they are the first or last ones.
         n_microbatches, schedule: as given. balance: layers of each stage.
-        communicator: of all ranks. pipe_group, data_group: of the stages of this pipeline; of this stage's replicas.
-        output_z_buffer, input_delta_z_buffer: outputs of the whole batch and deltas there; empty but on the last stage,
-            where an `OutputUpdater` does nothing.
-        num_parameters: of the whole network.
+        communicator: that of all ranks. pipe_group: that of the stages of this pipeline. data_group: that of the
+            replicas of this stage.
+        output_z_buffer, input_delta_z_buffer: outputs of the whole batch, and the deltas there, on the last stage. On
+            the other stages they are empty, and an `OutputUpdater` does nothing.
+        num_parameters: number of parameters of the whole network.
         stop_requested: whether a rank had called `request_stop` before the last step.
-        timeline: when this stage did what in the last batch; on a GPU, when it was queued.
+        timeline: the actions of this stage in the last batch and their times; on a GPU, when they were queued.
 
     Raises:
         ValueError: another architecture or other options on some rank; a stage without a layer; options out of range.
@@ -162,11 +164,13 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         model.trainer = self
         self._stop_requested = False
         self._adds = False  # whether the next batch adds to the deltas that wait
-        self._under_way = False  # whether `forward` came, and `backward` has not
+        self._under_way = False  # whether `forward` was called, and `backward` not yet
         self._made = True
 
     def _take_from_rank_0(self, start: int, stop: int) -> None:
-        """Parameters and statistics; a network that is not drawn yet is drawn layer by layer, and none kept in vain."""
+        """Takes parameters and statistics of rank 0. A deferred network is drawn layer by layer, and only the layers
+        of this stage are kept.
+        """
         model, broadcast = self.model, self.communicator.broadcast
         broadcast(model.arena.statistics)
         if not model.is_deferred:
@@ -235,7 +239,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         """The passes of a batch, forward and back, by the schedule.
 
         Args:
-            x: the batch, on the first stage; the others may have None, and read nothing else.
+            x: the batch, on the first stage; the other stages ignore it, and may pass None.
             observe: called on the last stage as ``observe(states, rows, deltas)`` for each micro-batch: fills `deltas`
                 from the observations ``y[rows]`` and the outputs `states`, which `OutputUpdater.update` takes. The
                 other stages may have None.
@@ -245,9 +249,10 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
             (mu, var): means and variances of the outputs, flat, on the last stage; empty arrays on the others.
 
         Raises:
-            RuntimeError: in evaluation mode; another PipelineSequential was made of the stage; a pass was cut short.
-            ValueError: sizes that do not fit, or values that are not finite; the job ends, as others wait.
-            TypeError: nothing to observe with on the last stage; likewise.
+            RuntimeError: in evaluation mode; another PipelineSequential was made of the stage; an earlier pass was
+                interrupted.
+            ValueError: sizes that do not fit, or values that are not finite; the job ends, as other ranks wait.
+            TypeError: no function `observe` on the last stage; the job ends, too.
         """
         self._check_owner("forward_backward")
         if not self.stage.training:
@@ -284,11 +289,11 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
 
     @collective
     def backward(self) -> None:
-        """All backward passes behind `forward`, from `input_delta_z_buffer` of the last stage.
+        """All backward passes after `forward`, from `input_delta_z_buffer` of the last stage.
 
         Raises:
-            RuntimeError: no forward pass in training mode came before, or the mode or the parameters are others now; on
-                every rank alike. ValueError: deltas of another batch size.
+            RuntimeError: there was no forward pass in training mode before, or the mode or the parameters have changed
+                since; raised on every rank. ValueError: deltas of another batch size.
         """
         self._check_owner("backward")
         if not (self._under_way and self.stage.training):
@@ -309,8 +314,8 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
 
         Raises:
             RuntimeError: inside `no_sync`.
-            FloatingPointError: a delta that is not finite, on some rank; its parameter was not changed. Every rank
-                raises it, and it names the rank and the layer.
+            FloatingPointError: a delta is not finite on some rank; its parameter was not changed. Raised on every rank;
+                names the rank and the layer.
         """
         self._check("step")
         self._under_way = False
@@ -348,8 +353,8 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
             net.forward_backward(x_2, observe_2)
             net.step()
 
-        The step learns from all of them. What an exception cuts short is forgotten; all ranks of a pipeline have to
-        meet it, or the next pass refuses to add to what differs between stages.
+        The step learns from all of them. If an exception leaves the block, what has been accumulated is dropped. It has
+        to leave the block on all ranks of a pipeline; otherwise stages would differ, and the next pass raises an error.
         """
         before, self._in_no_sync = self._in_no_sync, True
         try:
@@ -363,7 +368,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
 
     @contextmanager
     def _adding(self) -> Iterator[None]:
-        """Around the backward passes of a batch."""
+        """The context of the backward passes of a batch, which add to each other."""
         if not self._adds:
             self.stage.pending.drop()
         with self.stage.accumulate():
@@ -385,9 +390,9 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         """Sends a batch through all stages; returns its samples.
 
         Args:
-            kind: one of `PASSES`. x, var_x, observe: as of `forward_backward`.
-            actions: of this stage, for so many micro-batches.
-            batch_size: of a micro-batch; 0: there are `n_microbatches`.
+            kind: one of `PASSES`. x, var_x, observe: as in `forward_backward`.
+            actions: returns the actions of this stage for a number of micro-batches.
+            batch_size: size of a micro-batch; 0: there are `n_microbatches`.
         """
         self._under_way = False
         samples, variances = None, None
@@ -419,16 +424,16 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         Collective; see `nn.update_bn`. Batches are normalised by micro-batches, as in training.
 
         Args:
-            loader: on the first stage: training batches, inputs or (inputs, ...). The others read nothing, and may have
-                None.
+            loader: on the first stage: training batches, inputs or (inputs, ...). The other stages ignore it, and may
+                pass None.
             num_batches: how many of them to use; None: all.
 
         Returns:
             For each BatchNorm2d of the whole network, how far its running statistics were off.
 
         Raises:
-            ValueError, FloatingPointError: as `nn.update_bn`; of statistics that make no sense, and of pipelines with
-                other frozen BatchNorm2d, on every rank.
+            ValueError, FloatingPointError: as in `nn.update_bn`. Errors of the statistics, and of other frozen
+                BatchNorm2d in some pipeline, are raised on every rank.
         """
         self._check_owner("update_bn")
         check_num_batches(num_batches)
@@ -494,8 +499,8 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         """`Sequential.predict`, through all stages; collective over this pipeline, and every rank of it has the result.
 
         Args:
-            x, var_x: on the first stage, as of `Sequential.predict`, also no samples; the others may have None.
-            batch_size: samples on their way between two stages at a time, the same everywhere.
+            x, var_x: on the first stage, as in `Sequential.predict`, also without samples; others may pass None.
+            batch_size: samples that are sent between two stages at a time, equal on all ranks.
         """
         self._check_owner("predict")
         check_batch_size(batch_size)

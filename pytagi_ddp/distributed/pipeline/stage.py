@@ -20,19 +20,20 @@ Observe = Callable[[BaseHiddenStates, slice, BaseDeltaStates], None]
 
 
 class Stage:
-    """Runs actions of a schedule: waits for what a micro-batch needs, computes, and sends on what comes of it.
+    """Runs the actions of a schedule: receives what a micro-batch needs, computes, and sends the result on.
 
-    States go forward as (mean, variance), and the Jacobian where the part ends in an activation; deltas come back as
-    (mean, variance). Each pass begins with its kind and its samples, which go through all stages.
+    States are sent forward as (mean, variance), with the Jacobian if the stage ends with an activation; deltas are sent
+    back as (mean, variance). Each pass begins with a message through all stages, of its kind and number of samples.
 
     Args:
-        net: the part. group: the ranks of the stages, in order.
-        taken: arrays of a state that comes in. in_flight: forward passes that wait for theirs back, at most.
+        net: the layers of this stage. group: the ranks of the stages, in order.
+        taken: number of arrays of a state that is received.
+        in_flight: the largest number of forward passes that wait for their backward passes.
         recompute: keep only the input of a forward pass, and run it again before its backward pass.
 
     Attributes:
-        outputs: those of the last stage for the whole batch. deltas: likewise, at the output.
-        timeline: what was done when since `begin`, in seconds of `time.perf_counter`.
+        outputs: outputs of the last stage for the whole batch. deltas: the deltas at these outputs.
+        timeline: the actions since `begin` and their times, in seconds of `time.perf_counter`.
     """
 
     def __init__(self, net: Sequential, group: Communicator, taken: int, in_flight: int, recompute: bool):
@@ -71,15 +72,16 @@ class Stage:
         cut: Callable[[int], list[slice]],
         waiting: int,
     ) -> list[slice]:
-        """Tells all stages what comes; returns the rows of the micro-batches.
+        """Tells the next stages which pass comes; returns the rows of the micro-batches.
 
         Args:
             kind: one of `PASSES`. x, var_x: the batch, (samples, inputs), on the first stage.
-            cut: gives the micro-batches of so many samples. waiting: samples whose deltas others are to be added to.
+            cut: returns the rows of the micro-batches for a number of samples.
+            waiting: number of samples whose deltas wait, to which those of this batch will be added.
 
         Raises:
-            RuntimeError: the stage in front has begun something else, or has deltas of other samples; or a pass was cut
-                short.
+            RuntimeError: the stage in front has begun another kind of pass, or adds to deltas of other samples; or an
+                earlier pass was interrupted.
         """
         self._check(kind)
         header = self._header
@@ -110,7 +112,7 @@ class Stage:
         return self.rows
 
     def _make_room(self, samples: int) -> None:
-        """For the outputs of the batch, and deltas there."""
+        """Makes room for the outputs of the batch, and for the deltas there."""
         net, out = self.net, (samples, self.net.out_shape.size)
         if self.outputs.state.mu.shape != out or self.outputs.device != net.device:
             empty = net.kernels.array.empty
@@ -128,10 +130,10 @@ class Stage:
             )
 
     def run(self, actions: Sequence[Action], observe: Observe | None = None) -> None:
-        """Does all this, and returns when all that was sent is on its way to who needs it.
+        """Runs the actions, and returns when all messages have been sent.
 
         Args:
-            observe: what the last stage makes deltas of its outputs with, see `PipelineSequential`.
+            observe: the function by which the last stage fills the deltas at its outputs, see `PipelineSequential`.
         """
         self._check("backward()")
         try:
@@ -174,7 +176,7 @@ class Stage:
         return None if self.is_last else self._back.take()
 
     def _forward(self, action: Action, message: Array | None) -> tuple[Array, ...] | None:
-        """What goes to the next stage, if there is one."""
+        """A forward pass; returns what is sent to the next stage, or None on the last one."""
         m = action.micro_batch
         if message is not None:
             self._inputs[m % self._in_flight] = given = BaseHiddenStates()
@@ -184,8 +186,8 @@ class Stage:
         arrays = tuple(a for a in out if a is not None)
         if len(arrays) != self.given:
             raise RuntimeError(
-                f"{self.net.layers[-1].get_layer_info()} gives {len(arrays)} arrays, and was to give {self.given}: "
-                "gives_jacobian of a layer says whether there is a Jacobian"
+                f"{self.net.layers[-1].get_layer_info()} gives {len(arrays)} arrays instead of {self.given}: set its "
+                "gives_jacobian to whether its forward() gives a Jacobian"
             )
         if self.is_last:
             rows = self.rows[m]
@@ -195,7 +197,7 @@ class Stage:
         return arrays
 
     def _use_frame(self, m: int) -> None:
-        """Frame 0 is for passes without a way back."""
+        """Chooses the frame of micro-batch `m` in training; passes without a backward pass use frame 0."""
         if self.net.training:
             self.net.use_frame(1 if self._recompute else 1 + m % self._in_flight)
 
@@ -233,7 +235,7 @@ class Stage:
             net.kernels.array.copy(source, target[rows])
 
     def _backward(self, action: Action, message: Array | None) -> tuple[Array, ...] | None:
-        """What goes back to the stage in front, if there is one."""
+        """A backward pass; returns what is sent to the stage in front, or None on the first one."""
         net, m = self.net, action.micro_batch
         self._use_frame(m)
         if self._recompute and self._held != m:
@@ -249,7 +251,7 @@ class Stage:
         return None if self.is_first else net.output_delta_z_buffer.arrays
 
     def _run_again(self, m: int) -> None:
-        """The forward pass again: it takes its statistics anew, and what these have moved is put back."""
+        """Repeats the forward pass; its statistics are the same again, and their effect on running ones is undone."""
         arena, array = self.net.arena, self.net.kernels.array
         moved = [(array.to_host(values).copy(), values) for values in (arena.tail, arena.statistics)]
         self._pass(m)

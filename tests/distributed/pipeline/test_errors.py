@@ -188,7 +188,7 @@ def test_inputs_that_do_not_fit(x, message):
 
 
 def test_a_layer_with_a_jacobian_that_it_does_not_tell_of():
-    with pytest.raises(RuntimeError, match=r"Silent\(\) gives 3 arrays, and was to give 2|Tanh"):
+    with pytest.raises(RuntimeError, match=r"Silent\(\) gives 3 arrays instead of 2|Tanh"):
         run_threads(lambda: pipeline(Silent(), balance=[2, 1]).forward_backward(X, observe), 2)
 
 
