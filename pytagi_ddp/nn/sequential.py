@@ -287,8 +287,8 @@ class Sequential(NetworkModes, RecurrentNetwork):
             loader: batches of training data, inputs or (inputs, ...). num_batches: how many to use; None: all.
 
         Raises:
-            RuntimeError: the network belongs to a `DDPSequential`, whose own `update_bn` serves all ranks.
-            Other errors are those of `nn.update_bn`.
+            RuntimeError: the network belongs to a `DDPSequential`, whose own `update_bn` serves all ranks. Other errors
+                are those of `nn.update_bn`.
         """
         if self.trainer is not None:
             raise RuntimeError("update_bn() of a network in a DDPSequential: call that one's, on every rank")
