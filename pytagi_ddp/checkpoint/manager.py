@@ -201,7 +201,9 @@ class CheckpointManager:
             path = self.folder / entry.file
             try:
                 return path, read(path, entry)
-            except DamagedCheckpointError as error:
+            except (DamagedCheckpointError, FileNotFoundError) as error:
+                if entry not in read_manifest(self.folder):  # a job that trains on has deleted it, and written others
+                    return self._read_latest(fall_back, read)
                 if number == len(entries):
                     raise DamagedCheckpointError(f"{error}; there is none before it") from None
                 before = self.folder / entries[number].file
