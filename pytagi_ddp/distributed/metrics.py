@@ -43,10 +43,12 @@ def all_reduce_metrics(
 
 
 def _plain(value: Any) -> float | tuple[float, float] | str:
-    """A number, a pair, or, to tell the other ranks, the name of another type."""
+    """A number, a pair, or, to tell the other ranks, what it is instead."""
     pair = isinstance(value, tuple | list) and len(value) == 2
     try:
         return (float(value[0]), float(value[1])) if pair else float(_number(value))
+    except OverflowError:
+        return "beyond float64"
     except (TypeError, ValueError):
         return type(value).__name__
 
@@ -74,5 +76,8 @@ def _combine(values: list, op: str) -> float:
 
 
 def _sum(values: Sequence[float]) -> float:
-    """Rounded once; infinities as usual."""
-    return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)
+    """Rounded once; infinities as usual, also of sums that are too large for a float64."""
+    try:
+        return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)
+    except OverflowError:
+        return sum(values)
