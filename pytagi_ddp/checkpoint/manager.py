@@ -327,7 +327,18 @@ class CheckpointManager:
             compare(checkpoint, model.communicator.world_size, settings, allow_changes)
             return checkpoint
 
-        found = sharded.read_first(model, self._candidates(path), check, fall_back)
+        def listed() -> list[Entry] | None:
+            manager, one = self._at(path)
+            return read_manifest(manager.folder) if one is None else None
+
+        before = on_rank_0(model.communicator, listed)
+        try:
+            found = sharded.read_first(model, self._candidates(path), check, fall_back)
+        except (DamagedCheckpointError, FileNotFoundError):
+            # A job that trains on may have deleted what was listed, and written others.
+            if before is None or on_rank_0(model.communicator, listed) == before:
+                raise
+            return self._load_parts(model, path, settings, allow_changes, fall_back)
         if found is None and path is not None:
             raise FileNotFoundError(errno.ENOENT, "no checkpoint in this folder", str(path))
         return found
