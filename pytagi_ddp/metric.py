@@ -121,7 +121,7 @@ def log_likelihood(
     prediction, std = _like(observation, "prediction", prediction), _like(observation, "std", std)
     if not np.all(std > 0):
         raise ValueError("std must be standard deviations above 0, and not NaN: include that of the noise")
-    log_density = -0.5 * np.log(2 * np.pi * std**2) - 0.5 * ((observation - prediction) / std) ** 2
+    log_density = -0.5 * np.log(2 * np.pi) - np.log(std) - 0.5 * ((observation - prediction) / std) ** 2
     log_density = _observed(observation, log_density)
     return _mean(log_density) if reduction == "mean" else float(np.sum(log_density))
 
@@ -166,7 +166,7 @@ def reliability_bins(
 
     Source: Guo et al. (2017), "On calibration of modern neural networks".
     """
-    p, truth = to_numpy(probabilities, "probabilities"), to_numpy(label, "label").ravel()
+    p, truth = _numbers("probabilities", probabilities), to_numpy(label, "label").ravel()
     if p.ndim != 2 or not p.size or len(p) != truth.size or bins < 1:
         raise ValueError(
             f"reliability needs (n, classes) probabilities, n labels and at least 1 bin: got {p.shape}, {truth.size} "
@@ -214,7 +214,7 @@ def entropy(probabilities: np.ndarray) -> np.ndarray:
     Raises:
         ValueError: A probability that is not in [0, 1], or NaN.
     """
-    p = to_numpy(probabilities, "probabilities")
+    p = _numbers("probabilities", probabilities)
     _check_probabilities(p, "probabilities")
     return -(p * np.log(np.where(p > 0, p, 1))).sum(-1)
 

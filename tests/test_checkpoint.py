@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import pytagi_ddp
-from pytagi_ddp.checkpoint import CheckpointManager, DamagedCheckpointError, TrainingPosition
+from pytagi_ddp.checkpoint import CheckpointManager, DamagedCheckpointError, TrainingPosition, manifest
 from pytagi_ddp.checkpoint.content import metadata
 from pytagi_ddp.data import BatchLoader, ImageDataset
 from pytagi_ddp.distributed import run_threads
@@ -285,6 +285,29 @@ def test_a_file_is_opened_once(two, monkeypatch):
         path.write_bytes(data)
         assert manager.load(network(), place).position == at(2)
         assert not path.exists()
+
+
+@pytest.mark.parametrize("fall_back", [False, True])
+def test_a_job_trains_on_while_the_newest_is_read(two, monkeypatch, fall_back):
+    """What it deletes after the list was read is not damaged: there are newer ones, which are taken."""
+    manager = two[0]
+    for load in (lambda: manager.latest(fall_back), lambda: manager.load(network(), fall_back=fall_back).path):
+        for before in (True, False):  # the size of the file was looked at
+            newest = manifest.read_manifest(manager.folder)[-1]
+            old, step = manager.folder / newest.file, newest.step
+            read = manifest.check_size if before else manifest.read_file
+
+            def train_on(path, *args, read=read, old=old, step=step):
+                if path == old:
+                    monkeypatch.undo()
+                    for k in (1, 2):
+                        manager.save(network(value=step + k), at(step + k), SETTINGS)
+                return read(path, *args)
+
+            monkeypatch.setattr(manifest, read.__name__, train_on)
+            found = load()
+            assert not old.exists()
+            assert found == manager.folder / manifest.read_manifest(manager.folder)[-1].file
 
 
 def cut(path):

@@ -35,6 +35,8 @@ def test_log_likelihood_is_the_gaussian_one():
     assert metric.log_likelihood(PREDICTION, OBSERVATION, std, "sum") == pytest.approx(np.nansum(expected))
     one_std = norm.logpdf(OBSERVATION, PREDICTION, 2.0)
     assert metric.log_likelihood(PREDICTION, OBSERVATION, 2.0) == pytest.approx(np.nanmean(one_std))
+    for std in (1e-200, 1e200):  # whose squares are no numbers of float64 any more
+        assert metric.log_likelihood([0.0], [0.0], std) == pytest.approx(norm.logpdf(0, 0, std))
     with pytest.raises(ValueError, match="'median'"):
         metric.log_likelihood(PREDICTION, OBSERVATION, std, reduction="median")
 
@@ -128,6 +130,14 @@ def test_entropy():
             metric.entropy([0.5, wrong])
     with pytest.raises(ValueError, match=r"probabilities from 0\.5 to 1\.5; divide means"):
         metric.entropy([0.5, 1.5])  # what a ClosedFormSoftmax may give; ln 1.5 > 0 would be taken off
+
+
+def test_probabilities_of_few_bits_count_as_they_are():
+    p = np.random.default_rng(0).dirichlet([0.1] * 3, 100).astype(np.float16)
+    label, exact = np.zeros(100, int), p.astype(np.float64)
+    np.testing.assert_array_equal(metric.entropy(p), metric.entropy(exact))
+    for bins in range(1, 30):
+        assert metric.calibration_error(p, label, bins) == metric.calibration_error(exact, label, bins)
 
 
 def test_auroc_is_the_share_of_pairs_in_order():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed
-from pytagi_ddp.checkpoint import CheckpointManager, DamagedCheckpointError, TrainingPosition
+from pytagi_ddp.checkpoint import CheckpointManager, DamagedCheckpointError, TrainingPosition, sharded
 from pytagi_ddp.checkpoint.manifest import MAX_BYTES, checksum
 from pytagi_ddp.checkpoint.shards import PART, index_bytes, parse_index
 from pytagi_ddp.distributed import DataParallel, initialize, run_threads
@@ -102,6 +102,27 @@ def load(folder, ranks, hidden=5, **arguments):
             assert start == sum(map(len, whole.setdefault(name, [])))
             whole[name].append(values)
     return results[0][0], {name: np.concatenate(values) for name, values in whole.items()}
+
+
+@pytest.mark.parametrize("fall_back", [False, True])
+@pytest.mark.filterwarnings("ignore:.*looking for one before it")
+def test_a_job_trains_on_while_the_newest_is_read(tmp_path, monkeypatch, fall_back):
+    """What it deletes after the list was read is not damaged: there are newer ones, which are taken."""
+    save(tmp_path, 2, 1, keep_last=1)
+    read = sharded.verify
+
+    def train_on(path, shard):
+        with lock:
+            if path.exists() and path.name.startswith("step-0000000001"):
+                save(tmp_path, 1, 2, keep_last=1)
+        return read(path, shard)
+
+    lock = threading.Lock()
+    monkeypatch.setattr(sharded, "verify", train_on)
+    found, values = load(tmp_path, 2, fall_back=fall_back)
+    assert found.position.step == 2
+    for name, expected in tensors(network(2)).items():
+        np.testing.assert_array_equal(values[name], expected)
 
 
 def tensors(net):

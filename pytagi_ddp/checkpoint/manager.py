@@ -202,7 +202,9 @@ class CheckpointManager:
             path = self.folder / entry.file
             try:
                 return path, read(path, entry)
-            except DamagedCheckpointError as error:
+            except (DamagedCheckpointError, FileNotFoundError) as error:
+                if entry not in read_manifest(self.folder):  # a job that trains on has deleted it, and written others
+                    return self._read_latest(fall_back, read)
                 if number == len(entries):
                     raise DamagedCheckpointError(f"{error}; there is none before it") from None
                 before = self.folder / entries[number].file
@@ -326,7 +328,18 @@ class CheckpointManager:
             compare(checkpoint, model.communicator.world_size, settings, allow_changes)
             return checkpoint
 
-        found = sharded.read_first(model, self._candidates(path), check, fall_back)
+        def listed() -> list[Entry] | None:
+            manager, one = self._at(path)
+            return read_manifest(manager.folder) if one is None else None
+
+        before = on_rank_0(model.communicator, listed)
+        try:
+            found = sharded.read_first(model, self._candidates(path), check, fall_back)
+        except (DamagedCheckpointError, FileNotFoundError):
+            # A job that trains on may have deleted what was listed, and written others.
+            if before is None or on_rank_0(model.communicator, listed) == before:
+                raise
+            return self._load_parts(model, path, settings, allow_changes, fall_back)
         if found is None and path is not None:
             raise FileNotFoundError(errno.ENOENT, "no checkpoint in this folder", str(path))
         return found

@@ -43,10 +43,12 @@ def all_reduce_metrics(
 
 
 def _plain(value: Any) -> float | tuple[float, float] | str:
-    """The value as a number or a pair; for any other type its name, which the other ranks then report."""
+    """The value as a number or a pair; for anything else what it is, which the other ranks then report."""
     pair = isinstance(value, tuple | list) and len(value) == 2
     try:
         return (float(value[0]), float(value[1])) if pair else float(_number(value))
+    except OverflowError:
+        return "beyond float64"
     except (TypeError, ValueError):
         return type(value).__name__
 
@@ -74,5 +76,8 @@ def _combine(values: list, op: str) -> float:
 
 
 def _sum(values: Sequence[float]) -> float:
-    """The sum, rounded once; with infinities an ordinary sum."""
-    return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)
+    """The sum, rounded once; an ordinary sum with infinities, and where it is too large for a float64."""
+    try:
+        return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)
+    except OverflowError:
+        return sum(values)

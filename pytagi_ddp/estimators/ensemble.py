@@ -22,6 +22,7 @@ from pytagi_ddp.tagi_utils import Normalizer
 from pytagi_ddp.warn import warn
 
 LARGEST_SEED = 2**31 - 1
+TINY = 1e-150  # columns of smaller numbers are multiplied before their squares are taken, which would be 0
 MOST_EPOCHS = 100
 # Hidden layers to choose from if none are given, with their largest number of epochs. In many epochs, networks learn
 # the noise of small tables. If few epochs (FEW) are better, the choice is between these and a wide layer (WIDE), which
@@ -201,7 +202,8 @@ def moments_of(name: str, values: np.ndarray) -> tuple[Any, Any]:
         ValueError: numbers so large that their squares overflow.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        mean, std = Normalizer.compute_mean_std(values)
+        factor = np.where(np.nanmax(np.abs(values), 0) < TINY, 2.0**900, 1.0)
+        mean, std = (moment / factor for moment in Normalizer.compute_mean_std(values * factor))
     if not np.isfinite(std).all():
         raise ValueError(f"{name} has numbers of a size of {np.nanmax(np.abs(values)):.0e}, whose squares overflow")
     return mean, np.where(std <= 1e-14 * np.abs(mean), 1.0, std)[()]

@@ -232,7 +232,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             return mean
         v = self.degrees_of_freedom_
         widening = 1.0 if np.isinf(v) else v / (v - 2)
-        return mean, np.sqrt(widening * np.exp(log_scale2))
+        return mean, np.sqrt(widening) * np.exp(log_scale2 / 2)
 
     def predict_interval(self, X: ArrayLike, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Central intervals, each of which holds an observation with the probability `coverage`.
@@ -255,7 +255,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         observed: np.ndarray = column_or_1d(unmasked(y), dtype=np.float64)
         if len(observed) != len(mean):
             raise ValueError(f"X has {len(mean)} samples, but y has {len(observed)} observations: give one for each")
-        return log_density((mean - observed) ** 2, log_scale2, self.degrees_of_freedom_)
+        scaled = (mean - observed) * np.exp(-log_scale2 / 2)  # squares in units of y may be too small for float64
+        return log_density(scaled**2, np.zeros(len(mean)), self.degrees_of_freedom_) - log_scale2 / 2
 
     @property
     def degrees_of_freedom_(self) -> float:

@@ -204,6 +204,11 @@ def test_units_of_y_do_not_matter():
     )
     np.testing.assert_allclose((other[0] - 2.0**110) / 2.0**100, one[0], atol=1e-4)
     np.testing.assert_allclose(other[1] / 2.0**100, one[1], rtol=1e-4)
+    tiny, z = 2.0**-700, y - 100
+    plain, model = TAGIRegressor(**few).fit(x, z), TAGIRegressor(**few).fit(tiny * x, tiny * z)
+    np.testing.assert_allclose(np.array(model.predict(tiny * x, return_std=True)) / tiny, one, atol=1e-4)
+    expected = plain.log_likelihood(x, z) - np.log(tiny)
+    np.testing.assert_allclose(model.log_likelihood(tiny * x, tiny * z), expected, atol=1e-3)
     with pytest.raises(ValueError, match=r"y has numbers of a size of 1e\+200, whose squares overflow"):
         TAGIRegressor(**few).fit(x, np.linspace(0, 1e200, 60))
     with pytest.raises(ValueError, match="X has numbers"):

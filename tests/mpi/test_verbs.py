@@ -115,13 +115,17 @@ def metrics(comm):
     checks["pair or number"] = size == 1 or text.endswith(f"'a' is a number on rank 0 and a pair on rank {last}")
     text = refused(lambda: all_reduce_metrics(backend, {"a": "high" if rank == last else 1.0}))
     checks["no number"] = text == f"TypeError: metric 'a' on rank {last} is str, not a number or a pair (sum, count)"
+    text = refused(lambda: all_reduce_metrics(backend, {"a": 10**400 if rank == last else 1.0}))
+    checks["too large"] = text.startswith(f"TypeError: metric 'a' on rank {last} is beyond float64, not a number")
+    large = all_reduce_metrics(backend, {"x": 1e308, "pair": (1e308, 1)}, "sum")
+    checks["a sum too large"] = list(large.values()) == ([1e308, 1e308] if size == 1 else [float("inf")] * 2)
     checks["unknown op"] = "unknown op 'median'" in refused(lambda: all_reduce_metrics(backend, {}, "median"))
     return checks
 
 
 @on_ranks(metrics, "serial", 1, 2, 3)
 def test_metrics(results):
-    check(results, 15)
+    check(results, 17)
 
 
 @on_initialized
