@@ -1,4 +1,4 @@
-"""Activations of single units. `out` may be the input itself, or lie apart; it has room for the Jacobian."""
+"""Activations of single units. `out` also receives the Jacobian; it may share its memory with the input, or not."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ from pytagi_ddp.kernels.tensors import State
 THREADS = block_size(256)
 ONE = np.float32(1)
 NONE, RELU, MIXTURE_RELU = range(3)
-TAKEN = {"": NONE, "relu": RELU, "mixture_relu": MIXTURE_RELU}  # what other kernels make by themselves
+TAKEN = {"": NONE, "relu": RELU, "mixture_relu": MIXTURE_RELU}  # activations that other kernels can apply by themselves
 
 
 @device
@@ -64,7 +64,7 @@ def _even_exp(mu, var, out_mu, out_var, out_jcb, n):
 
 
 def elementwise(name: str, x: State, out: State, *parameters: float) -> None:
-    """The activation `name` of `formulas.activation.ELEMENTWISE`, with what its formula takes beside (m, s)."""
+    """The activation `name` of `formulas.activation.ELEMENTWISE`, with the parameters that follow (m, s)."""
     n = x.mu.size
     _KERNELS[name].launch(blocks(n, THREADS), x.mu, x.var, *out, n, *parameters)
 

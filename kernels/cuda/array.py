@@ -1,4 +1,4 @@
-"""Arrays on a GPU: CuPy, float32 unless said otherwise; NumPy arrays in the simulator. The only file with CuPy.
+"""Arrays on a GPU: CuPy, float32 unless another dtype is given; NumPy in the simulator. The only file with CuPy.
 
 A model on GPU i uses `arrays(i)`, which has the functions of `kernels.cpu.array`. Everything is queued on CuPy's
 current stream of that GPU; the host waits only where a NumPy array is handed out. Memory of transfers is pinned.
@@ -28,7 +28,7 @@ else:  # kernels compile without CuPy, and run without it in the simulator
     cupy = None
 
 TO_HOST, TO_DEVICE = "a copy to the host", "a copy from the host"
-WORD = 8  # bytes that an argument of a kernel has at most
+WORD = 8  # bytes of the largest argument of a kernel
 
 
 def nccl() -> ModuleType:
@@ -58,12 +58,12 @@ def compute_capability(index: int) -> tuple[int, int]:
 
 
 def address(array) -> int:
-    """Where `array` begins in memory."""
+    """Address of the first byte of `array`."""
     return array.ctypes.data if SIMULATOR else array.data.ptr
 
 
 class Packed(tuple):
-    """Arguments of a launch as CuPy takes them without looking at them again: a pointer to each in `words`."""
+    """Arguments of a launch in the form that CuPy passes on unchecked: pointers to the values, which are in `words`."""
 
     words: np.ndarray
 
@@ -108,9 +108,9 @@ class SideStream:
             self._stream = cupy.cuda.Stream(non_blocking=True)
 
     def run(self, function: Callable[[int], None]):
-        """Lets `function` queue work, given the stream's handle, behind what is queued so far.
+        """Calls `function` with the stream's handle, to queue work that runs after all that is queued so far.
 
-        Returns an event after that work. What is queued later runs beside it, unless it comes after `join`.
+        Returns an event that marks the end of that work. Work queued later runs beside it, except after `join`.
         """
         meets_host("work on a second stream")
         with on_device(self._index):
@@ -122,7 +122,7 @@ class SideStream:
         return done
 
     def join(self, done) -> None:
-        """Lets what is queued from now on wait for an event of `run`."""
+        """Makes all work that is queued from now on wait for an event of `run`."""
         with on_device(self._index):
             cupy.cuda.get_current_stream().wait_event(done)
 
@@ -141,7 +141,7 @@ class Arrays:
 
     def __init__(self, index: int):
         self.index = index
-        self._in_flight: deque = deque()  # (event, pinned memory): kept until the copy is done, whoever drops it
+        self._in_flight: deque = deque()  # (event, pinned memory), kept until the copy is done
         self._lock = threading.Lock()
 
     def empty(self, shape, dtype=np.float32):
@@ -179,11 +179,11 @@ class Arrays:
             cupy.cuda.get_current_stream().synchronize()
 
     def place(self, source: np.ndarray, into=None):
-        """`source`, a host array, on this GPU: in the memory of `into` if it fits, else in new memory."""
+        """Copies the host array `source` to this GPU: into the memory of `into` if it fits, else into new memory."""
         return _place(self, source, into)
 
     def to_host(self, array) -> np.ndarray:
-        """A NumPy copy of `array`; waits for the work that makes it."""
+        """A NumPy copy of `array`; waits until the work queued so far is done."""
         if isinstance(array, np.ndarray):
             return array.copy()
         meets_host(TO_HOST)
@@ -191,11 +191,11 @@ class Arrays:
             return array.get()
 
     def visible(self, array) -> np.ndarray:
-        """What a user sees of `array`."""
+        """The array that users are shown: a read-only copy of `array` on the host."""
         return _read_only(self.to_host(array))
 
     def snapshot(self, array) -> Arrival:
-        """A flat copy for the user that later work leaves alone; it arrives while the host goes on."""
+        """A flat copy for the user, which later work does not change; it is made while the host goes on."""
         if array.size == 0:
             return Arrival(np.empty(0, array.dtype), None)
         meets_host(TO_HOST)
@@ -205,11 +205,11 @@ class Arrays:
             return Arrival(values, self._done(values).synchronize)
 
     def address(self, array) -> int:
-        """Where `array` begins in memory."""
+        """Address of the first byte of `array`."""
         return address(array)
 
     def free_bytes(self) -> int:
-        """Memory that new arrays can have: what is free on the GPU, and what CuPy keeps of arrays that are gone."""
+        """Bytes left for new arrays: free memory of the GPU, and memory of freed arrays that CuPy keeps in its pool."""
         with on_device(self.index):
             pool = cupy.get_default_memory_pool()
             free = cupy.cuda.runtime.memGetInfo()[0] + pool.free_bytes()
@@ -223,7 +223,7 @@ class Arrays:
         self._done(values)
 
     def _done(self, values: np.ndarray):
-        """An event behind the copy just queued, until which its pinned memory is kept."""
+        """An event that marks the end of the copy just queued; the pinned memory `values` is kept until then."""
         event = _event()
         event.record()
         with self._lock:
@@ -234,7 +234,7 @@ class Arrays:
 
 
 def _read_only(copy: np.ndarray) -> np.ndarray:
-    """A copy that nothing is written to, as it would not come to the GPU."""
+    """Makes a host copy read-only, as changes to it would not reach the GPU."""
     copy.flags.writeable = False
     return copy
 
@@ -248,7 +248,7 @@ def _copy_on_device(source, out) -> None:
 
 
 def _simulated_copy(source: np.ndarray, out: np.ndarray) -> None:
-    """On the device; a name of its own, which `benchmarks.gpu_launches` replaces."""
+    """A copy on the device, as a separate function because `benchmarks.gpu_launches` replaces it."""
     _copy_reshaped(source, out)
 
 
@@ -336,8 +336,8 @@ _workspaces, _tickets = threading.local(), threading.local()
 def workspace(size: int, like):
     """At least `size` float32 of scratch memory on the GPU of `like`, uninitialised.
 
-    One for each thread and GPU, grown when needed: a kernel may use it until the next one asks. (A captured graph
-    keeps the memory that it has seen.)
+    Each thread has one workspace per GPU, which grows when needed. A kernel may use it until the next kernel asks for
+    it. (A captured graph keeps the memory that it was recorded with.)
     """
     held: dict[Any, Any] = _workspaces.__dict__
     index = device_of(like)
@@ -348,7 +348,7 @@ def workspace(size: int, like):
 
 
 def tickets(size: int, like):
-    """At least `size` int32 on the GPU of `like`, all of them 0, for blocks of a kernel that leave them so.
+    """At least `size` int32 on the GPU of `like`, all of them 0; the blocks of a kernel must leave them 0.
 
     One array for each thread and GPU: kernels that run one after the other share it.
     """

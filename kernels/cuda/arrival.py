@@ -6,13 +6,13 @@ import numpy as np
 
 
 class Arrival(np.lib.mixins.NDArrayOperatorsMixin):
-    """Stands for a NumPy array; whoever uses it waits until it is there.
+    """Stands for a NumPy array; any use of it waits until the copy from the GPU is complete.
 
     So a training loop that does not look at the outputs never waits for them. `np.asarray` gives the array itself.
 
     Args:
         values: the memory that is being filled.
-        wait: returns when it is; None: it is there.
+        wait: returns when it is filled; None if it is filled already.
     """
 
     def __init__(self, values: np.ndarray, wait: Callable[[], None] | None):

@@ -1,7 +1,7 @@
 """Attention with moments. Same functions, arguments and formulas as `kernels.cpu.attention`.
 
-A block makes a tile of a product, both moments at once, from pieces of its factors in shared memory: each number that
-is read serves all rows or columns of the tile. Another block makes one row of Remax.
+In products, a block computes one tile of both moments from pieces of the factors in shared memory, so that each number
+that is read serves all rows or columns of the tile. In Remax, a block computes one row.
 """
 
 import numpy as np
@@ -29,8 +29,8 @@ from pytagi_ddp.kernels.formulas.softmax import remax_mean, remax_var
 from pytagi_ddp.kernels.tensors import CAUSAL_FACTOR, CAUSAL_RESULT, Array, Delta, Heads, State
 
 THREADS = block_size(128)
-TILE, DEPTH = (8, 4) if SIMULATOR else (32, 16)  # rows and columns of a result, and terms of its sums, at a time
-SIDE = TILE // 4  # threads along a side of the tile: each makes 4 x 4 results
+TILE, DEPTH = (8, 4) if SIMULATOR else (32, 16)  # rows and columns of a tile; terms of its sums added at a time
+SIDE = TILE // 4  # threads along a side of the tile: each computes 4 x 4 results
 TILED = SIDE * SIDE
 WIDTH = TILE + 4  # of rows in shared memory: spreads transposed stores over the banks
 STAGED = DEPTH * WIDTH
@@ -39,9 +39,10 @@ ZERO = np.float32(0)
 
 @device
 def _stage(shared, shared_var, m, v, at, row, column, count, depth):
-    """Puts elements (i, k) of a piece of a factor into shared memory, at k WIDTH + i; beyond count and depth zeros.
+    """Copies elements (i, k) of a piece of a factor to shared memory, at k WIDTH + i; zeros for i >= count, k >= depth.
 
-    In the order of its memory, so that neighbouring threads read neighbouring numbers: one of row and column is 1.
+    One of the strides `row` and `column` is 1. The threads go along that one, so that neighbouring threads read
+    neighbouring numbers.
     """
     e = i32(cuda.threadIdx.x)
     while e < i32(TILE * DEPTH):
@@ -83,9 +84,9 @@ def _multiply(
     if causal == CAUSAL_RESULT and j0 >= i32(i0 + i32(TILE)):
         return
     i, j = divide(thread, i32(SIDE))
-    i, j = i32(i * i32(4)), i32(j * i32(4))  # of the tile: this thread's first sum
+    i, j = i32(i * i32(4)), i32(j * i32(4))  # row and column, in the tile, of this thread's first sum
     b, h = divide(i32(i32(cuda.blockIdx.y) * share), heads)
-    begin, end = i32(0), depth  # of the sum: beyond is nothing but zeros
+    begin, end = i32(0), depth  # of the sum; all terms outside of this range are zero
     if causal == CAUSAL_FACTOR:
         if x_transposed:
             begin = i0
@@ -195,9 +196,9 @@ def _rotate(mu, var, table, direction, pairs, heads, steps, size, units):
 def multiply(
     x: Heads, y: Heads, out: Heads, batch: int, heads: int, rows: int, depth: int, columns: int, causal: int
 ) -> None:
-    """out (rows, columns) = x (rows, depth) y (depth, columns) for each head of each sample; one factor may be certain.
+    """out (rows, columns) = x (rows, depth) y (depth, columns) per head and sample; one factor may lack variances.
 
-    causal: ALL; CAUSAL_FACTOR if x has nothing above its diagonal; CAUSAL_RESULT if out needs nothing there.
+    causal: ALL; CAUSAL_FACTOR if x is 0 above its diagonal; CAUSAL_RESULT if out is not needed above its diagonal.
     """
     factors = [argument for factor in (x, y) for argument in (*factor.units[:2], *_strided(factor))]
     target = out.units.mu, out.units.var, out.first, out.batch, out.head, out.row, out.share
@@ -213,14 +214,14 @@ def _strided(m: Heads) -> tuple[int, ...]:
 def remax(scores: State, slopes: Delta, scale: float, causal: bool) -> None:
     """Scores (rows, time steps), times `scale`, become shares of their row; slopes = (D, c) of the Jacobian.
 
-    causal: row t of each head has the first t + 1 steps only; the others are 0.
+    causal: row t of each head has shares of the first t + 1 time steps only; its others are 0.
     """
     rows, steps = scores.mu.shape
     _remax.launch(rows, scores.mu, scores.var, slopes.mu, slopes.var, scale, steps, causal)
 
 
 def remax_backward(delta: Delta, shares: Array, slopes: Delta, scale: float, causal: bool) -> None:
-    """Deltas of shares become those of the scores, before `scale`."""
+    """Replaces the deltas of the shares by those of the scores as they were before the factor `scale`."""
     rows, steps = shares.shape
     _remax_backward.launch(rows, delta.mu, delta.var, shares, slopes.mu, slopes.var, scale, steps, causal)
 
@@ -228,7 +229,7 @@ def remax_backward(delta: Delta, shares: Array, slopes: Delta, scale: float, cau
 def rotate(units: Delta | State, table: Array, heads: int, inverse: bool) -> None:
     """Turns pairs of units (batch * time steps, units) of the first `heads` heads by the angle of their step, in place.
 
-    table (time steps, units of a head): cosines, then sines. inverse: back, as for deltas.
+    table (time steps, units of a head): cosines, then sines. inverse: turns back, as deltas need it.
     """
     steps, size = table.shape
     rows, n = units.mu.shape

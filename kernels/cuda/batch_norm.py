@@ -1,8 +1,9 @@
 """Batch normalisation of a (rows, features) array: rows are samples, or samples x pixels of a channels-last image.
 
-All of it is bound by memory. So these kernels make the activation in front by themselves (`activations`), each time
-they read its input, instead of having its three results written and read again; the last block of rows that is done
-with a tile of features finishes its sums; and what is added to the result is added here.
+All of these kernels are bound by memory traffic, which they reduce in three ways. They compute the activation in front
+(one of `activations`) each time they read its input, so that its three results need not be written and read again. The
+last block to finish with a tile of features adds up the sums of all blocks. And another branch that is added to the
+result is added here.
 """
 
 import numpy as np
@@ -47,7 +48,7 @@ from pytagi_ddp.kernels.tensors import Array, Delta, Normalization, PartialMomen
 
 ROWS = 32 * LANES  # rows of one block of threads: 1024 blocks for 64 channels of 128 images of 32 x 32 pixels
 ZERO, ONE = np.float32(0), np.float32(1)
-MOMENTS, POOLED, MOVED = range(3)  # how far `_statistics` goes
+MOMENTS, POOLED, MOVED = range(3)  # the last stage that `_statistics` computes
 FEW = 8  # features of a block of `_finish`
 NOTHING, MEANS, BOTH = range(3)  # what is added to a result
 activations = tuple(TAKEN)[1:]
@@ -60,7 +61,7 @@ def partial_shape(rows: int, features: int) -> tuple[int, int, int]:
 
 @device
 def merge_parts(partial, c, first, step, rows, part_rows, features, parts):
-    """Count, mean and sum of squares about it, of every step-th part of a feature, from the planes of partial."""
+    """Count, mean and sum of squares about the mean, from every step-th part of feature c in the planes of partial."""
     n, a, s = ZERO, ZERO, ZERO
     for part in range(first, parts, step):
         size = float32(min(rows - part * part_rows, part_rows))
@@ -71,7 +72,7 @@ def merge_parts(partial, c, first, step, rows, part_rows, features, parts):
 
 @device
 def pool(a, s, c, r, running_mean, running_var, count, total, square, eps, momentum, rows, goal):
-    """What follows from the moments (a, s) of a feature, but for the count of rows, which all features read."""
+    """Updates all that depends on the moments (a, s) of feature c, except the row count, which all features read."""
     n = float32(rows)
     r[c] = reciprocal_deviation(s, float32(rows - 1), eps)
     sum_, square_ = pooled_sums(total[c], square[c], a, s, n, running_mean[c])
@@ -88,7 +89,7 @@ def _statistics(
     mu, var, partial, tickets, mean, m2, r, running_mean, running_var, count, total, square,
     eps, momentum, rows, features, parts, activation, goal,
 ):  # fmt: skip
-    """Moments of each block's rows by Welford, in the planes of partial; the last block merges them, and goes on."""
+    """Each block writes Welford moments of its rows to the planes of partial; a tile's last block does the rest."""
     counts = cuda.shared.array(THREADS, float32)
     means = cuda.shared.array(THREADS, float32)
     squares = cuda.shared.array(THREADS, float32)
@@ -121,7 +122,7 @@ def _statistics(
             pool(a, s, c, r, running_mean, running_var, count, total, square, eps, momentum, rows, goal)
     if goal == MOMENTS:
         return
-    tiles = (features + WIDTH - 1) // WIDTH  # also the ticket behind those of the tiles: all have read the count
+    tiles = (features + WIDTH - 1) // WIDTH  # also the index of a further ticket: whether all tiles have read count
     if is_last_block(tickets, tiles, tiles, last) and cuda.threadIdx.x == 0:
         count[0] = ZERO if goal == MOVED else count[0] + float32(rows)
 
@@ -131,7 +132,7 @@ def _finish(
     partial, tickets, mean, m2, r, running_mean, running_var, count, total, square,
     eps, momentum, rows, part_rows, features, parts, goal,
 ):  # fmt: skip
-    """`_statistics` from where parts of `part_rows` rows, as a product leaves them, are merged: there are many."""
+    """The second half of `_statistics`, for the many parts of `part_rows` rows whose moments a product has computed."""
     counts = cuda.shared.array(THREADS, float32)
     means = cuda.shared.array(THREADS, float32)
     squares = cuda.shared.array(THREADS, float32)
@@ -184,7 +185,7 @@ def _update_running(mean, var, count, total, square, momentum, features):
             mean[c], var[c] = moved_running(mean[c], var[c], momentum, n, total[c], square[c])
         total[c] = ZERO
         square[c] = ZERO
-    cuda.syncthreads()  # every thread of this only block has read the count
+    cuda.syncthreads()  # every thread of the only block has read the count
     if cuda.threadIdx.x == 0:
         count[0] = ZERO
 
@@ -296,7 +297,7 @@ def _grid(shape: tuple[int, int]) -> tuple[int, int]:
 
 
 def _tickets(x: State) -> Array:
-    """One for each tile of features, and one for all of them."""
+    """Tickets (see `is_last_block`): one for each tile of features, and one for all tiles together."""
     return tickets(_grid(x.mu.shape)[1] + 1, x.mu)
 
 
@@ -305,7 +306,7 @@ def moments(
 ) -> None:
     """mean = sum m / rows; m2 = sum (m - mean)^2 + sum s, for each feature of the activated x.
 
-    made: what the product in front has made of it, so that x is not read.
+    made: partial moments that the product in front has computed, so that x need not be read.
     """
     _launch_statistics(x, partial, [mean, m2, *[mean] * 6], (0, 0), activation, MOMENTS, made)
 
@@ -353,26 +354,26 @@ def rescale(square: Array, denominator: float, eps: float, r: Array) -> None:
 
 
 def pool_moments(mean: Array, m2: Array, rows: int, shift: Array, sums: Sums) -> None:
-    """Adds a batch to sums about `shift`, which is the same on every rank: so sums of ranks are sums of batches."""
+    """Adds a batch to sums about `shift`; as all ranks use the same shift, their sums may simply be added."""
     n = mean.size
     _pool_moments.launch(blocks(n, THREADS), mean, m2, shift, *sums, rows, n)
 
 
 def pooled_statistics(shift: Array, sums: Sums, mean: Array, var: Array) -> None:
-    """Mean and variance of the batch whose sums are those of `pool_moments`, added over ranks; var = 0 of one value."""
+    """Mean and variance of the batch from the sums of `pool_moments`, added over ranks; var = 0 for a single value."""
     n = mean.size
     _pooled_statistics.launch(blocks(n, THREADS), shift, *sums, mean, var, n)
 
 
 def update_running(running_mean: Array, running_var: Array, momentum: float, sums: Sums) -> None:
-    """running = momentum * running + (1 - momentum) * pooled batch; then clears the sums. Nothing if they are empty."""
+    """running = momentum * running + (1 - momentum) * pooled batch; then clears the sums. No-op if they are empty."""
     _update_running.launch(1, running_mean, running_var, *sums, momentum, running_mean.size)
 
 
 def forward(norm: Normalization, added: State | Normalization | None = None) -> None:
-    """norm.out = norm, plus `added` if there is any: the other branch of a residual block.
+    """norm.out = norm, plus `added` if given: the other branch of a residual block.
 
-    The memory `added.out` of another normalisation may be left as it is.
+    If `added` is another normalisation, this may leave the memory `added.out` unwritten.
     """
     out, shape = norm.out, norm.x.mu.shape
     if isinstance(added, Normalization) and added.x.mu.shape != shape:
@@ -401,7 +402,7 @@ def backward(norm: Normalization, delta: Delta, into: Delta, partial: Array, acc
 
 
 def subtract_statistics(norm: Normalization, into: Delta, partial: Array, means: Array) -> None:
-    """After `backward`: what the deltas of x lose as the statistics depend on x.
+    """After `backward`: subtracts from the deltas of x the part due to the statistics, which depend on x.
 
     partial: as `backward` left it. means: (2, features), scratch.
     """
@@ -413,6 +414,6 @@ def subtract_statistics(norm: Normalization, into: Delta, partial: Array, means:
 
 
 def _slopes(norm: Normalization) -> tuple:
-    """What deltas pass: the input (for the activation that is made of it, or its Jacobian), and the map."""
+    """Arguments for the way back of deltas: the input (for its activation or its Jacobian), and the affine map."""
     x = norm.x
     return x.mu, x.mu if x.var is None else x.var, x.mu if x.jcb is None else x.jcb, norm.mean, norm.r, norm.weights.mu

@@ -1,8 +1,8 @@
-"""Sums over the rows of a (rows, features) array: of blocks of rows, then of the partial sums.
+"""Sums over the rows of a (rows, features) array: first over blocks of rows, then over these partial sums.
 
-A block of threads is a tile of WIDTH neighbouring features times LANES rows that it takes at a time, so that a row is
-read in one piece. The partial sums are added up by a second launch, or by the last block of a tile that has its own.
-Every sum is a tree of fixed shape: the same input gives the same bits.
+A block of threads covers WIDTH neighbouring features and takes LANES rows at a time, so that it reads each row in one
+piece. The partial sums are added up by a second launch, or by the last block of the tile to finish. Every sum is a tree
+of fixed shape: the same input gives the same bits.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ from pytagi_ddp.kernels.tensors import Array, Delta, Tensor
 THREADS = block_size(256)
 LANES = THREADS // 32 if THREADS > 32 else 4
 WIDTH = THREADS // LANES
-ROWS = 64 * LANES  # of one block of `sum_columns`
+ROWS = 64 * LANES  # rows of one block of `sum_columns`
 ZERO = np.float32(0)
 
 
@@ -35,9 +35,9 @@ def lane():
 
 @device
 def is_last_block(tickets, i, count, scratch):
-    """Whether this block is the last of `count` to come here, and so sees what all of them wrote before.
+    """Whether this block is the last of `count` blocks to call this, so that it sees all that the others wrote before.
 
-    tickets: zeros, and zeros again when all have been here; scratch: a shared int32. Every thread must call it.
+    tickets: zeros, and zero again after the last call; scratch: a shared int32. Every thread must call it.
     """
     cuda.syncthreads()
     if cuda.threadIdx.x == 0:
@@ -48,7 +48,7 @@ def is_last_block(tickets, i, count, scratch):
 
 @device
 def weight_sums(first, stop, c, features, mean, r, w_mu, mu, delta_mu, delta_var):
-    """Sums (g, h) for weights and biases over this lane's rows of a normalisation; deltas become those of the input."""
+    """Sums (g, h) for weights and biases over this lane's rows of a normalisation; replaces deltas by the input's."""
     gw, hw, gb, hb = ZERO, ZERO, ZERO, ZERO
     for row in range(first + lane(), stop, LANES):
         i = row * features + c
@@ -64,7 +64,7 @@ def weight_sums(first, stop, c, features, mean, r, w_mu, mu, delta_mu, delta_var
 
 @device
 def lanes_sums(gw, hw, gb, hb, scratch, second):
-    """Sums over the lanes of a feature, for the first of them, in two shared arrays of THREADS by turns."""
+    """Sums over the lanes of a feature, valid in its first lane; uses two shared arrays of THREADS numbers by turns."""
     return (
         tree_sum(gw, scratch, THREADS, WIDTH),
         tree_sum(hw, second, THREADS, WIDTH),
@@ -75,7 +75,7 @@ def lanes_sums(gw, hw, gb, hb, scratch, second):
 
 @device
 def merge_moments(n, mean, m2, other_n, other_mean, other_m2):
-    """(count, mean, sum of squares about the mean) of two sets together (Chan, Golub & LeVeque 1979)."""
+    """(count, mean, sum of squares about the mean) of the union of two sets (Chan, Golub & LeVeque 1979)."""
     total = n + other_n
     share = other_n / total if total > ZERO else ZERO
     d = other_mean - mean
@@ -84,7 +84,7 @@ def merge_moments(n, mean, m2, other_n, other_mean, other_m2):
 
 @device
 def merge_threads(n, mean, m2, counts, means, squares, last):
-    """Moments of all threads that differ by multiples of `last`, for the first; three shared arrays of THREADS."""
+    """Merges moments of threads that differ by multiples of `last`, for the first; three shared arrays of THREADS."""
     i = cuda.threadIdx.x
     counts[i], means[i], squares[i] = n, mean, m2
     half = THREADS // 2
@@ -100,7 +100,7 @@ def merge_threads(n, mean, m2, counts, means, squares, last):
 
 @device
 def sum_partials(partial, g_w, h_w, g_b, h_b, c, parts, features, biased, accumulate, scratch, second):
-    """Sums of partial (4, parts, features) over its parts, for the features of this block of threads."""
+    """Sums partial (4, parts, features) over its parts, for the features of this block of threads."""
     plane = parts * features
     gw, hw, gb, hb = ZERO, ZERO, ZERO, ZERO
     if c < features:
@@ -128,9 +128,9 @@ def _add_partials(partial, g_w, h_w, g_b, h_b, parts, features, biased, accumula
 
 
 def add_partials(partial: Array, accumulate: bool, weights: Tensor, bias: Tensor) -> None:
-    """Sums of partial (4, parts, features) over its parts, into or onto g and h of weights, and of bias if it has any.
+    """Sums partial (4, parts, features) over its parts; writes the sums to g and h, or adds them if `accumulate`.
 
-    The planes of partial: for g and h of the weights, then (if there are any) of the biases.
+    The planes of partial belong to g and h of the weights, then (if there are any) to g and h of the biases.
     """
     _, parts, features = partial.shape
     biased = bias.delta_mu_sum.size > 0
@@ -157,7 +157,7 @@ def _partial_sums(first, second, partial, rows, parts, features):
 
 
 def sum_columns(rows: Delta, bias: Tensor, accumulate: bool) -> None:
-    """g and h of a bias: sums of means and variances of (rows, features) deltas, into or onto what is there."""
+    """Sums means and variances of (rows, features) deltas into g and h of a bias, or adds them if `accumulate`."""
     features = bias.delta_mu_sum.size
     n = rows.mu.size // features
     parts = blocks(n, ROWS)

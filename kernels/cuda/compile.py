@@ -1,6 +1,6 @@
-"""How CUDA kernels are written, compiled, kept and launched. The only file that imports numba.cuda.
+"""How CUDA kernels are written, compiled, cached and launched. The only file that imports numba.cuda.
 
-A kernel is a function over flat memory; parameter types are declared once, so nothing is dispatched at a launch:
+A kernel is a function over flat memory; parameter types are declared once, so a launch involves no dispatch on types:
 
     from pytagi_ddp.kernels.cuda.compile import blocks, floats, int32, kernel, optional, thread_index
 
@@ -18,7 +18,7 @@ A kernel is a function over flat memory; parameter types are declared once, so n
 * Arithmetic of int32 and int64 is int64; mixing uint32 with a signed number is float64: use one kind per kernel.
   Constants of formulas are `np.float32`. No float64 may appear in the code (the compile lane fails on it).
 * Shared memory: `s = cuda.shared.array(SIZE, float32, ALIGN)`; sums over a block: `block_sum(value, s, threads)`
-  or, for the first thread only, `tree_sum(value, s, threads, 1)`; sum after sum needs two such arrays by turns.
+  or, for the first thread only, `tree_sum(value, s, threads, 1)`; consecutive sums need two such arrays by turns.
 * Instructions without a name in numba are in `intrinsics.py`. Functions that kernels call are formulas or `@device`.
 * Every kernel enters `REGISTRY`; the compile lane builds all of them for all architectures.
 
@@ -89,13 +89,13 @@ _DTYPES = {floats: np.dtype(np.float32), ints: np.dtype(np.int32)}
 _SCALARS = {float32: np.float32, int32: np.int32, uint32: np.uint32}
 _NULL = np.uint64(0)
 
-_IDENTIFIER = re.compile(r"[A-Za-z]\w*|_\w+", re.ASCII)  # of PTX, but for $ and %
+_IDENTIFIER = re.compile(r"[A-Za-z]\w*|_\w+", re.ASCII)  # of PTX, without its $ and %
 
 REGISTRY: dict[str, "Kernel"] = {}
 
 
 class optional(NamedTuple):
-    """A parameter that may be None; it stands where a type stands, hence its name."""
+    """A parameter that may be None; its name is lower-case because it is used like a type."""
 
     type: types.Type
 
@@ -120,12 +120,12 @@ def thread_index():
 
 @device
 def tree_sum(value, scratch, threads, last):
-    """Sum of `value` over the threads of a block that differ by multiples of `last`, for the first `last` of them.
+    """Sum of `value` over threads of a block that differ by multiples of `last`, valid in the first `last` threads.
 
     The order of the additions is fixed. Every thread must call it.
 
-    scratch: shared memory, one number per thread, and not that of the sum before, which may still be read; threads: of
-        the one-dimensional block; it and `last` are powers of two.
+    scratch: shared memory, one number per thread; not the array of the previous sum, which may still be read; threads:
+        size of the one-dimensional block. Both `threads` and `last` are powers of two.
     """
     i = cuda.threadIdx.x
     scratch[i] = value
@@ -140,14 +140,14 @@ def tree_sum(value, scratch, threads, last):
 
 @device
 def block_sum(value, scratch, threads):
-    """`tree_sum` of a whole block, for all its threads."""
+    """`tree_sum` over a whole block, returned to all of its threads."""
     tree_sum(value, scratch, threads, 1)
     cuda.syncthreads()
     return scratch[0]
 
 
 def blocks(n: int, threads: int) -> int:
-    """Blocks of `threads` threads that cover n elements, at least one."""
+    """Number of blocks of `threads` threads that cover n elements, at least one."""
     return max(1, -(-n // threads))
 
 
@@ -165,7 +165,7 @@ class Kernel:
     Attributes:
         name: unique among all kernels.
         threads: of a block.
-        min_capability: the first compute capability that has its instructions.
+        min_capability: the lowest compute capability that has the instructions it uses.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class Kernel:
         self._one_needed = one_needed
 
     def variants(self) -> list[tuple[bool, ...]]:
-        """Every choice of optional arguments that are there (True) or None (False)."""
+        """Every combination of optional arguments that are given (True) or None (False)."""
         choices = product((True, False), repeat=len(self._optional))
         return [choice for choice in choices if any(choice) or not self._one_needed]
 
@@ -202,7 +202,7 @@ class Kernel:
 
     @cache  # noqa: B019 (kernels live as long as the process)
     def _ptx(self, variant: tuple[bool, ...]) -> str:
-        """For the oldest architecture: PTX runs on every later one, and the assembler knows the one in use."""
+        """PTX for the oldest architecture: it serves all later ones, and the assembler optimises for the one in use."""
         absent = {i for i, present in zip(self._optional, variant, strict=True) if not present}
         signature = types.void(*(types.none if i in absent else t for i, t in enumerate(self._types)))
         bounds = (self.threads, self.min_blocks)
@@ -215,8 +215,8 @@ class Kernel:
         """Queues the kernel on the current stream of the device that holds the first argument.
 
         Raises:
-            ValueError: an array has another dtype than declared or is not C-contiguous, or arguments are missing, or no
-                optional one is there where one is needed.
+            ValueError: an array has another dtype than declared or is not C-contiguous, arguments are missing, or
+                all optional ones are None although the kernel needs one.
         """
         grid = grid if isinstance(grid, tuple) else (grid,)
         converted = [None if a is None else convert(a) for convert, a in zip(self._convert, arguments, strict=True)]
@@ -233,7 +233,7 @@ class Kernel:
         cuda.launch(self._function, grid, self.threads, memory)
 
     def _converter(self, position: int) -> Callable:
-        """What an argument passes on its way: a check of arrays, the type of scalars."""
+        """The function that an argument goes through before a launch: it checks an array, or converts a scalar."""
         declared = self._types[position]
         if declared in _SCALARS:
             return _SCALARS[declared]
@@ -259,7 +259,7 @@ class Kernel:
         return function
 
     def code(self, capability: tuple[int, int], variant: tuple[bool, ...]) -> bytes:
-        """The cubin for a compute capability: from the folder of cubins, or compiled and put there."""
+        """The cubin for a compute capability: read from the cache folder, or compiled and stored there."""
         path = self._kept_at(capability, variant)
         cubin = path and read_sealed(path)
         if not cubin:
@@ -267,16 +267,16 @@ class Kernel:
             if path:
                 with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
                     file.write(seal(cubin))
-                os.replace(file.name, path)  # whole or not at all, whatever other ranks do
+                os.replace(file.name, path)  # atomic: other ranks see the whole file or none
         return cubin
 
     def is_kept(self, capability: tuple[int, int], variant: tuple[bool, ...]) -> bool:
-        """Whether `code` need not compile."""
+        """Whether `code` finds the cubin in the cache, so that nothing needs to be compiled."""
         path = self._kept_at(capability, variant)
         return path is not None and bool(read_sealed(path))
 
     def _kept_at(self, capability: tuple[int, int], variant: tuple[bool, ...]) -> Path | None:
-        letters = "".join("ap"[present] for present in variant)  # absent, present
+        letters = "".join("ap"[present] for present in variant)  # a: absent, p: present
         folder = _cubin_folder()
         return folder and folder / "{}-{}-sm{}{}.cubin".format(self.name, letters, *capability)
 
@@ -291,8 +291,8 @@ def kernel(
 ) -> Callable[[Callable], Kernel]:
     """Makes a function a kernel of blocks of `threads` threads, of which `min_blocks` must fit one multiprocessor.
 
-    name: for kernels made in a loop over settings, which would otherwise share one; an identifier of PTX.
-    one_needed: of optional parameters, never are all None; there is no code for that.
+    name: needed for kernels made in a loop over settings, which would otherwise share a name; an identifier of PTX.
+    one_needed: the optional parameters are never all None, so that this variant is not compiled.
 
     Raises:
         ValueError: the name is taken, or is no identifier of PTX.
@@ -317,13 +317,13 @@ def _array() -> ModuleType:
 
 
 def keeps_code() -> bool:
-    """Whether compiled kernels are kept from one process to the next."""
+    """Whether compiled kernels are cached for later processes."""
     return _cubin_folder() is not None
 
 
 @cache
 def _cubin_folder() -> Path | None:
-    """Named after the sources (`cache_folder`) and the compiler."""
+    """The cache folder of cubins, named after the sources (`cache_folder`) and the compiler."""
     base = cache_folder()
     if base is None:
         return None
@@ -334,7 +334,7 @@ def _cubin_folder() -> Path | None:
 
 @contextmanager
 def _compiling_for(capability: tuple[int, int]) -> Iterator[None]:
-    """Tells numba the architecture of inner functions, for which it asks the driver even when it was given one."""
+    """Tells numba the architecture of inner functions; it would otherwise ask the driver, even when one was given."""
     asked = dispatcher.get_current_device
     dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=capability)
     try:

@@ -1,6 +1,7 @@
 """2-D convolution: moments forward, deltas backward. Same functions, arguments and formulas as `kernels.cpu.conv2d`.
 
-Implicit GEMM: a tile is fetched from the channels-last image where the taps point, so nothing is unfolded in memory.
+Implicit GEMM: a tile is fetched directly from the pixels of the channels-last image that the taps cover, so no
+unfolded image is written to memory.
 By the compiled code (compute capability 9.0, a tile of eight k of a block of 128 x 64) fetching, with the addresses of
 the taps, takes 150 of the 1930 instructions of a thread forward and 130 of 1310 backward. Unfolding would instead write
 and read nine images of means and of variances for a 3 x 3 product: 1.2 GB at batch 128, 64 channels and 32 x 32 pixels,
@@ -29,7 +30,7 @@ def forward(
 ) -> PartialMoments | None:
     """out.mu = mu * W + b and out.var = var * (W^2 + S) + mu^2 * S + s_b; see `kernels.cpu.conv2d.forward`.
 
-    Returns the moments of what an activation makes of it (`moments`: its name, or ""), if that costs no other launch.
+    moments: name of an activation, or "": returns the moments of the activated outputs if that takes no other launch.
 
     Raises:
         ValueError: an array is not C-contiguous float32, or shapes do not fit together.
@@ -53,7 +54,7 @@ def backward(
     *,
     added: bool = False,
 ) -> None:
-    """Deltas of the input, with `added` onto what is there, and the sums of the parameters; see `kernels.cpu`.
+    """Deltas of the input (if `added`, added to `in_delta`), and batch sums of the parameters; see `kernels.cpu`.
 
     Raises:
         ValueError: an array is not C-contiguous float32, or shapes do not fit together.

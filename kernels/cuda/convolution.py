@@ -1,7 +1,7 @@
-"""What convolutions and transposed ones share: their sizes, and products with weights brought into another order.
+"""Code shared by convolutions and transposed convolutions: sizes, and products with reordered weights.
 
 Weights of more than one tap are copied to the workspace first, with the channels last, so that neighbouring threads
-read neighbouring numbers; their deltas are written in the public order by the product itself.
+read neighbouring numbers; the product writes their deltas in the public order.
 """
 
 from pytagi_ddp.kernels.cuda.array import workspace
@@ -31,7 +31,7 @@ def pack(w_mu, w_var, packed, first, pairs, channels, taps):
 
 @kernel(floats, optional(floats), floats, int32, int32, int32, int32, threads=THREADS)
 def pack_phases(w_mu, w_var, packed, first, pairs, kernel_size, stride):
-    """packed[first:] = (taps, O, C) of w_mu (O, C, k, k), the taps phase by phase, and of w_var: for sums at inputs."""
+    """packed[first:] = (taps, O, C) of w_mu (O, C, k, k), taps phase by phase, then of w_var: for sums at inputs."""
     i = i32(thread_index())
     if i < pairs:
         size = i32(i32(kernel_size * kernel_size) * pairs)
@@ -92,10 +92,10 @@ def check_backward(layer: str, x: State, delta: Delta, weights: Tensor, b: Tenso
 
 
 def sizes_of(layer: str, image, w, out, stride: int, pad: int) -> Sizes:
-    """Of a convolution from `image` to `out`.
+    """Sizes of a convolution from `image` to `out`.
 
     Raises:
-        ValueError: the weights lead from no such image to no such output, or stride or pad is too small.
+        ValueError: the weights do not fit the image and the output, or stride or pad is too small.
     """
     (batch, height, width, channels), (outputs, inputs, taps_y, taps_x) = image.shape, w.shape
     _, out_h, out_w, _ = out.shape
@@ -107,5 +107,5 @@ def sizes_of(layer: str, image, w, out, stride: int, pad: int) -> Sizes:
 
 
 def _round(size: int) -> int:
-    """Up to a multiple of four: what follows is read four numbers at a time."""
+    """Rounds up to a multiple of four, as the data that follow are read four numbers at a time."""
     return -(-size // 4) * 4

@@ -37,7 +37,7 @@ def backward(
     *,
     added: bool = False,
 ) -> None:
-    """Deltas of the input, with `added` onto what is there, and the sums of the parameters; see the kernels of the CPU.
+    """Deltas of the input (if `added`, added to `in_delta`), and batch sums of the parameters; see `kernels.cpu`.
 
     Raises:
         ValueError: an array is not C-contiguous float32, or shapes do not fit together.
@@ -48,7 +48,7 @@ def backward(
         w, jcb = (weights.mu, None), (x.jcb, None)
         extra = (0 if x.jcb is None else SLOPED) | (ADDED if added else 0)
         multiply_packed(TRANSPOSED + STATE, sizes, delta[:2], w, jcb, in_delta[:2], extra)
-    no_bias = (None, None)  # its sums are over the image, not over the positions of windows
+    no_bias = (None, None)  # bias sums run over the image, not over the positions of windows
     multiply(TRANSPOSED + PARAMETERS, sizes, delta[:2], (x.mu, None), no_bias, weights[2:], accumulate)
     if bias is not None:
         sum_columns(delta, bias, accumulate)

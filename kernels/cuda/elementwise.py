@@ -1,6 +1,6 @@
 """Whole-array operations between layers: sums of states and deltas, and the change of image layout.
 
-Arrays of any shape, C-contiguous, but for `transpose`.
+Arrays are C-contiguous and, except in `transpose`, of any shape.
 """
 
 from pytagi_ddp.kernels.cuda.compile import blocks, cuda, float32, floats, int32, kernel, thread_index
@@ -9,7 +9,7 @@ from pytagi_ddp.kernels.tensors import Array, Delta, State
 
 THREADS = block_size(256)
 TILE = 32  # side of a transposed tile
-PITCH = TILE + 1  # of a row of it in shared memory: reading a column then meets every bank once
+PITCH = TILE + 1  # of its rows in shared memory: a column then has its numbers in different banks
 TILE_SIZE = TILE * PITCH
 LANES = THREADS // TILE
 
@@ -66,7 +66,7 @@ def add(a: Array, b: Array, out: Array) -> None:
 
 
 def add_state(out: State | Delta, added: State | Delta) -> None:
-    """out += added, both moments; an `added` without variance adds none."""
+    """out += added, both moments; variances stay as they are if `added` has none."""
     n = out.mu.size
     if added.var is None:
         add(out.mu, added.mu, out.mu)

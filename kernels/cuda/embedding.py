@@ -1,7 +1,7 @@
 """Rows of a table by category. Same functions, arguments and formulas as `kernels.cpu.embedding`.
 
-Backward, a block of threads belongs to an occurrence of a category, and the one of its first occurrence adds up all of
-them in their order: the same bits every time, for n comparisons in each of n blocks.
+In the backward pass each of the n occurrences of categories has a block of threads, and the block of a category's first
+occurrence adds up all of its occurrences in order. The bits are the same every time; each block makes n comparisons.
 """
 
 from pytagi_ddp.kernels.cuda.compile import blocks, cuda, device, floats, int32, kernel, thread_index
@@ -24,7 +24,7 @@ def _forward(categories, mu, var, out_mu, out_var, n, rows, features, padding):
 
 @device
 def _first(categories, i):
-    """Whether no earlier one is equal to categories[i]."""
+    """Whether categories[i] equals none of the categories before it."""
     j = 0
     while j < i and categories[j] != categories[i]:
         j += 1

@@ -8,12 +8,12 @@ from pytagi_ddp.kernels.cuda.plan import FORWARD, KNOWN, STATE, TRANSPOSED, at_i
 from pytagi_ddp.kernels.cuda.work import ONE, ZERO, i32, locate
 
 THREADS = 256
-SLOPED, ADDED = 1, 2  # added up, the `extra` of products that make deltas
+SLOPED, ADDED = 1, 2  # bits of `extra` in products that compute deltas
 
 
 @device
 def finish_forward(mean, variance, element, column, extra, bias_mu, bias_var, out_mu, out_var):
-    """extra: add the bias of the column. Returns what is stored."""
+    """Stores a sum, with the bias of its column if `extra`. Returns what is stored."""
     if extra:
         mean += bias_mu[column]
         variance += bias_var[column]
@@ -24,7 +24,7 @@ def finish_forward(mean, variance, element, column, extra, bias_mu, bias_var, ou
 
 @device
 def finish_state(mean, variance, element, extra, jcb, out_mu, out_var):
-    """extra: SLOPED: times the Jacobian of the element, squared for the variance; ADDED: then add to what is there."""
+    """Stores a delta. extra: SLOPED: first multiply by J (variance: J^2) of the element; ADDED: then add to `out`."""
     if extra & SLOPED:
         j = jcb[element]
         mean *= j
@@ -38,7 +38,7 @@ def finish_state(mean, variance, element, extra, jcb, out_mu, out_var):
 
 @device
 def finish_sum(mean, variance, element, extra, g, h):
-    """extra: add to what is there."""
+    """Stores g and h of a parameter; if `extra`, adds to the values that are there."""
     if extra:
         mean += g[element]
         variance += h[element]
@@ -48,9 +48,9 @@ def finish_sum(mean, variance, element, extra, g, h):
 
 @device
 def parameter_place(row, taps, channels):
-    """Rows of PARAMETERS are (tap, input channel), kept as (column, input channel, tap).
+    """Where a row of PARAMETERS is stored: rows are (tap, input channel), memory is (column, input channel, tap).
 
-    Returns the place in column 0 and the distance between columns.
+    Returns the index for column 0 and the distance between columns.
     """
     tap, channel = divide(row, channels)
     return i32(i32(channel * taps) + tap), i32(channels * taps)
@@ -62,7 +62,7 @@ def makes_moments(kind: int) -> bool:
 
 
 def room_for_moments(kind: int, tile: tuple[int, int], rows: int) -> int:
-    """Numbers of shared memory that `store` needs, where a thread has sums of so many rows."""
+    """Size, in numbers, of the shared memory that `store` needs if a thread has sums of `rows` rows."""
     owners = tile[0] // rows
     return (2 * tile[1] + 1) * owners if makes_moments(kind) else 0
 
@@ -70,17 +70,18 @@ def room_for_moments(kind: int, tile: tuple[int, int], rows: int) -> int:
 def make_store(
     kind: int, tile: tuple[int, int], count: tuple[int, int], group: tuple[int, int], apart: tuple[int, int]
 ):
-    """How the threads of a product store the sums that they keep in registers.
+    """Makes the function by which threads of a product store the sums that they hold in registers.
 
     Args:
-        kind: of the product.
+        kind: kind of the product.
         tile: rows and columns of a block.
         count: rows and columns of sums of a thread.
-        group, apart: rows and columns that lie side by side, and from one such group to the next.
+        group: rows and columns of a group of sums that lie side by side.
+        apart: distance from one such group of a thread to its next, in rows and in columns.
     """
     BM, BN = tile
     MOMENTS, OWNERS = makes_moments(kind), BM // count[0]  # OWNERS: threads that share the rows of a column
-    SQUARES, COUNTS = OWNERS * BN, 2 * OWNERS * BN  # from the means to them, in shared memory
+    SQUARES, COUNTS = OWNERS * BN, 2 * OWNERS * BN  # offsets in shared memory, from the means
     STEP = BM * BN // (count[0] * count[1])  # threads of a block
     ROWS, COLUMNS = count
     GROUP_M, GROUP_N = group
@@ -90,10 +91,11 @@ def make_store(
 
     @device
     def store(mean, variance, row0, column0, work, sizes, parts, extra, finish, out, owner, moments, partial, shared):
-        """mean, variance: the sums, row by row; row0, column0: of the first; parts: of the whole product.
+        """Stores the sums of one thread.
 
-        moments: 0, or 1 + which activation: then partial gets the moments of what it makes of this tile; owner: of
-        those that share a column; shared: memory of `room_for_moments`.
+        mean, variance: the sums, row by row; row0, column0: place of the first; parts: of the whole product.
+        moments: 0, or 1 + number of an activation: then `partial` receives the moments of this tile after it.
+        owner: number of this thread among those that share a column. shared: memory of `room_for_moments`.
         """
         n = ZERO
         if MOMENTS:
@@ -110,7 +112,7 @@ def make_store(
         for i in range(ROWS):
             row = i32(row0 + i32(i // GROUP_M * APART_M) + i32(i % GROUP_M))
             if row < rows:
-                place, step = i32(row * columns), i32(1)  # of the row's first result, and between its results
+                place, step = i32(row * columns), i32(1)  # index of the first result, and distance between them
                 if AT_INPUTS:
                     phase_y, phase_x = divide(work.phase, stride)
                     image, y, x = locate(row, work.grid, image_h)
@@ -150,7 +152,7 @@ def make_store(
             for s in range(LATER):
                 variance[s] = variance[s + COLUMNS]
         if MOMENTS and moments > 0:
-            cuda.syncthreads()  # what the product had there has been read
+            cuda.syncthreads()  # all threads are done reading the shared memory of the product
             place = i32(i32(owner * i32(BN)) + i32(column0 - work.column0))
             for j in range(COLUMNS):
                 o = i32(place + i32(j // GROUP_N * APART_N + j % GROUP_N))

@@ -1,7 +1,7 @@
-"""Fetching the operands of a product: fours of numbers from images seen through taps, and from matrices.
+"""Fetching the operands of a product, four numbers at a time: from images at the taps, and from matrices.
 
-`gather4` and `matrix4` read into registers; `send4` and `send_matrix4` start copies to shared memory. What lies outside
-is 0. A tap is (channel, column, row); view and origin are those of `work`.
+`gather4` and `matrix4` read into registers; `send4` and `send_matrix4` start copies to shared memory. Elements
+outside of the image or matrix are 0. A tap is (channel, column, row); view and origin are those of `work`.
 """
 
 from pytagi_ddp.kernels.cuda.compile import device
@@ -11,7 +11,7 @@ from pytagi_ddp.kernels.cuda.work import ONE, OUTSIDE, ZERO, i32
 
 @device
 def advance(tap, by, view):
-    """Moves tap = (channel, column, row) `by` elements on, in the order row, column, channel."""
+    """Moves tap = (channel, column, row) on by `by` elements; the channel runs fastest, then the column."""
     c, q, r = tap
     _, _, channels, _, taps_x = view
     c = i32(c + by)
@@ -26,7 +26,7 @@ def advance(tap, by, view):
 
 @device
 def element_at(origin, tap, view, sign):
-    """(element of the image operand under a tap, whether it exists).
+    """(index of the image operand's element under a tap, whether it exists).
 
     origin: first element of the image and the pixel of tap (0, 0); view: height, width and channels of the image,
     rows and columns of taps; sign: taps count down (-1) or up (1) from the origin.
@@ -42,7 +42,7 @@ def element_at(origin, tap, view, sign):
 
 @device
 def is_one(origin, tap, view):
-    """Whether this is the element after the last tap, at a position that exists: 1, the input of the biases."""
+    """Whether this is the element after the last tap, at a position that exists. It is 1, the input of the biases."""
     c, q, r = tap
     return c == i32(0) and q == i32(0) and r == view[3] and origin[1] != OUTSIDE
 

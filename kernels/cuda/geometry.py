@@ -4,5 +4,5 @@ from pytagi_ddp.kernels.cuda.compile import SIMULATOR
 
 
 def block_size(threads: int) -> int:
-    """`threads`, or at most 32 in the simulator, where time goes by the thread."""
+    """`threads`, but at most 32 in the simulator, whose time is proportional to the number of threads."""
     return min(threads, 32) if SIMULATOR else threads

@@ -1,7 +1,7 @@
 """The parts of a training step, recorded once and then replayed: launch by launch, or as CUDA graphs with one call.
 
-A replay works on the very memory of the recorded call. Layers keep their buffers as long as the batch size stays, so
-the key of a part names whatever else may change: batch size, mode, addresses that come from outside.
+A replay works on the same memory as the recorded call. Layers keep their buffers as long as the batch size stays, so
+the key of a part names all else that may change: batch size, mode, addresses that come from outside.
 """
 
 import threading
@@ -34,7 +34,7 @@ class Graphs:
 
     A recording is a list of launches and copies (`pytagi_ddp.cuda.replay_launches`), which are queued one by one, or
     captured as a CUDA graph and queued by one call (`use_graphs`). With "auto" the first graph of each part and key
-    has to give the bits of the list. With neither option, and while somebody else records, parts just run.
+    must give the same bits as the list. With neither option, or within another recording, parts run as Python.
     """
 
     def __init__(self, array: Arrays | SimulatedArrays):
@@ -52,18 +52,18 @@ class Graphs:
         function: Callable[[], Any],
         prepare: Callable[[], None] | None = None,
     ) -> Any:
-        """`function()`, or a replay of what it did for the same key; the result is that of the recorded call.
+        """Calls `function`, or replays what it did for the same key, with the result of the recorded call.
 
         Args:
             name: of the part.
-            key: what decides on the launches.
-            memory: arrays that come from outside the network's own buffers; None stands for one that is not there.
-            prepare: not called, as parts are dropped before layers could remember another pass than the last.
+            key: all that the launches depend on.
+            memory: arrays from outside of the network's own buffers; None for one that is absent.
+            prepare: not called: recordings are dropped before layers could remember a pass other than the last.
             function: queues work on the GPU and does nothing else that a replay would miss.
 
         Raises:
-            RuntimeError: `function` was to be recorded, and reads or sends something (`recorder.meets_host`).
-            ValueError: `pytagi_ddp.cuda.use_graphs` is none of its values.
+            RuntimeError: `function` transfers data to or from the host while it is recorded (`recorder.meets_host`).
+            ValueError: `pytagi_ddp.cuda.use_graphs` is not one of its three values.
         """
         graphs = options.use_graphs
         if graphs not in (False, True, "auto"):
@@ -71,7 +71,7 @@ class Graphs:
         if is_recording() or not (graphs or options.replay_launches):
             self.clear()
             return function()
-        # A thread has a workspace of its own, in which its launches lie: no other may replay them beside it.
+        # The key names the thread: its launches use its own workspace, so that no other thread may replay them.
         settings = graphs, options.allow_tf32, threading.current_thread()
         what = name, key, options.allow_tf32
         key = (key, *settings, *(None if a is None else address(a) for a in memory))
@@ -94,7 +94,7 @@ class Graphs:
         return part.result
 
     def _compare(self, part: "_Part", what: Hashable) -> None:
-        """Does a part once, as a graph from now on if that gives the same bits; else no graph is made on this GPU."""
+        """Runs a part once. If a graph gives the same bits, it is used from now on; else this GPU gets no graphs."""
         error = part.try_graph()
         if error is None:
             self._equal.add(what)
@@ -110,7 +110,7 @@ class Graphs:
 
 
 class Express:
-    """What `kernels.cpu.graph` has for the public calls of small networks; on a GPU the general way serves."""
+    """The shortcut of `kernels.cpu.graph` for public calls of small networks: on a GPU it does nothing."""
 
     one_thread: Any = None
 
@@ -134,10 +134,10 @@ class Express:
 
 
 class _Part:
-    """One part: its key, and after `record` its result and how to do it again.
+    """One part: its key and, after `record`, its result and the function that replays it.
 
     Attributes:
-        graph: whether `launch` is that of a CUDA graph.
+        graph: whether `launch` launches a CUDA graph.
     """
 
     def __init__(self, key: Hashable):
@@ -148,7 +148,7 @@ class _Part:
         self._work: Work = []  # keeps the recorded memory alive
 
     def record(self, function: Callable[[], Any]) -> None:
-        """Does the work of `function`, and keeps it."""
+        """Runs `function`, and records the work that it queues."""
         with recording(for_replay=True) as self._work:
             self.result = function()
         self.launch = partial(replay, prepared(self._work))
@@ -161,14 +161,14 @@ class _Part:
             try:
                 self.launch()
             finally:
-                graph = stream.end_capture()  # also after an error: a stream left capturing is of no use
+                graph = stream.end_capture()  # also after an error: a stream that is still capturing cannot be used
         self.launch, self.graph = graph.launch, True
 
     def try_graph(self) -> Exception | None:
-        """Does the work once, and becomes a graph if that gives the same bits; else returns why it does not.
+        """Runs the work once, and becomes a graph if that gives the same bits; else returns the reason as an error.
 
-        The work is queued launch by launch and its results are read; then its memory is put back as it was, and the
-        graph is launched. Either way the memory ends as single launches leave it. Takes two copies of it on the host.
+        The work is queued launch by launch and its results are read; then its memory is restored, and the graph is
+        launched. In both cases the memory ends up as single launches leave it. Needs two copies of it on the host.
         """
         replayed = self.launch
         try:
@@ -204,10 +204,10 @@ class _Part:
         return list(found.values())
 
     def _read(self) -> list[np.ndarray]:
-        """What they hold, as bytes: NaN equals itself."""
+        """Contents of the arrays of `_memory`, as bytes, so that NaN equals NaN."""
         return [a.get().reshape(-1).view(np.uint8) for a in self._memory()]
 
     def _write(self, contents: list[np.ndarray]) -> None:
         for a, values in zip(self._memory(), contents, strict=True):
             a.data.copy_from_host_async(values.ctypes.data, a.nbytes)
-        cupy.cuda.get_current_stream().synchronize()  # the host's memory is pageable, and may go
+        cupy.cuda.get_current_stream().synchronize()  # `values` is pageable and may be freed after this function

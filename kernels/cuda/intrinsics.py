@@ -61,7 +61,7 @@ if SIMULATOR:
 
     @device
     def mma_tf32(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
-        # Every thread of the block must be here at once: the operands of a warp meet in a table of the block.
+        # All threads of the block must get here at once: they exchange operands in a table.
         thread, table = cuda.threadIdx.x, cuda.operands
         table[thread] = tuple(_cut(x) for x in (a0, a1, a2, a3, b0, b1))
         cuda.syncthreads()
@@ -98,7 +98,7 @@ else:
 
     @intrinsic
     def divide(typing, a, b):
-        """(a // b, a % b) of int32 numbers, none of them negative: unsigned, which is the shorter code."""
+        """(a // b, a % b) of int32 numbers >= 0, computed as unsigned numbers, which takes less code."""
 
         def generate(context, builder, signature, args):
             parts = [builder.udiv(*args), builder.urem(*args)]
@@ -108,9 +108,9 @@ else:
 
     @intrinsic
     def arrive(typing, tickets, i, last):
-        """Takes the next number of tickets[i], which counts from 0 to `last` and begins anew; atomic.
+        """Takes the next number of tickets[i], which counts from 0 to `last` and then starts again at 0; atomic.
 
-        What this thread has written before, or seen behind a barrier, is there for those that take a later number.
+        All that this thread wrote before, or saw after a barrier, is visible to threads that take a later number.
         """
 
         def generate(context, builder, signature, args):
@@ -178,7 +178,7 @@ else:
                 target = _assembly(builder, _LONG, [target], "cvta.to.shared.u64 $0, $1;", "=l,l", False)
                 source = builder.ptrtoint(_address(context, builder, memory_type, args[2], args[3]), _LONG)
                 taken = builder.select(args[4], ir.Constant(_INT, size), ir.Constant(_INT, 0))
-                kind = "cg" if size == 16 else "ca"  # only 16 bytes may pass by the first-level cache
+                kind = "cg" if size == 16 else "ca"  # only copies of 16 bytes can bypass the L1 cache
                 code = f"cp.async.{kind}.shared.global [$0], [$1], {size}, $2;"
                 _assembly(builder, _VOID, [builder.trunc(target, _INT), source, taken], code, "r,l,r,~{memory}", True)
                 return context.get_dummy_value()
@@ -201,7 +201,7 @@ else:
 
     @intrinsic
     def copy_wait(typing):
-        """Waits for all groups of this thread's copies but the last."""
+        """Waits for all groups of this thread's copies except the last."""
 
         def generate(context, builder, signature, args):
             _assembly(builder, _VOID, [], "cp.async.wait_group 1;", "~{memory}", True)
@@ -211,7 +211,7 @@ else:
 
     @intrinsic
     def mma_tf32(typing, a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
-        """C + A B of a warp, A 16 x 8, B 8 x 8; the last 13 bits of their numbers do not count. Of lane 4 g + t:
+        """C + A B of a warp, A 16 x 8, B 8 x 8, without the last 13 bits of their numbers. Lane 4 g + t holds:
 
         a: A[g, t], A[g + 8, t], A[g, t + 4], A[g + 8, t + 4]; b: B[t, g], B[t + 4, g];
         c: C[g, 2t], C[g, 2t + 1], C[g + 8, 2t], C[g + 8, 2t + 1]. Source: PTX ISA, mma.m16n8k8.

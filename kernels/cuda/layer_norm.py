@@ -20,13 +20,13 @@ from pytagi_ddp.kernels.formulas.normalize import (
 )
 from pytagi_ddp.kernels.tensors import Array, Delta, State, Tensor
 
-POSITIONS = 8 * LANES  # of one block of threads in the forward pass
+POSITIONS = 8 * LANES  # positions of one block of threads in the forward pass
 ZERO, ONE = np.float32(0), np.float32(1)
 
 
 @kernel(floats, floats, floats, floats, float32, int32, threads=THREADS)
 def _moments(mu, var, mean, r, eps, units):
-    """One block per sample; Welford in each thread, then a tree."""
+    """One block per sample: Welford's method in each thread, whose moments are then merged in a tree."""
     counts = cuda.shared.array(THREADS, float32)
     means = cuda.shared.array(THREADS, float32)
     squares = cuda.shared.array(THREADS, float32)
@@ -109,7 +109,7 @@ def forward(x: State, mean: Array, r: Array, weights: Tensor, bias: Tensor, out:
 def backward(
     x: State, delta: Delta, mean: Array, r: Array, weights: Tensor, bias: Tensor, partial: Array, accumulate: bool
 ) -> None:
-    """Batch sums for w and b (partial: (4, batch, features) scratch); the deltas become those of the input."""
+    """Batch sums for w and b (partial: (4, batch, features) scratch); `delta` becomes the deltas of the input."""
     grid = (x.mu.shape[0], blocks(x.mu.shape[2], WIDTH))
     _backward.launch(grid, x.mu, mean, r, weights.mu, delta.mu, delta.var, partial, *x.mu.shape)
     add_partials(partial, accumulate, weights, bias)

@@ -1,4 +1,4 @@
-"""Posteriors of several ranks, or of several steps, merged: over the whole arena in one launch."""
+"""Merging of the posteriors of several ranks, or of several steps, over the whole arena in one launch."""
 
 import numpy as np
 
@@ -46,7 +46,7 @@ def contribute(posterior: Tensor, prior: Tensor, change: Delta, weighted: bool) 
 
 
 def merge_sums(posterior: Tensor, prior: Tensor, change: Delta, header: Array, weighted: bool) -> None:
-    """Both become the merged posterior of header[1] ranks, whose summands `change` is; with none, both the prior."""
+    """Sets both to the posterior merged over header[1] ranks, from the summed `change`; to the prior for no ranks."""
     n = posterior.mu.size
     moments = posterior.mu, posterior.var, prior.mu, prior.var
     _merge_sums.launch(blocks(n, THREADS), *moments, change.mu, change.var, header, weighted, n)

@@ -1,26 +1,26 @@
-"""In how many blocks, of which tile, and in how many parts a product is made.
+"""The choice of tile, number of blocks and number of parts of a product.
 
-The time of a product is estimated in terms (of both moments) that a full GPU computes meanwhile. Blocks come in waves,
-and the padding of the tiles counts; products of few rows or columns (a small batch, a layer of few units) may have
-narrow tiles, see `_serves`. Products with few blocks, or with a last wave that is almost empty, are cut along their
-sum: the parts go to a bounded workspace and are added in a fixed order. All of it depends on the sizes and the path
-(see `products`) alone: a result has the same bits on every run and, in float32, on every GPU.
+The unit of the estimated time is one term (of both moments) on a fully used GPU. The estimate counts waves of
+blocks, and the padding of tiles. Products of few rows or columns (a small batch, a layer of few units) may use narrow
+tiles, see `_serves`. Products with few blocks, or with a last wave that is almost empty, are split along their sum: the
+parts go to a bounded workspace and are added in a fixed order. The choice depends only on the sizes and the path (see
+`products`): a result has the same bits on every run and, in float32, on every GPU.
 """
 
 from functools import cache
 from typing import NamedTuple
 
 FORWARD, KNOWN, STATE, PARAMETERS = range(4)  # kinds of product: see `work`
-TRANSPOSED = 4  # added to a kind: that of a transposed convolution
-NARROW, FEW = 32, 16  # tiles of fewer rows (columns) than `NARROW` are for products of at most `FEW`
+TRANSPOSED = 4  # added to a kind: the product of a transposed convolution
+NARROW, FEW = 32, 16  # tiles of fewer than `NARROW` rows (columns) are for products of at most `FEW`
 DEPTH = 8  # terms of a tile, and of one mma of TF32
 MIN_PART = 64  # terms of the shortest part
-WORKSPACE = 1 << 24  # most float32 of all parts: 64 MB
-# Of an H100: 8e12 terms (2 or 3 multiplications each) a second in float32, 3e12 bytes a second.
+WORKSPACE = 1 << 24  # largest workspace for all parts, in float32 numbers: 64 MB
+# Measures of an H100: 8e12 terms (2 or 3 multiplications each) a second in float32, 3e12 bytes a second.
 TRAFFIC = 16 * 8 / 3  # terms in the time in which both moments of a part are written and read again
 LAUNCH = 2e7  # terms in the time that one more kernel takes
 MULTIPROCESSORS = 132
-LATENCY = 0.2  # of the time of a full wave, which an almost empty one takes as well
+LATENCY = 0.2  # fixed time of a wave, relative to the time that a full wave takes in addition
 
 
 def at_inputs(kind: int) -> bool:
@@ -29,7 +29,7 @@ def at_inputs(kind: int) -> bool:
 
 
 def at_weights(kind: int) -> bool:
-    """Whether they are those of the weights; else they are those at the outputs."""
+    """Whether the sums are those of the weights. If neither this nor `at_inputs`, they are those at the outputs."""
     return kind % TRANSPOSED == PARAMETERS
 
 
@@ -53,7 +53,7 @@ class Tile(NamedTuple):
 
 
 class Speed(NamedTuple):
-    """Blocks that fill the multiprocessors, and the speed of these against the float32 tile of 128 x 64."""
+    """Number of blocks that fill the GPU, and its speed then, relative to the float32 tile of 128 x 64."""
 
     full: int
     efficiency: float
@@ -80,9 +80,10 @@ class Sizes(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How a product is made: by tiles, as `parts` sums of `part` terms each; `results`: means, and as many variances.
+    """How a product is computed: by tiles, as `parts` sums of `part` terms each.
 
-    ones: with a row for the biases; workspace: float32 that it needs.
+    results: number of means, and of variances; ones: whether there is a row for the biases; workspace: float32 numbers
+    that are needed.
     """
 
     tile: Tile
@@ -103,7 +104,7 @@ def plan(kind: int, sizes: Sizes, speeds: tuple[tuple[Tile, Speed], ...], ones: 
     Args:
         kind: see `work`.
         speeds: the tiles to choose from.
-        ones: with a row for the biases.
+        ones: whether there is a row for the biases.
 
     Raises:
         ValueError: an array would have 2^31 elements or more.
@@ -140,7 +141,7 @@ def plan(kind: int, sizes: Sizes, speeds: tuple[tuple[Tile, Speed], ...], ones: 
 
 
 def _serves(tile: Tile, rows: int, columns: int) -> bool:
-    """Whether it may make a product of this size: a narrow tile fetches much for what it multiplies."""
+    """Whether the tile may be used for a product of this size: a narrow one fetches much per multiplication."""
     return (tile.rows >= NARROW or rows <= FEW) and (tile.columns >= NARROW or columns <= FEW)
 
 

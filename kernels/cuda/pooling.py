@@ -1,7 +1,7 @@
 """Pooling of channels-last images (batch, height, width, channels).
 
 pad: rows and columns of zeros at the top and left; taps beyond the image are skipped. Backward gives the deltas of
-the input without its Jacobian. There each input pixel gathers from the windows that cover it, row by row: no atomics.
+the input without its Jacobian; each input pixel gathers from the windows that cover it, row by row, without atomics.
 """
 
 import numpy as np
@@ -31,7 +31,7 @@ def _end_window(pixel, stride, pad, windows):
 
 @device
 def _unravel(i, rows, columns, channels):
-    """(image, row, column, channel) of an element: by 32-bit divisions: one of 64 bits is a call of a subroutine."""
+    """(image, row, column, channel) of an element, by 32-bit divisions, as 64-bit ones are subroutine calls."""
     pixel, channel = divide(i32(i), channels)
     line, column = divide(pixel, columns)
     image, row = divide(line, rows)
@@ -128,7 +128,7 @@ def average_backward(delta: Delta, in_delta: Delta, kernel_size: int, stride: in
 def max_forward(x: State, out: State, winner: Array, kernel_size: int, stride: int, pad: int) -> None:
     """Passes on the unit with the largest mean (the first, row by row); winner: its pixel, row * width + column.
 
-    A mean that is NaN counts as the largest, of several the last.
+    A mean that is NaN counts as the largest; of several such means the last one wins.
     """
     n, sizes = out.mu.size, _sizes(x.mu, out.mu)
     arrays = x.mu, x.var, out.mu, out.var, winner

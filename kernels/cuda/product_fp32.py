@@ -1,10 +1,10 @@
 """Fused moment products in float32: one pass over the tiles gives both moments.
 
-A block of the large tile has 128 threads and makes 128 x 64 means and variances; each thread keeps 8 x 8 of both in
-registers, as groups of four that it reads from shared memory in one instruction. Shared memory holds a tile of eight
-k twice, k by k: while one half is multiplied the next tile is fetched into registers, then staged into the other half.
-The smaller tiles serve products of which the large one would be mostly padding; those of one warp, 8 x 64 and 64 x 8,
-have operands so narrow that not every thread has a four of them to fetch.
+A block of the large tile has 128 threads and computes 128 x 64 means and variances; each thread keeps 8 x 8 of both in
+registers, and reads factors from shared memory in groups of four, one instruction each. Shared memory has two halves,
+each for operand tiles of eight k, stored k by k: while one half is multiplied, the next tiles are fetched into
+registers and then stored to the other half. The smaller tiles are for products that would mostly be padding in the
+large one. Those of one warp, 8 x 64 and 64 x 8, have an operand so narrow that some threads fetch no group of it.
 """
 
 from pytagi_ddp.kernels.cuda.compile import ALIGN, Kernel, cuda, float32, floats, int32, kernel
@@ -21,9 +21,10 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
     """The kernel of one kind of product (see `work`) and one tile; grid: (tiles, phases * parts).
 
     Its arguments: the image operand x (mean, variance), the matrix operand w (mean, variance), two arrays that
-    `finish` needs, the results (mean, variance), memory for their moments, the layer's sizes; `parts` of the sum over
-    k, of `part` each (then the first result is the workspace); whether x and w are read four at a time; `extra` of
-    `finish`, `ones` of `gather4`, `moments` of `store`. Where a kind of product has no such array any other stands in.
+    `finish` needs, the results (mean, variance), memory for their moments, the layer's sizes; the number of parts of
+    the sum over k and the terms of each (of several parts, the first result is the workspace); whether x and w are read
+    four at a time; `extra` of `finish`, `ones` of `gather4`, `moments` of `store`. Any other array may be passed in
+    place of one that the kind of product does not have.
     """
     BM, BN, TM, TN = tile
     THREADS = tile.threads
@@ -33,18 +34,18 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
     TWO_X, TWO_W = uncertain(kind)  # whether the operand has a variance
     LX, LW = BM + PAD, BN + PAD
     SX, SW = DEPTH * LX, DEPTH * LW
-    VAR_X, VAR_W = 2 * SX, 2 * SW  # from a mean to its variance in shared memory
+    VAR_X, VAR_W = 2 * SX, 2 * SW  # distance from a mean to its variance in shared memory
     SHARED_X, SHARED_W = (2 * VAR_X if TWO_X else VAR_X), (2 * VAR_W if TWO_W else VAR_W)
     GROUPS_M, GROUPS_N = TM // 4, TN // 4
-    APART_M, APART_N = BM // GROUPS_M, BN // GROUPS_N  # between a thread's groups of four
+    APART_M, APART_N = BM // GROUPS_M, BN // GROUPS_N  # distance between a thread's groups of four
     SUMS = TM * TN
-    FOURS_X = DEPTH // 4 if K_LAST else BM // 4  # fours in a row of memory of a tile
+    FOURS_X = DEPTH // 4 if K_LAST else BM // 4  # groups of four in a row of memory of a tile
     FOURS_W = DEPTH // 4 if W_K_LAST else BN // 4
     ROWS_X, ROWS_W = THREADS // FOURS_X, THREADS // FOURS_W  # rows that all threads fetch at once
     LINES_X, LINES_W = (BM if K_LAST else DEPTH), (BN if W_K_LAST else DEPTH)  # rows of memory of a tile
-    NX, NW = -(-LINES_X // ROWS_X), -(-LINES_W // ROWS_W)  # fours that a thread fetches per tile
+    NX, NW = -(-LINES_X // ROWS_X), -(-LINES_W // ROWS_W)  # groups of four that a thread fetches per tile
     FETCH_X, FETCH_W = 4 * NX, 4 * NW
-    ALL_X, ALL_W = ROWS_X <= LINES_X, ROWS_W <= LINES_W  # whether every thread does
+    ALL_X, ALL_W = ROWS_X <= LINES_X, ROWS_W <= LINES_W  # whether every thread fetches some
     SIGN = i32(-1 if AT_INPUTS else 1)
 
     SHARED_X = max(SHARED_X, room_for_moments(kind, (BM, BN), TM))
@@ -81,7 +82,7 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
             return
         view, grid = work.view, work.grid
 
-        # What this thread fetches: fours, so many apart, from row_x, along_x on; and which sums it keeps.
+        # This thread fetches groups of four from (row_x, along_x) on, ROWS_X rows apart; row_sum, column_sum: its sums.
         row_x, along_x = divide(thread, i32(FOURS_X))
         row_w, along_w = divide(thread, i32(FOURS_W))
         along_x, along_w = i32(along_x * i32(4)), i32(along_w * i32(4))

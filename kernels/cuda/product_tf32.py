@@ -1,9 +1,9 @@
 """Fused moment products on tensor cores (compute capability 8.0 and later): factors rounded to TF32, sums in float32.
 
-A block of 128 threads makes 128 x 64 means and variances, each of its four warps 64 x 32. Tiles of eight k travel to
-shared memory asynchronously, two ahead of the one that is multiplied, in the order of the operand's memory: as rows of
-eight k, with halves swapped in every other group of four rows, or k by k with eight numbers between. Either way the 32
-numbers that a warp reads at once lie in 32 banks.
+A block of 128 threads computes 128 x 64 means and variances, each of its four warps 64 x 32. Tiles of eight k are
+copied to shared memory asynchronously, two ahead of the one that is multiplied. They keep the order of the operand's
+memory: either rows of eight k, with the halves swapped in every other group of four rows, or k by k, with a gap of
+eight numbers. In both layouts the 32 numbers that a warp reads at once lie in 32 different banks.
 """
 
 from typing import NamedTuple
@@ -17,11 +17,11 @@ from pytagi_ddp.kernels.cuda.intrinsics import copy_commit, copy_wait, divide, l
 from pytagi_ddp.kernels.cuda.plan import DEPTH, at_inputs, at_weights, uncertain
 from pytagi_ddp.kernels.cuda.work import ZERO, assign, i32, locate, move, origin_of
 
-STAGES = 3  # one multiplied, one awaited, one on its way
-# Tensor cores drop the last 13 bits of a factor x. Adding x/3 of the smallest bit kept first makes the error zero on
-# the average, and at most two thirds of that bit: in one instruction, where exact rounding takes two or three.
+STAGES = 3  # one tile being multiplied, one awaited, one being copied
+# Tensor cores drop the last 13 bits of a factor x. If x/3 of the smallest kept bit is added first, the error is zero on
+# average, and at most two thirds of that bit. This takes one instruction; exact rounding would take two or three.
 NEAREST = np.float32(2.0**-10 / 3)
-PAD = 8  # numbers between rows of shared memory that run along rows or columns of the product
+PAD = 8  # gap, in numbers, between lines of shared memory that run along rows or columns of the product
 
 
 class WarpTile(NamedTuple):
@@ -47,7 +47,7 @@ def make_product(kind: int, tile: WarpTile, name: str) -> Kernel:
     TWO_X, TWO_W = uncertain(kind)
     LX, LW = (DEPTH if K_LAST else BM + PAD), (DEPTH if W_K_LAST else BN + PAD)
     SX, SW = (BM * LX if K_LAST else DEPTH * LX), (BN * LW if W_K_LAST else DEPTH * LW)
-    VAR_X, VAR_W = STAGES * SX, STAGES * SW  # from a mean to its variance in shared memory
+    VAR_X, VAR_W = STAGES * SX, STAGES * SW  # distance from a mean to its variance in shared memory
     SHARED_X, SHARED_W = (2 * VAR_X if TWO_X else VAR_X), (2 * VAR_W if TWO_W else VAR_W)
     MMA_M, MMA_N = WM // 16, WN // 8
     SUMS_M, SUMS_N = 2 * MMA_M, 2 * MMA_N
@@ -56,12 +56,12 @@ def make_product(kind: int, tile: WarpTile, name: str) -> Kernel:
     FOURS_W = DEPTH // 4 if W_K_LAST else BN // 4
     ROWS_X, ROWS_W = THREADS // FOURS_X, THREADS // FOURS_W
     NX, NW = BM * DEPTH // 4 // THREADS, BN * DEPTH // 4 // THREADS
-    STEP_X, STEP_W = (DEPTH if K_LAST else 1), (DEPTH if W_K_LAST else 1)  # in shared memory, between rows, columns
+    STEP_X, STEP_W = (DEPTH if K_LAST else 1), (DEPTH if W_K_LAST else 1)  # between rows (X), columns (W)
     SIGN = i32(-1 if AT_INPUTS else 1)
 
     @device
     def multiply(sums, i, j, a, b):
-        """Adds to the sums of two rows and two columns of a thread, which are kept row by row."""
+        """Adds a b to a thread's sums of two rows and two columns; `sums` holds them row by row."""
         upper, lower = 2 * i * SUMS_N + 2 * j, (2 * i + 1) * SUMS_N + 2 * j
         sums[upper], sums[upper + 1], sums[lower], sums[lower + 1] = mma_tf32(
             a[0], a[1], a[2], a[3], b[2 * j], b[2 * j + 1],
@@ -98,7 +98,7 @@ def make_product(kind: int, tile: WarpTile, name: str) -> Kernel:
             return
         view, grid = work.view, work.grid
 
-        # What this thread fetches, and where it goes.
+        # The elements that this thread fetches, and their places in shared memory.
         row_x, along_x = divide(thread, i32(FOURS_X))
         row_w, along_w = divide(thread, i32(FOURS_W))
         along_x, along_w = i32(along_x * i32(4)), i32(along_w * i32(4))
@@ -134,7 +134,7 @@ def make_product(kind: int, tile: WarpTile, name: str) -> Kernel:
             mean[i] = ZERO
             variance[i] = ZERO
 
-        # Tile t is multiplied while tile t + STAGES - 1 sets out.
+        # While tile t is multiplied, the copy of tile t + STAGES - 1 starts.
         into, stage = i32(0), i32(0)
         t = i32(1 - STAGES)
         while t < work.tiles:

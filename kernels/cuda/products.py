@@ -1,4 +1,4 @@
-"""Which kernel makes a product, and the order of the launches.
+"""The choice of the kernel for a product, and the order of launches.
 
 | allow_tf32 | compute capability | tile, by the estimate of `plan` | path             |
 |------------|--------------------|---------------------------------|------------------|
@@ -8,7 +8,7 @@
 | True       | below 8.0          | 128 x 64                        | float32          |
 | True       | 8.0 and later      | 128 x 64                        | TF32, `mma.sync` |
 
-cuBLAS is not among the paths: it would need x^2, w^2 + s and the unfolded images in memory, three passes over each.
+cuBLAS is not used: it would need x^2, w^2 + s and the unfolded images in memory, three passes over each.
 """
 
 from functools import cache
@@ -36,11 +36,11 @@ from pytagi_ddp.kernels.cuda.product_tf32 import WarpTile
 from pytagi_ddp.kernels.tensors import PartialMoments
 
 LARGE, SMALL = Tile(128, 64, 8, 8), Tile(32, 32, 4, 4)
-WIDE, TALL = NARROW = Tile(8, 64, 4, 4), Tile(64, 8, 4, 4)  # of one warp: for few rows, for few columns
-# Blocks on 132 multiprocessors; and terms per instruction, fetching included, against the large float32 tile.
+WIDE, TALL = NARROW = Tile(8, 64, 4, 4), Tile(64, 8, 4, 4)  # one warp each: for few rows, for few columns
+# Blocks on 132 multiprocessors; terms per instruction, fetching included, relative to the large float32 tile.
 SPEEDS = {LARGE: Speed(264, 1.0), SMALL: Speed(1056, 0.7), WIDE: Speed(2112, 0.6), TALL: Speed(2112, 0.6)}
 TF32_SPEEDS = SPEEDS | {LARGE: Speed(264, 3.0)}
-if SIMULATOR:  # where time goes by the thread, and padding counts
+if SIMULATOR:  # its time is proportional to the number of threads, padding included
     TINY = Tile(8, 8, 4, 4)
     SPEEDS = TF32_SPEEDS = {TINY: Speed(16, 1.0)}
 
@@ -98,14 +98,14 @@ def multiply(
     """One product of `work`, both moments.
 
     Args:
-        kind: of `work`; sizes: of the layer, or of the convolution that a transposed one is the adjoint of.
+        kind: see `work`. sizes: of the layer; of a transposed one, those of the convolution whose adjoint it is.
         image, matrix: (mean, variance or None) of the operands.
         finish: FORWARD, KNOWN: (b_mu, b_var); STATE: (jcb, None); PARAMETERS: (g_b, h_b); or (None, None).
         out: (mean, variance).
-        extra: add the biases; see `finish_state`; add to `out`.
-        moments: memory for those of the results behind an activation, and 1 + which; see `makes_moments`. They are
-            returned if they were made, which needs a product that is not split.
-        scratch: at least `plan_of(...).workspace` float32; without it the common workspace serves.
+        extra: FORWARD, KNOWN: add the biases; STATE: see `finish_state`; PARAMETERS: add to what is stored.
+        moments: memory for moments of the activated results, and 1 + number of the activation; see `makes_moments`. The
+            moments are returned if they were computed, which needs a product that is not split.
+        scratch: at least `plan_of(...).workspace` float32; None: the common workspace.
     """
     how = plan_of(kind, sizes, image[0], kind == PARAMETERS and finish[0] is not None)
     if how.rows == 0 or how.columns == 0:

@@ -1,4 +1,4 @@
-"""What a thread queues on the device, in order: the list behind replayed steps and CUDA graphs, and behind counts."""
+"""Recording of the work that a thread queues on the device: for replayed steps, CUDA graphs and counts of launches."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ _recording = _Recording()
 
 
 def queue(function: Callable, *arguments) -> None:
-    """Calls `function(*arguments)`, which queues one launch or copy on the device; everything queued passes here.
+    """Calls `function(*arguments)`, which queues one launch or copy on the device; all queued work goes through here.
 
     `arguments` must name all memory that the work uses: a recording keeps it alive.
     """
@@ -31,7 +31,7 @@ def is_recording() -> bool:
 
 
 def meets_host(what: str) -> None:
-    """Announces something between device and host, which a replay would miss.
+    """To be called before an exchange between device and host, named `what`, as a replay would miss it.
 
     Raises:
         RuntimeError: a recording for a replay is under way.
@@ -45,10 +45,10 @@ def meets_host(what: str) -> None:
 
 @contextmanager
 def recording(for_replay: bool = False) -> Iterator[Work]:
-    """Collects what this thread queues inside; `replay` does it again. for_replay: in place of the program inside.
+    """Collects the work that this thread queues in the block. for_replay: `replay` is to stand in for the whole block.
 
     Raises:
-        RuntimeError: another recording of this thread is under way; or, for a replay, see `meets_host`.
+        RuntimeError: another recording of this thread is under way; with for_replay, also see `meets_host`.
     """
     if is_recording():
         raise RuntimeError("launches are already being recorded, for a replay or a benchmark")
@@ -61,7 +61,7 @@ def recording(for_replay: bool = False) -> Iterator[Work]:
 
 
 def prepared(work: Work) -> Work:
-    """The same work with less to do for each call, where a function offers that: `prepare(...) -> (function, ...)`."""
+    """The same work with less overhead per call, where a function offers `prepare(...) -> (function, arguments)`."""
     return [f.prepare(*arguments) if hasattr(f, "prepare") else (f, arguments) for f, arguments in work]
 
 

@@ -1,7 +1,8 @@
 """LSTM: moments forward through time, and deltas back through time. Functions and arguments of `kernels.cpu.recurrent`.
 
-Per time step one product makes the moments of all gates, and one thread per unit the rest; back, one thread per unit
-makes the deltas of its gates, and one per input those of the inputs and of the hidden state before.
+Forward, at each time step, one product computes the moments of all gates, and one thread per unit does the rest. Back,
+one thread per unit computes the deltas of its gates, and one thread per input of the gates those of the layer's inputs
+and of the previous hidden state.
 """
 
 import numpy as np
@@ -27,7 +28,7 @@ ZERO, ONE = np.float32(0), np.float32(1)
 
 @kernel(floats, floats, floats, floats, int32, int32, int32, int32, threads=THREADS)
 def _take_inputs(x_mu, x_var, mu, var, batch, steps, inputs, width):
-    """Inputs of all time steps to where the gates read them."""
+    """Copies the inputs of all time steps to where the gates read them."""
     i = thread_index()
     if i < batch * steps * inputs:
         z, row = i % inputs, i // inputs
@@ -39,7 +40,7 @@ def _take_inputs(x_mu, x_var, mu, var, batch, steps, inputs, width):
 
 @kernel(*[floats] * 6, *[int32] * 5, threads=THREADS)
 def _begin(mu, var, c_mu, c_var, start_mu, start_var, batch, inputs, outputs, width, given):
-    """The hidden and the cell state before the first time step: zeros, or those `given` in start_mu, start_var."""
+    """Sets hidden and cell states before the first time step: to start_mu, start_var if `given`, else to zeros."""
     i = thread_index()
     if i < batch * outputs:
         j = i % outputs
@@ -57,8 +58,9 @@ def _cell(
 ):  # fmt: skip
     """One time step of every unit, from the moments of its gates.
 
-    var: of the inputs of the gates. goes_on: the hidden state is an input of the next time step, in next_mu, next_var.
-    given: it is an output, which in sample b begins at b stride + offset.
+    var: variances of the inputs of the gates.
+    goes_on: the hidden state is an input of the next time step, in next_mu, next_var.
+    given: the hidden state is an output of the layer; that of sample b begins at b stride + offset.
     """
     i = thread_index()
     if i < batch * outputs:
@@ -89,7 +91,7 @@ def _cell(
 
 @kernel(*[floats] * 6, int32, threads=THREADS)
 def _end(h_mu, h_var, c_mu, c_var, end_mu, end_var, outputs):
-    """The states after the last time step, of one sample."""
+    """Copies the states of one sample after the last time step to `end`."""
     j = thread_index()
     if j < outputs:
         end_mu[j], end_var[j] = h_mu[j], h_var[j]
@@ -104,10 +106,10 @@ def _gate_deltas(
     """Deltas of the gates of every unit at one time step, and those of its cell state at the step before (q).
 
     Args:
-        delta_mu, delta_var: of the output, which in sample b begins at b stride + offset, if it is `observed`.
-        later_mu, later_var: of the hidden state, from the next time step. last: there is none.
-        d_mu, d_var, e_mu, u_var: receive what `input_deltas` takes: deltas of h and of C, and those of C from the next
-            time step.
+        delta_mu, delta_var: deltas of the output, if it is `observed`; that of sample b begins at b stride + offset.
+        later_mu, later_var: deltas of the hidden state, from the next time step. last: there is no next one.
+        d_mu, d_var, e_mu, u_var: receive arguments of `input_deltas`: deltas of h and of C, and those of C from the
+            next time step.
     """
     i = thread_index()
     if i < batch * outputs:
@@ -139,7 +141,7 @@ def _input_deltas(
     w, k_f, k_i, k_c, k_o, h_c, d_mu, d_var, e_mu, u_var, jcb, in_mu, in_var, later_mu, later_var,
     batch, inputs, outputs, width, begin, count, stride, offset,
 ):  # fmt: skip
-    """Deltas of inputs begin, begin + 1, ... of the gates: of the layer's, or of the hidden state before (later_)."""
+    """Deltas of inputs begin, begin + 1, ... of the gates: layer inputs, or the previous hidden state (later_)."""
     i = thread_index()
     if i < batch * count:
         z, b = begin + i % count, i // count
@@ -194,7 +196,7 @@ def _smooth(
     cov_h, cov_c, prior_mu_h, prior_var_h, prior_mu_c, prior_var_c, next_mu_h, next_var_h, next_mu_c, next_var_c,
     mu_h, var_h, mu_c, var_c, outputs,
 ):  # fmt: skip
-    """One time step from the next one, whose covariances, priors and smoothed moments come first."""
+    """Smooths one time step, given covariances, priors and smoothed moments of the next: the first ten arguments."""
     p = thread_index()
     if p < outputs:
         gain = smoother_gain(cov_c[p], prior_var_c[p])
@@ -212,7 +214,7 @@ def _smooth(
 
 
 def scratch_size(batch: int, inputs: int, outputs: int) -> int:
-    """Numbers of scratch memory that `forward` and `backward` need each."""
+    """Size of the scratch memory that `forward` and `backward` each need, in numbers."""
     return 10 * batch * outputs
 
 
@@ -257,7 +259,7 @@ def backward(
     width = kept.mu.shape[2]
     inputs = width - outputs
     *later, q_mu, q_var, d_mu, d_var, e_mu, u_var = cut(scratch, *[(batch, outputs)] * 8)
-    into = delta[:2] if in_delta is None else in_delta[:2]  # nothing is written to it then
+    into = delta[:2] if in_delta is None else in_delta[:2]  # not written to if in_delta is None
     begin = inputs if in_delta is None else 0
     for t in reversed(range(steps)):
         last, row = t + 1 == steps, t if given == steps else 0
@@ -285,7 +287,7 @@ def update_memory(memory: State, delta: Delta, kept: Passage) -> None:
 
 
 def record(kept: Passage, weights: Tensor, var_before: Array, cov_c: Array, cov_h: Array) -> None:
-    """Covariances of the states before a pass of one time step and of those after it, see `Record`."""
+    """Covariances between the states before and after a pass of one time step, see `Record`."""
     outputs = cov_c.shape[0]
     inputs = kept.mu.shape[2] - outputs
     slopes = kept[2:]
@@ -295,7 +297,7 @@ def record(kept: Passage, weights: Tensor, var_before: Array, cov_c: Array, cov_
 
 
 def smooth(record: Record) -> None:
-    """The posterior becomes that given the observations of all time steps; see `kernels.cpu.recurrent.smooth`."""
+    """Conditions the posterior on the observations of all time steps; see `kernels.cpu.recurrent.smooth`."""
     steps, outputs = record.cov_c.shape
     for t in reversed(range(steps - 1)):
         after = record.cov_h[t + 1], record.cov_c[t + 1], *(a[t + 1] for a in (*record.prior, *record.posterior))

@@ -2,10 +2,10 @@
 
 
 def expect(product: str, shape: tuple[int, ...], **arrays) -> None:
-    """Every array has this shape (None passes).
+    """Checks that every array has this shape; None passes.
 
     Raises:
-        ValueError: naming the product and the first array that has not.
+        ValueError: an array has another shape; the message names the product and the first such array.
     """
     for name, array in arrays.items():
         if array is not None and array.shape != shape:

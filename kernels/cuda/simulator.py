@@ -1,9 +1,9 @@
-"""The simulator: kernels run as Python over NumPy arrays, where NUMBA_ENABLE_CUDASIM=1 asks for it.
+"""The simulator: with NUMBA_ENABLE_CUDASIM=1, kernels run as Python over NumPy arrays.
 
 The threads of a block take turns, from barrier to barrier, in an order that is drawn anew each time (the same in every
-run of a program): where a barrier is missing, a thread comes too early in some of them. Functions with barriers become
-generators for that, which pause there. Numba's own simulator starts a thread of the operating system for each of the
-block, and asks all of them in a loop whether they wait.
+run of a program): if a barrier is missing, a thread runs too early in some of these orders. For this, functions with
+barriers become generators that pause at them. Numba's own simulator instead starts a thread of the operating system for
+each thread of the block, and polls all of them.
 """
 
 import ast
@@ -20,7 +20,7 @@ from numba.np.numpy_support import as_dtype
 
 
 def _spoilt(dtype: types.Type) -> float:
-    """What memory holds before it is written: a number that spoils every result it reaches."""
+    """The content of memory before it is written: a number that spoils every result computed from it."""
     return np.nan if dtype is float32 else -(1 << 30)
 
 
@@ -47,7 +47,7 @@ class Memory:
 
 
 class _Index(NamedTuple):
-    """Of a thread or a block; or a number of them."""
+    """Index of a thread or a block in three dimensions, or the number of them."""
 
     x: int
     y: int = 0
@@ -55,10 +55,10 @@ class _Index(NamedTuple):
 
 
 class SimulatedCuda:
-    """The name `cuda` inside a kernel, as the thread that has its turn sees it.
+    """The object `cuda` inside a kernel, as seen by the thread whose turn it is.
 
     Attributes:
-        operands: what the threads of this block hand each other without memory (`intrinsics.mma_tf32`), by thread.
+        operands: by thread, values that threads of a block exchange without memory (`intrinsics.mma_tf32`).
     """
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class SimulatedCuda:
                         paused.append((index, running))
 
     def syncthreads(self) -> None:
-        """In kernels and functions for them a pause stands in its place.
+        """Never called from kernels and @device functions: `with_pauses` replaces the call by a pause.
 
         Raises:
             RuntimeError: another function calls it.
@@ -97,7 +97,7 @@ class SimulatedCuda:
 
 class _Local:
     def array(self, size: int, dtype: types.Type, alignment: int | None = None) -> list:
-        """A list, which is many times faster: the innermost loops work on registers."""
+        """A list, as it is many times faster than an array, and the innermost loops work on registers."""
         return [as_dtype(dtype).type(_spoilt(dtype))] * size
 
 
@@ -105,7 +105,7 @@ class _Shared:
     arrays: dict[tuple, Memory]
 
     def array(self, size: int, dtype: types.Type, alignment: int | None = None) -> Memory:
-        """The same memory for all threads of a block that come by the same place of the code."""
+        """The same memory for all threads of a block, for each place in the code that asks for some."""
         caller = sys._getframe(1)
         key = caller.f_code, caller.f_lasti
         if key not in self.arrays:
@@ -114,7 +114,7 @@ class _Shared:
 
 
 def with_pauses(function: Callable) -> Callable:
-    """`function`, or a generator of it that yields True at each barrier, if it has any or calls functions that have."""
+    """`function` itself; with barriers in it or in functions it calls, a generator that yields True at each of them."""
     code = function.__code__
     around = dict(zip(code.co_freevars, (cell.cell_contents for cell in function.__closure__ or ()), strict=True))
     scope = function.__globals__ | around
@@ -126,7 +126,7 @@ def with_pauses(function: Callable) -> Callable:
     ast.increment_lineno(module, code.co_firstlineno - 1)
     (definition,) = _Pauses(scope).visit(module).body
     definition.decorator_list = []
-    # A function around it has the names that the original finds around itself.
+    # The enclosing function `factory` provides the names of the original's closure.
     factory: Any = ast.parse(f"def factory({', '.join(around)}):\n    return {function.__name__}")
     factory.body[0].body.insert(0, definition)
     made: dict[str, Any] = {}
@@ -135,12 +135,12 @@ def with_pauses(function: Callable) -> Callable:
 
 
 def _pauses(function: Any) -> bool:
-    """Whether this is a function with barriers, as `with_pauses` makes it."""
+    """Whether this is a function with barriers, in the form that `with_pauses` returns."""
     return inspect.isgeneratorfunction(function)
 
 
 class _Pauses(ast.NodeTransformer):
-    """Makes barriers and calls of functions that have some what a generator has in their place."""
+    """Replaces barriers by `yield`, and calls of functions with barriers by `yield from`."""
 
     def __init__(self, scope: dict[str, Any]):
         self._scope = scope

@@ -1,7 +1,7 @@
 """Activations over the classes of a sample: arrays are (batch, classes).
 
-`out` has room for the Jacobian, and may be the input itself: a unit is written by the thread that read it, and what all
-threads need is read before the last barrier. One block per sample; sums are trees in shared memory.
+`out` also receives the Jacobian, and may be the input itself: a unit is written by the thread that read it, and values
+that all threads need are read before the last barrier. One block per sample; sums are trees in shared memory.
 """
 
 import math
@@ -21,7 +21,7 @@ LOWEST = np.float32(-np.inf)
 
 @device
 def _first_largest(mu, start, classes, values, places):
-    """(mean, class) of the largest of `classes` means from `start` on, the first of equal ones; for all threads."""
+    """(mean, class) of the largest of `classes` means from `start` on, the first of equal ones, for all threads."""
     i = cuda.threadIdx.x
     value, place = LOWEST, classes - 1
     for k in range(i, classes, THREADS):
@@ -104,7 +104,7 @@ def _closed_form_softmax(mu, var, out_mu, out_var, out_jcb, classes):
     log_total, log_total_var = log_moments(total, total_var)
     for k in range(cuda.threadIdx.x, classes, THREADS):
         i = start + k
-        m, s = mu[i] - m_top, var[i]  # counting from the largest mean changes nothing but keeps e^z finite
+        m, s = mu[i] - m_top, var[i]  # subtracting the largest mean changes no result but keeps e^z finite
         e, _v, _j = exp_moments(m, s)
         out_mu[i], out_var[i], out_jcb[i] = closed_form_softmax_moments(m, s, e, total, log_total, log_total_var)
 

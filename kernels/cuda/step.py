@@ -1,4 +1,4 @@
-"""The parameter step over the whole arena in one launch."""
+"""The parameter step, over the whole arena in one launch."""
 
 import math
 
@@ -68,19 +68,19 @@ def step(
 
     Parameters are flat. Segment k, a block of threads, is [starts[k], stops[k]): one tensor or a part of one, whose cap
     has the divisor caps * cap_factor(samples * steps[k]); negative[k] and non_finite[k] receive how many of its
-    variances fell to <= 0 (and became 1e-5) and how many of its deltas, or what they would make of a parameter, were
-    not finite (those parameters stay as they are).
+    variances fell to <= 0 (and were set to 1e-5) and how many of its deltas, or of the parameters after them, were not
+    finite (those parameters stay as they are).
     """
     _step.launch(starts.size, *parameters, factors, starts, stops, steps, negative, non_finite)
 
 
 def pooled_factors(header: Array, factors: Array, average: bool) -> None:
-    """factors = (scale, samples, 1) of a step, from the sums over ranks in header = (samples, active ranks, ...)."""
+    """Sets factors = (scale, samples, 1) of a step from header = (samples, active ranks, ...), summed over ranks."""
     _pooled_factors.launch(1, header, factors, average)
 
 
 def forget(var: Array, starts: Array, stops: Array, priors: Array, factor: float) -> None:
-    """var = min(factor var, priors[k]) in each segment [starts[k], stops[k]); what is above priors[k] stays.
+    """var = min(factor var, priors[k]) in each segment [starts[k], stops[k]); variances above priors[k] stay.
 
     Variances are flat; a segment, a block of threads, has one prior variance.
     """

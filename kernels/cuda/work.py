@@ -1,4 +1,4 @@
-"""How the products see a layer: as a matrix product over (positions) x (taps and channels) x (other channels).
+"""Layers as matrix products over (positions) x (taps and channels) x (other channels).
 
 Kinds of product, with x, v the mean and variance of the input, d, e the deltas of the output, w, s of the weights:
 
@@ -10,16 +10,16 @@ Kinds of product, with x, v the mean and variance of the input, d, e the deltas 
     PARAMETERS  rows: taps and input channels; columns: output channels; sums over output positions
                 mean x d, variance x^2 e
 
-A transposed convolution is the adjoint of a convolution from its outputs to its inputs, and is seen as that one. So its
-units are made where the other's deltas are, and the other way round:
+A transposed convolution is the adjoint of a convolution from its outputs to its inputs, and is treated as that one. So
+its units are computed where that one has deltas, and the other way round:
 
     FORWARD, KNOWN  as above, with rows and columns of STATE
     STATE           mean d w, variance e w^2, with rows and columns of FORWARD
     PARAMETERS      mean d x, variance e x^2: the image operand holds the deltas
 
-The image operand is never unfolded: a tile's elements are fetched from the image where the taps point. A dense layer
-is a convolution of one tap over an image of one row, with the batch as its width. STATE with a stride falls into
-stride^2 phases, the positions that the same taps reach: each is a convolution of its own without gaps.
+The image operand is never unfolded: a tile's elements are fetched directly from the pixels that the taps cover. A
+dense layer is a convolution of one tap over an image of one row, with the batch as its width. STATE with a stride falls
+into stride^2 phases: sets of positions that are reached by the same taps. Each phase is a convolution without gaps.
 """
 
 from typing import NamedTuple
@@ -36,7 +36,7 @@ OUTSIDE = i32(-(1 << 15))  # an origin from which no tap reaches the image
 
 @device
 def taps_from(first, kernel_size, stride):
-    """Of one dimension: taps first, first + stride, ..."""
+    """In one dimension: the number of taps first, first + stride, ..."""
     count = i32(0)
     if first < kernel_size:
         count = divide(i32(kernel_size - first + stride - i32(1)), stride)[0]
@@ -45,7 +45,7 @@ def taps_from(first, kernel_size, stride):
 
 @device
 def taps_before(first, kernel_size, stride):
-    """Of one dimension: taps in the phases with a first tap below `first`."""
+    """In one dimension: the number of taps in the phases whose first tap is below `first`."""
     total = i32(0)
     for earlier in range(first):
         total = i32(total + taps_from(i32(earlier), kernel_size, stride))
@@ -54,7 +54,7 @@ def taps_before(first, kernel_size, stride):
 
 @device
 def phase_taps(phase, kernel_size, stride, pad):
-    """Of one dimension: first tap of a phase, its taps, and the output under the first at the phase's position 0."""
+    """In one dimension: a phase's first tap, number of taps, and output under that tap at the phase's position 0."""
     reach = i32(phase + pad)
     first = divide(reach, stride)[1]
     return first, taps_from(first, kernel_size, stride), divide(i32(reach - first), stride)[0]
@@ -62,18 +62,18 @@ def phase_taps(phase, kernel_size, stride, pad):
 
 @device
 def phase_start(first_y, first_x, kernel_size, stride):
-    """Taps before those of a phase, where they lie phase by phase."""
+    """Number of taps before those of a phase, in memory that holds the taps phase by phase."""
     rows = i32(taps_before(first_y, kernel_size, stride) * kernel_size)
     return i32(rows + i32(taps_from(first_y, kernel_size, stride) * taps_before(first_x, kernel_size, stride)))
 
 
 @device
 def survey(at_inputs, phase, sizes):
-    """What a block needs to know of a layer, of one phase of it if the sums are at the inputs.
+    """The geometry of a layer that a block needs; if the sums are at the inputs, that of one phase.
 
     Returns (height, width, channels of the image operand, rows and columns of its taps), (height and width of the grid
-    of positions, pixels between them, pixel of tap (0, 0) at the first), columns of the product, and taps before those
-    of the phase in the matrix operand.
+    of positions, pixels from one to the next, pixel of tap (0, 0) at the first one), columns of the product, and number
+    of taps before those of the phase in the matrix operand.
     """
     _, image_h, image_w, channels_in, out_h, out_w, channels_out, kernel_size, stride, pad = sizes
     if at_inputs:
@@ -93,13 +93,13 @@ class Work(NamedTuple):
 
     Attributes:
         view: height, width and channels of the image operand, rows and columns of its taps.
-        grid: height and width of the grid of positions, pixels between them, pixel of tap (0, 0) at the first.
+        grid: height and width of the grid of positions, pixels from one to the next, pixel of tap (0, 0) at the first.
         image_size: numbers of one image.
-        phase, which: of the layer (at its inputs); which part of the sum.
-        rows, columns, depth: of the product; row0, column0: first of this block's tile.
-        positions: of the grid, in the whole batch.
-        first_row: of the phase in the matrix operand.
-        begin, tiles: first term of this part, and its tiles of `tile_depth` terms.
+        phase: of the layer (for sums at inputs). which: part of the sum.
+        rows, columns, depth: of the product. row0, column0: first row and column of this block's tile.
+        positions: number of positions of the grid, in the whole batch.
+        first_row: first row of the phase in the matrix operand.
+        begin, tiles: first term of this part, and its number of tiles of `tile_depth` terms.
     """
 
     view: tuple
@@ -161,7 +161,7 @@ def locate(position, grid, image_size):
 
 @device
 def move(place, by, grid, image_size):
-    """The place (see `locate`) `by` positions on."""
+    """The place (see `locate`) that lies `by` positions after `place`."""
     start, y, x = place
     x = i32(x + by)
     while x >= grid[1]:
@@ -175,7 +175,7 @@ def move(place, by, grid, image_size):
 
 @device
 def origin_of(place, grid, exists):
-    """What `element_at` starts from at a place."""
+    """The origin that `element_at` takes, at a place."""
     start, y, x = place
     _, _, step, shift_y, shift_x = grid
     return start, (i32(i32(y * step) + shift_y) if exists else OUTSIDE), i32(i32(x * step) + shift_x)
