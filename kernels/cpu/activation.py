@@ -1,7 +1,7 @@
-"""Activations of single units. `out` may be the input itself, or lie apart; it has room for the Jacobian.
+"""Activations of single units. `out` also receives the Jacobian; it may share its memory with the input, or not.
 
-The loops themselves work in place. A loop from one pair of arrays to another is compiled with a check whether they
-overlap, and where they do, as nearly always in a network, it runs without vector instructions, ten times slower.
+The loops themselves work in place. A loop from one pair of arrays to another would be compiled with a check for
+overlaps. If they overlap, as nearly always in a network, it would run without vector instructions, ten times slower.
 """
 
 from collections.abc import Callable
@@ -31,8 +31,8 @@ def _units_with_parameter(mu, var, jcb, parameter):
 def _loop_of(name: str, formula: Callable) -> Callable:
     """The loop over units, in place, with this formula.
 
-    The formula is a global of the loop, and the loop is called like the activation: Numba finds compiled code again by
-    name, and that of a closure over another function never.
+    The formula is a global of the loop, and the loop is named after the activation: Numba's cache finds compiled code
+    by its name, but never that of a closure over another function.
     """
     pattern = (_units, _units_with_parameter)[len(parameters_of(formula))]
     function = FunctionType(pattern.__code__, globals() | {"moments": formula}, name)
@@ -53,7 +53,7 @@ def _even_exp(mu, var, jcb):
 
 
 def elementwise(name: str, x: State, out: State, *parameters: float) -> None:
-    """The activation `name` of `formulas.activation.ELEMENTWISE`, with what its formula takes beside (m, s)."""
+    """The activation `name` of `formulas.activation.ELEMENTWISE`, with the parameters that follow (m, s)."""
     _in_place(_LOOPS[name], x, out, *map(np.float32, parameters))
 
 

@@ -4,8 +4,8 @@ A product is out = x y for each head of each sample, over `Heads` (see `kernels.
 
     mean = sum x y                  var = sum x_var (y^2 + y_var) + x^2 y_var
 
-Where one factor has no variance it is what deltas are multiplied by: var = sum x_var y^2, or x^2 y_var. Of heads that
-share a matrix of the result the products add up.
+A factor without variance is one that deltas are multiplied by: then var = sum x_var y^2, or sum x^2 y_var. If several
+heads share a matrix of the result, their products are added up.
 """
 
 from functools import partial
@@ -24,7 +24,7 @@ from pytagi_ddp.kernels.tensors import Array, Delta, Heads, State
 _attention = load("_attention")
 call = load("_replay").call
 ZERO = np.float32(0)
-# Sums in any order, and arrays that share no memory: only so do the loops over a row of scores vectorise.
+# Loops over a row of scores only vectorise if sums may be reordered and arrays share no memory.
 row_loop = partial(loop, fastmath=FASTMATH | {"reassoc"}, apart=True)
 
 
@@ -94,7 +94,7 @@ def multiply(
 ) -> None:
     """out (rows, columns) = x (rows, depth) y (depth, columns) for each head of each sample.
 
-    causal: ALL; CAUSAL_FACTOR if x has nothing above its diagonal; CAUSAL_RESULT if out needs nothing there.
+    causal: ALL; CAUSAL_FACTOR if x is 0 above its diagonal; CAUSAL_RESULT if out is not needed above its diagonal.
     """
     places = x, y, out
     arrays = (
@@ -107,19 +107,19 @@ def multiply(
 def remax(scores: State, slopes: Delta, scale: float, causal: bool) -> None:
     """Scores (rows, time steps), times `scale`, become shares of their row; slopes = (D, c) of the Jacobian.
 
-    causal: row t of each head has the first t + 1 steps only; the others are 0.
+    causal: row t of each head has shares of the first t + 1 time steps only; its others are 0.
     """
     _remax(scores.mu, scores.var, slopes.mu, slopes.var, np.float32(scale), causal)
 
 
 def remax_backward(delta: Delta, shares: Array, slopes: Delta, scale: float, causal: bool) -> None:
-    """Deltas of shares become those of the scores, before `scale`."""
+    """Replaces the deltas of the shares by those of the scores as they were before the factor `scale`."""
     _remax_backward(delta.mu, delta.var, shares, slopes.mu, slopes.var, np.float32(scale), causal)
 
 
 def rotate(units: Delta | State, table: Array, heads: int, inverse: bool) -> None:
     """Turns pairs of units (batch * time steps, units) of the first `heads` heads by the angle of their step, in place.
 
-    table (time steps, units of a head): cosines, then sines. inverse: back, as for deltas.
+    table (time steps, units of a head): cosines, then sines. inverse: turns back, as deltas need it.
     """
     _rotate(units.mu, units.var, table, heads, np.float32(-1 if inverse else 1))

@@ -22,7 +22,7 @@ from pytagi_ddp.kernels.tensors import Array, Delta, Normalization, State, Sums
 
 ROWS = 128  # rows of one partial sum: float32 sums stay accurate, and do not depend on the number of threads
 ZERO, ONE = np.float32(0), np.float32(1)
-activations: tuple[str, ...] = ()  # that these kernels make by themselves: arithmetic takes longer than memory here
+activations: tuple[str, ...] = ()  # none are applied by these kernels: arithmetic takes longer than memory here
 
 
 def partial_shape(rows: int, features: int) -> tuple[int, int, int]:
@@ -31,13 +31,13 @@ def partial_shape(rows: int, features: int) -> tuple[int, int, int]:
 
 
 def _in_parts(n) -> bool:
-    """Whether scratch memory has that shape."""
+    """Whether scratch memory has the shape of `partial_shape`."""
     return n.k == -(-n.r // ROWS)
 
 
 @loop("rf rf 4kf f f", _in_parts)
 def _moments(mu, var, partial, mean, m2):
-    """In two passes."""
+    """In two passes: means first, then squares about them."""
     rows, features = mu.shape
     blocks = (rows + ROWS - 1) // ROWS
     for k in prange(blocks):
@@ -111,7 +111,7 @@ def _forward(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
 
 @loop("rf rf f f f f f f rf rf")
 def _forward_added(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
-    """`_forward`, added to what is there."""
+    """`_forward`, added to the content of out."""
     rows, features = mu.shape
     for k in prange((rows + ROWS - 1) // ROWS):
         for i in range(k * ROWS, min(rows, (k + 1) * ROWS)):
@@ -123,7 +123,7 @@ def _forward_added(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
 
 @loop("rf rf f f f f f f rf rf rf rf")
 def _forward_onto(mu, var, mean, r, w_mu, w_var, b_mu, b_var, added_mu, added_var, out_mu, out_var):
-    """`_forward`, and what is added to it."""
+    """`_forward`, plus (added_mu, added_var)."""
     rows, features = mu.shape
     for k in prange((rows + ROWS - 1) // ROWS):
         for i in range(k * ROWS, min(rows, (k + 1) * ROWS)):
@@ -141,7 +141,7 @@ def _clear(partial, k):
 
 @formula
 def _add_summands(partial, k, c, of_weight, dm, ds):
-    """Adds what a unit gives to the batch sums of its weight and bias."""
+    """Adds the contribution of a unit to the batch sums of its weight and bias."""
     partial[0, k, c] += of_weight[0]
     partial[1, k, c] += of_weight[1]
     partial[2, k, c] += dm
@@ -162,7 +162,7 @@ def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial):
 
 @loop("rf rf f f f rf rf 4kf", _in_parts, apart=True)
 def _backward_through(mu, jcb, mean, r, w_mu, delta_mu, delta_var, partial):
-    """`_backward`, and the deltas through the Jacobian of the input."""
+    """`_backward`, with deltas multiplied by the Jacobian of the input."""
     rows, features = mu.shape
     for k in prange(partial.shape[1]):
         _clear(partial, k)
@@ -196,7 +196,7 @@ def _subtract(mu, mean, r, w_mu, shift, slope, delta_mu):
 
 @loop("rf rf f f f f f rf")
 def _subtract_through(mu, jcb, mean, r, w_mu, shift, slope, delta_mu):
-    """`_subtract`, through the Jacobian of the input."""
+    """`_subtract`, multiplied by the Jacobian of the input."""
     rows, features = mu.shape
     for k in prange((rows + ROWS - 1) // ROWS):
         for i in range(k * ROWS, min(rows, (k + 1) * ROWS)):
@@ -236,22 +236,22 @@ def rescale(square: Array, denominator: float, eps: float, r: Array) -> None:
 
 
 def pool_moments(mean: Array, m2: Array, rows: int, shift: Array, sums: Sums) -> None:
-    """Adds a batch to sums about `shift`, which is the same on every rank: so sums of ranks are sums of batches."""
+    """Adds a batch to sums about `shift`; as all ranks use the same shift, their sums may simply be added."""
     _pool_moments(mean, m2, rows, shift, *sums)
 
 
 def pooled_statistics(shift: Array, sums: Sums, mean: Array, var: Array) -> None:
-    """Mean and variance of the batch whose sums are those of `pool_moments`, added over ranks; var = 0 of one value."""
+    """Mean and variance of the batch from the sums of `pool_moments`, added over ranks; var = 0 for a single value."""
     _pooled_statistics(shift, *sums, mean, var)
 
 
 def update_running(running_mean: Array, running_var: Array, momentum: float, sums: Sums) -> None:
-    """running = momentum * running + (1 - momentum) * pooled batch; then clears the sums. Nothing if they are empty."""
+    """running = momentum * running + (1 - momentum) * pooled batch; then clears the sums. No-op if they are empty."""
     _update_running(running_mean, running_var, np.float32(momentum), *sums)
 
 
 def forward(norm: Normalization, added: State | Normalization | None = None) -> None:
-    """norm.out = norm, plus `added` if there is any: the other branch of a residual block, whose `out` is not used."""
+    """norm.out = norm, plus `added` if given: the other branch of a residual block; `added.out` is not used."""
     x, w, b, out = norm.x, norm.weights, norm.bias, norm.out
     inputs = x.mu, x.var, norm.mean, norm.r, w.mu, w.var, b.mu, b.var
     if isinstance(added, Normalization):
@@ -280,7 +280,7 @@ def backward(norm: Normalization, delta: Delta, into: Delta, partial: Array, acc
 
 
 def subtract_statistics(norm: Normalization, into: Delta, partial: Array, means: Array) -> None:
-    """After `backward`: what the deltas of x lose as the statistics depend on x.
+    """After `backward`: subtracts from the deltas of x the part due to the statistics, which depend on x.
 
     partial: as `backward` left it. means: (2, features), scratch.
     """

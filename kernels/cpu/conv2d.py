@@ -8,7 +8,7 @@ the Winograd form (see _winograd.pyx) unless the batch is tiny: results then dif
 errors, about 1e-6 of the largest. Source: Goulet, Nguyen & Amiri 2021, "Tractable approximate Gaussian inference for
 Bayesian neural networks", JMLR 22.
 
-`mixed` is that of a dense layer: see linear.py.
+`mixed` means the same as in linear.py.
 """
 
 from pytagi_ddp.kernels.cpu.extension import load

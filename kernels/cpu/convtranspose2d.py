@@ -1,9 +1,9 @@
-"""Transposed 2-D convolution: moments forward, deltas backward; the adjoint of a convolution, by whose products.
+"""Transposed 2-D convolution: moments forward, deltas backward, as the adjoint of a convolution.
 
 All arrays are C-contiguous float32. Images are channels-last: input (batch, H, W, C), output (batch, Ho, Wo, O);
 weights (C, O, k, k), biases (O). Input pixel (y, x) adds to output pixels (y stride + r - pad, x stride + q - pad);
-what would lie outside the output is dropped, and pixels that no tap reaches have the bias only. The Winograd form is
-that of conv2d.py, for the same sizes; `mixed` that of linear.py.
+sums for pixels outside of the output are dropped, and pixels that no tap reaches only get the bias. The Winograd form
+is used for the same sizes as in conv2d.py; `mixed` means the same as in linear.py.
 """
 
 from pytagi_ddp.kernels.cpu.extension import load

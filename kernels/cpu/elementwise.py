@@ -1,6 +1,6 @@
 """Whole-array operations between layers: sums of states and deltas, and the change of image layout.
 
-Arrays of any shape, C-contiguous, but for `transpose`.
+Arrays are C-contiguous and, except in `transpose`, of any shape.
 """
 
 from numba import prange
@@ -40,7 +40,7 @@ def add(a: Array, b: Array, out: Array) -> None:
 
 
 def add_state(out: State | Delta, added: State | Delta) -> None:
-    """out += added, both moments; an `added` without variance adds none."""
+    """out += added, both moments; variances stay as they are if `added` has none."""
     add(out.mu, added.mu, out.mu)
     if added.var is not None:
         add(out.var, added.var, out.var)

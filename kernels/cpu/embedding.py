@@ -24,7 +24,7 @@ def _forward(out_mu, out_var, categories, mu, var, padding):
 @loop("ik ik i ck ck _")
 def _backward(delta_mu, delta_var, categories, g, h, padding):
     features = g.shape[1]
-    # Each thread has some features of all rows: categories that occur twice meet nobody, and add up in their order.
+    # Each thread adds up some features of all rows, so that repeated categories cause no race, and keep their order.
     for part in prange((features + PART - 1) // PART):
         for i in range(categories.size):
             row = row_of(categories[i], g.shape[0], padding)

@@ -30,7 +30,7 @@ class Graphs:
     def __init__(self, array: Any):
         self._parts: dict[Hashable, _Part] = {}
         self.express = Express()
-        self.plan: Any = None  # of the part that ran last, if it was replayed
+        self.plan: Any = None  # plan of the part that ran last, if it was replayed
 
     def run(
         self,
@@ -40,14 +40,14 @@ class Graphs:
         function: Callable[[], Any],
         prepare: Callable[[], None] | None = None,
     ) -> Any:
-        """`function()`, or a replay of what it did for the same key; the result is that of the recorded call.
+        """Calls `function`, or replays what it did for the same key, with the result of the recorded call.
 
         Args:
             name: of the part.
-            key: what decides on the calls.
-            memory: arrays that come from outside the network's own buffers; None stands for one that is not there.
+            key: all that the calls depend on.
+            memory: arrays from outside of the network's own buffers; None for one that is absent.
             function: calls kernels, and does nothing else that a replay would miss.
-            prepare: called before `function` is, and not recorded: what layers have to remember for it.
+            prepare: called before `function`, but not recorded: sets what layers must remember for it.
         """
         self.plan = None
         if not use_graphs:

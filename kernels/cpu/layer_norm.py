@@ -107,6 +107,6 @@ def backward(
     partial: Array,
     accumulate: bool,
 ) -> None:
-    """Batch sums for w and b (partial: (4, batch, features) scratch); the deltas become those of the input."""
+    """Batch sums for w and b (partial: (4, batch, features) scratch); `delta` becomes the deltas of the input."""
     _backward(x.mu, mean, r, weights.mu, delta.mu, delta.var, partial)
     add_partials(partial, accumulate, weights, bias)

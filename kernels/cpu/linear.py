@@ -4,8 +4,8 @@ All arrays are C-contiguous float32: inputs (batch, inputs), outputs (batch, out
 biases (outputs). Source: Goulet, Nguyen & Amiri 2021, "Tractable approximate Gaussian inference for Bayesian neural
 networks", JMLR 22.
 
-`mixed` rounds the factors of the products that make variances to bfloat16 (8 bits of mantissa: 0.4 %), and adds up in
-float32; what makes means stays float32. It needs a CPU with avx512_bf16 instructions, or RuntimeError says so.
+`mixed` rounds the factors of the products that variances are made of to bfloat16 (8 bits of mantissa: 0.4 %), and adds
+up in float32; products for means stay float32. Without avx512_bf16 instructions of the CPU it raises RuntimeError.
 """
 
 from pytagi_ddp.kernels.cpu.extension import load

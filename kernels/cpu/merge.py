@@ -1,4 +1,4 @@
-"""Posteriors of several ranks, or of several steps, merged: over the whole arena in one call."""
+"""Merging of the posteriors of several ranks, or of several steps, over the whole arena in one call."""
 
 import numpy as np
 from numba import prange
@@ -39,7 +39,7 @@ def contribute(posterior: Tensor, prior: Tensor, change: Delta, weighted: bool) 
 
 
 def merge_sums(posterior: Tensor, prior: Tensor, change: Delta, header: Array, weighted: bool) -> None:
-    """Both become the merged posterior of header[1] ranks, whose summands `change` is; with none, both the prior."""
+    """Sets both to the posterior merged over header[1] ranks, from the summed `change`; to the prior for no ranks."""
     _merge_sums(posterior.mu, posterior.var, prior.mu, prior.var, change.mu, change.var, header, weighted)
 
 

@@ -16,7 +16,7 @@ NOTHING = np.zeros(0, np.float32)
 
 
 def express_update(states: Any, mu_obs: Any, var_obs: Any, deltas: Any) -> bool:
-    """`OutputUpdater.update` in its common case; False where that is not met."""
+    """The common case of `OutputUpdater.update`; returns False in any other case."""
     return _express.update(states, mu_obs, var_obs, deltas)
 
 
@@ -34,7 +34,7 @@ def _update_using_indices(mu, var, jcb, obs, var_obs, index, delta_mu, delta_var
             delta_var[b, k] = 0
         for n in range(index.shape[1]):
             k = index[b, n]
-            if 0 <= k < mu.shape[1]:  # the updater says what is wrong with others; here they must do no harm
+            if 0 <= k < mu.shape[1]:  # the updater reports other indices; here they must not be written to
                 delta_mu[b, k], delta_var[b, k] = observation_delta(
                     mu[b, k], var[b, k], jcb[b, k], obs[b, n], var_obs[b, n]
                 )

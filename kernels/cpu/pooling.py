@@ -29,7 +29,7 @@ def average_backward(delta: Delta, in_delta: Delta, kernel_size: int, stride: in
 
 
 def _run(function: Callable, *arguments: Any) -> None:
-    """Calls a function of images with the threads that their size is worth."""
+    """Calls a function over images, with as many threads as their size justifies."""
     size = max(a.size for a in arguments if isinstance(a, np.ndarray))
     threads = get_threads() if size >= PARALLEL_MIN else 1
     call(flushed, function, threads, (*arguments, threads))
@@ -38,11 +38,11 @@ def _run(function: Callable, *arguments: Any) -> None:
 def max_forward(x: State, out: State, winner: Array, kernel_size: int, stride: int, pad: int) -> None:
     """Passes on the unit with the largest mean (the first, row by row); winner: its pixel, row * width + column.
 
-    A mean that is NaN counts as the largest, of several the last.
+    A mean that is NaN counts as the largest; of several such means the last one wins.
     """
     _run(_loops.largest, x.mu, x.var, out.mu, out.var, winner, kernel_size, stride, pad)
 
 
 def max_backward(delta: Delta, winner: Array, in_delta: Delta, kernel_size: int, stride: int, pad: int) -> None:
-    """The deltas of a window go to its winner. Here they are scattered; a device that gathers needs the window too."""
+    """The deltas of a window go to its winner. Here they are scattered; gathering needs the windows' sizes, too."""
     _run(_loops.scatter, delta.mu, delta.var, winner, in_delta.mu, in_delta.var)

@@ -16,7 +16,7 @@ PROCESS = Path("/proc/self")
 def cpu_quota() -> float:
     """Cores' worth of CPU time: the smallest quota of this process' control groups and those around them, or infinity.
 
-    Both versions of control groups are looked at, as a system may have both.
+    Reads both versions of control groups, as a system may have both.
     """
     return min((quota for group in _groups() for quota in _quotas(group)), default=float("inf"))
 

@@ -1,8 +1,8 @@
 """LSTM: moments forward through time, and deltas back through time.
 
-Samples go through time by themselves, in blocks of a fixed number, one thread each, so that what a step needs stays in
-the caches. Products of a few rows are made in loops that read the weights once, larger ones by the BLAS. `kept` leads
-from the pass forward to the pass back; its arrays go time step by time step.
+Blocks of a fixed number of samples go through time independently, each on one thread, so that the data of a time step
+stay in the caches. Products of a few rows are computed in loops that read the weights once, larger ones by BLAS. The
+forward pass writes `kept` for the backward pass; its arrays are ordered by time step.
 """
 
 from functools import partial
@@ -29,12 +29,12 @@ from pytagi_ddp.kernels.formulas.lstm import (
 from pytagi_ddp.kernels.tensors import NO_DELTA, NO_TENSOR, Array, Delta, Passage, Record, State, Tensor, cut
 
 address_of_product = load("_blas").address_of_product
-ROWS = 16  # samples that go through time together
-FEW = 3  # rows that are multiplied without a BLAS
+ROWS = 16  # samples of a block
+FEW = 3  # largest number of rows that are multiplied without BLAS
 NOTHING = np.empty(0, np.float32)
 SIZE = 4  # bytes of a number
 ZERO, TWO = np.float32(0), np.float32(2)
-# Sums in any order: only so do loops over the inputs of a unit vectorise. `apart`: no two arguments share memory.
+# Loops over the inputs of a unit only vectorise if sums may be reordered. `apart`: no two arguments share memory.
 loop = partial(loop, fastmath=FASTMATH | {"reassoc"}, apart=True)
 row = partial(inner, fastmath=FASTMATH | {"reassoc"}, apart=True)
 
@@ -55,12 +55,12 @@ def _call(typing, function, ta, tb, m, n, k, a, lda, b, ldb, beta, c, ldc):
 
 @row
 def _product(function, transposed, m, n, k, a, a_first, lda, b, b_first, ldb, beta, c, c_first, ldc):
-    """c (m x n) = a b + beta c, or a b^T: flat arrays, from an element on, rows so many numbers apart."""
+    """c (m x n) = a b + beta c, or a b^T + beta c; flat arrays, each with its first element and distance of rows."""
     a, b, c = a.ctypes.data + SIZE * a_first, b.ctypes.data + SIZE * b_first, c.ctypes.data + SIZE * c_first
     _call(function, 0, transposed, m, n, k, a, lda, b, ldb, beta, c, ldc)
 
 
-# Rows are written by functions: what the compiler makes of `x[:] = y` in a parallel loop changes places with them.
+# Functions write the rows, as in a parallel loop the compiler would reorder code for `x[:] = y` and calls.
 @row
 def _fill(out):
     for z in range(out.size):
@@ -87,7 +87,7 @@ def _twice(a, b, c, out):
 
 @row
 def _scale(slope, mu, var, out_mu, out_var):
-    """Deltas through a slope."""
+    """Deltas multiplied by a slope."""
     for j in range(slope.size):
         out_mu[j] = slope[j] * mu[j]
         out_var[j] = slope[j] * slope[j] * var[j]
@@ -139,7 +139,7 @@ def _cell_deltas_of_row(h_c, d_mu, d_var, q_mu, q_var, e_mu, e_var):
 
 @row
 def _inputs_of_unit(w, j, slopes, deltas, begin, end, mu, var):
-    """Adds a unit's part to the deltas of inputs begin to end of its gates."""
+    """Adds the contribution of unit j to the deltas of inputs begin to end - 1 of the gates."""
     n = w.shape[0] // 4
     f, i, c, o = w[j], w[n + j], w[2 * n + j], w[3 * n + j]
     e, d, v, u = deltas
@@ -375,7 +375,7 @@ def _smooth(
 
 
 def scratch_size(batch: int, inputs: int, outputs: int) -> int:
-    """Numbers of scratch memory that `forward` and `backward` need each."""
+    """Size of the scratch memory that `forward` and `backward` each need, in numbers."""
     width = inputs + outputs
     forward_size = outputs * (5 * width + 3 * inputs) + batch * (width + 16 * outputs)
     backward_size = 10 * outputs * width + batch * (2 * width + 16 * outputs)
@@ -383,7 +383,7 @@ def scratch_size(batch: int, inputs: int, outputs: int) -> int:
 
 
 def _or_none(array: Array | None, shape: tuple[int, ...] = (0,)) -> Array:
-    """`array`, or an empty one: a loop is compiled anew for each argument that is None."""
+    """`array`, or an empty one for None, as each argument that is None would have the loop compiled again."""
     return NOTHING.reshape(shape) if array is None else array
 
 
@@ -395,10 +395,10 @@ def forward(
     Args:
         x: (batch, steps, inputs). out: (batch, steps or 1, outputs).
         weights: (4 outputs, inputs + outputs), bias: (4 outputs,): gates forget, input, candidate, output.
-        start, end: moments of the hidden and the cell state of one sample, (2 outputs,), before and after; or NO_STATE
-            for zeros before every sample, and nothing kept of what is after.
-        kept: what `backward` needs; written.
-        scratch: as much as `scratch_size` says.
+        start, end: moments of the hidden and the cell state of one sample, (2 outputs,), before and after; or NO_STATE:
+            every sample starts from zeros, and its last state is not kept.
+        kept: receives all that `backward` needs.
+        scratch: of size `scratch_size`.
 
     Source: `formulas.lstm`.
     """
@@ -453,13 +453,13 @@ def update_memory(memory: State, delta: Delta, kept: Passage) -> None:
 
 
 def record(kept: Passage, weights: Tensor, var_before: Array, cov_c: Array, cov_h: Array) -> None:
-    """Covariances of the states before a pass of one time step and of those after it, see `Record`.
+    """Covariances between the states before and after a pass of one time step, see `Record`.
 
-    var_before: of the cell state.
+    var_before: variances of the cell state before the pass.
     """
     _record(cov_h, cov_c, kept.var[0, 0], weights.mu, *(k[0, 0] for k in kept[2:]), var_before)
 
 
 def smooth(record: Record) -> None:
-    """The posterior becomes that given the observations of all time steps (Rauch, Tung & Striebel 1965)."""
+    """Conditions the posterior on the observations of all time steps (Rauch, Tung & Striebel 1965)."""
     _smooth(record.cov_h, record.cov_c, *record.prior, *record.posterior)

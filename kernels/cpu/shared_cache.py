@@ -1,9 +1,9 @@
-"""Compiled loops are made once and shared: one process compiles a loop, the others wait for it and load it.
+"""Sharing of compiled loops: one process compiles a loop, the others wait for it and load it.
 
-The ranks of a node come to a loop at the same moment, and with an empty cache each would compile it for itself. So
-whoever misses a loop in the cache takes the loop's lock first, looks again, and compiles only what is still missing.
-The lock is one of the operating system on an open file (`flock`): it goes with the process that held it, however that
-ends, and leaves nothing to tidy up. Where there are no such locks, every process compiles, as with Numba alone.
+The ranks of a node reach a loop at the same moment, and with an empty cache each would compile it for itself. So a
+process that misses a loop in the cache takes the loop's lock first, looks again, and compiles only if it is still
+missing. The lock is one of the operating system on an open file (`flock`): it is released when its process ends, in
+whatever way, and leaves nothing to clean up. Without such locks, every process compiles, as with Numba alone.
 """
 
 import contextlib
@@ -26,16 +26,16 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-LAST_KNOWN_NUMBA = (0, 68)  # of a later one, nothing is assumed about what loading needs
+LAST_KNOWN_NUMBA = (0, 68)  # loading may need other things in a later version
 POLL_SECONDS = 0.02  # a loop compiles in 0.1 to 0.6 s
-WAIT_SECONDS = 60.0  # then the other process is taken to be stopped, and this one compiles for itself
+WAIT_SECONDS = 60.0  # after that, the other process is assumed to be stopped, and this one compiles
 
 
 class FileLock:
-    """A lock between processes that can only delay them: where it is not to be had, work goes on without it.
+    """A lock between processes that can only delay them: if it is not available, work goes on without it.
 
     Args:
-        path: of the file that stands for the lock; made when needed, never written or removed.
+        path: of the file that is locked; created when needed, never written to or removed.
     """
 
     def __init__(self, path: Path):
@@ -45,7 +45,7 @@ class FileLock:
     def acquire(self, timeout: float = WAIT_SECONDS) -> bool:
         """Waits until this process has the lock, and returns whether it has; call `release` in either case.
 
-        Signals are handled while it waits. It gives up after `timeout` seconds, and at once where the file cannot be
+        Signals are handled while it waits. It gives up after `timeout` seconds, and at once if the file cannot be
         opened or its file system has no locks.
         """
         if fcntl is None:
@@ -65,18 +65,18 @@ class FileLock:
             return False
 
     def release(self) -> None:
-        """Lets the next process have the lock; does nothing without it."""
+        """Releases the lock for the next process; does nothing if this process does not have it."""
         if self._file is not None:
             with contextlib.suppress(OSError):
-                fcntl.flock(self._file, fcntl.LOCK_UN)  # closing would not do while a forked child has the file open
+                fcntl.flock(self._file, fcntl.LOCK_UN)  # closing is not enough while a forked child has the file open
             os.close(self._file)
             self._file = None
 
 
 class SealedFiles(IndexDataCacheFile):
-    """Numba's files of one function; damaged ones count as missing, where Numba would raise, or run what is in them.
+    """Numba's files of one function; damaged ones count as missing, while Numba would raise, or run their content.
 
-    A checksum behind a pickle does not disturb those who read it.
+    The checksum follows the pickle, where readers of pickles ignore it.
     """
 
     @contextlib.contextmanager
@@ -109,11 +109,11 @@ class SharedCache(FunctionCache):
         """The compiled code for a signature, or None if this process is to compile it."""
         found = self._load(sig, target_context)
         if found is None and self.lock.acquire():
-            found = self._load(sig, target_context)  # from the process that had the lock
+            found = self._load(sig, target_context)  # compiled by the process that had the lock
         return found
 
     def _load(self, sig, target_context):
-        """Numba's `load_overload` without what compiling needs, and loading does not: 0.15 s in every process."""
+        """Numba's `load_overload`, but without initialising things that only compiling needs: 0.15 s per process."""
         if numba.version_info.short > LAST_KNOWN_NUMBA:
             return super().load_overload(sig, target_context)
         rtsys.initialize(target_context)
@@ -121,14 +121,14 @@ class SharedCache(FunctionCache):
             return self._load_overload(sig, target_context)
 
     def save_overload(self, sig, data) -> None:
-        """Keeps what was compiled. On a full disk it does not, and the next process compiles again."""
+        """Stores compiled code. If that fails, as on a full disk, the next process compiles again."""
         with contextlib.suppress(OSError):
             super().save_overload(sig, data)
 
 
 def share(dispatcher, folder: Path) -> None:
     """Gives a Numba dispatcher a `SharedCache` in `folder`."""
-    with global_compiler_lock:  # the setting is one for all threads
+    with global_compiler_lock:  # all threads share this setting
         previous = numba.config.CACHE_DIR
         numba.config.CACHE_DIR = str(folder)
         try:
@@ -138,7 +138,7 @@ def share(dispatcher, folder: Path) -> None:
     compile_or_load = dispatcher.compile
 
     def compile_once(sig):
-        with global_compiler_lock:  # of this process' threads, one at a time has the lock
+        with global_compiler_lock:  # only one thread of this process at a time may use the lock
             try:
                 return compile_or_load(sig)
             finally:

@@ -1,6 +1,6 @@
 """Activations over the classes of a sample: arrays are (batch, classes).
 
-`out` has room for the Jacobian, and may be the input itself.
+`out` also receives the Jacobian, and may be the input itself.
 """
 
 import math
@@ -37,7 +37,7 @@ def _softmax(mu, var, out_mu, out_var, out_jcb):
             out_jcb[b, k] = j
 
 
-@loop("bk bk bk bk bk", fastmath={"nsz"})  # rounded as written: the same bits in place, where nothing vectorises
+@loop("bk bk bk bk bk", fastmath={"nsz"})  # rounded as written: same bits in place, where it does not vectorise
 def _remax(mu, var, out_mu, out_var, out_jcb):
     classes = mu.shape[1]
     for b in prange(mu.shape[0]):
@@ -63,7 +63,7 @@ def _remax(mu, var, out_mu, out_var, out_jcb):
 def _closed_form_softmax(mu, var, out_mu, out_var, out_jcb):
     classes = mu.shape[1]
     for b in prange(mu.shape[0]):
-        top = mu[b, 0]  # counting from the largest mean changes nothing but keeps e^z finite
+        top = mu[b, 0]  # subtracting the largest mean changes no result but keeps e^z finite
         for k in range(classes):
             top = max(top, mu[b, k])
         total, total_var = ZERO, ZERO

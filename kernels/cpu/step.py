@@ -1,4 +1,4 @@
-"""The parameter step over the whole arena in one call."""
+"""The parameter step, over the whole arena in one call."""
 
 import numpy as np
 from numba import prange
@@ -19,7 +19,7 @@ def _step(mu, var, g, h, factors, starts, stops, steps, negative, non_finite):
     for k in prange(starts.size):
         below, bad = NONE, NONE
         cap = factors[2] * cap_factor(np.int32(factors[1]) * steps[k])
-        # Slices and selections instead of offsets and branches: only so does the loop vectorise (7 times as fast).
+        # The loop only vectorises (7 times as fast) with slices and selections instead of offsets and branches.
         part = slice(starts[k], stops[k] if scale else starts[k])
         m, s, gs, hs = mu[part], var[part], g[part], h[part]
         for i in range(m.size):
@@ -60,19 +60,19 @@ def step(
 
     Parameters are flat. Segment k is [starts[k], stops[k]): one tensor or a part of one, whose cap has the divisor
     caps * cap_factor(samples * steps[k]); negative[k] and non_finite[k] receive how many of its variances fell to <= 0
-    (and became 1e-5) and how many of its deltas, or what they would make of a parameter, were not finite (those
+    (and were set to 1e-5) and how many of its deltas, or of the parameters after them, were not finite (those
     parameters stay as they are).
     """
     _step(*parameters, factors, starts, stops, steps, negative, non_finite)
 
 
 def pooled_factors(header: Array, factors: Array, average: bool) -> None:
-    """factors = (scale, samples, 1) of a step, from the sums over ranks in header = (samples, active ranks, ...)."""
+    """Sets factors = (scale, samples, 1) of a step from header = (samples, active ranks, ...), summed over ranks."""
     _pooled_factors(header, factors, average)
 
 
 def forget(var: Array, starts: Array, stops: Array, priors: Array, factor: float) -> None:
-    """var = min(factor var, priors[k]) in each segment [starts[k], stops[k]); what is above priors[k] stays.
+    """var = min(factor var, priors[k]) in each segment [starts[k], stops[k]); variances above priors[k] stay.
 
     Variances are flat; a segment has one prior variance.
     """

@@ -31,7 +31,7 @@ _RANKS_ON_NODE = (  # MPICH and Intel MPI, Open MPI, MVAPICH, Cray, Slurm
 _LAUNCHERS = ("hydra_pmi_proxy", "mpirun", "mpiexec", "orterun", "orted", "prterun", "prted")
 MOST_THREADS = max(256, 4 * (os.cpu_count() or 1))  # each has scratch memory of some megabytes
 _threads: int | None = None
-_one_only = False  # forked from a process with threads: they are gone, and there is no way to start others
+_one_only = False  # True after a fork from a process with threads: they are gone and cannot be started again
 _applied = threading.local()  # Numba keeps its number per Python thread
 
 
@@ -120,7 +120,7 @@ def get_threads() -> int:
 
 
 def threads_in_force() -> int:
-    """As `get_threads`, but 1 as long as the number was neither set nor asked for: a copy alone starts no threads."""
+    """Like `get_threads`, but 1 if no number was set or asked for yet, so that copying arrays starts no threads."""
     return _threads or 1
 
 
@@ -128,7 +128,7 @@ def _after_fork() -> None:
     global _threads, _one_only
     numba_pool = sys.modules.get("numba.np.ufunc.parallel")  # set up by us, or by a program's own loops
     _one_only = _one_only or _threads is not None or getattr(numba_pool, "_is_initialized", False)
-    _threads = None  # and so do recorded passes of several threads no longer count
+    _threads = None  # this also invalidates recorded passes of several threads
 
 
 if hasattr(os, "register_at_fork"):
