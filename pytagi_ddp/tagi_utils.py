@@ -144,8 +144,8 @@ class Utils:
         output_seq_len rows.
 
         Args:
-            data: T rows of num_features columns (or the same values in one dimension), of any library; what is masked
-                is NaN.
+            data: T rows of num_features columns (or the same values in one dimension), of any library; masked values
+                count as NaN.
             output_col: Columns to predict, counted from 0.
             input_seq_len: Rows of a window's input.
             output_seq_len: Rows of a window's output.
@@ -207,9 +207,9 @@ class Utils:
 
         Raises:
             ValueError: A file that is no IDX file of its kind, or truncated, or that holds fewer than num_images
-                entries; or labels of other images: another number of them.
+                entries; or images and labels that differ in number.
         """
-        from pytagi_ddp.data.idx import read_idx  # here, because `import pytagi_ddp` shall not wait for it
+        from pytagi_ddp.data.idx import read_idx  # here, to keep `import pytagi_ddp` fast
 
         images, labels = read_idx(Path(image_file), 3), read_idx(Path(label_file), 1)
         if len(images) != len(labels):
@@ -295,7 +295,7 @@ class Normalizer:
 
 
 def _span(max_value: Any, min_value: Any) -> Any:
-    """max_value - min_value, and a little more; 1.0 makes floats of integers, which wrap around if they are short."""
+    """max_value - min_value + 1e-10; the factor 1.0 makes floats of short integers, which would wrap around."""
     return 1.0 * max_value - min_value + _EPSILON
 
 
@@ -305,7 +305,7 @@ def exponential_scheduler(curr_v: float, min_v: float, decaying_factor: float, c
 
 
 def _is_one_hot(labels: np.ndarray, num_classes: int) -> bool:
-    """Whether there are rows with a 1 for the class, and so many of them that sequences of labels would not be so."""
+    """Whether labels are one-hot rows, and too many of them for sequences of labels to look like that by chance."""
     return (
         labels.ndim == 2
         and labels.shape[1] == num_classes

@@ -1,6 +1,6 @@
 """Residual networks for ImageNet (3 x 224 x 224 images, 1000 classes), in torchvision's layout.
 
-Layers and their order are those of torchvision, so that what was learnt there fits (`nn.load_torch_state_dict`).
+Layers and their order are those of torchvision, so that its trained weights fit (`nn.load_torch_state_dict`).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def resnet18_imagenet(
 
     Args:
         gain_w, gain_b: factors on the prior standard deviations of weights and biases.
-        outputs: units of the last layer; of a hierarchical softmax, its `len`.
+        outputs: units of the last layer; for a hierarchical softmax, its `len`.
         image_size: side of the images.
-        activation: class of the activations; `nn.ReLU` passes no variance of units that are off.
-        is_remax: have a Remax layer at the end, for one-hot observations.
-        checkpoint_blocks: less memory for more time, see `Sequential`.
-        through_statistics: of every `BatchNorm2d`.
+        activation: class of the activations; `nn.ReLU` passes on no variance of units that are off.
+        is_remax: whether to add a Remax layer at the end, for one-hot observations.
+        checkpoint_blocks: saves memory at the cost of time, see `Sequential`.
+        through_statistics: argument of every `BatchNorm2d`.
 
     Source: He et al. (2016), "Deep residual learning for image recognition".
     """
@@ -69,7 +69,7 @@ def _resnet(
     checkpoint_blocks: bool = False,
     through_statistics: bool = False,
 ) -> nn.Sequential:
-    """Stem, stages of `blocks` blocks each (the first of every further one with stride 2), mean over pixels, Linear."""
+    """Stem, stages of `blocks` blocks each (stages after the first begin with stride 2), mean over pixels, Linear."""
 
     norm = partial(nn.BatchNorm2d, through_statistics=through_statistics)
 

@@ -27,8 +27,8 @@ def resnet18_cifar10(
     Args:
         gain_w, gain_b: factors on the prior standard deviations of weights and biases.
         is_remax: end in Linear(512, 10) and Remax (one-hot observations) instead of 11 hierarchical outputs.
-        checkpoint_blocks: less memory for more time, see `Sequential`.
-        through_statistics: of every `BatchNorm2d`.
+        checkpoint_blocks: saves memory at the cost of time, see `Sequential`.
+        through_statistics: argument of every `BatchNorm2d`.
 
     Source: He et al. (2016), "Deep residual learning for image recognition"; cuTAGI.
     """
@@ -44,7 +44,7 @@ def resnet8_cifar10(
     checkpoint_blocks: bool = False,
     through_statistics: bool = False,
 ) -> nn.Sequential:
-    """The small sibling: one block each of width 16, 32 and 64, then AvgPool(8); for tests and quick trials."""
+    """A small variant with one block each of width 16, 32 and 64, then AvgPool(8); for tests and quick trials."""
     layers = resnet_layers(nn, RESNET8, gain_w, gain_b, is_remax, through_statistics)
     return nn.Sequential(*layers, checkpoint_blocks=checkpoint_blocks)
 
@@ -60,9 +60,9 @@ def resnet_layers(
     """The layers of a residual network, in order.
 
     Args:
-        library: whose layers: `pytagi_ddp.nn`, or what has layers of the same names and arguments.
+        library: module of the layers: `pytagi_ddp.nn`, or another with layers of the same names and arguments.
         widths: channels of each block; one with more than the block before has stride 2.
-        gain_w, gain_b, is_remax, through_statistics: as for `resnet18_cifar10`; the last is this library's alone.
+        gain_w, gain_b, is_remax, through_statistics: as for `resnet18_cifar10`; the last is for `pytagi_ddp.nn` only.
     """
     gains = {"gain_weight": gain_w, "gain_bias": gain_b}
     norms = {"through_statistics": True} if through_statistics else {}
@@ -73,7 +73,7 @@ def resnet_layers(
         return [convolution, library.MixtureReLU(), library.BatchNorm2d(c_out, **norms)]
 
     def block(c_in: int, c_out: int) -> Any:
-        """Two units beside the identity, or (where the width grows) beside a strided unit."""
+        """Residual block of two units, whose shortcut is the identity or, where the width grows, a strided unit."""
         second = unit(c_out, c_out, 3, padding=1)
         if c_in == c_out:
             return library.ResNetBlock(library.LayerBlock(*unit(c_in, c_out, 3, padding=1), *second))

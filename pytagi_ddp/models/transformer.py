@@ -1,4 +1,4 @@
-"""Decoder-only transformers: sequences of categories in, something for each of their positions out."""
+"""Decoder-only transformers: from sequences of categories to outputs for each position."""
 
 from pytagi_ddp import nn
 
@@ -20,12 +20,12 @@ def transformer(
 
     Args:
         num_embeddings: categories. seq_len: positions.
-        outputs: units at each position; for classes by `HRCSoftmax` its `len`.
-        embed_dim, num_heads, num_kv_heads: of attention. num_blocks: blocks, one after the other.
+        outputs: units at each position; for classes with `HRCSoftmax`, its `len`.
+        embed_dim, num_heads, num_kv_heads: sizes of attention. num_blocks: number of blocks, one after the other.
         hidden: width of the second part of a block; 0 leaves it out.
 
     Raises:
-        ValueError: sizes that the layers refuse, or less than one block.
+        ValueError: sizes that the layers do not accept, or less than one block.
     """
     if num_blocks < 1:
         raise ValueError(f"a transformer needs at least one block, got {num_blocks}")

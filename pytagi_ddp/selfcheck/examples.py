@@ -1,6 +1,6 @@
-"""Examples that together run every kernel: small networks, each for a step or two, and what no network does alone.
+"""Examples that together run every kernel: small networks for a step or two, and operations outside of networks.
 
-An example gives its results on a device, arrays by name. Those of two devices are compared by `check`.
+An example returns its results on a device as arrays by name. `gpu` compares them between two devices.
 """
 
 import inspect
@@ -15,18 +15,18 @@ from pytagi_ddp.distributed.ddp import DDPConfig, DDPSequential
 from pytagi_ddp.nn.activation import Activation
 
 Results = dict[str, np.ndarray]
-TOLERANCE = 2e-4  # of the largest number of an array: float32, sums in another order
-CANCELLING = 5e-3  # where small differences of large numbers are taken
-TF32 = 2e-2  # factors of 10 bits
+TOLERANCE = 2e-4  # relative to the largest number of an array: float32 sums in another order
+CANCELLING = 5e-3  # for small differences of large numbers
+TF32 = 2e-2  # for factors of 10 bits
 CANCELS = {"MixtureSigmoid", "MixtureTanh", "ClosedFormSoftmax"}
 
 
 class Example(NamedTuple):
-    """What to run on each device, and how far results may be apart, relative to the largest of an array.
+    """A function to run on each device, and the tolerance of its results, relative to the largest number of an array.
 
     Attributes:
-        tf32: whether it is run with `pytagi_ddp.cuda.allow_tf32` once more.
-        tile: of products on the GPU, where they shall have no choice; see `kernels.cuda.products`.
+        tf32: whether to run it again with `pytagi_ddp.cuda.allow_tf32`.
+        tile: the only tile that products on the GPU may use, or None for any; see `kernels.cuda.products`.
     """
 
     name: str
@@ -36,13 +36,13 @@ class Example(NamedTuple):
     tile: Any = None
 
     def on(self, device: str) -> Results:
-        """Its results on a device."""
+        """The results of the example on a device."""
         with nullcontext() if self.tile is None or device == "cpu" else _only(self.tile):
             return self.run(device)
 
 
 def examples() -> list[Example]:
-    """All of them; with those of the tiles of products, which only a GPU has."""
+    """All examples, including those for each tile of products, which only GPUs have."""
     from pytagi_ddp.kernels.cuda import products  # here, as it needs numba-cuda
 
     made = [Example(f"activation {kind.__name__}", *_of_activation(kind)) for kind in _activations()]
@@ -59,7 +59,7 @@ def examples() -> list[Example]:
 
 @contextmanager
 def _only(tile: Any) -> Iterator[None]:
-    """Has products use one tile, whatever their sizes."""
+    """Makes products use this tile, whatever their sizes."""
     from pytagi_ddp.kernels.cuda import plan, products
 
     before = products.SPEEDS, products.TF32_SPEEDS
@@ -74,7 +74,7 @@ def _only(tile: Any) -> Iterator[None]:
 
 
 class _Steps:
-    """A step with input variances and one without, of a new network: everything that they make."""
+    """All results of two steps of a new network, one with input variances and one without."""
 
     def __init__(self, make: Callable[[], list[nn.BaseLayer]], batch: int = 7, classes: int = 0):
         self._make, self._batch, self._classes = make, batch, classes
@@ -114,7 +114,7 @@ class _Steps:
 
 
 def network(make: Callable[[], list[nn.BaseLayer]]) -> nn.Sequential:
-    """On the CPU, with the same parameters every time: unequal means and variances."""
+    """A network on the CPU, with the same parameters every time, whose means and variances differ from each other."""
     manual_seed(1)
     net, rng = nn.Sequential(*make()), np.random.default_rng(0)
     mu, var = net.arena.theta
@@ -124,7 +124,7 @@ def network(make: Callable[[], list[nn.BaseLayer]]) -> nn.Sequential:
 
 
 def state_of(net: nn.Sequential) -> Results:
-    """What a network keeps."""
+    """The state of a network, including what it carries from step to step."""
     state = net.state_dict(carried=True)
     return {f"{key} {k}": np.array(values) for key, arrays in state.items() for k, values in enumerate(arrays)}
 
@@ -135,7 +135,7 @@ def _activations() -> list[type]:
 
 
 def _of_activation(kind: type) -> tuple[Callable[[str], Results], float]:
-    """It between dense layers and, where its outputs are no exponentials, behind another one in place."""
+    """An activation between dense layers and (except EvenExp) once more, in place after another activation."""
     tolerance = CANCELLING if kind.__name__ in CANCELS else TOLERANCE
     end = [] if kind is nn.EvenExp else [nn.ReLU, kind]
     return _Steps(lambda: [nn.Linear(9, 6), kind(), nn.Linear(6, 4), *(last() for last in end)]), tolerance
@@ -146,7 +146,7 @@ def _conv(c_in: int, c_out: int, **options: Any) -> nn.Conv2d:
 
 
 def _image(*layers: nn.BaseLayer) -> list[nn.BaseLayer]:
-    """Behind a convolution of images of 2x8x6 that gives 5x8x6."""
+    """`layers` after a convolution from images of 2x8x6 to images of 5x8x6."""
     return [_conv(2, 5, in_width=6, in_height=8), *layers]
 
 
@@ -210,11 +210,11 @@ PRODUCTS: dict[str, Callable[[], list[nn.BaseLayer]]] = {
 }
 
 
-# -- what no network does by itself ---------------------------------------------------------------------------------
+# -- operations outside of networks ---------------------------------------------------------------------------------
 
 
 def _updates(device: str) -> Results:
-    """The output updates that take other observations."""
+    """Output updates from observations by index and in pairs."""
     net = network(lambda: [nn.Linear(6, 8)])
     net.to_device(device)
     rng, updater, results = np.random.default_rng(3), nn.OutputUpdater(net.device), {}
@@ -243,7 +243,7 @@ def _smoother(device: str) -> Results:
 
 
 def _step(net: nn.Sequential | DDPSequential, seed: int = 0) -> None:
-    """A training step with deltas that are the same in all."""
+    """A training step with output deltas that are the same for every seed."""
     net(np.random.default_rng(seed).standard_normal((6, 4)))
     net.input_delta_z_buffer.delta_mu = np.linspace(-1, 1, 12)
     net.input_delta_z_buffer.delta_var = -np.linspace(0.1, 1, 12)
@@ -255,7 +255,7 @@ def _forgetting(device: str) -> Results:
     net = network(lambda: [nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)])
     net.to_device(device)
     _step(net)
-    net.forget_evidence(1.01)  # by which some variances come to those of the prior
+    net.forget_evidence(1.01)  # enough for some variances to reach those of the prior
     return state_of(net)
 
 
@@ -271,7 +271,7 @@ def _average(device: str) -> Results:
 
 
 def _one_rank(device: str, **options: Any) -> Results:
-    """A `DDPSequential` of one process: the kernels that stand around an exchange."""
+    """A `DDPSequential` of one process, which runs the kernels before and after an exchange."""
     net = network(lambda: [nn.Linear(4, 5), nn.BatchNorm2d(5), nn.ReLU(), nn.Linear(5, 2)])
     net.to_device(device)
     ddp = DDPSequential(net, DDPConfig(backend="serial"), **options)
@@ -294,7 +294,7 @@ CALLS: dict[str, Callable[[str], Results]] = {
 
 # -- a whole step ---------------------------------------------------------------------------------------------------
 
-WAYS = {  # a step, and how: replay_launches, use_graphs
+WAYS = {  # ways to run a step: (replay_launches, use_graphs)
     "walked": (False, False),
     "replayed": (True, False),
     "as CUDA graphs": (True, True),

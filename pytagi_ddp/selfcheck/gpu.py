@@ -1,4 +1,4 @@
-"""Proves an installation on a GPU: every kernel against its twin on the CPU, whole steps in every way, NCCL."""
+"""Checks an installation on a GPU: every kernel against its CPU counterpart, steps in every way, and NCCL."""
 
 import os
 import subprocess
@@ -28,10 +28,10 @@ class Row(NamedTuple):
     """A line of the report.
 
     Attributes:
-        what: was tried.
+        what: name of the check.
         result: "ok", "not tried: ..." or what is wrong.
         error: largest difference from the CPU, relative to the largest number of an array; None: nothing to compare.
-        seconds: that it took.
+        seconds: duration of the check.
     """
 
     what: str
@@ -45,13 +45,13 @@ class Row(NamedTuple):
 
 
 def check_gpu(device: str, say: Callable[[Row], None] = lambda row: None) -> list[Row]:
-    """Tries everything on one GPU. What fails becomes a row, and the next thing is tried.
+    """Runs all checks on one GPU. After a check that fails, which becomes a row like the others, the next one is run.
 
     Args:
-        device: "cuda" or "cuda:<index>". say: is given each row as it comes.
+        device: "cuda" or "cuda:<index>". say: is called with each row as soon as it is known.
 
     Raises:
-        RuntimeError: no such GPU; says why.
+        RuntimeError: there is no such GPU; the message says why.
     """
     name = cuda.device_name(device)
     index = int(name.removeprefix("cuda:"))
@@ -84,7 +84,7 @@ def _rows(name: str, index: int) -> Iterator[Row]:
 
 
 class Failure(Exception):
-    """What was tried gives something wrong; `error` is how wrong."""
+    """A check gave a wrong result; `error` is its largest error."""
 
     def __init__(self, message: str, error: float | None = None):
         super().__init__(message)
@@ -92,11 +92,11 @@ class Failure(Exception):
 
 
 class NotTried(Exception):
-    """Something that it takes is not there; says what."""
+    """A check needs something that is missing; the message says what."""
 
 
 def _tried(what: str, function: Callable[[], float | None]) -> Row:
-    """A row: what `function` returns is the largest error."""
+    """Runs a check and returns its row; `function` returns the largest error."""
     start = time.perf_counter()
     error: float | None = None
     try:
@@ -123,7 +123,7 @@ def _kernels(capability: tuple[int, int]) -> dict:
 
 
 def _compile_all(capability: tuple[int, int]) -> None:
-    """Compiles what is not there yet, in several processes: one would take minutes the first time."""
+    """Compiles kernels that are not cached yet, in several processes, as one would take minutes."""
     from pytagi_ddp.kernels.cuda import compile  # here, as it needs numba-cuda
 
     if not compile.keeps_code():
@@ -142,7 +142,7 @@ def _compile_all(capability: tuple[int, int]) -> None:
 
 
 def _compile(capability: tuple[int, int], kernel: tuple[str, tuple[bool, ...]]) -> None:
-    """In a process of its own: puts a kernel's code where launches find it."""
+    """Puts a kernel's code into the cache, where launches find it; runs in a worker process."""
     name, variant = kernel
     _kernels(capability)[name].code(capability, variant)
 
@@ -163,17 +163,17 @@ def _compare(example: Example, device: str, tolerance: float, ran: set[str], tf3
 
 
 def _difference(actual: Results, expected: Results, tolerance: float) -> float:
-    """The largest difference, relative to the largest number of the array that it is in.
+    """The largest difference, relative to the largest number of its array.
 
     Raises:
-        Failure: it is above `tolerance`; names the array.
+        Failure: the difference is above `tolerance`; the message names the array.
     """
     worst, place = 0.0, ""
     for name, want in expected.items():
         got = actual[name].reshape(want.shape)
         if want.size:
             error = float(np.abs(got - want).max() / max(np.abs(want).max(), np.finfo(np.float32).tiny))
-            if not error <= worst:  # NaN is the worst
+            if not error <= worst:  # NaN counts as the worst
                 worst, place = error, name
     if not worst <= tolerance:
         raise Failure(f"{place!r} differs by {worst:.2g} of its largest number; allowed are {tolerance:.2g}", worst)
@@ -189,7 +189,7 @@ def _nothing_missed(ran: set[str], capability: tuple[int, int]) -> None:
 
 
 def _ways(device: str) -> Iterator[Row]:
-    """The same steps in every way give the same bits."""
+    """Checks that the same steps give the same bits in each of `WAYS`."""
     walked: Results = {}
 
     def first() -> float:
@@ -212,7 +212,7 @@ def _ways(device: str) -> Iterator[Row]:
 
 
 def _two_ranks() -> float:
-    """Two ranks on two GPUs learn what one process does."""
+    """Checks that two ranks on two GPUs learn the same as one process."""
     if (count := cuda.get_device_count()) < 2:
         raise NotTried(f"there {'is' if count == 1 else 'are'} {count} GPU")
     if not cuda.is_nccl_available():
@@ -244,9 +244,9 @@ def table(row: Row) -> str:
 
 
 def report(device: str, say: Callable[[str], None] = print) -> tuple[int, list[Row]]:
-    """Prints what is tried as it comes, then what failed; returns the exit code, 0 only if nothing did, and the rows.
+    """Prints each check as it ends, then the failures; returns the exit code and the rows.
 
-    2: there is no GPU; says why, and what to do.
+    Exit codes: 0: nothing failed; 1: something failed; 2: there is no GPU, and the output says why and what to do.
     """
     reason = cuda.why_not()
     if reason is not None:
@@ -267,7 +267,7 @@ def report(device: str, say: Callable[[str], None] = print) -> tuple[int, list[R
 
 
 def describe(device: str) -> Iterator[str]:
-    """The GPU and what drives it."""
+    """Lines about the GPU, its driver and libraries."""
     index = int(cuda.device_name(device).removeprefix("cuda:"))
     total, free = cuda.get_device_memory(index)
     yield f"cuda:{index}: {cuda.get_device_properties(index)}, {free / 2**30:.1f} GiB of {total / 2**30:.1f} free"

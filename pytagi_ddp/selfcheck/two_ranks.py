@@ -1,4 +1,4 @@
-"""What each of two ranks runs to try NCCL: `mpirun -np 2 python -m pytagi_ddp.selfcheck.two_ranks`.
+"""The program that each of two ranks runs to check NCCL: `mpirun -np 2 python -m pytagi_ddp.selfcheck.two_ranks`.
 
 Rank 0 prints the largest difference between the parameters of the ranks, and from those of one process.
 """
@@ -13,7 +13,7 @@ from pytagi_ddp.selfcheck.examples import network, state_of
 
 
 def largest_error(backend: str = "nccl") -> tuple[int, float]:
-    """This rank, and the largest difference, relative to the largest number of an array; the same on both ranks."""
+    """(rank of this process, largest difference, relative to the largest number of an array: equal on both ranks)."""
     net = network(lambda: [nn.Linear(6, 40), nn.MixtureReLU(), nn.Linear(40, 3)])
     alone, rng = copy.deepcopy(net), np.random.default_rng(0)
     ddp = DDPSequential(net, DDPConfig(backend=backend, timeout=30), average=False)
