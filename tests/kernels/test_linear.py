@@ -17,6 +17,7 @@ SHAPES = [  # batch, inputs, outputs
     (1100, 40, 50),  # more rows than one block
     (9, 820, 600),  # more inputs and outputs than one block
     (70, 820, 150),  # the same of rows for which the weights are transposed
+    (70, 820, 300),  # the same, of blocks for AMX
     (512, 1168, 32),  # two threads' parts of the inputs have longer blocks than all of them
 ]
 
