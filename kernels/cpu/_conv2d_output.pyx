@@ -18,9 +18,9 @@ cdef size_t output_size(const Patches* image, int O, int tiles) noexcept nogil:
     """Scratch of one thread."""
     cdef int taps = image.kernel_height * image.kernel_width
     cdef size_t columns = chunk_of(image.channels, taps) * taps
-    cdef int edge = winograd(image, O)
-    if edge:
-        return lines(winograd_size(edge, image.channels, O))
+    cdef int form = winograd(image, O)
+    if form:
+        return lines(winograd_size(form, image.channels, O))
     cdef Grid grid = best_grid(positions_of(image), O, tiles)
     return columns * ROWS + 3 * lines(columns * (O // grid.column_parts + 16))
 

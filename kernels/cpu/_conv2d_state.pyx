@@ -32,9 +32,9 @@ cdef size_t state_size(const Patches* image, int O, int tiles) noexcept nogil:
     """Scratch of one thread."""
     cdef int s = image.stride, taps = image.kernel_height * image.kernel_width, C = image.channels
     cdef size_t columns = max(MOST_COLUMNS, 16 * taps)
-    cdef int edge = winograd(image, O)
-    if edge:
-        return winograd_size(edge, O, C)
+    cdef int form = winograd(image, O)
+    if form:
+        return winograd_size(form, O, C)
     if scatters(image, O, tiles):
         return columns * <size_t>(ROWS + 3 * O) + ROWS * <size_t>O
     cdef long rows = <long>image.batch * ((image.height + s - 1) // s) * ((image.width + s - 1) // s)

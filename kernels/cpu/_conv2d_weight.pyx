@@ -9,7 +9,7 @@ from libc.string cimport memcpy, memset
 
 from pytagi_ddp.kernels.cpu._blas cimport Product, add, cut, packed, panel_width, product, square, sum_rows
 from pytagi_ddp.kernels.cpu._patches cimport ROWS, Patches, chunk_of, gather, positions_of, rows_of
-from pytagi_ddp.kernels.cpu._winograd cimport planes_of, tiles_of, winograd
+from pytagi_ddp.kernels.cpu._winograd cimport kernel_planes_of, tiles_of, winograd
 from pytagi_ddp.kernels.cpu._winograd_weight cimport add_tiles, restore_sums, winograd_chunk, winograd_weight_size
 
 cdef enum:
@@ -29,14 +29,14 @@ cdef int weight_slices(int threads, int C, int taps) noexcept nogil:
 
 cdef inline int taps_of(const Patches* p, int O) noexcept nogil:
     """Sums per weight matrix entry: the kernel's taps, or the planes that they are made from."""
-    cdef int edge = winograd(p, O)
-    return planes_of(edge) if edge else p.kernel_height * p.kernel_width
+    cdef int form = winograd(p, O)
+    return kernel_planes_of(form) if form else p.kernel_height * p.kernel_width
 
 
 cdef inline int channels_of(const Patches* p, int O) noexcept nogil:
     """Channels whose sums are made at a time."""
-    cdef int edge = winograd(p, O)
-    return winograd_chunk(edge, p.channels, O) if edge else chunk_of(p.channels, taps_of(p, O))
+    cdef int form = winograd(p, O)
+    return winograd_chunk(form, p.channels, O) if form else chunk_of(p.channels, taps_of(p, O))
 
 
 cdef size_t sums_size(const Patches* p, int O, int slices, int threads) noexcept nogil:
@@ -49,9 +49,9 @@ cdef size_t sums_size(const Patches* p, int O, int slices, int threads) noexcept
 
 cdef size_t weight_size(const Patches* p, int O) noexcept nogil:
     """Scratch of one thread for `weight_tile`, beside its sums."""
-    cdef int edge = winograd(p, O)
-    if edge:
-        return winograd_weight_size(edge, p.channels, O)
+    cdef int form = winograd(p, O)
+    if form:
+        return winograd_weight_size(form, p.channels, O)
     return ROWS * <size_t>(channels_of(p, O) * taps_of(p, O) + panel_width())
 
 
@@ -59,7 +59,7 @@ cdef void weight_tile(Product multiply_var, const Patches* patches, const Terms*
                       float* g_b, float* h_b, bint accumulate, int O, int tile, int tiles, int slices, float* totals,
                       float* block) noexcept nogil:
     """Sums for a slice of the channels over a share of the positions; with the first one, those of the bias, if any."""
-    cdef int C = patches.channels, chunk = channels_of(patches, O), edge = winograd(patches, O), c, end
+    cdef int C = patches.channels, chunk = channels_of(patches, O), form = winograd(patches, O), c, end
     cdef int c0 = cut(C, tile % slices, slices), c1 = cut(C, tile % slices + 1, slices)
     cdef long n = positions_of(patches), n0, n1
     cdef bint alone = slices == tiles
@@ -73,21 +73,21 @@ cdef void weight_tile(Product multiply_var, const Patches* patches, const Terms*
         if alone:
             put(totals, g_b, O, accumulate)
             put(totals + O, h_b, O, accumulate)
-    if edge:
-        n = tiles_of(patches, edge)
+    if form:
+        n = tiles_of(patches, form)
     n0, n1 = cut(n, tile // slices, tiles // slices), cut(n, tile // slices + 1, tiles // slices)
     for c from c0 <= c < c1 by chunk:
         end = min(c + chunk, c1)
         h = g + <long>O * taps_of(patches, O) * (end - c)
         if n0 == n1:
             memset(g, 0, 2 * (h - g) * sizeof(float))
-        elif edge:
-            add_tiles(product, edge, patches, terms.image, False, terms.out, False, O, c, end, n0, n1, g, block)
+        elif form:
+            add_tiles(product, form, patches, terms.image, False, terms.out, False, O, c, end, n0, n1, g, block)
             if terms.image_var:
-                add_tiles(multiply_var, edge, patches, terms.image_var, False, terms.out, True, O, c, end, n0, n1, h,
+                add_tiles(multiply_var, form, patches, terms.image_var, False, terms.out, True, O, c, end, n0, n1, h,
                           block)
             else:
-                add_tiles(multiply_var, edge, patches, terms.image, True, terms.out_var, False, O, c, end, n0, n1, h,
+                add_tiles(multiply_var, form, patches, terms.image, True, terms.out_var, False, O, c, end, n0, n1, h,
                           block)
         else:
             add_patches(multiply_var, patches, terms, O, c, end, n0, n1, g, h, block)
@@ -144,11 +144,11 @@ cdef inline void put(const float* x, float* out, int n, bint accumulate) noexcep
 cdef void unpack(const Patches* p, const float* sums, float* out, int O, int c0, int c1, int o0, int o1,
                  bint accumulate) noexcept nogil:
     """sums, for all outputs and channels c0:c1, to outputs o0:o1 of out (O, C, taps)."""
-    cdef int C = p.channels, taps = p.kernel_height * p.kernel_width, edge = winograd(p, O), o, c, tap, chunk = c1 - c0
+    cdef int C = p.channels, taps = p.kernel_height * p.kernel_width, form = winograd(p, O), o, c, tap, chunk = c1 - c0
     cdef const float* source
     cdef float* target
-    if edge:
-        restore_sums(edge, sums, out, C, O, c0, c1, o0, o1, accumulate)
+    if form:
+        restore_sums(form, sums, out, C, O, c0, c1, o0, o1, accumulate)
         return
     for o in range(o0, o1):
         source = sums + <long>o * taps * chunk

@@ -7,6 +7,19 @@ cdef extern from "winograd.h" nogil:
         MEAN
         SQUARE
         SQUARE_PLUS
+        PLAIN
+        F2
+        F4
+        STRIDED_3
+        STRIDED_4
+        PAD
+    int step_of(int form, bint adjoint)
+    int made_of(int form, bint adjoint)
+    int edge_of(int form)
+    int kernel_edge_of(int form)
+    int taps_of(int form)
+    int sharing(int form, int i, int j)
+    size_t place(int form, int i, int j, size_t size)
 
 
 cdef struct Convolution:  # out = x * kernels + start, or += x * kernels; times jcb if there is one
@@ -25,10 +38,12 @@ cdef struct Convolution:  # out = x * kernels + start, or += x * kernels; times 
 
 
 cdef int winograd(const Patches* p, int O) noexcept nogil
-cdef int tiles_of(const Patches* p, int edge) noexcept nogil
-cdef int planes_of(int edge) noexcept nogil
-cdef size_t winograd_size(int edge, int depth, int lanes) noexcept nogil
-cdef void transform_tiles(int edge, const float* x, bint squared, const Patches* p, int channels, int c0, int c1,
-                          int first, int tiles, float* out, size_t plane) noexcept nogil
-cdef void convolve(const Convolution* job, int edge, const Patches* p, int O, int t0, int t1, int l0, int l1,
+cdef int tiles_of(const Patches* p, int form) noexcept nogil
+cdef int planes_of(int form) noexcept nogil
+cdef int kernel_planes_of(int form) noexcept nogil
+cdef size_t size_of_planes(int form, size_t size) noexcept nogil
+cdef size_t winograd_size(int form, int depth, int lanes) noexcept nogil
+cdef void transform_tiles(int form, bint adjoint, const float* x, bint squared, const Patches* p, int channels, int c0,
+                          int c1, int first, int tiles, float* out) noexcept nogil
+cdef void convolve(const Convolution* job, int form, const Patches* p, int O, int t0, int t1, int l0, int l1,
                    float* scratch) noexcept nogil

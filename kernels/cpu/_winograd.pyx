@@ -1,12 +1,20 @@
 # cython: cdivision=True
-"""Convolutions by 3 x 3 kernels with stride 1 in the Winograd forms: fewer multiplications, by way of transforms.
+"""Convolutions in Winograd forms: fewer multiplications, by way of transforms.
 
-An output tile of edge x edge pixels is A^T [(G g G^T) (B^T d B)] A: g is the kernel, d the (edge + 2)^2 pixels that the
-tile sees. The transformed pixels of a block of tiles and the transformed kernels make (edge + 2)^2 matrices each,
-"planes", and the sum over channels is a product for each plane. F(4x4, 3x3) multiplies 36 times in place of 144, and
-serves images that its tiles fill, where there are enough tiles to repay its larger transforms of kernels; F(2x2, 3x3)
-multiplies 16 times in place of 36. Source: Lavin & Gray 2016, "Fast algorithms for convolutional neural networks",
-arXiv:1509.09308.
+An output tile is A^T [(G g G^T) (B^T d B)] A: g is the kernel, d the window of pixels that the tile sees. The
+transformed pixels of a block of tiles and the transformed kernels make one matrix each for every element of these
+products, "planes", and the sum over channels is a product for each plane.
+
+Kernels of 3 x 3 with stride 1: F(4x4, 3x3) multiplies 36 times in place of 144, and serves images that its tiles fill,
+where there are enough tiles to repay its larger transforms of kernels; F(2x2, 3x3) multiplies 16 times in place of 36.
+
+Kernels of 3 x 3 and 4 x 4 with stride 2: along an edge, the pixels of one phase of the stride meet the taps 0 and 2 of
+the kernel, those of the other phase tap 1, or the taps 1 and 3. Two taps are F(4, 2), which has five planes for four
+outputs; one tap multiplies pixels as they are, which makes four more, all with the same kernels. So 4 x 4 outputs take 9
+x 9 multiplications in place of 144, or 10 x 10 in place of 256. Back to the inputs, each phase of the pixels is made by
+itself, with the same planes.
+
+Source: Lavin & Gray 2016, "Fast algorithms for convolutional neural networks", arXiv:1509.09308.
 
 Rounding errors are those of the largest terms that a tile sees. F(2) stays near the plain sum: about 1e-6 of the
 largest term. An output is made from pixels of its own 3 x 3 window only: where that is zero, so is the output, exactly.
@@ -14,25 +22,24 @@ A variance could round to less than 0 only where its window has one pixel that i
 channels have less than a millionth of their largest weight there; such a sum becomes 0. F(4) takes the points of
 interpolation 0, +-3/4, +-3/2 and infinity: errors are 1e-6 to 3e-6 of the largest mean and 1e-6 to 2e-6 of the largest
 variance (of means with the usual +-1, +-2: more than twice as much). A window without light beside a bright one is not
-exactly zero, but within rounding errors of the bright one, and at least 0 if it is a variance.
-
-A plane ends with a cache line of padding: planes that lie a power of two apart would share a few cache sets.
+exactly zero, but within rounding errors of the bright one, and at least 0 if it is a variance. The same is true with
+stride 2, where the points are those of F(4) without 0, and errors are near those of plain sums.
 """
 
 from pytagi_ddp.kernels.cpu._blas cimport panel_width
 from pytagi_ddp.kernels.cpu._patches cimport Patches
 
 cdef extern from "winograd.h" nogil:
-    void transform_pixels(int edge, const float** rows, bint squared, bint first, bint last, size_t pixel, int tiles,
-                          float* out, size_t stride, size_t plane, size_t channels)
-    void restore_pixels(int edge, const float* m, size_t stride, size_t plane, int tiles, bint positive,
+    void transform_pixels(int form, bint adjoint, const float** rows, bint squared, bint first, bint last, size_t pixel,
+                          int tiles, float* out, size_t stride, size_t size, size_t channels)
+    void restore_pixels(int form, bint adjoint, const float* m, size_t stride, size_t size, int tiles, bint positive,
                         const float* start, bint more, const float* jcb, int power, float* x, size_t line,
                         size_t pixel, size_t channels)
-    void transform_kernels(int edge, const float* w, const float* s, size_t stride, int kind, bint flip, float* out,
+    void transform_kernels(int form, const float* w, const float* s, size_t stride, int kind, bint flip, float* out,
                            size_t plane)
 
 cdef enum:
-    PAD = 16
+    BLOCK = 64  # tiles of the forms with stride 2
     FEW_TILES = 32  # that do not repay the transforms of the kernels
     KERNELS = 1100000  # transformed kernels that stay near the core; more are made anew for each block of tiles
 
@@ -41,33 +48,50 @@ cdef int largest = 4
 
 
 def set_largest(int edge):
-    """For tests and measurements: tiles of at most 4, 2 or 0 (plain sums) pixels must give the same results."""
+    """For tests and measurements: tiles of at most 4, 2 or 0 (plain sums) outputs must give the same results."""
     global largest
     largest = edge
 
 
 cdef int winograd(const Patches* p, int O) noexcept nogil:
-    """Pixels along the edge of a tile, in the form that pays most; 0 if none can be used, or pays."""
-    cdef int edge
-    if (p.kernel_height == p.kernel_width == 3 and p.stride == p.top == p.left == 1 and p.out_height == p.height
-            and p.out_width == p.width and p.channels % 16 == O % 16 == 0):
-        for edge from largest >= edge >= 2 by 2:
-            if p.height % edge == p.width % edge == 0 and tiles_of(p, edge) >= FEW_TILES:
-                return edge
-    return 0
+    """The form that pays most; PLAIN if none can be used, or pays."""
+    cdef int k = p.kernel_height, edge, form
+    if not p.top == p.left == 1 or not p.kernel_width == k or p.channels % 16 or O % 16:
+        return PLAIN
+    for edge from largest >= edge >= 2 by 2:
+        form = PLAIN
+        if p.stride == 1 and k == 3 and p.out_height == p.height and p.out_width == p.width:
+            form = F4 if edge == 4 else F2
+        elif p.stride == 2 and edge == 4 and 3 <= k <= 4 and 2 * p.out_height == p.height and 2 * p.out_width == p.width:
+            form = STRIDED_3 if k == 3 else STRIDED_4
+        if form and p.out_height % edge == p.out_width % edge == 0 and tiles_of(p, form) >= FEW_TILES:
+            return form
+    return PLAIN
 
 
-cdef int tiles_of(const Patches* p, int edge) noexcept nogil:
-    return p.batch * (p.height // edge) * (p.width // edge)
+cdef int tiles_of(const Patches* p, int form) noexcept nogil:
+    cdef int edge = made_of(form, False)
+    return p.batch * (p.out_height // edge) * (p.out_width // edge)
 
 
-cdef int planes_of(int edge) noexcept nogil:
-    return (edge + 2) * (edge + 2)
+cdef int planes_of(int form) noexcept nogil:
+    return edge_of(form) * edge_of(form)
 
 
-cdef int block_of(int edge, int depth) noexcept nogil:
+cdef int kernel_planes_of(int form) noexcept nogil:
+    return kernel_edge_of(form) * kernel_edge_of(form)
+
+
+cdef size_t size_of_planes(int form, size_t size) noexcept nogil:
+    """Numbers in the planes of tiles, if each has `size` numbers."""
+    return planes_of(form) * size + kernel_planes_of(form) * PAD
+
+
+cdef int block_of(int form, int depth) noexcept nogil:
     """Tiles per block: their planes stay in the second-level cache, or repay kernels that do not."""
-    return min(256, max(64, depth)) if edge == 2 else min(128, max(64, depth // 2))
+    if form == F2:
+        return min(256, max(64, depth))
+    return min(128, max(64, depth // 2)) if form == F4 else BLOCK
 
 
 cdef int panel_of() noexcept nogil:
@@ -75,92 +99,96 @@ cdef int panel_of() noexcept nogil:
     return min(128, panel_width())
 
 
-cdef bint at_once(int edge, int depth, int lanes) noexcept nogil:
+cdef bint at_once(int form, int depth, int lanes) noexcept nogil:
     """Whether all kernels are transformed at once."""
-    return planes_of(edge) * <long>depth * lanes < KERNELS
+    return kernel_planes_of(form) * <long>depth * lanes < KERNELS
 
 
-cdef size_t winograd_size(int edge, int depth, int lanes) noexcept nogil:
+cdef size_t winograd_size(int form, int depth, int lanes) noexcept nogil:
     """Scratch of `convolve`."""
-    cdef size_t panel = panel_of(), panels = lanes // panel + 1 if at_once(edge, depth, lanes) else 1
-    return planes_of(edge) * (block_of(edge, depth) * (depth + panel) + 2 * PAD + panels * (depth * panel + PAD))
+    cdef size_t panel = panel_of(), panels = lanes // panel + 1 if at_once(form, depth, lanes) else 1
+    cdef size_t block = block_of(form, depth)
+    return (size_of_planes(form, block * depth) + size_of_planes(form, block * panel)
+            + kernel_planes_of(form) * panels * (depth * panel + PAD))
 
 
-cdef float* transform_panel(const Convolution* job, int edge, int C, int O, int first, int width,
+cdef float* transform_panel(const Convolution* job, int form, int C, int O, int first, int width,
                             float* out) noexcept nogil:
     """out (planes, depth, width) = kernels to lanes first:first + width; returns its end."""
-    cdef int depth = O if job.adjoint else C, l, d
-    cdef size_t lane_stride = 9 if job.adjoint else 9 * C, depth_stride = 9 * C if job.adjoint else 9, at
+    cdef int depth = O if job.adjoint else C, taps = taps_of(form) * taps_of(form), l, d
+    cdef size_t lane_stride = taps if job.adjoint else taps * C, depth_stride = taps * C if job.adjoint else taps, at
     cdef size_t plane = <size_t>depth * width + PAD
     for l from 0 <= l < width by 16:
         for d in range(depth):
             at = (first + l) * lane_stride + d * depth_stride
-            transform_kernels(edge, job.w + at, job.s + at if job.s else NULL, lane_stride, job.kind,
+            transform_kernels(form, job.w + at, job.s + at if job.s else NULL, lane_stride, job.kind,
                               job.adjoint, out + <size_t>d * width + l, plane)
-    return out + planes_of(edge) * plane
+    return out + kernel_planes_of(form) * plane
 
 
-cdef void transform_tiles(int edge, const float* x, bint squared, const Patches* p, int channels, int c0, int c1,
-                          int first, int tiles, float* out, size_t plane) noexcept nogil:
-    """out (planes, tiles, c1 - c0) = tiles first:first + tiles of x (or x^2)."""
-    cdef int across = p.width // edge, down = p.height // edge, done = 0, n, line, column, r
+cdef void transform_tiles(int form, bint adjoint, const float* x, bint squared, const Patches* p, int channels, int c0,
+                          int c1, int first, int tiles, float* out) noexcept nogil:
+    """out (planes, tiles, c1 - c0) = tiles first:first + tiles of x (or x^2), inputs of p or, adjoint, outputs."""
+    cdef int step = step_of(form, adjoint), height = p.out_height if adjoint else p.height
+    cdef int width = p.out_width if adjoint else p.width
+    cdef int across = width // step, down = height // step, done = 0, n, line, column, r
     cdef long image
-    cdef const float* rows[6]
+    cdef const float* rows[10]
     while done < tiles:
         column = (first + done) % across
-        line = (first + done) // across % down * edge - 1
-        image = (first + done) // (across * down) * <long>p.height
+        line = (first + done) // across % down * step - 1
+        image = (first + done) // (across * down) * <long>height
         n = min(across - column, tiles - done)
-        for r in range(edge + 2):
-            rows[r] = (x + ((image + line + r) * p.width + edge * column) * channels + c0
-                       if 0 <= line + r < p.height else NULL)
-        transform_pixels(edge, rows, squared, column == 0, column + n == across, channels, n,
-                         out + <size_t>done * (c1 - c0), c1 - c0, plane, c1 - c0)
+        for r in range(step + 2):
+            rows[r] = (x + ((image + line + r) * width + step * column) * channels + c0
+                       if 0 <= line + r < height else NULL)
+        transform_pixels(form, adjoint, rows, squared, column == 0, column + n == across, channels, n,
+                         out + <size_t>done * (c1 - c0), c1 - c0, <size_t>tiles * (c1 - c0), c1 - c0)
         done += n
 
 
-cdef void restore_tiles(int edge, const float* m, size_t plane, const Convolution* job, const Patches* p, int lanes,
-                        int l, int width, int first, int tiles) noexcept nogil:
+cdef void restore_tiles(int form, const float* m, const Convolution* job, const Patches* p, int lanes, int l, int width,
+                        int first, int tiles) noexcept nogil:
     """Lanes l:l + width of the pixels of tiles first:first + tiles, from m (planes, tiles, width)."""
-    cdef int across = p.width // edge, done = 0, n
+    cdef int made = made_of(form, job.adjoint), line = p.width if job.adjoint else p.out_width
+    cdef int across = line // made, done = 0, n
     cdef size_t at
     while done < tiles:
         n = min(across - (first + done) % across, tiles - done)
-        at = (<size_t>((first + done) // across) * p.width + (first + done) % across) * edge * lanes + l
-        restore_pixels(edge, m + <size_t>done * width, width, plane, n, job.positive,
+        at = (<size_t>((first + done) // across) * line + (first + done) % across) * made * lanes + l
+        restore_pixels(form, job.adjoint, m + <size_t>done * width, width, <size_t>tiles * width, n, job.positive,
                        job.start + l if job.start else NULL, job.more, job.jcb + at if job.jcb else NULL,
-                       2 if job.kind == SQUARE else 1, job.out + at, <size_t>p.width * lanes, lanes, width)
+                       2 if job.kind == SQUARE else 1, job.out + at, <size_t>line * lanes, lanes, width)
         done += n
 
 
-cdef void convolve(const Convolution* job, int edge, const Patches* p, int O, int t0, int t1, int l0, int l1,
+cdef void convolve(const Convolution* job, int form, const Patches* p, int O, int t0, int t1, int l0, int l1,
                    float* scratch) noexcept nogil:
     """Lanes (channels of the result) l0:l1 of tiles t0:t1."""
     cdef int C = p.channels, depth = O if job.adjoint else C, lanes = C if job.adjoint else O
-    cdef int block = block_of(edge, depth), panel = panel_of(), planes = planes_of(edge), t, tiles, l, width, i
-    cdef bint once = at_once(edge, depth, lanes)
+    cdef int block = block_of(form, depth), panel = panel_of(), edge = kernel_edge_of(form), t, tiles, l, width, i, j
+    cdef bint once = at_once(form, depth, lanes)
     cdef float* d = scratch
-    cdef float* m = d + planes * (<size_t>block * depth + PAD)
-    cdef float* kernels = m + planes * (<size_t>block * panel + PAD)
+    cdef float* m = d + size_of_planes(form, <size_t>block * depth)
+    cdef float* kernels = m + size_of_planes(form, <size_t>block * panel)
     cdef float* end = kernels
     cdef const float* kernel
-    cdef size_t plane, results
     if once:
         for l from l0 <= l < l1 by panel:
-            end = transform_panel(job, edge, C, O, l, min(panel, l1 - l), end)
+            end = transform_panel(job, form, C, O, l, min(panel, l1 - l), end)
     for t from t0 <= t < t1 by block:
         tiles = min(block, t1 - t)
-        plane = <size_t>tiles * depth + PAD
-        transform_tiles(edge, job.x, job.squared, p, depth, 0, depth, t, tiles, d, plane)
+        transform_tiles(form, job.adjoint, job.x, job.squared, p, depth, 0, depth, t, tiles, d)
         kernel = kernels
         for l from l0 <= l < l1 by panel:
             width = min(panel, l1 - l)
-            results = <size_t>tiles * width + PAD
             if not once:
                 kernel = kernels
-                transform_panel(job, edge, C, O, l, width, kernels)
-            for i in range(planes):
-                job.multiply(False, False, tiles, width, depth, d + i * plane, depth, kernel, width, 0,
-                             m + i * results, width)
-                kernel += <size_t>depth * width + PAD
-            restore_tiles(edge, m, results, job, p, lanes, l, width, t, tiles)
+                transform_panel(job, form, C, O, l, width, kernels)
+            for i in range(edge):
+                for j in range(edge):
+                    job.multiply(False, False, tiles * sharing(form, i, j), width, depth,
+                                 d + place(form, i, j, <size_t>tiles * depth), depth, kernel, width, 0,
+                                 m + place(form, i, j, <size_t>tiles * width), width)
+                    kernel += <size_t>depth * width + PAD
+            restore_tiles(form, m, job, p, lanes, l, width, t, tiles)

@@ -8,7 +8,7 @@
 #define FROM(x) (*(const vector *)(x))
 
 #define INLINE TARGET static inline __attribute__((always_inline))
-#define UNROLLED _Pragma("GCC unroll 9")
+#define UNROLLED _Pragma("GCC unroll 10")
 
 /* Of the tile after the one at hand: it lies on lines of memory that processors do not fetch ahead by themselves, and
  * waiting for them takes longer than the work on a tile. An address beyond the array does no harm. */

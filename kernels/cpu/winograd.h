@@ -1,19 +1,49 @@
-/* Transforms of the Winograd forms F(2x2, 3x3) and F(4x4, 3x3), as many channels at a time as a vector has numbers. See
- * _winograd.pyx. Channels and kernels come in multiples of 16. */
+/* Transforms of the Winograd forms that _winograd.pyx explains, as many channels at a time as a vector has numbers.
+ * Channels and kernels come in multiples of 16. */
 #ifndef PYTAGI_DDP_WINOGRAD_H
 #define PYTAGI_DDP_WINOGRAD_H
 
-#define MOST 36 /* planes */
+#include <stddef.h>
 
-/* The one-dimensional transforms of F(edge, 3). F(4, 3) interpolates at 0, 3/4, -3/4, 3/2, -3/2 and infinity: all
+/* No form; F(2x2, 3x3) and F(4x4, 3x3); 4 x 4 outputs of 3 x 3 or 4 x 4 kernels with stride 2. */
+enum { PLAIN, F2, F4, STRIDED_3, STRIDED_4 };
+enum { MEAN, SQUARE, SQUARE_PLUS };
+enum { PAD = 16 }; /* numbers behind each plane: planes that lie a power of two apart would share a few cache sets */
+#define WIDEST 10  /* planes, and pixels of a window, along an edge */
+#define MOST (WIDEST * WIDEST)
+
+/* Along an edge of a tile: the pixels between two windows, of two more pixels each; the pixels that are made; planes;
+ * planes of kernels; taps. adjoint: from the outputs of the convolution to its inputs. */
+static inline int step_of(int form, int adjoint) { return form == F2 ? 2 : form == F4 || adjoint ? 4 : 8; }
+static inline int made_of(int form, int adjoint) { return form == F2 ? 2 : form == F4 || !adjoint ? 4 : 8; }
+static inline int edge_of(int form) { return form == F2 ? 4 : form == F4 ? 6 : form == STRIDED_3 ? 9 : 10; }
+static inline int kernel_edge_of(int form) { return form == F2 ? 4 : form == STRIDED_4 ? 10 : 6; }
+static inline int taps_of(int form) { return form == STRIDED_4 ? 4 : 3; }
+
+/* How many planes are multiplied by plane (i, j) of the kernels. */
+static inline int sharing(int form, int i, int j) {
+    return form == STRIDED_3 ? (i == 5 ? 4 : 1) * (j == 5 ? 4 : 1) : 1;
+}
+
+/* Where plane (i, j) of tiles starts, if each has `size` numbers. Those that share a plane of kernels follow each
+ * other, so that one product serves them. */
+static inline size_t place(int form, int i, int j, size_t size) {
+    int edge = edge_of(form), a = i, b = j, before = i * edge + j;
+    if (form == STRIDED_3) {
+        a = i < 5 ? i : 5;
+        b = j < 5 ? j : 5;
+        before = a * edge + b * (a == 5 ? 4 : 1) + (i - a) * (b == 5 ? 4 : 1) + (j - b);
+    }
+    return before * size + (a * kernel_edge_of(form) + b) * PAD;
+}
+
+/* The one-dimensional transforms interpolate at 3/4, -3/4, 3/2, -3/2 and infinity, and those of F(4, 3) at 0 too: all
  * products of these are exact, and rounding errors are less than half of those that the usual 1 and 2 leave. */
 #define A 0.75f
 #define B 1.5f
-#define N0 (1 / (A * A * B * B)) /* one over the product of a point's distances from the others */
+#define N0 (1 / (A * A * B * B)) /* one over the product of a point's distances from the others, 0 among them */
 #define NA (1 / (2 * A * A * (A * A - B * B)))
 #define NB (1 / (2 * B * B * (B * B - A * A)))
-
-enum { MEAN, SQUARE, SQUARE_PLUS };
 
 #define LOOPS "winograd_loops.h"
 #include "levels.h"
@@ -24,38 +54,39 @@ enum { MEAN, SQUARE, SQUARE_PLUS };
 #undef NA
 #undef NB
 
-/* B^T d B of `tiles` windows of (edge + 2)^2 pixels, side by side and `edge` pixels apart; out: planes of (tile,
- * channels). rows: where the first window's second pixel lies in its lines, or NULL off the image; first, last: whether
- * the run starts at the left and ends at the right edge, beyond which there are zeros. */
-static inline void transform_pixels(int edge, const float *const *rows, int squared, int first, int last, size_t pixel,
-                                    int tiles, float *out, size_t stride, size_t plane, size_t channels) {
-    CALL(transform_pixels)(edge, rows, squared, first, last, pixel, tiles, out, stride, plane, channels);
+/* The planes of `tiles` windows, side by side; out: planes of (tile, channels), each of `size` numbers. rows: where the
+ * first window's second pixel lies in its lines, or NULL off the image; first, last: whether the run starts at the left
+ * and ends at the right edge, beyond which there are zeros. */
+static inline void transform_pixels(int form, int adjoint, const float *const *rows, int squared, int first, int last,
+                                    size_t pixel, int tiles, float *out, size_t stride, size_t size, size_t channels) {
+    CALL(transform_pixels)(form, adjoint, rows, squared, first, last, pixel, tiles, out, stride, size, channels);
 }
 
-/* The pixels of each tile = A^T m A + start, or += A^T m A: the way back from products; times the Jacobian's 1st or 2nd
+/* The pixels of each tile = the way back from products m + start, or += the way back; times the Jacobian's 1st or 2nd
  * power, if there is one. positive: no sum may round to less than 0. */
-static inline void restore_pixels(int edge, const float *m, size_t stride, size_t plane, int tiles, int positive,
-                                  const float *start, int more, const float *jcb, int power, float *x, size_t line,
-                                  size_t pixel, size_t channels) {
+static inline void restore_pixels(int form, int adjoint, const float *m, size_t stride, size_t size, int tiles,
+                                  int positive, const float *start, int more, const float *jcb, int power, float *x,
+                                  size_t line, size_t pixel, size_t channels) {
     CALL(restore_pixels)
-    (edge, m, stride, plane, tiles, positive, start, more, jcb, power, x, line, pixel, channels);
+    (form, adjoint, m, stride, size, tiles, positive, start, more, jcb, power, x, line, pixel, channels);
 }
 
-/* A e A^T of the pixels of each tile, or of their squares; out: planes. */
-static inline void transform_deltas(int edge, const float *x, int squared, size_t line, size_t pixel, int tiles,
-                                    float *out, size_t stride, size_t plane, size_t channels) {
-    CALL(transform_deltas)(edge, x, squared, line, pixel, tiles, out, stride, plane, channels);
+/* The planes of the outputs of each tile, or of their squares, by which those of its pixels are multiplied for weight
+ * deltas. */
+static inline void transform_deltas(int form, const float *x, int squared, size_t line, size_t pixel, int tiles,
+                                    float *out, size_t stride, size_t size, size_t channels) {
+    CALL(transform_deltas)(form, x, squared, line, pixel, tiles, out, stride, size, channels);
 }
 
-/* G g G^T of 16 kernels of 3 x 3, `stride` apart; kind: g = w, w^2 or w^2 + s; out: planes. */
-static inline void transform_kernels(int edge, const float *w, const float *s, size_t stride, int kind, int flip,
+/* The planes of 16 kernels, `stride` apart; kind: of w, w^2 or w^2 + s. */
+static inline void transform_kernels(int form, const float *w, const float *s, size_t stride, int kind, int flip,
                                      float *out, size_t plane) {
-    CALL(transform_kernels)(edge, w, s, stride, kind, flip, out, plane);
+    CALL(transform_kernels)(form, w, s, stride, kind, flip, out, plane);
 }
 
-/* 16 kernels of 3 x 3, one after the other, (+)= G^T m G: the way back from sums of products. */
-static inline void restore_kernels(int edge, const float *m, size_t plane, int more, float *out) {
-    CALL(restore_kernels)(edge, m, plane, more, out);
+/* 16 kernels, one after the other, (+)= the way back from sums of products. */
+static inline void restore_kernels(int form, const float *m, size_t plane, int more, float *out) {
+    CALL(restore_kernels)(form, m, plane, more, out);
 }
 
 #endif

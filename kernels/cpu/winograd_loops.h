@@ -1,82 +1,184 @@
 /* See winograd.h. */
 #include "vectors.h"
 
+#define see_points NAME(see_points)
+#define make_points NAME(make_points)
+#define see_delta_points NAME(see_delta_points)
+#define see_kernel_points NAME(see_kernel_points)
+#define make_kernel_points NAME(make_kernel_points)
 #define see_pixels NAME(see_pixels)
 #define make_pixels NAME(make_pixels)
 #define see_deltas NAME(see_deltas)
 #define see_kernel NAME(see_kernel)
 #define make_kernel NAME(make_kernel)
-#define transform NAME(transform)
+#define pixels_line NAME(pixels_line)
+#define pixels_column NAME(pixels_column)
 #define transform_tile NAME(transform_tile)
 #define transform_run NAME(transform_run)
+#define restore_column NAME(restore_column)
+#define restore_line NAME(restore_line)
 #define restore_run NAME(restore_run)
+#define deltas_column NAME(deltas_column)
+#define deltas_line NAME(deltas_line)
 #define deltas_run NAME(deltas_run)
-#define transform_lanes NAME(transform_lanes)
 #define load_kernels NAME(load_kernels)
-#define restore_lanes NAME(restore_lanes)
-#define line_transform NAME(line_transform)
+#define kernels_run NAME(kernels_run)
+#define restore_kernels_run NAME(restore_kernels_run)
 
-typedef void line_transform(int edge, const vector *x, vector *y);
+/* Small forms stay in registers if loops are unrolled; the tiles of others lie in memory, and loops make shorter code. */
+#undef EACH
+#define EACH(k, n, call)                                                                                               \
+    do {                                                                                                               \
+        if ((n) > 6)                                                                                                   \
+            for (int k = 0; k < (n); k++) call;                                                                        \
+        else                                                                                                           \
+            UNROLLED for (int k = 0; k < (n); k++) call;                                                               \
+    } while (0)
 
-/* B^T d */
-INLINE void see_pixels(int edge, const vector *d, vector *t) {
-    if (edge == 2) {
+/* The function for a form, which is a constant there. */
+#undef OF_FORM
+#define OF_FORM(function, adjoint, ...)                                                                                \
+    do {                                                                                                               \
+        if (form == F2)                                                                                                \
+            function(F2, 0, __VA_ARGS__);                                                                              \
+        else if (form == F4)                                                                                           \
+            function(F4, 0, __VA_ARGS__);                                                                              \
+        else if (form == STRIDED_3 && adjoint)                                                                         \
+            function(STRIDED_3, 1, __VA_ARGS__);                                                                       \
+        else if (form == STRIDED_3)                                                                                    \
+            function(STRIDED_3, 0, __VA_ARGS__);                                                                       \
+        else if (adjoint)                                                                                              \
+            function(STRIDED_4, 1, __VA_ARGS__);                                                                       \
+        else                                                                                                           \
+            function(STRIDED_4, 0, __VA_ARGS__);                                                                       \
+    } while (0)
+
+/* F(4, 2), two taps: B^T d, A^T m, A e, G g and G^T m. The matrices of F(4, 3) are these and its point 0. */
+INLINE void see_points(const vector *d, vector *t) {
+    vector even = d[3] - B * B * d[1], odd = A * (d[2] - B * B * d[0]);
+    vector even_b = d[3] - A * A * d[1], odd_b = B * (d[2] - A * A * d[0]);
+    t[0] = even + odd;
+    t[1] = even - odd;
+    t[2] = even_b + odd_b;
+    t[3] = even_b - odd_b;
+    t[4] = A * A * B * B * d[0] - (A * A + B * B) * d[2] + d[4];
+}
+
+INLINE void make_points(const vector *m, vector *y) {
+    vector even = m[0] + m[1], odd = m[0] - m[1], even_b = m[2] + m[3], odd_b = m[2] - m[3];
+    y[0] = even + even_b;
+    y[1] = A * odd + B * odd_b;
+    y[2] = A * A * even + B * B * even_b;
+    y[3] = A * A * A * odd + B * B * B * odd_b + m[4];
+}
+
+INLINE void see_delta_points(const vector *e, vector *t) {
+    vector even = e[0] + A * A * e[2], odd = A * e[1] + A * A * A * e[3];
+    vector even_b = e[0] + B * B * e[2], odd_b = B * e[1] + B * B * B * e[3];
+    t[0] = even + odd;
+    t[1] = even - odd;
+    t[2] = even_b + odd_b;
+    t[3] = even_b - odd_b;
+    t[4] = e[3];
+}
+
+INLINE void see_kernel_points(vector g, vector next, vector *t) {
+    vector even = A * A * NA * next, odd = A * NA * g, even_b = B * B * NB * next, odd_b = B * NB * g;
+    t[0] = even + odd;
+    t[1] = even - odd;
+    t[2] = even_b + odd_b;
+    t[3] = even_b - odd_b;
+    t[4] = next;
+}
+
+INLINE void make_kernel_points(const vector *m, vector *g, vector *next) {
+    *g = A * NA * (m[0] - m[1]) + B * NB * (m[2] - m[3]);
+    *next = A * A * NA * (m[0] + m[1]) + B * B * NB * (m[2] + m[3]) + m[4];
+}
+
+/* A window of pixels to planes. With stride 2, one phase of the pixels meets the taps 0 and 2 of the kernel, the other
+ * one tap 1, which multiplies them as they are, or the taps 1 and 3. */
+INLINE void see_pixels(int form, int adjoint, const vector *d, vector *t) {
+    if (form == F2) {
         t[0] = d[0] - d[2];
         t[1] = d[1] + d[2];
         t[2] = d[2] - d[1];
         t[3] = d[1] - d[3];
-    } else {
-        vector even = d[4] - B * B * d[2], odd = A * (d[3] - B * B * d[1]);
-        vector even_b = d[4] - A * A * d[2], odd_b = B * (d[3] - A * A * d[1]);
+    } else if (form == F4) {
         t[0] = A * A * B * B * d[0] - (A * A + B * B) * d[2] + d[4];
-        t[1] = even + odd;
-        t[2] = even - odd;
-        t[3] = even_b + odd_b;
-        t[4] = even_b - odd_b;
-        t[5] = A * A * B * B * d[1] - (A * A + B * B) * d[3] + d[5];
+        see_points(d + 1, t + 1);
+    } else if (adjoint && form == STRIDED_3) {
+        see_points(d + 1, t);
+        UNROLLED for (int k = 0; k < 4; k++) t[5 + k] = d[1 + k];
+    } else if (adjoint) {
+        see_points(d, t);
+        see_points(d + 1, t + 5);
+    } else {
+        vector odd[5], even[5];
+        UNROLLED for (int k = 0; k < 5; k++) {
+            odd[k] = d[2 * k];
+            even[k] = d[2 * k + 1];
+        }
+        see_points(odd, t);
+        if (form == STRIDED_4)
+            see_points(even, t + 5);
+        else
+            UNROLLED for (int k = 0; k < 4; k++) t[5 + k] = even[k];
     }
 }
 
-/* A^T m */
-INLINE void make_pixels(int edge, const vector *m, vector *y) {
-    if (edge == 2) {
+/* The way back from products to pixels. */
+INLINE void make_pixels(int form, int adjoint, const vector *m, vector *y) {
+    if (form == F2) {
         y[0] = m[0] + m[1] + m[2];
         y[1] = m[1] - m[2] - m[3];
+    } else if (form == F4) {
+        make_points(m + 1, y);
+        y[0] += m[0];
     } else {
-        vector even = m[1] + m[2], odd = m[1] - m[2], even_b = m[3] + m[4], odd_b = m[3] - m[4];
-        y[0] = m[0] + even + even_b;
-        y[1] = A * odd + B * odd_b;
-        y[2] = A * A * even + B * B * even_b;
-        y[3] = A * A * A * odd + B * B * B * odd_b + m[5];
+        vector first[4], second[4];
+        make_points(m, first);
+        if (form == STRIDED_4) make_points(m + 5, second);
+        else
+            UNROLLED for (int k = 0; k < 4; k++) second[k] = m[5 + k];
+        int late = form == STRIDED_3; /* which of the two phases is that of the pixels 0, 2, 4, 6 */
+        UNROLLED for (int k = 0; k < 4; k++) {
+            if (adjoint) {
+                y[2 * k + late] = first[k];
+                y[2 * k + 1 - late] = second[k];
+            } else
+                y[k] = first[k] + second[k];
+        }
     }
 }
 
 /* A e */
-INLINE void see_deltas(int edge, const vector *e, vector *t) {
-    t[0] = e[0];
-    if (edge == 2) {
+INLINE void see_deltas(int form, const vector *e, vector *t) {
+    if (form == F2) {
+        t[0] = e[0];
         t[1] = e[0] + e[1];
         t[2] = e[0] - e[1];
         t[3] = -e[1];
+    } else if (form == F4) {
+        t[0] = e[0];
+        see_delta_points(e, t + 1);
     } else {
-        vector even = e[0] + A * A * e[2], odd = A * e[1] + A * A * A * e[3];
-        vector even_b = e[0] + B * B * e[2], odd_b = B * e[1] + B * B * B * e[3];
-        t[1] = even + odd;
-        t[2] = even - odd;
-        t[3] = even_b + odd_b;
-        t[4] = even_b - odd_b;
-        t[5] = e[3];
+        see_delta_points(e, t);
+        if (form == STRIDED_4)
+            see_delta_points(e, t + 5);
+        else
+            UNROLLED for (int k = 0; k < 4; k++) t[5 + k] = e[k];
     }
 }
 
 /* G g */
-INLINE void see_kernel(int edge, const vector *g, vector *t) {
-    if (edge == 2) {
+INLINE void see_kernel(int form, const vector *g, vector *t) {
+    if (form == F2) {
         t[0] = g[0];
         t[1] = 0.5f * (g[0] + g[1] + g[2]);
         t[2] = 0.5f * (g[0] - g[1] + g[2]);
         t[3] = g[2];
-    } else {
+    } else if (form == F4) {
         vector even = NA * (g[0] + A * A * g[2]), odd = A * NA * g[1];
         vector even_b = NB * (g[0] + B * B * g[2]), odd_b = B * NB * g[1];
         t[0] = N0 * g[0];
@@ -85,209 +187,277 @@ INLINE void see_kernel(int edge, const vector *g, vector *t) {
         t[3] = even_b + odd_b;
         t[4] = even_b - odd_b;
         t[5] = g[2];
+    } else {
+        see_kernel_points(g[0], g[2], t);
+        if (form == STRIDED_4)
+            see_kernel_points(g[1], g[3], t + 5);
+        else
+            t[5] = g[1];
     }
 }
 
 /* G^T m */
-INLINE void make_kernel(int edge, const vector *m, vector *g) {
-    if (edge == 2) {
+INLINE void make_kernel(int form, const vector *m, vector *g) {
+    if (form == F2) {
         vector b = 0.5f * m[1], c = 0.5f * m[2];
         g[0] = m[0] + b + c;
         g[1] = b - c;
         g[2] = b + c + m[3];
-    } else {
+    } else if (form == F4) {
         vector even = NA * (m[1] + m[2]), odd = NA * (m[1] - m[2]);
         vector even_b = NB * (m[3] + m[4]), odd_b = NB * (m[3] - m[4]);
         g[0] = N0 * m[0] + even + even_b;
         g[1] = A * odd + B * odd_b;
         g[2] = A * A * even + B * B * even_b + m[5];
+    } else {
+        make_kernel_points(m, g, g + 2);
+        if (form == STRIDED_4)
+            make_kernel_points(m + 5, g + 1, g + 3);
+        else
+            g[1] = m[5];
     }
 }
 
-/* The transform of the columns of x (wide x wide), then of the rows. */
-INLINE void transform(line_transform *along, int edge, int wide, int narrow, const vector *x, vector *y) {
-    vector t[MOST];
-    UNROLLED for (int q = 0; q < wide; q++) {
-        vector column[6], result[6];
-        UNROLLED for (int r = 0; r < wide; r++) column[r] = x[r * wide + q];
-        along(edge, column, result);
-        UNROLLED for (int r = 0; r < narrow; r++) t[r * wide + q] = result[r];
+/* A line of a window, or zeros if there is no `line`, transformed. */
+INLINE void pixels_line(int form, int adjoint, const float *line, int left, int right, int squared, ptrdiff_t pixel,
+                        vector *t) {
+    const int step = step_of(form, adjoint), n = step + 2;
+    vector d[WIDEST];
+    UNROLLED for (int q = 0; q < n; q++) {
+        int seen = line && !(left && q == 0) && !(right && q == n - 1);
+        vector x = seen ? FROM(line + (q - 1) * pixel) : (vector){0};
+        if (squared) x *= x;
+        d[q] = x;
     }
-    UNROLLED for (int r = 0; r < narrow; r++) along(edge, t + r * wide, y + r * narrow);
+    if (line) UNROLLED for (int q = n; q < n + step; q++) FETCH(line + (q - 1) * pixel);
+    see_pixels(form, adjoint, d, t);
 }
 
-INLINE void transform_tile(int edge, const float *const *rows, ptrdiff_t at, int inside, int left, int right,
-                           int squared, ptrdiff_t pixel, float *out, size_t plane, size_t channels) {
-    const int n = edge + 2;
+/* Column q of the transformed lines, transformed to planes. */
+INLINE void pixels_column(int form, int adjoint, const vector *t, int q, float *out, size_t size) {
+    const int n = step_of(form, adjoint) + 2, edge = edge_of(form);
+    vector column[WIDEST], planes[WIDEST];
+    UNROLLED for (int r = 0; r < n; r++) column[r] = t[r * edge + q];
+    see_pixels(form, adjoint, column, planes);
+    UNROLLED for (int r = 0; r < edge; r++) AT(out + place(form, r, q, size)) = planes[r];
+}
+
+INLINE void transform_tile(int form, int adjoint, const float *const *rows, ptrdiff_t at, int inside, int left,
+                           int right, int squared, ptrdiff_t pixel, float *out, size_t size, size_t channels) {
+    const int n = step_of(form, adjoint) + 2, edge = edge_of(form);
     for (size_t i = 0; i < channels; i += LANES, out += LANES) {
-        vector d[MOST], t[MOST]; /* column by column */
-        UNROLLED for (int r = 0; r < n; r++) UNROLLED for (int q = 0; q < n; q++) {
-            int seen = inside || (rows[r] && !(left && q == 0) && !(right && q == n - 1));
-            vector x = seen ? FROM(rows[r] + at + (q - 1) * pixel + i) : (vector){0};
-            if (squared) x *= x;
-            d[q * n + r] = x;
-        }
-        UNROLLED for (int r = 0; r < n; r++) if (inside || rows[r]) UNROLLED for (int q = n; q < n + edge; q++)
-            FETCH(rows[r] + at + (q - 1) * pixel + i);
-        transform(see_pixels, edge, n, n, d, t);
-        UNROLLED for (int r = 0; r < n; r++) UNROLLED for (int q = 0; q < n; q++)
-            AT(out + (r * n + q) * plane) = t[q * n + r];
+        vector t[MOST];
+        EACH(r, n,
+             pixels_line(form, adjoint, inside || rows[r] ? rows[r] + at + i : NULL, left, right, squared, pixel,
+                         t + r * edge));
+        EACH(q, edge, pixels_column(form, adjoint, t, q, out, size));
     }
 }
 
-INLINE void transform_run(int edge, const float *const *rows, int squared, int first, int last, size_t pixel, int tiles,
-                          float *out, size_t stride, size_t plane, size_t channels) {
-    int lines = rows[0] && rows[edge + 1];
+INLINE void transform_run(int form, int adjoint, const float *const *rows, int squared, int first, int last,
+                          size_t pixel, int tiles, float *out, size_t stride, size_t size, size_t channels) {
+    const int step = step_of(form, adjoint);
+    int lines = rows[0] && rows[step + 1];
     for (int tile = 0; tile < tiles; tile++, out += stride) {
         int left = first && tile == 0, right = last && tile == tiles - 1;
-        ptrdiff_t at = edge * tile * (ptrdiff_t)pixel;
+        ptrdiff_t at = step * tile * (ptrdiff_t)pixel;
         if (!lines || left || right)
-            transform_tile(edge, rows, at, 0, left, right, squared, pixel, out, plane, channels);
+            transform_tile(form, adjoint, rows, at, 0, left, right, squared, pixel, out, size, channels);
         else if (squared)
-            transform_tile(edge, rows, at, 1, 0, 0, 1, pixel, out, plane, channels);
+            transform_tile(form, adjoint, rows, at, 1, 0, 0, 1, pixel, out, size, channels);
         else
-            transform_tile(edge, rows, at, 1, 0, 0, 0, pixel, out, plane, channels);
+            transform_tile(form, adjoint, rows, at, 1, 0, 0, 0, pixel, out, size, channels);
     }
 }
 
-TARGET static void NAME(transform_pixels)(int edge, const float *const *rows, int squared, int first, int last,
-                                          size_t pixel, int tiles, float *out, size_t stride, size_t plane,
+TARGET static void NAME(transform_pixels)(int form, int adjoint, const float *const *rows, int squared, int first,
+                                          int last, size_t pixel, int tiles, float *out, size_t stride, size_t size,
                                           size_t channels) {
-    if (edge == 2)
-        transform_run(2, rows, squared, first, last, pixel, tiles, out, stride, plane, channels);
-    else
-        transform_run(4, rows, squared, first, last, pixel, tiles, out, stride, plane, channels);
+    OF_FORM(transform_run, adjoint, rows, squared, first, last, pixel, tiles, out, stride, size, channels);
 }
 
-INLINE void restore_run(int edge, const float *m, size_t stride, size_t plane, int tiles, int positive,
+INLINE void restore_column(int form, int adjoint, const float *m, size_t size, int q, vector *t) {
+    const int edge = edge_of(form);
+    vector column[WIDEST], y[WIDEST];
+    UNROLLED for (int k = 0; k < edge; k++) column[k] = FROM(m + place(form, k, q, size));
+    make_pixels(form, adjoint, column, y);
+    UNROLLED for (int r = 0; r < made_of(form, adjoint); r++) t[r * edge + q] = y[r];
+}
+
+INLINE void restore_line(int form, int adjoint, const vector *t, int positive, vector offset, int more,
+                         const float *jcb, int power, float *x, size_t pixel) {
+    const int made = made_of(form, adjoint);
+    vector y[WIDEST];
+    make_pixels(form, adjoint, t, y);
+    UNROLLED for (int q = 0; q < made; q++) {
+        vector z = y[q];
+        if (positive) z = (vector)((bits)z & ~(z < 0));
+        z += more ? AT(x + q * pixel) : offset;
+        for (int k = 0; jcb && k < power; k++) z *= FROM(jcb + q * pixel);
+        AT(x + q * pixel) = z;
+    }
+}
+
+INLINE void restore_run(int form, int adjoint, const float *m, size_t stride, size_t size, int tiles, int positive,
                         const float *start, int more, const float *jcb, int power, float *x, size_t line, size_t pixel,
                         size_t channels) {
-    const int n = edge + 2;
+    const int edge = edge_of(form), made = made_of(form, adjoint);
     for (int tile = 0; tile < tiles; tile++, m += stride)
         for (size_t i = 0; i < channels; i += LANES) {
-            vector sums[MOST], y[16], offset = start ? FROM(start + i) : (vector){0};
-            UNROLLED for (int k = 0; k < n; k++) UNROLLED for (int q = 0; q < n; q++)
-                sums[k * n + q] = FROM(m + (k * n + q) * plane + i);
-            UNROLLED for (int r = 0; r < edge; r++) UNROLLED for (int q = edge; q < 2 * edge; q++)
-                FETCH_TO_WRITE(x + r * line + (edge * tile + q) * pixel + i);
-            transform(make_pixels, edge, n, edge, sums, y);
-            UNROLLED for (int r = 0; r < edge; r++) UNROLLED for (int q = 0; q < edge; q++) {
-                size_t at = r * line + (edge * tile + q) * pixel + i;
-                vector z = y[r * edge + q];
-                if (positive) z = (vector)((bits)z & ~(z < 0));
-                z += more ? AT(x + at) : offset;
-                for (int k = 0; jcb && k < power; k++) z *= FROM(jcb + at);
-                AT(x + at) = z;
-            }
+            vector t[MOST], offset = start ? FROM(start + i) : (vector){0};
+            UNROLLED for (int r = 0; r < made; r++) UNROLLED for (int q = made; q < 2 * made; q++)
+                FETCH_TO_WRITE(x + r * line + (made * tile + q) * pixel + i);
+            EACH(q, edge, restore_column(form, adjoint, m + i, size, q, t));
+            size_t at = made * tile * pixel + i;
+            EACH(r, made,
+                 restore_line(form, adjoint, t + r * edge, positive, offset, more, jcb ? jcb + at + r * line : NULL,
+                              power, x + at + r * line, pixel));
         }
 }
 
-TARGET static void NAME(restore_pixels)(int edge, const float *m, size_t stride, size_t plane, int tiles,
+TARGET static void NAME(restore_pixels)(int form, int adjoint, const float *m, size_t stride, size_t size, int tiles,
                                         int positive, const float *start, int more, const float *jcb, int power,
                                         float *x, size_t line, size_t pixel, size_t channels) {
-    if (edge == 2)
-        restore_run(2, m, stride, plane, tiles, positive, start, more, jcb, power, x, line, pixel, channels);
-    else
-        restore_run(4, m, stride, plane, tiles, positive, start, more, jcb, power, x, line, pixel, channels);
+    OF_FORM(restore_run, adjoint, m, stride, size, tiles, positive, start, more, jcb, power, x, line, pixel, channels);
 }
 
-INLINE void deltas_run(int edge, const float *x, int squared, size_t line, size_t pixel, int tiles, float *out,
-                       size_t stride, size_t plane, size_t channels) {
-    const int n = edge + 2;
-    for (int tile = 0; tile < tiles; tile++, x += edge * pixel, out += stride)
+INLINE void deltas_column(int form, const float *x, int squared, size_t line, int q, vector *t) {
+    const int made = made_of(form, 0), edge = edge_of(form);
+    vector e[4], column[WIDEST];
+    UNROLLED for (int r = 0; r < made; r++) {
+        vector z = FROM(x + r * line);
+        if (squared) z *= z;
+        e[r] = z;
+    }
+    see_deltas(form, e, column);
+    UNROLLED for (int r = 0; r < edge; r++) t[r * made + q] = column[r];
+}
+
+INLINE void deltas_line(int form, const vector *t, int k, float *out, size_t size) {
+    vector planes[WIDEST];
+    see_deltas(form, t, planes);
+    UNROLLED for (int q = 0; q < edge_of(form); q++) AT(out + place(form, k, q, size)) = planes[q];
+}
+
+INLINE void deltas_run(int form, int adjoint, const float *x, int squared, size_t line, size_t pixel, int tiles,
+                       float *out, size_t stride, size_t size, size_t channels) {
+    const int made = made_of(form, adjoint), edge = edge_of(form);
+    for (int tile = 0; tile < tiles; tile++, x += made * pixel, out += stride)
         for (size_t i = 0; i < channels; i += LANES) {
-            vector e[16], t[MOST];
-            UNROLLED for (int r = 0; r < edge; r++) UNROLLED for (int q = 0; q < edge; q++) {
-                vector z = FROM(x + r * line + q * pixel + i);
-                if (squared) z *= z;
-                e[r * edge + q] = z;
-            }
-            UNROLLED for (int r = 0; r < edge; r++) UNROLLED for (int q = edge; q < 2 * edge; q++)
+            vector t[4 * WIDEST];
+            UNROLLED for (int r = 0; r < made; r++) UNROLLED for (int q = made; q < 2 * made; q++)
                 FETCH(x + r * line + q * pixel + i);
-            transform(see_deltas, edge, edge, n, e, t);
-            UNROLLED for (int k = 0; k < n; k++) UNROLLED for (int q = 0; q < n; q++)
-                AT(out + (k * n + q) * plane + i) = t[k * n + q];
+            EACH(q, made, deltas_column(form, x + q * pixel + i, squared, line, q, t));
+            EACH(k, edge, deltas_line(form, t + k * made, k, out + i, size));
         }
 }
 
-TARGET static void NAME(transform_deltas)(int edge, const float *x, int squared, size_t line, size_t pixel,
-                                          int tiles, float *out, size_t stride, size_t plane, size_t channels) {
-    if (edge == 2)
-        deltas_run(2, x, squared, line, pixel, tiles, out, stride, plane, channels);
-    else
-        deltas_run(4, x, squared, line, pixel, tiles, out, stride, plane, channels);
+TARGET static void NAME(transform_deltas)(int form, const float *x, int squared, size_t line, size_t pixel,
+                                          int tiles, float *out, size_t stride, size_t size, size_t channels) {
+    OF_FORM(deltas_run, 0, x, squared, line, pixel, tiles, out, stride, size, channels);
 }
 
-INLINE void transform_lanes(int edge, const vector *g, float *out, size_t plane) {
-    vector t[MOST];
-    transform(see_kernel, edge, 3, edge + 2, g, t);
-    for (int k = 0; k < (edge + 2) * (edge + 2); k++) AT(out + k * plane) = t[k];
+/* LANES kernels of `size` taps, `stride` apart, as vectors of each tap: in registers, as by way of memory vectors would
+ * be read before the numbers in them have arrived there. */
+INLINE void load_kernels(int size, const float *w, size_t stride, vector *taps) {
+    UNROLLED for (int k = 0; k + 8 <= size; k += 8) {
+        vector x[8];
+        UNROLLED for (int i = 0; i < 8; i++) EIGHTS(x[i], w + i * stride + k, w + (i + 8) * stride + k);
+        transpose_eights(x, taps + k);
+    }
+    if (size % 8) {
+        vector last = {0};
+        for (int i = 0; i < LANES; i++) last[i] = w[i * stride + size - 1];
+        taps[size - 1] = last;
+    }
 }
 
-/* LANES kernels of 3 x 3, `stride` apart, as vectors of each tap: in registers, as by way of memory vectors would be
- * read before the numbers in them have arrived there. */
-INLINE void load_kernels(const float *w, size_t stride, vector *taps) {
-    vector x[8], last = {0};
-    UNROLLED for (int i = 0; i < 8; i++) EIGHTS(x[i], w + i * stride, w + (i + 8) * stride);
-    transpose_eights(x, taps);
-    for (int i = 0; i < LANES; i++) last[i] = w[i * stride + 8];
-    taps[8] = last;
-}
-
-TARGET static void NAME(transform_kernels)(int edge, const float *w, const float *s, size_t stride, int kind, int flip,
-                                           float *out, size_t plane) {
+INLINE void kernels_run(int form, int adjoint, const float *w, const float *s, size_t stride, int kind, int flip,
+                        float *out, size_t plane) {
+    const int taps = taps_of(form), size = taps * taps, edge = kernel_edge_of(form);
+    (void)adjoint;
     for (int lane = 0; lane < 16; lane += LANES, w += LANES * stride, out += LANES) {
-        vector taps[9], more[9], kernel[9];
-        load_kernels(w, stride, taps);
-        if (kind == SQUARE_PLUS) load_kernels(s + lane * stride, stride, more);
-        UNROLLED for (int k = 0; k < 9; k++) {
-            vector x = taps[k];
-            if (kind != MEAN) x *= x;
-            if (kind == SQUARE_PLUS) x += more[k];
-            kernel[flip ? 8 - k : k] = x;
+        vector x[16], more[16], kernel[16], t[4 * WIDEST];
+        load_kernels(size, w, stride, x);
+        if (kind == SQUARE_PLUS) load_kernels(size, s + lane * stride, stride, more);
+        UNROLLED for (int k = 0; k < size; k++) {
+            vector g = x[k];
+            if (kind != MEAN) g *= g;
+            if (kind == SQUARE_PLUS) g += more[k];
+            kernel[flip ? size - 1 - k : k] = g;
         }
-        if (edge == 2)
-            transform_lanes(2, kernel, out, plane);
-        else
-            transform_lanes(4, kernel, out, plane);
+        UNROLLED for (int q = 0; q < taps; q++) {
+            vector column[4], result[WIDEST];
+            UNROLLED for (int r = 0; r < taps; r++) column[r] = kernel[r * taps + q];
+            see_kernel(form, column, result);
+            UNROLLED for (int k = 0; k < edge; k++) t[k * taps + q] = result[k];
+        }
+        UNROLLED for (int k = 0; k < edge; k++) {
+            vector planes[WIDEST];
+            see_kernel(form, t + k * taps, planes);
+            UNROLLED for (int q = 0; q < edge; q++) AT(out + (k * edge + q) * plane) = planes[q];
+        }
     }
 }
 
-INLINE void restore_lanes(int edge, const float *m, size_t plane, vector *g) {
-    vector sums[MOST];
-    for (int k = 0; k < (edge + 2) * (edge + 2); k++) sums[k] = FROM(m + k * plane);
-    transform(make_kernel, edge, edge + 2, 3, sums, g);
+TARGET static void NAME(transform_kernels)(int form, const float *w, const float *s, size_t stride, int kind, int flip,
+                                           float *out, size_t plane) {
+    OF_FORM(kernels_run, 0, w, s, stride, kind, flip, out, plane);
 }
 
-TARGET static void NAME(restore_kernels)(int edge, const float *m, size_t plane, int more, float *out) {
-    for (int lane = 0; lane < 16; lane += LANES, m += LANES, out += 9 * LANES) {
-        vector kernel[9], x[8];
-        if (edge == 2)
-            restore_lanes(2, m, plane, kernel);
-        else
-            restore_lanes(4, m, plane, kernel);
-        transpose_eights(kernel, x);
-        UNROLLED for (int i = 0; i < 8; i++) UNROLLED for (int k = 0; k < LANES; k += 8) {
-            float *first = out + 9 * (i + k);
-            half taps = HALF((float *)&x[i] + k);
-            if (more) taps += HALF(first);
-            HALF(first) = taps;
+INLINE void restore_kernels_run(int form, int adjoint, const float *m, size_t plane, int more, float *out) {
+    const int taps = taps_of(form), size = taps * taps, edge = kernel_edge_of(form);
+    (void)adjoint;
+    for (int lane = 0; lane < 16; lane += LANES, m += LANES, out += size * LANES) {
+        vector t[4 * WIDEST], kernel[16], x[8];
+        UNROLLED for (int q = 0; q < edge; q++) {
+            vector column[WIDEST], result[4];
+            UNROLLED for (int k = 0; k < edge; k++) column[k] = FROM(m + (k * edge + q) * plane);
+            make_kernel(form, column, result);
+            UNROLLED for (int r = 0; r < taps; r++) t[r * edge + q] = result[r];
         }
-        for (int i = 0; i < LANES; i++) out[9 * i + 8] = kernel[8][i] + (more ? out[9 * i + 8] : 0);
+        UNROLLED for (int r = 0; r < taps; r++) make_kernel(form, t + r * edge, kernel + r * taps);
+        UNROLLED for (int tap = 0; tap + 8 <= size; tap += 8) {
+            transpose_eights(kernel + tap, x);
+            UNROLLED for (int i = 0; i < 8; i++) UNROLLED for (int k = 0; k < LANES; k += 8) {
+                float *first = out + size * (i + k) + tap;
+                half sums = HALF((float *)&x[i] + k);
+                if (more) sums += HALF(first);
+                HALF(first) = sums;
+            }
+        }
+        if (size % 8)
+            for (int i = 0; i < LANES; i++) {
+                float *last = out + size * i + size - 1;
+                *last = kernel[size - 1][i] + (more ? *last : 0);
+            }
     }
 }
 
+TARGET static void NAME(restore_kernels)(int form, const float *m, size_t plane, int more, float *out) {
+    OF_FORM(restore_kernels_run, 0, m, plane, more, out);
+}
+
+#undef see_points
+#undef make_points
+#undef see_delta_points
+#undef see_kernel_points
+#undef make_kernel_points
 #undef see_pixels
 #undef make_pixels
 #undef see_deltas
 #undef see_kernel
 #undef make_kernel
-#undef transform
+#undef pixels_line
+#undef pixels_column
 #undef transform_tile
 #undef transform_run
+#undef restore_column
+#undef restore_line
 #undef restore_run
+#undef deltas_column
+#undef deltas_line
 #undef deltas_run
-#undef transform_lanes
 #undef load_kernels
-#undef restore_lanes
-#undef line_transform
+#undef kernels_run
+#undef restore_kernels_run
