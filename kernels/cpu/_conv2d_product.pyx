@@ -41,7 +41,7 @@ cdef void add_block(Product multiply_var, const Factors* f, Patches* p, long n, 
 cdef void winograd_tile(Product multiply_var, const Patches* p, const Factors* f, const Finish* finish, bint adjoint,
                         float* out_mu, float* out_var, int O, int tile, int tiles, float* scratch) noexcept nogil:
     """The share of one thread, in the Winograd form; adjoint: from the outputs of the convolution `p` to its inputs."""
-    cdef int form = winograd(p, O), n = tiles_of(p, form), lanes = p.channels if adjoint else O, count = 1, i
+    cdef int form = winograd(p, O), n = tiles_of(p, form, adjoint), lanes = p.channels if adjoint else O, count = 1, i
     cdef Grid grid = best_grid(n, lanes, tiles)
     cdef Convolution jobs[3]
     jobs[0] = Convolution(product, f.x, False, f.w, NULL, MEAN, adjoint, False, finish.start_mu, False, finish.jcb,

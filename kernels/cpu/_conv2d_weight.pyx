@@ -74,7 +74,7 @@ cdef void weight_tile(Product multiply_var, const Patches* patches, const Terms*
             put(totals, g_b, O, accumulate)
             put(totals + O, h_b, O, accumulate)
     if form:
-        n = tiles_of(patches, form)
+        n = tiles_of(patches, form, False)
     n0, n1 = cut(n, tile // slices, tiles // slices), cut(n, tile // slices + 1, tiles // slices)
     for c from c0 <= c < c1 by chunk:
         end = min(c + chunk, c1)

@@ -10,11 +10,15 @@ cdef extern from "winograd.h" nogil:
         PLAIN
         F2
         F4
-        STRIDED_3
+        F2_5
+        EVEN_3
+        ODD_3
         STRIDED_4
         PAD
+    bint strided(int form)
     int step_of(int form, bint adjoint)
     int made_of(int form, bint adjoint)
+    int window_of(int form, bint adjoint)
     int edge_of(int form)
     int kernel_edge_of(int form)
     int taps_of(int form)
@@ -38,8 +42,9 @@ cdef struct Convolution:  # out = x * kernels + start, or += x * kernels; times 
 
 
 cdef int winograd(const Patches* p, int O) noexcept nogil
-cdef int tiles_of(const Patches* p, int form) noexcept nogil
-cdef int planes_of(int form) noexcept nogil
+cdef int tiles_across(const Patches* p, int form, bint adjoint) noexcept nogil
+cdef int tiles_down(const Patches* p, int form, bint adjoint) noexcept nogil
+cdef int tiles_of(const Patches* p, int form, bint adjoint) noexcept nogil
 cdef int kernel_planes_of(int form) noexcept nogil
 cdef size_t size_of_planes(int form, size_t size) noexcept nogil
 cdef size_t winograd_size(int form, int depth, int lanes) noexcept nogil

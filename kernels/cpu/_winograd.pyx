@@ -30,11 +30,11 @@ from pytagi_ddp.kernels.cpu._blas cimport panel_width
 from pytagi_ddp.kernels.cpu._patches cimport Patches
 
 cdef extern from "winograd.h" nogil:
-    void transform_pixels(int form, bint adjoint, const float** rows, bint squared, bint first, bint last, size_t pixel,
+    void transform_pixels(int form, bint adjoint, const float** rows, bint squared, int column, int width, size_t pixel,
                           int tiles, float* out, size_t stride, size_t size, size_t channels)
     void restore_pixels(int form, bint adjoint, const float* m, size_t stride, size_t size, int tiles, bint positive,
-                        const float* start, bint more, const float* jcb, int power, float* x, size_t line,
-                        size_t pixel, size_t channels)
+                        const float* start, bint more, const float* jcb, int power, float* x, int lines, int columns,
+                        size_t line, size_t pixel, size_t channels)
     void transform_kernels(int form, const float* w, const float* s, size_t stride, int kind, bint flip, float* out,
                            size_t plane)
 
@@ -55,27 +55,45 @@ def set_largest(int edge):
 
 cdef int winograd(const Patches* p, int O) noexcept nogil:
     """The form that pays most; PLAIN if none can be used, or pays."""
-    cdef int k = p.kernel_height, edge, form
-    if not p.top == p.left == 1 or not p.kernel_width == k or p.channels % 16 or O % 16:
+    cdef int k = p.kernel_height, best = PLAIN
+    if p.kernel_width != k or p.top != p.left or p.channels % 16 or O % 16 or not largest:
         return PLAIN
-    for edge from largest >= edge >= 2 by 2:
-        form = PLAIN
-        if p.stride == 1 and k == 3 and p.out_height == p.height and p.out_width == p.width:
-            form = F4 if edge == 4 else F2
-        elif p.stride == 2 and edge == 4 and 3 <= k <= 4 and 2 * p.out_height == p.height and 2 * p.out_width == p.width:
-            form = STRIDED_3 if k == 3 else STRIDED_4
-        if form and p.out_height % edge == p.out_width % edge == 0 and tiles_of(p, form) >= FEW_TILES:
-            return form
-    return PLAIN
+    cdef double cost = 0.75 * k * k * p.batch * p.out_height * p.out_width
+    if p.stride == 1 and k == 3:
+        best = cheaper(F2, best, p, &cost)
+        if largest == 4:
+            best = cheaper(F4, best, p, &cost)
+    elif p.stride == 1 and k == 5:
+        best = cheaper(F2_5, best, p, &cost)
+    elif p.stride == 2 and k == 3 and p.top <= 1 and largest == 4:
+        best = cheaper(ODD_3 if p.top else EVEN_3, best, p, &cost)
+    elif p.stride == 2 and k == 4 and p.top == 1 and largest == 4:
+        best = cheaper(STRIDED_4, best, p, &cost)
+    return best
 
 
-cdef int tiles_of(const Patches* p, int form) noexcept nogil:
-    cdef int edge = made_of(form, False)
-    return p.batch * (p.out_height // edge) * (p.out_width // edge)
+cdef inline int cheaper(int form, int best, const Patches* p, double* cost) noexcept nogil:
+    """The form if it multiplies less than `cost` for each pair of channels, which then is its cost; else the best."""
+    cdef int tiles = tiles_of(p, form, False)
+    cdef double products = <double>tiles * edge_of(form) * edge_of(form)
+    if tiles < FEW_TILES or products >= cost[0]:
+        return best
+    cost[0] = products
+    return form
 
 
-cdef int planes_of(int form) noexcept nogil:
-    return edge_of(form) * edge_of(form)
+cdef int tiles_across(const Patches* p, int form, bint adjoint) noexcept nogil:
+    cdef int made = made_of(form, adjoint)
+    return ((p.width if adjoint else p.out_width) + made - 1) // made
+
+
+cdef int tiles_down(const Patches* p, int form, bint adjoint) noexcept nogil:
+    cdef int made = made_of(form, adjoint)
+    return ((p.height if adjoint else p.out_height) + made - 1) // made
+
+
+cdef int tiles_of(const Patches* p, int form, bint adjoint) noexcept nogil:
+    return p.batch * tiles_across(p, form, adjoint) * tiles_down(p, form, adjoint)
 
 
 cdef int kernel_planes_of(int form) noexcept nogil:
@@ -84,14 +102,14 @@ cdef int kernel_planes_of(int form) noexcept nogil:
 
 cdef size_t size_of_planes(int form, size_t size) noexcept nogil:
     """Numbers in the planes of tiles, if each has `size` numbers."""
-    return planes_of(form) * size + kernel_planes_of(form) * PAD
+    return edge_of(form) * edge_of(form) * size + kernel_planes_of(form) * PAD
 
 
 cdef int block_of(int form, int depth) noexcept nogil:
     """Tiles per block: their planes stay in the second-level cache, or repay kernels that do not."""
-    if form == F2:
-        return min(256, max(64, depth))
-    return min(128, max(64, depth // 2)) if form == F4 else BLOCK
+    if strided(form):
+        return BLOCK
+    return min(256, max(64, depth)) if form == F2 else min(128, max(64, depth // 2))
 
 
 cdef int panel_of() noexcept nogil:
@@ -129,36 +147,43 @@ cdef float* transform_panel(const Convolution* job, int form, int C, int O, int 
 cdef void transform_tiles(int form, bint adjoint, const float* x, bint squared, const Patches* p, int channels, int c0,
                           int c1, int first, int tiles, float* out) noexcept nogil:
     """out (planes, tiles, c1 - c0) = tiles first:first + tiles of x (or x^2), inputs of p or, adjoint, outputs."""
-    cdef int step = step_of(form, adjoint), height = p.out_height if adjoint else p.height
-    cdef int width = p.out_width if adjoint else p.width
-    cdef int across = width // step, down = height // step, done = 0, n, line, column, r
+    cdef int step = step_of(form, adjoint), across = tiles_across(p, form, adjoint), done = 0, n, line, column, r
+    cdef int height = p.out_height if adjoint else p.height, width = p.out_width if adjoint else p.width
+    cdef int before = p.top if not adjoint else 1 if strided(form) else taps_of(form) - 1 - p.top  # the first pixel
+    cdef int down = tiles_down(p, form, adjoint)
     cdef long image
     cdef const float* rows[10]
     while done < tiles:
         column = (first + done) % across
-        line = (first + done) // across % down * step - 1
-        image = (first + done) // (across * down) * <long>height
         n = min(across - column, tiles - done)
-        for r in range(step + 2):
-            rows[r] = (x + ((image + line + r) * width + step * column) * channels + c0
-                       if 0 <= line + r < height else NULL)
-        transform_pixels(form, adjoint, rows, squared, column == 0, column + n == across, channels, n,
-                         out + <size_t>done * (c1 - c0), c1 - c0, <size_t>tiles * (c1 - c0), c1 - c0)
+        column = column * step - before
+        line = (first + done) // across % down * step - before
+        image = (first + done) // (across * down) * <long>height
+        for r in range(window_of(form, adjoint)):
+            rows[r] = (x + ((image + line + r) * width + column) * channels + c0 if 0 <= line + r < height else NULL)
+        transform_pixels(form, adjoint, rows, squared, column, width, channels, n, out + <size_t>done * (c1 - c0),
+                         c1 - c0, <size_t>tiles * (c1 - c0), c1 - c0)
         done += n
 
 
 cdef void restore_tiles(int form, const float* m, const Convolution* job, const Patches* p, int lanes, int l, int width,
                         int first, int tiles) noexcept nogil:
     """Lanes l:l + width of the pixels of tiles first:first + tiles, from m (planes, tiles, width)."""
-    cdef int made = made_of(form, job.adjoint), line = p.width if job.adjoint else p.out_width
-    cdef int across = line // made, done = 0, n
+    cdef int made = made_of(form, job.adjoint), across = tiles_across(p, form, job.adjoint), done = 0, n, line, column
+    cdef int down = tiles_down(p, form, job.adjoint), height = p.height if job.adjoint else p.out_height
+    cdef int pixels = p.width if job.adjoint else p.out_width
     cdef size_t at
     while done < tiles:
-        n = min(across - (first + done) % across, tiles - done)
-        at = (<size_t>((first + done) // across) * line + (first + done) % across) * made * lanes + l
+        column = (first + done) % across
+        n = min(across - column, tiles - done)
+        column *= made
+        line = (first + done) // across % down * made
+        at = (first + done) // (across * down) * <size_t>height + line
+        at = (at * pixels + column) * lanes + l
         restore_pixels(form, job.adjoint, m + <size_t>done * width, width, <size_t>tiles * width, n, job.positive,
                        job.start + l if job.start else NULL, job.more, job.jcb + at if job.jcb else NULL,
-                       2 if job.kind == SQUARE else 1, job.out + at, <size_t>line * lanes, lanes, width)
+                       2 if job.kind == SQUARE else 1, job.out + at, height - line, pixels - column,
+                       <size_t>pixels * lanes, lanes, width)
         done += n
 
 

@@ -9,11 +9,11 @@ deltas.
 from pytagi_ddp.kernels.cpu._blas cimport Product, panel_width
 from pytagi_ddp.kernels.cpu._patches cimport Patches
 from pytagi_ddp.kernels.cpu._winograd cimport (F2, kernel_edge_of, kernel_planes_of, made_of, place, sharing,
-                                               size_of_planes, taps_of, transform_tiles)
+                                               size_of_planes, taps_of, tiles_across, tiles_down, transform_tiles)
 
 cdef extern from "winograd.h" nogil:
-    void transform_deltas(int form, const float* x, bint squared, size_t line, size_t pixel, int tiles, float* out,
-                          size_t stride, size_t size, size_t channels)
+    void transform_deltas(int form, const float* x, bint squared, int lines, int columns, size_t line, size_t pixel,
+                          int tiles, float* out, size_t stride, size_t size, size_t channels)
     void restore_kernels(int form, const float* m, size_t plane, bint more, float* out)
 
 cdef enum:
@@ -53,17 +53,21 @@ cdef void add_products(Product multiply, int form, const Patches* p, const float
                        int width, int first, int tiles, bint more, const float* d, float* sums,
                        float* e) noexcept nogil:
     """sums (planes, O, width) (+)= transformed deltas^T d."""
-    cdef int made = made_of(form, False), edge = kernel_edge_of(form), across = p.out_width // made
-    cdef int o, outputs, panel = panel_width(), done, n, i, j
+    cdef int made = made_of(form, False), edge = kernel_edge_of(form), across = tiles_across(p, form, False)
+    cdef int down = tiles_down(p, form, False), o, outputs, panel = panel_width(), done, n, i, j, line, column
     cdef size_t pixel
     for o from 0 <= o < O by panel:
         outputs = min(panel, O - o)
         done = 0
         while done < tiles:
-            n = min(across - (first + done) % across, tiles - done)
-            pixel = (<size_t>((first + done) // across) * p.out_width + (first + done) % across) * made
-            transform_deltas(form, delta + pixel * O + o, squared, <size_t>p.out_width * O, O, n,
-                             e + <size_t>done * outputs, outputs, <size_t>tiles * outputs, outputs)
+            column = (first + done) % across
+            n = min(across - column, tiles - done)
+            column *= made
+            line = (first + done) // across % down * made
+            pixel = ((first + done) // (across * down) * <size_t>p.out_height + line) * p.out_width + column
+            transform_deltas(form, delta + pixel * O + o, squared, p.out_height - line, p.out_width - column,
+                             <size_t>p.out_width * O, O, n, e + <size_t>done * outputs, outputs,
+                             <size_t>tiles * outputs, outputs)
             done += n
         for i in range(edge):
             for j in range(edge):

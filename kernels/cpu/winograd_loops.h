@@ -16,26 +16,30 @@
 #define transform_tile NAME(transform_tile)
 #define transform_run NAME(transform_run)
 #define restore_column NAME(restore_column)
+#define restore_pixel NAME(restore_pixel)
 #define restore_line NAME(restore_line)
+#define restore_tile NAME(restore_tile)
 #define restore_run NAME(restore_run)
 #define deltas_column NAME(deltas_column)
 #define deltas_line NAME(deltas_line)
+#define deltas_tile NAME(deltas_tile)
 #define deltas_run NAME(deltas_run)
 #define load_kernels NAME(load_kernels)
 #define kernels_run NAME(kernels_run)
 #define restore_kernels_run NAME(restore_kernels_run)
 
-/* Small forms stay in registers if loops are unrolled; the tiles of others lie in memory, and loops make shorter code. */
+/* Loops over lines, columns and taps. The tiles of F(2) and F(4) stay in registers if they are unrolled. Those of other
+ * forms lie in memory, and shorter code is compiled sooner; so it is with tiles that are not whole. */
 #undef EACH
-#define EACH(k, n, call)                                                                                               \
+#define EACH(form, k, n, ...)                                                                                          \
     do {                                                                                                               \
-        if ((n) > 6)                                                                                                   \
-            for (int k = 0; k < (n); k++) call;                                                                        \
-        else                                                                                                           \
-            UNROLLED for (int k = 0; k < (n); k++) call;                                                               \
+        if ((form == F2 || form == F4) && __builtin_constant_p(n)) {                                                   \
+            UNROLLED for (int k = 0; k < (n); k++) { __VA_ARGS__; }                                                    \
+        } else                                                                                                         \
+            for (int k = 0; k < (n); k++) { __VA_ARGS__; }                                                             \
     } while (0)
 
-/* The function for a form, which is a constant there. */
+/* The function for a form, which is a constant there. Forward, it does not matter which pixels the taps meet. */
 #undef OF_FORM
 #define OF_FORM(function, adjoint, ...)                                                                                \
     do {                                                                                                               \
@@ -43,17 +47,21 @@
             function(F2, 0, __VA_ARGS__);                                                                              \
         else if (form == F4)                                                                                           \
             function(F4, 0, __VA_ARGS__);                                                                              \
-        else if (form == STRIDED_3 && adjoint)                                                                         \
-            function(STRIDED_3, 1, __VA_ARGS__);                                                                       \
-        else if (form == STRIDED_3)                                                                                    \
-            function(STRIDED_3, 0, __VA_ARGS__);                                                                       \
-        else if (adjoint)                                                                                              \
+        else if (form == F2_5)                                                                                         \
+            function(F2_5, 0, __VA_ARGS__);                                                                            \
+        else if (form == STRIDED_4 && adjoint)                                                                         \
             function(STRIDED_4, 1, __VA_ARGS__);                                                                       \
-        else                                                                                                           \
+        else if (form == STRIDED_4)                                                                                    \
             function(STRIDED_4, 0, __VA_ARGS__);                                                                       \
+        else if (!adjoint)                                                                                             \
+            function(EVEN_3, 0, __VA_ARGS__);                                                                          \
+        else if (form == EVEN_3)                                                                                       \
+            function(EVEN_3, 1, __VA_ARGS__);                                                                          \
+        else                                                                                                           \
+            function(ODD_3, 1, __VA_ARGS__);                                                                           \
     } while (0)
 
-/* F(4, 2), two taps: B^T d, A^T m, A e, G g and G^T m. The matrices of F(4, 3) are these and its point 0. */
+/* F(4, 2), two taps: B^T d, A^T m, A e, G g and G^T m. Those of F(4, 3) are these and its point 0. */
 INLINE void see_points(const vector *d, vector *t) {
     vector even = d[3] - B * B * d[1], odd = A * (d[2] - B * B * d[0]);
     vector even_b = d[3] - A * A * d[1], odd_b = B * (d[2] - A * A * d[0]);
@@ -104,26 +112,26 @@ INLINE void see_pixels(int form, int adjoint, const vector *d, vector *t) {
         t[1] = d[1] + d[2];
         t[2] = d[2] - d[1];
         t[3] = d[1] - d[3];
-    } else if (form == F4) {
+    } else if (!strided(form)) {
         t[0] = A * A * B * B * d[0] - (A * A + B * B) * d[2] + d[4];
         see_points(d + 1, t + 1);
-    } else if (adjoint && form == STRIDED_3) {
-        see_points(d + 1, t);
-        UNROLLED for (int k = 0; k < 4; k++) t[5 + k] = d[1 + k];
     } else if (adjoint) {
-        see_points(d, t);
-        see_points(d + 1, t + 5);
-    } else {
-        vector odd[5], even[5];
-        UNROLLED for (int k = 0; k < 5; k++) {
-            odd[k] = d[2 * k];
-            even[k] = d[2 * k + 1];
-        }
-        see_points(odd, t);
+        see_points(form == ODD_3 ? d + 1 : d, t);
         if (form == STRIDED_4)
-            see_points(even, t + 5);
+            see_points(d + 1, t + 5);
         else
-            UNROLLED for (int k = 0; k < 4; k++) t[5 + k] = even[k];
+            UNROLLED for (int k = 0; k < 4; k++) t[5 + k] = d[1 + k];
+    } else {
+        vector first[5], second[5];
+        UNROLLED for (int k = 0; k < 5; k++) {
+            first[k] = d[2 * k];
+            if (2 * k + 1 < window_of(form, 0)) second[k] = d[2 * k + 1];
+        }
+        see_points(first, t);
+        if (form == STRIDED_4)
+            see_points(second, t + 5);
+        else
+            UNROLLED for (int k = 0; k < 4; k++) t[5 + k] = second[k];
     }
 }
 
@@ -135,17 +143,20 @@ INLINE void make_pixels(int form, int adjoint, const vector *m, vector *y) {
     } else if (form == F4) {
         make_points(m + 1, y);
         y[0] += m[0];
+    } else if (form == F2_5) {
+        y[0] = m[0] + (m[1] + m[2]) + (m[3] + m[4]);
+        y[1] = A * (m[1] - m[2]) + B * (m[3] - m[4]) + m[5];
     } else {
         vector first[4], second[4];
         make_points(m, first);
-        if (form == STRIDED_4) make_points(m + 5, second);
+        if (form == STRIDED_4)
+            make_points(m + 5, second);
         else
             UNROLLED for (int k = 0; k < 4; k++) second[k] = m[5 + k];
-        int late = form == STRIDED_3; /* which of the two phases is that of the pixels 0, 2, 4, 6 */
         UNROLLED for (int k = 0; k < 4; k++) {
             if (adjoint) {
-                y[2 * k + late] = first[k];
-                y[2 * k + 1 - late] = second[k];
+                y[2 * k + (form == ODD_3)] = first[k];
+                y[2 * k + (form != ODD_3)] = second[k];
             } else
                 y[k] = first[k] + second[k];
         }
@@ -162,6 +173,13 @@ INLINE void see_deltas(int form, const vector *e, vector *t) {
     } else if (form == F4) {
         t[0] = e[0];
         see_delta_points(e, t + 1);
+    } else if (form == F2_5) {
+        t[0] = e[0];
+        t[1] = e[0] + A * e[1];
+        t[2] = e[0] - A * e[1];
+        t[3] = e[0] + B * e[1];
+        t[4] = e[0] - B * e[1];
+        t[5] = e[1];
     } else {
         see_delta_points(e, t);
         if (form == STRIDED_4)
@@ -187,6 +205,15 @@ INLINE void see_kernel(int form, const vector *g, vector *t) {
         t[3] = even_b + odd_b;
         t[4] = even_b - odd_b;
         t[5] = g[2];
+    } else if (form == F2_5) {
+        vector even = NA * (g[0] + A * A * (g[2] + A * A * g[4])), odd = A * NA * (g[1] + A * A * g[3]);
+        vector even_b = NB * (g[0] + B * B * (g[2] + B * B * g[4])), odd_b = B * NB * (g[1] + B * B * g[3]);
+        t[0] = N0 * g[0];
+        t[1] = even + odd;
+        t[2] = even - odd;
+        t[3] = even_b + odd_b;
+        t[4] = even_b - odd_b;
+        t[5] = g[4];
     } else {
         see_kernel_points(g[0], g[2], t);
         if (form == STRIDED_4)
@@ -209,6 +236,14 @@ INLINE void make_kernel(int form, const vector *m, vector *g) {
         g[0] = N0 * m[0] + even + even_b;
         g[1] = A * odd + B * odd_b;
         g[2] = A * A * even + B * B * even_b + m[5];
+    } else if (form == F2_5) {
+        vector even = NA * (m[1] + m[2]), odd = A * NA * (m[1] - m[2]);
+        vector even_b = NB * (m[3] + m[4]), odd_b = B * NB * (m[3] - m[4]);
+        g[0] = N0 * m[0] + even + even_b;
+        g[1] = odd + odd_b;
+        g[2] = A * A * even + B * B * even_b;
+        g[3] = A * A * odd + B * B * odd_b;
+        g[4] = A * A * A * A * even + B * B * B * B * even_b + m[5];
     } else {
         make_kernel_points(m, g, g + 2);
         if (form == STRIDED_4)
@@ -218,62 +253,58 @@ INLINE void make_kernel(int form, const vector *m, vector *g) {
     }
 }
 
-/* A line of a window, or zeros if there is no `line`, transformed. */
-INLINE void pixels_line(int form, int adjoint, const float *line, int left, int right, int squared, ptrdiff_t pixel,
-                        vector *t) {
-    const int step = step_of(form, adjoint), n = step + 2;
+/* A line of a window transformed; `line` NULL, and pixels before lo or from hi on, are off the image. */
+INLINE void pixels_line(int form, int adjoint, const float *line, int lo, int hi, int squared, size_t pixel, vector *t) {
+    const int n = window_of(form, adjoint);
     vector d[WIDEST];
     UNROLLED for (int q = 0; q < n; q++) {
-        int seen = line && !(left && q == 0) && !(right && q == n - 1);
-        vector x = seen ? FROM(line + (q - 1) * pixel) : (vector){0};
+        vector x = line && q >= lo && q < hi ? FROM(line + q * pixel) : (vector){0};
         if (squared) x *= x;
         d[q] = x;
     }
-    if (line) UNROLLED for (int q = n; q < n + step; q++) FETCH(line + (q - 1) * pixel);
+    if (line) UNROLLED for (int q = n; q < n + step_of(form, adjoint); q++) FETCH(line + q * pixel);
     see_pixels(form, adjoint, d, t);
 }
 
 /* Column q of the transformed lines, transformed to planes. */
 INLINE void pixels_column(int form, int adjoint, const vector *t, int q, float *out, size_t size) {
-    const int n = step_of(form, adjoint) + 2, edge = edge_of(form);
+    const int n = window_of(form, adjoint), edge = edge_of(form);
     vector column[WIDEST], planes[WIDEST];
     UNROLLED for (int r = 0; r < n; r++) column[r] = t[r * edge + q];
     see_pixels(form, adjoint, column, planes);
     UNROLLED for (int r = 0; r < edge; r++) AT(out + place(form, r, q, size)) = planes[r];
 }
 
-INLINE void transform_tile(int form, int adjoint, const float *const *rows, ptrdiff_t at, int inside, int left,
-                           int right, int squared, ptrdiff_t pixel, float *out, size_t size, size_t channels) {
-    const int n = step_of(form, adjoint) + 2, edge = edge_of(form);
+INLINE void transform_tile(int form, int adjoint, const float *const *rows, ptrdiff_t at, int inside, int lo, int hi,
+                           int squared, size_t pixel, float *out, size_t size, size_t channels) {
+    const int n = window_of(form, adjoint), edge = edge_of(form);
     for (size_t i = 0; i < channels; i += LANES, out += LANES) {
         vector t[MOST];
-        EACH(r, n,
-             pixels_line(form, adjoint, inside || rows[r] ? rows[r] + at + i : NULL, left, right, squared, pixel,
+        EACH(form, r, n,
+             pixels_line(form, adjoint, inside || rows[r] ? rows[r] + at + i : NULL, lo, hi, squared, pixel,
                          t + r * edge));
-        EACH(q, edge, pixels_column(form, adjoint, t, q, out, size));
+        EACH(form, q, edge, pixels_column(form, adjoint, t, q, out, size));
     }
 }
 
-INLINE void transform_run(int form, int adjoint, const float *const *rows, int squared, int first, int last,
+INLINE void transform_run(int form, int adjoint, const float *const *rows, int squared, int column, int width,
                           size_t pixel, int tiles, float *out, size_t stride, size_t size, size_t channels) {
-    const int step = step_of(form, adjoint);
-    int lines = rows[0] && rows[step + 1];
-    for (int tile = 0; tile < tiles; tile++, out += stride) {
-        int left = first && tile == 0, right = last && tile == tiles - 1;
+    const int step = step_of(form, adjoint), n = window_of(form, adjoint);
+    int lines = rows[0] && rows[n - 1];
+    for (int tile = 0; tile < tiles; tile++, column += step, out += stride) {
         ptrdiff_t at = step * tile * (ptrdiff_t)pixel;
-        if (!lines || left || right)
-            transform_tile(form, adjoint, rows, at, 0, left, right, squared, pixel, out, size, channels);
-        else if (squared)
-            transform_tile(form, adjoint, rows, at, 1, 0, 0, 1, pixel, out, size, channels);
+        int inside = lines && column >= 0 && column + n <= width;
+        if (!inside)
+            transform_tile(form, adjoint, rows, at, 0, -column, width - column, squared, pixel, out, size, channels);
         else
-            transform_tile(form, adjoint, rows, at, 1, 0, 0, 0, pixel, out, size, channels);
+            transform_tile(form, adjoint, rows, at, 1, 0, n, squared, pixel, out, size, channels);
     }
 }
 
-TARGET static void NAME(transform_pixels)(int form, int adjoint, const float *const *rows, int squared, int first,
-                                          int last, size_t pixel, int tiles, float *out, size_t stride, size_t size,
+TARGET static void NAME(transform_pixels)(int form, int adjoint, const float *const *rows, int squared, int column,
+                                          int width, size_t pixel, int tiles, float *out, size_t stride, size_t size,
                                           size_t channels) {
-    OF_FORM(transform_run, adjoint, rows, squared, first, last, pixel, tiles, out, stride, size, channels);
+    OF_FORM(transform_run, adjoint, rows, squared, column, width, pixel, tiles, out, stride, size, channels);
 }
 
 INLINE void restore_column(int form, int adjoint, const float *m, size_t size, int q, vector *t) {
@@ -284,48 +315,64 @@ INLINE void restore_column(int form, int adjoint, const float *m, size_t size, i
     UNROLLED for (int r = 0; r < made_of(form, adjoint); r++) t[r * edge + q] = y[r];
 }
 
-INLINE void restore_line(int form, int adjoint, const vector *t, int positive, vector offset, int more,
+INLINE void restore_pixel(vector z, int positive, vector offset, int more, const float *jcb, int power, float *x) {
+    if (positive) z = (vector)((bits)z & ~(z < 0));
+    z += more ? AT(x) : offset;
+    for (int k = 0; jcb && k < power; k++) z *= FROM(jcb);
+    AT(x) = z;
+}
+
+INLINE void restore_line(int form, int adjoint, const vector *t, int columns, int positive, vector offset, int more,
                          const float *jcb, int power, float *x, size_t pixel) {
-    const int made = made_of(form, adjoint);
     vector y[WIDEST];
     make_pixels(form, adjoint, t, y);
-    UNROLLED for (int q = 0; q < made; q++) {
-        vector z = y[q];
-        if (positive) z = (vector)((bits)z & ~(z < 0));
-        z += more ? AT(x + q * pixel) : offset;
-        for (int k = 0; jcb && k < power; k++) z *= FROM(jcb + q * pixel);
-        AT(x + q * pixel) = z;
+    EACH(form, q, columns,
+         restore_pixel(y[q], positive, offset, more, jcb ? jcb + q * pixel : NULL, power, x + q * pixel));
+}
+
+INLINE void restore_tile(int form, int adjoint, const float *m, size_t size, int lines, int columns, int positive,
+                         const float *start, int more, const float *jcb, int power, float *x, size_t line, size_t pixel,
+                         size_t channels) {
+    const int edge = edge_of(form), made = made_of(form, adjoint);
+    for (size_t i = 0; i < channels; i += LANES) {
+        vector t[MOST], offset = start ? FROM(start + i) : (vector){0};
+        for (int r = 0; r < made; r++) UNROLLED for (int q = made; q < 2 * made; q++)
+            FETCH_TO_WRITE(x + r * line + q * pixel + i);
+        EACH(form, q, edge, restore_column(form, adjoint, m + i, size, q, t));
+        EACH(form, r, lines,
+             restore_line(form, adjoint, t + r * edge, columns, positive, offset, more,
+                          jcb ? jcb + r * line + i : NULL, power, x + r * line + i, pixel));
     }
 }
 
 INLINE void restore_run(int form, int adjoint, const float *m, size_t stride, size_t size, int tiles, int positive,
-                        const float *start, int more, const float *jcb, int power, float *x, size_t line, size_t pixel,
-                        size_t channels) {
-    const int edge = edge_of(form), made = made_of(form, adjoint);
-    for (int tile = 0; tile < tiles; tile++, m += stride)
-        for (size_t i = 0; i < channels; i += LANES) {
-            vector t[MOST], offset = start ? FROM(start + i) : (vector){0};
-            UNROLLED for (int r = 0; r < made; r++) UNROLLED for (int q = made; q < 2 * made; q++)
-                FETCH_TO_WRITE(x + r * line + (made * tile + q) * pixel + i);
-            EACH(q, edge, restore_column(form, adjoint, m + i, size, q, t));
-            size_t at = made * tile * pixel + i;
-            EACH(r, made,
-                 restore_line(form, adjoint, t + r * edge, positive, offset, more, jcb ? jcb + at + r * line : NULL,
-                              power, x + at + r * line, pixel));
-        }
+                        const float *start, int more, const float *jcb, int power, float *x, int lines, int columns,
+                        size_t line, size_t pixel, size_t channels) {
+    const int made = made_of(form, adjoint);
+    for (int tile = 0; tile < tiles; tile++, m += stride, columns -= made) {
+        if (lines >= made && columns >= made)
+            restore_tile(form, adjoint, m, size, made, made, positive, start, more, jcb, power, x, line, pixel,
+                         channels);
+        else
+            restore_tile(form, adjoint, m, size, lines < made ? lines : made, columns < made ? columns : made, positive,
+                         start, more, jcb, power, x, line, pixel, channels);
+        x += made * pixel;
+        if (jcb) jcb += made * pixel;
+    }
 }
 
 TARGET static void NAME(restore_pixels)(int form, int adjoint, const float *m, size_t stride, size_t size, int tiles,
                                         int positive, const float *start, int more, const float *jcb, int power,
-                                        float *x, size_t line, size_t pixel, size_t channels) {
-    OF_FORM(restore_run, adjoint, m, stride, size, tiles, positive, start, more, jcb, power, x, line, pixel, channels);
+                                        float *x, int lines, int columns, size_t line, size_t pixel, size_t channels) {
+    OF_FORM(restore_run, adjoint, m, stride, size, tiles, positive, start, more, jcb, power, x, lines, columns, line,
+            pixel, channels);
 }
 
-INLINE void deltas_column(int form, const float *x, int squared, size_t line, int q, vector *t) {
+INLINE void deltas_column(int form, const float *x, int squared, int lines, size_t line, int q, vector *t) {
     const int made = made_of(form, 0), edge = edge_of(form);
     vector e[4], column[WIDEST];
     UNROLLED for (int r = 0; r < made; r++) {
-        vector z = FROM(x + r * line);
+        vector z = r < lines ? FROM(x + r * line) : (vector){0};
         if (squared) z *= z;
         e[r] = z;
     }
@@ -339,28 +386,40 @@ INLINE void deltas_line(int form, const vector *t, int k, float *out, size_t siz
     UNROLLED for (int q = 0; q < edge_of(form); q++) AT(out + place(form, k, q, size)) = planes[q];
 }
 
-INLINE void deltas_run(int form, int adjoint, const float *x, int squared, size_t line, size_t pixel, int tiles,
-                       float *out, size_t stride, size_t size, size_t channels) {
-    const int made = made_of(form, adjoint), edge = edge_of(form);
-    for (int tile = 0; tile < tiles; tile++, x += made * pixel, out += stride)
-        for (size_t i = 0; i < channels; i += LANES) {
-            vector t[4 * WIDEST];
-            UNROLLED for (int r = 0; r < made; r++) UNROLLED for (int q = made; q < 2 * made; q++)
-                FETCH(x + r * line + q * pixel + i);
-            EACH(q, made, deltas_column(form, x + q * pixel + i, squared, line, q, t));
-            EACH(k, edge, deltas_line(form, t + k * made, k, out + i, size));
-        }
+INLINE void deltas_tile(int form, const float *x, int squared, int lines, int columns, size_t line, size_t pixel,
+                        float *out, size_t size, size_t channels) {
+    const int made = made_of(form, 0), edge = edge_of(form);
+    for (size_t i = 0; i < channels; i += LANES) {
+        vector t[4 * WIDEST];
+        UNROLLED for (int r = 0; r < made; r++) UNROLLED for (int q = made; q < 2 * made; q++)
+            FETCH(x + r * line + q * pixel + i);
+        EACH(form, q, made, deltas_column(form, x + q * pixel + i, squared, q < columns ? lines : 0, line, q, t));
+        EACH(form, k, edge, deltas_line(form, t + k * made, k, out + i, size));
+    }
 }
 
-TARGET static void NAME(transform_deltas)(int form, const float *x, int squared, size_t line, size_t pixel,
-                                          int tiles, float *out, size_t stride, size_t size, size_t channels) {
-    OF_FORM(deltas_run, 0, x, squared, line, pixel, tiles, out, stride, size, channels);
+INLINE void deltas_run(int form, int adjoint, const float *x, int squared, int lines, int columns, size_t line,
+                       size_t pixel, int tiles, float *out, size_t stride, size_t size, size_t channels) {
+    const int made = made_of(form, adjoint);
+    for (int tile = 0; tile < tiles; tile++, x += made * pixel, columns -= made, out += stride) {
+        if (lines >= made && columns >= made)
+            deltas_tile(form, x, squared, made, made, line, pixel, out, size, channels);
+        else
+            deltas_tile(form, x, squared, lines, columns, line, pixel, out, size, channels);
+    }
 }
 
-/* LANES kernels of `size` taps, `stride` apart, as vectors of each tap: in registers, as by way of memory vectors would
- * be read before the numbers in them have arrived there. */
-INLINE void load_kernels(int size, const float *w, size_t stride, vector *taps) {
-    UNROLLED for (int k = 0; k + 8 <= size; k += 8) {
+TARGET static void NAME(transform_deltas)(int form, const float *x, int squared, int lines, int columns, size_t line,
+                                          size_t pixel, int tiles, float *out, size_t stride, size_t size,
+                                          size_t channels) {
+    OF_FORM(deltas_run, 0, x, squared, lines, columns, line, pixel, tiles, out, stride, size, channels);
+}
+
+/* LANES kernels, `stride` apart, as vectors of each tap: in registers, as by way of memory vectors would be read before
+ * the numbers in them have arrived there. */
+INLINE void load_kernels(int form, const float *w, size_t stride, vector *taps) {
+    const int size = taps_of(form) * taps_of(form);
+    for (int k = 0; k + 8 <= size; k += 8) {
         vector x[8];
         UNROLLED for (int i = 0; i < 8; i++) EIGHTS(x[i], w + i * stride + k, w + (i + 8) * stride + k);
         transpose_eights(x, taps + k);
@@ -372,31 +431,32 @@ INLINE void load_kernels(int size, const float *w, size_t stride, vector *taps) 
     }
 }
 
+/* The way along the columns, then along the lines. */
 INLINE void kernels_run(int form, int adjoint, const float *w, const float *s, size_t stride, int kind, int flip,
                         float *out, size_t plane) {
     const int taps = taps_of(form), size = taps * taps, edge = kernel_edge_of(form);
     (void)adjoint;
     for (int lane = 0; lane < 16; lane += LANES, w += LANES * stride, out += LANES) {
-        vector x[16], more[16], kernel[16], t[4 * WIDEST];
-        load_kernels(size, w, stride, x);
-        if (kind == SQUARE_PLUS) load_kernels(size, s + lane * stride, stride, more);
-        UNROLLED for (int k = 0; k < size; k++) {
+        vector x[25], more[25], kernel[25], t[4 * WIDEST];
+        load_kernels(form, w, stride, x);
+        if (kind == SQUARE_PLUS) load_kernels(form, s + lane * stride, stride, more);
+        EACH(form, k, size, {
             vector g = x[k];
             if (kind != MEAN) g *= g;
             if (kind == SQUARE_PLUS) g += more[k];
             kernel[flip ? size - 1 - k : k] = g;
-        }
-        UNROLLED for (int q = 0; q < taps; q++) {
-            vector column[4], result[WIDEST];
+        });
+        EACH(form, q, taps, {
+            vector column[5], planes[WIDEST];
             UNROLLED for (int r = 0; r < taps; r++) column[r] = kernel[r * taps + q];
-            see_kernel(form, column, result);
-            UNROLLED for (int k = 0; k < edge; k++) t[k * taps + q] = result[k];
-        }
-        UNROLLED for (int k = 0; k < edge; k++) {
+            see_kernel(form, column, planes);
+            UNROLLED for (int k = 0; k < edge; k++) t[k * taps + q] = planes[k];
+        });
+        EACH(form, k, edge, {
             vector planes[WIDEST];
             see_kernel(form, t + k * taps, planes);
             UNROLLED for (int q = 0; q < edge; q++) AT(out + (k * edge + q) * plane) = planes[q];
-        }
+        });
     }
 }
 
@@ -409,15 +469,15 @@ INLINE void restore_kernels_run(int form, int adjoint, const float *m, size_t pl
     const int taps = taps_of(form), size = taps * taps, edge = kernel_edge_of(form);
     (void)adjoint;
     for (int lane = 0; lane < 16; lane += LANES, m += LANES, out += size * LANES) {
-        vector t[4 * WIDEST], kernel[16], x[8];
-        UNROLLED for (int q = 0; q < edge; q++) {
-            vector column[WIDEST], result[4];
+        vector t[4 * WIDEST], kernel[25], x[8];
+        EACH(form, q, edge, {
+            vector column[WIDEST], g[5];
             UNROLLED for (int k = 0; k < edge; k++) column[k] = FROM(m + (k * edge + q) * plane);
-            make_kernel(form, column, result);
-            UNROLLED for (int r = 0; r < taps; r++) t[r * edge + q] = result[r];
-        }
-        UNROLLED for (int r = 0; r < taps; r++) make_kernel(form, t + r * edge, kernel + r * taps);
-        UNROLLED for (int tap = 0; tap + 8 <= size; tap += 8) {
+            make_kernel(form, column, g);
+            UNROLLED for (int r = 0; r < taps; r++) t[r * edge + q] = g[r];
+        });
+        EACH(form, r, taps, make_kernel(form, t + r * edge, kernel + r * taps));
+        for (int tap = 0; tap + 8 <= size; tap += 8) {
             transpose_eights(kernel + tap, x);
             UNROLLED for (int i = 0; i < 8; i++) UNROLLED for (int k = 0; k < LANES; k += 8) {
                 float *first = out + size * (i + k) + tap;
@@ -453,10 +513,13 @@ TARGET static void NAME(restore_kernels)(int form, const float *m, size_t plane,
 #undef transform_tile
 #undef transform_run
 #undef restore_column
+#undef restore_pixel
 #undef restore_line
+#undef restore_tile
 #undef restore_run
 #undef deltas_column
 #undef deltas_line
+#undef deltas_tile
 #undef deltas_run
 #undef load_kernels
 #undef kernels_run

@@ -23,8 +23,8 @@ def threads(request):
 
 
 @pytest.fixture
-def bounded_scratch(monkeypatch):
-    """Products write no further into scratch memory than they have asked for."""
+def bounded_scratch(threads, monkeypatch):
+    """Products write no further into scratch memory than they have asked for. After `threads`, which may skip a test."""
     beyond = []
 
     def workspace(size):
