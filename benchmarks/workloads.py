@@ -59,6 +59,16 @@ def cifar_cnn(nn: Any, head: Head | None = None):
     return nn.Sequential(*layers, nn.Linear(512, 64), nn.MixtureReLU(), *(head or tree_head(nn))(64))
 
 
+def cifar_cnn_5x5(nn: Any):
+    """Three convolutions of 5 x 5 pixels with the widths of pytagi's example for CIFAR-10, then two dense layers."""
+    layers = []
+    for inputs, outputs in ((3, 32), (32, 32), (32, 64)):
+        size = {} if layers else {"in_width": 32, "in_height": 32}
+        convolution = nn.Conv2d(inputs, outputs, 5, bias=False, padding=2, **size)
+        layers += [convolution, nn.MixtureReLU(), nn.BatchNorm2d(outputs), nn.AvgPool2d(2, 2)]
+    return nn.Sequential(*layers, nn.Linear(64 * 4 * 4, 256), nn.MixtureReLU(), *tree_head(nn)(256))
+
+
 def let_deltas_through(net: Any, through_statistics: bool = True) -> None:
     """Sets `through_statistics` of every BatchNorm2d of a network of this library."""
     for _, leaf in net.named_leaves():
@@ -137,9 +147,10 @@ SPECS = {
     "resnet18-b16": Spec(RESNET18, 16, IMAGE, 11),
     "resnet18-b128": Spec(RESNET18, 128, IMAGE, 11),
 }
-# Left out unless they are named: networks of the section "latency", some that are small enough for tests, and one that
-# differs from one above by its pooling.
+# Left out unless they are named: networks of the section "latency", some that are small enough for tests, one that
+# differs from one above by its pooling, and one with larger kernels.
 SMALL = {
+    "cifar-5x5-b128": Spec(cifar_cnn_5x5, 128, IMAGE, 11),
     "mnist-cnn-max-b128": Spec(partial(mnist_cnn, pool="MaxPool2d"), 128, (1, 28, 28), 11),
     "1-50-1-b1": Spec(lambda nn: mlp(nn, 1, 50, 1), 1, (1,), 1),
     "1-50-1-b16": Spec(lambda nn: mlp(nn, 1, 50, 1), 16, (1,), 1),

@@ -3,8 +3,8 @@
 
 A transposed convolution is the adjoint of a convolution from its outputs to its inputs, with weights of the same shape.
 So the same two products serve both: sums at the outputs of a convolution make units of one and deltas of the other,
-sums at its inputs the opposite, and the weights of both have the same sums. Convolutions by 3 x 3 kernels with stride
-1 have a faster form: see _winograd.pyx.
+sums at its inputs the opposite, and the weights of both have the same sums. Kernels of usual sizes have faster forms: see
+_winograd.pyx.
 """
 
 from cython.parallel cimport parallel, prange

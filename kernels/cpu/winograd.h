@@ -45,8 +45,8 @@ static inline size_t place(int form, int i, int j, size_t size) {
     return before * size + (a * kernel_edge_of(form) + b) * PAD;
 }
 
-/* The one-dimensional transforms interpolate at 3/4, -3/4, 3/2, -3/2 and infinity, and those of F(4, 3) and F(2, 5) at 0 too: all
- * products of these are exact, and rounding errors are less than half of those that the usual 1 and 2 leave. */
+/* Points of interpolation, beside infinity: A, -A, B and -B, and 0 for F(4, 3) and F(2, 5). All products of these are
+ * exact, and rounding errors are less than half of those that the usual 1 and 2 leave. */
 #define A 0.75f
 #define B 1.5f
 #define N0 (1 / (A * A * B * B)) /* one over the product of a point's distances from the others, 0 among them */

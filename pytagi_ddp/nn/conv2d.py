@@ -25,9 +25,9 @@ class Conv2d(Convolution):
     Raises:
         ValueError: sizes that make no window, an input with other channels, or windows that do not fill the image.
 
-    On the CPU, 3 x 3 kernels with stride 1 and padding 1 are computed in the Winograd form where that is faster. Its
-    rounding errors are 1e-6 to 3e-6 of the largest result, not of each, and a variance that rounds to less than 0
-    becomes 0.
+    On the CPU, kernels of 3 x 3 and 5 x 5 with stride 1, and of 3 x 3 and 4 x 4 with stride 2, are computed in
+    Winograd forms where that is faster, if the numbers of channels are multiples of 16. Their rounding errors are 1e-6
+    to 3e-6 of the largest result, not of each, and a variance that rounds to less than 0 becomes 0.
 
     Source: Goulet & Nguyen (2021), "Analytically tractable inference in deep neural networks", arXiv:2103.05461.
     """

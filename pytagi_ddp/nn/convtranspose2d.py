@@ -23,7 +23,7 @@ class ConvTranspose2d(Convolution):
         gain_weight, gain_bias: factors on the prior standard deviations (not on the prior means).
         init_method: "He" or "Xavier", with fan k^2 channels.
 
-    The prior is drawn when the layer becomes part of a `Sequential`. The Winograd form of `Conv2d` serves here too.
+    The prior is drawn when the layer becomes part of a `Sequential`. The Winograd forms of `Conv2d` serve here too.
 
     Raises:
         ValueError: sizes that make no window, an input with other channels, or a padding that leaves no pixel.

@@ -24,7 +24,7 @@ def threads(request):
 
 @pytest.fixture
 def bounded_scratch(threads, monkeypatch):
-    """Products write no further into scratch memory than they have asked for. After `threads`, which may skip a test."""
+    """Products write no further into scratch memory than they asked for. After `threads`, which may skip the test."""
     beyond = []
 
     def workspace(size):
