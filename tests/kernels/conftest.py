@@ -23,7 +23,7 @@ def threads(request):
 
 
 @pytest.fixture
-def bounded_scratch(monkeypatch):
+def bounded_scratch(threads, monkeypatch):  # `threads` comes first, as it may skip the test
     """Products write no further into scratch memory than they have asked for."""
     beyond = []
 
