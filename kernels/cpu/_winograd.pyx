@@ -1,22 +1,23 @@
 # cython: cdivision=True
-"""Convolutions by 3 x 3 kernels with stride 1 in the Winograd forms: fewer multiplications, by way of transforms.
+"""Convolutions by 3 x 3 kernels with stride 1 in the Winograd form: fewer multiplications, by way of transforms.
 
-An output tile of edge x edge pixels is A^T [(G g G^T) (B^T d B)] A: g is the kernel, d the (edge + 2)^2 pixels that the
-tile sees. The transformed pixels of a block of tiles and the transformed kernels make (edge + 2)^2 matrices each,
-"planes", and the sum over channels is a product for each plane. F(4x4, 3x3) multiplies 36 times in place of 144, and
-serves images that its tiles fill, where there are enough tiles to repay its larger transforms of kernels; F(2x2, 3x3)
-multiplies 16 times in place of 36. Source: Lavin & Gray 2016, "Fast algorithms for convolutional neural networks",
-arXiv:1509.09308.
+winograd.h explains the form and transforms tiles; this file goes through the tiles of a batch of images. _conv2d_*.pyx
+use it where `winograd` says so. A tile of outputs is A^T [(G g G^T) (B^T d B)] A, where g is the kernel and d the
+(edge + 2)^2 pixels that the tile depends on. F(4 x 4, 3 x 3) multiplies 36 times in place of 144; it needs images that
+its tiles fill, and enough tiles to repay its larger transforms of kernels. F(2 x 2, 3 x 3) multiplies 16 times in place
+of 36. Source: Lavin & Gray 2016, "Fast algorithms for convolutional neural networks", arXiv:1509.09308.
 
-Rounding errors are those of the largest terms that a tile sees. F(2) stays near the plain sum: about 1e-6 of the
-largest term. An output is made from pixels of its own 3 x 3 window only: where that is zero, so is the output, exactly.
-A variance could round to less than 0 only where its window has one pixel that is not zero, and the kernels of all
-channels have less than a millionth of their largest weight there; such a sum becomes 0. F(4) takes the points of
-interpolation 0, +-3/4, +-3/2 and infinity: errors are 1e-6 to 3e-6 of the largest mean and 1e-6 to 2e-6 of the largest
-variance (of means with the usual +-1, +-2: more than twice as much). A window without light beside a bright one is not
-exactly zero, but within rounding errors of the bright one, and at least 0 if it is a variance.
+A block of tiles is transformed at a time: d (planes, tiles, depth), where *depth* are the channels that are summed
+over. With the kernels (planes, depth, lanes), where *lanes* are the channels of the result, each plane gives a matrix
+product m (planes, tiles, lanes), which is transformed to the outputs. A plane ends with a cache line of padding: planes
+that lie a power of two apart would share a few cache sets.
 
-A plane ends with a cache line of padding: planes that lie a power of two apart would share a few cache sets.
+Rounding errors go by the largest numbers that a tile depends on. Those of F(2) are about 1e-6 of the largest term, as
+with the plain sum. An output of F(2) is made only from pixels of its own 3 x 3 window; where all these are 0, so is the
+output, exactly. Those of F(4), with its points 0, +-3/4, +-3/2 and infinity, are 1e-6 to 3e-6 of the largest mean, and
+1e-6 to 2e-6 of the largest variance; with the usual points +-1 and +-2, those of means are more than twice as large. An
+output of F(4) whose window is 0, in a tile that depends on large pixels as well, is within rounding errors of these.
+A variance that rounds to less than 0 becomes 0.
 """
 
 from pytagi_ddp.kernels.cpu._blas cimport panel_width
@@ -32,22 +33,25 @@ cdef extern from "winograd.h" nogil:
                            size_t plane)
 
 cdef enum:
-    PAD = 16
-    FEW_TILES = 32  # that do not repay the transforms of the kernels
-    KERNELS = 1100000  # transformed kernels that stay near the core; more are made anew for each block of tiles
+    PAD = 16  # float32 of padding behind a plane
+    FEW_TILES = 32  # fewer tiles do not repay the transforms of the kernels
+    KERNELS = 1100000  # so many transformed weights stay near the core; more are made anew for each block of tiles
 
 
 cdef int largest = 4
 
 
 def set_largest(int edge):
-    """For tests and measurements: tiles of at most 4, 2 or 0 (plain sums) pixels must give the same results."""
+    """Sets the largest edge of a tile, 4, 2 or 0 (plain sums), for tests and measurements.
+
+    Results must be the same but for rounding.
+    """
     global largest
     largest = edge
 
 
 cdef int winograd(const Patches* p, int O) noexcept nogil:
-    """Pixels along the edge of a tile, in the form that pays most; 0 if none can be used, or pays."""
+    """The edge of tiles for a convolution with O outputs, 4 or 2; 0 if this form cannot be used or does not pay."""
     cdef int edge
     if (p.kernel_height == p.kernel_width == 3 and p.stride == p.top == p.left == 1 and p.out_height == p.height
             and p.out_width == p.width and p.channels % 16 == O % 16 == 0):
@@ -58,37 +62,42 @@ cdef int winograd(const Patches* p, int O) noexcept nogil:
 
 
 cdef int tiles_of(const Patches* p, int edge) noexcept nogil:
+    """Tiles of the whole batch."""
     return p.batch * (p.height // edge) * (p.width // edge)
 
 
 cdef int planes_of(int edge) noexcept nogil:
+    """Elements of a transformed tile."""
     return (edge + 2) * (edge + 2)
 
 
 cdef int block_of(int edge, int depth) noexcept nogil:
-    """Tiles per block: their planes stay in the second-level cache, or repay kernels that do not."""
+    """Tiles of a block: so few that their planes stay in the second-level cache, but more if there are many kernels.
+
+    Kernels that do not stay in it are read again for each block, and larger blocks repay that.
+    """
     return min(256, max(64, depth)) if edge == 2 else min(128, max(64, depth // 2))
 
 
 cdef int panel_of() noexcept nogil:
-    """Lanes per panel of kernels: with as many as other BLAS would like, those of many channels leave the cache."""
+    """Lanes of a panel of kernels: at most 128, or panels of many channels would not stay in the cache."""
     return min(128, panel_width())
 
 
 cdef bint at_once(int edge, int depth, int lanes) noexcept nogil:
-    """Whether all kernels are transformed at once."""
+    """Whether all kernels are transformed before the first block, and kept."""
     return planes_of(edge) * <long>depth * lanes < KERNELS
 
 
 cdef size_t winograd_size(int edge, int depth, int lanes) noexcept nogil:
-    """Scratch of `convolve`."""
+    """How many float32 of scratch memory `convolve` needs."""
     cdef size_t panel = panel_of(), panels = lanes // panel + 1 if at_once(edge, depth, lanes) else 1
     return planes_of(edge) * (block_of(edge, depth) * (depth + panel) + 2 * PAD + panels * (depth * panel + PAD))
 
 
 cdef float* transform_panel(const Convolution* job, int edge, int C, int O, int first, int width,
                             float* out) noexcept nogil:
-    """out (planes, depth, width) = kernels to lanes first:first + width; returns its end."""
+    """out (planes, depth, width) = transformed kernels for lanes first:first + width; returns the end of `out`."""
     cdef int depth = O if job.adjoint else C, l, d
     cdef size_t lane_stride = 9 if job.adjoint else 9 * C, depth_stride = 9 * C if job.adjoint else 9, at
     cdef size_t plane = <size_t>depth * width + PAD
@@ -102,7 +111,11 @@ cdef float* transform_panel(const Convolution* job, int edge, int C, int O, int 
 
 cdef void transform_tiles(int edge, const float* x, bint squared, const Patches* p, int channels, int c0, int c1,
                           int first, int tiles, float* out, size_t plane) noexcept nogil:
-    """out (planes, tiles, c1 - c0) = tiles first:first + tiles of x (or x^2)."""
+    """out (planes, tiles, c1 - c0) = the transformed windows of x, or of x^2, for tiles first:first + tiles.
+
+    They are channels c0:c1 of the `channels` that x has. Planes are `plane` numbers apart. Tiles side by side in
+    an image are transformed in one call.
+    """
     cdef int across = p.width // edge, down = p.height // edge, done = 0, n, line, column, r
     cdef long image
     cdef const float* rows[6]
@@ -121,7 +134,7 @@ cdef void transform_tiles(int edge, const float* x, bint squared, const Patches*
 
 cdef void restore_tiles(int edge, const float* m, size_t plane, const Convolution* job, const Patches* p, int lanes,
                         int l, int width, int first, int tiles) noexcept nogil:
-    """Lanes l:l + width of the pixels of tiles first:first + tiles, from m (planes, tiles, width)."""
+    """Writes the outputs of tiles first:first + tiles, lanes l:l + width, from the sums m (planes, tiles, width)."""
     cdef int across = p.width // edge, done = 0, n
     cdef size_t at
     while done < tiles:
@@ -135,7 +148,7 @@ cdef void restore_tiles(int edge, const float* m, size_t plane, const Convolutio
 
 cdef void convolve(const Convolution* job, int edge, const Patches* p, int O, int t0, int t1, int l0, int l1,
                    float* scratch) noexcept nogil:
-    """Lanes (channels of the result) l0:l1 of tiles t0:t1."""
+    """Makes tiles t0:t1, lanes l0:l1 of a convolution with O outputs; scratch holds d, m and the kernels."""
     cdef int C = p.channels, depth = O if job.adjoint else C, lanes = C if job.adjoint else O
     cdef int block = block_of(edge, depth), panel = panel_of(), planes = planes_of(edge), t, tiles, l, width, i
     cdef bint once = at_once(edge, depth, lanes)

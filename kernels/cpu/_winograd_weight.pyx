@@ -1,8 +1,9 @@
 # cython: cdivision=True
-"""Sums for the weight deltas of a convolution by 3 x 3 kernels in the Winograd form. See _winograd.pyx.
+"""Sums for the weight deltas of a convolution by 3 x 3 kernels in the Winograd form. _conv2d_weight.pyx calls this.
 
-The gradient of an output tile's product with its deltas e with respect to the kernel, G^T [(A e A^T) (B^T d B)] G:
-the same transform of the pixels d, and for each plane a sum over all tiles of products with transformed deltas.
+What a tile with deltas e and pixels d contributes to a kernel is G^T [(A e A^T) (B^T d B)] G (winograd.h). So pixels
+are transformed as in _winograd.pyx, and deltas by A. For each plane, the sum over tiles is a matrix product of
+transformed deltas (tiles, outputs), transposed, and pixels (tiles, channels). G is applied once, to the sums.
 """
 
 from pytagi_ddp.kernels.cpu._blas cimport Product, panel_width
@@ -15,10 +16,10 @@ cdef extern from "winograd.h" nogil:
     void restore_kernels(int edge, const float* m, size_t plane, bint more, float* out)
 
 cdef enum:
-    PAD = 16
-    TILES = 128  # per block, of 2 x 2 pixels
-    LARGE_TILES = 64
-    SUMS = 524288  # transformed sums of a chunk of channels: 2 MB
+    PAD = 16  # float32 of padding behind a plane, see _winograd.pyx
+    TILES = 128  # tiles of a block, of 2 x 2 pixels
+    LARGE_TILES = 64  # the same of 4 x 4 pixels
+    SUMS = 524288  # sums of a chunk of channels, in all planes: 2 MB
 
 
 cdef inline int block_of(int edge) noexcept nogil:
@@ -26,19 +27,22 @@ cdef inline int block_of(int edge) noexcept nogil:
 
 
 cdef int winograd_chunk(int edge, int C, int O) noexcept nogil:
-    """Channels whose sums are made at a time."""
+    """Channels of a chunk, whose sums are made at a time."""
     return min(C, max(64, SUMS // (planes_of(edge) * O) // 16 * 16))
 
 
 cdef size_t winograd_weight_size(int edge, int C, int O) noexcept nogil:
-    """Scratch of `add_tiles`."""
+    """How many float32 of scratch memory `add_tiles` needs."""
     return planes_of(edge) * (block_of(edge) * <size_t>(winograd_chunk(edge, C, O) + panel_width()) + 2 * PAD)
 
 
 cdef void add_tiles(Product multiply, int edge, const Patches* p, const float* image, bint image_squared,
                     const float* delta, bint delta_squared, int O, int c0, int c1, int t0, int t1, float* sums,
                     float* scratch) noexcept nogil:
-    """sums (planes, O, c1 - c0) = the transformed sums over tiles t0:t1 of delta and image, or of their squares."""
+    """sums (planes, O, c1 - c0) = the products of transformed deltas and pixels, summed over tiles t0:t1.
+
+    image_squared, delta_squared: squares of the pixels or deltas are taken.
+    """
     cdef int t, tiles, width = c1 - c0, block = block_of(edge)
     cdef float* d = scratch + planes_of(edge) * (block * <size_t>panel_width() + PAD)
     cdef size_t plane
@@ -52,7 +56,10 @@ cdef void add_tiles(Product multiply, int edge, const Patches* p, const float* i
 cdef void add_products(Product multiply, int edge, const Patches* p, const float* delta, bint squared, int O,
                        int width, int first, int tiles, bint more, const float* d, size_t plane, float* sums,
                        float* e) noexcept nogil:
-    """sums (planes, O, width) (+)= transformed deltas^T d."""
+    """sums (planes, O, width) = the products of the deltas of a block of tiles and its transformed pixels d.
+
+    more: adds them to the sums. e is scratch memory for transformed deltas.
+    """
     cdef int o, outputs, panel = panel_width(), across = p.width // edge, done, n, i
     cdef size_t size, pixel
     for o from 0 <= o < O by panel:
@@ -72,7 +79,7 @@ cdef void add_products(Product multiply, int edge, const Patches* p, const float
 
 cdef void restore_sums(int edge, const float* sums, float* out, int C, int O, int c0, int c1, int o0, int o1,
                        bint accumulate) noexcept nogil:
-    """(planes, O, c1 - c0) to out (O, C, 3, 3), outputs o0:o1 and channels c0:c1."""
+    """out[o0:o1, c0:c1] (of O, C, 3, 3) = G^T sums G, from sums (planes, O, c1 - c0); or += if `accumulate`."""
     cdef int o, c, width = c1 - c0
     for o in range(o0, o1):
         for c from 0 <= c < width by 16:

@@ -1,4 +1,10 @@
-/* See winograd.h. */
+/* The transforms of winograd.h, which levels.h compiles for each length of vectors.
+ *
+ * First the one-dimensional transforms, one for each of the matrices B^T, A^T, A, G and G^T, then `transform`, which
+ * applies one of them along both dimensions, then the functions that load tiles, transform and store them. All
+ * callers give `edge` as a constant, so that loops over a tile are unrolled. At the points p and -p of a polynomial,
+ * its even powers contribute the same and its odd powers the opposite; so both values are made of one `even` and one
+ * `odd` sum, those of +-B with _b. */
 #include "vectors.h"
 
 #define see_pixels NAME(see_pixels)
@@ -104,7 +110,8 @@ INLINE void make_kernel(int edge, const vector *m, vector *g) {
     }
 }
 
-/* The transform of the columns of x (wide x wide), then of the rows. */
+/* y = the transform `along` of the columns of x, and then of the rows. x is wide x wide, and y narrow x narrow; of
+ * transforms that evaluate a kernel or deltas, y is the larger one. */
 INLINE void transform(line_transform *along, int edge, int wide, int narrow, const vector *x, vector *y) {
     vector t[MOST];
     UNROLLED for (int q = 0; q < wide; q++) {
@@ -116,11 +123,13 @@ INLINE void transform(line_transform *along, int edge, int wide, int narrow, con
     UNROLLED for (int r = 0; r < narrow; r++) along(edge, t + r * wide, y + r * narrow);
 }
 
+/* `transform_pixels` for one tile, whose second pixel is `at` numbers from the beginning of its rows. inside: no pixel
+ * of its window is off the image. left, right: the window's first or last column is. */
 INLINE void transform_tile(int edge, const float *const *rows, ptrdiff_t at, int inside, int left, int right,
                            int squared, ptrdiff_t pixel, float *out, size_t plane, size_t channels) {
     const int n = edge + 2;
     for (size_t i = 0; i < channels; i += LANES, out += LANES) {
-        vector d[MOST], t[MOST]; /* column by column */
+        vector d[MOST], t[MOST]; /* stored by columns */
         UNROLLED for (int r = 0; r < n; r++) UNROLLED for (int q = 0; q < n; q++) {
             int seen = inside || (rows[r] && !(left && q == 0) && !(right && q == n - 1));
             vector x = seen ? FROM(rows[r] + at + (q - 1) * pixel + i) : (vector){0};
@@ -135,6 +144,8 @@ INLINE void transform_tile(int edge, const float *const *rows, ptrdiff_t at, int
     }
 }
 
+/* `transform_pixels` for a constant edge. Tiles in the middle of the image, most of them, have a version without
+ * tests. */
 INLINE void transform_run(int edge, const float *const *rows, int squared, int first, int last, size_t pixel, int tiles,
                           float *out, size_t stride, size_t plane, size_t channels) {
     int lines = rows[0] && rows[edge + 1];
@@ -224,8 +235,8 @@ INLINE void transform_lanes(int edge, const vector *g, float *out, size_t plane)
     for (int k = 0; k < (edge + 2) * (edge + 2); k++) AT(out + k * plane) = t[k];
 }
 
-/* LANES kernels of 3 x 3, `stride` apart, as vectors of each tap: in registers, as by way of memory vectors would be
- * read before the numbers in them have arrived there. */
+/* taps[k] = tap k of LANES kernels of 3 x 3, which begin `stride` numbers apart. The transpose is made in registers: if
+ * single numbers were written to memory and read back as vectors, each read would have to wait for the writes. */
 INLINE void load_kernels(const float *w, size_t stride, vector *taps) {
     vector x[8], last = {0};
     UNROLLED for (int i = 0; i < 8; i++) EIGHTS(x[i], w + i * stride, w + (i + 8) * stride);
