@@ -24,7 +24,7 @@
 
 typedef void line_transform(int edge, const vector *x, vector *y);
 
-/* B^T d */
+/* t = B^T d */
 INLINE void see_pixels(int edge, const vector *d, vector *t) {
     if (edge == 2) {
         t[0] = d[0] - d[2];
@@ -43,7 +43,7 @@ INLINE void see_pixels(int edge, const vector *d, vector *t) {
     }
 }
 
-/* A^T m */
+/* y = A^T m */
 INLINE void make_pixels(int edge, const vector *m, vector *y) {
     if (edge == 2) {
         y[0] = m[0] + m[1] + m[2];
@@ -57,7 +57,7 @@ INLINE void make_pixels(int edge, const vector *m, vector *y) {
     }
 }
 
-/* A e */
+/* t = A e */
 INLINE void see_deltas(int edge, const vector *e, vector *t) {
     t[0] = e[0];
     if (edge == 2) {
@@ -75,7 +75,7 @@ INLINE void see_deltas(int edge, const vector *e, vector *t) {
     }
 }
 
-/* G g */
+/* t = G g */
 INLINE void see_kernel(int edge, const vector *g, vector *t) {
     if (edge == 2) {
         t[0] = g[0];
@@ -94,7 +94,7 @@ INLINE void see_kernel(int edge, const vector *g, vector *t) {
     }
 }
 
-/* G^T m */
+/* g = G^T m */
 INLINE void make_kernel(int edge, const vector *m, vector *g) {
     if (edge == 2) {
         vector b = 0.5f * m[1], c = 0.5f * m[2];
@@ -110,17 +110,16 @@ INLINE void make_kernel(int edge, const vector *m, vector *g) {
     }
 }
 
-/* y = the transform `along` of the columns of x, and then of the rows. x is wide x wide, and y narrow x narrow; of
- * transforms that evaluate a kernel or deltas, y is the larger one. */
-INLINE void transform(line_transform *along, int edge, int wide, int narrow, const vector *x, vector *y) {
+/* y = the transform `along` of the columns of x, and then of the rows. x is `from` x `from`, and y `to` x `to`. */
+INLINE void transform(line_transform *along, int edge, int from, int to, const vector *x, vector *y) {
     vector t[MOST];
-    UNROLLED for (int q = 0; q < wide; q++) {
+    UNROLLED for (int q = 0; q < from; q++) {
         vector column[6], result[6];
-        UNROLLED for (int r = 0; r < wide; r++) column[r] = x[r * wide + q];
+        UNROLLED for (int r = 0; r < from; r++) column[r] = x[r * from + q];
         along(edge, column, result);
-        UNROLLED for (int r = 0; r < narrow; r++) t[r * wide + q] = result[r];
+        UNROLLED for (int r = 0; r < to; r++) t[r * from + q] = result[r];
     }
-    UNROLLED for (int r = 0; r < narrow; r++) along(edge, t + r * wide, y + r * narrow);
+    UNROLLED for (int r = 0; r < to; r++) along(edge, t + r * from, y + r * to);
 }
 
 /* `transform_pixels` for one tile, whose second pixel is `at` numbers from the beginning of its rows. inside: no pixel
