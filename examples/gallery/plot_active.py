@@ -2,15 +2,16 @@
 Active learning: which sample to measure next
 =============================================
 
-Measurements are dear, and there are a thousand candidates. The variance of the prediction says which of them the
-network knows least about. Is it better to measure these than any? It depends on the candidates, as two cases show.
+How to let a network choose what to measure next, and when that is worse than chance. Measurements are dear, and there
+are a thousand candidates. The variance of a prediction says how little the network knows about a candidate. Whether it
+pays to measure those with the largest variances depends on the candidates, as two cases show.
 
 ``--quick`` runs with one seed and three rounds.
 """
 
 # %%
-# A function of two inputs, to be known everywhere in a square, and two sets of candidates: one crowded in the middle of
-# the square, with few at its edges, and one that is spread evenly.
+# A function of two inputs is to be known everywhere in a square. There are two sets of candidates: in one, most of them
+# lie in the middle of the square and few at its edges; the other one is spread evenly.
 
 import argparse
 
@@ -41,7 +42,7 @@ CANDIDATES = {
 }
 
 # %%
-# Each round learns from all that has been measured, beginning with the prior, and then measures five more.
+# Each round trains a new network on all that has been measured so far, and then measures five more candidates.
 
 
 def learn(x, y, seed):
@@ -64,7 +65,7 @@ def most_uncertain(var, rng):
 
 
 def most_uncertain_of_ten(var, rng):
-    """Five times the one with the largest variance of ten that are drawn at random."""
+    """Draws five groups of ten at random, and takes the one with the largest variance of each."""
     groups = rng.permutation(np.flatnonzero(var >= 0))[: 10 * MORE].reshape(MORE, 10)
     return groups[np.arange(MORE), var[groups].argmax(1)]
 
@@ -85,13 +86,14 @@ def explore(candidates, choose, seed):
         net = learn(x[known], y[known], seed)
         errors.append(np.sqrt(np.mean((net.predict(square)[0][:, 0] - truth(square)) ** 2)))
         var = net.predict(x)[1][:, 0]
-        var[known] = -1  # are not measured again
+        var[known] = -1  # so that these are not chosen again
         measured, known = x[known], np.concatenate([known, choose(var, rng)])
     return errors, x, measured
 
 
 # %%
-# The ways to choose, with each set of candidates. Bands are one standard deviation over the seeds.
+# The three ways to choose, with each set of candidates. Left and middle: candidates (grey) and what was measured.
+# Right: the error after each round, as a mean over seeds with a band of one standard deviation.
 
 figure, axes = plt.subplots(2, 3, figsize=(12, 7.5), layout="constrained", width_ratios=(1, 1, 1.6))
 numbers = FIRST + MORE * np.arange(rounds)
@@ -110,11 +112,11 @@ for (left, middle, right), (kind, candidates) in zip(axes, CANDIDATES.items(), s
 plt.show()
 
 # %%
-# Where candidates are crowded, chance measures the middle again and again. Variance is largest far from all
-# measurements, and leads there.
+# Where candidates are crowded, chance measures the middle again and again, and the largest variances lead to the edges,
+# about which little is known: the error is half as large.
 #
-# Where they are spread evenly, the same choice is much *worse* than chance. The variances of such a network grow with
-# the distance from the origin, more than with that from the data: they are largest in the corners, and stay larger
-# there than in the middle, which is never measured although the error is there. And five candidates with large
-# variances are neighbours, which tell nearly the same. A choice that is left to chance in part is a compromise. So
-# compare with chance, on your data, before you rely on variances.
+# Where candidates are spread evenly, the same choice is much *worse* than chance. The variances of such a network grow
+# with the distance from the origin, more than with the distance from the data. So they are largest in the corners and
+# stay larger there than in the middle, which is never measured although the error is there. Besides, the five
+# candidates with the largest variances are often neighbours, which tell nearly the same. The largest variance of ten
+# drawn at random is a compromise. So compare with chance, on your own data, before you rely on variances.

@@ -2,12 +2,13 @@
 Classes, and where the network does not know them
 =================================================
 
-Three classes in the plane, probabilities by `Remax`, and three pictures of doubt: the entropy of the probabilities,
-how often new points are right for how sure the network is, and how often if it may refuse those that it doubts.
+How to learn classes, and three pictures that show how far to trust the probabilities: where in the plane the network is
+unsure (entropy), whether its probabilities agree with how often it is right (reliability), and how many errors are left
+if it may refuse the points that it doubts (rejection). The probabilities are made by `Remax`.
 """
 
 # %%
-# Three arms of a spiral.
+# The data: each class is one of the three arms of a spiral.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -29,8 +30,8 @@ rng = np.random.default_rng(0)
 x, label = spiral(rng, 200)
 
 # %%
-# A label is observed as ones and zeros, with a small variance: the standard deviation of 0.1 says how far a label is
-# trusted.
+# A label is observed as a one and two zeros. The standard deviation of such an observation, 0.1, says how far labels
+# are trusted.
 
 pytagi_ddp.manual_seed(0)
 net = Sequential(Linear(2, 64), MixtureReLU(), Linear(64, 64), MixtureReLU(), Linear(64, 3), Remax())
@@ -45,7 +46,7 @@ for _epoch in range(40):
         net.step()
 
 # %%
-# Probabilities are means of the outputs.
+# The means of the outputs are the class probabilities. Entropy is drawn as a share of ln 3, its largest value.
 
 
 def probabilities(points):
@@ -75,7 +76,7 @@ plot.rejection(curve, doubt, ~right)
 plt.show()
 
 # %%
-# The error of all new points, and of the half that the network is surest of:
+# The share of errors among all new points, and among the half that the network is surest of:
 
 surest = doubt <= np.median(doubt)
 print(f"{np.mean(~right):.1%} of all, {np.mean(~right[surest]):.1%} of the surest half")

@@ -2,14 +2,14 @@
 Three days ahead, and how sure
 ==============================
 
-An LSTM learns a season with weather on top, and forecasts 72 steps of it. What it cannot know grows for a day, and so
-does its band.
+How to forecast many steps with an LSTM, with intervals that hold. The series is a season with weather on top. Weather
+cannot be foretold for long: the uncertainty of the forecast grows during the first steps, and then stays as it is.
 """
 
 # %%
-# The series repeats every 24 steps; on top lies weather, of which nine tenths are left at the next step. So the next
-# value can be foretold, those of the days behind it but roughly. The network sees 24 values and the time of day, and
-# says mean and noise variance of the next value; ``examples/forecasting.py`` has it, and how it learns.
+# The season repeats every 24 steps, a day. Of the weather, nine tenths are left at the next step. So the next value can
+# be foretold well, and those of the following days only roughly. The network sees 24 values and the time of day, and
+# predicts the next value and the variance of its noise; ``examples/forecasting.py`` has the network and how it learns.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -21,16 +21,17 @@ from pytagi_ddp import plot
 
 steps = 1000
 y = make_series(steps, seed=0, weather=0.15).y
-origins = steps - AHEAD - PERIOD * np.arange(ORIGINS)  # where forecasts begin: nothing behind the first was learnt
+origins = steps - AHEAD - PERIOD * np.arange(ORIGINS)  # where forecasts begin; nothing after the first one is learnt
 
 pytagi_ddp.manual_seed(0)
 net = make_network()
 train(net, y[: origins.min()], epochs=4, batch_size=16, seed=0)
 
 # %%
-# One step ahead the network says it all in one pass. More steps are paths: each draws its next value from the
-# prediction and goes on from there, so that an error of one step shifts those behind it. Variances that are fed back
-# as inputs come out too small, as an input is taken as independent of all others.
+# One step ahead takes one forward pass. For more steps, *paths* are drawn: a path draws its next value from the
+# prediction, takes it as an input, and goes on from there. So the error of one step shifts the steps that follow, as it
+# does in reality. If means and variances were fed back as inputs instead, bands would be too narrow, as the network
+# takes its inputs as independent of each other.
 
 mu, var = forecast(net, y, origins, paths=25, seed=0)
 begin = origins[0]
@@ -51,7 +52,7 @@ lower.set(xlabel="time step")
 plt.show()
 
 # %%
-# Ten forecasts, from ten origins: the standard deviation that they say, the error that they have, and how much their
+# Ten forecasts, from ten origins: the standard deviation that they state, their error, and how many observations their
 # 90 % intervals hold.
 
 truth = y[origins[:, None] + np.arange(AHEAD)]

@@ -2,15 +2,16 @@
 Images of another kind
 ======================
 
-A network that knows ten digits is shown what it never saw: digits whose pixels are shuffled, that lie on their side or
-are too bright, and noise. It has to answer with one of ten classes. Does it say that it should not be believed?
+How to notice inputs that are unlike the training data, by two scores of doubt, and what each of them overlooks. A
+network that has learnt ten digits gets other images: digits whose pixels are shuffled, that lie on their side or are
+too bright, and noise. It has to answer with one of ten classes. Does it say that it should not be believed?
 
 The digits are drawn, so that there is nothing to download. With MNIST: ``python -m examples.gallery.plot_foreign --data
-DIR``; ``--quick`` shows in seconds that it runs.
+DIR``; ``--quick`` is a short trial.
 """
 
 # %%
-# The digits, and what is made of the test images.
+# The digits, and four kinds of foreign images, three of which are made of the test images.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -34,7 +35,7 @@ foreign = {
 }
 
 # %%
-# A network with a hierarchical softmax: *Three heads for digits* says how it observes labels.
+# A network with a hierarchical softmax; the page *Three heads for digits* explains how it observes labels.
 
 pytagi_ddp.manual_seed(0)
 net = Sequential(Linear(28 * 28, 100), MixtureReLU(), Linear(100, 100), MixtureReLU(), Linear(100, 11))
@@ -50,8 +51,9 @@ for _epoch in range(3):
         net.step()
 
 # %%
-# Two scores of doubt for each image. The entropy of the class probabilities is 0 for a sure answer and ln 10 = 2.3 for
-# none. The variance of the outputs says how little the weights know about this input.
+# Two scores of doubt for each image. The entropy of the class probabilities is 0 if the network is sure of one class,
+# and ln 10 = 2.3 if all are equally likely. The variance of the outputs says how little the weights know about this
+# input.
 
 
 def doubt(images):
@@ -81,12 +83,12 @@ axes["entropy"].legend(fontsize="small")
 plt.show()
 
 # %%
-# AUROC is the probability that a foreign image has the larger score than a digit: 1 where the score tells all apart,
-# and 0.5 where it says nothing. Entropy recognises what lies between the classes: shuffled pixels and noise. It fails
-# for digits that are three times as bright: they lie on the same side of a boundary, only farther away, so that the
-# network is about as sure of them. On MNIST it is even surer than of digits, as the table of the same program with all
-# of it (``--data DIR``) shows. The variance sees them, because uncertain weights count more where inputs are large; of
-# shuffled pixels it says less than the entropy does. Digits on their side are hard for both: some look like others.
+# AUROC is the probability that a foreign image has a larger score than a digit: 1 if the score tells all of them apart,
+# and 0.5 if it says nothing. Entropy recognises what lies between the classes: shuffled pixels and noise. It says less
+# about digits that are three times as bright: they lie on the same side of a boundary as before, only farther away. On
+# MNIST the network is even surer of them than of digits, as the table below shows (``--data DIR``). The variance
+# notices them, because uncertain weights count more where inputs are large; but it says less about shuffled pixels than
+# entropy does. Digits on their side are hard for both, as some look like other digits.
 #
 # ===============  ==========  ===========
 # MNIST, AUROC     by entropy  by variance
@@ -97,4 +99,4 @@ plt.show()
 # noise            0.999       1.000
 # ===============  ==========  ===========
 #
-# No score is a guarantee: what is foreign in another way than these may get by both.
+# No score is a guarantee: images that are foreign in another way may escape both.

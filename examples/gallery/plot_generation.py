@@ -2,13 +2,15 @@
 Images, drawn again and made up
 ===============================
 
-An encoder of convolutions presses images of shapes into eight numbers, and a decoder of transposed convolutions
-(`ConvTranspose2d`) draws them again, each pixel with a standard deviation. Then it draws what nobody has seen.
+How to train an autoencoder, two networks in a row, and what its error bars say. An encoder of convolutions compresses
+each image to eight numbers, its *code*; a decoder of transposed convolutions (`ConvTranspose2d`) draws the image again,
+each pixel with a standard deviation. Then the decoder draws images that never were.
 """
 
 # %%
-# Two networks learn as one: the decoder's deltas go on through the encoder. ``examples/autoencoder.py`` makes discs,
-# squares and crosses of several sizes at several places, and has both networks and the loop.
+# The two networks learn as one: the deltas at the decoder's input go back through the encoder.
+# ``examples/autoencoder.py`` has both networks and the loop, and makes the images: discs, squares and crosses of
+# several sizes at several places.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -23,8 +25,8 @@ for _epoch in train(encoder, decoder, images, epochs=8):
     pass
 
 # %%
-# Images that were not learnt, what comes back, how far it is off, and the standard deviation. The last two rows have
-# scales of their own.
+# From top to bottom: images that were not learnt, what the decoder draws, the error, and the standard deviation. The
+# last two rows have scales of their own.
 
 mu, var = reconstruct(encoder, decoder, new)
 error, std = np.abs(mu - new), np.sqrt(var)
@@ -33,17 +35,18 @@ paint_rows(figure, {"image": new[:8], "drawn again": mu[:8], "error": error[:8],
 plt.show()
 
 # %%
-# The network doubts pixels in and around the shape, where most errors are. But it says too little: the standard
-# deviation is that of what it draws, a few times smaller than the error. Eight numbers cannot hold an image; what is
-# lost there is noise to the decoder, and its standard deviation is what ``sigma_v`` says (0.06 at the end).
+# The network doubts pixels in and around the shape, where most errors are. But its standard deviation is several times
+# smaller than the error. It is the uncertainty about the mean of a pixel. Eight numbers cannot hold an image, and what
+# is lost in them is noise to the decoder, whose standard deviation the program gives as ``sigma_v`` (0.06 at the end).
+# Both together are still smaller than the error:
 
 print(f"error {np.sqrt(np.mean(error**2)):.3f}, standard deviation {np.sqrt(var.mean()):.3f}")
 print(f"with sigma_v {np.sqrt(var.mean() + 0.063**2):.3f}")
 print(f"correlation of both over pixels {np.corrcoef(error.ravel(), std.ravel())[0, 1]:.2f}")
 
 # %%
-# Now what it draws where no image was: codes on the straight line between those of two images, and codes drawn from the
-# normal distribution that fits the codes of all.
+# Now the decoder gets codes of no image: codes on the straight line between those of two images, and codes drawn from
+# the normal distribution that fits the codes of all images.
 
 made_up, made_up_var = generate(encoder, decoder, images, 8)
 figure = plt.figure(figsize=(9, 3.6), layout="constrained")
@@ -52,5 +55,5 @@ paint_rows(figure, rows)
 plt.show()
 
 # %%
-# Some are shapes, and some are what lies between shapes: one normal distribution does not fit codes of three kinds. The
-# standard deviation does not tell them apart for sure.
+# Some are shapes, and others lie between shapes, as one normal distribution does not fit the codes of three kinds. The
+# standard deviation does not reliably tell them apart.

@@ -2,11 +2,12 @@
 Three heads for digits, and how far to trust them
 =================================================
 
-The same network with three ways to observe a label: hierarchical softmax, `Remax` and `ClosedFormSoftmax`. Each gives
-class probabilities. Are they calibrated, and do they say which answers to refuse?
+Which head to choose for a classifier. The same network learns digits with three ways to observe a label: hierarchical
+softmax, `Remax` and `ClosedFormSoftmax`. Each gives class probabilities. Are they calibrated, and do they say which
+answers to refuse?
 
 The digits are drawn, so that there is nothing to download. With MNIST: ``python -m examples.gallery.plot_heads --data
-DIR``; ``--quick`` shows in seconds that it runs.
+DIR``; ``--quick`` is a short trial.
 """
 
 # %%
@@ -26,25 +27,26 @@ mean, std = x.mean(), x.std()
 utils = Utils()
 
 # %%
-# A hierarchical softmax has 11 outputs for 10 classes: the nodes of a binary tree. A label is observed as +1 or -1 at
-# the 4 nodes on its path. The other two heads have an output for each class, observed as 1 or 0. The number that is
-# squared is the standard deviation of such an observation: how far a label is trusted.
+# A hierarchical softmax has 11 outputs for 10 classes: the nodes of a binary tree, whose leaves are the classes. A
+# label is observed as +1 or -1 at the 4 nodes on its path. The other two heads have an output for each class, which is
+# observed as 1 or 0. The number that is squared is the standard deviation of such an observation. It says how far
+# labels are trusted.
 
 
 def hierarchical(net, updater, labels):
-    """Tells the network which way the labels went in the tree."""
+    """Tells the network's outputs which way the labels go in the tree."""
     observed, index, _ = utils.label_to_obs(labels, num_classes=10)
     updater.update_using_indices(net.output_z_buffer, observed, 0.3**2, index, net.input_delta_z_buffer)
 
 
 def one_hot(net, updater, labels):
-    """Tells it ones and zeros."""
+    """Tells the network's outputs that the label's is 1 and the others are 0."""
     updater.update(net.output_z_buffer, np.eye(10)[labels], 0.05**2, net.input_delta_z_buffer)
 
 
 # %%
-# The last layer of the one-hot heads gets a narrow prior, 0.03 of the usual standard deviations: with the usual one the
-# closed-form softmax, whose moments are exponentials of variances, overflows.
+# The last layer below the other two heads gets a narrow prior, 0.03 times the usual standard deviations: with the usual
+# one the closed-form softmax overflows, as its moments are exponentials of variances.
 
 LAST = {"gain_weight": 0.03, "gain_bias": 0.03}
 HEADS = {
@@ -69,9 +71,9 @@ def learn(head, observe):
 
 
 # %%
-# In a tree the probability of going one way is Φ(m / sqrt(1/9 + s)): doubt of an output draws it towards 1/2. The means
-# of the other two heads are the probabilities. Those of `Remax` sum to 1, those of `ClosedFormSoftmax` do not always:
-# they are divided by their sum.
+# In the tree, the probability of going one way at a node with output N(m, s) is Φ(m / sqrt(1/9 + s)): a large variance
+# draws it towards 1/2. In the other two heads, the means of the outputs are the probabilities. Those of `Remax` sum to
+# 1; those of `ClosedFormSoftmax` do not always, so they are divided by their sum.
 
 
 def probabilities(net, images):
@@ -101,10 +103,10 @@ diagram.legend(loc="lower right", fontsize="small")
 plt.show()
 
 # %%
-# On the diagonal, of the answers given with 80 % about 80 % are right; larger dots stand for more answers. After so few
-# images the hierarchical softmax is too modest, above the diagonal: each decision in its tree has a doubt of its own.
-# The other two are near the diagonal. All three know which answers to refuse: the surest half has almost no errors.
-# With all of MNIST (``--data DIR``):
+# In the middle picture, a point on the diagonal means that of answers given with a probability of 80 %, about 80 % are
+# right; larger dots stand for more answers. After so few images the hierarchical softmax is above the diagonal: it is
+# less sure than it could be, as the doubts of all decisions on a path multiply. The other two are near the diagonal.
+# All three know which answers to refuse: the surest half has almost no errors. With all of MNIST (``--data DIR``):
 #
 # ====================  ======  ===================  =====
 # MNIST                 error   of the surest half   ECE
@@ -114,9 +116,9 @@ plt.show()
 # `ClosedFormSoftmax`   2.55 %  0.00 %               0.007
 # ====================  ======  ===================  =====
 #
-# This is one seed, whose errors do not tell the heads apart. What does is how delicate they are. With a standard
+# Errors of one seed do not tell the heads apart. What does is how sensitive they are to their settings. With a standard
 # deviation of 0.1 for a label and the usual prior, `ClosedFormSoftmax` ends with a ``FloatingPointError`` on MNIST, and
-# the error of `Remax` on the drawn digits rises from some passes to the next. The hierarchical softmax learnt with both
-# values that were tried, 0.1 and 0.3.
+# the error of `Remax` on the drawn digits rises between some epochs. The hierarchical softmax learnt with both standard
+# deviations that were tried, 0.1 and 0.3.
 #
-# All of this is about images like those that were learnt. *Images of another kind* shows others.
+# All of this is about images like those that were learnt. The page *Images of another kind* shows others.

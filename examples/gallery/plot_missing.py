@@ -2,13 +2,13 @@
 Observations that are missing
 =============================
 
-Tables have gaps. Here each row has four targets, and each of them is missing with some probability. A NaN is no
-evidence: its output learns nothing from this row, and the other three learn as usual. What is lost where rows with a
-gap are dropped, or where gaps are filled with the mean?
+How to learn from tables with gaps, and how much better that is than to drop rows or fill gaps. Here each row has four
+targets, and each of them is missing with some probability. A missing target is given as NaN: its output learns nothing
+from this row, and the other three learn as usual.
 """
 
 # %%
-# Four curves over one x, each observed with a noise of standard deviation 0.1.
+# The targets are four functions of one x, each observed with a noise of standard deviation 0.1.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -40,8 +40,9 @@ def learn(x, y, seed=0):
 
 
 # %%
-# Nothing else than NaN has to be said. (A masked array does as well. Where each row has the same *number* of observed
-# outputs, `update_using_indices` takes these and their places, and computes less.)
+# The loop above needs nothing else for gaps than NaN. (Masked arrays work as well. If all rows have the same *number*
+# of observed outputs, `update_using_indices` takes these and their indices, and computes less.) Three ways to prepare a
+# table are compared:
 
 places = np.linspace(-2, 2, 201)
 truth = curves(places)
@@ -89,12 +90,12 @@ left.legend(fontsize="small", loc="upper left")
 plt.show()
 
 # %%
-# With 20 % missing in each column, 41 % of the rows are whole; with 60 % missing, one in 39. The network that has only
-# these says so by wide error bars. Filled-in means are worse in another way: they are believed like measurements, and
-# the error bars get narrow around a wrong curve.
+# With 20 % missing in each column, 41 % of the rows are complete; with 60 % missing, one in 39. A network that learns
+# only from these has large errors, but says so by wide error bars. Gaps filled with means are worse in another way: the
+# network believes them like measurements, and its error bars become narrow around a wrong curve.
 #
-# NaN works because gaps are at random. Where just the *large* values are missing, there is no evidence of them, and the
-# error bars do not know that:
+# NaN works well because gaps occur at random. If just the *large* values are missing, nothing in the data says so, and
+# error bars are too narrow there:
 
 x, y = table(0, seed=0)
 y[y > 0.5] = np.nan

@@ -2,14 +2,14 @@
 One sample at a time
 ====================
 
-A forecast that learns while it runs: each value is predicted, seen, learnt, and forgotten. In the middle the season
-changes, and later a day of observations is missing.
+How a network learns a series while it runs, without storing it: each value is predicted, observed, learnt and then
+dropped. In the middle of the series the season changes, and near its end the observations of a day are missing.
 """
 
 # %%
-# An LSTM of one time step carries its memory from sample to sample; nothing is stored but the network. Where an
-# observation is missing, the prediction takes its place as the next input, with its variance. The loop is that of
-# ``observe_one_by_one`` in ``examples/series.py``: about 70 microseconds for a sample.
+# An LSTM of one time step carries its memory from sample to sample. The input of a step is the value before. If that is
+# missing, its prediction takes its place, with its variance. ``observe_one_by_one`` in ``examples/series.py`` has the
+# loop, which takes about 70 microseconds for a sample.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -31,7 +31,8 @@ mu, var = observe_one_by_one(net, y, sigma_v)
 var += np.float32(sigma_v**2)  # of an observation, not only of the signal
 
 # %%
-# The error of a day, while the network learns; then the days around the change; then those around the gap.
+# From top to bottom: the error of each day while the network learns; the days around the change; the days around the
+# gap.
 
 t = np.arange(n)
 figure, (learning, change, end) = plt.subplots(3, 1, figsize=(9, 8), layout="constrained")
@@ -51,9 +52,9 @@ end.legend(loc="lower left", ncols=3, fontsize="small")
 plt.show()
 
 # %%
-# The network needs 25 days for the first season, and goes over to the other one within hours, with some days until its
-# error is the old one. In the gap it is too sure: a prediction that is fed back counts as evidence of its own, and
-# nothing corrects it when it gets out of step.
+# The network needs 25 days to learn the first season. It follows the other one from the first day on, and after about
+# ten days its error is as small as before. In the gap it is too sure: a prediction that is fed back as an input is
+# taken as evidence, and nothing corrects the network when it gets out of step.
 
 parts = {
     "first tenth": slice(n // 10),

@@ -2,12 +2,13 @@
 Error bars that grow where there are no data
 ============================================
 
-A network of one hidden layer learns a curve from noisy points between -3 and 3, with a gap. It was never told where it
-may be trusted: the variance of its output says so.
+The first example: how a network learns a curve, and what its error bars say, and do not say. A network with one hidden
+layer learns from noisy points between -3 and 3, with a gap between them. Nobody tells it where it may be trusted: the
+variance of its output says so.
 """
 
 # %%
-# The data: 200 points of a sine, whose noise has a standard deviation of 0.1, and none between 0 and 1.5.
+# The data: 197 points of a sine, with a noise of standard deviation 0.1, and none between 0 and 1.5.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -23,8 +24,9 @@ x = x[(x < 0) | (x > 1.5)][:200]
 y = np.sin(x) + rng.normal(0, sigma_v, x.size)
 
 # %%
-# The network, and how it learns: forward, the observations with their variance, backward, step. There is no learning
-# rate. A small batch keeps each step exact enough; see *What TAGI is*.
+# The network, and how it learns. Each training step has four lines: forward, the observations with their variance,
+# backward, step. There is no learning rate. Small batches keep each step exact enough; the page *What TAGI is* explains
+# why.
 
 pytagi_ddp.manual_seed(0)
 net = Sequential(Linear(1, 100), ReLU(), Linear(100, 1))
@@ -38,7 +40,7 @@ for _epoch in range(40):
         net.step()
 
 # %%
-# ``var`` is the variance of the function, what more data could remove. An observation has the noise on top.
+# ``var`` is the variance of the function, which more data would make smaller. An observation has the noise on top.
 
 places = np.linspace(-6, 6, 301)
 mu, var = (moments[:, 0] for moments in net.predict(places))
@@ -53,14 +55,14 @@ axes.legend(loc="lower left", fontsize="small", ncols=2)
 plt.show()
 
 # %%
-# The standard deviation of the function where the data are, in their gap, and far away from them:
+# The standard deviation of the function among the data, in the gap, and far away from both:
 
 for place in (-1.5, 0.75, 6.0):
     _, at_place = net.predict([place])
     print(f"x = {place:5.2f}: +- {np.sqrt(at_place[0, 0]):.3f}")
 
 # %%
-# And how much of the truth is within 2 of them:
+# And how much of the true curve is within two standard deviations:
 
 covered = np.abs(mu - np.sin(places)) < 2 * np.sqrt(var)
 for name, where in {
@@ -71,10 +73,12 @@ for name, where in {
     print(f"{name}: {covered[where].mean():.0%}")
 
 # %%
-# What to take from it, and what not. Outside of the data the band grows, with every seed that was tried. How wide it is
-# is no measurement: too wide at x = 2, among data, and too narrow at x = -2, as each of 40 passes counts the same data
-# again. Whether a *gap* shows differs from seed to seed: with ``manual_seed(2)`` the band is as narrow there as beside
-# it, and holds 43 % of the truth. Weights are taken as independent: what a gap leaves open is how they go together.
+# What the band says, and what it does not say. Outside of the data it grows, with each of the five seeds that were
+# tried. But its width is not to be taken literally: among the data it is too wide at x = 2, and too narrow at x = -2,
+# as each of the 40 epochs counts the same data again. Whether the *gap* shows differs from seed to seed: with
+# ``manual_seed(2)`` the band is as narrow in the gap as beside it, and holds 43 % of the truth. That is because weights
+# are taken as independent: what the data leave open in the gap is how weights depend on each other.
 #
-# A `ReLU` is on or off by the sign of its mean: the band has a step where a unit switches. `MixtureReLU` in its place
-# gives a smooth band, which is far too narrow outside of the data here: +- 0.33 at x = 6, where the mean is off by 2.8.
+# A `ReLU` is on or off by the sign of its mean, so the band has a step where a unit switches. `MixtureReLU` in its
+# place gives a smooth band, which is far too narrow outside of the data here: +- 0.33 at x = 6, where the mean is off
+# by 2.8.

@@ -2,13 +2,15 @@
 Gaps, filled from both sides
 ============================
 
-A filter knows what came before a gap; a smoother knows also what comes behind it.
+How to fill gaps in a recorded series. A *filter* estimates each value from what was observed until then; a *smoother*
+also uses what was observed later, and so fills a gap from both sides.
 """
 
 # %%
-# A noisy season with gaps. The network has no input: it keeps the season in its memory, and learns it while it goes
-# through the series, many times. Before each observation it predicts; that is the filter. `SLSTM` and `SLinear` keep
-# what the smoother needs. Going through the series is a loop of the usual four lines; ``examples/smoothing.py`` has it.
+# The data are a noisy season with gaps. The network has no input: it keeps the season in its memory, and learns it
+# while it goes through the series 25 times. Each observation corrects what it has predicted; that is the filter.
+# `SLSTM` and `SLinear` record what the smoother needs. ``examples/smoothing.py`` has the loop through the series, with
+# the usual training step.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -31,8 +33,8 @@ for k in range(25):
     smoothed = net.smoother()
 
 # %%
-# `smoother` goes back from the last memory to the first, in closed form, corrects each by what came later, and the next
-# pass begins with the first. Here are filter and smoother of the last pass.
+# `smoother` goes back from the last memory to the first and corrects each by what came after it, in closed form. The
+# next pass through the series begins with the corrected first memory. Here are filter and smoother of the last pass.
 
 found = {"filter": observe(mu, var, y, sigma_v), "smoother": smoothed}
 
@@ -50,8 +52,9 @@ panels[1].set(xlabel="time step")
 plt.show()
 
 # %%
-# The signal without noise, in the gaps (grey) and where it was observed. The smoother is nearer to it, and bridges the
-# gaps where the filter jumps at the next observation. Its variances are too large: its 90 % intervals hold nearly all.
+# How well both agree with the signal without noise, in the gaps (grey) and where it was observed. The smoother is
+# nearer to it; it bridges the gaps, where the filter jumps at the next observation. Its variances are too large: its 90
+# % intervals hold nearly all of the signal.
 
 for place, there in (("in gaps", hidden), ("observed", ~hidden)):
     for name, (mu, var) in found.items():

@@ -2,13 +2,13 @@
 Regression on a table, with intervals that hold
 ===============================================
 
-`TAGIRegressor` takes a table of numbers and gives predictions with error bars. Here on "yacht" (the resistance of 308
-sailing yachts, from the sizes of their hulls), one of the nine UCI sets on which such methods are compared. Where it is
-not on this machine, a table that is made up takes its place.
+How to get predictions with error bars from a table of numbers by `TAGIRegressor`, and how to check the
+error bars. The table is "yacht" (the resistance of 308 sailing yachts, from the sizes of their hulls), one of the nine
+UCI sets on which such methods are compared. If it is not on this machine, a made-up table takes its place.
 """
 
 # %%
-# The first of the 20 standard splits: nine tenths to learn from, one tenth to test on.
+# The first of the 20 standard splits: nine tenths of the rows to learn from, one tenth to test on.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -35,7 +35,8 @@ x, y, x_test, y_test = data.split(0)
 print(f"{data.name}: {len(y)} samples with {x.shape[1]} features, {len(y_test)} to test on")
 
 # %%
-# Ten networks (5 folds x 2 seeds) in some seconds: scaling, noise and the number of layers are its own business.
+# The estimator trains ten networks (5 folds x 2 seeds) and predicts by their mean. It takes care of scaling, noise and
+# the number of layers.
 
 regressor = TAGIRegressor(random_state=0).fit(x, y)
 mean = regressor.predict(x_test)
@@ -43,8 +44,9 @@ print(f"RMSE {np.sqrt(np.mean((mean - y_test) ** 2)):.3f}, of a standard deviati
 print(f"mean log-likelihood {regressor.log_likelihood(x_test, y_test).mean():.3f}")
 
 # %%
-# An interval should hold what it says, and be as narrow as it can. The noise was learnt from predictions of samples
-# that the networks had not seen, so it is honest, and it depends on the inputs.
+# A 90 % interval should hold 90 % of the observations, and be as narrow as possible. The noise was learnt from
+# predictions of samples that the networks had not seen, since errors of samples that they had learnt are too small. It
+# depends on the inputs.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
 low, high = regressor.predict_interval(x_test, 0.9)
@@ -65,5 +67,5 @@ right.set(xlabel="probability of the interval", ylabel="share of observations in
 plt.show()
 
 # %%
-# 31 observations are few: shares have a standard error of up to 0.09. `python -m benchmarks.quality uci` measures all
-# nine sets on all splits.
+# On the right, points on the dashed line mean that intervals hold what they should. 31 observations are few, so these
+# shares have a standard error of up to 0.09. `python -m benchmarks.quality uci` measures all nine sets on all splits.

@@ -2,14 +2,15 @@
 Which input gives this output?
 ==============================
 
-A network has learnt where the hand of an arm is, given the angles of its two joints. Asked the other way round, which
-angles bring the hand to a place, it infers its input: the output is observed, the weights stay, and what backward says
-about the input gives it a posterior. Source: Nguyen & Goulet (2022), "Analytically tractable hidden-states inference in
-Bayesian neural networks", JMLR 23.
+How to ask a trained network the other way round: for an input that gives a wanted output. A network learns where the
+hand of an arm is, given the angles of its two joints. Then it infers angles that bring the hand to a given place: that
+place is observed as the output, weights stay as they are, and the deltas at the input give the angles a posterior.
+Source: Nguyen & Goulet (2022), "Analytically tractable hidden-states inference in Bayesian neural networks", JMLR 23.
 """
 
 # %%
-# Forward: two angles, and the place of the hand, measured with a standard deviation of 0.02.
+# Forward: the network learns from pairs of angles and the place of the hand, which is measured with a standard
+# deviation of 0.02.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -42,9 +43,10 @@ for epoch in range(10):
         net.step()
 
 # %%
-# Back: an input N(m, s) has the posterior N(m + s dm, s + s² ds), with the deltas that backward leaves at the input.
-# That is linear around m, and the arm is not. So the wanted place is observed 2,000 times, with 2,000 times its
-# variance: as much evidence, in small steps, each from where the last one ended. Without ``step`` nothing is learnt.
+# Back: an input N(m, s) has the posterior N(m + s dm, s + s² ds), with the deltas dm and ds that `backward` leaves at
+# the input. That treats the network as linear around m, and it is not. So the wanted place is observed 2,000 times with
+# 2,000 times its variance: that is as much evidence, but in small steps, each from where the last one ended. As
+# ``step`` is not called, the weights stay as they are.
 
 net.input_state_update = True
 
@@ -73,8 +75,8 @@ way, var = infer(prior, wanted)
 found = way[-1]
 
 # %%
-# Two priors for the same place: the arm has two ways to get there, and finds the one that is nearer. The third place is
-# out of reach: the arm stretches towards it.
+# The first two cases have the same place and different priors: the arm can reach it in two ways, and finds the one
+# nearer to the prior. The third place is out of reach: the arm stretches towards it.
 
 figure, panels = plt.subplots(1, 3, figsize=(11, 4), sharex=True, sharey=True, layout="constrained")
 for k, (axes, name) in enumerate(zip(panels, cases, strict=True)):
@@ -90,8 +92,8 @@ panels[0].legend(loc="upper left", fontsize="small")
 plt.show()
 
 # %%
-# By how much the hand misses the wanted place, what the network predicts of that, and the angles. A predicted miss that
-# is large next to its standard deviation says that no such input was found.
+# By how much the hand misses the wanted place, by how much the network predicts that it does, and the angles. A
+# predicted miss that is large beside its standard deviation says that no such input was found.
 
 mu, var_out = net.predict(found)
 for k, name in enumerate(cases):
@@ -100,6 +102,6 @@ for k, name in enumerate(cases):
     print(f"{name}: misses by {miss:.3f}, predicted {said:.3f} (+- {np.sqrt(var_out[k].max()):.3f}); angles {text}")
 
 # %%
-# The angles are better than their standard deviations: on a fine grid, the posterior of the first case has 0.05 and
-# 0.09. The variance of one angle makes the place of the hand uncertain, and so counts as noise when the other one is
-# inferred, in every step anew.
+# The standard deviations of the angles are too large: computed on a fine grid, those of the first case are 0.05 and
+# 0.09 (of the posterior around the solution that was found). The variance of one angle makes the place of the hand
+# uncertain, and so acts as noise on the inference of the other one, in every step anew.

@@ -1,7 +1,11 @@
 # cython: wraparound=False, cdivision=True
-"""Products of the matrices of attention heads, in OpenMP threads: one head, or one group of them, at a time.
+"""Moment products of the matrices of attention heads, in OpenMP threads; attention.py calls them, and has the formulas.
 
-See attention.py for what they are. What is above the diagonal of a causal matrix is not multiplied, in blocks of rows.
+Each thread takes a share of the heads, one head after the other. Heads whose products add up to one result form a
+group, which is not divided, so that no two threads write the same result.
+
+A causal matrix is 0 above its diagonal, or not needed there. So products go by blocks of 128 rows, and each block
+leaves out the columns beyond the diagonal of its last row.
 """
 
 from cython.parallel cimport prange
@@ -15,21 +19,24 @@ cdef extern from "flush.h" nogil:
     void set_control_word(size_t word)
 
 cdef enum:
-    FACTOR = 1  # is causal: `kernels.tensors.CAUSAL_FACTOR`
-    RESULT = 2
-    ROWS = 128  # of the first factor, as it lies in memory, at a time
+    FACTOR = 1  # `kernels.tensors.CAUSAL_FACTOR`: the first factor is causal
+    RESULT = 2  # `kernels.tensors.CAUSAL_RESULT`: the result is
+    ROWS = 128  # rows of a block of the first factor, as it lies in memory
     SERIAL = 500000  # multiply-adds of a product below which waking the threads costs more than they save
 
 
-cdef struct Matrix:  # element (i, j) of head h of sample b: first + b batch + h // share head + i row + j
+# A matrix for each head of each sample, as `kernels.tensors.Heads` describes it. Element (i, j) for head h of sample b
+# lies at first + b * batch + (h // share) * head + i * row + j.
+cdef struct Matrix:
     float* mu
-    float* var
+    float* var  # NULL for a variance of 0
     long first, batch, head, row
-    int share
-    bint transposed  # element (j, i) in place of (i, j)
+    int share  # so many heads have one matrix in common
+    bint transposed  # the transpose of what lies there is meant
 
 
 cdef Matrix matrix_of(const float[::1] mu, const float[::1] var, tuple place):
+    """The matrices in flat arrays; place is `Heads.place`."""
     cdef Matrix m
     m.mu = <float*>&mu[0]
     m.var = NULL if var is None else <float*>&var[0]
@@ -38,12 +45,17 @@ cdef Matrix matrix_of(const float[::1] mu, const float[::1] var, tuple place):
 
 
 cdef long start_of(const Matrix* m, int b, int h) noexcept nogil:
+    """The index of the first element for head h of sample b."""
     return m.first + b * m.batch + h // m.share * m.head
 
 
 def multiply(const float[::1] x_mu, const float[::1] x_var, tuple x_place, const float[::1] y_mu,
              const float[::1] y_var, tuple y_place, float[::1] out_mu, float[::1] out_var, tuple out_place, int batch,
              int heads, int rows, int depth, int columns, int causal, int threads):
+    """out (rows, columns) = x (rows, depth) y (depth, columns) for each head of each sample: attention.multiply.
+
+    The arrays are whole buffers, and the places say where in them matrices lie. The result must not overlap a factor.
+    """
     cdef Matrix x = matrix_of(x_mu, x_var, x_place), y = matrix_of(y_mu, y_var, y_place)
     cdef Matrix out = matrix_of(out_mu, out_var, out_place)
     cdef int groups = batch * heads // out.share, t
@@ -62,6 +74,7 @@ def multiply(const float[::1] x_mu, const float[::1] x_var, tuple x_place, const
 
 cdef void multiply_groups(const Matrix* x, const Matrix* y, const Matrix* out, int heads, int rows, int depth,
                           int columns, int causal, int first, int last, float* scratch) noexcept nogil:
+    """The products of groups first:last. A group is heads that add up to one result: `out.share` of them."""
     cdef int group, share = out.share, h, b
     for group in range(first, last):
         b = group * share // heads
@@ -71,9 +84,16 @@ cdef void multiply_groups(const Matrix* x, const Matrix* y, const Matrix* out, i
 
 cdef void multiply_head(const Matrix* x, const Matrix* y, const Matrix* out, int b, int h, int rows, int depth,
                         int columns, int causal, bint more, float* scratch) noexcept nogil:
+    """The product for head h of sample b; `more` adds it to the result.
+
+    The second factor is copied, since its rows lie far apart in the array of all heads. Blocks of the first factor are
+    rows of it as it lies in memory: rows of the result, or, if it is transposed, steps of the sum. They are taken from
+    the end, since of a causal x that is transposed only the last block contributes to all rows of the result: it writes
+    them, and the others add to some.
+    """
     cdef long at_x = start_of(x, b, h), at_y = start_of(y, b, h), at = start_of(out, b, h)
-    cdef int height = columns if y.transposed else depth, width = depth if y.transposed else columns
-    cdef int stored = depth if x.transposed else rows, across = rows if x.transposed else depth
+    cdef int height = columns if y.transposed else depth, width = depth if y.transposed else columns  # of y in memory
+    cdef int stored = depth if x.transposed else rows, across = rows if x.transposed else depth  # the same of x
     cdef float* w = scratch
     cdef float* s = w + lines(<size_t>depth * columns)
     cdef float* w2s = s + lines(<size_t>depth * columns)
@@ -87,15 +107,15 @@ cdef void multiply_head(const Matrix* x, const Matrix* y, const Matrix* out, int
         square_plus(w, s, w2s, <size_t>height * width)
     else:
         square(w, w2s, <size_t>height * width)
-    for i from (stored - 1) // ROWS * ROWS >= i >= 0 by ROWS:  # from the end: there a causal matrix has its whole width
+    for i from (stored - 1) // ROWS * ROWS >= i >= 0 by ROWS:
         n = min(ROWS, stored - i)
         m, k, c, skip = rows, depth, columns, 0
-        if x.transposed:  # a block of the sum
+        if x.transposed:  # steps i:i + n of the sum
             k, skip = n, i
             beta = more or i + n < stored
             if causal == FACTOR:
                 m = i + n
-        else:  # a block of the result
+        else:  # rows i:i + n of the result
             m, beta = n, more
             if causal == FACTOR:
                 k = i + n
@@ -108,6 +128,10 @@ cdef void multiply_head(const Matrix* x, const Matrix* y, const Matrix* out, int
 cdef void multiply_block(const Matrix* x, const Matrix* y, long at_x, long at, const Matrix* out, const float* w,
                          const float* s, const float* w2s, float* x2, int m, int k, int c, int width, long skip,
                          int across, int n, float beta) noexcept nogil:
+    """out (m, c) = x (m, k) y (k, c) + beta out, for a block of n rows of x as it lies in memory.
+
+    w, s and w2s = w^2 + s are the copy of y, from `skip` on; x2 has room for the squares of the block.
+    """
     cdef bint ta = x.transposed, tb = y.transposed
     cdef int used = m if ta else k, row
     product(ta, tb, m, c, k, x.mu + at_x, x.row, w + skip, width, beta, out.mu + at, out.row)

@@ -8,11 +8,12 @@ cdef extern from "loops.h" nogil:
     void sum_rows(const float* x, size_t stride, float* total, size_t rows, size_t width)
 
 
+# The type of `product`, and of what multiplies variances in its place.
 ctypedef void (*Product)(bint ta, bint tb, int m, int n, int k, const float* a, long lda, const float* b, long ldb,
                          float beta, float* c, long ldc) noexcept nogil
 
 
-cdef struct Grid:  # rows x columns of an output, cut into row_parts x column_parts tiles: one per thread
+cdef struct Grid:  # how the rows and columns of a result are cut into tiles, one for each thread
     int row_parts
     int column_parts
 

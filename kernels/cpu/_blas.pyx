@@ -1,15 +1,18 @@
 # cython: cdivision=True
-"""Row-major single-precision products, by SciPy's BLAS or by loops of our own, and how work is shared out.
+"""`product`, the float32 matrix product that all Cython kernels use, and how its work is shared out between threads.
 
-A BLAS first copies its operands into an order of its own, which costs a third of the time of a narrow product.
-OpenBLAS for AVX-512 also has kernels that read operands in place, and takes them for up to a million multiply-adds
-(C = A B and A^T B; A B^T while C has at most 1200 elements). In tiles of that size, with operands that lie closely
-together, they reach 115 % of what the same library does on large square matrices, and 2.3 times its speed when one
-edge is 16. So that is how `product` calls it. Where OpenBLAS takes its kernels for AVX2, avx2.h is faster (narrow
-products: 1.1 to 1.4 times), and is taken; any other library gets whole products. Processors with AMX make large products
-in amx.h (1.3 to 2 times), with the errors of float32.
+A product is made by SciPy's BLAS or by loops of our own, whichever is the fastest `Way` on the processor. What decides
+is that a BLAS first copies its operands into an order of its own, which takes a third of the time of a narrow product:
 
-Products of variances may be made in bfloat16 instead: see bfloat16.h.
+* OpenBLAS for AVX-512 has small-matrix kernels that read operands in place. It uses them for up to a million
+  multiply-adds (for C = A B and A^T B, and for A B^T while C has at most 1200 elements). In tiles of that size, with
+  operands that lie closely together, they reach 115 % of the speed of the same library on large square matrices, and
+  2.3 times its speed when one edge is 16. So `product` calls it tile by tile.
+* With AVX2 only, avx2.h is faster than OpenBLAS (narrow products: 1.1 to 1.4 times).
+* With AMX, large products are made in amx.h (1.3 to 2 times as fast), with the errors of float32.
+* Any other library gets whole products.
+
+Products of variances may be made in bfloat16 instead (bfloat16.h), if a network is `mixed`.
 """
 
 import os
@@ -50,17 +53,17 @@ cdef extern from *:
     """
     enum: HAS_OPENMP
 
-has_openmp = bool(HAS_OPENMP)  # without, loops over tiles run on one thread
+has_openmp = bool(HAS_OPENMP)  # without OpenMP, loops over tiles run on one thread
 
 cdef enum:
-    SMALL = 1000000
+    SMALL = 1000000  # multiply-adds up to which OpenBLAS reads operands in place
 
 
 cpdef enum Way:
     WHOLE  # products of any size, by the BLAS
-    TILES  # products of at most SMALL multiply-adds, by an OpenBLAS that multiplies these in place
+    TILES  # tiles of at most SMALL multiply-adds, by an OpenBLAS that multiplies these in place
     AVX2  # avx2.h
-    AMX  # amx.h, and TILES of what is too small for it
+    AMX  # amx.h, and as TILES if a product is too small for it
 
 
 def has_avx2() -> bool:
@@ -69,12 +72,16 @@ def has_avx2() -> bool:
 
 
 def has_amx() -> bool:
-    """Whether this CPU can multiply in the way `AMX`, and the system lets it."""
+    """Whether this CPU can multiply in the way `AMX`, and the operating system allows it."""
     return has_amx_tiles()
 
 
 def best_way() -> Way:
-    """The fastest way with SciPy's BLAS. It follows that library's choice of kernels, and so can be pinned with it."""
+    """The fastest way on this CPU.
+
+    It follows the kernels that SciPy's OpenBLAS has chosen, so OPENBLAS_CORETYPE pins the way too. NumPy's wheel has an
+    OpenBLAS of its own, which does not count.
+    """
     pin = os.environ.get(VARIABLE)
     for library in ThreadpoolController().select(internal_api="openblas").lib_controllers:
         if "numpy.libs" not in library.filepath:
@@ -90,7 +97,7 @@ cdef Way way = best_way()
 
 
 def set_way(Way value):
-    """For tests: all ways must give the same results, on any machine that has them."""
+    """Makes products in another way, for tests: all ways that a machine has must give the same results."""
     global way
     if value == AVX2 and not has_avx2():
         raise RuntimeError("this CPU has no AVX2 instructions")
@@ -100,17 +107,17 @@ def set_way(Way value):
 
 
 cdef bint in_tiles() noexcept nogil:
-    """Whether products, but for those by AMX, are made in tiles that BLAS multiplies in place."""
+    """Whether products that AMX does not make are cut into tiles, which BLAS multiplies in place."""
     return way == TILES or way == AMX
 
 
 cdef bint by_amx(int m, int n, int k) noexcept nogil:
-    """Whether a product is made in amx.h, which reads rows that lie far apart as fast as others."""
+    """Whether a product is made in amx.h. Then its operands need not be packed: amx.h reads distant rows as fast."""
     return way == AMX and amx_repays(m, n, k)
 
 
 cdef bint prefers_columns() noexcept nogil:
-    """Whether products of rows by columns are so much faster than rows by rows that they are worth a transpose."""
+    """Whether A B is so much faster than A B^T that it is worth transposing B first."""
     return way == TILES
 
 
@@ -120,7 +127,7 @@ def why_not_mixed() -> str | None:
 
 
 cdef Product variance_product(bint mixed) except NULL:
-    """What multiplies variances: `product`, or, mixed, the same of factors that are rounded to bfloat16."""
+    """The function that multiplies variances: `product`, or, if mixed, the same with factors rounded to bfloat16."""
     if not mixed:
         return product
     if not has_bfloat16():
@@ -130,7 +137,7 @@ cdef Product variance_product(bint mixed) except NULL:
 
 cdef void rounded_product(bint ta, bint tb, int m, int n, int k, const float* a, long lda, const float* b, long ldb,
                           float beta, float* c, long ldc) noexcept nogil:
-    """As `product`, of factors that are rounded to bfloat16."""
+    """As `product`, with factors that are rounded to bfloat16."""
     if by_amx(m, n, k):
         amx_rounded_product(ta, tb, m, n, k, a, lda, b, ldb, beta, c, ldc)
     else:
@@ -138,23 +145,31 @@ cdef void rounded_product(bint ta, bint tb, int m, int n, int k, const float* a,
 
 
 def address_of_product():
-    """The address of `product`, for loops that Numba compiles."""
+    """The address of `product`, for loops that Numba compiles to call (recurrent.py)."""
     return <intptr_t>&product
 
 
 cdef int panel_width() noexcept nogil:
-    """Outputs that should lie side by side in an operand of `product`."""
+    """The width of a panel. A panel is a block of columns of an operand, copied so that its rows lie side by side."""
     return 64 if way == TILES else 256 if way == AMX else 512
 
 
 cdef int panel_of(int m, int k) noexcept nogil:
-    """The same for products of m rows and k terms alone, at most `panel_width`."""
+    """The width of panels for products of m rows and k terms; at most `panel_width`.
+
+    It is smaller where a product by AMX would not pay, and is made by OpenBLAS in tiles.
+    """
     return 64 if way == AMX and not amx_repays(m, panel_width(), k) else panel_width()
 
 
 cdef void product(bint ta, bint tb, int m, int n, int k, const float* a, long lda, const float* b, long ldb,
                   float beta, float* c, long ldc) noexcept nogil:
-    """c (m x n) = op(a) op(b) + beta c, k > 0. Fastest with lda and ldb close to the operand's width."""
+    """c (m x n) = op(a) op(b) + beta c, for k > 0; c must not overlap a or b.
+
+    All matrices are row-major, and lda, ldb and ldc are the distances between rows. op(a) is a (m x k), or, if ta, the
+    transpose of a (k x m); the same goes for b (k x n) and tb. If beta is 0, c is not read. It is fastest if rows of a
+    and b lie closely together.
+    """
     cdef int mt = m, nt = n, kt = k, i, j, l
     if way == AVX2:
         avx2_product(ta, tb, m, n, k, a, lda, b, ldb, beta, c, ldc)
@@ -185,7 +200,7 @@ cdef void product(bint ta, bint tb, int m, int n, int k, const float* a, long ld
 
 cdef inline void tile(bint ta, bint tb, int m, int n, int k, const float* a, int lda, const float* b, int ldb,
                       float beta, float* c, int ldc) noexcept nogil:
-    """Fortran sees each row-major matrix transposed, so a and b change places."""
+    """`product` by BLAS. Fortran sees each row-major matrix transposed, so c^T = op(b)^T op(a)^T is computed."""
     cdef char* flags = b"NT"
     cdef float one = 1
     sgemm(flags + tb, flags + ta, &n, &m, &k, &one, <float*>b, &ldb, <float*>a, &lda, &beta, c, &ldc)
@@ -193,7 +208,7 @@ cdef inline void tile(bint ta, bint tb, int m, int n, int k, const float* a, int
 
 cdef void times_panels(Product multiply, const float* a, int m, int k, const float* b, int n, float beta, float* c,
                        long ldc) noexcept nogil:
-    """c (m x n) = a b + beta c, with b in panels of `panel_width` columns."""
+    """c (m x n) = a b + beta c, where b (k x n) is in panels of `panel_width` columns, one after the other."""
     cdef int first, width, panel = panel_width()
     for first from 0 <= first < n by panel:
         width = min(panel, n - first)
@@ -201,7 +216,7 @@ cdef void times_panels(Product multiply, const float* a, int m, int k, const flo
 
 
 cdef Grid best_grid(long rows, long columns, int tiles) noexcept nogil:
-    """The cut with the smallest tile edges: what a product reads per result."""
+    """Cuts a result into so many tiles with the smallest edges, as a product reads one number per edge and term."""
     cdef Grid grid = Grid(1, tiles)
     cdef int parts
     cdef double cost, best = rows + <double>columns / tiles
@@ -215,31 +230,31 @@ cdef Grid best_grid(long rows, long columns, int tiles) noexcept nogil:
 
 
 cdef int cut(long size, int part, int parts) noexcept nogil:
-    """Where part `part` of `parts` starts: whole vectors of 16 except at the end."""
+    """Where part `part` of `parts` begins, from 0 to size: at a multiple of 16, so that parts are whole vectors."""
     cdef long at = (size * part // parts + 8) // 16 * 16
     return size if part == parts or at > size else at
 
 
 cdef size_t lines(size_t size) noexcept nogil:
-    """size, rounded up to whole cache lines."""
+    """The size, in float32, rounded up to whole cache lines."""
     return (size + 15) // 16 * 16
 
 
 cdef int even(int size, int limit) noexcept nogil:
-    """The length of the fewest equal pieces of at most `limit`, a multiple of 16: whole vectors of 16."""
+    """The length of the fewest equal pieces of at most `limit`: `size` itself, or a multiple of 16 (whole vectors)."""
     cdef int pieces = (size + limit - 1) // limit
     return size if pieces <= 1 else ((size + pieces - 1) // pieces + 15) // 16 * 16
 
 
 cdef void copy_rows(const float* x, long stride, float* out, int rows, int width) noexcept nogil:
-    """out (rows x width, nothing between the rows) = x."""
+    """out (rows x width, nothing between its rows) = x, whose rows are `stride` apart."""
     cdef long row
     for row in range(rows):
         copy_run(x + row * stride, out + row * width, width)
 
 
 cdef const float* packed(const float* x, long stride, int rows, int width, float* out) noexcept nogil:
-    """rows x width of x with nothing between the rows: x itself, or a copy in out."""
+    """x (rows x width) with nothing between its rows: x itself if it is so, else a copy in `out`."""
     if stride == width:
         return x
     copy_rows(x, stride, out, rows, width)
@@ -247,7 +262,7 @@ cdef const float* packed(const float* x, long stride, int rows, int width, float
 
 
 cdef void fill_rows(float* out, long stride, const float* row, int rows, int width) noexcept nogil:
-    """Every row of out = row, or 0 if there is none."""
+    """Every row of out = `row`, or 0 if that is NULL. Rows of out are `stride` apart."""
     cdef long n
     for n in range(rows):
         if row:

@@ -1,10 +1,17 @@
 # cython: wraparound=False, cdivision=True
-"""Moment products of a 2-D convolution and of a transposed one, in OpenMP threads: see conv2d.py, convtranspose2d.py.
+"""Moment products of a 2-D convolution and of a transposed one, in OpenMP threads.
 
-A transposed convolution is the adjoint of a convolution from its outputs to its inputs, with weights of the same shape.
-So the same two products serve both: sums at the outputs of a convolution make units of one and deltas of the other,
-sums at its inputs the opposite, and the weights of both have the same sums. Kernels of usual sizes have faster forms: see
-_winograd.pyx.
+conv2d.py and convtranspose2d.py call them, and have the formulas. A transposed convolution is the adjoint of a
+convolution: it goes from the outputs of that convolution to its inputs, with weights of the same shape. So three kinds
+of sums serve both:
+
+* Sums at the outputs of a convolution (_conv2d_output.pyx) are units of a convolution, and deltas of a transposed one.
+* Sums at its inputs (_conv2d_state.pyx) are deltas of a convolution, and units of a transposed one.
+* Sums for the weights (_conv2d_weight.pyx) are the same for both.
+
+All these files speak of the underlying convolution. Its inputs are the *image* (batch, height, width, C), its outputs
+are (batch, Ho, Wo, O), and its weights (O, C, k, k); a *tap* is one of the k x k elements of a kernel. Convolutions by
+kernels of usual sizes are made in faster forms (_winograd.pyx).
 """
 
 from cython.parallel cimport parallel, prange
@@ -26,7 +33,7 @@ cdef extern from "flush.h" nogil:
 
 cdef enum:
     SERIAL = 500000  # multiply-adds of a product below which waking the threads costs more than they save
-    LARGEST = 1073741824  # numbers of pixels, of taps and of lines that are stepped over stay below: they are ints
+    LARGEST = 1073741824  # bound of all counts of pixels, taps and lines, so that sums of two still fit into an int
 
 
 cdef bint shaped(const Py_ssize_t* shape, Py_ssize_t n0, Py_ssize_t n1, Py_ssize_t n2, Py_ssize_t n3):
@@ -42,11 +49,13 @@ cdef const float* first_of(const float[:, :, :, ::1] array):
 
 
 cdef int threads_for(const Patches* image, int O, int threads) noexcept nogil:
+    """How many of the threads are worth waking for a product."""
     cdef double terms = <double>positions_of(image) * O * image.channels * image.kernel_height * image.kernel_width
     return 1 if terms < SERIAL else threads
 
 
 cdef bint countable(double B, double H, double W, double k, double stride, double Ho, double Wo):
+    """Whether the counts below fit into an int."""
     return max(B * H * W, B * Ho * Wo, k * k, Ho * stride, Wo * stride) < LARGEST
 
 
@@ -54,7 +63,11 @@ def forward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] var, const f
             const float[:, :, :, ::1] w_var, const float[::1] b_mu, const float[::1] b_var,
             float[:, :, :, ::1] out_mu, float[:, :, :, ::1] out_var, int stride, int pad, bint transposed, int threads,
             bint mixed):
-    """Of a convolution; transposed: of the adjoint of one, from (batch, Ho, Wo, O) to (batch, H, W, C)."""
+    """The moments of a convolution's outputs, conv2d.forward, or, if transposed, convtranspose2d.forward.
+
+    mu and var are (batch, H, W, C) and results (batch, Ho, Wo, O), or the opposite if transposed. var, and both biases,
+    may be None. Results must not overlap other arrays.
+    """
     cdef const float[:, :, :, ::1] image = out_mu if transposed else mu, out = mu if transposed else out_mu
     cdef int B = image.shape[0], H = image.shape[1], W = image.shape[2], C = image.shape[3]
     cdef int O = out.shape[3], Ho = out.shape[1], Wo = out.shape[2], k = w_mu.shape[2], results = C if transposed else O
@@ -94,6 +107,11 @@ def backward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] jcb, const 
              const float[:, :, :, ::1] delta_var, const float[:, :, :, ::1] w_mu, float[:, :, :, ::1] in_delta_mu,
              float[:, :, :, ::1] in_delta_var, float[:, :, :, ::1] g_w, float[:, :, :, ::1] h_w, float[::1] g_b,
              float[::1] h_b, int stride, int pad, bint transposed, bint accumulate, int threads, bint mixed):
+    """The deltas of the input and the sums for weights and bias: conv2d.backward, or convtranspose2d.backward.
+
+    Shapes are those of `forward`. jcb, both in_deltas and both sums for the bias may be None. Results must not overlap
+    other arrays.
+    """
     cdef const float[:, :, :, ::1] image = delta_mu if transposed else mu, out = mu if transposed else delta_mu
     cdef int B = image.shape[0], H = image.shape[1], W = image.shape[2], C = image.shape[3]
     cdef int O = out.shape[3], Ho = out.shape[1], Wo = out.shape[2], k = w_mu.shape[2], results = C if transposed else O
@@ -133,7 +151,7 @@ def backward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] jcb, const 
     cdef float* h = &h_w[0, 0, 0, 0]
     cdef float* image_g = <float*>start_of(g_b)
     cdef float* image_h = <float*>start_of(h_b)
-    cdef float* bias_g = NULL if transposed else image_g  # with the weights; of a transposed one below
+    cdef float* bias_g = NULL if transposed else image_g  # a transposed one has its bias at the image: `sum_image`
     cdef float* bias_h = NULL if transposed else image_h
     with nogil, parallel(num_threads=n):
         control = flush()
@@ -155,7 +173,7 @@ def backward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] jcb, const 
 
 
 cdef void sum_image(const float* x, float* total, long pixels, int C, bint accumulate, int c0, int c1) noexcept nogil:
-    """total (+)= the sums over all pixels, of channels c0:c1."""
+    """total[c0:c1] = the sums of x (pixels, C) over all pixels, or += if `accumulate`."""
     if not accumulate:
         memset(total + c0, 0, (c1 - c0) * sizeof(float))
     sum_rows(x + c0, C, total + c0, pixels, c1 - c0)

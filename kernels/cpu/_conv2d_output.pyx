@@ -1,10 +1,11 @@
 # cython: cdivision=True
-"""Sums at the outputs of a convolution, each over the taps of its window: see _conv2d_product.pyx.
+"""Sums at the outputs of a convolution, each over the taps of its window. _conv2d.pyx calls this.
 
-A block of patches is built once, used by every product that needs it while it is in cache, and never materialised
-for the batch. Its rows run over the positions of all images, so small maps make products as large as large maps do;
-its columns are all taps of a chunk of channels. The thread that uses a chunk brings its weights into the order of
-the columns.
+A convolution is a product of patches and weights. A *patch* is the window of pixels that one output depends on, as a
+row of a matrix (_patches.pyx). Patches of the whole batch would take up to k * k times the memory of its images. So a
+block of them is built at a time, small enough to stay in the cache, and used by all products that need it. Its rows go
+on from image to image, so that products are large even if images are small. Its columns are all taps of a chunk of
+channels, and weights are copied into the same order.
 """
 
 from pytagi_ddp.kernels.cpu._blas cimport (Grid, Product, best_grid, copy_rows, cut, fill_rows, lines, panel_width,
@@ -15,7 +16,7 @@ from pytagi_ddp.kernels.cpu._winograd cimport winograd, winograd_size
 
 
 cdef size_t output_size(const Patches* image, int O, int tiles) noexcept nogil:
-    """Scratch of one thread."""
+    """How many float32 of scratch memory `output_tile` needs, if the results are cut into so many tiles."""
     cdef int taps = image.kernel_height * image.kernel_width
     cdef size_t columns = chunk_of(image.channels, taps) * taps
     cdef int form = winograd(image, O)
@@ -27,6 +28,7 @@ cdef size_t output_size(const Patches* image, int O, int tiles) noexcept nogil:
 
 cdef void output_tile(Product multiply_var, const Patches* image, const Factors* f, const Finish* finish, float* out_mu,
                       float* out_var, int O, int tile, int tiles, float* block) noexcept nogil:
+    """Both moments for the tile of the results (positions x outputs) that one thread makes."""
     if winograd(image, O):
         winograd_tile(multiply_var, image, f, finish, False, out_mu, out_var, O, tile, tiles, block)
         return
@@ -64,9 +66,10 @@ cdef void output_tile(Product multiply_var, const Patches* image, const Factors*
 
 cdef void pack_outputs(const float* w, float* out, float* block, int C, int taps, int o0, int o1, int c0,
                        int c1) noexcept nogil:
-    """w[o0:o1, c0:c1, taps] to panels of outputs, each (taps, channels, outputs).
+    """Copies w[o0:o1, c0:c1, taps] to panels of outputs, each (taps, channels, outputs).
 
-    By way of `block`: there, unlike in w, the rows of 16 outputs do not share a few cache sets (thrice as fast).
+    The weights of 16 outputs are copied to `block` first: in w they may lie a power of two apart, and share a few cache
+    sets. That makes it three times as fast.
     """
     cdef int first, o, n, i, c, tap, width, panel = panel_width(), chunk = c1 - c0, columns = chunk * taps
     cdef float* target

@@ -2,14 +2,15 @@ from pytagi_ddp.kernels.cpu._blas cimport Product
 from pytagi_ddp.kernels.cpu._patches cimport Patches
 
 
-cdef struct Factors:  # of the sums of products x w: mean and variance of x and of w; NULL for a variance of 0
+cdef struct Factors:  # means and variances of the factors x and w; NULL for a variance of 0
     const float* x
     const float* x_var
     const float* w
     const float* w_var
 
 
-cdef struct Finish:  # what else goes into a result: a start for each channel of it, or a Jacobian; NULL for none
+cdef struct Finish:  # what else a result is made of, or NULL: where its sums start (channels), and a Jacobian that
+    # multiplies them at the end (as the result)
     const float* start_mu
     const float* start_var
     const float* jcb

@@ -1,10 +1,15 @@
 # cython: cdivision=True
-"""Sums at the inputs of a convolution, each over the windows that it is in: the adjoint. See _conv2d_product.pyx.
+"""Sums at the inputs of a convolution, each over the windows that contain the pixel: the adjoint of the convolution.
 
-For the pixels of one phase of the stride they are a convolution, with stride 1, of what is at the outputs by flipped
-weights. So they are gathered like the sums at the outputs, and each is written once. The other way, a product whose
-result is scattered over the pixels, handles C elements per tap and *output* position instead of O per tap and *input*
-position, and each of them twice; it wins where the map shrinks or the channels grow much.
+_conv2d.pyx calls this. There are two ways:
+
+* Gather. Pixels whose line and column have the same remainders by the stride are a *phase*. For the pixels of a phase,
+  the sums are a convolution, with stride 1, of the values at the outputs by the taps that reach these pixels, flipped.
+  So they are made as in _conv2d_output.pyx, and each is written once.
+* Scatter. The values at each output position are multiplied by the weights of all taps, and the products are added to
+  the pixels under the taps. This handles C numbers for each tap and *output* position instead of O for each tap and
+  *input* position, but each of them twice. It is faster where the outputs have far fewer positions than the image, or
+  many more channels.
 """
 
 from libc.string cimport memcpy
@@ -22,14 +27,14 @@ cdef inline int phase_taps(int kernel, int stride, int pad, int phase) noexcept 
 
 
 cdef bint scatters(const Patches* image, int O, int tiles) noexcept nogil:
-    """Which of the two ways: see the top of this file."""
+    """Whether to scatter: see the top of this file. Threads share whole images then, as windows overlap."""
     cdef long pixels = <long>image.batch * image.height * image.width
     return image.batch >= tiles and (2 * positions_of(image) * image.channels * image.stride * image.stride
                                      < pixels * O)
 
 
 cdef size_t state_size(const Patches* image, int O, int tiles) noexcept nogil:
-    """Scratch of one thread."""
+    """How many float32 of scratch memory `state_tile` needs, if the results are cut into so many tiles."""
     cdef int s = image.stride, taps = image.kernel_height * image.kernel_width, C = image.channels
     cdef size_t columns = max(MOST_COLUMNS, 16 * taps)
     cdef int form = winograd(image, O)
@@ -45,6 +50,7 @@ cdef size_t state_size(const Patches* image, int O, int tiles) noexcept nogil:
 
 cdef void state_tile(Product multiply_var, const Patches* image, const Factors* f, const Finish* finish, float* in_mu,
                      float* in_var, int O, int tile, int tiles, float* scratch) noexcept nogil:
+    """Both moments for the tile of the results (pixels x channels) that one thread makes."""
     cdef int s = image.stride, y, x
     cdef Patches p
     if winograd(image, O):
@@ -68,7 +74,7 @@ cdef void state_tile(Product multiply_var, const Patches* image, const Factors* 
 
 cdef void state_phase(Product multiply_var, Patches p, const Patches* image, const Factors* f, const Finish* finish,
                       float* in_mu, float* in_var, int y, int x, int tile, int tiles, float* block) noexcept nogil:
-    """The pixels (y, x) modulo the stride."""
+    """The thread's share of the pixels of phase (y, x); `p` describes their windows, over the values at the outputs."""
     cdef int O = p.channels, C = image.channels, taps = p.kernel_height * p.kernel_width, chunk = chunk_of(O, taps)
     cdef Grid grid = best_grid(positions_of(&p), C, tiles)
     cdef long n0 = cut(positions_of(&p), tile // grid.column_parts, grid.row_parts), n, at
@@ -83,7 +89,7 @@ cdef void state_phase(Product multiply_var, Patches p, const Patches* image, con
     cdef float* mean = in_mu + n0 * C + c0
     cdef float* var = in_var + n0 * C + c0
     cdef bint start = finish.start_mu != NULL
-    if image.stride > 1:  # the pixels are not side by side
+    if image.stride > 1:  # pixels of a phase are not side by side: make results in scratch, and `place` them later
         mean = s + size
         var = mean + (n1 - n0) * width
         stride = width
@@ -97,7 +103,7 @@ cdef void state_phase(Product multiply_var, Patches p, const Patches* image, con
         for n from n0 <= n < n1 by rows_of(columns):
             rows = min(rows_of(columns), n1 - n)
             at = (n - n0) * stride
-            if o == 0 and (start or taps == 0):  # without taps, the kernel steps over these pixels
+            if o == 0 and (start or taps == 0):  # without taps, no window has these pixels
                 fill_rows(mean + at, stride, finish.start_mu + c0 if start else NULL, rows, width)
                 fill_rows(var + at, stride, finish.start_var + c0 if start else NULL, rows, width)
             if taps:
@@ -109,7 +115,7 @@ cdef void state_phase(Product multiply_var, Patches p, const Patches* image, con
 
 cdef void pack_channels(const float* w_mu, float* out, const Patches* image, const Patches* p, int y, int x, int o0,
                         int o1, int c0, int c1) noexcept nogil:
-    """w_mu[o0:o1, c0:c1] to panels of channels, each (taps of phase (y, x), flipped; outputs; channels)."""
+    """Copies w_mu[o0:o1, c0:c1] to panels of channels, each (flipped taps of phase (y, x), outputs, channels)."""
     cdef int s = image.stride, taps = image.kernel_height * image.kernel_width, panel = panel_width()
     cdef int first, last, r, q, tap, o, c
     cdef const float* source
@@ -128,7 +134,7 @@ cdef void pack_channels(const float* w_mu, float* out, const Patches* image, con
 cdef void place(const Patches* p, const Patches* image, const float* mean, const float* var, int stride,
                 const float* jcb, float* in_mu, float* in_var, long first, int rows, int y, int x, int c0,
                 int c1) noexcept nogil:
-    """Brings a block of results to its pixels, (y, x) modulo the stride, and multiplies by the Jacobian."""
+    """Copies a block of results to its pixels, of phase (y, x), and multiplies them by the Jacobian."""
     cdef int s = image.stride
     cdef long n, pixel
     if s == 1 and jcb == NULL:
@@ -145,7 +151,7 @@ cdef void place(const Patches* p, const Patches* image, const float* mean, const
 
 cdef void state_scattered(Product multiply_var, const Patches* image, const Factors* f, const Finish* finish,
                           float* in_mu, float* in_var, int O, int b0, int b1, float* block) noexcept nogil:
-    """Images b0:b1, by adding up what each output position sends to its taps."""
+    """Images b0:b1, by scattering."""
     cdef Patches p = image[0]
     cdef int C = p.channels, taps = p.kernel_height * p.kernel_width, chunk = chunk_of(C, taps), c, c1, columns, rows
     cdef int area = p.out_height * p.out_width
@@ -181,7 +187,7 @@ cdef void state_scattered(Product multiply_var, const Patches* image, const Fact
 
 
 cdef void pack_taps(const float* w, float* out, int O, int C, int taps, int c0, int c1) noexcept nogil:
-    """w[:, c0:c1, taps] to (outputs, taps, channels)."""
+    """Copies w[:, c0:c1, taps] to (outputs, taps, channels)."""
     cdef int o, i, tap, chunk = c1 - c0
     for o in range(O):
         for i in range(chunk):

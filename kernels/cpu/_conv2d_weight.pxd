@@ -2,7 +2,8 @@ from pytagi_ddp.kernels.cpu._blas cimport Product
 from pytagi_ddp.kernels.cpu._patches cimport Patches
 
 
-cdef struct Terms:  # of weight sums: what is at the outputs and the inputs of a convolution; NULL for no variance
+cdef struct Terms:  # what the sums for weights are made of: values at the outputs and the inputs of a convolution, with
+    # their variances, or NULL for a variance that does not count
     const float* out
     const float* out_var
     const float* image

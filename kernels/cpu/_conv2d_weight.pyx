@@ -1,8 +1,12 @@
 # cython: cdivision=True
-"""Sums over batch and positions from which the weight deltas of a convolution are made.
+"""Sums over batch and positions from which the weight deltas of a convolution are made. _conv2d.pyx calls this.
 
-A convolution has units at its inputs and deltas at its outputs: g = sum d x, h = sum d_var x^2. A transposed one is its
-adjoint, so there the deltas are in the image and the units at the outputs: g = sum d x, h = sum d^2 x_var.
+A convolution has units x at its inputs and deltas d at its outputs: g = sum d x, h = sum d_var x^2. A transposed one is
+its adjoint, with deltas x at the inputs and units d at the outputs: g = sum d x, h = sum d^2 x_var. Both are products
+of the values at the outputs, transposed, and patches of the image.
+
+The threads share the channels of the image out, in *slices*. If there are more threads than slices are worth having,
+several of them have the same slice and share the positions out; their sums are added up at the end (`add_parts`).
 """
 
 from libc.string cimport memcpy, memset
@@ -13,14 +17,11 @@ from pytagi_ddp.kernels.cpu._winograd cimport kernel_planes_of, tiles_of, winogr
 from pytagi_ddp.kernels.cpu._winograd_weight cimport add_tiles, restore_sums, winograd_chunk, winograd_weight_size
 
 cdef enum:
-    SLICE = 256  # patch elements that a thread should have of the sums, or threads share the positions out instead
+    SLICE = 256  # patch elements (channels times taps) that a slice should have at least
 
 
 cdef int weight_slices(int threads, int C, int taps) noexcept nogil:
-    """Into how many slices of channels the threads cut the weight sums; threads / slices share the positions out.
-
-    With slices alone each thread builds only its part of the patches and there is nothing to add up at the end.
-    """
+    """How many slices of channels there are: a divisor of `threads`, and as many of them as are large enough."""
     cdef int slices = threads
     while slices > 1 and (threads % slices or C * taps // slices < SLICE):
         slices -= 1
@@ -28,19 +29,19 @@ cdef int weight_slices(int threads, int C, int taps) noexcept nogil:
 
 
 cdef inline int taps_of(const Patches* p, int O) noexcept nogil:
-    """Sums per weight matrix entry: the kernel's taps, or the planes that they are made from."""
+    """Sums for each pair of output and channel: the taps of a kernel, or, in a Winograd form, the planes of kernels."""
     cdef int form = winograd(p, O)
     return kernel_planes_of(form) if form else p.kernel_height * p.kernel_width
 
 
 cdef inline int channels_of(const Patches* p, int O) noexcept nogil:
-    """Channels whose sums are made at a time."""
+    """Channels of a chunk, whose sums are made at a time."""
     cdef int form = winograd(p, O)
     return winograd_chunk(form, p.channels, O) if form else chunk_of(p.channels, taps_of(p, O))
 
 
 cdef size_t sums_size(const Patches* p, int O, int slices, int threads) noexcept nogil:
-    """Sums that one thread holds: those of a chunk at a time, or of its whole slice if others add to it."""
+    """Room for the sums of one thread: for a chunk at a time, or for its whole slice if others have the same slice."""
     cdef int channels = channels_of(p, O)
     if slices < threads:
         channels = p.channels // slices + 16
@@ -48,7 +49,7 @@ cdef size_t sums_size(const Patches* p, int O, int slices, int threads) noexcept
 
 
 cdef size_t weight_size(const Patches* p, int O) noexcept nogil:
-    """Scratch of one thread for `weight_tile`, beside its sums."""
+    """How many float32 of scratch memory `weight_tile` needs, beside its sums."""
     cdef int form = winograd(p, O)
     if form:
         return winograd_weight_size(form, p.channels, O)
@@ -58,14 +59,18 @@ cdef size_t weight_size(const Patches* p, int O) noexcept nogil:
 cdef void weight_tile(Product multiply_var, const Patches* patches, const Terms* terms, float* g_w, float* h_w,
                       float* g_b, float* h_b, bint accumulate, int O, int tile, int tiles, int slices, float* totals,
                       float* block) noexcept nogil:
-    """Sums for a slice of the channels over a share of the positions; with the first one, those of the bias, if any."""
+    """The sums of one thread: of a slice of the channels, over a share of the positions.
+
+    Threads with the first slice also make those of the bias, unless g_b is NULL. They go to g_w, h_w, g_b and h_b if no
+    other thread has the same slice, and else stay in `totals`: two sums for the bias (O), then g and h of each chunk.
+    """
     cdef int C = patches.channels, chunk = channels_of(patches, O), form = winograd(patches, O), c, end
     cdef int c0 = cut(C, tile % slices, slices), c1 = cut(C, tile % slices + 1, slices)
     cdef long n = positions_of(patches), n0, n1
     cdef bint alone = slices == tiles
     cdef float* g = totals + 2 * O
     cdef float* h
-    if tile % slices == 0 and g_b:  # of few channels several slices begin at 0
+    if tile % slices == 0 and g_b:  # not `c0 == 0`: if there are few channels, other slices begin at 0 too
         n0, n1 = cut(n, tile // slices, tiles // slices), cut(n, tile // slices + 1, tiles // slices)
         memset(totals, 0, 2 * O * sizeof(float))
         sum_rows(terms.out + n0 * O, O, totals, n1 - n0, O)
@@ -100,7 +105,7 @@ cdef void weight_tile(Product multiply_var, const Patches* patches, const Terms*
 
 cdef void add_patches(Product multiply_var, const Patches* patches, const Terms* terms, int O, int c0, int c1, long n0,
                       long n1, float* g, float* h, float* block) noexcept nogil:
-    """g and h, each (O, taps, channels c0:c1) = the sums over positions n0:n1."""
+    """g, h (O, taps, channels c0:c1) = the sums over positions n0:n1."""
     cdef Patches p = patches[0]
     cdef int columns = (c1 - c0) * p.kernel_height * p.kernel_width, rows
     cdef float* panel = block + <long>ROWS * columns
@@ -121,7 +126,7 @@ cdef void add_patches(Product multiply_var, const Patches* patches, const Terms*
 
 cdef void add_outer(Product multiply, const float* out, bint squared, int O, const float* block, int rows, int columns,
                     float beta, float* sums, float* panel) noexcept nogil:
-    """sums (O, columns) = out^T block + beta sums; squared: of out^2."""
+    """sums (O, columns) = out^T block + beta sums; squared: out^2 in place of out. `panel` is scratch memory."""
     cdef int o, width, limit = panel_width()
     cdef const float* factor
     for o from 0 <= o < O by limit:
@@ -135,6 +140,7 @@ cdef void add_outer(Product multiply, const float* out, bint squared, int O, con
 
 
 cdef inline void put(const float* x, float* out, int n, bint accumulate) noexcept nogil:
+    """out = x, or += if `accumulate`."""
     if accumulate:
         add(x, out, n)
     else:
@@ -143,7 +149,10 @@ cdef inline void put(const float* x, float* out, int n, bint accumulate) noexcep
 
 cdef void unpack(const Patches* p, const float* sums, float* out, int O, int c0, int c1, int o0, int o1,
                  bint accumulate) noexcept nogil:
-    """sums, for all outputs and channels c0:c1, to outputs o0:o1 of out (O, C, taps)."""
+    """out (O, C, taps) = sums (O, taps, channels), or += if `accumulate`, for outputs o0:o1 and channels c0:c1.
+
+    In a Winograd form, sums are those of the planes of kernels, and are transformed.
+    """
     cdef int C = p.channels, taps = p.kernel_height * p.kernel_width, form = winograd(p, O), o, c, tap, chunk = c1 - c0
     cdef const float* source
     cdef float* target
@@ -161,7 +170,7 @@ cdef void unpack(const Patches* p, const float* sums, float* out, int O, int c0,
 
 cdef void add_parts(const Patches* p, const float* totals, size_t size, int tiles, int slices, float* g_w, float* h_w,
                     float* g_b, float* h_b, bint accumulate, int O, int o0, int o1) noexcept nogil:
-    """Adds up what the threads hold for outputs o0:o1, in the order of the threads."""
+    """Adds up the sums of all threads for outputs o0:o1; always in the same order, so that the bits are the same."""
     cdef int C = p.channels, tile, c, c1, end, chunk = channels_of(p, O)
     cdef const float* g
     cdef size_t one

@@ -1,9 +1,10 @@
 # cython: wraparound=False
-"""The public calls of a training step in their common case: arrays as large as in the last step, nothing changed since.
+"""Short ways through the public calls of a training step, for their common case: all is as when a pass was recorded.
 
-With recorded passes, a step of a small network spends most of its time in what surrounds them: checks of arguments,
-conversions, views, copies. Here all of that is C. Whatever is out of the ordinary, errors included, is left to the
-general way: a function that cannot serve changes nothing that matters, and returns None or False.
+When passes are replayed (_replay.pyx), a step of a small network spends most of its time around them: on checks of
+arguments, conversions, views and copies. Here all of that is C. `Sequential` and `OutputUpdater` call these functions
+first. Whatever is out of the ordinary, errors included, is left to the general way: then a function here changes
+nothing that matters, and returns None or False.
 """
 
 cimport numpy as cnp
@@ -28,7 +29,7 @@ cdef extern from "take.h" nogil:
     void take_double(const double* x, float* out, size_t n)
 
 cdef extern from "Python.h":
-    PyObject* PyList_GET_ITEM(list items, Py_ssize_t k)  # without a reference of its own
+    PyObject* PyList_GET_ITEM(list items, Py_ssize_t k)  # does not count as a reference
     Py_ssize_t Py_REFCNT(PyObject* something)
 
 cdef extern from "flush.h" nogil:
@@ -37,32 +38,32 @@ cdef extern from "flush.h" nogil:
 
 cnp.import_array()
 
-cdef dict settings = threads.__dict__  # its "_threads" is the number of threads that is in force
+cdef dict settings = threads.__dict__  # its "_threads" is the number of threads in force
 
 
 cdef class _Pass:
     """A recorded forward pass, and the passes back from it."""
     cdef Plan plan
-    cdef object key, out  # (batch size, mode, input) and the output, as the network has them
-    cdef cnp.ndarray mu, var, out_mu, out_var
-    cdef Py_ssize_t batch, size, out_size
+    cdef object key, out  # (batch size, mode, input `State`), and the output `State`: objects of the network
+    cdef cnp.ndarray mu, var, out_mu, out_var  # their arrays; var may be None
+    cdef Py_ssize_t batch, size, out_size  # samples, and numbers of the whole input and output
     cdef bint training
     cdef dict backward  # (input_state_update, adds) -> (plan, memory of the deltas at the output, at the input)
 
 
 cdef class Express:
-    """The common case of one network's calls, see the head of this file; the network offers it what was replayed.
+    """The short ways through the calls of one network, to which the network offers (`offer_...`) what was recorded.
 
     Attributes:
-        one_thread: the network's, which gives it.
+        one_thread: the guard of the network, which sets it.
     """
     cdef public OneThread one_thread
-    cdef dict passes  # by size of the input, whether it has variances, and mode
-    cdef _Pass last
+    cdef dict passes  # (size of the input, whether it has variances, training) -> _Pass
+    cdef _Pass last  # the pass that ran or was offered last
     cdef Plan step_plan
     cdef cnp.ndarray factors, non_finite
-    cdef list mu_kept, var_kept  # of large outputs, the copies that were given out last
-    cdef uint64_t thread
+    cdef list mu_kept, var_kept  # the copies of large outputs that were given out last, see `copied`
+    cdef uint64_t thread  # the thread that recorded, and its number of threads
     cdef object num_threads
 
     def __init__(self):
@@ -74,17 +75,20 @@ cdef class Express:
         self.mu_kept, self.var_kept = [], []
 
     cdef bint as_recorded(self):
-        """Whether this thread works as the one that recorded did; `Graphs` can tell more."""
+        """Whether this is the thread that recorded, with as many threads; else `Graphs` may have a recording."""
         return self.thread == this_thread() and self.num_threads == settings["_threads"]
 
     cdef record(self):
-        """Notes who works how; what was recorded otherwise (before a fork, or with more threads) does not count."""
+        """Notes the present thread, and drops what another one, or another number of threads, has recorded."""
         if not self.as_recorded():
             self.clear()
             self.thread, self.num_threads = this_thread(), settings["_threads"]
 
     def offer_forward(self, plan, key, state, out):
-        """Takes a recorded forward pass: `key` is (batch size, mode, input), which `forward` writes to."""
+        """Takes a recorded forward pass from `state` to `out`, if it is one that `forward` can run.
+
+        key: (batch size, training, state). `forward` copies its input to the memory of `state`.
+        """
         if plan is None or out.var is None or not (plain(out.mu, out.mu.size) and plain(out.var, out.mu.size)) \
                 or not (plain(state.mu, state.mu.size) and (state.var is None or plain(state.var, state.mu.size))):
             return
@@ -98,7 +102,7 @@ cdef class Express:
         self.passes[found.size, state.var is not None, found.training] = self.last = found
 
     def forward(self, net, passes, mu_x, var_x, bint training):
-        """`Sequential.forward` in this mode: (mu, var), flat, or None."""
+        """`Sequential.forward` in this mode: (mu, var), flat; or None if this is not the common case."""
         cdef _Pass found = self.last
         if found is None or type(mu_x) is not cnp.ndarray or not self.as_recorded():
             return None
@@ -121,7 +125,7 @@ cdef class Express:
             passes.last = found.key
             found.plan.run()
             if not training and (look(found.out_mu, found.out_size) | look(found.out_var, found.out_size)) & ~NEGATIVE:
-                return None  # `Sequential.predict` has an error for it
+                return None  # the general way raises the error
             states, deltas = net.output_z_buffer, net.input_delta_z_buffer
             if states.state is not found.out:
                 states.hold(found.out, net.device)
@@ -136,20 +140,21 @@ cdef class Express:
             self.one_thread.leave()
 
     def offer_backward(self, plan, forward_key, key, start, end):
-        """Takes a recorded pass back, if the forward pass was offered: deltas go from the memory `start` to `end`.
+        """Takes a recorded backward pass, from deltas in the memory `start` to deltas in `end`.
 
-        A forward pass with this key may have been walked through, and another one be the last that was offered.
+        Without its forward pass it is of no use. So it is dropped if `forward_key` is not that of the last forward pass
+        here, but of one that was not replayed.
         """
         if plan is not None and self.last is not None and self.last.key is forward_key and self.as_recorded():
             self.last.backward[key] = (plan, start, end)
 
     def backward(self, net, passes):
-        """`Sequential.backward`; returns whether it was done."""
+        """`Sequential.backward`; returns whether this was the common case, and it is done."""
         cdef _Pass found = self.last
         if found is None or passes.batch != found.batch or passes.last is not found.key or not self.as_recorded():
             return False
         if not net._training:
-            return False  # `Sequential.backward` has an error for it
+            return False  # the general way raises the error
         pending = net.pending
         if pending.accumulating or pending.average is not None:
             return False
@@ -161,7 +166,7 @@ cdef class Express:
         if source.memory is not start or not holds(source, found.batch, found.out_size):
             return False
         if source.outdated:
-            return False  # `Sequential.backward` has an error for it
+            return False  # the general way raises the error
         self.one_thread.enter()
         try:
             self.one_thread.goes_on()
@@ -182,7 +187,7 @@ cdef class Express:
             self.one_thread.leave()
 
     def offer_step(self, plan, factors, non_finite):
-        """Takes the recorded step of the arena: its factors (scale, samples, caps), and its counts of bad deltas."""
+        """Takes the recorded step of the arena, with the arrays of its factors and of its counts of bad deltas."""
         if plan is not None:
             self.record()
             self.step_plan, self.factors, self.non_finite = plan, factors, non_finite
@@ -195,7 +200,7 @@ cdef class Express:
         cdef float* factors = <float*>cnp.PyArray_DATA(self.factors)
         self.one_thread.enter()
         try:
-            passes.batch = 0  # there is no way back with other parameters
+            passes.batch = 0  # no backward pass can follow a forward pass with other parameters
             factors[0], factors[1], factors[2] = 1, samples, 1
             self.step_plan.run()
             self.one_thread.stepped()
@@ -209,17 +214,18 @@ cdef class Express:
 
 
 cdef bint in_rows(array, Py_ssize_t batch):
-    """Whether the shape of an array is sure to be that of a batch; of images and sequences the general way knows."""
+    """Whether the shape of an array is sure to fit so many samples; the general way knows images and sequences."""
     return type(array) is cnp.ndarray and (
         cnp.PyArray_NDIM(array) < 2 or cnp.PyArray_NDIM(array) == 2 and cnp.PyArray_DIM(array, 0) == batch)
 
 
 cdef int threads_for(Py_ssize_t size):
+    """How many threads go through so many numbers."""
     return threads.threads_in_force() if size >= LARGE else 1
 
 
 cdef int look(array, Py_ssize_t size):
-    """What there is in an array, as float32 (INFINITE, ...); all of it if `take` cannot serve."""
+    """Flags (INFINITE, ...) for what there is in an array, as float32; all of them if `take` cannot read it."""
     if type(array) is cnp.ndarray and cnp.PyArray_SIZE(array) == size and cnp.PyArray_ISCARRAY_RO(array):
         if cnp.PyArray_TYPE(array) == cnp.NPY_FLOAT32 or cnp.PyArray_TYPE(array) == cnp.NPY_FLOAT64:
             return look_at(<const char*>cnp.PyArray_DATA(array), is_single(array), size, threads_for(size))
@@ -242,7 +248,7 @@ cdef int look_between(const char* data, bint single, Py_ssize_t start, Py_ssize_
 
 
 cdef void take(cnp.ndarray source, void* out):
-    """out = source in float32, for an array that `look` has seen."""
+    """out = source in float32, for an array that `look` could read."""
     cdef Py_ssize_t size = cnp.PyArray_SIZE(source)
     take_at(<const char*>cnp.PyArray_DATA(source), is_single(source), <float*>out, size, threads_for(size))
 
@@ -267,17 +273,17 @@ cdef bint is_single(cnp.ndarray array):
 
 
 cdef object copied(cnp.ndarray source, list kept):
-    """A flat copy of contiguous float32 values, which nobody else has.
+    """A flat copy of contiguous float32 values, in an array that nobody else has.
 
-    A large one is the array of the last call, in `kept`, if the program has let go of that: memory that is new comes
-    from the system page by page, which takes longer than the copy.
+    For a large copy that is the array of the last call, in `kept`, if the program has let go of it: new memory comes
+    from the operating system page by page, which takes longer than the copy.
     """
     cdef cnp.npy_intp size = cnp.PyArray_SIZE(source)
     cdef object array = None
     if size >= LARGE and kept and Py_REFCNT(PyList_GET_ITEM(kept, 0)) == 1:
         array = kept[0]
         if cnp.PyArray_NDIM(array) != 1 or not cnp.PyArray_ISCARRAY(array) or not plain(array, size):
-            array = None  # the program has given it another shape, or made it read-only
+            array = None  # the program has changed its shape or made it read-only
     if array is None:
         array = cnp.PyArray_EMPTY(1, &size, cnp.NPY_FLOAT32, 0)
     take(source, cnp.PyArray_DATA(array))
@@ -287,32 +293,34 @@ cdef object copied(cnp.ndarray source, list kept):
 
 
 cdef enum:
-    SOME = 1024  # observations that the loop is given at once, in memory of the thread
-    ARRAY = 7  # words of a flat array: its owner (2), number of elements, size of one, address, shape, stride
+    SOME = 1024  # observations that the loop gets at a time: so many are converted to float32 on the stack
+    ARRAY = 7  # words of a flat array: its owner (2 words), number of elements, size of one, address, length, stride
 
-cdef struct Observed:
-    const float* mu  # of the outputs
+cdef struct Observed:  # the arguments of an update
+    const float* mu  # of the outputs, as var and jcb
     const float* var
     const float* jcb  # NULL stands for 1
-    const char* obs
+    const char* obs  # observations
     const char* var_obs
-    bint obs_single, var_obs_single  # whether they are float32, else float64
+    bint obs_single, var_obs_single  # whether observations and their variances are float32, or else float64
     float* delta_mu
     float* delta_var
 
+# `update` calls the loop that Numba has compiled from output_update._update, by its entry (entries.py). The words are
+# the address of the loop, and then 7 flat arrays, of which `observe_between` sets length and address.
 cdef intptr_t update_words[1 + 7 * ARRAY]
 cdef Entry update_entry = NULL
-cdef cnp.ndarray ones = np.ones(SOME, np.float32)
+cdef cnp.ndarray ones = np.ones(SOME, np.float32)  # the Jacobian of outputs that have none
 cdef intptr_t one_each = <intptr_t>cnp.PyArray_DATA(ones)
 
 
 def has_update():
-    """Whether `update` has been offered its loop."""
+    """Whether `offer_update` has been called with success."""
     return update_entry is not NULL
 
 
 def offer_update(intptr_t entry, words):
-    """Takes the entry of the loop `output_update.update` for flat arrays, and the words of some call of it."""
+    """Takes the entry of the loop output_update._update for flat arrays, and the words of any call of it."""
     global update_entry
     cdef int k
     if len(words) == 1 + 7 * ARRAY:
@@ -322,7 +330,7 @@ def offer_update(intptr_t entry, words):
 
 
 def update(states, mu_obs, var_obs, deltas):
-    """`OutputUpdater.update`; returns whether it was done."""
+    """`OutputUpdater.update`; returns whether this was the common case, and it is done."""
     cdef cnp.npy_intp size
     cdef Py_ssize_t batch
     cdef Observed all
@@ -363,6 +371,7 @@ cdef void observe(const Observed* all, Py_ssize_t size, int threads) noexcept no
 
 
 cdef void observe_between(const Observed* all, Py_ssize_t start, Py_ssize_t end) noexcept nogil:
+    """Makes the deltas of outputs start:end."""
     cdef intptr_t[1 + 7 * ARRAY] words
     cdef intptr_t[7] addresses
     cdef float[SOME] obs
@@ -387,7 +396,7 @@ cdef void observe_between(const Observed* all, Py_ssize_t start, Py_ssize_t end)
 
 
 cdef intptr_t as_single(const char* data, bint single, float* room, Py_ssize_t start, Py_ssize_t n) noexcept nogil:
-    """The address of `n` numbers in float32, for which there is room."""
+    """The address of numbers start:start + n in float32: where they lie, or of a converted copy in `room`."""
     if single:
         return <intptr_t>(<const float*>data + start)
     take_double(<const double*>data + start, room, n)
@@ -395,17 +404,18 @@ cdef intptr_t as_single(const char* data, bint single, float* room, Py_ssize_t s
 
 
 cdef bint holds(deltas, Py_ssize_t batch, Py_ssize_t size):
-    """Whether a buffer of deltas has so many values for so many samples; its `size` would be a call of Python."""
+    """Whether a buffer of deltas has so many samples and values. (Its attribute `size` would be a Python call.)"""
     cdef Py_ssize_t units = deltas.actual_size
     return deltas.block_size == batch and units * batch == size
 
 
 cdef bint holds_deltas(cnp.ndarray block, cnp.npy_intp size):
-    """Whether deltas of so many units can be written to a block: two rows of numbers, that of the means first."""
+    """Whether deltas of so many units can be written to a block: a row for those of means, and one for variances."""
     return cnp.PyArray_NDIM(block) == 2 and cnp.PyArray_DIM(block, 0) == 2 and cnp.PyArray_DIM(block, 1) >= size \
         and cnp.PyArray_TYPE(block) == cnp.NPY_FLOAT32 and cnp.PyArray_ISCARRAY(block)
 
 
 cdef bint plain(cnp.ndarray array, cnp.npy_intp size):
+    """Whether an array consists of so many float32 that lie side by side."""
     return cnp.PyArray_SIZE(array) == size and cnp.PyArray_TYPE(array) == cnp.NPY_FLOAT32 \
         and cnp.PyArray_ISCARRAY_RO(array)

@@ -1,8 +1,12 @@
 # cython: wraparound=False, cdivision=True
-"""Moment products of a dense layer, one tile of the outputs per OpenMP thread. See linear.py for the formulas.
+"""Moment products of a dense layer, in OpenMP threads; linear.py calls them, and has the formulas.
 
-Blocks of the operands are copied next to each other where they are not already: rows that lie 16 KB apart (4096
-inputs) share a few cache sets, which halves the speed of a product. Squares are made from the same blocks.
+The results are cut into tiles, one for each thread. A thread goes through its tile in blocks. It copies the rows of a
+block of an operand so that they lie side by side, unless they do already: rows that are 16 KB apart (4096 inputs) share
+a few cache sets, which halves the speed of a product. Squares are made from the same blocks, while they are in cache.
+
+`forward` and `backward` check the arrays and write their arguments down as machine words. `forward_entry` and
+`backward_entry` read these and compute, so that _replay.pyx can repeat a call without Python.
 """
 
 from cython.parallel cimport prange
@@ -29,14 +33,14 @@ cdef extern from "transpose.h" nogil:
     void transpose_matrix(const float* x, size_t rows, size_t columns, size_t stride, float* out)
 
 cdef enum:
-    FEW = 2  # rows that are multiplied without a BLAS, as long as the weights stay in the first caches
-    LIGHT = 65536  # weights
-    MANY = 64  # rows that repay a transpose of the weights, where products of rows with columns are the faster ones
-    INPUTS = 800  # per block of activations and weights, forward
-    OUTPUTS = 128  # per block of weights, forward
+    FEW = 2  # samples up to which products are made by few_rows.h, if there are
+    LIGHT = 65536  # at most so many weights, which stay in the first caches
+    MANY = 64  # samples from which on it pays to transpose the weights, if `prefers_columns`
+    INPUTS = 800  # inputs of a block, forward
+    OUTPUTS = 128  # outputs of a block, forward
     MOST_OUTPUTS = 256  # the same, where AMX makes the products
-    INNER = 576  # outputs (state) or inputs (weights) per block, backward
-    BATCH = 512  # rows of activations per block
+    INNER = 576  # outputs of a block in `state_tile`, inputs of a block in `weight_tile`
+    BATCH = 512  # samples of a block
     SERIAL = 500000  # multiply-adds of a product below which waking the threads costs more than they save
 
 
@@ -47,6 +51,10 @@ cdef bint shaped(const Py_ssize_t* shape, Py_ssize_t rows, Py_ssize_t columns):
 def forward(const float[:, ::1] mu, const float[:, ::1] var, const float[:, ::1] w_mu, const float[:, ::1] w_var,
             const float[::1] b_mu, const float[::1] b_var, float[:, ::1] out_mu, float[:, ::1] out_var, int threads,
             bint mixed):
+    """linear.forward for B samples, I inputs and O outputs; var, and both biases, may be None.
+
+    mu and var are (B, I), weights (O, I), biases (O) and results (B, O), which must not overlap other arrays.
+    """
     cdef int B = mu.shape[0], I = mu.shape[1], O = w_mu.shape[0]
     if not (min(B, I, O, threads) > 0 and mu.shape[0] == B and shaped(w_mu.shape, O, I) and shaped(w_var.shape, O, I)
             and (var is None or shaped(var.shape, B, I))
@@ -68,16 +76,18 @@ def forward(const float[:, ::1] mu, const float[:, ::1] var, const float[:, ::1]
 
 
 cdef bint few(long B, long I, long O, Product multiply_var) noexcept nogil:
+    """Whether few_rows.h makes the products."""
     return B <= FEW and I * O <= LIGHT and multiply_var == product
 
 
 cdef size_t forward_scratch(int B, int I) noexcept nogil:
-    """Numbers of scratch memory for each thread."""
+    """How many float32 of scratch memory each thread needs."""
     cdef size_t step = even(I, INPUTS)
     return 3 * (lines(step * min(B, BATCH)) + lines(step * MOST_OUTPUTS))
 
 
 cdef void forward_entry(const intptr_t* words, float* scratch) noexcept nogil:
+    """Computes `forward` from its arguments as `forward` wrote them down."""
     cdef int B = words[0], I = words[1], O = words[2], threads = words[3], t
     cdef Grid grid = best_grid(B, O, threads)
     cdef size_t per_thread = forward_scratch(B, I)
@@ -97,6 +107,10 @@ cdef void forward_entry(const intptr_t* words, float* scratch) noexcept nogil:
 cdef void forward_tile(Product multiply_var, const float* mu, const float* var, const float* w, const float* s,
                        const float* b_mu, const float* b_var, float* out_mu, float* out_var, long I, long O, int b0,
                        int b1, int o0, int o1, bint transposed, float* scratch) noexcept nogil:
+    """Outputs o0:o1 for samples b0:b1. Results start as the bias, and each block of inputs adds to them.
+
+    transposed: weights are transposed as they are copied, where A B is faster than A B^T. AMX reads weights in place.
+    """
     cdef int b, i, o, n, k, m, j, block, step = even(I, INPUTS)
     cdef long line
     cdef float* mu2 = scratch
@@ -147,7 +161,7 @@ cdef void forward_tile(Product multiply_var, const float* mu, const float* var, 
 
 
 cdef void transpose_panels(const float* w, long stride, int m, int k, float* out) noexcept nogil:
-    """m rows of k weights to panels of `panel_width` columns, as `times_panels` reads them."""
+    """Copies w (m x k, rows `stride` apart) to panels of its transpose, as `times_panels` reads them."""
     cdef int first, panel = panel_width()
     for first from 0 <= first < m by panel:
         transpose_matrix(w + first * stride, min(panel, m - first), k, stride, out + <long>first * k)
@@ -157,6 +171,11 @@ def backward(const float[:, ::1] mu, const float[:, ::1] jcb, const float[:, ::1
              const float[:, ::1] delta_var, const float[:, ::1] w_mu, float[:, ::1] in_delta_mu,
              float[:, ::1] in_delta_var, float[:, ::1] g_w, float[:, ::1] h_w, float[::1] g_b, float[::1] h_b,
              bint accumulate, int threads, bint mixed):
+    """linear.backward for B samples, I inputs and O outputs.
+
+    mu, jcb and in_deltas are (B, I), deltas (B, O), w_mu, g_w and h_w (O, I), g_b and h_b (O). jcb, both in_deltas, and
+    both g_b and h_b, may be None. Results must not overlap other arrays.
+    """
     cdef int B = mu.shape[0], I = mu.shape[1], O = w_mu.shape[0]
     if not (min(B, I, O, threads) > 0
             and shaped(w_mu.shape, O, I) and shaped(g_w.shape, O, I) and shaped(h_w.shape, O, I)
@@ -184,13 +203,17 @@ def backward(const float[:, ::1] mu, const float[:, ::1] jcb, const float[:, ::1
 
 
 cdef size_t backward_scratch(int B, int I, int O) noexcept nogil:
-    """Numbers of scratch memory for each thread; a part of the inputs may have longer blocks than all of them."""
+    """How many float32 of scratch memory each thread needs.
+
+    Blocks of a tile with some of the inputs may be longer than those of all inputs, which are cut evenly.
+    """
     cdef size_t rows = min(B, BATCH), outputs = even(O, INNER), inputs = min(I, INNER)
     return max(2 * (lines(outputs * rows) + lines(outputs * panel_width())),
                lines(rows * inputs) + lines(rows * panel_width()))
 
 
 cdef void backward_entry(const intptr_t* words, float* scratch) noexcept nogil:
+    """Computes `backward` from its arguments as `backward` wrote them down."""
     cdef int B = words[0], I = words[1], O = words[2], threads = words[3], t
     cdef Product multiply_var = <Product>words[4]
     cdef Grid state = best_grid(B, I, threads), weight = best_grid(O, I, threads)
@@ -220,7 +243,7 @@ cdef void backward_entry(const intptr_t* words, float* scratch) noexcept nogil:
 cdef void state_tile(Product multiply_var, const float* delta_mu, const float* delta_var, const float* w,
                      const float* jcb, float* in_mu, float* in_var, long I, long O, int b0, int b1, int i0, int i1,
                      float* scratch) noexcept nogil:
-    """Deltas of inputs i0:i1 for samples b0:b1: products of deltas and panels of weights."""
+    """Deltas of inputs i0:i1 for samples b0:b1."""
     cdef int b, o, i, n, k, m, row, step = even(O, INNER), panel = panel_of(b1 - b0, step)
     cdef float* w_panel = scratch
     cdef float* w2 = w_panel + lines(<long>step * panel)
@@ -248,7 +271,7 @@ cdef void state_tile(Product multiply_var, const float* delta_mu, const float* d
 cdef void weight_tile(Product multiply_var, const float* mu, const float* delta_mu, const float* delta_var, float* g,
                       float* h, float* g_b, float* h_b, bint accumulate, int B, long I, long O, int o0, int o1, int i0,
                       int i1, float* scratch) noexcept nogil:
-    """Batch sums for weights o0:o1, i0:i1; with input 0, those of the bias."""
+    """The sums over the batch for weights [o0:o1, i0:i1], and, if i0 is 0, for the bias of outputs o0:o1."""
     cdef int b, i, k, n, step = even(i1 - i0, INNER)
     cdef float beta
     cdef float* columns = scratch
@@ -272,7 +295,7 @@ cdef void weight_tile(Product multiply_var, const float* mu, const float* delta_
 
 cdef void add_outer(Product multiply, const float* delta, long O, int o0, int o1, const float* columns, int k, int n,
                     float beta, float* sums, long stride, float* panel) noexcept nogil:
-    """sums[o0:o1] = delta[:, o0:o1]^T columns + beta sums."""
+    """sums[o0:o1] = delta[:, o0:o1]^T columns + beta sums[o0:o1]; columns (k, n), rows of sums `stride` apart."""
     cdef int o, m, limit = panel_of(n, k)
     for o from o0 <= o < o1 by limit:
         m = min(limit, o1 - o)

@@ -8,7 +8,7 @@ cdef extern from "Python.h":
 
 
 cdef inline uint64_t this_thread() noexcept:
-    """A number that no other thread has had. The system's identifiers of threads that have ended go to new ones."""
+    """A number of this thread that no other one has had. The system gives identifiers of ended threads to new ones."""
     return PyThreadState_GetID(PyThreadState_Get())
 
 

@@ -1,22 +1,27 @@
-"""Notices when several threads use one network at a time. Compiled, since a step of 3 microseconds asks three times.
+"""Notices when several threads use one network at a time. kernels/one_thread.py gives each network a `OneThread`.
 
-Python's lock makes each call here indivisible; kernels run without it.
+It is compiled since a step of 3 microseconds asks it three times. Each call here runs under the interpreter's lock, so
+that no other thread comes between; kernels run without that lock.
 """
 
 from cpython.pythread cimport PyThread_get_thread_ident
 
 
 cdef class OneThread:
-    """Of one network: `with` it, a thread works alone on it. Calls within calls, from hooks, are of the same thread.
+    """The guard of one network: within `with guard:`, a thread works alone on the network, or gets an error.
 
-    Two threads that take turns between forward and step do not meet, and yet learn nonsense, as a network has one
-    output, one set of deltas. So it is noted whose step is under way: whoever comes back to a step that was displaced
-    by another thread's forward pass gets an error. Threads may well hand a network on, and one may finish what another
-    has begun.
+    Blocks may be nested, as hooks call the network from within its calls.
+
+    Threads that take turns are never in such a block together, and yet they learn nonsense if one runs forward between
+    the forward pass and the step of another: a network has one output and one set of deltas. So the guard notes whose
+    training step is under way. A thread whose step was displaced by another thread's forward pass gets an error when it
+    goes on. It is no error that one thread finishes a step which another one has begun.
     """
 
     def __cinit__(self):
-        self.displaced = {}  # by the system's identifiers, so that there are no more than threads at a time
+        # Threads whose step was displaced: identifier of the system -> `this_thread`. As the system uses identifiers
+        # again, there are never more entries than threads at a time.
+        self.displaced = {}
 
     cdef int enter(self) except -1:
         cdef uint64_t me = this_thread()
@@ -40,7 +45,7 @@ cdef class OneThread:
         self.leave()
 
     cpdef int went_forward(self) except -1:
-        """This thread begins a training step, or goes on with its own."""
+        """This thread has made a forward pass of a training step, which displaces the step of another thread."""
         if self.owner != this_thread():
             if self.owner:
                 self.displaced[self.owner_place] = self.owner
@@ -50,7 +55,7 @@ cdef class OneThread:
         return 0
 
     cpdef int goes_on(self) except -1:
-        """Before a backward pass or a step.
+        """This thread is about to go on with its training step, by a backward pass or a step.
 
         Raises:
             RuntimeError: another thread is at work, or went forward since this one did.
@@ -66,6 +71,6 @@ cdef class OneThread:
         return 0
 
     cpdef int stepped(self) except -1:
-        """A step is complete."""
+        """The training step is complete: from now on, no forward pass displaces it."""
         self.owner = 0
         return 0

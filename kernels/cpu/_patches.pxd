@@ -1,11 +1,12 @@
 cdef enum:
-    ROWS = 192  # positions per block of patches
-    COLUMNS = 576  # patch elements: with ROWS, 440 KB that stay in the second-level cache
-    MOST_COLUMNS = 1152  # of a block with half of the positions, which is as large
+    ROWS = 192  # positions of a block of patches
+    COLUMNS = 576  # patch elements of a block: with ROWS, 440 KB, which stay in the second-level cache
+    MOST_COLUMNS = 1152  # patch elements of a block with half of the positions, which takes as much memory
 
 
+# The windows of channels-last images x (batch, height, width, channels). The window of output position (y, x), 0 <= y <
+# out_height, 0 <= x < out_width, begins at pixel (y * stride - top, x * stride - left).
 cdef struct Patches:
-    # Windows of channels-last images. Position (y, x) has its first tap at (y stride - top, x stride - left).
     float* x
     int batch, height, width, channels
     int kernel_height, kernel_width, stride, top, left

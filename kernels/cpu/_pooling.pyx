@@ -1,5 +1,9 @@
 # cython: wraparound=False
-"""Pooling, image by image in OpenMP threads."""
+"""Pooling of batches of images: each OpenMP thread takes whole images, and pool.h has the loops. pooling.py calls it.
+
+Images are (batch, height, width, channels), windows (batch, out_height, out_width, channels). Results must not overlap
+other arrays.
+"""
 
 from cython.parallel cimport prange
 
@@ -24,7 +28,7 @@ cdef bint alike(const Py_ssize_t* a, const Py_ssize_t* b):
 
 def average(Images mu, Images var, Output out_mu, Output out_var, int kernel_size, int stride, int pad, bint back,
             int threads):
-    """Forward from images to windows; back from the deltas of windows to those of images."""
+    """Average pooling from images (mu, var) to windows; if `back`, from the deltas of windows to those of images."""
     cdef Py_ssize_t batch = mu.shape[0], channels = mu.shape[3], b
     cdef int height = mu.shape[1], width = mu.shape[2], out_height = out_mu.shape[1], out_width = out_mu.shape[2]
     cdef float factor
@@ -43,7 +47,7 @@ def average(Images mu, Images var, Output out_mu, Output out_var, int kernel_siz
 
 def largest(Images mu, Images var, Output out_mu, Output out_var, int[:, :, :, ::1] winner, int kernel_size, int stride,
             int pad, int threads):
-    """From images to windows, and the pixels that these took."""
+    """Max pooling from images to windows, with the pixel that each window took, line * width + column, in `winner`."""
     cdef Py_ssize_t batch = mu.shape[0], channels = mu.shape[3], b
     cdef int height = mu.shape[1], width = mu.shape[2], out_height = out_mu.shape[1], out_width = out_mu.shape[2]
     if not (threads > 0 and kernel_size > 0 and stride > 0 and pad >= 0 and alike(mu.shape, var.shape)
@@ -59,7 +63,7 @@ def largest(Images mu, Images var, Output out_mu, Output out_var, int[:, :, :, :
 
 
 def scatter(Images mu, Images var, const int[:, :, :, ::1] winner, Output image_mu, Output image_var, int threads):
-    """The deltas of windows, back to the pixels that these took."""
+    """The way back of `largest`: deltas of windows (mu, var) are added to those of the pixels that the windows took."""
     cdef Py_ssize_t batch = mu.shape[0], channels = mu.shape[3], b
     cdef size_t windows = mu.shape[1] * mu.shape[2], pixels = image_mu.shape[1] * image_mu.shape[2]
     if not (threads > 0 and alike(mu.shape, var.shape) and alike(mu.shape, winner.shape)

@@ -1,15 +1,16 @@
 from libc.stdint cimport intptr_t
 
-# A kernel that can be replayed: a block of words (addresses, sizes, numbers), and scratch memory of the calling thread.
+# A kernel that can be replayed. It reads its arguments (addresses, sizes, numbers) from a block of machine words, and
+# may use scratch memory of the calling thread.
 ctypedef void (*Entry)(const intptr_t* words, float* scratch) noexcept nogil
 
 cdef enum:
-    LARGE = 262144  # numbers from which on it is worth while to wake threads to copy them, and to keep their memory
+    LARGE = 262144  # so many numbers are worth waking threads to copy them, and keeping their memory
 
 cdef void copy_floats(const float* source, float* out, Py_ssize_t n, int threads) noexcept nogil
 
 cdef class Plan:
-    cdef list steps  # _Segment, or (function, arguments)
+    cdef list steps  # each is a _Segment, or (Python function, arguments)
     cdef readonly int calls
     cdef void add(self, Entry entry, const intptr_t* words, int count, Py_ssize_t scratch, int threads, object arrays)
     cpdef int run(self) except -1

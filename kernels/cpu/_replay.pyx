@@ -1,8 +1,9 @@
-"""Kernel calls as lists: written down while they are made, and made again from C in one go.
+"""Lists of kernel calls: calls are written down while they are made, and can be made again from C in one go.
 
-A call is the address of a C function, and the block of machine words that it reads its arguments from. The function
-of a loop that Numba has compiled is made in entries.py; those of the Cython kernels stand beside them. What has no such
-function is written down as a Python call, and the list goes through Python there.
+graph.py records the parts of a training step so, and replays them: a small network would spend most of its time in
+Python otherwise. A call is the address of a C function, an `Entry`, and the block of machine words that it reads its
+arguments from. Cython kernels have their entries beside them (`forward_entry` in _linear.pyx); for loops that Numba has
+compiled, entries.py makes them. A kernel without an entry is written down as a Python call, and replayed as one.
 """
 
 import threading
@@ -30,8 +31,8 @@ cdef extern from "crowd.h" nogil:
 cnp.import_array()
 
 can_flush = FLUSH_BITS != 0  # whether kernels of this build take subnormal numbers for zero
-cdef int recorders = 0  # of all threads: while there is none, nobody looks for one
-_local = threading.local()
+cdef int recorders = 0  # `recording` blocks of all threads; while it is 0, `current` need not look for one
+_local = threading.local()  # plan: what this thread records into; allocations: see `count_allocation`
 
 
 cdef class Plan:
@@ -52,9 +53,12 @@ cdef class Plan:
         self.calls += 1
 
     def add_entry(self, intptr_t entry, words, arrays, int threads):
-        """Adds the C function at an address; `words` are integers, `arrays` what has to live while they are used.
+        """Adds a call of the C function at an address.
 
-        `threads`: as for `issue`.
+        Args:
+            words: its arguments, as integers.
+            arrays: what has to live as long as the plan, as words are addresses of it.
+            threads: how many threads it runs on.
         """
         cdef intptr_t[::1] block = np.array(words, np.intp)
         self.add(<Entry>entry, &block[0], block.shape[0], 0, threads, arrays)
@@ -74,16 +78,16 @@ cdef class Plan:
 
 
 cdef intptr_t[::1] grown(intptr_t[::1] words):
-    """A copy with room for as many again."""
+    """A copy of twice the length."""
     return np.concatenate([words, np.zeros_like(words)])
 
 
 cdef class _Segment:
-    """Calls of C functions, one behind the other."""
-    cdef intptr_t[::1] entries, firsts, words
-    cdef int count, used, threads
-    cdef Py_ssize_t scratch
-    cdef list arrays
+    """Calls of C functions that follow each other without Python between them."""
+    cdef intptr_t[::1] entries, firsts, words  # of call k: its entry, and where in `words` its words begin
+    cdef int count, used, threads  # calls and words that there are, and the largest number of threads
+    cdef Py_ssize_t scratch  # the largest scratch memory that a call needs
+    cdef list arrays  # they are kept alive, as words are addresses of them
 
     def __init__(self):
         self.entries, self.firsts = np.zeros((2, 16), np.intp)
@@ -113,7 +117,7 @@ cdef class _Segment:
         cdef float[::1] memory
         cdef float* scratch = NULL
         if self.scratch:
-            memory = workspace(self.scratch)  # of the thread that runs this, which may not be the one that recorded
+            memory = workspace(self.scratch)  # that of the present thread, which may not be the one that recorded
             scratch = &memory[0]
         with nogil:
             notice_crowd(self.threads)
@@ -125,7 +129,7 @@ cdef class _Segment:
 
 
 class recording:
-    """While the block runs, the kernel calls of this thread are written down: `with recording() as plan`."""
+    """`with recording() as plan:` writes the kernel calls that this thread makes in the block into a new `Plan`."""
 
     def __enter__(self):
         global recorders
@@ -141,12 +145,12 @@ class recording:
 
 
 cpdef Plan current():
-    """The plan that calls of this thread are written into; None if there is none."""
+    """The plan that this thread records into, or None."""
     return getattr(_local, "plan", None) if recorders else None
 
 
 def call(function, *arguments):
-    """`function(*arguments)`, written down as a Python call. What it calls is not written down a second time."""
+    """Calls `function(*arguments)`, and records this as a Python call. Kernels that it calls are not recorded again."""
     cdef Plan plan = current()
     if plan is None:
         return function(*arguments)
@@ -160,9 +164,13 @@ def call(function, *arguments):
 
 
 cdef int issue(Entry entry, const intptr_t* words, int count, Py_ssize_t scratch, int threads, tuple arrays) except -1:
-    """Calls `entry` with its words and (if scratch > 0) so many float32 of scratch memory, and writes the call down.
+    """Calls an entry, and records the call if this thread is recording.
 
-    It runs on so many threads, and does not see to it itself that they flush subnormal numbers (flush.h).
+    Args:
+        entry, words, count: the function, and its `count` words, which are copied.
+        scratch: how many float32 of scratch memory it gets; with 0 it gets NULL.
+        threads: how many threads it runs on; they are made to flush subnormal numbers here (flush.h).
+        arrays: what the words are addresses of; a plan keeps it alive.
     """
     cdef size_t[FLUSH_THREADS] control
     cdef float[::1] memory
@@ -184,7 +192,7 @@ cdef int issue(Entry entry, const intptr_t* words, int count, Py_ssize_t scratch
 
 
 def flushed(function, int threads, tuple arguments):
-    """`function(*arguments)` while this thread, and those that it has for a loop, flush subnormal numbers (flush.h)."""
+    """Calls `function(*arguments)`, a loop over so many threads, while these flush subnormal numbers (flush.h)."""
     cdef size_t[FLUSH_THREADS] control
     notice_crowd(threads)
     flush_threads(threads, control)
@@ -195,31 +203,32 @@ def flushed(function, int threads, tuple arguments):
 
 
 def watch_cores():
-    """From now on, threads wait briefly for the next loop while other programs want the cores (crowd.h)."""
+    """From now on, threads spin only briefly between loops while other programs want the cores (crowd.h)."""
     watch_crowd(True)
 
 
 def cores_wanted():
-    """Whether other programs wanted the cores when this process computed last; False if nobody watches."""
+    """Whether other programs wanted the cores when this process last computed; False without `watch_cores`."""
     return is_crowded()
 
 
 def count_allocation():
-    """To be called when buffers that kernels work on are made: what this thread has recorded may name old ones."""
+    """Notes that a buffer which kernels work on was made: then recordings may name an older buffer, and are dropped."""
     _local.allocations = getattr(_local, "allocations", 0) + 1
 
 
 def allocations():
-    """How many buffers this thread has made."""
+    """How many buffers this thread has noted."""
     return getattr(_local, "allocations", 0)
 
 
 def address(cnp.ndarray array not None):
-    """Where the numbers of an array are."""
+    """The address of an array's numbers."""
     return <intptr_t>cnp.PyArray_DATA(array)
 
 
 cdef void copy_entry(const intptr_t* words, float* scratch) noexcept nogil:
+    """Words: addresses of the copy and of the source, number of float32, threads."""
     copy_floats(<const float*>words[1], <float*>words[0], words[2], words[3])
 
 
@@ -237,6 +246,7 @@ cdef void copy_between(const float* source, float* out, Py_ssize_t start, Py_ssi
 
 
 cdef void clear_entry(const intptr_t* words, float* scratch) noexcept nogil:
+    """Words: address and number of bytes."""
     memset(<void*>words[0], 0, words[1])
 
 
@@ -245,7 +255,7 @@ cdef bint is_plain(cnp.ndarray array):
 
 
 def copy(source, out, int threads):
-    """out[...] = source, for host arrays of any type and shape; large ones of float32 on so many threads."""
+    """out[...] = source, for NumPy arrays of any type and shape. Large float32 arrays are copied by so many threads."""
     cdef intptr_t words[4]
     if type(source) is cnp.ndarray and type(out) is cnp.ndarray and is_plain(source) and is_plain(out) \
             and (<cnp.ndarray>source).size == (<cnp.ndarray>out).size and out.flags.writeable:
@@ -258,7 +268,7 @@ def copy(source, out, int threads):
 
 
 def clear(cnp.ndarray array not None):
-    """array[...] = 0, for a contiguous array of float32."""
+    """array[...] = 0; of a contiguous float32 array, the call is recorded as a C function."""
     cdef intptr_t words[2]
     if is_plain(array) and cnp.PyArray_ISWRITEABLE(array):
         words = [<intptr_t>cnp.PyArray_DATA(array), cnp.PyArray_NBYTES(array)]

@@ -1,5 +1,8 @@
 # cython: wraparound=False
-"""Changes of the order of images in memory, matrix by matrix in OpenMP threads."""
+"""Transposes of batches of matrices, one matrix after the other in OpenMP threads.
+
+elementwise.py calls it to change the order of images in memory: channels first is the transpose of channels last.
+"""
 
 from cython.parallel cimport prange
 
@@ -10,6 +13,7 @@ cdef extern from "transpose.h" nogil:
 
 
 def transpose(const float[:, :, ::1] source, float[:, :, ::1] out, int threads):
+    """out (batch, columns, rows) = source (batch, rows, columns); the two must not overlap."""
     cdef Py_ssize_t batch = source.shape[0], rows = source.shape[1], columns = source.shape[2], b
     if not (threads > 0 and out.shape[0] == batch and out.shape[1] == columns and out.shape[2] == rows):
         raise size_error("elementwise.transpose", source=source, out=out)

@@ -26,17 +26,17 @@ cdef extern from "winograd.h" nogil:
     size_t place(int form, int i, int j, size_t size)
 
 
-cdef struct Convolution:  # out = x * kernels + start, or += x * kernels; times jcb if there is one
-    Product multiply
+cdef struct Convolution:  # out = jcb (x * kernels + start), where * convolves; a pointer that is NULL is left out
+    Product multiply  # makes the products
     const float* x
-    bint squared  # x^2 in place of x
+    bint squared  # take x^2 in place of x
     const float* w
     const float* s
-    int kind  # kernels are w, w^2 (and jcb^2), or w^2 + s
-    bint adjoint  # from the layer's outputs to its inputs
-    bint positive  # x and the kernels have no negative elements
+    int kind  # kernels are w (MEAN), w^2 (SQUARE; then jcb^2 in place of jcb) or w^2 + s (SQUARE_PLUS)
+    bint adjoint  # go from the outputs of the convolution to its inputs
+    bint positive  # neither x nor kernels have negative elements, so a sum below 0 is a rounding error
     const float* start
-    bint more
+    bint more  # add to out, in place of start
     const float* jcb
     float* out
 

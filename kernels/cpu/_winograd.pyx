@@ -1,29 +1,28 @@
 # cython: cdivision=True
 """Convolutions in Winograd forms: fewer multiplications, by way of transforms.
 
-An output tile is A^T [(G g G^T) (B^T d B)] A: g is the kernel, d the window of pixels that the tile sees. The
-transformed pixels of a block of tiles and the transformed kernels make one matrix each for every element of these
-products, "planes", and the sum over channels is a product for each plane.
+winograd.h explains the forms and transforms tiles; this file goes through the tiles of a batch of images. _conv2d_*.pyx
+use it where `winograd` says so. Multiplications for 4 x 4 outputs, with all that there are in plain sums:
 
-Kernels of 3 x 3 with stride 1: F(4x4, 3x3) multiplies 36 times in place of 144, and serves images that its tiles fill,
-where there are enough tiles to repay its larger transforms of kernels; F(2x2, 3x3) multiplies 16 times in place of 36.
-
-Kernels of 3 x 3 and 4 x 4 with stride 2: along an edge, the pixels of one phase of the stride meet the taps 0 and 2 of
-the kernel, those of the other phase tap 1, or the taps 1 and 3. Two taps are F(4, 2), which has five planes for four
-outputs; one tap multiplies pixels as they are, which makes four more, all with the same kernels. So 4 x 4 outputs take 9
-x 9 multiplications in place of 144, or 10 x 10 in place of 256. Back to the inputs, each phase of the pixels is made by
-itself, with the same planes.
+    3 x 3 kernels, F(2 x 2, 3 x 3)           64 of 144
+    3 x 3 kernels, F(4 x 4, 3 x 3)           36 of 144
+    5 x 5 kernels, F(2 x 2, 5 x 5)          144 of 400
+    3 x 3 kernels with stride 2              81 of 144
+    4 x 4 kernels with stride 2             100 of 256
 
 Source: Lavin & Gray 2016, "Fast algorithms for convolutional neural networks", arXiv:1509.09308.
 
-Rounding errors are those of the largest terms that a tile sees. F(2) stays near the plain sum: about 1e-6 of the
-largest term. An output is made from pixels of its own 3 x 3 window only: where that is zero, so is the output, exactly.
-A variance could round to less than 0 only where its window has one pixel that is not zero, and the kernels of all
-channels have less than a millionth of their largest weight there; such a sum becomes 0. F(4) takes the points of
-interpolation 0, +-3/4, +-3/2 and infinity: errors are 1e-6 to 3e-6 of the largest mean and 1e-6 to 2e-6 of the largest
-variance (of means with the usual +-1, +-2: more than twice as much). A window without light beside a bright one is not
-exactly zero, but within rounding errors of the bright one, and at least 0 if it is a variance. The same is true with
-stride 2, where the points are those of F(4) without 0, and errors are near those of plain sums.
+A block of tiles is transformed at a time: d (planes, tiles, depth), where *depth* are the channels that are summed
+over. With the kernels (planes, depth, lanes), where *lanes* are the channels of the result, each plane gives a matrix
+product m (planes, tiles, lanes), which is transformed to the outputs. Tiles at the right and bottom may stand out over
+the image: what they make there is dropped.
+
+Rounding errors go by the largest numbers that a tile depends on. Those of F(2) are about 1e-6 of the largest term, as
+with the plain sum. An output of F(2) is made only from pixels of its own 3 x 3 window; where all these are 0, so is the
+output, exactly. Those of the other forms, with the points +-3/4, +-3/2, infinity and (but with stride 2) 0, are 1e-6 to
+3e-6 of the largest mean or variance; with the usual points +-1 and +-2, those of means are more than twice as large. An
+output whose window is 0, in a tile that depends on large pixels as well, is within rounding errors of these. A variance
+that rounds to less than 0 becomes 0.
 """
 
 from pytagi_ddp.kernels.cpu._blas cimport panel_width
@@ -39,22 +38,25 @@ cdef extern from "winograd.h" nogil:
                            size_t plane)
 
 cdef enum:
-    BLOCK = 64  # tiles of the forms with stride 2
-    FEW_TILES = 32  # that do not repay the transforms of the kernels
-    KERNELS = 1100000  # transformed kernels that stay near the core; more are made anew for each block of tiles
+    BLOCK = 64  # tiles of a block in the forms with stride 2
+    FEW_TILES = 32  # fewer tiles do not repay the transforms of the kernels
+    KERNELS = 1100000  # so many transformed weights stay near the core; more are made anew for each block of tiles
 
 
 cdef int largest = 4
 
 
 def set_largest(int edge):
-    """For tests and measurements: tiles of at most 4, 2 or 0 (plain sums) outputs must give the same results."""
+    """Sets the largest edge of a tile, 4, 2 or 0 (plain sums), for tests and measurements.
+
+    Results must be the same but for rounding.
+    """
     global largest
     largest = edge
 
 
 cdef int winograd(const Patches* p, int O) noexcept nogil:
-    """The form that pays most; PLAIN if none can be used, or pays."""
+    """The form that pays most for a convolution with O outputs; PLAIN if none can be used, or none pays."""
     cdef int k = p.kernel_height, best = PLAIN
     if p.kernel_width != k or p.top != p.left or p.channels % 16 or O % 16 or not largest:
         return PLAIN
@@ -73,7 +75,7 @@ cdef int winograd(const Patches* p, int O) noexcept nogil:
 
 
 cdef inline int cheaper(int form, int best, const Patches* p, double* cost) noexcept nogil:
-    """The form if it multiplies less than `cost` for each pair of channels, which then is its cost; else the best."""
+    """The form, if it multiplies less than `cost` for a pair of channels, which it then makes its own; else `best`."""
     cdef int tiles = tiles_of(p, form, False)
     cdef double products = <double>tiles * edge_of(form) * edge_of(form)
     if tiles < FEW_TILES or products >= cost[0]:
@@ -93,6 +95,7 @@ cdef int tiles_down(const Patches* p, int form, bint adjoint) noexcept nogil:
 
 
 cdef int tiles_of(const Patches* p, int form, bint adjoint) noexcept nogil:
+    """Tiles of the whole batch."""
     return p.batch * tiles_across(p, form, adjoint) * tiles_down(p, form, adjoint)
 
 
@@ -101,29 +104,32 @@ cdef int kernel_planes_of(int form) noexcept nogil:
 
 
 cdef size_t size_of_planes(int form, size_t size) noexcept nogil:
-    """Numbers in the planes of tiles, if each has `size` numbers."""
+    """How many float32 the planes of a block take, if each has `size`, with their padding."""
     return edge_of(form) * edge_of(form) * size + kernel_planes_of(form) * PAD
 
 
 cdef int block_of(int form, int depth) noexcept nogil:
-    """Tiles per block: their planes stay in the second-level cache, or repay kernels that do not."""
+    """Tiles of a block: so few that their planes stay in the second-level cache, but more if there are many kernels.
+
+    Kernels that do not stay in it are read again for each block, and larger blocks repay that.
+    """
     if strided(form):
         return BLOCK
     return min(256, max(64, depth)) if form == F2 else min(128, max(64, depth // 2))
 
 
 cdef int panel_of() noexcept nogil:
-    """Lanes per panel of kernels: with as many as other BLAS would like, those of many channels leave the cache."""
+    """Lanes of a panel of kernels: at most 128, or panels of many channels would not stay in the cache."""
     return min(128, panel_width())
 
 
 cdef bint at_once(int form, int depth, int lanes) noexcept nogil:
-    """Whether all kernels are transformed at once."""
+    """Whether all kernels are transformed before the first block, and kept."""
     return kernel_planes_of(form) * <long>depth * lanes < KERNELS
 
 
 cdef size_t winograd_size(int form, int depth, int lanes) noexcept nogil:
-    """Scratch of `convolve`."""
+    """How many float32 of scratch memory `convolve` needs."""
     cdef size_t panel = panel_of(), panels = lanes // panel + 1 if at_once(form, depth, lanes) else 1
     cdef size_t block = block_of(form, depth)
     return (size_of_planes(form, block * depth) + size_of_planes(form, block * panel)
@@ -132,7 +138,7 @@ cdef size_t winograd_size(int form, int depth, int lanes) noexcept nogil:
 
 cdef float* transform_panel(const Convolution* job, int form, int C, int O, int first, int width,
                             float* out) noexcept nogil:
-    """out (planes, depth, width) = kernels to lanes first:first + width; returns its end."""
+    """out (planes, depth, width) = transformed kernels for lanes first:first + width; returns the end of `out`."""
     cdef int depth = O if job.adjoint else C, taps = taps_of(form) * taps_of(form), l, d
     cdef size_t lane_stride = taps if job.adjoint else taps * C, depth_stride = taps * C if job.adjoint else taps, at
     cdef size_t plane = <size_t>depth * width + PAD
@@ -146,7 +152,10 @@ cdef float* transform_panel(const Convolution* job, int form, int C, int O, int 
 
 cdef void transform_tiles(int form, bint adjoint, const float* x, bint squared, const Patches* p, int channels, int c0,
                           int c1, int first, int tiles, float* out) noexcept nogil:
-    """out (planes, tiles, c1 - c0) = tiles first:first + tiles of x (or x^2), inputs of p or, adjoint, outputs."""
+    """out (planes, tiles, c1 - c0) = the transformed windows of x, or of x^2, for tiles first:first + tiles.
+
+    x is at the inputs of the convolution p, or, adjoint, at its outputs. The windows are channels c0:c1 of the
+    `channels` that x has. Tiles side by side in an image are transformed in one call."""
     cdef int step = step_of(form, adjoint), across = tiles_across(p, form, adjoint), done = 0, n, line, column, r
     cdef int height = p.out_height if adjoint else p.height, width = p.out_width if adjoint else p.width
     cdef int before = p.top if not adjoint else 1 if strided(form) else taps_of(form) - 1 - p.top  # the first pixel
@@ -168,7 +177,7 @@ cdef void transform_tiles(int form, bint adjoint, const float* x, bint squared, 
 
 cdef void restore_tiles(int form, const float* m, const Convolution* job, const Patches* p, int lanes, int l, int width,
                         int first, int tiles) noexcept nogil:
-    """Lanes l:l + width of the pixels of tiles first:first + tiles, from m (planes, tiles, width)."""
+    """Writes the outputs of tiles first:first + tiles, lanes l:l + width, from the sums m (planes, tiles, width)."""
     cdef int made = made_of(form, job.adjoint), across = tiles_across(p, form, job.adjoint), done = 0, n, line, column
     cdef int down = tiles_down(p, form, job.adjoint), height = p.height if job.adjoint else p.out_height
     cdef int pixels = p.width if job.adjoint else p.out_width
@@ -189,7 +198,7 @@ cdef void restore_tiles(int form, const float* m, const Convolution* job, const 
 
 cdef void convolve(const Convolution* job, int form, const Patches* p, int O, int t0, int t1, int l0, int l1,
                    float* scratch) noexcept nogil:
-    """Lanes (channels of the result) l0:l1 of tiles t0:t1."""
+    """Makes tiles t0:t1, lanes l0:l1 of a convolution with O outputs; scratch holds d, m and the kernels."""
     cdef int C = p.channels, depth = O if job.adjoint else C, lanes = C if job.adjoint else O
     cdef int block = block_of(form, depth), panel = panel_of(), edge = kernel_edge_of(form), t, tiles, l, width, i, j
     cdef bint once = at_once(form, depth, lanes)

@@ -1,10 +1,10 @@
 # cython: cdivision=True
-"""Sums for the weight deltas of a convolution in a Winograd form. See _winograd.pyx.
+"""Sums for the weight deltas of a convolution in a Winograd form. _conv2d_weight.pyx calls this.
 
-The gradient of an output tile's product with its deltas e with respect to the kernel, G^T [(A e A^T) (B^T d B)] G:
-the same transform of the pixels d, and for each plane of the kernels a sum over all tiles of products with transformed
-deltas.
-"""
+What a tile with deltas e and pixels d contributes to a kernel is G^T [(A e A^T) (B^T d B)] G (winograd.h). So pixels
+are transformed as in _winograd.pyx, and deltas by A. For each plane of the kernels, the sum over tiles is a matrix
+product of transformed deltas (tiles, outputs), transposed, and pixels (tiles, channels). G is applied once, to the
+sums."""
 
 from pytagi_ddp.kernels.cpu._blas cimport Product, panel_width
 from pytagi_ddp.kernels.cpu._patches cimport Patches
@@ -17,9 +17,9 @@ cdef extern from "winograd.h" nogil:
     void restore_kernels(int form, const float* m, size_t plane, bint more, float* out)
 
 cdef enum:
-    TILES = 128  # per block, of 2 x 2 pixels
-    LARGE_TILES = 64
-    SUMS = 524288  # transformed sums of a chunk of channels: 2 MB
+    TILES = 128  # tiles of a block in the form F(2 x 2, 3 x 3)
+    LARGE_TILES = 64  # the same in other forms
+    SUMS = 524288  # sums of a chunk of channels, in all planes: 2 MB
 
 
 cdef inline int block_of(int form) noexcept nogil:
@@ -27,12 +27,12 @@ cdef inline int block_of(int form) noexcept nogil:
 
 
 cdef int winograd_chunk(int form, int C, int O) noexcept nogil:
-    """Channels whose sums are made at a time."""
+    """Channels of a chunk, whose sums are made at a time."""
     return min(C, max(64, SUMS // (kernel_planes_of(form) * O) // 16 * 16))
 
 
 cdef size_t winograd_weight_size(int form, int C, int O) noexcept nogil:
-    """Scratch of `add_tiles`."""
+    """How many float32 of scratch memory `add_tiles` needs."""
     cdef size_t block = block_of(form)
     return size_of_planes(form, block * winograd_chunk(form, C, O)) + size_of_planes(form, block * panel_width())
 
@@ -40,7 +40,10 @@ cdef size_t winograd_weight_size(int form, int C, int O) noexcept nogil:
 cdef void add_tiles(Product multiply, int form, const Patches* p, const float* image, bint image_squared,
                     const float* delta, bint delta_squared, int O, int c0, int c1, int t0, int t1, float* sums,
                     float* scratch) noexcept nogil:
-    """sums (planes, O, c1 - c0) = the transformed sums over tiles t0:t1 of delta and image, or of their squares."""
+    """sums (planes, O, c1 - c0) = the products of transformed deltas and pixels, summed over tiles t0:t1.
+
+    image_squared, delta_squared: squares of the pixels or deltas are taken.
+    """
     cdef int t, tiles, width = c1 - c0, block = block_of(form)
     cdef float* d = scratch + size_of_planes(form, block * <size_t>panel_width())
     for t from t0 <= t < t1 by block:
@@ -52,7 +55,10 @@ cdef void add_tiles(Product multiply, int form, const Patches* p, const float* i
 cdef void add_products(Product multiply, int form, const Patches* p, const float* delta, bint squared, int O,
                        int width, int first, int tiles, bint more, const float* d, float* sums,
                        float* e) noexcept nogil:
-    """sums (planes, O, width) (+)= transformed deltas^T d."""
+    """sums (planes, O, width) = the products of the deltas of a block of tiles and its transformed pixels d.
+
+    more: adds them to the sums. e is scratch memory for transformed deltas.
+    """
     cdef int made = made_of(form, False), edge = kernel_edge_of(form), across = tiles_across(p, form, False)
     cdef int down = tiles_down(p, form, False), o, outputs, panel = panel_width(), done, n, i, j, line, column
     cdef size_t pixel
@@ -79,7 +85,7 @@ cdef void add_products(Product multiply, int form, const Patches* p, const float
 
 cdef void restore_sums(int form, const float* sums, float* out, int C, int O, int c0, int c1, int o0, int o1,
                        bint accumulate) noexcept nogil:
-    """(planes, O, c1 - c0) to out (O, C, taps, taps), outputs o0:o1 and channels c0:c1."""
+    """out[o0:o1, c0:c1] (of O, C, taps, taps) = G^T sums G, from sums (planes, O, c1 - c0); or += if `accumulate`."""
     cdef int o, c, width = c1 - c0, taps = taps_of(form) * taps_of(form)
     for o in range(o0, o1):
         for c from 0 <= c < width by 16:

@@ -1,13 +1,15 @@
-/* Products of float32 matrices for processors with AMX, whose tiles multiply bfloat16 with float32 sums.
+/* Products of float32 matrices for processors with AMX: the way `AMX` of `product` in _blas.pyx.
  *
- * A float32 has 24 bits of mantissa and a bfloat16 has 8, so a number is the sum of three bfloat16, its parts. Of the
- * nine products of the parts of two numbers, six count; the others are 2^-25 of the whole, so that errors are those of
- * float32. A tile makes 16 times the multiply-adds of a vector instruction in the same time: six products of parts are
- * faster than one of float32, where operands are large enough to repay making the parts.
+ * AMX has eight registers of 1 KB, called tiles, and an instruction that multiplies two tiles of bfloat16 and adds the
+ * product to a tile of float32 sums. A float32 has 24 bits of mantissa and a bfloat16 has 8, so each number is written
+ * as the sum of three bfloat16, its *parts*. Of the nine products of the parts of two numbers six are made; the other
+ * three are 2^-25 of the whole, so that errors are those of float32. The instruction makes 16 times the multiply-adds
+ * of a vector instruction in the same time. So six products of parts are faster than one of float32, if the operands
+ * are large enough to repay making the parts.
  *
- * Operands are copied in parts, 16 lanes (rows of a, columns of b) by 32 steps of the sum to a tile; 32 x 32 sums stay
- * in tiles. With one part the factors are rounded to bfloat16, as in bfloat16.h. Numbers below 1e-33 lose bits, and
- * count as 0 below 1e-38; a product with infinity is NaN. */
+ * A packed tile has 16 lanes (rows of a, columns of b) by 32 steps of the sum, and 32 x 32 sums stay in four tiles.
+ * With one part instead of three, factors are rounded to bfloat16, as in bfloat16.h. Numbers below 1e-33 lose bits, as
+ * their smaller parts are below 1e-38, which the instruction takes for 0; a product with infinity is NaN. */
 #ifndef PYTAGI_DDP_AMX_H
 #define PYTAGI_DDP_AMX_H
 
@@ -22,19 +24,20 @@
 #define AMX __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512bf16")))
 #define AMX_INLINE AMX static inline __attribute__((always_inline))
 
-/* What has been written lies in memory from here on. That instructions for tiles read it is not said in the headers of
- * gcc (12: ldtilecfg reads 8 bytes, tileloadd none), which so might leave out the writing, or put it off. */
+/* Tells the compiler that `what` is read here. The headers of gcc 12 declare that instructions which load tiles read
+ * less memory than they do (ldtilecfg 8 bytes, tileloadd none), so it might leave out or delay the writes before
+ * them. */
 #define AMX_WRITTEN(what) __asm__ volatile("" ::"r"(what) : "memory")
 
 enum { AMX_LANES = 16, AMX_STEPS = 32, AMX_TILE = 256, AMX_MOST = 3, AMX_COLUMNS = 256, AMX_DEPTH = 800 };
 
-/* This thread's operands in parts, columns of b and 32 rows of a, and sums that are not whole tiles. */
+/* Memory of this thread: packed columns of b, 32 packed rows of a, and a block of sums that does not fill its tiles. */
 static _Thread_local struct {
     int columns[AMX_COLUMNS * AMX_DEPTH / 2 * AMX_MOST], rows[32 * AMX_DEPTH / 2 * AMX_MOST];
     float sums[32 * 32];
 } amx_memory __attribute__((aligned(64)));
 
-/* Whether this processor has AMX, and Linux lets this process use it, for which it wants to be asked. */
+/* Whether this processor has AMX, and Linux lets this process use it: a process has to ask for that. */
 static inline int has_amx(void) {
     enum { ASK = 0x1023, TILES = 18 };
     unsigned a, b, c, d;
@@ -42,13 +45,14 @@ static inline int has_amx(void) {
     return there && has_bfloat16() && syscall(SYS_arch_prctl, ASK, TILES) == 0;
 }
 
-/* Whether a product is so large that it repays its parts. */
+/* Whether a product is so large that it repays making the parts. */
 static inline int amx_repays(int m, int n, int k) {
     return k >= 2 * AMX_STEPS && 1. / m + 1. / n + 1. / (3. * k) < 0.030;
 }
 
-/* part[0], part[1], ... = 16 numbers as sums of so many bfloat16, each in the upper half of its 32 bits. NaN, which
- * rounding may carry to 0, stays NaN: the last of three parts has it. */
+/* Splits 16 numbers into `parts` bfloat16, each in the upper half of its 32 bits: x = part[0] + part[1] + part[2], or
+ * rounded if there is one part. The addition that rounds may turn a NaN into 0; then the last of three parts is NaN, so
+ * that the sum is still NaN, and a single part is made NaN again. */
 AMX_INLINE void amx_split(int parts, __m512 x, __m512i *part) {
     const __m512i half = _mm512_set1_epi32(0x8000), upper = _mm512_set1_epi32((int)0xffff0000);
     const __m512i nan = _mm512_set1_epi32(0x7fc00000);
@@ -60,7 +64,8 @@ AMX_INLINE void amx_split(int parts, __m512 x, __m512i *part) {
     }
 }
 
-/* A tile of each part (two tiles apart), pairs of steps by lanes, from lanes that lie side by side in x. */
+/* Packs lanes that are columns of x (steps x lanes, rows `stride` apart): a tile of each part, pairs of steps by lanes.
+ * The tiles of the parts lie two tiles apart in `out`, as those of the next 16 lanes come between them. */
 AMX_INLINE void amx_pack_lines(int parts, const float *x, long stride, int lanes, int steps, int *out) {
     __mmask16 seen = bf_first(lanes);
     for (int l = 0; l < AMX_STEPS; l += 2, x += 2 * stride, out += AMX_LANES) {
@@ -74,7 +79,7 @@ AMX_INLINE void amx_pack_lines(int parts, const float *x, long stride, int lanes
     }
 }
 
-/* The same, lanes by pairs of steps, from lanes that are rows of x. */
+/* The same of lanes that are rows of x (lanes x steps), but each tile is lanes by pairs of steps. */
 AMX_INLINE void amx_pack_rows(int parts, const float *x, long stride, int lanes, int steps, int *out) {
     short order[32];
     for (int i = 0; i < 32; i++) order[i] = 2 * i + 1;
@@ -99,8 +104,9 @@ AMX_INLINE void amx_transpose(int *tile) {
     for (int i = 0; i < 16; i++) _mm512_store_si512(tile + 16 * i, row[i]);
 }
 
-/* out = the parts of lanes that are rows of x, or lie side by side in it: of 32 lanes all steps, then of the next ones.
- * across: tiles lie the other way. */
+/* Packs all lanes and k steps, 32 lanes at a time: out (32 lanes, 32 steps, parts, 2 tiles of 16 lanes). rows: lanes
+ * are rows of x, else its columns. across: each tile is transposed, as AMX wants tiles of a to be lanes by pairs of
+ * steps, and those of b pairs of steps by lanes. */
 AMX_INLINE void amx_pack(int parts, int rows, int across, const float *x, long stride, int lanes, int k, int *out) {
     for (int first = 0; first < lanes; first += 32)
         for (int l = 0; l < k; l += AMX_STEPS, out += 2 * parts * AMX_TILE)
@@ -114,7 +120,7 @@ AMX_INLINE void amx_pack(int parts, int rows, int across, const float *x, long s
             }
 }
 
-/* Tiles 0 to 3 hold sums, 4 and 5 a part of a, and 6 and 7 one of b. */
+/* Tiles 0 to 3 hold the sums, 4 and 5 a part of 32 rows of a, and 6 and 7 a part of 32 columns of b. */
 #define AMX_A(part) \
     _tile_loadd(4, a + 2 * (part)*AMX_TILE, 64); \
     if (down == 2) _tile_loadd(5, a + (2 * (part) + 1) * AMX_TILE, 64);
@@ -132,7 +138,8 @@ AMX_INLINE void amx_pack(int parts, int rows, int across, const float *x, long s
     if (down == 2) f(2, c + 16 * stride, stride * sizeof(float)); \
     if (down == 2 && along == 2) f(3, c + 16 * stride + 16, stride * sizeof(float));
 
-/* c (down x along tiles) = a b, or c + a b, from parts. One factor stays from each product to the next. */
+/* c (down x along tiles of 16 x 16) = a b, or c + a b if `more`, from packed operands. The products of parts follow
+ * each other so that one of the two factors is already loaded. */
 AMX_INLINE void amx_tiles(int parts, int down, int along, const int *a, const int *b, int steps, int more, float *c,
                           long stride) {
     AMX_WRITTEN(a);
@@ -158,7 +165,8 @@ AMX_INLINE void amx_tiles(int parts, int down, int along, const int *a, const in
     AMX_SUMS(_tile_stored)
 }
 
-/* c (rows x columns, at most 32 x 32) = a b + beta c; by way of `rest` where these are not whole tiles */
+/* c (rows x columns, at most 32 x 32) = a b + beta c from packed operands. If c does not consist of whole tiles, sums
+ * are made in `rest` (32 x 32) and added to c from there. */
 AMX_INLINE void amx_block(int parts, const int *a, const int *b, int steps, int rows, int columns, float beta, float *c,
                           long stride, float *rest) {
     int whole = rows % 16 == 0 && columns % 16 == 0 && (beta == 0 || beta == 1), more = whole && beta == 1;
@@ -180,7 +188,7 @@ AMX_INLINE void amx_block(int parts, const int *a, const int *b, int steps, int 
         }
 }
 
-/* Asks for the memory of a block of results, which lie in many pages, while what comes before them is made. */
+/* Prefetches a block of results, whose rows lie in many pages of memory, while earlier work is done. */
 AMX_INLINE void amx_fetch(float *c, long stride, int rows, int columns) {
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < columns && j < 32; j += 16) __builtin_prefetch(c + i * stride + j, 1);
@@ -197,7 +205,7 @@ AMX_INLINE void amx_configure(void) {
     _tile_loadconfig(&tiles);
 }
 
-/* c (m x n) = op(a) op(b) + beta c, row-major. */
+/* c (m x n) = op(a) op(b) + beta c with factors of so many parts; other arguments are those of `avx2_product`. */
 AMX_INLINE void amx_multiply(int parts, int ta, int tb, int m, int n, int k, const float *a, long lda, const float *b,
                              long ldb, float beta, float *c, long ldc) {
     int pieces = (k + AMX_DEPTH - 1) / AMX_DEPTH, most = (k + 32 * pieces - 1) / (32 * pieces) * 32;
@@ -231,7 +239,7 @@ AMX_INLINE void amx_multiply(int parts, int ta, int tb, int m, int n, int k, con
     _tile_release();
 }
 
-/* For CPUs that `has_amx`: with the errors of float32, and of factors rounded to bfloat16. */
+/* Products on a CPU that `has_amx`: with the errors of float32, and of factors that are rounded to bfloat16. */
 AMX static void amx_product(int ta, int tb, int m, int n, int k, const float *a, long lda, const float *b, long ldb,
                             float beta, float *c, long ldc) {
     amx_multiply(3, ta, tb, m, n, k, a, lda, b, ldb, beta, c, ldc);

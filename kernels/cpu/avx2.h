@@ -1,9 +1,12 @@
-/* Products of float32 matrices for processors with AVX2 and FMA.
+/* Products of float32 matrices for processors with AVX2 and FMA: the way `AVX2` of `product` in _blas.pyx.
  *
- * Most BLAS copy both operands into an order of their own, at every call, which takes a third of the time of a narrow
- * product. Here b is copied, 16 columns side by side, and a where its rows lie across memory; 6 x 16 sums stay in
- * registers. Every result is summed in the order of k, wherever it lies, so that the bits do not depend on how a
- * product is cut into parts. */
+ * Most BLAS libraries copy both operands into an order of their own at every call, which takes a third of the time of a
+ * narrow product. Here b is copied ("packed") so that the 16 numbers of each step of a sum lie side by side, and a is
+ * copied only if it is transposed. A tile of 6 x 16 results stays in registers while it is summed. All results are
+ * summed in the same order of k, so the bits do not depend on how rows and columns are shared out between threads.
+ *
+ * In this file and in bfloat16.h and amx.h, a *lane* is a column of b (in amx.h also a row of a) that is packed: lanes
+ * become the numbers of a register. */
 #ifndef PYTAGI_DDP_AVX2_H
 #define PYTAGI_DDP_AVX2_H
 
@@ -18,7 +21,8 @@
 
 enum { AVX_ROWS = 6, AVX_LANES = 16, AVX_COLUMNS = 128, AVX_DEPTH = 512 };
 
-/* This thread's copies: columns of b, which stay in the second cache, and columns of a, in the first one. */
+/* Memory of this thread for packed operands: 128 columns of b, which stay in the second-level cache (256 KB), and 6
+ * rows of a transposed a, which stay in the first-level cache (12 KB). */
 static _Thread_local struct {
     float columns[AVX_COLUMNS * AVX_DEPTH], rows[AVX_ROWS * AVX_DEPTH];
 } avx_memory __attribute__((aligned(64)));
@@ -28,7 +32,8 @@ AVX2_INLINE __m256i avx_first(int n) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-/* out (k, 16) = 16 lanes that lie side by side in b; zeros beyond the lanes that there are */
+/* Packs lanes that are columns of b (k x lanes, rows `stride` apart): out (k, 16), with zeros if there are fewer
+ * lanes. */
 AVX2_INLINE void avx_pack_lines(const float *b, long stride, int lanes, int k, float *out) {
     __m256i low = avx_first(lanes), high = avx_first(lanes - 8);
     for (int l = 0; l < k; l++, b += stride, out += AVX_LANES) {
@@ -42,7 +47,7 @@ AVX2_INLINE void avx_pack_lines(const float *b, long stride, int lanes, int k, f
     }
 }
 
-/* The same of lanes that are rows of b. */
+/* The same of lanes that are rows of b (lanes x k). */
 AVX2_INLINE void avx_pack_rows(const float *b, long stride, int lanes, int k, float *out) {
     if (lanes >= AVX_LANES) {
         transpose_matrix(b, AVX_LANES, k, stride, out);
@@ -52,7 +57,8 @@ AVX2_INLINE void avx_pack_rows(const float *b, long stride, int lanes, int k, fl
         for (int i = 0; i < AVX_LANES; i++) out[i] = i < lanes ? b[i * stride + l] : 0;
 }
 
-/* c (rows x lanes) = a b + beta c. a(r, l) is a[r row + l step], and b is packed. */
+/* c (rows x lanes, at most 6 x 16) = a b + beta c; element (r, l) of a is a[r * row + l * step], and b is packed. If
+ * beta is 0, c is not read. */
 AVX2_INLINE void avx_tile(int rows, const float *a, long row, long step, const float *b, int k, float beta, float *c,
                           long stride, int lanes) {
     __m256 sum[AVX_ROWS][2];
@@ -89,7 +95,8 @@ AVX2_INLINE void avx_tile(int rows, const float *a, long row, long step, const f
     }
 }
 
-/* c = a b + beta c for 6 rows of a at most, and all packed columns of b */
+/* c (rows x columns) = a b + beta c for at most 6 rows of a and all packed columns of b. `rows` is a constant in each
+ * call, so that the compiler keeps the sums in registers. */
 AVX2_INLINE void avx_rows_times_columns(int rows, const float *a, long row, long step, const float *b, int columns,
                                         int k, float beta, float *c, long stride) {
     for (int j = 0; j < columns; j += AVX_LANES, b += AVX_LANES * k, c += AVX_LANES) {
@@ -105,7 +112,9 @@ AVX2_INLINE void avx_rows_times_columns(int rows, const float *a, long row, long
     }
 }
 
-/* c (m x n) = op(a) op(b) + beta c, row-major; for CPUs that `has_avx2`. */
+/* c (m x n) = op(a) op(b) + beta c on a CPU that `has_avx2`. All matrices are row-major, and their rows begin lda, ldb
+ * and ldc numbers apart. op(a) is a (m x k), or, if ta, the transpose of a (k x m); the same goes for b (k x n) and
+ * tb. */
 AVX2 static void avx2_product(int ta, int tb, int m, int n, int k, const float *a, long lda, const float *b, long ldb,
                               float beta, float *c, long ldc) {
     float *columns = avx_memory.columns, *rows = avx_memory.rows;

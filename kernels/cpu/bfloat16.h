@@ -1,8 +1,11 @@
-/* Products of float32 matrices that are rounded to bfloat16 (8 bits of mantissa) on the way, with float32 sums.
+/* Products of float32 matrices whose elements are rounded to bfloat16 (8 bits of mantissa), with sums in float32.
+ * _blas.pyx makes products of variances so if a network is `mixed`.
  *
- * The instruction takes 16 pairs of bfloat16 twice, multiplies them, and adds both products of a pair to one of 16
- * sums. So operands are copied, rounded, to pairs of two consecutive steps of the sum: 32 columns of b side by side,
- * and 12 rows of a, as they are or side by side. That costs a tenth of the product. Numbers below 1e-38 count as 0. */
+ * The instruction (vdpbf16ps) takes two vectors of 16 pairs of bfloat16, multiplies pair by pair, and adds both
+ * products of a pair to one of 16 float32 sums. So the operands are packed as pairs of two consecutive steps of the
+ * sum: of b with 32 lanes (columns) side by side, of a with each of 12 rows by itself or, if a is transposed, side by
+ * side. Packing takes a tenth of the time of the product. The instruction takes numbers below 1e-38 (subnormal ones)
+ * for 0. */
 #ifndef PYTAGI_DDP_BFLOAT16_H
 #define PYTAGI_DDP_BFLOAT16_H
 
@@ -15,8 +18,8 @@
 
 enum { BF_ROWS = 12, BF_LANES = 32, BF_COLUMNS = 128, BF_DEPTH = 512, BF_STRIDE = BF_DEPTH / 2 + 16 };
 
-/* This thread's packed operands: columns of b, and rows of a, which lie off a power of two so that they do not share a
- * few cache sets. */
+/* Memory of this thread for packed operands. Rows of a are not a power of two apart, or they would share a few cache
+ * sets. */
 static _Thread_local struct {
     int columns[BF_COLUMNS * BF_DEPTH / 2], rows[BF_ROWS * BF_STRIDE];
 } bf_memory __attribute__((aligned(64)));
@@ -28,13 +31,13 @@ static inline int has_bfloat16(void) {
 /* A mask of the first n of 16 lanes. */
 static inline unsigned bf_first(int n) { return n <= 0 ? 0 : n >= 16 ? 0xffff : (1u << n) - 1; }
 
-/* The first n of 32 numbers, rounded; zeros beyond. */
+/* The first n of 32 numbers at x, rounded to bfloat16, and zeros for the others. */
 BFLOAT16_INLINE __m512i bf_pairs(const float *x, int n) {
     __m512 low = _mm512_maskz_loadu_ps(bf_first(n), x), high = _mm512_maskz_loadu_ps(bf_first(n - 16), x + 16);
     return (__m512i)_mm512_cvtne2ps_pbh(high, low);
 }
 
-/* out (pairs of k, width) = lanes that lie side by side in x, k rows of it; zeros beyond. */
+/* Packs lanes that are columns of x (k x lanes, rows `stride` apart): out (pairs of k, width), with zeros beyond. */
 BFLOAT16_INLINE void bf_pack_lines(const float *x, long stride, int lanes, int k, int width, int *out) {
     short order[32];
     for (int i = 0; i < 32; i++) order[i] = i / 2 + i % 2 * 16;
@@ -48,7 +51,7 @@ BFLOAT16_INLINE void bf_pack_lines(const float *x, long stride, int lanes, int k
         }
 }
 
-/* r = its transpose, 16 x 16 */
+/* Transposes r, a 16 x 16 matrix of 32-bit numbers with a row in each vector, in place. */
 BFLOAT16_INLINE void bf_transpose(__m512i *r) {
     __m512i t[16];
 #pragma GCC unroll 8
@@ -75,7 +78,7 @@ BFLOAT16_INLINE void bf_transpose(__m512i *r) {
     }
 }
 
-/* out (pairs of k, width) = lanes that are rows of x, k numbers of each; zeros beyond. */
+/* Packs lanes that are rows of x (lanes x k): out (pairs of k, width), with zeros beyond. */
 BFLOAT16_INLINE void bf_pack_rows(const float *x, long stride, int lanes, int k, int width, int *out) {
     for (int l = 0; l < k; l += 32)
         for (int i = 0; i < width; i += 16) {
@@ -89,14 +92,16 @@ BFLOAT16_INLINE void bf_pack_rows(const float *x, long stride, int lanes, int k,
         }
 }
 
-/* out (rows BF_STRIDE apart) = k numbers of each row of x */
+/* Rounds k numbers of each row of x to pairs; rows of `out` are BF_STRIDE apart. */
 BFLOAT16_INLINE void bf_round_rows(const float *x, long stride, int rows, int k, int *out) {
     for (int i = 0; i < rows; i++, x += stride, out += BF_STRIDE)
         for (int l = 0; l < k; l += 32)
             _mm512_storeu_si512(out + l / 2, bf_pairs(x + l, k - l));
 }
 
-/* c (stored x 16 vectors, but for the last lanes) = a b + beta c, from packed operands; by_rows: a has whole rows */
+/* c (rows x 16 `vectors`) = a b + beta c from packed operands. Of the results only the first `stored` rows are written,
+ * and of the last vector only the lanes of the mask `last`: the others lie beyond c. by_rows: a has been packed by
+ * `bf_round_rows`, else by `bf_pack_lines`. If beta is 0, c is not read. */
 BFLOAT16_INLINE void bf_tile(int rows, int vectors, int by_rows, const int *a, const int *b, int pairs, float beta,
                              float *c, long stride, int stored, __mmask16 last) {
     __m512 sum[BF_ROWS][2];
@@ -126,7 +131,8 @@ BFLOAT16_INLINE void bf_tile(int rows, int vectors, int by_rows, const int *a, c
     }
 }
 
-/* c (rows x columns) = a b + beta c for 12 packed rows of a at most, and all packed columns of b */
+/* c (rows x columns) = a b + beta c for at most 12 packed rows of a and all packed columns of b. The calls have
+ * constant sizes, so that the compiler keeps the sums in registers. */
 BFLOAT16_INLINE void bf_rows_times_columns(int by_rows, const int *a, const int *b, int rows, int columns, int pairs,
                                            float beta, float *c, long stride) {
     for (int j = 0; j < columns; j += BF_LANES, b += BF_LANES * pairs)
@@ -143,7 +149,7 @@ BFLOAT16_INLINE void bf_rows_times_columns(int by_rows, const int *a, const int 
         }
 }
 
-/* c (m x n) = op(a) op(b) + beta c, row-major; for CPUs that `has_bfloat16`. */
+/* c (m x n) = op(a) op(b) + beta c on a CPU that `has_bfloat16`; arguments are those of `avx2_product`. */
 BFLOAT16 static void bfloat16_product(int ta, int tb, int m, int n, int k, const float *a, long lda, const float *b,
                                       long ldb, float beta, float *c, long ldc) {
     int *packed_rows = bf_memory.rows, *packed_columns = bf_memory.columns;

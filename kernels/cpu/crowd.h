@@ -1,17 +1,20 @@
-/* Notices that other programs want the cores, and lets the threads of GNU OpenMP wait only briefly while they do.
+/* Notices that other programs want the cores, a *crowd*, and makes the threads of GNU OpenMP spin only briefly while
+ * they do. _replay.pyx calls it before each kernel or list of kernels.
  *
- * Between two loops threads spin, since to wake one that sleeps takes 3 to 80 microseconds. On a core that others want,
- * spinning is what keeps the thread that all wait for from running: steps took up to 94 times as long. How long threads
- * spin is settled when GNU OpenMP is loaded (waiting.py), with one exception, which it documents under GOMP_SPINCOUNT: a
- * process with more OpenMP threads than there are cores spins 100 times at most. So, while others want the cores, a
- * thread of ours keeps a team that makes up that number, and sleeps.
+ * Between two parallel loops threads spin, since waking one that sleeps takes 3 to 80 microseconds. But on a core that
+ * others want, a spinning thread may keep the thread that it waits for from running: steps took up to 94 times as long.
+ * GNU OpenMP settles how long threads spin when it is loaded (waiting.py), with one exception that its documentation
+ * mentions under GOMP_SPINCOUNT: in a process with more OpenMP threads than cores, threads spin 100 times at most. So
+ * in a crowd, a helper thread starts a team of so many threads that there are more than cores, and sleeps.
  *
- * How long our threads could have run and had no core tells (the second number of /proc/PID/task/TID/schedstat): for a
- * hundredth of the time on a quiet machine, and for most of it, all threads together, beside one busy program
- * (benchmarks/NOTES.md). A system may put two threads on one core for some hundredths of a second though others are idle,
- * so several looks in a row have to find it. Threads that sleep do not tell whether the others have gone: to be woken is
- * to wait, on some machines for a quarter of the time. So the end is found by trial: after a while threads spin again,
- * and where that shows the others to be there still, the next trial comes later. */
+ * How a crowd is recognised: the second number of /proc/PID/task/TID/schedstat says how long a thread was ready to run
+ * and had no core. On a quiet machine this is a hundredth of the time, and beside one busy program most of it, summed
+ * over all threads (benchmarks/NOTES.md). Since Linux may put two threads on one core for some hundredths of a second
+ * though other cores are idle, several looks in a row have to find a crowd.
+ *
+ * How its end is recognised: not by that number, as threads that sleep wait for a core whenever they are woken, on some
+ * machines for a quarter of the time. Instead, after a while threads are allowed to spin again. If that shows the crowd
+ * to be still there, the next such trial comes later. */
 #ifndef PYTAGI_DDP_CROWD_H
 #define PYTAGI_DDP_CROWD_H
 
@@ -26,18 +29,19 @@
 #include <unistd.h>
 
 #define CROWD_WINDOW 0.05  /* seconds between two looks */
-#define CROWD_WANTED 0.2   /* share of them that threads waited for a core: from there on others want it, */
-#define CROWD_WINDOWS 4    /* if so many looks in a row find that */
-#define CROWD_TRIAL 0.5    /* seconds until the first trial, */
-#define CROWD_PATIENCE 8.0 /* and until a later one, at most */
+#define CROWD_WANTED 0.2   /* there is a crowd if threads waited for a core for more than this share of that time, */
+#define CROWD_WINDOWS 4    /* in so many looks in a row */
+#define CROWD_TRIAL 0.5    /* seconds from the beginning of a crowd to the first trial */
+#define CROWD_PATIENCE 8.0 /* the same for later trials, at most */
 
-static pthread_mutex_t crowd_lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
+static pthread_mutex_t crowd_lock = PTHREAD_MUTEX_INITIALIZER; /* protects what follows */
 static pthread_cond_t crowd_over = PTHREAD_COND_INITIALIZER;
-static int crowd_watched, crowded, crowd_team; /* crowd_team: threads that the sleeping team has */
+static int crowd_watched, crowded, crowd_team; /* crowd_team: size of the helper thread's team, 0 if there is none */
 static int crowd_windows;                      /* looks in a row that have found a crowd */
 static double crowd_seen, crowd_waited;        /* when we looked last, and how long threads had waited, in seconds */
 static double crowd_patience, crowd_until;     /* seconds from a crowd to its trial, and when that is due */
 
+/* Seconds since some moment; reading this coarse clock is cheap. */
 static double crowd_clock(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
@@ -55,7 +59,7 @@ static double crowd_wait(void) {
         if (thread->d_name[0] == '.') continue;
         snprintf(path, sizeof path, "%s/schedstat", thread->d_name);
         int file = openat(dirfd(threads), path, O_RDONLY | O_CLOEXEC);
-        if (file < 0) continue; /* it has ended */
+        if (file < 0) continue; /* the thread has ended */
         ssize_t length = read(file, line, sizeof line - 1);
         close(file);
         line[length > 0 ? length : 0] = 0;
@@ -65,6 +69,7 @@ static double crowd_wait(void) {
     return seconds;
 }
 
+/* What the helper thread runs: it starts a team, and sleeps until the crowd is over. */
 static void *crowd_keep(void *unused) {
     (void)unused;
     pthread_mutex_lock(&crowd_lock);
@@ -72,20 +77,21 @@ static void *crowd_keep(void *unused) {
     pthread_mutex_unlock(&crowd_lock);
 #pragma omp parallel num_threads(team)
     {
-        __asm__ volatile(""); /* else the compiler leaves the region out */
+        __asm__ volatile(""); /* else the compiler would leave the parallel region out */
     }
     pthread_mutex_lock(&crowd_lock);
     while (crowded) pthread_cond_wait(&crowd_over, &crowd_lock);
     crowd_team = 0;
     pthread_mutex_unlock(&crowd_lock);
-    return NULL; /* and the team ends with its thread */
+    return NULL; /* GNU OpenMP ends the team with the thread that started it */
 }
 
-/* With the lock held; returns whether it did. The signals of the program are not for the new threads. */
+/* Starts the helper thread, and returns whether it did; the caller holds the lock. All signals are blocked meanwhile,
+ * and so in the new threads, as the program's signals are for its own threads. */
 static int crowd_begin(int threads) {
     pthread_t thread;
     sigset_t all, before;
-    if (crowd_team) return 0; /* the last one is still ending: next time */
+    if (crowd_team) return 0; /* the helper thread of the last crowd has not ended yet */
     crowd_team = omp_get_num_procs() - threads + 2;
     if (crowd_team < 2) crowd_team = 2;
     sigfillset(&all);
@@ -99,7 +105,8 @@ static int crowd_begin(int threads) {
     return crowded;
 }
 
-/* To be called now and then by who works on so many threads; usually it only reads the clock. */
+/* Looks for a crowd, or for the end of one, if that is due. Whoever is about to compute on so many threads calls it.
+ * Usually it only reads the clock. */
 static void notice_crowd(int threads) {
     if (threads < 2 || !crowd_watched || pthread_mutex_trylock(&crowd_lock)) return;
     double now = crowd_clock(), seconds = now - crowd_seen;
@@ -110,7 +117,7 @@ static void notice_crowd(int threads) {
             crowded = 0;
             pthread_cond_signal(&crowd_over);
         } else if (crowd_windows >= CROWD_WINDOWS && crowd_begin(threads)) {
-            crowd_patience = now - crowd_until < 1 ? 2 * crowd_patience : CROWD_TRIAL; /* 1: a trial that has failed */
+            crowd_patience = now - crowd_until < 1 ? 2 * crowd_patience : CROWD_TRIAL; /* soon after a trial */
             if (crowd_patience > CROWD_PATIENCE) crowd_patience = CROWD_PATIENCE;
             crowd_until = now + crowd_patience;
         }

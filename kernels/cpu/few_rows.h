@@ -1,10 +1,15 @@
-/* Products of a dense layer for a few samples: no operand is copied, squares are made on the way. */
+/* The moment products of a dense layer for one or two samples; _linear.pyx takes them for small layers.
+ *
+ * For so few samples it does not pay to copy operands, as a BLAS does. Here weights are read where they lie, once per
+ * sample, and squares are made on the way. Arrays are row-major: units of
+ * the input (rows, inputs), of the output (rows, outputs), weights (outputs, inputs). No two arrays may overlap. */
 #ifndef PYTAGI_DDP_FEW_ROWS_H
 #define PYTAGI_DDP_FEW_ROWS_H
 
 #include "loops.h"
 
-/* out_mu = mu W^T + b, out_var = var (W^2 + S)^T + mu^2 S^T + s_b; var, b_mu and b_var may be NULL */
+/* out_mu = mu W^T + b, out_var = var (W^2 + S)^T + mu^2 S^T + s_b. var is NULL if the input is known exactly; b_mu and
+ * b_var are NULL if there is no bias. */
 VECTORISED void forward_few(const float *mu, const float *var, const float *w, const float *s, const float *b_mu,
                             const float *b_var, float *out_mu, float *out_var, long rows, long inputs, long outputs) {
     for (long b = 0; b < rows; b++, mu += inputs, var = var ? var + inputs : var)
@@ -29,7 +34,7 @@ VECTORISED void forward_few(const float *mu, const float *var, const float *w, c
         }
 }
 
-/* in_mu = jcb (delta_mu W), in_var = jcb^2 (delta_var W^2); jcb may be NULL */
+/* in_mu = jcb (delta_mu W), in_var = jcb^2 (delta_var W^2); a jcb of NULL stands for 1. */
 VECTORISED void state_few(const float *delta_mu, const float *delta_var, const float *w, const float *jcb,
                           float *restrict in_mu, float *restrict in_var, long rows, long inputs, long outputs) {
     memset(in_mu, 0, rows * inputs * sizeof(float));
@@ -48,7 +53,8 @@ VECTORISED void state_few(const float *delta_mu, const float *delta_var, const f
     }
 }
 
-/* g (+)= delta_mu^T mu, h (+)= delta_var^T mu^2; g_b (+)= sum of delta_mu, h_b (+)= sum of delta_var, or NULL */
+/* g = delta_mu^T mu, h = delta_var^T mu^2, g_b = sum of delta_mu, h_b = sum of delta_var; or added to what is there, if
+ * `accumulate`. g_b and h_b are NULL if there is no bias. */
 VECTORISED void weight_few(const float *mu, const float *delta_mu, const float *delta_var, float *restrict g,
                            float *restrict h, float *restrict g_b, float *restrict h_b, int accumulate, long rows,
                            long inputs, long outputs) {

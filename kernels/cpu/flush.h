@@ -1,8 +1,11 @@
-/* Subnormal numbers as zero, operands and results, while kernels compute: a network that learns makes more and more of
- * them (deltas of units that are off), and processors are many times slower on them. In a user's own code they count:
- * so the control register of each thread is set where a kernel begins, and set back where it ends.
+/* Makes processors take subnormal numbers (below 1e-38) for zero while kernels compute, as operands and as results.
  *
- * Threads of a pool take it over from the thread that makes them, not from the one that gives them work. */
+ * A network that learns makes more and more of them, as deltas of units that are off, and processors are many times
+ * slower on them. A bit in the floating-point control register of a thread switches them off. In the user's own code
+ * they are to count as usual, so a kernel sets the register where it begins, and restores it where it ends.
+ *
+ * This has to be done in each thread: a thread of an OpenMP pool has the register of the thread that created it, which
+ * need not be that of the thread that gives it work. */
 #ifndef PYTAGI_DDP_FLUSH_H
 #define PYTAGI_DDP_FLUSH_H
 
@@ -12,11 +15,11 @@
 #endif
 #if defined(__x86_64__) || defined(_M_X64)
 #include <immintrin.h>
-#define FLUSH_BITS 0x8040 /* results, operands */
+#define FLUSH_BITS 0x8040 /* 0x8000 is for results, 0x40 for operands */
 static inline size_t control_word(void) { return _mm_getcsr(); }
 static inline void set_control_word(size_t word) { _mm_setcsr((unsigned)word); }
 #elif defined(__aarch64__) && defined(__GNUC__)
-#define FLUSH_BITS ((size_t)1 << 24) /* both */
+#define FLUSH_BITS ((size_t)1 << 24) /* for results and operands */
 static inline size_t control_word(void) {
     size_t word;
     __asm__ volatile("mrs %0, fpcr" : "=r"(word));
@@ -29,21 +32,22 @@ static inline size_t control_word(void) { return 0; }
 static inline void set_control_word(size_t word) { (void)word; }
 #endif
 
-enum { FLUSH_THREADS = 2048 }; /* at most; threads above keep subnormal numbers */
+enum { FLUSH_THREADS = 2048 }; /* how many threads of a team can be set; further ones keep subnormal numbers */
 
-/* This thread, until `set_control_word` with what it returns. */
+/* Sets this thread's register, and returns what it was, for `set_control_word` to restore. */
 static inline size_t flush(void) {
     size_t word = control_word();
     if ((word & FLUSH_BITS) != FLUSH_BITS) set_control_word(word | FLUSH_BITS);
     return word;
 }
 
-/* The threads that a loop over so many will run on, until `unflush_threads`; each leaves its word in `words`. */
+/* Sets the registers of the threads that a parallel loop over so many threads runs on. What they were is written to
+ * `words` (FLUSH_THREADS numbers), for `unflush_threads` to restore. */
 static inline void flush_threads(int threads, size_t *words) {
 #if defined(_OPENMP) && FLUSH_BITS
     if (threads > 1) {
         size_t first = control_word();
-        for (int k = 0; k < threads && k < FLUSH_THREADS; k++) words[k] = first; /* teams may differ in size */
+        for (int k = 0; k < threads && k < FLUSH_THREADS; k++) words[k] = first; /* the next team may be larger */
 #pragma omp parallel num_threads(threads)
         if (omp_get_thread_num() < FLUSH_THREADS) words[omp_get_thread_num()] = flush();
         return;

@@ -1,12 +1,14 @@
-/* Compiles the loops of a file once for each kind of x86-64, with vectors as long as its registers.
+/* Compiles the functions of one file three times: for processors with AVX-512, for those with AVX2, and for any other.
  *
- * loops.h leaves that to the compiler, which is enough for loops over numbers. Loops over vectors need it here: GCC 12
- * takes a vector that is longer than a register apart, keeps the parts in memory, and shuffles them number by number,
- * which took convolutions on AVX2 a third of their time.
+ * It is for functions that are written with vectors (vectors.h): in each version a vector is as long as a register of
+ * the processor. loops.h leaves the versions to the compiler, which is enough for loops over single numbers. Of vectors
+ * that are longer than a register, GCC 12 keeps the parts in memory and shuffles them number by number, which took a
+ * third of the time of convolutions on AVX2.
  *
- * To be included with LOOPS, the name of the file. The file puts TARGET before its functions and NAME(f) around the
- * names of what it defines; a vector has LANES numbers. CALL(f) is the one for this processor. Other processors than
- * x86-64 get the last one. */
+ * To use it, define LOOPS as the name of the file with the functions, and include this file. Within the functions'
+ * file, TARGET stands before each function, NAME(f) gives a function f the name of its version, and LANES is how many
+ * float32 a vector has. Afterwards, CALL(f) is the version of f for the present processor. On other machines than
+ * x86-64 only the last version exists. */
 #ifndef LANES_OF_REGISTERS
 #define LANES_OF_REGISTERS
 

@@ -1,26 +1,31 @@
-/* Elementwise loops of the moment products, in C so that the compiler vectorises them.
+/* Loops over float32 arrays that the kernels for products, convolutions and pooling share: squares, sums and copies.
  *
- * Every build is one for any x86-64. There each loop is compiled three times, and the loader picks one, once. So a wheel
- * is as fast as a build in place, with the same bits. Elsewhere (Arm, other C libraries than glibc) there is one. */
+ * They are in C since C has the attributes that make them fast. `VECTORISED` compiles a loop three times, with the
+ * vector instructions of three generations of x86-64 processors, and the dynamic loader picks the version for the
+ * processor when it loads the module. So a wheel that runs on any x86-64 is as fast as a build for one machine, and
+ * gives the same bits. On other systems (Arm, C libraries other than glibc) a loop is compiled once.
+ *
+ * Arrays that are declared `restrict` must not overlap; this lets the compiler vectorise. */
 #ifndef PYTAGI_DDP_LOOPS_H
 #define PYTAGI_DDP_LOOPS_H
 
 #include <stddef.h>
 #include <string.h>
 
-#if defined(__clang__) || __GNUC__ < 12 /* know no levels, or mistake them */
+#if defined(__clang__) || __GNUC__ < 12 /* these do not know the levels v3 and v4, or choose among them wrongly */
 #define CLONES __attribute__((target_clones("avx512f", "fma", "default")))
 #else
 #define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #endif
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GLIBC__) && !defined(__AVX2__)
 #define VECTORISED CLONES static
-#pragma GCC diagnostic ignored "-Wunused-function" /* no module needs all of them; clang takes no `unused` here */
+/* No module uses all of the loops. The attribute `unused` would say so, but clang refuses it beside target_clones. */
+#pragma GCC diagnostic ignored "-Wunused-function"
 #else
 #define VECTORISED static inline
 #endif
 
-/* out = x^2 */
+/* out = x^2; out may be x */
 VECTORISED void square(const float *x, float *out, size_t n) {
     for (size_t i = 0; i < n; i++) out[i] = x[i] * x[i];
 }
@@ -30,7 +35,7 @@ VECTORISED void square_plus(const float *restrict x, const float *restrict y, fl
     for (size_t i = 0; i < n; i++) out[i] = x[i] * x[i] + y[i];
 }
 
-/* mean = jcb mean, var = jcb^2 var */
+/* mean = jcb mean, var = jcb^2 var: moments or deltas go through an activation with slopes jcb. */
 VECTORISED void times_jacobian(float *restrict mean, float *restrict var, const float *restrict jcb, size_t n) {
     for (size_t i = 0; i < n; i++) {
         mean[i] *= jcb[i];
@@ -43,7 +48,8 @@ VECTORISED void add(const float *restrict x, float *restrict sum, size_t n) {
     for (size_t i = 0; i < n; i++) sum[i] += x[i];
 }
 
-/* out = x: patches of few channels are made of runs too short for a call of memcpy */
+/* out = x. Short runs are copied here, as a call of memcpy takes longer than the copy: patches of images with few
+ * channels consist of such runs. */
 static inline void copy_run(const float *x, float *out, size_t n) {
     if (n > 128) {
         memcpy(out, x, n * sizeof(float));
@@ -54,14 +60,15 @@ static inline void copy_run(const float *x, float *out, size_t n) {
     for (; n; n--) *out++ = *x++;
 }
 
-/* n runs of `size` numbers, `step` apart in x and `stride` apart in out */
+/* out = x for n runs of `size` numbers; runs begin `step` numbers apart in x, and `stride` numbers apart in out. */
 static inline void copy_runs(const float *x, size_t step, float *out, size_t stride, size_t n, size_t size) {
     if (size == 4)
         for (; n; n--, x += step, out += stride) memcpy(out, x, 16);
     for (; n; n--, x += step, out += stride) copy_run(x, out, size);
 }
 
-/* total += the rows of x, which are `stride` apart, in blocks so that rounding errors of long sums stay small */
+/* total (width) += the sum of the rows of x (rows x width), which begin `stride` numbers apart. At most 512 rows are
+ * added up before their sum goes into `total`, so that rounding errors of long sums stay small. */
 VECTORISED void sum_rows(const float *restrict x, size_t stride, float *restrict total, size_t rows, size_t width) {
     enum { COLUMNS = 64, ROWS = 512 };
     for (size_t i = 0; i < width; i += COLUMNS) {

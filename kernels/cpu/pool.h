@@ -1,4 +1,8 @@
-/* Pooling of channels-last images, many channels at a time: sums of a window stay in registers. */
+/* Pooling of one channels-last image (height, width, channels), as _pooling.pyx calls it. The innermost loop runs over
+ * channels, which lie side by side, so that it is vectorised and the sum of a window stays in registers.
+ *
+ * Window (y, x) begins at line y * stride - pad and column x * stride - pad, and is kernel x kernel pixels large;
+ * pixels off the image are left out. */
 #ifndef PYTAGI_DDP_POOL_H
 #define PYTAGI_DDP_POOL_H
 
@@ -8,13 +12,13 @@ typedef struct {
     int first, end;
 } span;
 
-/* Lines that the window of line `y` sees, of `height`. */
+/* The lines of an image of `height` lines that windows of index y contain; the same function serves columns. */
 static inline span seen_by(int y, int kernel, int stride, int pad, int height) {
     int first = y * stride - pad, end = first + kernel;
     return (span){first > 0 ? first : 0, end < height ? end : height};
 }
 
-/* Windows, of `windows`, that see a line. */
+/* The indices, of so many windows, whose windows contain a line (or column). */
 static inline span seers_of(int line, int kernel, int stride, int pad, int windows) {
     int first = line + pad - kernel, end = (line + pad) / stride + 1;
     return (span){first < 0 ? 0 : first / stride + 1, end < windows ? end : windows};
@@ -23,16 +27,17 @@ static inline span seers_of(int line, int kernel, int stride, int pad, int windo
 #define LOOPS "pool_loops.h"
 #include "levels.h"
 
-/* One image: x (height x width) to out (windows), or back if `back`: then x is of windows, and out of the image. */
+/* out = factor * sum of the pixels of each window: from an image x (height, width, channels) to windows (out_height,
+ * out_width, channels). back: from windows x to an image, out = factor * sum of the windows that contain each pixel. */
 static inline void average_image(const float *x, int height, int width, float *out, int out_height, int out_width,
                                  size_t channels, int kernel, int stride, int pad, int back, float factor) {
     CALL(average_image)
     (x, height, width, out, out_height, out_width, channels, kernel, stride, pad, back, factor);
 }
 
-/* Of `n` channels, the pixel with the largest mean among those of some lines and columns; the numbers of pixels go line
- * by line. Another one displaces the largest so far where its mean is larger, or NaN. Sixteen channels are a loop of
- * known length, and their results local, for the compiler to make vectors of both. */
+/* Finds the pixel with the largest mean in a window of these lines and columns, for each of the first n channels (16 at
+ * most): its moments, and its index line * width + column. Of equal means the first wins, and NaN displaces every other
+ * number. Callers give 16 as a constant, and results are local until the end, so that the compiler vectorises this. */
 static inline __attribute__((always_inline)) void largest_pixel(const float *mu, const float *var, span lines,
                                                                 span columns, int width, size_t channels, size_t n,
                                                                 float *out_mu, float *out_var, int *winner) {
@@ -59,7 +64,8 @@ static inline __attribute__((always_inline)) void largest_pixel(const float *mu,
     memcpy(winner, its_pixel, n * sizeof(int));
 }
 
-/* One image to its windows, and for each of these the number of the pixel that it took. */
+/* The moments of the pixel with the largest mean in each window of an image (height, width, channels). winner: its
+ * index line * width + column. All results are (out_height, out_width, channels). */
 VECTORISED void largest_image(const float *mu, const float *var, int height, int width, float *out_mu, float *out_var,
                               int *winner, int out_height, int out_width, size_t channels, int kernel, int stride,
                               int pad) {
@@ -71,7 +77,7 @@ VECTORISED void largest_image(const float *mu, const float *var, int height, int
                 largest_pixel(mu, var, lines, columns, width, channels, channels, out_mu, out_var, winner);
             else
                 for (size_t next = 0; next < channels; next += 16) {
-                    size_t c = next + 16 <= channels ? next : channels - 16; /* the last ones, some of them again */
+                    size_t c = next + 16 <= channels ? next : channels - 16; /* the last 16: some for a second time */
                     largest_pixel(mu + c, var + c, lines, columns, width, channels, 16, out_mu + c, out_var + c,
                                   winner + c);
                 }
@@ -79,7 +85,9 @@ VECTORISED void largest_image(const float *mu, const float *var, int height, int
     }
 }
 
-/* The deltas of an image's windows go to the pixels that these took; a number of no pixel writes nothing. */
+/* The way back: an image (pixels, channels) of zeros, to which the deltas (mu, var) of each window are added at the
+ * pixel `winner` of that window. A winner that is no index of a pixel is skipped, so that nothing beside the image is
+ * written. */
 VECTORISED void scatter_image(const float *mu, const float *var, const int *winner, size_t windows, size_t channels,
                               size_t pixels, float *image_mu, float *image_var) {
     memset(image_mu, 0, pixels * channels * sizeof(float));

@@ -1,9 +1,11 @@
-/* Averages of pixels, as many channels at a time as a vector has numbers. See pool.h. */
+/* Average pooling, as many channels at a time as a vector has numbers. levels.h compiles this; pool.h says what it
+ * does. */
 #include "vectors.h"
 
 #define average_pixels NAME(average_pixels)
 
-/* out = factor * sum of so many lines and columns of pixels, from x on; lines are `width` pixels long. */
+/* out (channels) = factor * sum of lines x columns pixels, the first of which is x; an image line has `width`
+ * pixels. */
 INLINE void average_pixels(const float *x, int lines, int columns, size_t width, size_t channels, float factor,
                            float *out) {
     size_t c = 0;
@@ -29,7 +31,7 @@ TARGET static void NAME(average_image)(const float *x, int height, int width, fl
             span columns = back ? seers_of(q, kernel, stride, pad, width) : seen_by(q, kernel, stride, pad, width);
             const float *from = x + (lines.first * (size_t)width + columns.first) * channels;
             int down = lines.end - lines.first, across = columns.end - columns.first;
-            if (down == 3 && across == 3) /* common sizes, whose loops the compiler unrolls */
+            if (down == 3 && across == 3) /* with common sizes as constants, the compiler unrolls the loops */
                 average_pixels(from, 3, 3, width, channels, factor, out);
             else if (down == 2 && across == 2)
                 average_pixels(from, 2, 2, width, channels, factor, out);

@@ -1,4 +1,6 @@
-/* Transposed matrices, in tiles of 16 x 16 numbers whose lines of memory are used up before the next tile. */
+/* Transposes float32 matrices, for the order of images (_transpose.pyx), weights (_linear.pyx) and packed operands
+ * (avx2.h). It goes by tiles of 16 x 16 numbers: 16 float32 are a cache line, so that each line is read and written
+ * once, as a whole. */
 #ifndef PYTAGI_DDP_TRANSPOSE_H
 #define PYTAGI_DDP_TRANSPOSE_H
 
@@ -7,7 +9,8 @@ enum { SIDE = 16 };
 #define LOOPS "transpose_loops.h"
 #include "levels.h"
 
-/* out (columns x rows) = x (rows x columns, rows `stride` apart) transposed. */
+/* out (columns x rows, nothing between its rows) = the transpose of x (rows x columns, rows `stride` numbers apart);
+ * the two must not overlap. */
 static inline void transpose_matrix(const float *x, size_t rows, size_t columns, size_t stride, float *out) {
     CALL(transpose_matrix)(x, rows, columns, stride, out);
 }

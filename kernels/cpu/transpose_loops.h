@@ -1,10 +1,11 @@
-/* See transpose.h. */
+/* The loops of transpose.h, which levels.h compiles for each length of vectors. */
 #include "vectors.h"
 
 #define transpose_tile NAME(transpose_tile)
 
-/* The tile that begins at x and `out`, or what is left of it: so many rows and columns. next, next_out: how far from
- * there the tile after it begins. */
+/* Transposes the tile that begins at x into the one that begins at `out`. left_rows, left_columns: how many are left of
+ * the matrix from here on, which may be fewer than a tile has. rows: those of the whole matrix, by which rows of its
+ * transpose are apart. next, next_out: how far from x and `out` the next tile begins, to be prefetched. */
 INLINE void transpose_tile(const float *x, size_t left_rows, size_t left_columns, size_t stride, float *out,
                            size_t rows, size_t next, size_t next_out) {
     if (left_rows < SIDE || left_columns < SIDE) {
@@ -26,8 +27,9 @@ INLINE void transpose_tile(const float *x, size_t left_rows, size_t left_columns
         }
 }
 
-/* Tiles follow each other along the longer side: along the shorter one, each would begin as many new rows of memory as
- * it has lines, more at a time than a processor keeps at hand. */
+/* Tiles follow each other along the longer side of x. So one of the two matrices is worked on in 16 long rows, from end
+ * to end, and the other one in short rows, which lie close together. In the other direction, each tile would begin 16
+ * other long rows, and these lie too far apart for a processor to keep them all at hand. */
 TARGET static void NAME(transpose_matrix)(const float *x, size_t rows, size_t columns, size_t stride, float *out) {
     if (rows > columns) {
         for (size_t j = 0; j < columns; j += SIDE)

@@ -1,26 +1,33 @@
-/* Vectors of LANES numbers, and what is made of them: see levels.h, which has this read once for each length. */
+/* Vectors of LANES float32, and how they are loaded, stored, shuffled and transposed.
+ *
+ * The files that levels.h compiles include this one. So it is read several times in one compilation, each time with
+ * other LANES: what comes before the first #endif is defined once, what follows once for each length. */
 #ifndef PYTAGI_DDP_VECTORS_H
 #define PYTAGI_DDP_VECTORS_H
 
 #include "loops.h"
 
+/* The vector at an address, which need not be aligned: AT to store it, FROM to load it. */
 #define AT(x) (*(vector *)(x))
 #define FROM(x) (*(const vector *)(x))
 
 #define INLINE TARGET static inline __attribute__((always_inline))
 #define UNROLLED _Pragma("GCC unroll 10")
 
-/* Of the tile after the one at hand: it lies on lines of memory that processors do not fetch ahead by themselves, and
- * waiting for them takes longer than the work on a tile. An address beyond the array does no harm. */
+/* Prefetch a cache line of the next tile while the present one is worked on. The rows of a tile lie far apart in
+ * memory, so processors do not fetch them ahead by themselves, and to wait for them takes longer than the work on a
+ * tile. An address beyond the array does no harm. */
 #define FETCH(x) __builtin_prefetch(x)
 #define FETCH_TO_WRITE(x) __builtin_prefetch(x, 1)
 
+/* A vector of numbers of a and b, chosen by their indices; those of b continue after those of a. */
 #if defined(__clang__) || __GNUC__ >= 12
 #define PICK __builtin_shufflevector
 #else
 #define PICK(a, b, ...) __builtin_shuffle(a, b, (bits){__VA_ARGS__})
 #endif
 
+/* 8 numbers: half of a vector with AVX-512, else a whole one. */
 typedef float half __attribute__((vector_size(32), aligned(4), may_alias));
 #define HALF(x) (*(half *)(x))
 
@@ -33,8 +40,9 @@ typedef float half __attribute__((vector_size(32), aligned(4), may_alias));
 typedef float vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int bits __attribute__((vector_size(4 * LANES)));
 
-/* EIGHTS: v = 8 numbers at x and, if a vector has more, 8 at y. MIX: 8 of the same 8 numbers of two vectors, the latter
- * counted on from 8. */
+/* EIGHTS: v = the 8 numbers at x and, if a vector has 16, the 8 numbers at y behind them.
+ * MIX: a vector of 8 numbers that are chosen from two vectors of 8 by their indices, 0 to 7 for x and 8 to 15 for y. Of
+ * vectors of 16, each half is mixed in the same way. */
 #undef EIGHTS
 #undef MIX
 #if LANES == 16
@@ -52,7 +60,8 @@ typedef int bits __attribute__((vector_size(4 * LANES)));
 #define MIX PICK
 #endif
 
-/* Each 8 numbers of 8 vectors, an 8 x 8 matrix, transposed. */
+/* out = x transposed, where x[0] to x[7] are the rows of an 8 x 8 matrix. Vectors of 16 hold two such matrices side by
+ * side, and each is transposed by itself. */
 INLINE void transpose_eights(const vector *x, vector *out) {
     vector y[8], z[8];
     UNROLLED for (int i = 0; i < 8; i += 2) {

@@ -1,23 +1,48 @@
-/* Transforms of the Winograd forms that _winograd.pyx explains, as many channels at a time as a vector has numbers.
- * Channels and kernels come in multiples of 16. */
+/* Transforms for convolutions in Winograd forms, as _winograd.pyx and _winograd_weight.pyx call them.
+ *
+ * F(e x e, k x k) makes a tile of e x e outputs of a convolution by a k x k kernel from the window of n x n pixels that
+ * the tile depends on, n = e + k - 1, with n^2 multiplications instead of e^2 k^2. The idea, in one dimension: the
+ * product of a polynomial with e coefficients and one with k has n coefficients. It can be made by evaluating both
+ * factors at n points (matrices A and G), multiplying the values point by point, and interpolating (matrix B): n
+ * multiplications instead of e k. A convolution is the transpose of that map, and so is made by the transposed
+ * matrices. In two dimensions each matrix is applied to the columns of a tile and to its rows:
+ *
+ *     outputs of a tile = A^T [(G g G^T) (B^T d B)] A         g: kernel, d: pixels of the window
+ *     gradient of the kernel = G^T [(A e A^T) (B^T d B)] G    e: deltas of the outputs
+ *
+ * where brackets multiply element by element. Names are those of Lavin & Gray 2016 (see _winograd.pyx).
+ *
+ * With stride 2, the even pixels along an edge meet some taps of the kernel, and the odd pixels the others: a kernel of
+ * 4 taps is two kernels of 2 taps, each of which meets every second pixel, and F(4, 2) serves both, with 5
+ * multiplications for 4 outputs. Of a kernel of 3 taps, 0 and 2 are such a kernel, and tap 1 is one by itself: it
+ * multiplies 4 pixels as they are. So the transformed window has 10 numbers, or 9, and A^T adds up what the two kernels
+ * make. From the outputs back to the inputs (adjoint) each kernel makes pixels of its own, every second one, from the
+ * same outputs.
+ *
+ * The sums over channels, or over tiles for gradients, are made within the brackets. For that, transformed numbers are
+ * written as matrices, called *planes*: plane (i, j) holds element (i, j) of all tiles, (tiles, channels), and each
+ * plane takes one matrix product. The 4 planes of tap 1 have the same kernels, so they lie behind each other and take
+ * one product together. A vector holds neighbouring channels of a tile, or several kernels, so both come in multiples
+ * of 16. */
 #ifndef PYTAGI_DDP_WINOGRAD_H
 #define PYTAGI_DDP_WINOGRAD_H
 
 #include <stddef.h>
 
-/* No form; F(2x2, 3x3), F(4x4, 3x3) and F(2x2, 5x5); 4 x 4 outputs of 3 x 3 kernels with stride 2, of which taps 0 and
- * 2 meet even pixels, or odd ones, and of 4 x 4 kernels, of which they meet odd ones. */
+/* No form; F(2 x 2, 3 x 3), F(4 x 4, 3 x 3) and F(2 x 2, 5 x 5); 4 x 4 outputs with stride 2 of 3 x 3 kernels whose
+ * taps 0 and 2 meet even pixels, or odd ones, and of 4 x 4 kernels, where they meet odd ones. */
 enum { PLAIN, F2, F4, F2_5, EVEN_3, ODD_3, STRIDED_4 };
-enum { MEAN, SQUARE, SQUARE_PLUS };
-enum { PAD = 16 }; /* numbers behind each plane: planes that lie a power of two apart would share a few cache sets */
-#define WIDEST 10  /* planes, and pixels of a window, along an edge */
+enum { MEAN, SQUARE, SQUARE_PLUS }; /* kernels are w, w^2 or w^2 + s */
+enum { PAD = 16 }; /* numbers of padding behind a plane: planes a power of two apart would share a few cache sets */
+#define WIDEST 10  /* the largest number of planes, or of pixels of a window, along an edge */
 #define MOST (WIDEST * WIDEST)
 
 static inline int strided(int form) { return form >= EVEN_3; }
 static inline int taps_of(int form) { return form == F2_5 ? 5 : form == STRIDED_4 ? 4 : 3; }
 
-/* Along an edge of a tile: the pixels that are made; those from one window to the next, and of a window; planes; planes
- * of kernels. adjoint: from the outputs of the convolution to its inputs. */
+/* Lengths along an edge of a tile: how many pixels it makes, how far the next window is, how many pixels a window has,
+ * and how many planes there are of windows and of kernels. adjoint: from the outputs of the convolution to its inputs.
+ */
 static inline int made_of(int form, int adjoint) {
     return form == F2 || form == F2_5 ? 2 : strided(form) && adjoint ? 8 : 4;
 }
@@ -28,13 +53,12 @@ static inline int window_of(int form, int adjoint) {
 static inline int edge_of(int form) { return form == F2 ? 4 : !strided(form) ? 6 : form == STRIDED_4 ? 10 : 9; }
 static inline int kernel_edge_of(int form) { return form == F2 ? 4 : form == STRIDED_4 ? 10 : 6; }
 
-/* How many planes are multiplied by plane (i, j) of the kernels. */
+/* How many planes of windows are multiplied by plane (i, j) of the kernels. */
 static inline int sharing(int form, int i, int j) {
     return form == EVEN_3 || form == ODD_3 ? (i == 5 ? 4 : 1) * (j == 5 ? 4 : 1) : 1;
 }
 
-/* Where plane (i, j) of tiles starts, if each has `size` numbers. Those that share a plane of kernels follow each
- * other, so that one product serves them. */
+/* Where plane (i, j) starts among the planes of windows or of sums, each of `size` numbers. */
 static inline size_t place(int form, int i, int j, size_t size) {
     int edge = edge_of(form), a = i, b = j, before = i * edge + j;
     if (form == EVEN_3 || form == ODD_3) {
@@ -45,11 +69,13 @@ static inline size_t place(int form, int i, int j, size_t size) {
     return before * size + (a * kernel_edge_of(form) + b) * PAD;
 }
 
-/* Points of interpolation, beside infinity: A, -A, B and -B, and 0 for F(4, 3) and F(2, 5). All products of these are
- * exact, and rounding errors are less than half of those that the usual 1 and 2 leave. */
+/* The points are A, -A, B, -B and infinity, and 0 too for F(4, 3) and F(2, 5). Their powers are exact in float32, and
+ * rounding errors are less than half of those that the usual points +-1 and +-2 leave. (F(2, 3) uses 0, 1, -1 and
+ * infinity.) N0, NA and NB are one over the product of the distances of 0, of A or -A, and of B or -B from the other
+ * points, 0 among them, as interpolation needs them. */
 #define A 0.75f
 #define B 1.5f
-#define N0 (1 / (A * A * B * B)) /* one over the product of a point's distances from the others, 0 among them */
+#define N0 (1 / (A * A * B * B))
 #define NA (1 / (2 * A * A * (A * A - B * B)))
 #define NB (1 / (2 * B * B * (B * B - A * A)))
 
@@ -62,18 +88,25 @@ static inline size_t place(int form, int i, int j, size_t size) {
 #undef NA
 #undef NB
 
-/* The planes of `tiles` windows, side by side; out: planes of (tile, channels), each of `size` numbers. rows: where the
- * first window starts in each of its lines, or NULL off the image; column: which of the `width` pixels of a line that is,
- * and less than 0 before the first one. What is off the image is 0. */
+/* out (planes, tiles, channels) = B^T d B, for a run of tiles side by side, whose windows d begin step_of(form) pixels
+ * apart. A plane has `size` numbers, and tiles are `stride` numbers apart.
+ *
+ * rows: the lines of the image that the windows see, each from the first pixel of the first window on, or NULL if the
+ * line is off the image. A pixel is `pixel` numbers from the next one. column: which of the `width` pixels of a line
+ * that first pixel is, less than 0 before the first one. What is off the image is 0. squared: d is the square of the
+ * pixels. */
 static inline void transform_pixels(int form, int adjoint, const float *const *rows, int squared, int column, int width,
                                     size_t pixel, int tiles, float *out, size_t stride, size_t size, size_t channels) {
     CALL(transform_pixels)
     (form, adjoint, rows, squared, column, width, pixel, tiles, out, stride, size, channels);
 }
 
-/* The pixels of each tile = the way back from products m + start, or += the way back; times the Jacobian's 1st or 2nd
- * power, if there is one. positive: no sum may round to less than 0. Of the pixels, `lines` and `columns` are in the
- * image. */
+/* x = jcb^power (A^T m A + start), or x = jcb^power (x + A^T m A) if `more`, for a run of tiles side by side.
+ *
+ * m (planes, tiles, channels) are the sums of products. x is the first pixel of the first tile; lines are `line`
+ * numbers apart, and pixels `pixel` numbers. From there on the image has `lines` lines and `columns` pixels in each,
+ * and what a tile makes beyond is dropped. start (channels) and jcb (laid out as x) may be NULL, for 0 and 1. positive:
+ * sums are not negative, but for rounding, and such as round to less than 0 become 0. */
 static inline void restore_pixels(int form, int adjoint, const float *m, size_t stride, size_t size, int tiles,
                                   int positive, const float *start, int more, const float *jcb, int power, float *x,
                                   int lines, int columns, size_t line, size_t pixel, size_t channels) {
@@ -82,20 +115,21 @@ static inline void restore_pixels(int form, int adjoint, const float *m, size_t 
      channels);
 }
 
-/* The planes of the outputs of each tile, or of their squares, by which those of its pixels are multiplied for weight
- * deltas. Of the outputs, `lines` and `columns` are in the image. */
+/* out (planes, tiles, channels) = A e A^T, where e are the outputs of each tile of a run, or their squares, and 0
+ * beyond the image. x is laid out as in `restore_pixels`, and `out` as in `transform_pixels`. */
 static inline void transform_deltas(int form, const float *x, int squared, int lines, int columns, size_t line,
                                     size_t pixel, int tiles, float *out, size_t stride, size_t size, size_t channels) {
     CALL(transform_deltas)(form, x, squared, lines, columns, line, pixel, tiles, out, stride, size, channels);
 }
 
-/* The planes of 16 kernels, `stride` apart; kind: of w, w^2 or w^2 + s. */
+/* out (planes, 16) = G g G^T of 16 kernels g, which begin `stride` numbers apart in w and s. kind: g is w, w^2 or
+ * w^2 + s. flip: kernels are turned by 180 degrees, as the way back through a convolution needs them. */
 static inline void transform_kernels(int form, const float *w, const float *s, size_t stride, int kind, int flip,
                                      float *out, size_t plane) {
     CALL(transform_kernels)(form, w, s, stride, kind, flip, out, plane);
 }
 
-/* 16 kernels, one after the other, (+)= the way back from sums of products. */
+/* out (16, taps, taps) = G^T m G, or += if `more`: the kernel gradients from the sums of products m (planes, 16). */
 static inline void restore_kernels(int form, const float *m, size_t plane, int more, float *out) {
     CALL(restore_kernels)(form, m, plane, more, out);
 }

@@ -1,5 +1,5 @@
-/* The transforms of tiles in both directions: those of winograd_points.h along the columns and along the lines. See
- * winograd.h. */
+/* The transforms of winograd.h, which levels.h compiles for each length of vectors: functions that load tiles,
+ * transform them along the lines and the columns, and store them. */
 #include "vectors.h"
 #include "winograd_points.h"
 
@@ -20,8 +20,9 @@
 #define kernels_run NAME(kernels_run)
 #define restore_kernels_run NAME(restore_kernels_run)
 
-/* Loops over lines, columns and taps. The tiles of F(2) and F(4) stay in registers if they are unrolled. Those of other
- * forms lie in memory, and shorter code is compiled sooner; so it is with tiles that are not whole. */
+/* A loop over lines, columns or taps of a tile. It is unrolled for F(2) and F(4), whose tiles then stay in registers.
+ * The tiles of other forms lie in memory in any case, and so do those that are not whole; unrolled, they would be no
+ * faster and take a minute more to compile. */
 #define EACH(form, k, n, ...)                                                                                          \
     do {                                                                                                               \
         if ((form == F2 || form == F4) && __builtin_constant_p(n)) {                                                   \
@@ -30,7 +31,7 @@
             for (int k = 0; k < (n); k++) { __VA_ARGS__; }                                                             \
     } while (0)
 
-/* The function for a form, which is a constant there. Forward, it does not matter which pixels the taps meet. */
+/* Calls a function with the form as a constant. Forward, it makes no difference which pixels the taps meet. */
 #define OF_FORM(function, adjoint, ...)                                                                                \
     do {                                                                                                               \
         if (form == F2)                                                                                                \
@@ -51,8 +52,10 @@
             function(ODD_3, 1, __VA_ARGS__);                                                                           \
     } while (0)
 
-/* A line of a window transformed; `line` NULL, and pixels before lo or from hi on, are off the image. */
-INLINE void pixels_line(int form, int adjoint, const float *line, int lo, int hi, int squared, size_t pixel, vector *t) {
+/* t = the transform of a line of a window. The line is off the image if it is NULL, and so are its pixels before lo and
+ * from hi on. */
+INLINE void pixels_line(int form, int adjoint, const float *line, int lo, int hi, int squared, size_t pixel,
+                        vector *t) {
     const int n = window_of(form, adjoint);
     vector d[WIDEST];
     UNROLLED for (int q = 0; q < n; q++) {
@@ -64,7 +67,7 @@ INLINE void pixels_line(int form, int adjoint, const float *line, int lo, int hi
     see_pixels(form, adjoint, d, t);
 }
 
-/* Column q of the transformed lines, transformed to planes. */
+/* Transforms column q of the transformed lines t, and stores it in the planes. */
 INLINE void pixels_column(int form, int adjoint, const vector *t, int q, float *out, size_t size) {
     const int n = window_of(form, adjoint), edge = edge_of(form);
     vector column[WIDEST], planes[WIDEST];
@@ -73,6 +76,8 @@ INLINE void pixels_column(int form, int adjoint, const vector *t, int q, float *
     UNROLLED for (int r = 0; r < edge; r++) AT(out + place(form, r, q, size)) = planes[r];
 }
 
+/* `transform_pixels` for one tile, whose first pixel is `at` numbers from the beginning of its rows. inside: no pixel
+ * of its window is off the image. */
 INLINE void transform_tile(int form, int adjoint, const float *const *rows, ptrdiff_t at, int inside, int lo, int hi,
                            int squared, size_t pixel, float *out, size_t size, size_t channels) {
     const int n = window_of(form, adjoint), edge = edge_of(form);
@@ -85,6 +90,8 @@ INLINE void transform_tile(int form, int adjoint, const float *const *rows, ptrd
     }
 }
 
+/* `transform_pixels` for a constant form. Tiles in the middle of the image, most of them, have a version without tests.
+ */
 INLINE void transform_run(int form, int adjoint, const float *const *rows, int squared, int column, int width,
                           size_t pixel, int tiles, float *out, size_t stride, size_t size, size_t channels) {
     const int step = step_of(form, adjoint), n = window_of(form, adjoint);
@@ -213,8 +220,8 @@ TARGET static void NAME(transform_deltas)(int form, const float *x, int squared,
     OF_FORM(deltas_run, 0, x, squared, lines, columns, line, pixel, tiles, out, stride, size, channels);
 }
 
-/* LANES kernels, `stride` apart, as vectors of each tap: in registers, as by way of memory vectors would be read before
- * the numbers in them have arrived there. */
+/* taps[k] = tap k of LANES kernels, which begin `stride` numbers apart. The transpose is made in registers: if single
+ * numbers were written to memory and read back as vectors, each read would have to wait for the writes. */
 INLINE void load_kernels(int form, const float *w, size_t stride, vector *taps) {
     const int size = taps_of(form) * taps_of(form);
     for (int k = 0; k + 8 <= size; k += 8) {
@@ -229,7 +236,6 @@ INLINE void load_kernels(int form, const float *w, size_t stride, vector *taps) 
     }
 }
 
-/* The way along the columns, then along the lines. */
 INLINE void kernels_run(int form, int adjoint, const float *w, const float *s, size_t stride, int kind, int flip,
                         float *out, size_t plane) {
     const int taps = taps_of(form), size = taps * taps, edge = kernel_edge_of(form);

@@ -1,5 +1,7 @@
-/* The transforms of the Winograd forms along one edge of a tile, for vectors of numbers from as many channels. See
- * winograd.h. */
+/* The transforms of winograd.h in one dimension, one for each of the matrices B^T, A^T, A, G and G^T.
+ *
+ * All callers give `form` as a constant. At the points p and -p of a polynomial, its even powers contribute the same
+ * and its odd powers the opposite; so both values are made of one `even` and one `odd` sum, those of +-B with _b. */
 #define see_points NAME(see_points)
 #define make_points NAME(make_points)
 #define see_delta_points NAME(see_delta_points)
@@ -11,7 +13,7 @@
 #define see_kernel NAME(see_kernel)
 #define make_kernel NAME(make_kernel)
 
-/* F(4, 2), two taps: B^T d, A^T m, A e, G g and G^T m. Those of F(4, 3) are these and its point 0. */
+/* The five transforms of F(4, 2). Those of F(4, 3) are the same, with the point 0 in front. */
 INLINE void see_points(const vector *d, vector *t) {
     vector even = d[3] - B * B * d[1], odd = A * (d[2] - B * B * d[0]);
     vector even_b = d[3] - A * A * d[1], odd_b = B * (d[2] - A * A * d[0]);
@@ -54,8 +56,7 @@ INLINE void make_kernel_points(const vector *m, vector *g, vector *next) {
     *next = A * A * NA * (m[0] + m[1]) + B * B * NB * (m[2] + m[3]) + m[4];
 }
 
-/* A window of pixels to planes. With stride 2, one phase of the pixels meets the taps 0 and 2 of the kernel, the other
- * one tap 1, which multiplies them as they are, or the taps 1 and 3. */
+/* t = B^T d. With stride 2, t begins with the pixels that the taps 0 and 2 meet. */
 INLINE void see_pixels(int form, int adjoint, const vector *d, vector *t) {
     if (form == F2) {
         t[0] = d[0] - d[2];
@@ -85,7 +86,7 @@ INLINE void see_pixels(int form, int adjoint, const vector *d, vector *t) {
     }
 }
 
-/* The way back from products to pixels. */
+/* y = A^T m */
 INLINE void make_pixels(int form, int adjoint, const vector *m, vector *y) {
     if (form == F2) {
         y[0] = m[0] + m[1] + m[2];
@@ -113,7 +114,7 @@ INLINE void make_pixels(int form, int adjoint, const vector *m, vector *y) {
     }
 }
 
-/* A e */
+/* t = A e */
 INLINE void see_deltas(int form, const vector *e, vector *t) {
     if (form == F2) {
         t[0] = e[0];
@@ -139,7 +140,7 @@ INLINE void see_deltas(int form, const vector *e, vector *t) {
     }
 }
 
-/* G g */
+/* t = G g */
 INLINE void see_kernel(int form, const vector *g, vector *t) {
     if (form == F2) {
         t[0] = g[0];
@@ -173,7 +174,7 @@ INLINE void see_kernel(int form, const vector *g, vector *t) {
     }
 }
 
-/* G^T m */
+/* g = G^T m */
 INLINE void make_kernel(int form, const vector *m, vector *g) {
     if (form == F2) {
         vector b = 0.5f * m[1], c = 0.5f * m[2];

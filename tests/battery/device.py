@@ -1,4 +1,4 @@
-"""The check of a GPU, or of its simulator: `tests/cuda/sim` runs it."""
+"""The check of a layer on a GPU, or on the simulator of one: `tests/cuda/sim` runs it."""
 
 import copy
 
@@ -9,7 +9,7 @@ from tests.nn.networks import assert_same, pass_through, random_batch
 
 
 def device_twin(example: Example) -> None:
-    """A pass, two steps and a prediction on a device are those of the CPU, and all of it comes back."""
+    """A pass, two steps and a prediction on the device equal those on the CPU, and a move back keeps all parameters."""
     host = example.network()
     device = copy.deepcopy(host)
     device.to_device("cuda")

@@ -1,4 +1,4 @@
-"""A network that the checks use, and what they do with it."""
+"""`Example`, the small network that a check works on, the list of checks, and helpers that train and compare."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from tests.nn.networks import random_batch, randomise
 
 @dataclass(frozen=True)
 class Example:
-    """A small network with the layer in it.
+    """How to make a small network that contains the layer, and how exact its results have to be.
 
     Attributes:
-        make: makes a new one.
-        tolerance: of results against float64 ones, relative to the largest of an array.
-        rounding: likewise, of sums in another order.
+        make: makes a new network.
+        tolerance: how far results may be from those in float64, as a share of the largest number of an array.
+        rounding: the same for results that differ only by the order of their sums.
     """
 
     make: Callable[[], nn.Sequential]
@@ -24,7 +24,7 @@ class Example:
     rounding: float = 5e-6
 
     def network(self, seed: int = 1) -> nn.Sequential:
-        """With random parameters, the same for the same seed."""
+        """A new network with random parameters, which depend on the seed alone."""
         manual_seed(seed)
         return randomise(self.make(), seed)
 
@@ -34,13 +34,13 @@ CHECKS: list[Check] = []
 
 
 def check(function: Check) -> Check:
-    """Registers a check: it asserts, or returns why it does not apply to an example."""
+    """Decorates a check, to add it to `CHECKS`. A check returns None, or the reason why it does not apply."""
     CHECKS.append(function)
     return function
 
 
 def observe(net: nn.Sequential, batch: int, seed: int = 0, between: Callable[[], None] = lambda: None) -> None:
-    """Everything of a training step but the step; `between` is called between the passes."""
+    """Forward and backward pass of a random batch, without the step; `between` is called between the two passes."""
     x, var_x, y, _ = random_batch(net, batch, seed)
     net(x, var_x)
     between()
@@ -50,7 +50,7 @@ def observe(net: nn.Sequential, batch: int, seed: int = 0, between: Callable[[],
 
 
 def train(net: nn.Sequential, *batches: int, seed: int = 0) -> nn.Sequential:
-    """A step for each batch size."""
+    """Takes a training step with a random batch of each of these sizes; returns the network."""
     for step, batch in enumerate(batches):
         observe(net, batch, seed + step)
         net.step()
@@ -58,27 +58,28 @@ def train(net: nn.Sequential, *batches: int, seed: int = 0) -> nn.Sequential:
 
 
 def rows(batch: tuple, index) -> tuple:
-    """Samples of `random_batch`."""
+    """Some samples of what `random_batch` returns."""
     return tuple(None if array is None else array[index] for array in batch)
 
 
 def memory(net: nn.Sequential) -> dict[str, np.ndarray]:
-    """All that a network keeps from step to step: the arena's memory, by name."""
+    """The arrays with all that a network keeps from step to step: parameters, deltas, and state that is not learnt."""
     return {name: getattr(net.arena, name) for name in ("theta", "buffer", "statistics", "carried")}
 
 
 def snapshot(net: nn.Sequential) -> dict[str, np.ndarray]:
+    """A copy of `memory`, on the host."""
     return {name: net.kernels.array.to_host(array).copy() for name, array in memory(net).items()}
 
 
 def assert_same_bits(actual: dict, expected: dict, what: str) -> None:
-    """Of every array in `expected`."""
+    """Asserts that every array in `expected` has the same bits in `actual`; `what` begins the message."""
     for name, want in expected.items():
         assert np.array_equal(actual[name], want), f"{what}: {name} differs"
 
 
 def assert_continue_alike(net: nn.Sequential, other: nn.Sequential, what: str) -> None:
-    """Both take the same further steps to the last bit, and predict the same."""
+    """Trains both with the same batches, and asserts that they have the same bits then, and predict the same."""
     for one in (net, other):
         train(one, 4, 3, seed=10)
     assert_same_bits(snapshot(net), snapshot(other), f"{what}, two steps later")

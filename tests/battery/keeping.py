@@ -25,13 +25,13 @@ from tests.battery.example import (
 )
 from tests.headers import with_header
 
-# Arguments of the prior, which is in the parameters once it is drawn: no settings.
+# Arguments of constructors that are no settings: they shape the prior, and are not needed once it is drawn.
 PRIOR = {"gain_weight", "gain_bias", "init_method", "scale"}
 
 
 @check
 def copies_continue_alone(example: Example) -> None:
-    """deepcopy and pickle, amid an accumulation: they go on with the same bits, and share nothing."""
+    """Copies by deepcopy and pickle, made while deltas accumulate, continue with the same bits, and share no memory."""
     for duplicate in (copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))):
         net = train(example.network(), 4, 3)
         with net.accumulate():
@@ -50,7 +50,10 @@ def copies_continue_alone(example: Example) -> None:
 
 @check
 def forgetting_ends_at_the_prior(example: Example) -> None:
-    """Variances times the factor, up to those of a new network; means stay, and recorded passes find the new ones."""
+    """`forget_evidence` multiplies variances by the factor, up to those of the prior, and leaves means as they are.
+
+    Recorded passes compute with the new variances.
+    """
     manual_seed(1)
     net = example.make()
     prior = net.arena.theta[1].copy()
@@ -65,7 +68,7 @@ def forgetting_ends_at_the_prior(example: Example) -> None:
 
 @check
 def files_bring_everything_back(example: Example) -> None:
-    """A file or dictionary makes another network equal, and equal networks make equal bytes."""
+    """Another network becomes equal by loading a file or a state dictionary, and equal networks write equal files."""
     net = train(example.network(), 4, 3)
     read, filled = example.network(seed=2), example.network(seed=2)
     kept = net.state_dict(carried=True)
@@ -84,7 +87,10 @@ def files_bring_everything_back(example: Example) -> None:
 
 @check
 def settings_make_the_layer_again(example: Example) -> None:
-    """They are the arguments of the constructor but those of the prior, and are what `repr` shows."""
+    """`settings()` are all arguments of the constructor but those of the prior, and `repr` shows them.
+
+    A network of layers that are made again from their settings learns the same.
+    """
     net = train(example.network(), 4)
     for _, leaf in net.named_leaves():
         settings, kind = leaf.settings(), type(leaf)
@@ -103,7 +109,7 @@ def settings_make_the_layer_again(example: Example) -> None:
 
 @check
 def settings_that_are_assigned_count(example: Example) -> None:
-    """They make it the layer of those settings at once, recorded passes or not; or the assignment is refused."""
+    """A setting that is assigned takes effect at once, also in passes that were recorded; or it is refused."""
     net = train(example.network(), 4, 4, 4)
     for key, leaf in net.named_leaves():
         for name, value in leaf.settings().items():
@@ -126,7 +132,7 @@ def _made_again(layer: nn.BaseLayer) -> nn.BaseLayer:
 
 @check
 def files_of_other_settings_are_refused(example: Example) -> None:
-    """Each setting of each layer counts; the message names both, and the network stays as it was."""
+    """`load` refuses a file in which a setting of a layer differs, names both values, and changes nothing."""
     net = example.network()
     before = net.state_dict()
     with TemporaryDirectory() as folder:
@@ -144,13 +150,14 @@ def files_of_other_settings_are_refused(example: Example) -> None:
 
 
 def _another(value: Any) -> Any:
+    """Another value of the same type."""
     if isinstance(value, bool):
         return not value
     return [*value, 1] if isinstance(value, list) else value + type(value)(1)
 
 
 def _with_architecture(data: bytes, change: Callable[[dict], None]) -> bytes:
-    """A file whose architecture was changed."""
+    """A file of a network after a change of the architecture that it describes."""
 
     def change_layers(header: dict) -> None:
         layers = json.loads(header["__metadata__"]["architecture"])
@@ -161,6 +168,7 @@ def _with_architecture(data: bytes, change: Callable[[dict], None]) -> bytes:
 
 
 def _refusal(function: Callable[[], None]) -> str | None:
+    """The message of the ValueError that a function raises, or None."""
     try:
         function()
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Networks for every layer of `pytagi_ddp.nn`: the layer where it belongs, its settings at unusual values."""
+"""Small networks for every layer of `pytagi_ddp.nn`, with the layer in its usual places and unusual settings."""
 
 import inspect
 from collections.abc import Callable
@@ -13,7 +13,7 @@ Layers = Callable[[], list[nn.BaseLayer]]
 
 
 def stem(**options) -> nn.Conv2d:
-    """Of images of 2x4x6; gives 3x2x4."""
+    """A convolution that a network of images begins with: from 2x4x6 to 3x2x4."""
     return nn.Conv2d(2, 3, 3, in_width=6, in_height=4, **options)
 
 
@@ -98,7 +98,7 @@ EXAMPLES: dict[type, dict[str, Layers]] = {
             residual(conv(3, 3), nn.MixtureReLU(), nn.BatchNorm2d(3, through_statistics=True)),
             nn.Linear(24, 2),
         ],
-        "through statistics, units": lambda: [  # a bias in front would have no deltas but rounding errors
+        "through statistics, units": lambda: [  # no bias in front: its deltas would be 0 but for rounding errors
             nn.Linear(4, 5, bias=False),
             nn.BatchNorm2d(5, through_statistics=True),
             nn.ReLU(),
@@ -196,7 +196,7 @@ EXAMPLES: dict[type, dict[str, Layers]] = {
 
 
 def of_activation(kind: type) -> dict[str, Layers]:
-    """Any activation has these places, so that a new one needs no entry."""
+    """Networks for any activation, so that a new one needs no entry in `EXAMPLES`."""
     settings = dict.fromkeys(kind.formula_settings, 0.3)
     return {
         "between dense layers": lambda: [nn.Linear(5, 6), kind(), nn.Linear(6, 3)],
@@ -215,10 +215,10 @@ def layers_of(module: ModuleType) -> list[type]:
 
 
 def examples_of(kind: type) -> dict[str, Example]:
-    """By a word on the place of the layer.
+    """The examples of a layer, by a description of its place in the network.
 
     Raises:
-        LookupError: there is none.
+        LookupError: there is no example.
     """
     lists = EXAMPLES.get(kind) or (of_activation(kind) if issubclass(kind, Activation) else None)
     if not lists:

@@ -1,4 +1,4 @@
-"""Checks of the numbers of a pass: right, and independent of how samples come together."""
+"""Checks of the numbers that a pass computes: they are right, and do not depend on how samples form batches."""
 
 import copy
 from unittest import mock
@@ -16,7 +16,7 @@ TIED = "statistics of the batch tie its samples together"
 
 
 def oracles(kind: type) -> list[str]:
-    """What says that the numbers of a layer are right: its function in float64, and recorded results of pytagi."""
+    """Names of what says which numbers of a layer are right: a float64 reference, or recorded results of pytagi."""
     found = []
     if kind in reference.LAYERS or issubclass(kind, nn.LayerBlock):
         found.append(f"reference.{reference.LAYERS.get(kind, reference.chain).__name__}")
@@ -26,14 +26,14 @@ def oracles(kind: type) -> list[str]:
 
 
 def one_pass(net: nn.Sequential, *batch) -> dict[str, np.ndarray]:
-    """`pass_through` of a network that carries nothing from earlier passes."""
+    """The results of `pass_through`, after what a network carries from earlier passes (LSTM memory) was reset."""
     net.reset_state()
     return pass_through(net, *batch)
 
 
 @check
 def equals_float64(example: Example) -> str | None:
-    """Outputs, Jacobians and deltas of one pass are those of the float64 reference, which knows no trick."""
+    """Outputs, Jacobians and deltas of one pass equal those of the float64 reference."""
     for layer in leaves(example.network()):
         kind = type(layer)
         found = oracles(kind)
@@ -50,7 +50,7 @@ def equals_float64(example: Example) -> str | None:
 
 @check
 def shards_add_up(example: Example) -> str | None:
-    """Passes over the parts of a batch, accumulated, are one pass over the batch: the sum on which DDP stands."""
+    """The deltas of the parts of a batch add up to those of the whole batch; `DDPSequential` relies on this."""
     net = example.network()
     if net.arena.running:
         return TIED
@@ -69,7 +69,7 @@ def shards_add_up(example: Example) -> str | None:
 
 @check
 def samples_are_predicted_one_by_one(example: Example) -> str | None:
-    """In evaluation a sample's output does not depend on those beside it, statistics or not."""
+    """In evaluation mode, the prediction of a sample does not depend on the other samples of its batch."""
     net = train(example.network(), 4, 3)
     if net.arena.carried.size:
         return "what is carried from one batch to the next makes a sample depend on those before it"
@@ -84,7 +84,7 @@ def samples_are_predicted_one_by_one(example: Example) -> str | None:
 
 @check
 def order_does_not_matter(example: Example) -> None:
-    """A permuted batch gives permuted outputs and the same deltas of the parameters."""
+    """If the samples of a batch are permuted, outputs are too, and deltas of parameters stay the same."""
     net = example.network()
     batch = random_batch(net, 8)
     order = np.random.default_rng(2).permutation(8)
@@ -97,7 +97,7 @@ def order_does_not_matter(example: Example) -> None:
 
 @check
 def nothing_is_left_of_other_batches(example: Example) -> None:
-    """Batches that grow and shrink, with and without input variances: each as in a new network, to the last bit."""
+    """A pass has the bits of a new network, whatever batches came before (of any size, with or without variances)."""
     net = example.network()
     new = copy.deepcopy(net)
     smallest = 2 if net.arena.running else 1
@@ -108,7 +108,7 @@ def nothing_is_left_of_other_batches(example: Example) -> None:
 
 @check
 def no_variance_is_zero_variance(example: Example) -> str | None:
-    """An input without variances is one with variances of 0, and those of an input are not ignored."""
+    """An input without variances gives the same as one with variances of 0, and other variances are not ignored."""
     net = example.network()
     if isinstance(leaves(net)[0], nn.Embedding):
         return "categories have no variance"
@@ -122,7 +122,7 @@ def no_variance_is_zero_variance(example: Example) -> str | None:
 
 @check
 def missing_observations_teach_nothing(example: Example) -> str | None:
-    """NaN is no observation: a sample without any has no deltas, and a batch without any changes no parameter."""
+    """NaN is no observation: a sample with nothing else gets no deltas, and a batch of such changes no parameter."""
     net = example.network()
     if any(getattr(leaf, "through_statistics", False) for leaf in net.arena.leaves):
         return "a sample changes the statistics of the batch, and so has deltas by the observations of the others"
@@ -152,12 +152,12 @@ def missing_observations_teach_nothing(example: Example) -> str | None:
 
 @check
 def threads_do_not_change_numbers(example: Example) -> None:
-    """Two threads give what one gives: sums are made in blocks of a fixed size, which may round differently."""
+    """Two threads give what one gives, but for rounding."""
     net = example.network()
     before, results = net.layers[0].num_threads, []
     small = (mock.patch.object(module, "PARALLEL_MIN", 100) for module in (loops, elementwise))
     try:
-        with next(small), next(small):  # or only loops over thousands of samples would take two
+        with next(small), next(small):  # otherwise only loops over thousands of samples would use two threads
             for threads in (1, 2):
                 net.set_threads(threads)
                 results.append(one_pass(net, *random_batch(net, 150)))

@@ -1,4 +1,4 @@
-"""Checks of the ways in which a pass can run: recorded, recomputed, with hooks; and of the state that it may change."""
+"""Checks of the ways in which a pass can run (recorded, recomputed, with hooks, in parts), and of what it changes."""
 
 import copy
 
@@ -22,7 +22,11 @@ from tests.nn.twins import Both, walked_parts
 
 @check
 def recorded_passes_have_the_same_bits(example: Example) -> str | None:
-    """Replayed from C as walked through in Python: batches that change, predictions in between, accumulation."""
+    """Passes that are replayed from C give the bits of passes that are walked through in Python.
+
+    Batch sizes change, predictions come in between, and deltas accumulate. `Both` trains two equal networks, of which
+    one is always walked through.
+    """
     both = Both(example.network())
     x = random_batch(both.nets[0], 3)[0]
     for batch in (4, 2, 7, 4):
@@ -41,11 +45,11 @@ def recorded_passes_have_the_same_bits(example: Example) -> str | None:
         both.do(nn.Sequential.step)
     both.train(4, steps=2)
     state = both.nets[0].state_dict(carried=True)
-    both.forward(5)  # which the layers remember
-    both.forward(4)  # replayed; what the user writes before the pass back stays
+    both.forward(5)  # layers remember this pass
+    both.forward(4)  # replayed, so layers remember the other one; what the user changes before backward is kept
     both.do(nn.Sequential.reset_state)
     both.do(lambda net: setattr(net, "input_state_update", True))
-    both.backward()  # walked for the first time, from the pass that was replayed
+    both.backward()  # with deltas of the input for the first time, so walked through, after a pass that was replayed
     both.do(lambda net: setattr(net, "input_state_update", False))
     both.do(lambda net: net.load_state_dict(state))
     both.train(4, steps=2)
@@ -58,9 +62,13 @@ def recorded_passes_have_the_same_bits(example: Example) -> str | None:
 
 @check
 def blocks_have_the_same_bits(example: Example) -> None:
-    """In blocks, kept or recomputed (`checkpoint_blocks`), as written out; also what is not learned."""
+    """A network whose layers stand in blocks, kept or recomputed (`checkpoint_blocks`), has the bits of one without.
+
+    So does its state that is not learnt.
+    """
     layers = example.network().layers
-    sized = next(k for k, layer in enumerate(layers, 1) if not isinstance(layer, Activation))  # no block before that
+    # The first block has to contain a layer that knows the size of the input.
+    sized = next(k for k, layer in enumerate(layers, 1) if not isinstance(layer, Activation))
     head = nn.Linear(layers[-1].output_size, 2)
 
     def network(*blocks: list, **options) -> nn.Sequential:
@@ -78,7 +86,7 @@ def blocks_have_the_same_bits(example: Example) -> None:
     results = {}
     for name, net in nets.items():
         net.input_state_update = True
-        train(net, *[4] * 4, 3)  # passes that are recorded, too
+        train(net, *[4] * 4, 3)  # so often that passes are recorded and replayed
         with net.accumulate():
             observe(net, 3)
         observe(net, 4)
@@ -92,12 +100,15 @@ def blocks_have_the_same_bits(example: Example) -> None:
 
 @check
 def memory_of_passes_may_hold_anything(example: Example) -> None:
-    """Between two passes, what a layer reads again is not in memory that other layers and passes write to."""
+    """What a layer needs from an earlier pass does not lie in memory that layers use in turn.
+
+    That memory is overwritten between passes here, and nothing changes.
+    """
     net, twin = example.network(), example.network()
 
     def spoil() -> None:
         free = net._chain.pool._free
-        free.reverse()  # so that a pass takes others than the twin's: of what both spoil alike, nothing would be seen
+        free.reverse()  # passes shall not take the same blocks as the twin's, or an error could be the same in both
         for block in free:
             block.fill(7)
 
@@ -114,12 +125,12 @@ def memory_of_passes_may_hold_anything(example: Example) -> None:
 
 @check
 def hooks_are_called_once(example: Example) -> None:
-    """Before and after each leaf in both directions, and nothing else changes."""
+    """Hooks are called before and after each leaf (layer without layers inside), both ways, and nothing changes."""
     net, twin = example.network(), example.network()
     calls: list[tuple] = []
     for one in (net, twin):
-        one.input_state_update = True  # or the pass back ends at the first layer with parameters
-        train(one, *[4] * 4)  # recorded, and replayed
+        one.input_state_update = True  # otherwise the backward pass ends at the first layer with parameters
+        train(one, *[4] * 4)  # so often that passes are recorded and replayed
     before, after = (lambda *call, when=when: calls.append((when, *call)) for when in ("before", "after"))
     x, var_x, *_ = random_batch(net, 4, seed=9)
     with net.add_hook(before, after):
@@ -143,7 +154,11 @@ def hooks_are_called_once(example: Example) -> None:
 
 @check
 def state_changes_in_training_only(example: Example) -> None:
-    """Predictions and passes in evaluation change nothing that a network keeps; training passes running state only."""
+    """Predictions change nothing, and forward passes change state that is not learnt only.
+
+    Passes in evaluation mode change carried state (memory of an LSTM), and those in training mode running state as well
+    (statistics of a BatchNorm).
+    """
     net = train(example.network(), 4)
     observe(net, 4)  # deltas that wait for a step
     kept, waiting = snapshot(net), net.pending.waiting
@@ -169,16 +184,19 @@ def state_changes_in_training_only(example: Example) -> None:
 
 @check
 def frames_keep_passes_apart(example: Example) -> str | None:
-    """All forward passes and then all backward passes, in frames: the bits of one micro-batch after the other."""
+    """With frames, several forward passes and then their backward passes give the bits of one after the other.
+
+    A frame keeps what a forward pass leaves for its backward pass.
+    """
     net, twin = example.network(), example.network()
     if net.arena.carried.size:
         with pytest.raises(RuntimeError, match="carry a memory from call to call"):
             net.use_frame(1)
         net.use_frame(0)
         return "what is carried may change in a pass back, before the next pass there"
-    train(net, *[4] * 3)  # recorded passes, which are not those of a frame
+    train(net, *[4] * 3)  # passes are recorded now, but must not be replayed in frames
     train(twin, *[4] * 3)
-    for _ in range(2):  # memory that is there, and one that is not
+    for _ in range(2):  # the second time, frames have their memory already
         with twin.accumulate():
             for seed, batch in enumerate((4, 2, 3)):
                 observe(twin, batch, seed)
@@ -204,7 +222,7 @@ def frames_keep_passes_apart(example: Example) -> str | None:
 
 @check
 def parts_have_the_same_bits(example: Example) -> str | None:
-    """Cut in two between any layers, states handed on and deltas handed back."""
+    """A network that is cut in two between any layers, with states and deltas handed over, has the same bits."""
     whole = example.network()
     names = list(whole.state_dict())
     for cut in range(1, len(whole.layers)):

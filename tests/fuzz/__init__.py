@@ -1,8 +1,10 @@
-"""Damaged and forged files for everything that reads files.
+"""Fuzzing: everything in the library that reads files gets damaged and forged ones.
 
-    make fuzz SECONDS=600       # for as long as one likes
-    make fuzz CASES=100000      # so many files for each format
+No such file may crash a reader, take much memory or time, change a network, or raise an error that does not name the
+file. `formats` has good files of each format and what reads them, `mutations` damages them at random, `cases` reads one
+damaged file and checks what happens, and `kept` has files that once broke something. The tests read a fixed number of
+damaged files. To read more:
 
-`formats` says what is read, and what a reader may do with a file that somebody else has made; `mutations` makes such
-files of good ones; `kept` has those that once broke something. The tests read a fixed number of them.
+    make fuzz SECONDS=600       # for as long, all formats together
+    make fuzz CASES=100000      # so many files of each format
 """

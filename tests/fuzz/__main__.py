@@ -1,7 +1,7 @@
 """Reads damaged files, format by format: `python -m tests.fuzz --seconds 600`, or `--cases 100000` for each format.
 
-Each format has a process of its own, so that one that crashes, or stands still, is an answer too. A case that breaks
-something is kept in --keep.
+Each format has a process of its own, so that a reader that crashes or hangs is found as well. A file that breaks
+something is written to the folder --keep.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def in_a_process(name: str, args: argparse.Namespace) -> int:
     """Runs `read_cases` elsewhere; returns its exit code, or 1 for a crash."""
     options = ["--seconds", str(args.seconds), "--seed", str(args.seed), "--keep", str(args.keep)]
     options += ["--cases", str(args.cases)] if args.cases is not None else []
-    # Without threads: each that starts reserves address space.
+    # On one thread, as each further one reserves address space, which is limited.
     environment = os.environ | {"PYTAGI_DDP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-m", "tests.fuzz", name, "--here", *options], env=environment, check=False)
     if done.returncode < 0:
@@ -54,7 +54,7 @@ def in_a_process(name: str, args: argparse.Namespace) -> int:
 
 
 def read_cases(name: str, args: argparse.Namespace) -> int:
-    """Reads damaged files of a format, until they are enough or one breaks something."""
+    """Reads damaged files of a format, until there were enough or one breaks something; returns the exit code."""
     args.keep.mkdir(parents=True, exist_ok=True)
     rng, begin = random.Random(f"{name} {args.seed}"), time.monotonic()
     kept = args.keep / name.replace(" ", "-")

@@ -1,4 +1,4 @@
-"""One damaged file is read, under a limit of memory and time."""
+"""Reads one damaged file at a time, under limits of memory and time, and checks how the reader deals with it."""
 
 import random
 import resource
@@ -11,19 +11,19 @@ from pathlib import Path
 from tests.fuzz.formats import FORMATS, Format
 from tests.fuzz.mutations import Mutation, mutate, random_mutations
 
-SECONDS = 5.0  # of one case, on the processor
-SLACK = 200 << 20  # bytes beside ten times the largest good file
+SECONDS = 5.0  # processor time that reading a file may take
+SLACK = 200 << 20  # bytes of memory that reading a file may take, beside ten times the largest good file
 
 
 class Reader:
-    """A folder of good files of a format, of which one at a time is damaged.
+    """Reads files of a format from a folder of good files, in which one at a time is damaged.
 
     Args:
-        name: of the format.
-        folder: an empty one.
+        name: the name of the format.
+        folder: an empty folder, for its files.
 
     Attributes:
-        refused, accepted: how many cases have ended so.
+        refused, accepted: how many damaged files have raised a documented error, and how many could be read.
     """
 
     def __init__(self, name: str, folder: Path):
@@ -38,7 +38,13 @@ class Reader:
             (folder / file).write_bytes(self.format.files[file])
 
     def damaged(self, which: int, inside: bool, mutations: Sequence[Mutation]) -> tuple[str, bytes, bool]:
-        """A file's name, its damaged content, and whether its checksum is right again."""
+        """Damages a file; returns its name, its content, and whether it got a checksum that is right again.
+
+        Args:
+            which: number of the file.
+            inside: whether to damage what is under a checksum or compression, and pack it again, if the format can.
+            mutations: the damages.
+        """
         file = self.format.changed[which % len(self.format.changed)]
         data = self.format.files[file]
         if not (inside and self.format.inside):
@@ -47,18 +53,18 @@ class Reader:
         return file, pack(mutate(unpack(data), mutations)), True
 
     def check(self, file: str, data: bytes, resealed: bool = False) -> None:
-        """Reads the folder with this content of one file.
+        """Reads a file with this content, and then puts the good one in its place again.
 
         Raises:
-            AssertionError: something else than a documented error that names the file, a change of the network, or
-                what can't have been in a good file.
+            AssertionError: the reader took too long, changed other files, raised an error that does not name the file,
+                or read what cannot be in such a file.
         """
         path = self.folder / file
         path.write_bytes(data)
         begin = time.process_time()
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # of falling back
+                warnings.simplefilter("ignore", UserWarning)  # that an earlier checkpoint was loaded
                 found = self.format.read(path)
         except self.format.errors as error:
             self.refused += 1
@@ -74,17 +80,17 @@ class Reader:
         assert {other.name for other in self.folder.iterdir()} == self.format.files.keys()
 
     def random_case(self, rng: random.Random) -> tuple[str, bytes, bool]:
-        """What `check` takes."""
+        """Arguments of `check`: a file with random damages."""
         return self.damaged(rng.getrandbits(16), rng.random() < 0.5, random_mutations(rng))
 
     def memory_limit(self) -> int:
-        """Bytes that reading may take beside what the process has."""
+        """How many bytes of memory reading may take, beside what the process has already."""
         return 10 * max(map(len, self.format.files.values())) + SLACK
 
 
 @contextmanager
 def limited_memory(more: int) -> Iterator[None]:
-    """This process gets `more` bytes of address space beside what it has; then there is a MemoryError."""
+    """Within the block, this process can get `more` bytes of address space; beyond that there is a MemoryError."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     former = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more, former[1]))

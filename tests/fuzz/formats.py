@@ -1,4 +1,4 @@
-"""What is read, from which good files, and what a reader may do with bad ones."""
+"""The formats that are fuzzed: for each a function that makes good files, with what reads them and may happen then."""
 
 import gzip
 import importlib.util
@@ -34,18 +34,18 @@ POSITION = TrainingPosition(epoch=3, batch=5, step=20, seed=7)
 
 @dataclass
 class Format:
-    """Good files, and what reads them.
+    """Good files of a format, what reads them, and what may happen with damaged ones.
 
     Attributes:
-        files: a folder of them, by name.
-        read: reads the file at a path in such a folder, and returns what it held.
-        errors: what it may raise.
-        names: whether a message names the file.
-        changed: the files that are damaged; the others stay good.
-        exact: files of which all is under a checksum: those that are damaged are refused, or hold the same.
-        inside: how a damaged file gets a checksum that is right again, from (unpacked content) to (file); then anything
-            that `sound` allows may be read.
-        sound: whether what was read is possible at all.
+        files: content of the good files, by name; they lie in one folder.
+        read: reads the file at a path in such a folder, and returns its content in a form that can be compared.
+        errors: the errors that it may raise.
+        names: (path, message) -> whether the message of an error names the file.
+        changed: names of the files that are damaged; the others stay good. Default: all.
+        exact: whether a checksum covers the whole file, so that a damaged one is refused or has the same content.
+        inside: (unpack, pack), for formats with a checksum or compression: `unpack` gives the content to damage, `pack`
+            makes a file of it whose checksum is right again. What is read then need only be `sound`.
+        sound: whether content that was read is possible in such a file.
     """
 
     files: dict[str, bytes]
@@ -62,11 +62,15 @@ class Format:
 
 
 def bits(net: nn.Sequential) -> bytes:
+    """Parameters and running statistics."""
     return net.arena.theta.tobytes() + net.arena.statistics.tobytes()
 
 
 def into(net: nn.Sequential, load: Callable[[Path], object]) -> Callable[[Path], Hashable]:
-    """Reads into a network, and returns its parameters and what `load` does; a file that is refused changes nothing."""
+    """A `Format.read` that loads into a network, and returns its parameters and what `load` returned.
+
+    It asserts that a file that is refused changes nothing, and that parameters are finite and variances not negative.
+    """
     start = net.state_dict()
 
     def read(path: Path) -> Hashable:
@@ -86,7 +90,7 @@ def into(net: nn.Sequential, load: Callable[[Path], object]) -> Callable[[Path],
 
 
 def with_checksum(data: bytes) -> bytes:
-    """A file of a network whose checksum is right again, if there is place for one."""
+    """A file of a network with the checksum that belongs to its content, if it is long enough to have one."""
     place = persistence._DIGITS
     if len(data) < place.stop:
         return data
@@ -125,7 +129,7 @@ def small_network() -> nn.Sequential:
 
 
 def folder_of_checkpoints() -> dict[str, bytes]:
-    """Two of them, and the manifest."""
+    """Two checkpoints and their manifest."""
     with TemporaryDirectory() as folder:
         for step, seed in ((19, 1), (20, 2)):
             position = TrainingPosition(POSITION.epoch, POSITION.batch, step, POSITION.seed)
@@ -137,7 +141,7 @@ def folder_of_checkpoints() -> dict[str, bytes]:
 
 
 def checkpoints() -> Format:
-    """One that is loaded by name: what it says of its position and settings has no other checksum than its own."""
+    """A checkpoint that is loaded by its name: only its own checksum protects position and settings, no manifest."""
     net = small_network()
     average = nn.PosteriorAverage(net)
     data = next(data for name, data in folder_of_checkpoints().items() if name.startswith("step-0000000020"))
@@ -154,9 +158,9 @@ def checkpoints() -> Format:
 
 
 def manifests() -> Format:
-    """A folder that is loaded, and then saved to with keep_last=1, which deletes what is listed.
+    """A folder of checkpoints that is loaded, and then saved to with keep_last=1, which deletes the listed checkpoints.
 
-    Only what the two checkpoints hold may be loaded, whatever the manifest says.
+    Whatever the manifest says, only the two checkpoints may be loaded, and no other file may be deleted.
     """
     net, files = small_network(), folder_of_checkpoints()
     victims = {"victim": b"precious"}
@@ -203,7 +207,7 @@ def manifests() -> Format:
 
 
 def _from_json(use: Callable[[object], object]) -> Callable[[Path], object]:
-    """Dictionaries of any values that JSON can write; what is no JSON is no concern of the reader's."""
+    """A `Format.read` for readers of dictionaries, which gets them from JSON. Text that is not JSON is passed over."""
 
     def read(path: Path) -> object:
         try:
@@ -303,7 +307,7 @@ def binary_cifar10() -> Format:
 
 
 def python_cifar10() -> Format:
-    """What is not pixels is damaged by itself too: in the whole file it is rarely hit."""
+    """`inside` damages all but the pixels, which are most of the file, so that damages would rarely hit the rest."""
     labels, pixels = _images()
     data = cifar10_batch(labels, pixels)
     start = data.index(pixels.tobytes()[:50])
@@ -324,7 +328,7 @@ def _pictures() -> list[np.ndarray]:
 
 
 def picture_files() -> Format:
-    """As Pillow decodes them; damaged pixels are other pixels."""
+    """Images, as Pillow decodes them. They have no checksum of pixels, so damaged ones may have other pixels."""
     from PIL import Image
 
     def encoded(kind: str, **options: int) -> bytes:
@@ -342,7 +346,7 @@ def picture_files() -> Format:
 
 
 def image_shards() -> Format:
-    """What they were made of is no part of what is read."""
+    """Files of decoded images. The names of the images that they were made of are not read here."""
 
     def read(path: Path) -> Hashable:
         shard = ImageShard(path)
@@ -377,7 +381,7 @@ def uci_archives() -> Format:
 
 
 def caches() -> Format:
-    """Of compiled code; what is damaged counts as missing."""
+    """The cache of compiled loops: a damaged file is no error, it counts as missing."""
     key, payload = ("signature", ("cpu", "features")), ("code", 7, b"\x90" * 300)
 
     def files_in(folder: str | Path) -> SealedFiles:

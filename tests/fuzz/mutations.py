@@ -1,4 +1,4 @@
-"""Small changes of a file: what a bad disk, a broken transfer or an attacker does to it."""
+"""Random damages of a file: what a bad disk, a broken transfer or an attacker may do to it."""
 
 import json
 import math
@@ -12,7 +12,7 @@ Mutation = tuple[int, int, int, int]  # which change, and three numbers that say
 TOKEN = re.compile(rb'"[^"\\]*"|[-+0-9.eE]+|[A-Za-z_]+|[\[\]{}]')
 LONGEST = 100_000  # bytes that one change may add
 NUMBERS = (0, 1, -1, 127, 128, 255, 256, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**53, 2**63 - 1, 2**63)
-# What stands in for a word, number or bracket of a text.
+# What replaces a word, number or bracket of a text, or is inserted: limits, wrong types, deep nesting, dangerous names.
 TOKENS = (
     *(str(number).encode() for number in NUMBERS),
     *(b"null", b"true", b"false", b"NaN", b"-Infinity", b"1e999", b"-0.0", b"1e-400", b"9" * 5000, b"[]", b"{}"),
@@ -33,7 +33,7 @@ def _set(data: bytearray, a: int, b: int, c: int) -> None:
 
 
 def _number(data: bytearray, a: int, b: int, c: int) -> None:
-    """An integer that is often a limit, of 1 to 8 bytes."""
+    """Overwrites 1 to 8 bytes with an integer that is a limit of some type."""
     width, order = 1 << c % 4, ("little", "big")[c // 4 % 2]
     where = a % len(data)
     value = NUMBERS[b % len(NUMBERS)] % (1 << 8 * width)
@@ -50,7 +50,7 @@ def _cut(data: bytearray, a: int, b: int, c: int) -> None:
 
 
 def _copy(data: bytearray, a: int, b: int, c: int) -> None:
-    """A part of the file also stands elsewhere."""
+    """Inserts a copy of one part of the file at another place."""
     source, where = a % len(data), b % (len(data) + 1)
     data[where:where] = data[source : source + 1 + c % 256]
 
@@ -66,7 +66,7 @@ def _swap(data: bytearray, a: int, b: int, c: int) -> None:
 
 
 def _repeat(data: bytearray, a: int, b: int, c: int) -> None:
-    """A short part many times."""
+    """Repeats a short part many times."""
     where = a % len(data)
     part = bytes(data[where : where + 1 + b % 8])
     data[where:where] = part * (c % (LONGEST // len(part)))
@@ -78,7 +78,7 @@ def _insert_token(data: bytearray, a: int, b: int, c: int) -> None:
 
 
 def _replace_token(data: bytearray, a: int, b: int, c: int) -> None:
-    """A word, number or bracket becomes another one: of the list, or of this file."""
+    """Replaces a word, number or bracket by one of `TOKENS`, or by another one of the file."""
     found, other = (TOKEN.search(data, place % len(data)) for place in (a, c))
     if found:
         use_other = other is not None and b % 3 == 0
@@ -86,7 +86,7 @@ def _replace_token(data: bytearray, a: int, b: int, c: int) -> None:
 
 
 def _edit_json(data: bytearray, a: int, b: int, c: int) -> None:
-    """A value in a JSON file, or in the header of a safetensors file, becomes another one, or goes, or comes twice."""
+    """Changes, removes or doubles a value in a JSON file, or in the JSON header of a safetensors file."""
     size = int.from_bytes(data[:8], "little")
     start, stop = (8, 8 + size) if data[8:9] == b"{" and size < len(data) else (0, len(data))
     try:
@@ -99,7 +99,7 @@ def _edit_json(data: bytearray, a: int, b: int, c: int) -> None:
 
 
 def _edited(value: Any, rng: random.Random) -> Any:
-    """A copy with one change somewhere; a text may hold JSON itself."""
+    """A copy of a JSON value with one change somewhere in it, also within texts that are JSON themselves."""
     if isinstance(value, str) and value[:1] == "{" and rng.random() < 0.9:
         with suppress(ValueError, RecursionError):
             return json.dumps(_edited(json.loads(value), rng))
@@ -120,7 +120,7 @@ def _edited(value: Any, rng: random.Random) -> Any:
     return {str(key): item for key, item in items} if isinstance(value, dict) else [item for _, item in items]
 
 
-# Those of texts more often: they get furthest.
+# Changes of texts come more often, as readers go further with such files before they refuse them.
 CHANGES: tuple[Callable[[bytearray, int, int, int], None], ...] = (
     *(_flip, _set, _number, _delete, _cut, _copy, _swap, _repeat),
     *(_insert_token, _replace_token, _replace_token, *[_edit_json] * 4),
@@ -128,7 +128,7 @@ CHANGES: tuple[Callable[[bytearray, int, int, int], None], ...] = (
 
 
 def mutate(data: bytes, mutations: Sequence[Mutation]) -> bytes:
-    """The file after all changes."""
+    """The content of a file after these changes."""
     changed = bytearray(data)
     for which, *numbers in mutations:
         if changed:
@@ -137,7 +137,7 @@ def mutate(data: bytes, mutations: Sequence[Mutation]) -> bytes:
 
 
 def random_mutations(rng: random.Random) -> list[Mutation]:
-    """One to four changes, mostly one: more are rather refused for the first of them."""
+    """One to four changes, mostly one, as a file with several is often refused for the first of them alone."""
     return [
         (rng.randrange(len(CHANGES)), rng.getrandbits(24), rng.getrandbits(24), rng.getrandbits(24))
         for _ in range(rng.choice((1, 1, 1, 2, 3, 4)))

@@ -23,8 +23,8 @@ def threads(request):
 
 
 @pytest.fixture
-def bounded_scratch(threads, monkeypatch):
-    """Products write no further into scratch memory than they asked for. After `threads`, which may skip the test."""
+def bounded_scratch(threads, monkeypatch):  # `threads` comes first, as it may skip the test
+    """Products write no further into scratch memory than they have asked for."""
     beyond = []
 
     def workspace(size):

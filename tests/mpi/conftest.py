@@ -19,7 +19,7 @@ def _mpi_is_here(request):
 
 @pytest.fixture(scope="session")
 def _outcomes():
-    """What came of the calls so far."""
+    """The results of the calls that have run so far, see `tests.mpi.shared.run_all`."""
     return {}
 
 

@@ -61,11 +61,11 @@ def in_json(results: list) -> str:
 
 
 def several(calls: list[tuple[str, dict]], end: Callable[[], None] = lambda: None) -> None:
-    """Runs programs that leave the ranks in step, one after the other, each as if it were the only one.
+    """Runs rank programs one after the other, each as if it were the only one.
 
-    Each gets a communicator of its own, and the arguments beside it. What they return on each rank is noted as
-    ``results``, a list over the calls of lists over the ranks. One that raises ends the job, and so does `end`, which
-    is called behind each of them.
+    Each gets a communicator of its own, and its arguments. What they return is written to the job's folder as
+    ``results``: for each call a list over the ranks. The job ends if a program raises, or `end`, which is called after
+    each of them.
     """
     from pytagi_ddp import manual_seed
     from pytagi_ddp.distributed.communicator import create_communicator

@@ -1,4 +1,7 @@
-"""Rank programs that share a job: tests that run on so many ranks wait for one mpirun, whatever their modules.
+"""Runs the rank programs of many tests in one job, as each start of mpirun takes a while.
+
+A rank program is a function that each rank calls with its communicator. A test names it and numbers of ranks, and gets
+what each rank returned:
 
 def total(communicator, op):
     array = np.full(3, communicator.rank)
@@ -8,6 +11,10 @@ def total(communicator, op):
 @on_ranks(total, "serial", 1, 2, 3)
 @pytest.mark.parametrize("op", ["sum", "max"])
 def test_total(results, op): ...
+
+The first test that needs a result starts a job with the programs of all collected tests that take as many ranks,
+whatever their modules, 40 at a time (`job_of`). If a job fails, its programs are run again in halves, until those that
+are at fault are alone (`run_all`).
 """
 
 from __future__ import annotations
@@ -41,17 +48,17 @@ def on_ranks(
     several: Callable = rank.several,
     once_a_week: Sequence[int] = (),
 ):
-    """Marks a test whose ``results`` are what ``program(communicator, ...)`` returned, rank by rank.
+    """Marks a test whose fixture `results` is a list of what `program(communicator, ...)` returned on each rank.
 
     Args:
-        program: a function that leaves all ranks in step and returns what JSON can carry. It may take parameters of
-            the test, by their names.
-        numbers: how many ranks, each of them a test. Or this process alone: "serial" with the communicator for one,
-            "nccl" with that of a stand-in for a GPU.
-        threads: whether to test it with ranks that are threads, too (the largest of the numbers); not where a program
-            is about processes, or changes what belongs to all threads.
+        program: a function after which all ranks have made the same collectives, and which returns what JSON can hold.
+            It may take parameters of the test, by their names.
+        numbers: numbers of ranks; each makes a test of its own. Two strings stand for this process alone: "serial" with
+            the communicator for one rank, and "nccl" with that of a stand-in for a GPU.
+        threads: whether to test it with ranks that are threads as well, as many as the largest of the numbers. False
+            if a program is about processes, or changes what all threads of a process have in common.
         several: what runs the programs of a job, see `tests.mpi.rank.several`.
-        once_a_week: other numbers of ranks, with which a test takes long, see `tests.conftest.weekly`.
+        once_a_week: further numbers of ranks, with which the test takes long, see `tests.conftest.weekly`.
     """
     cases = [pytest.param(np, marks=() if isinstance(np, str) else pytest.mark.mpi) for np in numbers]
     cases += [pytest.param(np, marks=(pytest.mark.mpi, weekly)) for np in once_a_week]
@@ -71,7 +78,7 @@ def backend_of(np: int | str) -> str:
 
 @dataclass(frozen=True)
 class Call:
-    """A program, its arguments in JSON, on how many ranks it runs, and what runs the programs of its job."""
+    """A run of a rank program: its name, its arguments in JSON, the ranks (see `on_ranks`), and what runs its job."""
 
     program: str
     arguments: str
@@ -80,7 +87,7 @@ class Call:
 
     @classmethod
     def of(cls, item: pytest.Item) -> Call | None:
-        """Returns the call that a test waits for, if any."""
+        """The call whose results a test needs; None if it is not marked by `on_ranks`, or will be skipped."""
         marker = item.get_closest_marker("rank_program")
         if marker is None or any(skip.args[0] is True for skip in item.iter_markers("skipif")):
             return None
@@ -91,7 +98,7 @@ class Call:
 
 
 def run_serial(call: Call) -> list:
-    """Runs a call in this process."""
+    """Runs a call in this process: on threads, or on one rank. Returns what each rank returned."""
     arguments = json.loads(call.arguments)
     if "threads" in call.ranks:
         with TemporaryDirectory() as folder, patch.dict(os.environ, TEST_JOB_FOLDER=folder):
@@ -109,21 +116,21 @@ def in_thread(program: str, arguments: dict) -> Any:
     return rank.find(program)(communicator, **arguments)
 
 
-PER_JOB = 40  # calls: a minute on two busy cores
+PER_JOB = 40  # calls in one job, which take a minute on two busy cores
 
 
 def job_of(call: Call, calls: Iterable[Call]) -> list[Call]:
-    """Returns the calls, `call` among them, that run in one job: all that can, `PER_JOB` at a time."""
+    """The calls that run in the same job as `call`: of those with as many ranks, `PER_JOB` at a time."""
     alike = [other for other in calls if (other.ranks, other.several) == (call.ranks, call.several)]
     begin = alike.index(call) // PER_JOB * PER_JOB
     return alike[begin : begin + PER_JOB]
 
 
 def run_all(calls: Sequence[Call]) -> dict[Call, list | str]:
-    """Runs the calls of one job; if anything is wrong with it, each half by itself, so that the others do not suffer.
+    """Runs calls in one job. If it fails or prints anything, runs each half again, so that only calls at fault fail.
 
     Returns:
-        What each program returned, rank by rank; or, if its job did not end well and in silence, what was said.
+        For each call a list of what the ranks returned, or, if it failed by itself, a text that says how.
     """
     try:
         program = partial(calls[0].several, calls=[(call.program, json.loads(call.arguments)) for call in calls])
