@@ -4,9 +4,9 @@ All arrays are C-contiguous float32. Images are channels-last: input (batch, H, 
 weights (O, C, k, k), biases (O). Output (o, y, x) reads input pixels (y stride + r - pad, x stride + q - pad);
 taps outside the image contribute 0, so padding at the right and bottom follows from Ho and Wo. Kernels of 3 x 3 and
 5 x 5 with stride 1, and of 3 x 3 and 4 x 4 with stride 2, between multiples of 16 channels, are multiplied in Winograd
-forms (see _winograd.pyx) unless the batch is tiny: results then differ from the plain sums by rounding errors, about 1e-6
-of the largest. Source: Goulet, Nguyen & Amiri 2021, "Tractable approximate Gaussian inference for
-Bayesian neural networks", JMLR 22.
+forms (see _winograd.pyx) unless the batch is tiny: results then differ from the plain sums by rounding errors, about
+1e-6 of the largest. Source: Goulet, Nguyen & Amiri 2021, "Tractable approximate Gaussian inference for Bayesian neural
+networks", JMLR 22.
 
 `mixed` means the same as in linear.py.
 """
