@@ -1,4 +1,4 @@
-"""PTX that was compiled before: NVVM takes minutes for all kernels, and two lanes and many runs want the same."""
+"""Keeps compiled PTX between runs: NVVM takes minutes for all kernels, and several tests need the same."""
 
 import hashlib
 import os

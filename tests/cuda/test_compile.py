@@ -1,6 +1,6 @@
-"""Compile lane: what NVVM and the assembler make of every CUDA kernel, on machines without a GPU.
+"""Compiles every CUDA kernel on machines without a GPU, and checks what NVVM and the assembler make of it.
 
-What runs on a GPU is this very code: launches load the cubins that are made here. `python -m tests.cuda.compile_report`
+On a GPU the very same code runs: launches load the cubins that are made here. `python -m tests.cuda.compile_report`
 prints the numbers. It takes a minute and is tested once a week; the PTX of each kernel is compiled and run every time
 (tests/cuda/ptx).
 """

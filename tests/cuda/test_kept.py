@@ -1,4 +1,4 @@
-"""PTX that is there is not compiled again."""
+"""PTX that was compiled before is not compiled again."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""The path of a launch up to the driver: compiled once, kept on disk, arguments as the driver wants them."""
+"""A launch up to the driver: kernels are compiled once and kept on disk, and arguments are as the driver wants them."""
 
 import ctypes
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Ctrl-C in the middle of anything leaves a state from which the next forward goes on."""
+"""Ctrl-C at any moment leaves a network in a state from which the next forward pass goes on."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Loads of a network that no rank holds whole: what one rank cannot take, none takes."""
+"""Loads of a network whose ranks each hold a part: if one rank cannot load, no rank does."""
 
 import copy
 import json

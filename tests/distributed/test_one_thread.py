@@ -1,4 +1,4 @@
-"""What ranks do together is of one thread, like all else that a network does."""
+"""What ranks do together belongs to one thread, like everything else that a network does."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Runs every loop of `kernels.cpu` uncompiled, where an index beside an array is an error: see test_shapes.py."""
+"""Runs every loop of `kernels.cpu` as Python, where an index beside an array is an error: see test_shapes.py."""
 
 import importlib
 import pkgutil

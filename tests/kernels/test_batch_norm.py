@@ -1,4 +1,4 @@
-"""What kernels of batch normalisation do beside, on the CPU, has the bits of the same done afterwards."""
+"""What kernels of batch normalisation on the CPU do besides: sums of branches, Jacobians, deltas through statistics."""
 
 import numpy as np
 import pytest

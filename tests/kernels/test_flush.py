@@ -1,4 +1,4 @@
-"""Kernels take subnormal numbers for zero, in each of their threads, and in no code of the user."""
+"""Kernels take subnormal numbers for zero, in each of their threads; the user's own code does not."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A process that is forked from one with threads computes the same on one thread, and never waits for those gone."""
+"""A process that is forked from one with threads computes the same on one thread, and waits for no lost thread."""
 
 import os
 import subprocess

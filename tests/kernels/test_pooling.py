@@ -1,4 +1,4 @@
-"""Pooling: window by window, as its definition says."""
+"""Pooling against its definition, window by window."""
 
 import numpy as np
 import pytest

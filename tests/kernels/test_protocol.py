@@ -1,4 +1,4 @@
-"""Both devices have the kernels that `kernels.protocol` declares, with those arguments, and no others."""
+"""The CPU and CUDA have exactly the kernels that `kernels.protocol` declares, with the same arguments."""
 
 import importlib
 import inspect

@@ -1,4 +1,4 @@
-"""A compiled loop writes where it is told to: arrays that do not fit together never reach it."""
+"""Compiled loops neither read nor write beside their arrays: arrays that do not fit together are refused before."""
 
 import os
 import subprocess

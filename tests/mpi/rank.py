@@ -1,6 +1,6 @@
 """What every rank of a test's job runs: ``python -m tests.mpi.rank MODULE:FUNCTION [ARGUMENTS]``, arguments in JSON.
 
-A rank program is a function. This module imports nothing of the library: what a program does first may be its point.
+A rank program is a function. This module imports nothing of the library, as some programs test what comes before that.
 """
 
 from __future__ import annotations

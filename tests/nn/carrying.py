@@ -1,4 +1,4 @@
-"""A layer that carries state, as a recurrent one does."""
+"""A layer that carries state from pass to pass, as a recurrent one does, for tests."""
 
 from pytagi_ddp import nn
 from pytagi_ddp.nn.state import StateTensor, apply_jacobian

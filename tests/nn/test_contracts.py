@@ -1,4 +1,4 @@
-"""What surrounds a network may build on: pending deltas, hooks around leaves, and state by kind."""
+"""What code around a network may rely on: pending deltas, hooks around leaves, and the kinds of state."""
 
 import copy
 import re

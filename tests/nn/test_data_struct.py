@@ -1,4 +1,4 @@
-"""States and deltas as objects of the user's: sizes, flat arrays that take any values, copies."""
+"""The buffers of states and deltas as users handle them: sizes, flat arrays that take any values, copies."""
 
 import numpy as np
 import pytest

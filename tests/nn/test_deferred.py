@@ -1,4 +1,4 @@
-"""Networks that are drawn later: with the parameters of those drawn at once, layer by layer into shards."""
+"""Networks whose parameters are drawn later, layer by layer into shards: they equal those that are drawn at once."""
 
 import copy
 import tracemalloc

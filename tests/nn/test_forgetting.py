@@ -1,4 +1,4 @@
-"""Evidence that counts for less: what it means, where it ends, and what is refused."""
+"""`forget_evidence`: what it does to variances, where that ends, and what it refuses."""
 
 import copy
 

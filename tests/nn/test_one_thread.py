@@ -1,4 +1,4 @@
-"""One network, one thread at a time: two that meet get an error, never numbers of each other's."""
+"""One network, one thread at a time: of two threads that use a network together, one gets an error."""
 
 import copy
 import tempfile

@@ -1,4 +1,4 @@
-"""Layers on sequences: what takes each time step by itself does what it does with time steps as samples."""
+"""Layers without time that get a sequence: they treat each time step as a sample."""
 
 import numpy as np
 import pytest

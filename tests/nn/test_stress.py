@@ -1,4 +1,4 @@
-"""Long training on data that no one would call sound: numbers stay numbers, or an error says what is wrong."""
+"""Long training on data that make no sense: numbers stay finite, or an error says what is wrong."""
 
 import numpy as np
 import pytest

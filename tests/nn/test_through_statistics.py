@@ -1,4 +1,4 @@
-"""Deltas that take into account that the statistics of a BatchNorm2d depend on its units."""
+"""`BatchNorm2d(..., through_statistics=True)`: deltas take into account that its statistics depend on the units."""
 
 import json
 

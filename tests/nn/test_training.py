@@ -1,4 +1,4 @@
-"""The order of calls in training, devices and threads: what goes wrong is said."""
+"""The order of calls in training, devices and threads: errors say what is wrong."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A network whose passes are recorded beside one whose passes are not."""
+"""Two equal networks side by side: one records and replays its passes, and the other one walks through its layers."""
 
 import copy
 from collections.abc import Iterator

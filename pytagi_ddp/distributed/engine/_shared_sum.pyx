@@ -1,10 +1,11 @@
 # cython: cdivision=True
 """Sums of short float32 arrays over the ranks of one node, through memory that they share.
 
-Each rank copies its numbers to its place, says that it has come, and when all have, adds up what lies there. All do it
-in the same order, so the result has the same bits on every rank. There are two turns of places, used alternately: a
-rank that comes to a sum has finished the one before, so when all have come to a sum, nobody reads the places of the
-sum before it any more, and the next one may use them.
+Each rank copies its numbers to its place and says that it has come. When all have come, each rank adds up what lies
+there, all in the same order, so that the result has the same bits on every rank.
+
+There are two sets of places, used in turn, and that is enough. A rank that comes to a sum has finished the sum before.
+So when all have come to a sum, nobody reads the places of the sum before any more, and the next sum may use them.
 """
 
 from cpython.buffer cimport (PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_WRITABLE, PyBuffer_Release,
@@ -22,7 +23,7 @@ cdef extern from "shared_sum.h" nogil:
 
 cdef enum:
     TURNS = 2
-    LOOKS = 20  # at one rank, a third of a microsecond, before it is somebody else's turn to say how long to wait
+    LOOKS = 20  # how often `Test` looks for a rank, a third of a microsecond, before it returns False
 
 
 def shared_bytes(int ranks, size_t floats) -> int:
@@ -31,10 +32,10 @@ def shared_bytes(int ranks, size_t floats) -> int:
 
 
 def add_rows(const float[:, ::1] rows, float[::1] out):
-    """out = the sum of the rows, in the order in which the ranks of a node add what they bring.
+    """out = the sum of the rows, added in the order in which a `SharedSum` adds the numbers of ranks.
 
     Args:
-        rows: (ranks, n). out: (n,), other memory.
+        rows: (ranks, n). out: (n,); must not overlap the rows.
     """
     if rows.shape[0] < 1 or rows.shape[1] != out.shape[0]:
         raise ValueError(f"add_rows: {rows.shape[0]} rows of {rows.shape[1]} numbers, a sum of {out.shape[0]}")
@@ -47,8 +48,9 @@ cdef class SharedSum:
     """One rank's access to the shared memory; one sum at a time.
 
     Args:
-        memory: writable, zeros, of `shared_bytes(ranks, floats)`, the same on every rank.
-        rank, ranks: place of this rank among all. floats: most numbers that a sum can have.
+        memory: writable memory that all ranks share, zeros at first, of `shared_bytes(ranks, floats)` bytes.
+        rank, ranks: this rank, from 0, and how many there are.
+        floats: how many numbers a sum can have at most.
 
     Attributes:
         floats: the same.
@@ -91,10 +93,10 @@ cdef class SharedSum:
         return self
 
     def Test(self) -> bool:
-        """Whether all ranks have come, and the sum is there; looks for a moment, if it is not.
+        """Whether all ranks have come; then the sum is in the array that `start` was given. It waits only for a moment.
 
         Raises:
-            ValueError: ranks have brought different numbers of numbers; on every rank.
+            ValueError: the arrays of the ranks have different lengths. Every rank raises it.
         """
         cdef size_t size = self.values.len // sizeof(float)
         cdef float* out = <float*>self.values.buf
@@ -115,7 +117,9 @@ cdef class SharedSum:
         return True
 
     cdef seat* seat_of(self, int rank) noexcept nogil:
+        """Where a rank says that it has come to the present sum."""
         return self.seats + self.count % TURNS * self.ranks + rank
 
     cdef float* place(self, int rank) noexcept nogil:
+        """Where a rank's numbers for the present sum lie."""
         return self.places + (self.count % TURNS * self.ranks + rank) * self.floats

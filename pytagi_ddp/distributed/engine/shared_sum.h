@@ -1,4 +1,7 @@
-/* The meeting of ranks in shared memory: who has come, in what order memory is seen, and how a rank waits. */
+/* How ranks meet in shared memory, and the order in which their numbers are added: for _shared_sum.pyx.
+ *
+ * A rank writes its numbers, and then a count that says so. The store of the count is a release and its load an
+ * acquire, so whoever sees the count sees the numbers too. */
 #ifndef PYTAGI_DDP_SHARED_SUM_H
 #define PYTAGI_DDP_SHARED_SUM_H
 
@@ -13,19 +16,20 @@
 #define PAUSE() ((void)0)
 #endif
 
-/* One cache line for each rank in each of two turns. */
+/* What a rank says about itself, on a cache line of its own, so that ranks do not slow each other down. */
 typedef struct {
-    uint64_t count; /* numbers the sum that the rank has come to; written after everything that belongs to it */
-    uint64_t size;  /* floats that it has brought */
+    uint64_t count; /* the number of the sum that the rank has come to; written last */
+    uint64_t size;  /* how many float32 it adds */
     char rest[48];
 } seat;
 
+/* This rank's numbers for sum `count` lie in their place. */
 static inline void come(seat *s, uint64_t count, uint64_t size) {
     s->size = size;
     __atomic_store_n(&s->count, count, __ATOMIC_RELEASE);
 }
 
-/* Whether the rank has come; looks so many times. */
+/* Whether the rank of this seat has come to sum `count`; looks so many times. */
 static inline int has_come(const seat *s, uint64_t count, int looks) {
     while (__atomic_load_n(&s->count, __ATOMIC_ACQUIRE) != count) {
         if (--looks <= 0) return 0;
@@ -36,9 +40,9 @@ static inline int has_come(const seat *s, uint64_t count, int looks) {
 
 enum { BLOCK = 512 };
 
-/* out = the sum over the leaves first to first + leaves of a tree, for n numbers of each place, at most BLOCK. */
+/* out (n, at most BLOCK) = the sum of leaves first:first + leaves of a tree, see `add_places`. */
 static void add_leaves(const float *places, size_t stride, int pairs, int first, int leaves, float *out, size_t n) {
-    if (leaves == 1) { /* the first leaves are two ranks each */
+    if (leaves == 1) { /* one rank, or, of the first leaves, two */
         const float *x = places + (size_t)(first < pairs ? 2 * first : first + pairs) * stride;
         const float *y = first < pairs ? x + stride : 0;
         for (size_t i = 0; i < n; i++) out[i] = y ? x[i] + y[i] : x[i];
@@ -50,8 +54,9 @@ static void add_leaves(const float *places, size_t stride, int pairs, int first,
     for (size_t i = 0; i < n; i++) out[i] += other[i];
 }
 
-/* out = the sum of the places of all ranks: neighbours first, as MPI adds them, so that where ranks run does not matter.
- * A tree has a power of two leaves; where there are more ranks, the first ones are pairs. */
+/* out (n) = the sum of the numbers of all ranks, whose places are `stride` apart. They are added in a tree, neighbours
+ * first, as MPI does it: so results do not depend on which ranks share a node. The tree has a power of two leaves; if
+ * there are more ranks, the first leaves are pairs of ranks. */
 static inline void add_places(const float *places, size_t stride, int ranks, float *out, size_t n) {
     int leaves = 1;
     while (2 * leaves <= ranks) leaves *= 2;

@@ -1,4 +1,4 @@
-"""The machine that runs PTX: compiles what `translate` wrote, keeps it, and launches it over memory that is watched."""
+"""Runs PTX: compiles the C that `translate` wrote, keeps it, and launches it over memory that is watched."""
 
 import bisect
 import ctypes

@@ -1,11 +1,12 @@
-"""What a launch does, counted exactly and without doing it: the kernel reduced to its control flow and its addresses.
+"""Counts exactly what a launch does without doing it: a kernel is reduced to its control flow and its addresses.
 
-Of the instructions of a kernel those are kept that branches and addresses in global memory depend on; each access to
-global memory is noted, and each basic block still counts how often it ran. Arithmetic, shared memory and barriers go,
-which leaves about a tenth: a step of ResNet18 with 128 images takes seconds instead of half an hour. Counts are those
-of a whole run (`tests/cuda/ptx/test_outline.py` compares) as long as no branch and no address depends on computed
-numbers; where one does (`Outline.depends_on`), numbers are what arrays hold at the time, and 0 in shared memory.
-Tickets of blocks are taken as in a whole run: they lie in shared arrays of one word, each written once, by thread 0.
+Only those instructions are kept on which branches and addresses in global memory depend. Each access to global memory
+is noted, and each basic block counts how often it ran. Arithmetic, shared memory and barriers are left out. About a
+tenth remains: a step of ResNet18 with 128 images takes seconds instead of half an hour.
+
+The counts are those of a whole run (`tests/cuda/ptx/test_outline.py` compares) if no branch and no address depends on
+computed numbers. If one does (`Outline.depends_on`), the numbers are what arrays hold at that time, and 0 in shared
+memory. Blocks take tickets as in a whole run: a ticket lies in a shared array of one word, which thread 0 writes once.
 """
 
 import ctypes

@@ -1,6 +1,7 @@
-"""A plugin of pytest: its tests find a GPU, the machine of this folder. See `tests.cuda.ptx`.
+"""A plugin of pytest with which tests of GPUs run on the machine of this folder. See `tests.cuda.ptx`.
 
-A problem of a launch is a failure of the test that it happens in. Some tests run in several `WAYS`.
+A problem that the machine finds in a launch makes the test fail in which the launch happens. Tests of kernels run in
+several `WAYS`: orders of threads, and alignments of arrays.
 """
 
 import json

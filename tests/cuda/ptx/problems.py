@@ -1,4 +1,4 @@
-"""What can be wrong with a kernel that runs, as runtime.h finds it; both sides take the numbers from here."""
+"""The problems that the machine finds in running kernels. runtime.h, which finds them, gets their numbers from here."""
 
 from typing import NamedTuple
 

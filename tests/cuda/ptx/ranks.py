@@ -1,6 +1,6 @@
-"""What MPI ranks run whose GPUs are stand-ins: `tests.mpi.shared.on_ranks(..., several=several)`.
+"""Rank programs on MPI ranks whose GPUs are stand-ins: for `tests.mpi.shared.on_ranks(..., several=several)`.
 
-They meet by the NCCL engine of the library; only CuPy, with its NCCL, is another (`standin`).
+The NCCL engine is the library's own. Only CuPy, which contains NCCL, is a stand-in (`standin`).
 """
 
 from tests.mpi import rank

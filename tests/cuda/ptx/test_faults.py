@@ -1,4 +1,4 @@
-"""Every fault that the machine looks for is found where it is planted, and nothing else is."""
+"""Kernels with planted faults: the machine finds each fault that it looks for, and nothing else."""
 
 from collections import Counter
 

@@ -1,7 +1,7 @@
-"""Runs tests of GPUs on the machine of this folder, in a pytest of their own: CuPy's stand-in is for nobody else.
+"""Runs tests of GPUs on the machine of this folder, in a pytest of their own, where a stand-in replaces CuPy.
 
-Every kernel has to run, in two orders of threads: whoever adds one adds a case to `tests/cuda/sim`, and it is run here.
-`python -m pytest -p tests.cuda.ptx.plugin ...` runs more, see `tests.cuda.ptx`.
+Every kernel has to run, in two orders of threads. For a new kernel, add a case to `tests/cuda/sim`; it is run here too.
+`python -m pytest -p tests.cuda.ptx.plugin ...` runs other tests, see `tests.cuda.ptx`.
 """
 
 import json

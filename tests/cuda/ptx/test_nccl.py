@@ -1,6 +1,6 @@
-"""Data parallel over the NCCL engine: 2 and 3 MPI ranks, each with a stand-in GPU, and NCCL between them played by MPI.
+"""Data-parallel training over the NCCL engine: 2 and 3 MPI ranks, each with a stand-in GPU, and NCCL played by MPI.
 
-The engine is the library's own, as are kernels (what NVVM made of them) and everything above. See `standin/cupy/cuda`.
+The engine, the kernels (as NVVM compiled them) and everything above are the library's own. See `standin/cupy/cuda`.
 """
 
 import contextlib

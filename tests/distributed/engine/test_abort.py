@@ -1,4 +1,4 @@
-"""The abort hook, with an abort that only takes notes."""
+"""The hook that aborts a job when a rank fails, with an abort that only takes notes."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Who is here, among processes that give themselves the names of ranks."""
+"""Which ranks are present, among processes that claim to be ranks."""
 
 import contextlib
 import os

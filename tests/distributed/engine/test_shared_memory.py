@@ -1,4 +1,4 @@
-"""Room and leftovers in /dev/shm."""
+"""Shared memory in /dev/shm: whether there is enough room, and what ended jobs have left there."""
 
 import mmap
 import os

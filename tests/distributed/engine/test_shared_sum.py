@@ -1,4 +1,4 @@
-"""Sums through shared memory, between threads (Python's lock is let go of while a rank looks)."""
+"""Sums through shared memory, between threads. The interpreter's lock is released while a rank waits."""
 
 import mmap
 import threading

@@ -1,4 +1,4 @@
-"""The counts of outlines against whole runs, launch by launch: `benchmarks.step_counts` rests on outlines alone."""
+"""Counts of outlines equal those of whole runs, launch by launch. `benchmarks.step_counts` uses outlines alone."""
 
 from collections import Counter
 from dataclasses import replace

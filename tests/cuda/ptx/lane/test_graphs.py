@@ -1,4 +1,4 @@
-"""`pytagi_ddp.cuda.use_graphs = "auto"`: graphs where they give the bits of single launches, and replays where not."""
+"""`pytagi_ddp.cuda.use_graphs = "auto"`: graphs where they give the bits of single launches, and replays elsewhere."""
 
 import warnings
 

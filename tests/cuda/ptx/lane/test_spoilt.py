@@ -1,7 +1,4 @@
-"""The lane notices what is wrong with a kernel: kernels of the library that are spoilt, one instruction each.
-
-One is noticed if the machine finds a problem, or if the test of the kernel does.
-"""
+"""Kernels of the library with one instruction changed: the machine finds a problem, or the test of the kernel fails."""
 
 import re
 from functools import partial

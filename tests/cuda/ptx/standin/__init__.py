@@ -1,1 +1,1 @@
-"""`cupy` and `cupyx` of the PTX lane, found on sys.path in place of the real ones: see `tests.cuda.ptx.plugin`."""
+"""The stand-ins for `cupy` and `cupyx`, found on sys.path in place of the real ones: see `tests.cuda.ptx.plugin`."""

@@ -1,4 +1,4 @@
-"""As much of CuPy as pytagi_ddp uses, over `tests.cuda.ptx.machine`: memory, streams, events, graphs, launches."""
+"""The part of CuPy that pytagi_ddp uses, on `tests.cuda.ptx.machine`: memory, streams, events, graphs and launches."""
 
 from collections.abc import Callable
 

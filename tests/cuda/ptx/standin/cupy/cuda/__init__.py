@@ -1,7 +1,7 @@
-"""Devices, streams, events and graphs. Work is done when somebody waits for it, so that no result comes too early.
+"""Devices, streams, events and graphs. Work is done only when somebody waits for it, so that a missing wait shows.
 
-Collectives (`nccl`) make the machine work by itself too, in a thread. `order` knows what comes before what on several
-streams, and what lacks an event between them.
+A collective (`nccl`) has to go on without that, so it makes a thread do the work that comes before it. `order` knows
+which work on several streams comes before which, and which lacks an event between.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Kernels. The cubin of a kernel is its PTX."""
+"""Kernels of the stand-in for CuPy. In place of the machine code of a kernel (cubin), they take its PTX."""
 
 import ctypes
 

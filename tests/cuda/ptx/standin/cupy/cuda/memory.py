@@ -1,4 +1,4 @@
-"""What happens when memory is short."""
+"""The error of the stand-in for CuPy when memory is short."""
 
 
 class OutOfMemoryError(MemoryError):

@@ -1,9 +1,9 @@
 """Collectives between the stand-in GPUs of MPI ranks. Data travel point to point, so that nobody blocks in MPI.
 
-A collective is work of a stream, as NCCL's kernel is: it begins when what was queued before is done, and ends when all
-ranks have come to it. As a GPU does its work by itself, a thread goes on with it, once another rank has come there, or
-after a while. What NCCL would hang on or compute wrongly is a problem of the machine: ranks whose collectives of one
-number are different, partly overlapping buffers, memory that nobody has written, work of another stream in between.
+As in NCCL, a collective is work of a stream: it begins when what was queued before it is done, and ends when all ranks
+have come to it. A GPU does its work by itself. So here a thread goes on with it, once another rank has come to the
+collective, or after a while. What NCCL would hang on or compute wrongly is a problem of the machine: ranks whose n-th
+collectives differ, buffers that overlap in part, memory that nobody has written, work of another stream in between.
 """
 
 import atexit

@@ -1,8 +1,9 @@
-"""What comes before what on several streams, and what lacks an event between it and a collective.
+"""Finds work on several streams that is not ordered against a collective on the same memory, as an event is missing.
 
-Work is known by its stream and its number there. A clock says of each stream how much of its work comes before: of what
-an event waited for, and of what the host has seen done. A word of memory knows by its tags which launch or copy touched
-it last: if that is not ordered against a collective, in whichever order they are done here, the GPU may do otherwise.
+Each piece of work has a number on its stream. For each stream, a clock says up to which number its work is known to be
+done before: by the events that were waited for, and by what the host has seen. Tags of each word of memory say which
+launch or copy touched it last. If that is not ordered against a collective, a GPU may do both in another order than
+they are done here.
 """
 
 from collections.abc import Callable
