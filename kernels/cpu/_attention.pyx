@@ -35,12 +35,22 @@ cdef struct Matrix:
     bint transposed  # the transpose of what lies there is meant
 
 
-cdef Matrix matrix_of(const float[::1] mu, const float[::1] var, tuple place):
-    """The matrices in flat arrays; place is `Heads.place`."""
+cdef Matrix matrix_of(const float[::1] mu, const float[::1] var, tuple place, int batch, int heads, int rows,
+                      int columns) except *:
+    """The matrices (rows, columns) in flat arrays; place is `Heads.place`. Raises ValueError if they reach beyond."""
     cdef Matrix m
+    cdef Py_ssize_t size = mu.shape[0] if var is None else min(mu.shape[0], var.shape[0])
     m.mu = <float*>&mu[0]
     m.var = NULL if var is None else <float*>&var[0]
     m.first, m.batch, m.head, m.row, m.share, m.transposed = place
+    if m.transposed:
+        rows, columns = columns, rows
+    if not (min(batch, heads, rows, columns, m.share) > 0 and heads % m.share == 0
+            and min(m.first, m.batch, m.head, m.row) >= 0
+            and m.first + (batch - 1) * m.batch + (heads // m.share - 1) * m.head + (rows - 1) * m.row + columns
+            <= size):
+        raise ValueError(f"attention.multiply: {batch} x {heads} matrices of {rows} x {columns} at {place} do not fit "
+                         f"into an array of {size}")
     return m
 
 
@@ -56,8 +66,9 @@ def multiply(const float[::1] x_mu, const float[::1] x_var, tuple x_place, const
 
     The arrays are whole buffers, and the places say where in them matrices lie. The result must not overlap a factor.
     """
-    cdef Matrix x = matrix_of(x_mu, x_var, x_place), y = matrix_of(y_mu, y_var, y_place)
-    cdef Matrix out = matrix_of(out_mu, out_var, out_place)
+    cdef Matrix x = matrix_of(x_mu, x_var, x_place, batch, heads, rows, depth)
+    cdef Matrix y = matrix_of(y_mu, y_var, y_place, batch, heads, depth, columns)
+    cdef Matrix out = matrix_of(out_mu, out_var, out_place, batch, heads, rows, columns)
     cdef int groups = batch * heads // out.share, t
     if <double>groups * out.share * rows * depth * columns < SERIAL:
         threads = 1
