@@ -136,7 +136,9 @@ class BaseLayer(LayerView, ABC):
     def draw_prior(self) -> None:
         """Draws the parameters, if the layer has any and they have not been drawn."""
 
-    def _set_prior(self, prior: tuple, weight_shape: tuple[int, ...]) -> None:
+    def _set_prior(
+        self, prior: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], weight_shape: tuple[int, ...]
+    ) -> None:
         """Takes (mu_w, var_w, mu_b, var_b) as the parameters, in place where they exist; not inside `deferred_init`."""
         if is_deferring():
             if isinstance(self.parameters, Parameters):
