@@ -54,6 +54,7 @@ class BaseLayer(LayerView, ABC):
     replayable = True  # False: its passes do more than call kernels, so a network that has it is never replayed
     follows_backward = False  # whether it has an `after_backward`
     gives_jacobian = False  # whether its output states hold a Jacobian
+    positive_noise = False  # whether outputs 1, 3, ... are never negative, as variances of noise are not
     checks_input = False  # whether it has a `check_input`; such a layer takes the input of a network only
     needs_variances = True  # whether `backward` reads the variances of the layer's input
     kept: tuple[str, ...] = ("_buffers", "_input")  # attributes in which a forward pass leaves what `backward` needs
