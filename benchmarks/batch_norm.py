@@ -11,8 +11,10 @@ import argparse
 import copy
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +31,7 @@ MOMENTA = (0.5, 0.97)  # beside the network's own 0.9
 CANDIDATES = (0.0, 0.3, 0.5, 0.7, 0.9, 0.97)  # of the momentum that adapts
 BATCHES = (10, 20, 40)
 AVERAGED = (10, 40)  # last steps whose posterior means are averaged
-CAUSES = {
+CAUSES: dict[str, dict[str, Any]] = {
     "as the job does": {},
     "sigma_v 0.3": {"sigma_v": 0.3},
     "sigma_v 1": {"sigma_v": 1.0},
@@ -65,14 +67,15 @@ class Run:
         self._ddp = DDPSequential(self.net, DDPConfig(backend="serial"), average=False)
         self._sigma_v, self._caps, self._parts = sigma_v or args.sigma_v, caps, parts
         self._head = HierarchicalHead(10, self.net.device)
-        size, scale = batch_size or args.batch_size, {"mean": train.mean(), "std": train.std()}
-        self.loader = BatchLoader(train, size, seed=args.seed, transform=random_crop_flip, **scale)
-        self.second = BatchLoader(train, size, seed=args.seed + 1, transform=random_crop_flip, **scale)
-        self.plain = BatchLoader(train, size, seed=args.seed + 1, **scale)
-        self.seen = BatchLoader(train.subset(len(test)), 100, evaluation=True, **scale)
-        self.test = BatchLoader(test, 100, evaluation=True, **scale)
+        make = partial(BatchLoader, mean=train.mean(), std=train.std())
+        size, seed, transform = batch_size or args.batch_size, args.seed, random_crop_flip
+        self.loader = make(train, size, seed=seed, transform=transform)
+        self.second = make(train, size, seed=seed + 1, transform=transform)
+        self.plain = make(train, size, seed=seed + 1)
+        self.seen = make(train.subset(len(test)), 100, evaluation=True)
+        self.test = make(test, 100, evaluation=True)
 
-    def epoch(self, number: int, after_step=lambda: None) -> float:
+    def epoch(self, number: int, after_step: Callable[[], None] = lambda: None) -> float:
         """Trains for an epoch; returns the error of predictions made before the image was learnt."""
         sigma_v = float(pytagi_ddp.exponential_scheduler(self._sigma_v, min(0.05, self._sigma_v), 0.9, number))
         self.loader.set_epoch(number)
@@ -118,7 +121,7 @@ class StepChange:
     """
 
     def __init__(self, run: Run):
-        self._run, self._step, self._before = run, 0, None
+        self._run, self._step = run, 0
         self.shift = self.ratio = float("nan")  # over layers: mean shift in standard deviations, factor on variances
 
     def after_step(self) -> None:
@@ -194,7 +197,8 @@ def layer_by_layer(run: Run, batches: int) -> Sequential:
     net = copy.deepcopy(run.net)
     for norm in norms_of(net):
         net.eval()
-        norm.training, found = True, []
+        norm.training = True
+        found: list[list[np.ndarray]] = []
         norm.on_moments = lambda *moments, found=found: found.append([np.array(m, np.float64) for m in moments])
         for x, _ in islice(run.second, batches):
             net.pass_forward(x)

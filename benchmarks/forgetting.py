@@ -71,9 +71,9 @@ def train(
     let_deltas_through(net, through_statistics)
     prior = net.arena.theta[1].mean()
     images, test = data
-    statistics = {"mean": images.mean(), "std": images.std()}
-    loader = BatchLoader(images, BATCH, seed=seed, prefetch=0, **statistics)
-    x_test, labels_test = next(iter(BatchLoader(test, len(test), evaluation=True, prefetch=0, **statistics)))
+    mean, std = images.mean(), images.std()
+    loader = BatchLoader(images, BATCH, seed=seed, prefetch=0, mean=mean, std=std)
+    x_test, labels_test = next(iter(BatchLoader(test, len(test), evaluation=True, prefetch=0, mean=mean, std=std)))
     errors, nll = [], 0.0
     for epoch in range(job.epochs):
         if 0 < epoch < until * job.epochs:

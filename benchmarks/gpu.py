@@ -30,7 +30,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -257,7 +257,7 @@ def _end(process: subprocess.Popen) -> None:
 
 
 def run_all(
-    sections: dict[str, float], command_of: Callable[[str, Path], Sequence[str]], output: Path, seconds: float
+    sections: Mapping[str, float], command_of: Callable[[str, Path], Sequence[str]], output: Path, seconds: float
 ) -> dict:
     """Runs sections one after the other, and writes the report after each.
 

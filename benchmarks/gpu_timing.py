@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -101,7 +102,7 @@ class Step:
 class OnDevice:
     """A module of kernels, called with NumPy arrays: copies of them, made once, take their place."""
 
-    def __init__(self, module):
+    def __init__(self, module: Any):
         self._module = module
         self._placed: dict[tuple, tuple] = {}  # by address and size; the original is kept, so that no other is there
 
@@ -109,7 +110,7 @@ class OnDevice:
         function = getattr(self._module, name)
         return lambda *arguments: function(*map(self._place, arguments))
 
-    def _place(self, argument):
+    def _place(self, argument: Any) -> Any:
         if isinstance(argument, tuple):
             return type(argument)(*map(self._place, argument))
         if not isinstance(argument, np.ndarray):
@@ -123,8 +124,7 @@ class OnDevice:
 def products() -> Iterator[tuple[str, list[Callable[[], None]], list[float]]]:
     """The layers of `benchmarks.products`: name, forward and backward call, and the operations of each."""
     for batch, inputs, outputs, first in LINEAR:
-        shapes = (batch, inputs), (batch, outputs), (outputs, inputs)
-        *directions, macs = calls(OnDevice(linear), *shapes, (), first)
+        *directions, macs = calls(OnDevice(linear), (batch, inputs), (batch, outputs), (outputs, inputs), (), first)
         yield f"Linear {inputs} to {outputs}, batch {batch}", directions, flops_of(macs, first)
     for batch, size, channels, outputs, kernel, stride, before, after, first in CONV2D:
         out = (size + before + after - kernel) // stride + 1
@@ -226,7 +226,8 @@ def report_kernels(tf32: bool, say: Callable[[str], None], name: str = "resnet18
     step()
     with recording() as work:
         step()
-    spent, count = defaultdict(float), defaultdict(int)
+    spent: dict[str, float] = defaultdict(float)
+    count: dict[str, int] = defaultdict(int)
     for function, arguments in work:
         times = []
         for _ in range(5):
@@ -241,6 +242,6 @@ def report_kernels(tf32: bool, say: Callable[[str], None], name: str = "resnet18
     cuda.allow_tf32 = False
     total = sum(spent.values())
     say(f"{name} by kernel, {'TF32' if tf32 else 'fp32'}, {total:.2f} ms in {len(work)} launches and copies:")
-    for kernel in sorted(spent, key=spent.get, reverse=True):
+    for kernel in sorted(spent, key=spent.__getitem__, reverse=True):
         say(f"  {kernel:40}{count[kernel]:5} x{spent[kernel]:10.3f} ms{spent[kernel] / total:7.1%}")
     return {kernel: {"launches": count[kernel], "seconds": spent[kernel] / 1e3} for kernel in spent}

@@ -32,14 +32,15 @@ def report_torch(say: Callable[[str], None]) -> None:
         x = torch.from_numpy(rng.standard_normal((batch, 3, 32, 32), np.float32)).cuda()
         y = torch.from_numpy(rng.integers(0, 10, batch)).cuda()
 
-        def step(x=x, y=y) -> None:
+        def step(x: torch.Tensor = x, y: torch.Tensor = y) -> None:
             optimizer.zero_grad(set_to_none=True)
             torch.nn.functional.cross_entropy(net(x), y).backward()
             optimizer.step()
+            torch.cuda.synchronize()
 
         for tf32 in types():
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
-            time_taken = seconds(lambda s=step: (s(), torch.cuda.synchronize()))
+            time_taken = seconds(step)
             kind = "TF32" if tf32 else "fp32"
             say(
                 f"PyTorch ResNet18, batch {batch}, {kind}: {time_taken * 1e3:.2f} ms, {batch / time_taken:.0f} images/s"
@@ -102,12 +103,12 @@ def report_convolutions(say: Callable[[str], None]) -> None:
         wanted = [conv.weight, conv.bias] if first else [x, conv.weight, conv.bias]
         flops = 2.0 * y.numel() * channels * kernel**2
 
-        def forward(x=x, conv=conv) -> None:
+        def forward(x: torch.Tensor = x, conv: torch.nn.Module = conv) -> None:
             with torch.no_grad():
                 conv(x)
             torch.cuda.synchronize()
 
-        def backward(y=y, wanted=wanted, delta=delta) -> None:
+        def backward(y: torch.Tensor = y, wanted: list[torch.Tensor] = wanted, delta: torch.Tensor = delta) -> None:
             torch.autograd.grad(y, wanted, delta, retain_graph=True)
             torch.cuda.synchronize()
 
@@ -128,11 +129,10 @@ def _convert(layers: Sequence[nn.BaseLayer]) -> list:
     class Residual(torch.nn.Module):
         def __init__(self, block: nn.ResNetBlock):
             super().__init__()
-            self.main = torch.nn.Sequential(*_convert(block.main_block.layers))
-            shortcut = block.shortcut
-            self.short = torch.nn.Sequential(*_convert(shortcut.layers)) if shortcut else torch.nn.Identity()
+            self.main = torch.nn.Sequential(*_convert([block.main_block]))
+            self.short = torch.nn.Sequential(*_convert([block.shortcut] if block.shortcut else []))
 
-        def forward(self, x):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.main(x) + self.short(x)
 
     converted = []
@@ -148,6 +148,8 @@ def _convert(layers: Sequence[nn.BaseLayer]) -> list:
             converted.append(torch.nn.BatchNorm2d(layer.num_features))
         elif isinstance(layer, nn.AvgPool2d):
             converted.append(torch.nn.AvgPool2d(layer.window.kernel_size))
+        elif isinstance(layer, nn.LayerBlock):
+            converted += _convert(layer.layers)
         elif isinstance(layer, nn.ResNetBlock):
             converted.append(Residual(layer))
     return converted

@@ -32,7 +32,7 @@ def write_images(folder: Path, count: int) -> None:
 
     rng = np.random.default_rng(0)
     for k in range(count):
-        width, height = rng.integers(350, 450), rng.integers(300, 400)
+        width, height = int(rng.integers(350, 450)), int(rng.integers(300, 400))
         patches = Image.fromarray(rng.integers(0, 256, (24, 32, 3), np.uint8)).resize((width, height))
         pixels = np.asarray(patches) + rng.integers(-12, 13, (height, width, 3))
         path = folder / f"class {k % CLASSES}" / f"{k}.JPEG"

@@ -14,17 +14,18 @@ import itertools
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 import pytagi_ddp
 from benchmarks.workloads import mlp
 from pytagi_ddp import Utils, nn
-from pytagi_ddp.data import BatchLoader, load_mnist
+from pytagi_ddp.data import BatchLoader, ImageDataset, load_mnist
 from pytagi_ddp.kernels.cpu import merge
 from pytagi_ddp.kernels.cpu.threads import set_threads
 from pytagi_ddp.kernels.tensors import Delta, Tensor
-from pytagi_ddp.nn import OutputUpdater, Sequential
+from pytagi_ddp.nn import DDPSequential, OutputUpdater, Sequential
 
 CLASSES = 10
 AT_EVERY_STEP = ("sum", "average")
@@ -93,7 +94,7 @@ class Replicas:
         if self.rule == "natural":
             self._add_natural_parameters()
         else:
-            header = np.float32([0, self.ranks, 0])
+            header = np.array([0, self.ranks, 0], np.float32)
             posterior = Tensor(*self.nets[0].arena.theta)
             merge.merge_sums(posterior, Tensor(*self.prior), Delta(*self.sums), header, weighted)
         for net in self.nets:
@@ -113,7 +114,9 @@ class Replicas:
         var[...] = 1 / precision
 
 
-def learn(net: Sequential, x: np.ndarray, labels: np.ndarray, sigma_v: float, classes: int = CLASSES) -> None:
+def learn(
+    net: Sequential | DDPSequential, x: np.ndarray, labels: np.ndarray, sigma_v: float, classes: int = CLASSES
+) -> None:
     """Everything of a training step but the step."""
     net(x)
     obs, index, _ = Utils().label_to_obs(labels, classes)
@@ -122,7 +125,7 @@ def learn(net: Sequential, x: np.ndarray, labels: np.ndarray, sigma_v: float, cl
     net.backward()
 
 
-def evaluate(net: Sequential, x: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
+def evaluate(net: Sequential | DDPSequential, x: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
     """(error, negative log-likelihood per image); probabilities are those of the classes, normalised."""
     utils = Utils()
     mu, var = net.predict(x)
@@ -135,29 +138,39 @@ def evaluate(net: Sequential, x: np.ndarray, labels: np.ndarray) -> tuple[float,
     return float(np.mean(predicted != labels)), float(nll)
 
 
-def load(folder: str | None, limit: int | None = None) -> tuple:
-    """(training set, (test images, labels), mean and std of the pixels); ends the program where there is no MNIST."""
+class Digits(NamedTuple):
+    """A training set, and test images with their labels; mean and standard deviation of the pixels."""
+
+    train: ImageDataset
+    x_test: np.ndarray
+    labels_test: np.ndarray
+    mean: np.ndarray
+    std: np.ndarray
+
+
+def load(folder: str | None, limit: int | None = None) -> Digits:
+    """MNIST; ends the program where there is none."""
     try:
         train_set, test_set = load_mnist(folder)
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
     train_set = train_set.subset(limit or len(train_set))
-    statistics = {"mean": train_set.mean(), "std": train_set.std()}
-    return train_set, next(iter(BatchLoader(test_set, len(test_set), evaluation=True, **statistics))), statistics
+    mean, std = train_set.mean(), train_set.std()
+    x_test, labels_test = next(iter(BatchLoader(test_set, len(test_set), evaluation=True, mean=mean, std=std)))
+    return Digits(train_set, x_test, labels_test, mean, std)
 
 
-def run(data, ranks: int, rule: str, every: int, sigma_v: float, batch: int, seed: int) -> dict:
+def run(data: Digits, ranks: int, rule: str, every: int, sigma_v: float, batch: int, seed: int) -> dict:
     """One epoch; a row of the table."""
-    train_set, (x_test, labels_test), statistics = data
     replicas = Replicas(ranks, rule, every, seed)
     loaders = [
-        BatchLoader(train_set, batch, r, ranks, seed=seed, prefetch=0, drop_last=True, **statistics)
+        BatchLoader(data.train, batch, r, ranks, seed=seed, prefetch=0, drop_last=True, mean=data.mean, std=data.std)
         for r in range(ranks)
     ]
     for batches in zip(*loaders, strict=True):
         replicas.step(batches, sigma_v)
     replicas.merge()
-    error, nll = evaluate(replicas.nets[0], x_test, labels_test)
+    error, nll = evaluate(replicas.nets[0], data.x_test, data.labels_test)
     row = (rule, every, sigma_v, batch, seed, error, nll, replicas.bytes / 1e6)
     return dict(zip(FIELDS, row, strict=True))
 

@@ -36,6 +36,8 @@ from pytagi_ddp.distributed.communicator import create_communicator
 from pytagi_ddp.distributed.units import units_of
 from pytagi_ddp.kernels.cpu.threads import set_threads
 from pytagi_ddp.nn import (
+    BaseDeltaStates,
+    BaseHiddenStates,
     DDPConfig,
     DDPSequential,
     FSDPSequential,
@@ -58,8 +60,9 @@ def fsdp(model: Sequential, x: np.ndarray, reshard: bool = True, share: bool = T
 
 def pipeline(model: Sequential, x: np.ndarray, schedule: str, count: int) -> PipelineSequential:
     balance = balance_by_time(model, x[: max(1, len(x) // count)], create_communicator().world_size)
-    options = {"n_microbatches": count, "schedule": schedule, "balance": balance}
-    return PipelineSequential(model, DDPConfig(), average=False, **options)
+    return PipelineSequential(
+        model, DDPConfig(), average=False, n_microbatches=count, schedule=schedule, balance=balance
+    )
 
 
 WAYS: dict[str, Callable[[Sequential, np.ndarray], Any]] = {  # of a network and the inputs of all ranks
@@ -80,7 +83,8 @@ class Way:
     def __init__(self, name: str, workload: str):
         make, batch = WORKLOADS[workload]
         model = make()
-        self.name, self.times = name, []
+        self.name = name
+        self.times: list[float] = []
         self.communicator = create_communicator()
         ranks, rank = self.communicator.world_size, self.communicator.rank
         self.samples, rng = batch * ranks, np.random.default_rng(0)
@@ -100,7 +104,7 @@ class Way:
         self.net.backward()
 
     def _learn_piped(self) -> None:
-        def observe(states, rows, deltas) -> None:
+        def observe(states: BaseHiddenStates, rows: slice, deltas: BaseDeltaStates) -> None:
             self._updater.update(states, self._y[rows], 1.0, deltas)
 
         self.net.forward_backward(self._x, observe)

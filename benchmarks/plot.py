@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.peers import OWN, PEERS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def draw(results: dict, path: Path) -> Path | None:
@@ -25,7 +29,7 @@ def draw(results: dict, path: Path) -> Path | None:
     return path
 
 
-def _roofline(axes, rows: list[dict], peak: dict) -> None:
+def _roofline(axes: Axes, rows: list[dict], peak: dict) -> None:
     """Rate over operations per byte of minimal traffic, under the machine's two limits."""
     top, speed = peak["flops"] / 1e9, peak["copy_bytes_per_second"] / 1e9
     own = [row for row in rows if row["library"] == OWN]
@@ -40,7 +44,7 @@ def _roofline(axes, rows: list[dict], peak: dict) -> None:
     axes.legend(fontsize="small")
 
 
-def _bars(axes, rows: list[dict]) -> None:
+def _bars(axes: Axes, rows: list[dict]) -> None:
     """Times of a step over this library's, by workload; the dashed line is this library."""
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
     others = [name for name in PEERS if name != OWN and any(row["library"] == name for row in rows)]

@@ -7,6 +7,8 @@ matrices (kernels/cpu/_blas.pyx) and by far in the Winograd form of a convolutio
 """
 
 import argparse
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -35,11 +37,18 @@ CONV2D = [  # batch, height and width, channels, outputs, kernel, stride, zeros 
 ]
 
 
-def normal(*shape):
+def normal(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
 
 
-def calls(module, shape_in, shape_out, shape_w, geometry, first):
+def calls(
+    module: Any,
+    shape_in: tuple[int, ...],
+    shape_out: tuple[int, ...],
+    shape_w: tuple[int, ...],
+    geometry: tuple[int, ...],
+    first: bool,
+) -> tuple[Callable[[], None], Callable[[], None], int]:
     """The forward and the backward call of one layer, and the multiply-adds of one of its products."""
     mu, w, b, delta_mu = (normal(*shape) for shape in (shape_in, shape_w, shape_w[:1], shape_out))
     x, delta = State(mu, None if first else mu**2, mu), Delta(delta_mu, -(delta_mu**2))
@@ -48,16 +57,16 @@ def calls(module, shape_in, shape_out, shape_w, geometry, first):
     out = State(*np.empty((2, *shape_out), np.float32))
     in_delta = None if first else Delta(*np.empty((2, *shape_in), np.float32))
 
-    def forward():
+    def forward() -> None:
         module.forward(x, weights, bias, out, *geometry)
 
-    def backward():
+    def backward() -> None:
         module.backward(x, delta, weights, bias, in_delta, *geometry, False)
 
     return forward, backward, delta_mu.size // shape_w[0] * w.size
 
 
-def workloads():
+def workloads() -> Iterator[tuple[str, bool, tuple[Callable[[], None], Callable[[], None], int]]]:
     for batch, inputs, outputs, first in LINEAR:
         name = f"Linear {inputs} to {outputs}, batch {batch}" + first * ", first"
         yield name, first, calls(linear, (batch, inputs), (batch, outputs), (outputs, inputs), (), first)
@@ -68,7 +77,7 @@ def workloads():
         yield name, first, calls(conv2d, *shapes, (stride, before), first)
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, help="default: usable cores / ranks on this node")
     parser.add_argument("--repeat", type=int, default=10, help="rounds; the best time counts")

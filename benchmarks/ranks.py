@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.training_step import Workload
 from benchmarks.worker import ROOT
-from pytagi_ddp.distributed.communicator import create_communicator
+from pytagi_ddp.distributed.communicator import Communicator, create_communicator
 from pytagi_ddp.distributed.engine.launcher import OPEN_MPI, find_mpirun, load_mpi, mpi_family
 from pytagi_ddp.kernels.cpu.threads import set_threads
 
@@ -55,7 +55,7 @@ def launch(ranks: int, threads: int, repeat: int, workload: str | None = None, s
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def slowest(communicator, work: Callable[[], object]) -> float:
+def slowest(communicator: Communicator, work: Callable[[], object]) -> float:
     """Seconds of `work`, which all ranks start at once, on the slowest of them."""
     communicator.barrier()
     start = time.perf_counter()
@@ -75,7 +75,7 @@ def measure_steps(workload: str, repeat: int) -> dict:
         job.pass_through(net)
         net.step()
 
-    times = {"alone": [], "step": []}
+    times: dict[str, list[float]] = {"alone": [], "step": []}
     for _ in range(2):
         job.step()
         full()
@@ -97,7 +97,7 @@ def measure_reductions(sizes: list[int], repeat: int) -> list[list[float]]:
             lambda b=buffer: communicator.all_reduce(b),
             lambda b=buffer: MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, b),
         )
-        times = [[], []]
+        times: list[list[float]] = [[], []]
         for _ in range(max(repeat, 3) * (20 if nbytes <= 1 << 16 else 2) + 2):
             for way, taken in zip(ways, times, strict=True):
                 buffer.fill(1)

@@ -119,7 +119,7 @@ def _recorded(spec: Spec, tf32: bool) -> list:
 def _layout(pieces: list) -> tuple:
     """What a launch depends on: numbers, and how arrays lie to each other."""
     seen: dict[int, tuple[int, int]] = {}
-    layout = []
+    layout: list[tuple] = []
     for a in pieces:
         if isinstance(a, np.generic):
             layout.append((str(a.dtype), a.tobytes()))
@@ -153,7 +153,7 @@ def show(counts: dict) -> None:
     heads = ("ffma", "mma", "read", "written", "block load", "block store", "issued load", "issued store", "shared")
     print(f"{f'in 10^{power} and 10^{power} bytes':34}{'times':>6}" + "".join(f"{head:>13}" for head in heads))
     kernels = dict(sorted(kernels.items(), key=lambda item: -item[1]["read"] - item[1]["written"]))
-    whole = Counter({name: total[name] for name in COLUMNS}, launches=total["launches"] + total["copies"])
+    whole = Counter({name: total[name] for name in COLUMNS} | {"launches": total["launches"] + total["copies"]})
     for kernel, row in [*kernels.items(), ("step", whole)]:
         print(f"{kernel:34}{row['launches']:6}" + "".join(f"{row[name] / unit:13.4f}" for name in COLUMNS))
     print(f"{counts['workload']}: {total['launches']} launches, {total['copies']} copies")

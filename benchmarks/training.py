@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from contextlib import ExitStack
+from typing import Any
 
 from benchmarks.options import Options
 from benchmarks.peak import SgemmPeak
@@ -41,11 +42,12 @@ def installed(options: Options) -> tuple[dict[str, dict], dict[str, str]]:
 
 def measure(workload: str, libraries: list[str], options: Options, peak: SgemmPeak) -> list[dict]:
     """One row per library: times by round in seconds, and what follows from them."""
-    rows, workers = [], {}
+    rows: list[dict[str, Any]] = []
+    workers: dict[str, Worker] = {}
     with ExitStack() as stack:
         for name in libraries:
             worker = stack.enter_context(Worker(name, options.threads, options.python(name)))
-            row = {"workload": workload, "library": name, "rounds": [], "note": ""}
+            row: dict[str, Any] = {"workload": workload, "library": name, "rounds": [], "note": ""}
             rows.append(row)
             try:
                 worker.ask("versions")

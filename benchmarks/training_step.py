@@ -34,7 +34,7 @@ class Workload:
     def _predict(self) -> None:
         self.net.predict(self.x)
 
-    def pass_through(self, net) -> None:
+    def pass_through(self, net: nn.Sequential | nn.DDPSequential) -> None:
         """Forward, output update and backward of `net`: the network, or what wraps it."""
         net(self.x, self.var_x)
         self._updater.update(net.output_z_buffer, self._y, self._noise, net.input_delta_z_buffer)

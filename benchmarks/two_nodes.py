@@ -84,7 +84,7 @@ class TwoNodes:
             raise
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def mpirun(self, ranks: int) -> list[str]:

@@ -46,7 +46,8 @@ def measure(
 ) -> dict[str, float]:
     """Median seconds of a step by setting."""
     with ExitStack() as stack:
-        workers, rounds = {}, {name: [] for name in settings}
+        workers: dict[str, list[Worker]] = {}
+        rounds: dict[str, list[float]] = {name: [] for name in settings}
         for name, (threads, environment) in settings.items():
             workers[name] = [stack.enter_context(Worker(OWN, threads, env=environment)) for _ in range(processes)]
             for worker in workers[name]:

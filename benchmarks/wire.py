@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args(argv)
     set_threads(1)
-    train_set, (x_test, labels_test), statistics = load(args.data_dir)
+    data = load(args.data_dir)
     for sigma_v in args.sigma_v:
         for seed in range(args.seeds):
             exact = None
@@ -40,14 +40,14 @@ def main(argv: Sequence[str] | None = None) -> None:
                     average=False,
                 )
                 for x, labels in BatchLoader(
-                    train_set, args.batch_size, net.rank, net.world_size, seed=seed, **statistics
+                    data.train, args.batch_size, net.rank, net.world_size, seed=seed, mean=data.mean, std=data.std
                 ):
                     if len(labels):
                         learn(net, x, labels, sigma_v)
                     net.step()
                 if net.rank:
                     continue
-                error, nll = evaluate(net, x_test, labels_test)
+                error, nll = evaluate(net, data.x_test, data.labels_test)
                 mu, var = net.model.arena.theta.astype(np.float64)
                 if exact is None:
                     exact = mu, var

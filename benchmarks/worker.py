@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from benchmarks.peers import PEERS
 
@@ -60,22 +61,24 @@ class Worker:
             )
         except OSError as error:
             raise WorkerError(f"{python} does not start: {error}") from None
+        assert self._process.stdin and self._process.stdout  # they are pipes
+        self._requests, self._answers = self._process.stdin, self._process.stdout
 
-    def ask(self, what: str, timeout: float | None = None, **arguments) -> dict:
+    def ask(self, what: str, timeout: float | None = None, **arguments: Any) -> dict:
         """The worker's answer.
 
         Raises:
             TooSlow: none within `timeout` seconds; the worker was killed. WorkerError: it failed; says why.
         """
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps({"do": what} | arguments).encode() + b"\n")
+            self._requests.write(json.dumps({"do": what} | arguments).encode() + b"\n")
         end = None if timeout is None else time.monotonic() + timeout
         while b"\n" not in self._text:
             left = None if end is None else max(0.0, end - time.monotonic())
-            if not select.select([self._process.stdout], [], [], left)[0]:
+            if not select.select([self._answers], [], [], left)[0]:
                 self.close()
                 raise TooSlow(f"no answer within {timeout:g} s")
-            found = os.read(self._process.stdout.fileno(), 1 << 16)
+            found = os.read(self._answers.fileno(), 1 << 16)
             if not found:
                 raise WorkerError(f"its process ended with code {self._process.wait()}")
             self._text += found
@@ -88,13 +91,13 @@ class Worker:
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
-        self._process.stdin.close()
-        self._process.stdout.close()
+        self._requests.close()
+        self._answers.close()
 
     def __enter__(self) -> Worker:
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -140,7 +143,8 @@ class Server:
 
     def round(self, seconds: float) -> dict:
         """Times of steps, for so many seconds and at least one."""
-        times, end = [], time.perf_counter() + seconds
+        times: list[float] = []
+        end = time.perf_counter() + seconds
         while not times or time.perf_counter() < end:
             start = time.perf_counter()
             self._step.step()

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 
-def mlp(nn: Any, *sizes: int):
+def mlp(nn: Any, *sizes: int) -> Any:
     layers = []
     for inputs, outputs in itertools.pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
@@ -31,7 +31,7 @@ def tree_head(nn: Any) -> Head:
     return lambda inputs: [nn.Linear(inputs, 11)]
 
 
-def mnist_cnn(nn: Any, head: Head | None = None, pool: str = "AvgPool2d"):
+def mnist_cnn(nn: Any, head: Head | None = None, pool: str = "AvgPool2d") -> Any:
     """None: `tree_head`."""
     pool2d = getattr(nn, pool)
     return nn.Sequential(
@@ -49,9 +49,9 @@ def mnist_cnn(nn: Any, head: Head | None = None, pool: str = "AvgPool2d"):
     )
 
 
-def cifar_cnn(nn: Any, head: Head | None = None):
+def cifar_cnn(nn: Any, head: Head | None = None) -> Any:
     """Three convolutions with batch normalisation, then two dense layers; as `mnist_cnn`."""
-    layers = []
+    layers: list[Any] = []
     for inputs, outputs in ((3, 16), (16, 32), (32, 32)):
         size = {} if layers else {"in_width": 32, "in_height": 32}
         convolution = nn.Conv2d(inputs, outputs, 3, bias=False, padding=1, **size)
@@ -76,31 +76,31 @@ def let_deltas_through(net: Any, through_statistics: bool = True) -> None:
             leaf.through_statistics = through_statistics
 
 
-def conv(nn: Any, channels: int, pixels: int):
+def conv(nn: Any, channels: int, pixels: int) -> Any:
     return nn.Sequential(
         nn.Conv2d(channels, channels, 3, bias=False, padding=1, in_width=pixels, in_height=pixels),
     )
 
 
-def deconv(nn: Any, channels: int, pixels: int):
+def deconv(nn: Any, channels: int, pixels: int) -> Any:
     """Doubles the sides of images, as a decoder does."""
     return nn.Sequential(
         nn.ConvTranspose2d(channels, channels, 4, bias=False, stride=2, padding=1, in_width=pixels, in_height=pixels),
     )
 
 
-def attention(nn: Any, features: int, heads: int, steps: int):
+def attention(nn: Any, features: int, heads: int, steps: int) -> Any:
     """Causal, with an output map, and without rotary positions, which not every library has."""
     return nn.Sequential(nn.MultiheadAttention(features, heads, seq_len=steps, use_rope=False))
 
 
-def lstm(nn: Any, units: int, steps: int):
+def lstm(nn: Any, units: int, steps: int) -> Any:
     """Two layers, and a dense one over what the second gives at all time steps."""
     layers = nn.LSTM(1, units, steps), nn.LSTM(units, units, steps), nn.Linear(units * steps, 1)
     return nn.Sequential(*layers)
 
 
-def resnet(nn: Any, which: str):
+def resnet(nn: Any, which: str) -> Any:
     """A network of `pytagi_ddp.models`, by the name of its widths there."""
     from pytagi_ddp.models import resnet as models  # here, because other workloads of a peer do without this library
 

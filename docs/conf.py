@@ -57,6 +57,7 @@ highlight_language = "text"  # formulas in docstrings; other blocks name their l
 default_role = "py:obj"  # `Sequential` in a docstring leads to its page, and `every=k` is code
 autosummary_generate = True
 autodoc_typehints = "signature"
+autodoc_type_aliases = {"ArrayLike": "ArrayLike"}  # in overloads, which `shorten` does not see
 autodoc_inherit_docstrings = False
 autodoc_member_order = "bysource"
 napoleon_numpy_docstring = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +17,9 @@ import pytagi_ddp
 from examples.figures import draw
 from examples.option_types import at_least, natural, picture, positive_int
 from pytagi_ddp.nn import Conv2d, ConvTranspose2d, Linear, MixtureReLU, OutputUpdater, Sequential
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SIDE = 16  # pixels
 
@@ -105,7 +109,7 @@ def generate(
     return decoder.predict(drawn)
 
 
-def paint_rows(figure, rows: Mapping[str, np.ndarray]) -> None:
+def paint_rows(figure: Figure, rows: Mapping[str, np.ndarray]) -> None:
     """A row of images for each name; those of `error` and `std` in colours, each row with one scale."""
     width = max(map(len, rows.values()))
     grid = figure.subplots(len(rows), width, squeeze=False, subplot_kw={"xticks": [], "yticks": []})
@@ -140,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> float:
         error = float(np.sqrt(np.mean((drawn - test) ** 2)))
         print(f"epoch {epoch}/{args.epochs}: RMSE of a pixel {error:.3f} on images that were not learnt", flush=True)
 
-    def paint(figure) -> None:
+    def paint(figure: Figure) -> None:
         mu, var = reconstruct(encoder, decoder, test[:8])
         rows = {"image": test[:8], "drawn again": mu, "std": np.sqrt(var)}
         rows["between two"] = between(encoder, decoder, test[[0, 5]], 8)[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pytagi_ddp import HRCSoftmaxMetric, Utils
-from pytagi_ddp.nn import BaseDeltaStates, BaseHiddenStates, DDPSequential, OutputUpdater
+from pytagi_ddp.nn import BaseDeltaStates, BaseHiddenStates, DDPSequential, FSDPSequential, OutputUpdater
 from pytagi_ddp.nn.hierarchical_softmax import class_probabilities, hierarchical_softmax
 
 
@@ -37,7 +37,7 @@ class HierarchicalHead:
         self._tree = hierarchical_softmax(num_classes)
         self._updater = OutputUpdater(device)
 
-    def observe(self, net: DDPSequential, labels: np.ndarray, sigma_v: float) -> None:
+    def observe(self, net: DDPSequential | FSDPSequential, labels: np.ndarray, sigma_v: float) -> None:
         """Sets the deltas at the output; `sigma_v` is the standard deviation of an observation."""
         self.update(net.output_z_buffer, labels, sigma_v, net.input_delta_z_buffer)
 
@@ -65,7 +65,7 @@ class RemaxHead:
         self._num_classes = num_classes
         self._updater = OutputUpdater(device)
 
-    def observe(self, net: DDPSequential, labels: np.ndarray, sigma_v: float) -> None:
+    def observe(self, net: DDPSequential | FSDPSequential, labels: np.ndarray, sigma_v: float) -> None:
         """Sets the deltas at the output; `sigma_v` is the standard deviation of an observation."""
         self.update(net.output_z_buffer, labels, sigma_v, net.input_delta_z_buffer)
 

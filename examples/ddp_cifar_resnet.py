@@ -58,13 +58,15 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
     args.threads = args.threads or get_threads()
 
     train_set, test_set = on_all_ranks(communicator, lambda: load_images(args, folder))
-    scale = {"mean": train_set.mean(), "std": train_set.std()}
+    mean, std = train_set.mean(), train_set.std()
     transform = random_crop_flip if args.augment else None
 
     def make_loaders(share: int, shares: int) -> Loaders:
         return Loaders(
-            BatchLoader(train_set, args.batch_size, share, shares, seed=args.seed, transform=transform, **scale),
-            BatchLoader(test_set, args.batch_size, share, shares, evaluation=True, **scale),
+            BatchLoader(
+                train_set, args.batch_size, share, shares, seed=args.seed, transform=transform, mean=mean, std=std
+            ),
+            BatchLoader(test_set, args.batch_size, share, shares, evaluation=True, mean=mean, std=std),
         )
 
     train_and_test(args, communicator, (train_set, test_set), make_model, make_loaders)

@@ -116,7 +116,8 @@ def find_images(
         ValueError: no images where they are expected, or one that cannot be read. OSError: no such folder.
         ImportError: Pillow is not installed.
     """
-    on_error, sets = "skip" if args.skip_errors else "raise", []
+    on_error = "skip" if args.skip_errors else "raise"
+    sets: list[ImageFolder] = []
     for name, limit in (("train", args.limit_train), ("val", args.limit_test)):
         found = ImageFolder.find(Path(args.data_dir, name), sets[0].classes if sets else None, on_error)
         found = found.subset(limit or len(found))

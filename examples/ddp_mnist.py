@@ -92,8 +92,9 @@ def run(args: argparse.Namespace, communicator: Communicator) -> float:
             net.forget_evidence(args.forget)
         (train if isinstance(train, BatchLoader) else train.sampler).set_epoch(epoch)  # another order
         progress = show_progress(args.progress, title, len(train_set)) if is_first else NoProgress()
-        result = run_epoch(net, head, train, args.sigma_v, progress)
-        result |= evaluate(net, head, test, train, mnist.BN_BATCHES)
+        trained = run_epoch(net, head, train, args.sigma_v, progress)
+        assert trained is not None  # nothing stops an epoch
+        result = trained | evaluate(net, head, test, train, mnist.BN_BATCHES)
         if is_first:
             print(f"{title}: {REPORT.format(**result)}", flush=True)
         if log:
@@ -111,9 +112,9 @@ def make_loaders(
         RuntimeError: PyTorch is asked for and not installed.
     """
     make = torch_loader if args.loader == "torch" else BatchLoader
-    scale = {"mean": train_set.mean(), "std": train_set.std()}
-    train = make(train_set, args.batch_size, rank, ranks, seed=args.seed, **scale)
-    return train, make(test_set, 500, rank, ranks, evaluation=True, **scale)
+    mean, std = train_set.mean(), train_set.std()
+    train = make(train_set, args.batch_size, rank, ranks, seed=args.seed, mean=mean, std=std)
+    return train, make(test_set, 500, rank, ranks, evaluation=True, mean=mean, std=std)
 
 
 if __name__ == "__main__":

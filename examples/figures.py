@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pytagi_ddp import plot
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-def draw(path: str | None, paint: Callable[[Any], None], size: tuple[float, float] = (9, 3.5)) -> Path | None:
+
+def draw(path: str | None, paint: Callable[[Figure], None], size: tuple[float, float] = (9, 3.5)) -> Path | None:
     """Saves the matplotlib figure that `paint` draws on; None without a path, or where matplotlib is missing."""
     if path is None:
         return None

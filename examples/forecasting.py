@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,6 +30,9 @@ from examples.series import PERIOD, Scores, make_series, score
 from pytagi_ddp import plot
 from pytagi_ddp.nn import LSTM, EvenExp, Linear, OutputUpdater
 from pytagi_ddp.nn import Sequential as Network
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 WINDOW = PERIOD  # values that the network sees
 AHEAD = 3 * PERIOD  # steps of a forecast
@@ -130,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> Scores:
     if args.moments:
         print(f"with variances that are fed back: {score(*feed_back_moments(net, y, origins), truth)}")
 
-    def paint(figure) -> None:
+    def paint(figure: Figure) -> None:
         axes = figure.add_subplot(xlabel="time step", ylabel="value")
         t = np.arange(args.steps)[-3 * AHEAD :]
         axes.plot(t, y[t], ".", color="0.4", markersize=3, label="observed")

@@ -50,10 +50,14 @@ def find_or_download(
 def load_digits(args: argparse.Namespace, folder: Path | None) -> tuple[ImageDataset, ImageDataset]:
     """As `load_images`, for MNIST; the synthetic set becomes grey and 28 x 28."""
     if folder is None:
-        sets = synthetic_images(args.limit_train or SYNTHETIC_TRAIN, args.limit_test or SYNTHETIC_TEST)
-        return tuple(replace(part, images=part.images[..., 2:30, 2:30].max(1, keepdims=True)) for part in sets)
+        train, test = synthetic_images(args.limit_train or SYNTHETIC_TRAIN, args.limit_test or SYNTHETIC_TEST)
+        return _as_digits(train), _as_digits(test)
     train, test = load_mnist(folder, download=False)
     return train.subset(args.limit_train or len(train)), test.subset(args.limit_test or len(test))
+
+
+def _as_digits(coloured: ImageDataset) -> ImageDataset:
+    return replace(coloured, images=coloured.images[..., 2:30, 2:30].max(1, keepdims=True))
 
 
 def load_images(args: argparse.Namespace, folder: Path | None) -> tuple[ImageDataset, ImageDataset]:

@@ -73,9 +73,9 @@ def main(argv: Sequence[str] | None = None) -> float:
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
     train_set = train_set.subset(args.limit_train or len(train_set))
-    statistics = {"mean": train_set.mean(), "std": train_set.std()}
-    train = BatchLoader(train_set, args.batch_size, seed=args.seed, **statistics)
-    test = BatchLoader(test_set, batch_size=500, evaluation=True, **statistics)
+    mean, std = train_set.mean(), train_set.std()
+    train = BatchLoader(train_set, args.batch_size, seed=args.seed, mean=mean, std=std)
+    test = BatchLoader(test_set, batch_size=500, evaluation=True, mean=mean, std=std)
 
     pytagi_ddp.manual_seed(args.seed)
     net = MODELS[args.model]()
@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> float:
         train.set_epoch(epoch)
         for x, labels in train:
             mu, var = net(x)
-            wrong += np.count_nonzero(metric.get_predicted_labels(mu, var) != labels)
+            wrong += int(np.count_nonzero(metric.get_predicted_labels(mu, var) != labels))
             obs, index, _ = utils.label_to_obs(labels, num_classes=10)
             var_obs = np.full_like(obs, args.sigma_v**2)
             updater.update_using_indices(net.output_z_buffer, obs, var_obs, index, net.input_delta_z_buffer)
@@ -100,13 +100,13 @@ def main(argv: Sequence[str] | None = None) -> float:
         update_bn(train, net, BN_BATCHES)  # an MLP has no statistics and is left alone
         net.eval()
         test_wrong = sum(np.count_nonzero(metric.get_predicted_labels(*net(x)) != labels) for x, labels in test)
-        error = test_wrong / len(test_set)
+        test_error = float(test_wrong / len(test_set))
         print(
-            f"epoch {epoch + 1}/{args.epochs}: train error {wrong / len(train_set):.2%}, test error {error:.2%}, "
+            f"epoch {epoch + 1}/{args.epochs}: train error {wrong / len(train_set):.2%}, test error {test_error:.2%}, "
             f"{len(train_set) / seconds:,.0f} images/s",
             flush=True,
         )
-    return error
+    return test_error
 
 
 def parse_arguments(

@@ -22,8 +22,8 @@ def main() -> float:
     """Learns a sine; returns the root mean square error of the last predictions, on both ranks."""
     ranks = initialize()
     if ranks.world_size != 2:
-        message = f"error: two ranks are needed, and there are {ranks.world_size}: use mpirun -np 2"
-        sys.exit(message if ranks.rank == 0 else 1)
+        problem = f"error: two ranks are needed, and there are {ranks.world_size}: use mpirun -np 2"
+        sys.exit(problem if ranks.rank == 0 else 1)
     first, other = ranks.rank == 0, 1 - ranks.rank
     pytagi_ddp.manual_seed(ranks.rank)
     # Cut in front of an activation: behind one, its Jacobian would have to go along.
@@ -44,7 +44,7 @@ def main() -> float:
             net.backward()
         else:
             ranks.receive(message, other)
-            states.set_input_x(*message, BATCH)
+            states.set_input_x(message[0], message[1], BATCH)
             mu, _ = net(states)
             error[0] = np.sqrt(np.mean((mu - y) ** 2))
             updater.update(net.output_z_buffer, observed, np.full(BATCH, NOISE**2), net.input_delta_z_buffer)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from examples.option_types import at_least, natural, picture, positive_float
 from examples.series import PERIOD, make_series, observe_one_by_one, score
 from pytagi_ddp import plot
 from pytagi_ddp.nn import LSTM, Linear, Sequential
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def make_network(units: int = 40) -> Sequential:
@@ -55,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> list[float]:
     for name, found in scores.items():
         print(f"{name}: {found}")
 
-    def paint(figure) -> None:
+    def paint(figure: Figure) -> None:
         for k, part in enumerate((slice(n // 2 - 3 * PERIOD, n // 2 + 4 * PERIOD), slice(n - 7 * PERIOD, n))):
             axes = figure.add_subplot(2, 1, k + 1, xlabel="time step", ylabel="value")
             t = np.arange(n)[part]

@@ -91,10 +91,12 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
     net = on_all_ranks(communicator, lambda: make_pipeline(args, train_set.images[:32], communicator.world_size))
     head = HEADS[args.head](len(train_set.classes), net.stage.device)
     mine, replicas = net.data_group.rank, net.data_group.world_size
-    statistics = {"mean": train_set.mean(), "std": train_set.std()}
+    mean, std = train_set.mean(), train_set.std()
     transform = random_crop_flip if args.augment else None
-    train = BatchLoader(train_set, args.batch_size, mine, replicas, seed=args.seed, transform=transform, **statistics)
-    test = BatchLoader(test_set, args.batch_size, mine, replicas, evaluation=True, **statistics)
+    train = BatchLoader(
+        train_set, args.batch_size, mine, replicas, seed=args.seed, transform=transform, mean=mean, std=std
+    )
+    test = BatchLoader(test_set, args.batch_size, mine, replicas, evaluation=True, mean=mean, std=std)
     if is_first:
         print(
             f"{args.model}: {net.num_parameters:,} parameters, each with a mean and a variance\n"
@@ -188,8 +190,8 @@ def train_epoch(
             timelines = net.timelines()  # the first step compiles
         progress.update(min(step * args.batch_size * net.data_group.world_size, images), wrong / max(seen, 1))
     progress.close()
-    wrong, seen = add_over_ranks(net, wrong, seen)
-    return wrong / seen, seen / (time.perf_counter() - start), timelines
+    all_wrong, all_seen = add_over_ranks(net, wrong, seen)
+    return all_wrong / all_seen, all_seen / (time.perf_counter() - start), timelines
 
 
 def count_errors(net: PipelineSequential, head: Head, loader: BatchLoader) -> float:

@@ -200,7 +200,7 @@ class LastSteps:
 
 def on_all_ranks(communicator: Communicator, work: Callable[[], T]) -> T:
     """`work()` on every rank; an error on any of them ends all of them, with one line on rank 0."""
-    result, problem = None, None
+    problem = None
     try:
         result = work()
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from examples.trackers import TRACKERS, Tracker
 from pytagi_ddp import plot
@@ -45,7 +46,7 @@ class RunLog:
                 file.seek(-1, os.SEEK_END)
                 file.write(b"" if file.read() == b"\n" else b"\n")
 
-    def write(self, event: str, **values) -> None:
+    def write(self, event: str, **values: Any) -> None:
         """Adds a line; `values` must be what JSON knows."""
         with self._path.open("a") as file:
             file.write(json.dumps({"event": event, "time": round(time.time(), 3), **values}) + "\n")

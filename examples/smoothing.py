@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,6 +32,9 @@ from examples.series import PERIOD, Scores, make_series, score
 from pytagi_ddp import plot
 from pytagi_ddp.nn import SLSTM, OutputUpdater, SLinear
 from pytagi_ddp.nn import Sequential as Network
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 EVERY = PERIOD // 2  # a gap in so many time steps
 
@@ -98,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, tuple[Scores, Scores]]:
     error = (np.interp(t, t[~hidden], y[~hidden]) - series.signal)[hidden]
     print(f"where it was hidden, by straight lines between observations: RMSE {np.sqrt(np.mean(error**2)):.3f}")
 
-    def paint(figure) -> None:
+    def paint(figure: Figure) -> None:
         part = slice(-6 * PERIOD, None)
         for k, (name, (mu, var)) in enumerate(found.items()):
             axes = figure.add_subplot(2, 1, k + 1, xlabel="time step", ylabel="value")

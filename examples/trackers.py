@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -52,7 +53,7 @@ class WeightsAndBiases:
             self._run.finish()
 
 
-TRACKERS = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
+TRACKERS: dict[str, Callable[[Path], Tracker]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
 
 
 def numbers(values: dict[str, Any]) -> dict[str, float]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from examples.option_types import at_least, natural, picture, positive_float, po
 from pytagi_ddp import Utils, models
 from pytagi_ddp.nn import OutputUpdater
 from pytagi_ddp.nn import Sequential as Network
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LAG = 2  # places
 
@@ -96,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> tuple[float, float]:
                 flush=True,
             )
 
-    def paint(figure) -> None:
+    def paint(figure: Figure) -> None:
         left, right = figure.subplots(1, 2)
         names = "accuracy where the token was seen", "largest probability where it was not"
         for name, curve in zip(names, zip(*curves, strict=True), strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.nn.hierarchical_softmax import HRCSoftmax
@@ -46,7 +47,7 @@ class HRCSoftmaxMetric:
         self.utils = Utils()
         self.hrc_softmax = self.utils.get_hierarchical_softmax(num_classes)
 
-    def get_predicted_labels(self, m_pred: np.ndarray, v_pred: np.ndarray) -> np.ndarray:
+    def get_predicted_labels(self, m_pred: ArrayLike, v_pred: ArrayLike) -> np.ndarray:
         """Predict the most probable class of every sample.
 
         Args:
@@ -62,7 +63,7 @@ class HRCSoftmaxMetric:
         batch_size = np.size(m_pred) // self.hrc_softmax.len
         return self.utils.get_labels(m_pred, v_pred, self.hrc_softmax, self.num_classes, batch_size)[0]
 
-    def error_rate(self, m_pred: np.ndarray, v_pred: np.ndarray, label: np.ndarray) -> float:
+    def error_rate(self, m_pred: ArrayLike, v_pred: ArrayLike, label: ArrayLike) -> float:
         """Share of the samples whose most probable class is not their label.
 
         Args:
@@ -76,7 +77,7 @@ class HRCSoftmaxMetric:
         return classification_error(self.get_predicted_labels(m_pred, v_pred), label)
 
 
-def mse(prediction: np.ndarray, observation: np.ndarray) -> float:
+def mse(prediction: ArrayLike, observation: ArrayLike) -> float:
     """Mean squared error, mean((prediction - observation)^2).
 
     Args:
@@ -91,15 +92,15 @@ def mse(prediction: np.ndarray, observation: np.ndarray) -> float:
     return _mean(_observed(observation, (_like(observation, "prediction", prediction) - observation) ** 2))
 
 
-def rmse(prediction: np.ndarray, observation: np.ndarray) -> float:
+def rmse(prediction: ArrayLike, observation: ArrayLike) -> float:
     """Square root of the mean squared error; see `mse`."""
     return mse(prediction, observation) ** 0.5
 
 
 def log_likelihood(
-    prediction: np.ndarray,
-    observation: np.ndarray,
-    std: np.ndarray,
+    prediction: ArrayLike,
+    observation: ArrayLike,
+    std: ArrayLike,
     reduction: Literal["mean", "sum"] = "mean",
 ) -> float:
     """Gaussian log-likelihood of the observations, ln N(observation; prediction, std^2).
@@ -126,7 +127,7 @@ def log_likelihood(
     return _mean(log_density) if reduction == "mean" else float(np.sum(log_density))
 
 
-def classification_error(prediction: np.ndarray, label: np.ndarray) -> float:
+def classification_error(prediction: ArrayLike, label: ArrayLike) -> float:
     """Share of the predicted classes that are not the label.
 
     Args:
@@ -146,7 +147,7 @@ def classification_error(prediction: np.ndarray, label: np.ndarray) -> float:
 
 
 def reliability_bins(
-    probabilities: np.ndarray, label: np.ndarray, bins: int = 10
+    probabilities: ArrayLike, label: ArrayLike, bins: int = 10
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """How confident a classifier is of its answers, and how often they are right, in bins of equal width.
 
@@ -186,7 +187,7 @@ def reliability_bins(
     return sums[used] / count[used], hits[used] / count[used], count[used]
 
 
-def calibration_error(probabilities: np.ndarray, label: np.ndarray, bins: int = 10) -> float:
+def calibration_error(probabilities: ArrayLike, label: ArrayLike, bins: int = 10) -> float:
     """Expected calibration error (ECE), sum_b n_b |a_b - c_b| / N, of the bins of `reliability_bins`.
 
     0 is best: of the answers with confidence c, the share c is right. The value depends on the number of bins, and does
@@ -202,7 +203,7 @@ def calibration_error(probabilities: np.ndarray, label: np.ndarray, bins: int = 
     return float(np.sum(count * np.abs(accuracy - confidence)) / count.sum())
 
 
-def entropy(probabilities: np.ndarray) -> np.ndarray:
+def entropy(probabilities: ArrayLike) -> np.ndarray:
     """Entropy of class probabilities, -sum_k p_k ln p_k: from 0 (sure) to ln K (knows nothing).
 
     Args:
@@ -219,7 +220,7 @@ def entropy(probabilities: np.ndarray) -> np.ndarray:
     return -(p * np.log(np.where(p > 0, p, 1))).sum(-1)
 
 
-def auroc(inside: np.ndarray, outside: np.ndarray) -> float:
+def auroc(inside: ArrayLike, outside: ArrayLike) -> float:
     """How well scores tell two groups apart: the probability that one of `outside` is larger than one of `inside`.
 
     P(outside > inside) + P(outside = inside) / 2, the area under the receiver operating characteristic: 1 where every
@@ -262,12 +263,12 @@ def _mean(values: np.ndarray) -> float:
     return float(np.mean(values))
 
 
-def _numbers(name: str, values: np.ndarray) -> np.ndarray:
+def _numbers(name: str, values: ArrayLike) -> np.ndarray:
     """The values as float64, as differences and squares of short integers would wrap around."""
     return to_numpy(values, name).astype(np.float64, copy=False)
 
 
-def _like(observation: np.ndarray, name: str, values: np.ndarray) -> np.ndarray:
+def _like(observation: np.ndarray, name: str, values: ArrayLike) -> np.ndarray:
     """The values in the shape of the observations.
 
     Plain broadcasting would silently turn (N, 1) against (N,) into N x N differences. Flat values fit any shape; a

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.files import file_size
@@ -29,7 +30,7 @@ _EPSILON = 1e-10
 class Utils:
     """Helper functions around a network: labels in, classes and windows out."""
 
-    def label_to_obs(self, labels: np.ndarray, num_classes: int) -> tuple[np.ndarray, np.ndarray, int]:
+    def label_to_obs(self, labels: ArrayLike, num_classes: int) -> tuple[np.ndarray, np.ndarray, int]:
         """Encode labels for `OutputUpdater.update_using_indices`.
 
         Args:
@@ -47,7 +48,7 @@ class Utils:
         labels = _check_labels(labels, num_classes)
         return signs[labels].ravel(), units[labels].ravel(), signs.shape[1]
 
-    def label_to_one_hot(self, labels: np.ndarray, num_classes: int) -> np.ndarray:
+    def label_to_one_hot(self, labels: ArrayLike, num_classes: int) -> np.ndarray:
         """Encode B labels as a flat float32 array of B * num_classes zeros and ones.
 
         Raises:
@@ -66,7 +67,7 @@ class Utils:
         """
         return hierarchical_softmax(num_classes)
 
-    def obs_to_label_prob(self, ma: np.ndarray, Sa: np.ndarray, hr_softmax: HRCSoftmax, num_classes: int) -> np.ndarray:
+    def obs_to_label_prob(self, ma: ArrayLike, Sa: ArrayLike, hr_softmax: HRCSoftmax, num_classes: int) -> np.ndarray:
         """Probability of every class for one sample, a float64 array of K values.
 
         The formula is in `nn.hierarchical_softmax.class_probabilities`.
@@ -80,7 +81,7 @@ class Utils:
         return _probabilities(ma, Sa, hr_softmax, num_classes, 1)[0]
 
     def get_labels(
-        self, ma: np.ndarray, Sa: np.ndarray, hr_softmax: HRCSoftmax, num_classes: int, batch_size: int
+        self, ma: ArrayLike, Sa: ArrayLike, hr_softmax: HRCSoftmax, num_classes: int, batch_size: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Predict the most probable class of every sample.
 
@@ -104,9 +105,9 @@ class Utils:
 
     def get_errors(
         self,
-        ma: np.ndarray,
-        Sa: np.ndarray,
-        labels: np.ndarray,
+        ma: ArrayLike,
+        Sa: ArrayLike,
+        labels: ArrayLike,
         hr_softmax: HRCSoftmax,
         num_classes: int,
         batch_size: int,
@@ -131,8 +132,8 @@ class Utils:
 
     def create_rolling_window(
         self,
-        data: np.ndarray,
-        output_col: np.ndarray,
+        data: ArrayLike,
+        output_col: ArrayLike,
         input_seq_len: int,
         output_seq_len: int,
         num_features: int,
@@ -249,21 +250,23 @@ class Normalizer:
         self.method = method
 
     @staticmethod
-    def standardize(data: np.ndarray, mu: np.ndarray, std: np.ndarray) -> np.ndarray:
+    def standardize(data: np.ndarray, mu: np.ndarray | float, std: np.ndarray | float) -> np.ndarray:
         """(data - mu) / std."""
         return (data - mu) / (std + _EPSILON)
 
     @staticmethod
-    def unstandardize(norm_data: np.ndarray, mu: np.ndarray, std: np.ndarray) -> np.ndarray:
+    def unstandardize(norm_data: np.ndarray, mu: np.ndarray | float, std: np.ndarray | float) -> np.ndarray:
         """norm_data * std + mu."""
         return norm_data * (std + _EPSILON) + mu
 
     @staticmethod
-    def unstandardize_std(norm_std: np.ndarray, std: np.ndarray) -> np.ndarray:
+    def unstandardize_std(norm_std: np.ndarray, std: np.ndarray | float) -> np.ndarray:
         """norm_std * std, both standard deviations."""
         return norm_std * (std + _EPSILON)
 
-    def max_min_norm(self, data: np.ndarray, max_value: np.ndarray, min_value: np.ndarray) -> np.ndarray:
+    def max_min_norm(
+        self, data: np.ndarray, max_value: np.ndarray | float, min_value: np.ndarray | float
+    ) -> np.ndarray:
         """(data - min_value) / (max_value - min_value).
 
         Raises:
@@ -274,12 +277,16 @@ class Normalizer:
         return (1.0 * data - min_value) / _span(max_value, min_value)
 
     @staticmethod
-    def max_min_unnorm(norm_data: np.ndarray, max_value: np.ndarray, min_value: np.ndarray) -> np.ndarray:
+    def max_min_unnorm(
+        norm_data: np.ndarray, max_value: np.ndarray | float, min_value: np.ndarray | float
+    ) -> np.ndarray:
         """norm_data * (max_value - min_value) + min_value."""
         return norm_data * _span(max_value, min_value) + min_value
 
     @staticmethod
-    def max_min_unnorm_std(norm_std: np.ndarray, max_value: np.ndarray, min_value: np.ndarray) -> np.ndarray:
+    def max_min_unnorm_std(
+        norm_std: np.ndarray, max_value: np.ndarray | float, min_value: np.ndarray | float
+    ) -> np.ndarray:
         """norm_std * (max_value - min_value), both standard deviations."""
         return norm_std * _span(max_value, min_value)
 

@@ -389,6 +389,19 @@ def test_leftovers_of_killed_runs_go_with_the_next_save(two):
     assert names(manager.folder) == sorted([*others, "manifest.json", two[2].name, path.name, kept.name])
 
 
+def test_a_whole_checkpoint_that_a_kill_has_left_off_the_list_stays_until_it_is_written_again(two):
+    manager, _, second = two
+    listed = (manager.folder / "manifest.json").read_bytes()
+    path = manager.save(network(value=3), at(3))
+    (manager.folder / "manifest.json").write_bytes(listed)
+    assert manager.latest() == second
+    another = manager.save(network(value=4), at(4))
+    assert manager.load(network(), path).position == at(3)  # as a copy that somebody has put there
+    assert names(manager.folder) == ["manifest.json", *(p.name for p in (second, path, another))]
+    assert manager.save(network(value=3), at(3)) == path == manager.latest()
+    assert names(manager.folder) == ["manifest.json", *(p.name for p in (path, another))]
+
+
 @contextmanager
 def small_files():
     """Writing past 2 kB fails as on a full disk, but with EFBIG; the report of the tests may be such a file."""

@@ -10,7 +10,12 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PROGRAM = """
 import numpy as np
-from pytagi_ddp.distributed import all_reduce, rank_zero_only, world_size
+from pytagi_ddp import nn
+from pytagi_ddp.checkpoint import CheckpointManager
+from pytagi_ddp.data import ImageDataset
+from pytagi_ddp.distributed import all_reduce, rank_zero_only, synchronize, world_size
+from pytagi_ddp.estimators import TAGIRegressor
+from pytagi_ddp.metric import rmse
 from pytagi_ddp.nn import DDPConfig, DDPSequential, Linear, OutputUpdater, ReLU, Sequential
 
 net = DDPSequential(Sequential(Linear(1, 50), ReLU(), Linear(50, 1)), DDPConfig(timeout=60))
@@ -18,6 +23,14 @@ layer = Linear(1, 1)
 layer.mu_w = [0.5]
 updater = OutputUpdater(net.model.device)
 updater.update(net.model.output_z_buffer, [1.0], np.ones(1), net.model.input_delta_z_buffer)
+nn.LSTM(1, 8, True, 12), nn.LSTM(1, 8, 12, True), nn.MultiheadAttention(8, 2, None, 12)  # pytagi has both orders
+ImageDataset(np.zeros((1, 1, 2, 2), np.uint8), [0], ["one class"], "lists")
+manager, regressor = CheckpointManager("runs"), TAGIRegressor([50, 50])
+rmse([1.0], 2.0)
+reveal_type(manager.load(net, "runs").position.step)
+reveal_type(regressor.predict([[1.0]]).shape)
+reveal_type(regressor.predict([[1.0]], return_std=True)[1].shape)
+reveal_type(synchronize("auto", net))
 reveal_type(net.predict([0.0])[0].shape)
 reveal_type(layer.delta_var_b.size)
 reveal_type(layer.in_channels)
@@ -25,8 +38,19 @@ reveal_type(world_size())
 reveal_type(all_reduce("auto", np.ones(1)).size)
 reveal_type(rank_zero_only(world_size)())
 """
-TYPES = ["tuple[Any, ...]", "int", "int", "int", "int", "int | None"]
-MISTAKES = ["layer.mu_x", "layer.in_channels = 2", 'Linear("1", 1)', "net.forward()", "world_size(3)"]
+NET = "pytagi_ddp.distributed.ddp.DDPSequential"
+SHAPE = "tuple[Any, ...]"
+TYPES = ["int", SHAPE, SHAPE, NET, SHAPE, "int", "int", "int", "int", "int | None"]
+MISTAKES = [
+    "layer.mu_x",
+    "layer.in_channels = 2",
+    'Linear("1", 1)',
+    'nn.LSTM("1", 1)',
+    "nn.Lineer(1, 1)",
+    "net.forward()",
+    "world_size(3)",
+    "manager.load(net).position",  # None in an empty folder
+]
 
 
 def check(program: str, folder: Path) -> list[str]:

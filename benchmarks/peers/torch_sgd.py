@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,22 +16,33 @@ def versions() -> dict[str, str]:
     return {"torch": torch.__version__, "numpy": np.__version__}
 
 
-def linear(inputs: int, outputs: int, bias: bool = True, **_) -> nn.Module:
+def linear(inputs: int, outputs: int, bias: bool = True, **_: Any) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(inputs, outputs, bias))
 
 
-def conv2d(c_in: int, c_out: int, kernel: int, bias=True, stride=1, padding=0, padding_type=1, **_) -> nn.Module:
+def conv2d(
+    c_in: int,
+    c_out: int,
+    kernel: int,
+    bias: bool = True,
+    stride: int = 1,
+    padding: int = 0,
+    padding_type: int = 1,
+    **_: Any,
+) -> nn.Module:
     if padding_type == 2:  # zeros on the right and below only
         return nn.Sequential(nn.ZeroPad2d((0, padding, 0, padding)), nn.Conv2d(c_in, c_out, kernel, stride, bias=bias))
     return nn.Conv2d(c_in, c_out, kernel, stride, padding, bias=bias)
 
 
-def conv_transpose2d(c_in: int, c_out: int, kernel: int, bias=True, stride=1, padding=0, **_) -> nn.Module:
+def conv_transpose2d(
+    c_in: int, c_out: int, kernel: int, bias: bool = True, stride: int = 1, padding: int = 0, **_: Any
+) -> nn.Module:
     return nn.ConvTranspose2d(c_in, c_out, kernel, stride, padding, bias=bias)
 
 
 class MultiheadAttention(nn.Module):
-    def __init__(self, features: int, heads: int, seq_len: int, **_):
+    def __init__(self, features: int, heads: int, seq_len: int, **_: Any):
         super().__init__()
         self.layer = nn.MultiheadAttention(features, heads, batch_first=True)
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(seq_len))

@@ -27,6 +27,9 @@ class Learned:
         self.w, self.b = torch.randn(shape) * scale, torch.randn(biases) * scale if biases else None
         self.s_w, self.s_b = torch.full(shape, scale**2), torch.full((biases,), scale**2) if biases else None
 
+    deltas_w: tuple[torch.Tensor, torch.Tensor]
+    deltas_b: tuple[torch.Tensor, torch.Tensor]
+
     def learned(self) -> list[Learned]:
         return [self]
 
@@ -216,7 +219,12 @@ class Step:
         torch.set_num_threads(threads)
         self._spec = spec = (SPECS | SMALL)[name]
         self.net = spec.build(LAYERS)
-        self.x, self.var, self._y = (None if a is None else torch.from_numpy(a) for a in spec.data())
+        x, var, y = spec.data()
+        self.x, self.var, self._y = (
+            torch.from_numpy(x),
+            None if var is None else torch.from_numpy(var),
+            torch.from_numpy(y),
+        )
         if len(spec.in_shape) == 3:
             self.x, self.var = (
                 None if a is None else a.view(-1, *spec.in_shape).contiguous(memory_format=torch.channels_last)

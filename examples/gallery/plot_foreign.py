@@ -68,13 +68,19 @@ for name, of_images in list(scores.items())[1:]:
     by_entropy, by_variance = (metric.auroc(*pair) for pair in zip(scores["digits"], of_images, strict=True))
     print(f"{name}: AUROC {by_entropy:.3f} by entropy, {by_variance:.3f} by variance")
 
-columns = [name for name in foreign for _ in range(2)]
-panels = [["entropy"] * 5 + ["variance"] * 5, columns]
-figure, axes = plt.subplot_mosaic(panels, figsize=(10, 6), height_ratios=(3, 1), layout="constrained")
+figure, axes = plt.subplot_mosaic(
+    [
+        [score for score in ("entropy", "variance") for _ in range(5)],
+        [name for name in foreign for _ in range(2)],
+    ],
+    figsize=(10, 6),
+    height_ratios=(3, 1),
+    layout="constrained",
+)
 for number, (name, (entropy, variance)) in enumerate(scores.items()):
     for panel, values in (("entropy", entropy), ("variance", np.log10(variance))):
         axes[panel].hist(values, 40, density=True, histtype="stepfilled", alpha=0.4, color=f"C{number}", label=name)
-    axes[name].imshow(np.hstack(foreign[name][1:3]), cmap="gray", vmin=0, vmax=1)
+    axes[name].imshow(np.hstack([*foreign[name][1:3]]), cmap="gray", vmin=0, vmax=1)
     axes[name].set(xticks=[], yticks=[])
     axes[name].set_title(name, color=f"C{number}", fontsize="medium")
 axes["entropy"].set(xlabel="entropy of the class probabilities", yticks=[], xlim=(0, np.log(10)))

@@ -13,6 +13,8 @@ DIR``; ``--quick`` is a short trial.
 # %%
 # The data: 2,000 digits to learn from, and as many to test with.
 
+from functools import partial
+
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -48,11 +50,11 @@ def one_hot(net, updater, labels):
 # The last layer below the other two heads gets a narrow prior, 0.03 times the usual standard deviations: with the usual
 # one the closed-form softmax overflows, as its moments are exponentials of variances.
 
-LAST = {"gain_weight": 0.03, "gain_bias": 0.03}
+narrow = partial(Linear, 100, 10, gain_weight=0.03, gain_bias=0.03)
 HEADS = {
     "hierarchical softmax": (lambda: [Linear(100, 11)], hierarchical),
-    "Remax": (lambda: [Linear(100, 10, **LAST), Remax()], one_hot),
-    "closed-form softmax": (lambda: [Linear(100, 10, **LAST), ClosedFormSoftmax()], one_hot),
+    "Remax": (lambda: [narrow(), Remax()], one_hot),
+    "closed-form softmax": (lambda: [narrow(), ClosedFormSoftmax()], one_hot),
 }
 
 

@@ -8,7 +8,6 @@ compiled again. Processes that start together share the work through this folder
 import hashlib
 import os
 import tempfile
-import warnings
 from collections.abc import Callable
 from functools import cache, partial, update_wrapper
 from pathlib import Path
@@ -22,6 +21,7 @@ from pytagi_ddp.kernels.cpu.shapes import Shapes
 from pytagi_ddp.kernels.cpu.shared_cache import share
 from pytagi_ddp.kernels.cpu.threads import get_threads
 from pytagi_ddp.kernels.cpu.waiting import ADAPTED, describe
+from pytagi_ddp.warn import warn
 
 _replay = load("_replay")
 if describe() == ADAPTED:
@@ -53,11 +53,10 @@ def cache_folder() -> Path | None:
         with tempfile.TemporaryFile(dir=folder):
             return folder
     except (OSError, RuntimeError) as error:
-        warnings.warn(
+        warn(
             f"there is no place to keep compiled loops ({error}), so that every process compiles them again: set "
             "NUMBA_CACHE_DIR to a folder that you may write to",
             RuntimeWarning,
-            stacklevel=2,
         )
         return None
 

@@ -13,12 +13,12 @@ import operator
 import os
 import sys
 import threading
-import warnings
 
 from pytagi_ddp.kernels.cpu.extension import load
 from pytagi_ddp.kernels.cpu.quota import cpu_quota
 from pytagi_ddp.kernels.cpu.waiting import SHORT, bounded
 from pytagi_ddp.process_tree import ancestor
+from pytagi_ddp.warn import warn
 
 _RANKS_ON_NODE = (  # MPICH and Intel MPI, Open MPI, MVAPICH, Cray, Slurm
     "MPI_LOCALNRANKS",
@@ -97,11 +97,10 @@ def set_threads(n: int) -> None:
     if n > MOST_THREADS:
         raise ValueError(f"set_threads({n}): at most {MOST_THREADS} on this machine; more than its cores are slow")
     if _one_only and n > 1:
-        warnings.warn(
+        warn(
             f"set_threads({n}): this process was forked from one that had threads, and works on one; for more, start "
             'processes by multiprocessing.get_context("spawn"), or fork before the first network computes',
             RuntimeWarning,
-            stacklevel=2,
         )
         n = 1
     _threads = n

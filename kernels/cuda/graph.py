@@ -5,7 +5,6 @@ the key of a part names all else that may change: batch size, mode, addresses th
 """
 
 import threading
-import warnings
 from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 from pytagi_ddp import cuda as options
 from pytagi_ddp.kernels.cuda.array import SIMULATOR, Arrays, SimulatedArrays, address, cupy, on_device
 from pytagi_ddp.kernels.cuda.recorder import Work, is_recording, prepared, recording, replay
+from pytagi_ddp.warn import warn
 
 keeps_calls = False
 _without_graphs: set[int] = set()  # GPUs on which a graph failed under "auto", so that none is tried again
@@ -102,7 +102,7 @@ class Graphs:
         _without_graphs.add(self._index)
         reason = str(error) or type(error).__name__
         message = f"cuda:{self._index}: no CUDA graphs, launches are replayed one by one instead ({reason})"
-        warnings.warn(message, RuntimeWarning, stacklevel=2)
+        warn(message, RuntimeWarning)
 
     def clear(self) -> None:
         """Forgets all recordings; call when layers change what they launch."""

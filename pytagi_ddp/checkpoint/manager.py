@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from pytagi_ddp.checkpoint import sharded
 from pytagi_ddp.checkpoint.content import Checkpoint, average_entries, compare, describe, metadata, read_average
@@ -213,6 +213,26 @@ class CheckpointManager:
                 warn(f"{error}; going back to {before}")
         return None
 
+    @overload
+    def load(
+        self,
+        model: Sequential | DDPSequential | ShardedNetwork,
+        path: str | Path,
+        settings: dict[str, Any] | None = None,
+        allow_changes: bool = False,
+        fall_back: bool = False,
+        average: PosteriorAverage | None = None,
+    ) -> Checkpoint: ...
+    @overload
+    def load(
+        self,
+        model: Sequential | DDPSequential | ShardedNetwork,
+        path: str | Path | None = None,
+        settings: dict[str, Any] | None = None,
+        allow_changes: bool = False,
+        fall_back: bool = False,
+        average: PosteriorAverage | None = None,
+    ) -> Checkpoint | None: ...
     def load(
         self,
         model: Sequential | DDPSequential | ShardedNetwork,

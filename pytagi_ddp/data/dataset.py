@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.warn import warn
@@ -13,7 +15,7 @@ from pytagi_ddp.warn import warn
 _BLOCK = 1 << 22  # pixels whose moments are summed at a time
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class ImageDataset:
     """Images and their class numbers: arrays, or what `to_numpy` takes (tensors of PyTorch, columns of pandas).
 
@@ -33,35 +35,36 @@ class ImageDataset:
     classes: tuple[str, ...]
     name: str
 
-    def __post_init__(self) -> None:
-        for field in ("images", "labels"):
-            object.__setattr__(self, field, to_numpy(getattr(self, field), f"{self.name}: {field}"))
-        if self.images.dtype != np.uint8:
-            raise TypeError(f"{self.name}: images must be uint8, got {self.images.dtype}")
-        if not np.issubdtype(self.labels.dtype, np.integer):
-            raise TypeError(f"{self.name}: labels must be integers, got {self.labels.dtype}")
-        if self.images.ndim != 4 or 0 in self.images.shape:
-            raise ValueError(
-                f"{self.name}: images must have shape (N, C, H, W) with no size 0, got {self.images.shape}"
-            )
-        if self.images.shape[3] in (1, 3, 4) and min(self.images.shape[1:3]) > 4:
+    def __init__(self, images: ArrayLike, labels: ArrayLike, classes: Sequence[str], name: str) -> None:
+        pixels, numbers = to_numpy(images, f"{name}: images"), to_numpy(labels, f"{name}: labels")
+        if pixels.dtype != np.uint8:
+            raise TypeError(f"{name}: images must be uint8, got {pixels.dtype}")
+        if not np.issubdtype(numbers.dtype, np.integer):
+            raise TypeError(f"{name}: labels must be integers, got {numbers.dtype}")
+        if pixels.ndim != 4 or 0 in pixels.shape:
+            raise ValueError(f"{name}: images must have shape (N, C, H, W) with no size 0, got {pixels.shape}")
+        if pixels.shape[3] in (1, 3, 4) and min(pixels.shape[1:3]) > 4:
             warn(
-                f"{self.name}: images of the shape {self.images.shape} seem to have their channels last, and the "
+                f"{name}: images of the shape {pixels.shape} seem to have their channels last, and the "
                 "second size is taken for that of the channels: images.transpose(0, 3, 1, 2)?",
             )
-        if self.labels.shape != (len(self.images),):
-            raise ValueError(
-                f"{self.name}: {len(self.images)} images need labels of shape ({len(self.images)},), "
-                f"got {self.labels.shape}"
-            )
-        outside = (self.labels < 0) | (self.labels >= len(self.classes))
+        if numbers.shape != (len(pixels),):
+            raise ValueError(f"{name}: {len(pixels)} images need labels of shape ({len(pixels)},), got {numbers.shape}")
+        outside = (numbers < 0) | (numbers >= len(classes))
         if outside.any():
             first = int(np.argmax(outside))
             raise ValueError(
-                f"{self.name}: label {self.labels[first]} of image {first} is outside "
-                f"0..{len(self.classes) - 1} ({len(self.classes)} classes)"
+                f"{name}: label {numbers[first]} of image {first} is outside 0..{len(classes) - 1} "
+                f"({len(classes)} classes)"
             )
-        object.__setattr__(self, "labels", self.labels.astype(np.int64, copy=False))
+        fields = {
+            "images": pixels,
+            "labels": numbers.astype(np.int64, copy=False),
+            "classes": tuple(classes),
+            "name": name,
+        }
+        for field, value in fields.items():
+            object.__setattr__(self, field, value)  # the class is frozen
 
     def __len__(self) -> int:
         return len(self.images)

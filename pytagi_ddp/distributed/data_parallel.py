@@ -199,7 +199,7 @@ class DataParallel(Wrapper):
         """`Sequential.state_dict`: parameters and running statistics, equal on every device."""
         return self.model.state_dict()
 
-    def load_state_dict(self, state_dict: dict) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """`Sequential.load_state_dict` on every device."""
         self._everywhere(DDPSequential.load_state_dict, state_dict)
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from numbers import Integral
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -263,7 +263,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         with self._writing():
             self.model.load(filename)
 
-    def load_state_dict(self, state_dict: dict) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """`Sequential.load_state_dict`, with the same values on every rank; collective as `load`."""
         with self._writing():
             self.model.load_state_dict(state_dict)

@@ -250,7 +250,7 @@ class TrainedOnRanks(Replica):
         self.model.load(filename)
         self.parameters_changed()
 
-    def load_state_dict(self, state_dict: dict) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """`Sequential.load_state_dict`, with the same values on every rank; see `load`."""
         self.model.load_state_dict(state_dict)
         self.parameters_changed()

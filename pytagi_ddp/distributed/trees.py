@@ -6,7 +6,7 @@ import copy
 import dataclasses
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
@@ -17,9 +17,14 @@ from pytagi_ddp.distributed.exchange import pool_statistics
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.sequential import Sequential
 
+InPlace = TypeVar("InPlace", bound=np.ndarray | Sequential | DDPSequential | BaseHiddenStates | BaseDeltaStates)
 VALUES = (bool, int, float, complex, str, bytes, np.generic, type(None))
 
 
+@overload
+def synchronize(backend: Backend, tree: InPlace, root: int = 0) -> InPlace: ...
+@overload
+def synchronize(backend: Backend, tree: Any, root: int = 0) -> Any: ...
 def synchronize(backend: Backend, tree: Any, root: int = 0) -> Any:
     """Gives every rank what rank `root` holds; collective.
 

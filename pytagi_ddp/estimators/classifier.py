@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -45,7 +46,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
 
     def __init__(
         self,
-        hidden_layer_sizes: tuple[int, ...] | None = None,
+        hidden_layer_sizes: int | Sequence[int] | None = None,
         *,
         epochs: int | None = None,
         batch_size: int = 16,

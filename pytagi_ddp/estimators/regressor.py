@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from numbers import Real
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -84,7 +85,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
 
     def __init__(
         self,
-        hidden_layer_sizes: tuple[int, ...] | None = None,
+        hidden_layer_sizes: int | Sequence[int] | None = None,
         *,
         epochs: int | None = None,
         batch_size: int = 16,
@@ -218,6 +219,12 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             run_epoch(net, x, observe, len(y), np.random.default_rng(0))
         self.noise_, self._batches = noise, batches
 
+    @overload
+    def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> np.ndarray: ...
+    @overload
+    def predict(self, X: ArrayLike, return_std: Literal[True]) -> tuple[np.ndarray, np.ndarray]: ...
+    @overload
+    def predict(self, X: ArrayLike, return_std: bool) -> np.ndarray | tuple[np.ndarray, np.ndarray]: ...
     def predict(self, X: ArrayLike, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Predicted means and, with `return_std`, standard deviations of observations (noise included).
 

@@ -1,7 +1,7 @@
 """Layers, networks and output updates, with pytagi's names and arguments."""
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytagi_ddp.nn.activation import (
     ELU,
@@ -42,16 +42,6 @@ from pytagi_ddp.nn.slstm import SLSTM
 from pytagi_ddp.nn.torch_modules import from_torch
 from pytagi_ddp.nn.torch_state import load_torch_state_dict, to_torch_state_dict
 from pytagi_ddp.nn.update_bn import update_bn
-
-if TYPE_CHECKING:
-    from pytagi_ddp.distributed import (
-        DDPConfig,
-        DDPSequential,
-        FSDPSequential,
-        PipelineSequential,
-        balance_by_size,
-        balance_by_time,
-    )
 
 __all__ = [
     "ELU",
@@ -102,22 +92,32 @@ __all__ = [
     "update_bn",
 ]
 
+if TYPE_CHECKING:
+    from pytagi_ddp.distributed import (
+        DDPConfig,
+        DDPSequential,
+        FSDPSequential,
+        PipelineSequential,
+        balance_by_size,
+        balance_by_time,
+    )
+else:  # hidden from type checkers: by it, every name would exist
 
-def __getattr__(name: str) -> Any:
-    """What trains networks on many ranks stands here too, as in pytagi; `import pytagi_ddp` does not wait for it."""
-    if name in (
-        "DDPConfig",
-        "DDPSequential",
-        "FSDPSequential",
-        "PipelineSequential",
-        "balance_by_size",
-        "balance_by_time",
-    ):
-        from pytagi_ddp import distributed
+    def __getattr__(name):
+        """What trains networks on many ranks, as in pytagi; `import pytagi_ddp` does not wait for it."""
+        if name in (
+            "DDPConfig",
+            "DDPSequential",
+            "FSDPSequential",
+            "PipelineSequential",
+            "balance_by_size",
+            "balance_by_time",
+        ):
+            from pytagi_ddp import distributed
 
-        return getattr(distributed, name)
-    if name.startswith("_"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    near = get_close_matches(name, __all__, 3, 0.6)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(__all__)}"
-    raise AttributeError(f"{__name__} has no {name!r}; {hint}")
+            return getattr(distributed, name)
+        if name.startswith("_"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        near = get_close_matches(name, __all__, 3, 0.6)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(__all__)}"
+        raise AttributeError(f"{__name__} has no {name!r}; {hint}")

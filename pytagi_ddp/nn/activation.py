@@ -189,6 +189,7 @@ class EvenExp(Activation):
     """
 
     name = "EvenExp"
+    positive_noise = True
 
     def _run(self, x: State, out: State) -> None:
         self.kernels.activation.even_exp(x, out)

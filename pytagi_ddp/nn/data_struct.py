@@ -45,10 +45,12 @@ class BaseHiddenStates(OnDevice):
         seq_len: time steps of a sample, among which its units are divided.
         elsewhere: whether the states are on another rank. Then there are none to observe here, and `OutputUpdater`
             does nothing.
+        positive_noise: whether a network that ends with `EvenExp` has made the states: outputs 1, 3, ... are never
+            negative then.
     """
 
     seq_len = 1
-    elsewhere = False
+    elsewhere = positive_noise = False
     _ones: tuple[str, Array] = NO_ONES  # Jacobians of 1 on a device, for `complete`
 
     def __init__(self, size: int | None = None, block_size: int | None = None):
@@ -79,9 +81,9 @@ class BaseHiddenStates(OnDevice):
         if var_x is not None:
             self.var_a = var_x
 
-    def hold(self, state: State, device: str) -> None:
+    def hold(self, state: State, device: str, positive_noise: bool = False) -> None:
         """Refers to `state`, which is on `device`."""
-        self.state, self.device = state, device
+        self.state, self.device, self.positive_noise = state, device, positive_noise
 
     def complete(self) -> State:
         """The state on its device, for reading: None is replaced by arrays of variances 0 or Jacobians 1."""
@@ -120,7 +122,7 @@ class BaseHiddenStates(OnDevice):
 
     @mu_a.setter
     def mu_a(self, values: ArrayLike) -> None:
-        self.state = self.state._replace(mu=self._shaped(values, "mu_a"))
+        self.state, self.positive_noise = self.state._replace(mu=self._shaped(values, "mu_a")), False
 
     @property
     def var_a(self) -> np.ndarray:

@@ -54,6 +54,7 @@ class BaseLayer(LayerView, ABC):
     replayable = True  # False: its passes do more than call kernels, so a network that has it is never replayed
     follows_backward = False  # whether it has an `after_backward`
     gives_jacobian = False  # whether its output states hold a Jacobian
+    positive_noise = False  # whether outputs 1, 3, ... are never negative, as variances of noise are not
     checks_input = False  # whether it has a `check_input`; such a layer takes the input of a network only
     needs_variances = True  # whether `backward` reads the variances of the layer's input
     kept: tuple[str, ...] = ("_buffers", "_input")  # attributes in which a forward pass leaves what `backward` needs
@@ -136,7 +137,9 @@ class BaseLayer(LayerView, ABC):
     def draw_prior(self) -> None:
         """Draws the parameters, if the layer has any and they have not been drawn."""
 
-    def _set_prior(self, prior: tuple, weight_shape: tuple[int, ...]) -> None:
+    def _set_prior(
+        self, prior: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], weight_shape: tuple[int, ...]
+    ) -> None:
         """Takes (mu_w, var_w, mu_b, var_b) as the parameters, in place where they exist; not inside `deferred_init`."""
         if is_deferring():
             if isinstance(self.parameters, Parameters):

@@ -86,7 +86,7 @@ class NetworkParameters(ABC):
         """Forgets the deltas that wait for a step."""
 
     @alone
-    def load_state_dict(self, state_dict: dict) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes the values of `state_dict`, from this library or from pytagi (CPU or CUDA).
 
         Deltas that wait for a step are dropped, as they belong to the earlier parameters. Every method that loads

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -44,7 +44,7 @@ CSV_SUFFIXES = ("_1_mw.csv", "_2_Sw.csv", "_3_mb.csv", "_4_Sb.csv")
 Place = Callable[[], Sequence[Array]]
 
 
-class StateDict(dict):
+class StateDict(dict[str, tuple[np.ndarray, ...]]):
     """Key of a layer -> (mu_w, var_w, mu_b, var_b), flat float32 arrays, empty where there are none.
 
     A key is `<layer name>.<place>`, as in pytagi: `Linear.2`, `Conv2d.main.3.0` (child 0 of the main block of layer
@@ -83,7 +83,7 @@ def state_dict(model: "NetworkParameters", carried: bool = False) -> StateDict:
     return result
 
 
-def load_state_dict(model: "NetworkParameters", values: dict) -> None:
+def load_state_dict(model: "NetworkParameters", values: dict[str, Any]) -> None:
     """Checks everything before it changes anything. Running and carried state may be missing, as in pytagi's files."""
     # Copies, as the values may be views of this very network, which would change on the way.
     _put(model, [(place, [array.copy() for array in arrays]) for place, arrays in _checked(model, values)])

@@ -261,7 +261,7 @@ class Sequential(NetworkModes, RecurrentNetwork):
             raise ValueError("a network cannot read its own output_z_buffer, which it writes to: pass get_outputs()")
         state = self._input.state(mu_x, var_x, self._missing_inputs)
         out = self._passes.forward(state, self.training, own=not isinstance(mu_x, BaseHiddenStates))
-        self.output_z_buffer.hold(out, self.device)
+        self.output_z_buffer.hold(out, self.device, self._chain.layers[-1].positive_noise)
         self.input_delta_z_buffer.set_size(out.batch * self.out_shape.size, out.batch)
         self.input_delta_z_buffer.outdated = True
         if self.training:

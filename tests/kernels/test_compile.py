@@ -88,12 +88,15 @@ else:
 
 def test_a_user_without_a_home_directory_gets_one_warning(tmp_path):
     environment = {k: v for k, v in os.environ.items() if k not in ("HOME", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME")}
-    command = [sys.executable, "-c", WITHOUT_HOME + PROGRAM]
+    program = WITHOUT_HOME + PROGRAM
+    command = [sys.executable, "-c", program]
     environment["PYTHONPATH"] = str(ROOT)
     result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert float(result.stdout) == pytest.approx(-0.8)
     assert result.stderr.count(WARNING) == 1 and "set NUMBA_CACHE_DIR" in result.stderr
+    line = program[: program.index("net = ")].count("\n") + 1  # which draws a prior by a loop
+    assert f"<string>:{line}: RuntimeWarning: {WARNING}" in result.stderr
     assert not list(tmp_path.iterdir())
 
 

@@ -89,12 +89,12 @@ def ask(_):
     if pid == 0:
         os._exit(10 + threads.get_threads())
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    return [str(warning.message) for warning in seen], threads.get_threads(), code
+    return [f"{warning.filename}: {warning.message}" for warning in seen], threads.get_threads(), code
 seen, used, code = in_child(ask)
 assert (used, code) == (1, 11), (used, code)
 print(*seen)
 """)
-    assert done.stdout.startswith("set_threads(2): this process was forked from one that had threads")
+    assert done.stdout.startswith("<string>: set_threads(2): this process was forked from one that had threads")
     assert 'get_context("spawn")' in done.stdout and done.stdout.count("\n") == 1
 
 

@@ -47,7 +47,7 @@ class StagedNetwork(ShardedNetwork):
         return StateDict({key: values for part in parts for key, values in part.items()})
 
     @collective
-    def load_state_dict(self, state_dict: dict) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes this stage's values from the state dict of the whole network, equal on every rank; collective.
 
         Raises:

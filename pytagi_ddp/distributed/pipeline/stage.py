@@ -116,8 +116,9 @@ class Stage:
         net, out = self.net, (samples, self.net.out_shape.size)
         if self.outputs.state.mu.shape != out or self.outputs.device != net.device:
             empty = net.kernels.array.empty
-            jcb = empty(out) if net.layers[-1].gives_jacobian else None
-            self.outputs.hold(State(empty(out), empty(out), jcb), net.device)
+            last = net.layers[-1]
+            jcb = empty(out) if last.gives_jacobian else None
+            self.outputs.hold(State(empty(out), empty(out), jcb), net.device, last.positive_noise)
         self.deltas.move(net.device)
         self.deltas.set_size(samples * out[1], max(1, samples))
         self.deltas.outdated = True
@@ -215,7 +216,8 @@ class Stage:
         if observe is None:
             return
         net, states, deltas = self.net, BaseHiddenStates(), self._observed
-        states.hold(State(*(None if a is None else a[rows] for a in self.outputs.state)), net.device)
+        part = State(*(None if a is None else a[rows] for a in self.outputs.state))
+        states.hold(part, net.device, self.outputs.positive_noise)
         states.seq_len = self.outputs.seq_len
         deltas.move(net.device)
         deltas.set_size(states.size, states.block_size)

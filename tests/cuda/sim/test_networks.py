@@ -207,6 +207,30 @@ def test_other_updates(mode):
     assert_same(*reversed(results), 1e-5)
 
 
+def test_noise_variances_are_looked_at_only_where_they_may_be_negative(monkeypatch):
+    """A look copies them to the host, which waits for the GPU."""
+    net = nn.Sequential(nn.Linear(3, 4), nn.EvenExp())
+    net.to_device("cuda")
+    arrays, looks = type(net.kernels.array), []
+    visible = arrays.visible
+    monkeypatch.setattr(arrays, "visible", lambda *a: (looks.append(1), visible(*a))[1])
+    updater, states, deltas = nn.OutputUpdater(net.device), net.output_z_buffer, net.input_delta_z_buffer
+    for _ in range(2):
+        net(np.ones((2, 3)))
+        updater.update_heteros(states, np.zeros(4), deltas)
+        assert not looks
+        states.mu_a = -np.ones(8)
+        with pytest.raises(ValueError, match="4 of 4 are negative: end the network with EvenExp"):
+            updater.update_heteros(states, np.zeros(4), deltas)
+        looks.clear()
+    plain = nn.Sequential(nn.Linear(3, 4))
+    plain.layers[0].mu_w, plain.layers[0].mu_b = -np.ones(12), np.zeros(4)
+    plain.to_device("cuda")
+    plain(np.ones((2, 3)))
+    with pytest.raises(ValueError, match="4 of 4 are negative"):
+        updater.update_heteros(plain.output_z_buffer, np.zeros(4), plain.input_delta_z_buffer)
+
+
 @pytest.mark.filterwarnings("ignore:.*invalid value:RuntimeWarning")
 def test_a_delta_that_is_not_finite_is_reported_with_the_next_step():
     net = nn.Sequential(nn.Linear(2, 2))

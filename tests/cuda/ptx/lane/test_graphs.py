@@ -71,6 +71,7 @@ def test_where_graphs_fail_launches_are_replayed(name, owner, method, by, reason
     with pytest.warns(RuntimeWarning, match=f"cuda:0: no CUDA graphs, .*{reason}") as caught:
         assert_same_bits(steps_in_a_way("cuda", AUTO, name), expected)
     assert len(caught) == 1
+    assert caught[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert_same_bits(steps_in_a_way("cuda", AUTO, name), expected)
