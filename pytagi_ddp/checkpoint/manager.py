@@ -31,8 +31,9 @@ from pytagi_ddp.distributed.engine.together import errors_of_all_ranks, on_rank_
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.files import atomic_write, read_file, remove_temporary_files
 from pytagi_ddp.interrupts import held_back
-from pytagi_ddp.nn.persistence import FORMAT as NETWORK_FORMAT
-from pytagi_ddp.nn.persistence import Contents, read, take, to_bytes
+from pytagi_ddp.nn.file_format import FORMAT as NETWORK_FORMAT
+from pytagi_ddp.nn.file_format import Contents, read
+from pytagi_ddp.nn.persistence import take, to_bytes
 from pytagi_ddp.nn.posterior_average import PosteriorAverage
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.validate import check_finite

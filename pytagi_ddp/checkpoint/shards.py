@@ -21,7 +21,7 @@ from safetensors.numpy import save as save_safetensors
 
 from pytagi_ddp.checkpoint.manifest import MAX_BYTES, DamagedCheckpointError, check_size, checksum, compare_checksums
 from pytagi_ddp.files import atomic_write, read_file
-from pytagi_ddp.nn.persistence import header_size
+from pytagi_ddp.nn.file_format import header_size
 from pytagi_ddp.nn.slices import TensorSlice
 from pytagi_ddp.nn.state import Array
 from pytagi_ddp.nn.validate import check_finite, check_variances

@@ -25,10 +25,12 @@ from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.files import atomic_write
 from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.architecture import architecture, sizes
-from pytagi_ddp.nn.persistence import FIELDS, StateDict, to_bytes
+from pytagi_ddp.nn.parameters import FIELDS
+from pytagi_ddp.nn.persistence import to_bytes
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.slices import TensorSlice
 from pytagi_ddp.nn.state import Array
+from pytagi_ddp.nn.state_dicts import StateDict
 from pytagi_ddp.nn.validate import as_bools
 
 

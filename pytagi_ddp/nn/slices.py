@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytagi_ddp.nn.persistence import entries
 from pytagi_ddp.nn.state import Array
+from pytagi_ddp.nn.state_dicts import entries
 
 if TYPE_CHECKING:
     from pytagi_ddp.nn.network_parameters import NetworkParameters
@@ -38,9 +38,8 @@ class TensorSlice(NamedTuple):
 
 def whole_tensors(model: NetworkParameters) -> Iterator[TensorSlice]:
     """The parameters and running statistics of a network that this rank holds whole, without empty ones."""
-    for key, sizes, variances, place in entries(model):
-        if key.endswith(".carried"):
-            continue
-        for (name, size), array in zip(sizes.items(), place(), strict=True):
-            if size:
-                yield TensorSlice(f"{key}/{name}", 0, size, size, array, name in variances)
+    for entry in entries(model):
+        if entry.kind != "carried":
+            for (name, size), array in zip(entry.sizes.items(), entry.arrays(), strict=True):
+                if size:
+                    yield TensorSlice(f"{entry.key}/{name}", 0, size, size, array, name in entry.variances)
