@@ -28,7 +28,7 @@ from pytagi_ddp.nn.architecture import architecture, sizes
 from pytagi_ddp.nn.parameters import FIELDS
 from pytagi_ddp.nn.persistence import to_bytes
 from pytagi_ddp.nn.sequential import Sequential
-from pytagi_ddp.nn.slices import TensorSlice
+from pytagi_ddp.nn.slices import TensorSlice, whole_tensors
 from pytagi_ddp.nn.state import Array
 from pytagi_ddp.nn.state_dicts import StateDict
 from pytagi_ddp.nn.validate import as_bools
@@ -307,12 +307,8 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
                             variance = name.startswith("var")
                             found.append(TensorSlice(f"{key}/{name}", start, stop, size, row[place], variance))
                     begin += size
-            for tensor in leaf.state_tensors():
-                if tensor.kind == "running":
-                    name, array = f"{key}.running/{tensor.name}", leaf.state[tensor.name]
-                    whole = TensorSlice(name, 0, tensor.size, tensor.size, array, tensor.variance, self.rank == 0)
-                    found.append(whole)
-        return found
+        running = whole_tensors(self.model, ["running"])
+        return found + [part._replace(saved=self.rank == 0) for part in running]
 
     @property
     def architecture(self) -> str:
