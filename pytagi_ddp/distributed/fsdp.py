@@ -7,7 +7,6 @@ from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from numbers import Integral
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -163,7 +162,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
 
     @property
     def _arena(self) -> ShardedArena:
-        return cast(ShardedArena, self.model.arena)
+        return self._gathering.transfers.arena
 
     @contextmanager
     def unshard(self) -> Iterator[None]:
@@ -227,7 +226,8 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         """Inside the block rank 0 can go through all parameters; collective, and an error is raised on all ranks."""
         if not self._all_are_here:
             self._gathering.come(kind)
-        with errors_of_all_ranks(self.communicator), nullcontext() if self._all_are_here else self._gathering.reading():
+        reading = nullcontext() if self._all_are_here else self._gathering.transfers.reading()
+        with errors_of_all_ranks(self.communicator), reading:
             yield
 
     @collective
@@ -334,5 +334,5 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         for part, new in values:
             on_host = isinstance(part.array, np.ndarray)
             (self._arena.keeper if on_host else self.model.kernels).array.copy(new, part.array)
-        self._gathering.share()
+        self._gathering.transfers.share()
         self.parameters_changed()
