@@ -64,9 +64,6 @@ class Spread(ShardedNetwork):
     def to_bytes(self, extra=None):
         return to_bytes(self.model, extra) if self.communicator.rank == 0 else b""
 
-    def to_host(self, array):
-        return np.array(array)
-
     def take(self, values):
         for part, new in values:
             part.array[:] = new

@@ -28,7 +28,6 @@ from pytagi_ddp.nn.parameters import FIELDS
 from pytagi_ddp.nn.persistence import to_bytes
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.slices import TensorSlice, whole_tensors
-from pytagi_ddp.nn.state import Array
 from pytagi_ddp.nn.state_dicts import StateDict
 from pytagi_ddp.nn.validate import as_bools
 
@@ -317,9 +316,6 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
     @property
     def sizes(self) -> str:
         return sizes(self.model)
-
-    def to_host(self, array: Array) -> np.ndarray:
-        return self.model.kernels.array.to_host(array)
 
     def take(self, values: list[tuple[TensorSlice, np.ndarray]]) -> None:
         """Takes new values of slices; collective.

@@ -149,9 +149,6 @@ class NetworkParameters(ABC):
         """Reads the four files of `save_csv`."""
         csv_files.load_csv(self, filename)
 
-    def preinit_layer(self) -> None:  # noqa: B027 - for programs that call it
-        """Does nothing: parameters exist from the start. For programs written for pytagi."""
-
     @alone
     def get_neg_var_w_counter(self) -> dict[str, int]:
         """Weights whose variance fell to 0 or below in the last step (and became 1e-5), by layer; equal layers add."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pytagi_ddp.listing import some
 from pytagi_ddp.nn.parameters import FIELDS
 from pytagi_ddp.nn.state import Array
 from pytagi_ddp.nn.validate import check_finite, check_variances, flat_float32
@@ -158,20 +159,11 @@ def _checked(model: "NetworkParameters", values: dict) -> list[tuple[Entry, list
             misfits.append(str(error))
     if missing or given:
         parts = {"it lacks": missing, "it has no place for": sorted(given), "what does not fit": misfits}
-        raise KeyError("the state dict is another network's: " + _listing(parts))
+        listed = "; ".join(f"{what} {some(names)}" for what, names in parts.items() if names)
+        raise KeyError(f"the state dict is another network's: {listed}")
     if misfits:
         raise ValueError("; ".join(misfits))
     return checked
-
-
-def _listing(parts: dict[str, list[str]], most: int = 5) -> str:
-    """'<what> a, b, ... and 3 more' for each list that is not empty."""
-    found = []
-    for what, names in parts.items():
-        if names:
-            rest = f" and {len(names) - most} more" if len(names) > most else ""
-            found.append(f"{what} {', '.join(names[:most])}{rest}")
-    return "; ".join(found)
 
 
 def _fitting(entry: Entry, value: Sequence[ArrayLike]) -> list[np.ndarray]:

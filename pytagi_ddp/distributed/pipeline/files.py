@@ -18,7 +18,6 @@ from pytagi_ddp.files import atomic_write, read_file
 from pytagi_ddp.nn import file_format, persistence
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.slices import TensorSlice, whole_tensors
-from pytagi_ddp.nn.state import Array
 from pytagi_ddp.nn.state_dicts import StateDict, layer_of
 
 
@@ -112,9 +111,6 @@ class StagedNetwork(ShardedNetwork):
                 return b""
             arrays = {name: array for part in parts for name, array in part.items()}
             return file_format.packed(arrays, {"architecture": self._architecture, **(extra or {})})
-
-    def to_host(self, array: Array) -> np.ndarray:
-        return self.model.kernels.array.to_host(array)
 
     def take(self, values: list[tuple[TensorSlice, np.ndarray]]) -> None:
         self.model.drop_deltas()
