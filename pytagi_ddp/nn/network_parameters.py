@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pytagi_ddp.files import atomic_write
 from pytagi_ddp.kernels.protocol import Kernels
-from pytagi_ddp.nn import csv_files, persistence, state_dicts
+from pytagi_ddp.nn import csv_files, persistence, pytagi_format, state_dicts
 from pytagi_ddp.nn.alone import alone
 from pytagi_ddp.nn.arena import ParameterArena
 from pytagi_ddp.nn.inspection import Inspection, inspect
@@ -115,7 +116,7 @@ class NetworkParameters(ABC):
         Raises:
             ValueError: values that are NaN or infinite, which `load` would refuse; names them.
         """
-        persistence.save(self, filename, carried)
+        atomic_write(filename, persistence.to_bytes(self, carried=carried))
 
     @alone
     def load(self, filename: str | Path) -> None:
@@ -134,7 +135,7 @@ class NetworkParameters(ABC):
         Raises:
             ValueError: values that are NaN or infinite.
         """
-        persistence.save_pytagi(self, filename)
+        atomic_write(filename, pytagi_format.format_bytes(self))
 
     @alone
     def save_csv(self, filename: str | Path) -> None:

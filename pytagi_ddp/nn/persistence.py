@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytagi_ddp.files import atomic_write, read_file
+from pytagi_ddp.files import read_file
 from pytagi_ddp.nn import pytagi_format
 from pytagi_ddp.nn.architecture import architecture, first_difference, first_other_size, sizes
 from pytagi_ddp.nn.file_format import FORMAT_OF_SIZES, Contents, packed, read
@@ -25,7 +25,7 @@ def to_bytes(
     carried: bool = False,
     beside: Mapping[str, np.ndarray] | None = None,
 ) -> bytes:
-    """The network as one safetensors file in memory. Equal networks give equal bytes.
+    """The network as a file of this library. Equal networks give equal bytes.
 
     Args:
         model: the network.
@@ -92,15 +92,6 @@ def check_architecture(architecture: str, sizes: str, meta: Mapping[str, str], w
     if difference:
         setting, ours, theirs = difference
         raise ValueError(f"{what} has another architecture: {setting} is {theirs!s:.200} there and {ours} here")
-
-
-def save(model: "NetworkParameters", filename: str | Path, carried: bool = False) -> None:
-    atomic_write(filename, to_bytes(model, carried=carried))
-
-
-def save_pytagi(model: "NetworkParameters", filename: str | Path) -> None:
-    savable(model)
-    atomic_write(filename, pytagi_format.format_bytes(model))
 
 
 def load(model: "NetworkParameters", filename: str | Path) -> None:

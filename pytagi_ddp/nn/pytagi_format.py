@@ -12,7 +12,7 @@ import numpy as np
 
 from pytagi_ddp.nn.activation import Activation
 from pytagi_ddp.nn.layer_norm import LayerNorm
-from pytagi_ddp.nn.state_dicts import padded
+from pytagi_ddp.nn.state_dicts import padded, savable
 
 if TYPE_CHECKING:
     from pytagi_ddp.nn.layer import BaseLayer
@@ -66,7 +66,8 @@ def parse(model: "NetworkParameters", data: bytes, what: str) -> dict:
 
 
 def format_bytes(model: "NetworkParameters") -> bytes:
-    """The contents of a file that pytagi loads into the same network."""
+    """The contents of a file that pytagi loads into the same network; errors are those of `savable`."""
+    savable(model)
     parts = []
     for _, leaf in model.named_leaves():
         if isinstance(leaf, Activation):
