@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks import roofline, step_counts
 from benchmarks.training_step import WORKLOADS
 from pytagi_ddp import cuda
-from pytagi_ddp.kernels.cuda import array
+from pytagi_ddp.kernels.cuda import simulated_arrays
 from pytagi_ddp.kernels.cuda.compile import Kernel
 from pytagi_ddp.kernels.cuda.recorder import recording
 from pytagi_ddp.nn import OutputUpdater, Sequential
@@ -36,7 +36,7 @@ def no_kernel(self: Kernel, grid: tuple[int, ...], arguments: list) -> None:
 
 
 def no_copy(source: np.ndarray, out: np.ndarray) -> None:
-    """Takes the place of `array._simulated_copy` on the device."""
+    """Takes the place of `simulated_arrays._copy_on_device`."""
 
 
 def training_step(net: Sequential, updater: OutputUpdater, x: np.ndarray, y: np.ndarray) -> None:
@@ -60,7 +60,10 @@ def microseconds(net: Sequential, updater: OutputUpdater, x: np.ndarray, y: np.n
 def host_times() -> None:
     if not cuda.is_simulated():
         raise SystemExit("this needs NUMBA_ENABLE_CUDASIM=1")
-    for owner, name, stand_in in ((Kernel, "_simulate", no_kernel), (array, "_simulated_copy", no_copy)):
+    for owner, name, stand_in in (
+        (Kernel, "_simulate", no_kernel),
+        (simulated_arrays, "_copy_on_device", no_copy),
+    ):
         setattr(owner, name, stand_in)
     print(f"{'network':16}{'launches':>10}{'copies':>8}{'host, walked':>16}{'replayed':>12}")
     for name in CHOSEN:

@@ -59,9 +59,9 @@ def cifar_cnn(nn: Any, head: Head | None = None) -> Any:
     return nn.Sequential(*layers, nn.Linear(512, 64), nn.MixtureReLU(), *(head or tree_head(nn))(64))
 
 
-def cifar_cnn_5x5(nn: Any):
+def cifar_cnn_5x5(nn: Any) -> Any:
     """Three convolutions of 5 x 5 pixels with the widths of pytagi's example for CIFAR-10, then two dense layers."""
-    layers = []
+    layers: list[Any] = []
     for inputs, outputs in ((3, 32), (32, 32), (32, 64)):
         size = {} if layers else {"in_width": 32, "in_height": 32}
         convolution = nn.Conv2d(inputs, outputs, 5, bias=False, padding=2, **size)

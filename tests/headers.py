@@ -3,14 +3,14 @@
 import json
 from collections.abc import Callable
 
-from pytagi_ddp.nn import persistence
+from pytagi_ddp.nn import file_format
 
 
 def with_header(data: bytes, change: Callable[[dict], object]) -> bytes:
     """A file of this library after `change` of its header, with the checksum that belongs to it."""
-    header, values = persistence._split(data)
+    header, values = file_format.split(data)
     change(header)
     if "__metadata__" in header:
-        return persistence.seal(header.pop("__metadata__"), header, values)
+        return file_format.seal(header.pop("__metadata__"), header, values)
     text = json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + values

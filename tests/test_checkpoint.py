@@ -190,6 +190,19 @@ def test_an_average_of_another_network_or_none(manager):
         manager.load(network(), path)
 
 
+def test_a_damaged_average_is_a_damaged_checkpoint(manager, monkeypatch):
+    net = network(value=1)
+    manager.save(net, at(1), average=averaged(net))
+    monkeypatch.setattr("pytagi_ddp.checkpoint.manager.average_entries", lambda average: ({}, {"n_averaged": "2"}))
+    second = manager.save(net, at(2))
+    average = PosteriorAverage(net)
+    with pytest.raises(DamagedCheckpointError, match=f"{second} is damaged: its average .*; the one before is "):
+        manager.load(net, average=average)
+    with pytest.warns(UserWarning, match=f"{second} .*; going back to "):
+        assert manager.load(net, fall_back=True, average=average).position == at(1)
+    assert average.n_averaged > 0
+
+
 def test_the_wrapped_network_is_the_same_to_it(manager):
     net = network(value=5)
     ddp = DDPSequential(net, DDPConfig(backend="serial"))

@@ -8,8 +8,8 @@ import pytest
 
 from pytagi_ddp.checkpoint import CheckpointManager, DamagedCheckpointError, TrainingPosition
 from pytagi_ddp.checkpoint.manifest import MAX_BYTES
-from pytagi_ddp.nn import BatchNorm2d, Linear, Sequential, persistence
-from pytagi_ddp.nn.persistence import MAX_HEADER
+from pytagi_ddp.nn import BatchNorm2d, Linear, Sequential, persistence, state_dicts
+from pytagi_ddp.nn.file_format import MAX_HEADER
 from tests.headers import with_header
 
 ENTRY = {
@@ -210,7 +210,7 @@ def test_falling_back_skips_networks_that_are_not_finite(manager, monkeypatch):
     manager.keep_last = 3
     paths = []
     with monkeypatch.context() as patch:
-        patch.setattr(persistence, "savable", persistence.state_dict)
+        patch.setattr(persistence, "savable", state_dicts.state_dict)
         for step, value in enumerate((1, np.nan, np.inf), 1):
             paths.append(manager.save(network(value), TrainingPosition(step=step)))
     with pytest.raises(DamagedCheckpointError, match=f"{paths[2]}: .*infinite; the one before is {paths[1]}"):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import nn
+from pytagi_ddp.kernels.cuda import cubins
 from pytagi_ddp.selfcheck import examples, gpu
 from tests.cuda import compile_report
 from tests.mpi import run
@@ -17,7 +18,7 @@ def test_kernels_are_compiled_in_other_processes_and_kept(monkeypatch):
     capability, name = (8, 7), "elementwise__add"
     kernel = gpu._kernels(capability)[name]
     (variant,) = kernel.variants()
-    kernel._kept_at(capability, variant).unlink(missing_ok=True)
+    (cubins.folder() / kernel.file(capability, variant)).unlink(missing_ok=True)
     assert not kernel.is_kept(capability, variant)
     monkeypatch.setattr(gpu, "_kernels", lambda capability: {name: kernel})
     gpu._compile_all(capability)

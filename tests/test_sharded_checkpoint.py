@@ -64,9 +64,6 @@ class Spread(ShardedNetwork):
     def to_bytes(self, extra=None):
         return to_bytes(self.model, extra) if self.communicator.rank == 0 else b""
 
-    def to_host(self, array):
-        return np.array(array)
-
     def take(self, values):
         for part, new in values:
             part.array[:] = new
@@ -105,7 +102,6 @@ def load(folder, ranks, hidden=5, **arguments):
 
 
 @pytest.mark.parametrize("fall_back", [False, True])
-@pytest.mark.filterwarnings("ignore:.*looking for one before it")
 def test_a_job_trains_on_while_the_newest_is_read(tmp_path, monkeypatch, fall_back):
     """What it deletes after the list was read is not damaged: there are newer ones, which are taken."""
     save(tmp_path, 2, 1, keep_last=1)
@@ -238,7 +234,8 @@ def test_a_damaged_shard_is_named_and_the_one_before_is_taken(fault, tmp_path):
         if fault == "a folder":
             file.mkdir()
     for read in (lambda **how: load(tmp_path, 2, **how), lambda **how: CheckpointManager(tmp_path).latest(**how)):
-        with pytest.raises(DamagedCheckpointError, match=path.name if fault == "no index" else f"{path}.*{file.stem}"):
+        what = path.name if fault == "no index" else f"{path}.*{file.stem}"
+        with pytest.raises(DamagedCheckpointError, match=f"{what}.*the one before is .*step-0000000001"):
             read()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -248,7 +245,10 @@ def test_a_damaged_shard_is_named_and_the_one_before_is_taken(fault, tmp_path):
     assert_equal(values, tensors(network(1)))
     for shard in tmp_path.rglob("rank-0-*"):
         spoil(shard)
-    with pytest.raises(DamagedCheckpointError, match="none before it"), pytest.warns(UserWarning, match="one before"):
+    with (
+        pytest.raises(DamagedCheckpointError, match="none before it"),
+        pytest.warns(UserWarning, match="going back to"),
+    ):
         load(tmp_path, 2, fall_back=True)
 
 

@@ -1,4 +1,4 @@
-"""Arrays on a GPU: CuPy, float32 unless another dtype is given; NumPy in the simulator. The only file with CuPy.
+"""Arrays on a GPU: CuPy, float32 unless another dtype is given. The only file with CuPy.
 
 A model on GPU i uses `arrays(i)`, which has the functions of `kernels.cpu.array`. Everything is queued on CuPy's
 current stream of that GPU; the host waits only where a NumPy array is handed out. Memory of transfers is pinned.
@@ -13,13 +13,14 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
 from pytagi_ddp.kernels.cuda.arrival import Arrival
 from pytagi_ddp.kernels.cuda.compile import SIMULATOR
+from pytagi_ddp.kernels.cuda.device_arrays import TO_DEVICE, TO_HOST, DeviceArrays
 from pytagi_ddp.kernels.cuda.recorder import meets_host, queue
+from pytagi_ddp.kernels.cuda.simulated_arrays import SimulatedArrays
 
 if not SIMULATOR and find_spec("cupy") is not None:
     import cupy
@@ -27,7 +28,6 @@ if not SIMULATOR and find_spec("cupy") is not None:
 else:  # kernels compile without CuPy, and run without it in the simulator
     cupy = None
 
-TO_HOST, TO_DEVICE = "a copy to the host", "a copy from the host"
 WORD = 8  # bytes of the largest argument of a kernel
 
 
@@ -134,24 +134,17 @@ def _event():
     return cupy.cuda.Event(disable_timing=True)
 
 
-class Arrays:
+class Arrays(DeviceArrays):
     """Arrays of GPU `index`."""
 
-    asynchronous = True  # kernels return before they are done
-
     def __init__(self, index: int):
-        self.index = index
+        super().__init__(index)
         self._in_flight: deque = deque()  # (event, pinned memory), kept until the copy is done
         self._lock = threading.Lock()
 
     def empty(self, shape, dtype=np.float32):
         with on_device(self.index):
             return cupy.empty(shape, dtype)
-
-    def zeros(self, shape, dtype=np.float32):
-        array = self.empty(shape, dtype)
-        self.clear(array)
-        return array
 
     def clear(self, array) -> None:
         """array[...] = 0, for a contiguous array."""
@@ -178,10 +171,6 @@ class Arrays:
         with on_device(self.index):
             cupy.cuda.get_current_stream().synchronize()
 
-    def place(self, source: np.ndarray, into=None):
-        """Copies the host array `source` to this GPU: into the memory of `into` if it fits, else into new memory."""
-        return _place(self, source, into)
-
     def to_host(self, array) -> np.ndarray:
         """A NumPy copy of `array`; waits until the work queued so far is done."""
         if isinstance(array, np.ndarray):
@@ -189,10 +178,6 @@ class Arrays:
         meets_host(TO_HOST)
         with on_device(self.index):
             return array.get()
-
-    def visible(self, array) -> np.ndarray:
-        """The array that users are shown: a read-only copy of `array` on the host."""
-        return _read_only(self.to_host(array))
 
     def snapshot(self, array) -> Arrival:
         """A flat copy for the user, which later work does not change; it is made while the host goes on."""
@@ -233,12 +218,6 @@ class Arrays:
         return event
 
 
-def _read_only(copy: np.ndarray) -> np.ndarray:
-    """Makes a host copy read-only, as changes to it would not reach the GPU."""
-    copy.flags.writeable = False
-    return copy
-
-
 def _fill_zero(array) -> None:
     array.data.memset_async(0, array.nbytes)
 
@@ -247,113 +226,7 @@ def _copy_on_device(source, out) -> None:
     out.data.copy_from_device_async(source.data, out.nbytes)
 
 
-def _simulated_copy(source: np.ndarray, out: np.ndarray) -> None:
-    """A copy on the device, as a separate function because `benchmarks.gpu_launches` replaces it."""
-    _copy_reshaped(source, out)
-
-
-def _copy_reshaped(source: np.ndarray, out: np.ndarray) -> None:
-    np.copyto(out.view(np.ndarray), source.view(np.ndarray).reshape(out.shape))
-
-
-class SimulatedArray(np.ndarray):
-    """A device array of the simulator: arithmetic and functions of NumPy are refused, as there are none on a GPU."""
-
-    def __array_ufunc__(self, ufunc, method, *inputs, **options):
-        raise TypeError(f"np.{ufunc.__name__} of an array on a device: use a kernel, or read the array first")
-
-    def __array_function__(self, function, types, arguments, options):
-        raise TypeError(f"np.{function.__name__} of an array on a device: use a kernel, or read the array first")
-
-
-class SimulatedArrays:
-    """The same as `Arrays` for the simulator."""
-
-    asynchronous = True
-
-    def __init__(self, index: int):
-        self.index = index
-
-    def empty(self, shape, dtype=np.float32) -> SimulatedArray:
-        unwritten = np.nan if dtype == np.float32 else -(1 << 30)
-        return np.full(shape, unwritten, dtype).view(SimulatedArray)
-
-    def zeros(self, shape, dtype=np.float32) -> SimulatedArray:
-        array = self.empty(shape, dtype)
-        self.clear(array)
-        return array
-
-    def clear(self, array: SimulatedArray) -> None:
-        queue(array.fill, 0)
-
-    def copy(self, source: np.ndarray, out: np.ndarray) -> None:
-        if isinstance(source, SimulatedArray) and isinstance(out, SimulatedArray):
-            queue(_simulated_copy, source, out)
-        else:
-            meets_host(TO_DEVICE if isinstance(out, SimulatedArray) else TO_HOST)
-            _copy_reshaped(source, out)
-
-    def synchronize(self) -> None:
-        meets_host("a wait for the device")
-
-    def place(self, source: np.ndarray, into: SimulatedArray | None = None) -> SimulatedArray:
-        return _place(self, source, into)
-
-    def to_host(self, array: np.ndarray) -> np.ndarray:
-        meets_host(TO_HOST)
-        return np.array(array.view(np.ndarray))
-
-    def visible(self, array: np.ndarray) -> np.ndarray:
-        return _read_only(self.to_host(array))
-
-    def snapshot(self, array: SimulatedArray) -> Arrival:
-        return Arrival(self.to_host(array).reshape(-1), None)
-
-    def address(self, array: np.ndarray) -> int:
-        return address(array)
-
-    def free_bytes(self) -> None:
-        """Not limited."""
-
-
-def _place(device: Arrays | SimulatedArrays, source: np.ndarray, into):
-    if into is None or into.size < source.size or into.dtype != source.dtype:
-        into = device.empty(source.size, source.dtype)
-    placed = into.reshape(-1)[: source.size].reshape(source.shape)
-    device.copy(source, placed)
-    return placed
-
-
 @cache
 def arrays(index: int) -> Arrays | SimulatedArrays:
     """The arrays of GPU `index`."""
     return (SimulatedArrays if SIMULATOR else Arrays)(index)
-
-
-_workspaces, _tickets = threading.local(), threading.local()
-
-
-def workspace(size: int, like):
-    """At least `size` float32 of scratch memory on the GPU of `like`, uninitialised.
-
-    Each thread has one workspace per GPU, which grows when needed. A kernel may use it until the next kernel asks for
-    it. (A captured graph keeps the memory that it was recorded with.)
-    """
-    held: dict[Any, Any] = _workspaces.__dict__
-    index = device_of(like)
-    if index not in held or held[index].size < size:
-        held.pop(index, None)  # frees the old one before asking for more
-        held[index] = arrays(index).empty(size)
-    return held[index]
-
-
-def tickets(size: int, like):
-    """At least `size` int32 on the GPU of `like`, all of them 0; the blocks of a kernel must leave them 0.
-
-    One array for each thread and GPU: kernels that run one after the other share it.
-    """
-    held: dict[Any, Any] = _tickets.__dict__
-    index = device_of(like)
-    if index not in held or held[index].size < size:
-        held[index] = arrays(index).zeros(max(size, 1024), np.int32)
-    return held[index]

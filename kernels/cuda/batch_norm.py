@@ -9,7 +9,6 @@ result is added here.
 import numpy as np
 
 from pytagi_ddp.kernels.cuda.activation import NONE, TAKEN, activated
-from pytagi_ddp.kernels.cuda.array import tickets
 from pytagi_ddp.kernels.cuda.columns import (
     LANES,
     THREADS,
@@ -34,6 +33,7 @@ from pytagi_ddp.kernels.cuda.compile import (
     thread_index,
     tree_sum,
 )
+from pytagi_ddp.kernels.cuda.workspace import tickets
 from pytagi_ddp.kernels.formulas.normalize import (
     input_deltas,
     moved_running,

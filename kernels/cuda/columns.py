@@ -7,10 +7,10 @@ of fixed shape: the same input gives the same bits.
 
 import numpy as np
 
-from pytagi_ddp.kernels.cuda.array import workspace
 from pytagi_ddp.kernels.cuda.compile import blocks, cuda, device, float32, floats, int32, kernel, tree_sum
 from pytagi_ddp.kernels.cuda.geometry import block_size
 from pytagi_ddp.kernels.cuda.intrinsics import arrive
+from pytagi_ddp.kernels.cuda.workspace import workspace
 from pytagi_ddp.kernels.formulas.normalize import input_deltas, weight_summands
 from pytagi_ddp.kernels.tensors import Array, Delta, Tensor
 

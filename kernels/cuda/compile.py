@@ -1,4 +1,4 @@
-"""How CUDA kernels are written, compiled, cached and launched. The only file that imports numba.cuda.
+"""How CUDA kernels are written, compiled and launched. The only file that imports numba.cuda.
 
 A kernel is a function over flat memory; parameter types are declared once, so a launch involves no dispatch on types:
 
@@ -24,25 +24,21 @@ A kernel is a function over flat memory; parameter types are declared once, so a
 
 NVVM makes PTX, nvJitLink a cubin, and CuPy loads and launches it on its current stream: about 5 microseconds of host
 time instead of the 90 of a numba launch, no second owner of contexts and streams, and the compile lane sees the very
-code that runs. Cubins are kept in the folder of `kernels.cpu.compile.cache_folder`, which is named after the sources.
-A launch runs on the device of its arrays. `kernels.cuda.array` supplies what that takes: `device_of(array) -> int`,
-`compute_capability(device) -> (major, minor)` and `Function(device, cubin, name)`, a callable(grid, block, arguments)
-which launches on that device's current stream, entering the device first if it is not the current one.
+code that runs. `cubins` makes and keeps cubins. A launch runs on the device of its arrays. `kernels.cuda.array`
+supplies what that takes: `device_of(array) -> int`, `compute_capability(device) -> (major, minor)` and
+`Function(device, cubin, name)`, a callable(grid, block, arguments) which launches on that device's current stream,
+entering the device first if it is not the current one.
 
 With NUMBA_ENABLE_CUDASIM=1 the same functions run in `simulator`, over NumPy arrays, every access bounds-checked.
 """
 
-import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
-from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import product
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -51,10 +47,9 @@ import numpy as np
 from numba import cuda as numba_cuda
 from numba import float32, int32, types, uint32
 
-from pytagi_ddp.kernels.cpu.compile import cache_folder
+from pytagi_ddp.kernels.cuda import cubins
 from pytagi_ddp.kernels.cuda.recorder import queue
 from pytagi_ddp.kernels.cuda.simulator import Memory, SimulatedCuda, with_pauses
-from pytagi_ddp.kernels.sealed import read_sealed, seal
 
 __all__ = [
     "ALIGN",
@@ -198,7 +193,7 @@ class Kernel:
             RuntimeError: the assembler refuses the code; its message says why.
         """
         ptx = self._ptx(variant)
-        return Compiled(ptx, *_assemble(ptx, self.name, capability))
+        return Compiled(ptx, *cubins.assemble(ptx, self.name, capability))
 
     @cache  # noqa: B019 (kernels live as long as the process)
     def _ptx(self, variant: tuple[bool, ...]) -> str:
@@ -260,25 +255,21 @@ class Kernel:
 
     def code(self, capability: tuple[int, int], variant: tuple[bool, ...]) -> bytes:
         """The cubin for a compute capability: read from the cache folder, or compiled and stored there."""
-        path = self._kept_at(capability, variant)
-        cubin = path and read_sealed(path)
+        file = self.file(capability, variant)
+        cubin = cubins.kept(file)
         if not cubin:
             cubin = self.compile(capability, variant).cubin
-            if path:
-                with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-                    file.write(seal(cubin))
-                os.replace(file.name, path)  # atomic: other ranks see the whole file or none
+            cubins.keep(file, cubin)
         return cubin
 
     def is_kept(self, capability: tuple[int, int], variant: tuple[bool, ...]) -> bool:
         """Whether `code` finds the cubin in the cache, so that nothing needs to be compiled."""
-        path = self._kept_at(capability, variant)
-        return path is not None and bool(read_sealed(path))
+        return bool(cubins.kept(self.file(capability, variant)))
 
-    def _kept_at(self, capability: tuple[int, int], variant: tuple[bool, ...]) -> Path | None:
+    def file(self, capability: tuple[int, int], variant: tuple[bool, ...]) -> str:
+        """The name of the file that the cubin is kept in."""
         letters = "".join("ap"[present] for present in variant)  # a: absent, p: present
-        folder = _cubin_folder()
-        return folder and folder / "{}-{}-sm{}{}.cubin".format(self.name, letters, *capability)
+        return "{}-{}-sm{}{}.cubin".format(self.name, letters, *capability)
 
 
 def kernel(
@@ -316,22 +307,6 @@ def _array() -> ModuleType:
     return import_module("pytagi_ddp.kernels.cuda.array")
 
 
-def keeps_code() -> bool:
-    """Whether compiled kernels are cached for later processes."""
-    return _cubin_folder() is not None
-
-
-@cache
-def _cubin_folder() -> Path | None:
-    """The cache folder of cubins, named after the sources (`cache_folder`) and the compiler."""
-    base = cache_folder()
-    if base is None:
-        return None
-    folder = base / f"cuda-{version('numba-cuda')}"
-    folder.mkdir(exist_ok=True)
-    return folder
-
-
 @contextmanager
 def _compiling_for(capability: tuple[int, int]) -> Iterator[None]:
     """Tells numba the architecture of inner functions; it would otherwise ask the driver, even when one was given."""
@@ -341,24 +316,3 @@ def _compiling_for(capability: tuple[int, int]) -> Iterator[None]:
         yield
     finally:
         dispatcher.get_current_device = asked
-
-
-def _assemble(ptx: str, name: str, capability: tuple[int, int]) -> tuple[bytes, str]:
-    from cuda.bindings import nvjitlink
-
-    code = ptx.encode()
-    handle = nvjitlink.create(2, ["-arch=sm_{}{}".format(*capability), "-verbose"])
-    try:
-        nvjitlink.add_data(handle, nvjitlink.InputType.PTX, code, len(code), name)
-        nvjitlink.complete(handle)
-        cubin = bytearray(nvjitlink.get_linked_cubin_size(handle))
-        nvjitlink.get_linked_cubin(handle, cubin)
-        log = bytearray(nvjitlink.get_info_log_size(handle))
-        nvjitlink.get_info_log(handle, log)
-    except nvjitlink.nvJitLinkError as error:
-        message = bytearray(nvjitlink.get_error_log_size(handle))
-        nvjitlink.get_error_log(handle, message)
-        raise RuntimeError(f"{name}: {message.decode(errors='replace').strip()}") from error
-    finally:
-        nvjitlink.destroy(handle)
-    return bytes(cubin), log.decode(errors="replace").rstrip("\0")

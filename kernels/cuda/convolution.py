@@ -4,13 +4,13 @@ Weights of more than one tap are copied to the workspace first, with the channel
 read neighbouring numbers; the product writes their deltas in the public order.
 """
 
-from pytagi_ddp.kernels.cuda.array import workspace
 from pytagi_ddp.kernels.cuda.compile import blocks, floats, int32, kernel, optional, thread_index
 from pytagi_ddp.kernels.cuda.intrinsics import divide
 from pytagi_ddp.kernels.cuda.plan import Sizes, at_inputs
 from pytagi_ddp.kernels.cuda.products import multiply, plan_of
 from pytagi_ddp.kernels.cuda.shapes import expect
 from pytagi_ddp.kernels.cuda.work import i32, phase_start, taps_from
+from pytagi_ddp.kernels.cuda.workspace import workspace
 from pytagi_ddp.kernels.tensors import Array, Delta, PartialMoments, State, Tensor
 
 THREADS = 256

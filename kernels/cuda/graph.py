@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from pytagi_ddp import cuda as options
-from pytagi_ddp.kernels.cuda.array import SIMULATOR, Arrays, SimulatedArrays, address, cupy, on_device
+from pytagi_ddp.kernels.cuda.array import address, cupy, on_device
+from pytagi_ddp.kernels.cuda.compile import SIMULATOR
+from pytagi_ddp.kernels.cuda.device_arrays import DeviceArrays
 from pytagi_ddp.kernels.cuda.recorder import Work, is_recording, prepared, recording, replay
 from pytagi_ddp.warn import warn
 
@@ -37,7 +39,7 @@ class Graphs:
     must give the same bits as the list. With neither option, or within another recording, parts run as Python.
     """
 
-    def __init__(self, array: Arrays | SimulatedArrays):
+    def __init__(self, array: DeviceArrays):
         self._index = array.index
         self.express = Express()
         self.plan = None

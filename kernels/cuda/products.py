@@ -15,8 +15,8 @@ from functools import cache
 
 from pytagi_ddp import cuda as options
 from pytagi_ddp.kernels.cuda import product_fp32, product_tf32
-from pytagi_ddp.kernels.cuda.array import SIMULATOR, compute_capability, device_of, workspace
-from pytagi_ddp.kernels.cuda.compile import Kernel, blocks
+from pytagi_ddp.kernels.cuda.array import compute_capability, device_of
+from pytagi_ddp.kernels.cuda.compile import SIMULATOR, Kernel, blocks
 from pytagi_ddp.kernels.cuda.finish import THREADS, makes_moments, sum_forward, sum_parameters, sum_state
 from pytagi_ddp.kernels.cuda.plan import (
     FORWARD,
@@ -33,6 +33,7 @@ from pytagi_ddp.kernels.cuda.plan import (
     plan,
 )
 from pytagi_ddp.kernels.cuda.product_tf32 import WarpTile
+from pytagi_ddp.kernels.cuda.workspace import workspace
 from pytagi_ddp.kernels.tensors import PartialMoments
 
 LARGE, SMALL = Tile(128, 64, 8, 8), Tile(32, 32, 4, 4)

@@ -14,7 +14,8 @@ import numpy as np
 import pytagi_ddp
 from pytagi_ddp.checkpoint.manifest import DamagedCheckpointError
 from pytagi_ddp.checkpoint.position import TrainingPosition
-from pytagi_ddp.nn.persistence import BESIDE, Contents
+from pytagi_ddp.nn.file_format import Contents
+from pytagi_ddp.nn.persistence import BESIDE
 from pytagi_ddp.nn.posterior_average import PosteriorAverage
 from pytagi_ddp.warn import warn
 

@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-import errno
 import operator
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, overload
 
 from pytagi_ddp.checkpoint import sharded
 from pytagi_ddp.checkpoint.content import Checkpoint, average_entries, compare, describe, metadata, read_average
-from pytagi_ddp.checkpoint.manifest import (
-    FOLDER,
-    MANIFEST,
-    MAX_BYTES,
-    NAME,
-    DamagedCheckpointError,
-    Entry,
-    checksum,
-    read_checked,
-    read_manifest,
-    write_manifest,
-)
+from pytagi_ddp.checkpoint.manifest import FOLDER, MANIFEST, NAME, Entry, checksum, read_manifest, write_manifest
 from pytagi_ddp.checkpoint.position import TrainingPosition
-from pytagi_ddp.checkpoint.shards import INDEX, TensorReader, parse_index, read_index, verify
+from pytagi_ddp.checkpoint.reading import load_from, newest_intact, read, verified
+from pytagi_ddp.distributed.communicator import SerialCommunicator
 from pytagi_ddp.distributed.ddp import DDPSequential
 from pytagi_ddp.distributed.engine.together import errors_of_all_ranks, on_rank_0
 from pytagi_ddp.distributed.sharded import ShardedNetwork
-from pytagi_ddp.files import atomic_write, read_file, remove_temporary_files
+from pytagi_ddp.files import atomic_write, remove_temporary_files
 from pytagi_ddp.interrupts import held_back
-from pytagi_ddp.nn.persistence import FORMAT as NETWORK_FORMAT
-from pytagi_ddp.nn.persistence import Contents, read, take, to_bytes
+from pytagi_ddp.nn.persistence import take, to_bytes
 from pytagi_ddp.nn.posterior_average import PosteriorAverage
 from pytagi_ddp.nn.sequential import Sequential
-from pytagi_ddp.nn.validate import check_finite
-from pytagi_ddp.warn import warn
-
-Result = TypeVar("Result")
 
 
 class CheckpointManager:
@@ -108,7 +91,7 @@ class CheckpointManager:
         _check_average(model, average)
         if isinstance(model, ShardedNetwork):
             return (self._save_gathered if gather else self._save_folder)(model, position, settings)
-        owner = model.trainer if isinstance(model, Sequential) else model
+        owner = _owner(model)
         if isinstance(owner, ShardedNetwork):
             raise RuntimeError(
                 f"this is the part of a network that one rank holds: save the {type(owner).__name__}, on every rank"
@@ -148,7 +131,7 @@ class CheckpointManager:
 
         def publish() -> Path:
             path = self.folder / FOLDER.format(position.step, checksum(index)[:8])
-            self._add(path, partial(_rename, hidden, path), _entry(path, index, position, ranks))
+            self._add(path, partial(sharded.publish, hidden, path), _entry(path, index, position, ranks))
             return path
 
         with errors_of_all_ranks(model.communicator):
@@ -193,25 +176,7 @@ class CheckpointManager:
         Raises:
             DamagedCheckpointError: it is damaged (with `fall_back`: all are); names it, and the one before.
         """
-        found = self._read_latest(fall_back, _verify)
-        return found and found[0]
-
-    def _read_latest(self, fall_back: bool, read: Callable[[Path, Entry], Result]) -> tuple[Path, Result] | None:
-        entries = read_manifest(self.folder)[::-1]
-        for number, entry in enumerate(entries, 1):
-            path = self.folder / entry.file
-            try:
-                return path, read(path, entry)
-            except (DamagedCheckpointError, FileNotFoundError) as error:
-                if entry not in read_manifest(self.folder):  # a job that trains on has deleted it, and written others
-                    return self._read_latest(fall_back, read)
-                if number == len(entries):
-                    raise DamagedCheckpointError(f"{error}; there is none before it") from None
-                before = self.folder / entries[number].file
-                if not fall_back:
-                    raise DamagedCheckpointError(f"{error}; the one before is {before} (fall_back takes it)") from None
-                warn(f"{error}; going back to {before}")
-        return None
+        return newest_intact(SerialCommunicator(), self.folder, verified, fall_back)
 
     @overload
     def load(
@@ -272,17 +237,25 @@ class CheckpointManager:
         """
         _check_kind(model)
         _check_average(model, average)
+        world_size = _world_size(_owner(model))
+
+        def check(path: Path, metadata: dict[str, str]) -> Checkpoint:
+            checkpoint = describe(path, metadata)
+            compare(checkpoint, world_size, settings, allow_changes)
+            return checkpoint
+
         if isinstance(model, ShardedNetwork):
-            return self._load_parts(model, path, settings, allow_changes, fall_back)
+            with held_back():
+                return load_from(model.communicator, self.folder, path, partial(sharded.load, model, check), fall_back)
+        network = model.model if isinstance(model, DDPSequential) else model
+        whole = partial(_load_whole, network, check, average, world_size == 1)
+        load = partial(load_from, SerialCommunicator(), self.folder, path, whole, fall_back)
         if not isinstance(model, DDPSequential):
-            return self._load(model, _world_size(model.trainer), path, settings, allow_changes, fall_back, average)
+            return load()
         with held_back():
-            checkpoint = on_rank_0(
-                model.communicator,
-                lambda: self._load(model.model, model.world_size, path, settings, allow_changes, fall_back, average),
-            )
+            checkpoint = on_rank_0(model.communicator, load)
             if checkpoint is not None:
-                model.model.drop_deltas()
+                network.drop_deltas()
                 model.synchronize()
                 if average is not None:
                     n = model.communicator.broadcast_object(average.n_averaged)
@@ -290,88 +263,26 @@ class CheckpointManager:
                     average.n_averaged = n
         return checkpoint
 
-    def _load(
-        self,
-        model: Sequential,
-        world_size: int,
-        path: str | Path | None,
-        settings: dict[str, Any] | None,
-        allow_changes: bool,
-        fall_back: bool,
-        average: PosteriorAverage | None,
-    ) -> Checkpoint | None:
-        manager, path = self._at(path)
-        if path is None:
-            found = manager._read_latest(fall_back, _read)
-            if found is None and manager is not self:
-                raise FileNotFoundError(errno.ENOENT, "no checkpoint in this folder", str(manager.folder))
-            if found is None:
-                return None
-            path, contents = found
-        else:
-            contents = _read(path, manager._listed(path))
-        checkpoint = describe(path, contents.metadata)
-        compare(checkpoint, world_size, settings, allow_changes)
-        if world_size > 1:  # the carried memory is that of a run on one rank, and not of each of these ranks
-            own = {name: array for name, array in contents.tensors.items() if ".carried/" not in name}
-            contents = contents._replace(tensors=own)
-        averaged = read_average(contents, model.num_parameters) if average is not None else {}
-        take(model, contents)
-        if average is not None:
-            average.load_state_dict(averaged)
-        return checkpoint
 
-    def _at(self, path: str | Path | None) -> tuple[CheckpointManager, Path | None]:
-        """(manager of the folder that `path` is or is in, the checkpoint that `path` is, or None for a folder)."""
-        if path is None:
-            return self, None
-        path = Path(path)
-        if path.is_dir() and not (path / INDEX).exists():
-            return CheckpointManager(path), None
-        return CheckpointManager(path.parent), path
-
-    def _listed(self, path: Path) -> Entry | None:
-        listed = {entry.file: entry for entry in read_manifest(path.parent)} if path.exists() else {}
-        return listed.get(path.name)
-
-    @held_back()
-    def _load_parts(
-        self,
-        model: ShardedNetwork,
-        path: str | Path | None,
-        settings: dict[str, Any] | None,
-        allow_changes: bool,
-        fall_back: bool,
-    ) -> Checkpoint | None:
-        def check(candidate: sharded.Candidate) -> Checkpoint:
-            checkpoint = describe(candidate.path, candidate.metadata)
-            compare(checkpoint, model.communicator.world_size, settings, allow_changes)
-            return checkpoint
-
-        def listed() -> list[Entry] | None:
-            manager, one = self._at(path)
-            return read_manifest(manager.folder) if one is None else None
-
-        before = on_rank_0(model.communicator, listed)
-        try:
-            found = sharded.read_first(model, self._candidates(path), check, fall_back)
-        except (DamagedCheckpointError, FileNotFoundError):
-            # A job that trains on may have deleted what was listed, and written others.
-            if before is None or on_rank_0(model.communicator, listed) == before:
-                raise
-            return self._load_parts(model, path, settings, allow_changes, fall_back)
-        if found is None and path is not None:
-            raise FileNotFoundError(errno.ENOENT, "no checkpoint in this folder", str(path))
-        return found
-
-    def _candidates(self, path: str | Path | None) -> Iterator[Callable[[], sharded.Candidate]]:
-        """Functions that open the checkpoints which a sharded network may read, the newest first."""
-        manager, one = self._at(path)
-        if one is not None:
-            yield lambda: _candidate(one, manager._listed(one))
-            return
-        for entry in read_manifest(manager.folder)[::-1]:
-            yield partial(_candidate, manager.folder / entry.file, entry)
+def _load_whole(
+    network: Sequential,
+    check: Callable[[Path, dict[str, str]], Checkpoint],
+    average: PosteriorAverage | None,
+    carried: bool,
+    path: Path,
+    entry: Entry | None,
+) -> Checkpoint:
+    """Loads a checkpoint into a network that is whole here; `sharded.load` has `check`, `path` and `entry` too."""
+    contents = read(path, entry)
+    checkpoint = check(path, contents.metadata)
+    if not carried:  # that memory is of a run on one rank, and not of each of several ranks
+        own = {name: array for name, array in contents.tensors.items() if ".carried/" not in name}
+        contents = contents._replace(tensors=own)
+    averaged = read_average(contents, network.num_parameters) if average is not None else {}
+    take(network, contents)
+    if average is not None:
+        average.load_state_dict(averaged)
+    return checkpoint
 
 
 def _check_kind(model: Any) -> None:
@@ -382,9 +293,14 @@ def _check_kind(model: Any) -> None:
         )
 
 
+def _owner(model: Sequential | DDPSequential | ShardedNetwork) -> Any:
+    """What trains the network on its ranks; None for a network that trains by itself."""
+    return model.trainer if isinstance(model, Sequential) else model
+
+
 def _world_size(owner: Any) -> int:
     """The number of ranks that train a network together."""
-    return owner.world_size if isinstance(owner, DDPSequential) else 1
+    return owner.communicator.world_size if isinstance(owner, DDPSequential | ShardedNetwork) else 1
 
 
 def _check_average(model: Sequential | DDPSequential | ShardedNetwork, average: PosteriorAverage | None) -> None:
@@ -408,79 +324,3 @@ def _delete(folder: Path, entry: Entry) -> None:
         sharded.remove_folder(folder / entry.file)
     else:
         (folder / entry.file).unlink(missing_ok=True)
-
-
-def _rename(hidden: Path, path: Path) -> None:
-    """Makes a hidden folder a checkpoint. If an intact one of this name, and so of this content, exists, it stays."""
-    if path.exists():
-        try:
-            _, shards = parse_index(path, read_index(path))
-            for shard in shards:
-                verify(path, shard)
-            sharded.remove_folder(hidden)
-            return
-        except DamagedCheckpointError:
-            sharded.remove_folder(path)
-    os.rename(hidden, path)
-
-
-def _candidate(path: Path, entry: Entry | None) -> sharded.Candidate:
-    """A checkpoint for a sharded network. A file is verified here; of a folder only its index."""
-    if _is_sharded(path, entry):
-        metadata, shards = parse_index(path, _index(path, entry))
-        return sharded.Candidate(path, metadata, shards)
-    return sharded.Candidate(path, _read(path, entry).metadata, [])
-
-
-def _index(path: Path, entry: Entry | None) -> bytes:
-    if entry is not None and entry.bytes > MAX_BYTES:
-        raise DamagedCheckpointError(
-            f"{MANIFEST} lists {path / INDEX} with {entry.bytes} bytes, more than an index has"
-        )
-    return read_index(path) if entry is None else read_checked(path / INDEX, entry)
-
-
-def _read(path: Path, entry: Entry | None) -> Contents:
-    """The verified content of a checkpoint; the parts in a folder are put together."""
-    if not _is_sharded(path, entry):
-        return _contents(path, read_file(path) if entry is None else read_checked(path, entry))
-    metadata, reader = _open_folder(path, entry)
-    with reader:
-        return Contents(str(path), {"format": NETWORK_FORMAT, **metadata}, dict(reader.read_whole()))
-
-
-def _verify(path: Path, entry: Entry) -> None:
-    """Verifies a checkpoint as `_read` does, but keeps nothing; a folder is read one tensor at a time."""
-    if not _is_sharded(path, entry):
-        _read(path, entry)
-        return
-    with _open_folder(path, entry)[1] as reader:
-        for _ in reader.read_whole():
-            pass
-
-
-def _is_sharded(path: Path, entry: Entry | None) -> bool:
-    return (path / INDEX).exists() or (entry is not None and entry.sharded)
-
-
-def _open_folder(path: Path, entry: Entry | None) -> tuple[dict[str, str], TensorReader]:
-    """(metadata, reader of the tensors) of a folder, whose files have been compared with their checksums."""
-    metadata, shards = parse_index(path, _index(path, entry))
-    for shard in shards:
-        verify(path, shard)
-    return metadata, TensorReader(path, [path / shard.file for shard in shards])
-
-
-def _contents(path: Path, data: bytes) -> Contents:
-    """The parts of a checkpoint.
-
-    Raises:
-        DamagedCheckpointError: not such a file, or values that are not finite, as of a run that has diverged.
-    """
-    try:
-        contents = read(data, str(path))
-        for name, values in contents.tensors.items():
-            check_finite(values, f"checkpoint {path}: {name}")
-    except ValueError as error:
-        raise DamagedCheckpointError(str(error)) from error
-    return contents

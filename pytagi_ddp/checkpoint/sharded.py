@@ -7,33 +7,18 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, TypeVar
 
-from pytagi_ddp.checkpoint.manifest import DamagedCheckpointError
+from pytagi_ddp.checkpoint.content import Checkpoint
+from pytagi_ddp.checkpoint.manifest import DamagedCheckpointError, Entry
+from pytagi_ddp.checkpoint.reading import outline, verified_folder
 from pytagi_ddp.checkpoint.shards import FILE, INDEX, PATTERN, Shard, TensorReader, index_bytes, verify, write_shard
 from pytagi_ddp.distributed.engine.together import errors_of_all_ranks, on_rank_0
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.files import atomic_write
 from pytagi_ddp.nn.persistence import check_architecture
 from pytagi_ddp.warn import warn
-
-Result = TypeVar("Result")
-
-
-class Candidate(NamedTuple):
-    """A checkpoint to be read.
-
-    Attributes:
-        path: a file, or the folder of a sharded checkpoint. metadata: its metadata.
-        shards: files of the folder; empty for a single file, which has been verified.
-    """
-
-    path: Path
-    metadata: dict[str, str]
-    shards: list[Shard]
 
 
 def write_folder(network: ShardedNetwork, folder: Path, name: str, metadata: dict[str, str]) -> tuple[Path, bytes]:
@@ -90,58 +75,43 @@ def remove_folder(folder: Path) -> None:
         warn(f"{folder} is not removed: {error}")
 
 
-def read_first(
-    network: ShardedNetwork,
-    candidates: Iterator[Callable[[], Candidate]],
-    check: Callable[[Candidate], Result],
-    fall_back: bool,
-) -> Result | None:
-    """Loads the first checkpoint, or (with `fall_back`) the first that is intact; None if there is none.
+def publish(hidden: Path, path: Path) -> None:
+    """Makes a hidden folder a checkpoint. If an intact one of this name, and so of this content, exists, it stays."""
+    if path.exists():
+        try:
+            verified_folder(path)
+            remove_folder(hidden)
+            return
+        except DamagedCheckpointError:
+            remove_folder(path)
+    os.rename(hidden, path)
+
+
+def load(
+    network: ShardedNetwork, check: Callable[[Path, dict[str, str]], Checkpoint], path: Path, entry: Entry | None
+) -> Checkpoint:
+    """Loads a checkpoint, of any kind of network.
 
     Args:
-        candidates: functions that open the checkpoints; those of rank 0 are used.
-        check: makes further checks of a checkpoint on rank 0; its result is returned.
+        check: called with the path and the metadata on rank 0, before anything is loaded; its result is returned.
+        path: the file or folder. entry: its entry in the manifest; None: it is not listed.
 
     Raises:
-        DamagedCheckpointError: none is intact. ValueError: another architecture. Also whatever `check` raises.
+        DamagedCheckpointError: it is damaged. ValueError: another architecture. Also whatever `check` raises.
     """
-    communicator, damage = network.communicator, None
-
-    def open_next() -> tuple[Candidate, Result] | None:
-        opens = next(candidates, None)
-        if opens is None:
-            return None
-        candidate = opens()
-        return candidate, check(candidate)
-
-    while True:
-        try:
-            found = on_rank_0(communicator, open_next)
-            if found is not None:
-                _take(network, found[0])
-                return found[1]
-            if damage is None:
-                return None
-        except DamagedCheckpointError as error:
-            if not fall_back:
-                raise DamagedCheckpointError(f"{error} (fall_back takes the one before, if there is one)") from None
-            damage = error
-            words = f"{error}; looking for one before it"
-            on_rank_0(communicator, partial(warn, words))  # which may raise, by the user's choice
-        else:
-            raise DamagedCheckpointError(f"{damage}; there is none before it")
-
-
-def _take(network: ShardedNetwork, candidate: Candidate) -> None:
     communicator = network.communicator
-    path, metadata, shards = candidate
 
+    def opened() -> tuple[dict[str, str], list[Shard], Checkpoint]:
+        metadata, shards = outline(path, entry)
+        return metadata, shards, check(path, metadata)
+
+    metadata, shards, checkpoint = on_rank_0(communicator, opened)
     with errors_of_all_ranks(communicator):
         for shard in shards[communicator.rank :: communicator.world_size]:
             verify(path, shard)
     with errors_of_all_ranks(communicator):
         check_architecture(network.architecture, network.sizes, metadata, str(path))
-        files = [path / shard.file for shard in shards] or [path]
-        with TensorReader(path, files) as reader:
+        with TensorReader(path, [path / shard.file for shard in shards] or [path]) as reader:
             values = [(part, reader.read(part)) for part in network.slices()]
     network.take(values)
+    return checkpoint

@@ -21,7 +21,7 @@ from safetensors.numpy import save as save_safetensors
 
 from pytagi_ddp.checkpoint.manifest import MAX_BYTES, DamagedCheckpointError, check_size, checksum, compare_checksums
 from pytagi_ddp.files import atomic_write, read_file
-from pytagi_ddp.nn.persistence import header_size
+from pytagi_ddp.nn.file_format import header_size
 from pytagi_ddp.nn.slices import TensorSlice
 from pytagi_ddp.nn.state import Array
 from pytagi_ddp.nn.validate import check_finite, check_variances
@@ -143,7 +143,7 @@ def verify(folder: Path, shard: Shard) -> None:
     compare_checksums(path, digest.hexdigest(), shard.sha256)
 
 
-class TensorReader:
+class TensorReader(ExitStack):
     """Reads tensors from files that hold them whole or in parts; to be used in a `with` statement.
 
     Args:
@@ -158,20 +158,21 @@ class TensorReader:
     """
 
     def __init__(self, what: str | Path, files: Sequence[Path]):
-        self._what, self._open = what, ExitStack()
+        super().__init__()
+        self._what = what
         self._parts: dict[str, list[tuple[int, int, Any]]] = {}
         try:
             for path in files:
                 self._list(path)
         except (SafetensorError, ValueError) as error:
-            self._open.close()
+            self.close()
             raise DamagedCheckpointError(f"checkpoint {path} is damaged: {error}") from error
         self.sizes = {name: self._size(name) for name in self._parts}
 
     def _list(self, path: Path) -> None:
         with open(path, "rb") as data:
             header_size(data.read(8))
-        file = self._open.enter_context(safe_open(path, "numpy"))
+        file = self.enter_context(safe_open(path, "numpy"))
         for key in file.keys():  # noqa: SIM118 - it is no mapping
             values = file.get_slice(key)
             shape, dtype = values.get_shape(), values.get_dtype()
@@ -189,7 +190,7 @@ class TensorReader:
         end = 0
         for start, stop, _ in parts:
             if start != end:
-                self._open.close()
+                self.close()
                 problem = "missing" if start > end else "there twice"
                 raise DamagedCheckpointError(f"checkpoint {self._what} is damaged: parts of {name} are {problem}")
             end = stop
@@ -219,9 +220,3 @@ class TensorReader:
         """All tensors with their names, one after the other."""
         for name, size in self.sizes.items():
             yield name, self.read(TensorSlice(name, 0, size, size, None, False))
-
-    def __enter__(self) -> TensorReader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._open.close()

@@ -15,6 +15,7 @@ import numpy as np
 from pytagi_ddp.data.decoding import ImageError, Source, read_scaled, use_workers
 from pytagi_ddp.data.image_shard import ImageShard, write_shard
 from pytagi_ddp.data.sampler import check_sizes
+from pytagi_ddp.listing import some
 from pytagi_ddp.warn import warn
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".webp")
@@ -69,12 +70,12 @@ class ImageFolder:
         root = Path(root).expanduser()
         folders = sorted(entry.name for entry in _visible(root) if entry.is_dir())
         if unknown := sorted(set(folders) - set(folders if classes is None else classes)):
-            raise ValueError(f"{root} has folders that are none of the {len(classes or ())} classes: {_some(unknown)}")
+            raise ValueError(f"{root} has folders that are none of the {len(classes or ())} classes: {some(unknown)}")
         found = {name: _images(root / name) for name in folders}
         if not any(found.values()):
             raise ValueError(f"{root} holds no images: they are expected as CLASS/NAME.jpeg ({', '.join(SUFFIXES)})")
         if empty := [name for name, images in found.items() if not images and classes is None]:
-            raise ValueError(f"{root} has folders without images ({', '.join(SUFFIXES)}): {_some(empty)}")
+            raise ValueError(f"{root} has folders without images ({', '.join(SUFFIXES)}): {some(empty)}")
         names = tuple(folders if classes is None else classes)
         index = {name: k for k, name in enumerate(names)}
         labels = np.repeat([index[name] for name in found], [len(images) for images in found.values()])
@@ -193,7 +194,3 @@ def _images(folder: Path) -> list[str]:
     return sorted(
         entry.name for entry in _visible(folder) if entry.name.lower().endswith(SUFFIXES) and not entry.is_dir()
     )
-
-
-def _some(names: Sequence[str], most: int = 5) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -20,9 +20,9 @@ from pytagi_ddp.distributed.exchange import pool_statistics
 from pytagi_ddp.distributed.replica import Wrapper
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.network_input import rows_of_samples, variances_like
-from pytagi_ddp.nn.persistence import StateDict
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.state import State
+from pytagi_ddp.nn.state_dicts import StateDict
 from pytagi_ddp.nn.update_bn import StatisticsChange, batches_of
 from pytagi_ddp.nn.validate import as_bools
 

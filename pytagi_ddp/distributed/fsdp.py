@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from numbers import Integral
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,10 +25,11 @@ from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.files import atomic_write
 from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.architecture import architecture, sizes
-from pytagi_ddp.nn.persistence import FIELDS, StateDict, to_bytes
+from pytagi_ddp.nn.parameters import FIELDS
+from pytagi_ddp.nn.persistence import to_bytes
 from pytagi_ddp.nn.sequential import Sequential
-from pytagi_ddp.nn.slices import TensorSlice
-from pytagi_ddp.nn.state import Array
+from pytagi_ddp.nn.slices import TensorSlice, whole_tensors
+from pytagi_ddp.nn.state_dicts import StateDict
 from pytagi_ddp.nn.validate import as_bools
 
 
@@ -161,7 +162,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
 
     @property
     def _arena(self) -> ShardedArena:
-        return cast(ShardedArena, self.model.arena)
+        return self._gathering.transfers.arena
 
     @contextmanager
     def unshard(self) -> Iterator[None]:
@@ -225,7 +226,8 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         """Inside the block rank 0 can go through all parameters; collective, and an error is raised on all ranks."""
         if not self._all_are_here:
             self._gathering.come(kind)
-        with errors_of_all_ranks(self.communicator), nullcontext() if self._all_are_here else self._gathering.reading():
+        reading = nullcontext() if self._all_are_here else self._gathering.transfers.reading()
+        with errors_of_all_ranks(self.communicator), reading:
             yield
 
     @collective
@@ -305,12 +307,8 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
                             variance = name.startswith("var")
                             found.append(TensorSlice(f"{key}/{name}", start, stop, size, row[place], variance))
                     begin += size
-            for tensor in leaf.state_tensors():
-                if tensor.kind == "running":
-                    name, array = f"{key}.running/{tensor.name}", leaf.state[tensor.name]
-                    whole = TensorSlice(name, 0, tensor.size, tensor.size, array, tensor.variance, self.rank == 0)
-                    found.append(whole)
-        return found
+        running = whole_tensors(self.model, ["running"])
+        return found + [part._replace(saved=self.rank == 0) for part in running]
 
     @property
     def architecture(self) -> str:
@@ -319,9 +317,6 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
     @property
     def sizes(self) -> str:
         return sizes(self.model)
-
-    def to_host(self, array: Array) -> np.ndarray:
-        return self.model.kernels.array.to_host(array)
 
     def take(self, values: list[tuple[TensorSlice, np.ndarray]]) -> None:
         """Takes new values of slices; collective.
@@ -336,5 +331,5 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         for part, new in values:
             on_host = isinstance(part.array, np.ndarray)
             (self._arena.keeper if on_host else self.model.kernels).array.copy(new, part.array)
-        self._gathering.share()
+        self._gathering.transfers.share()
         self.parameters_changed()

@@ -1,18 +1,17 @@
-"""Passes of a network in shards: parameters are gathered before a leaf needs them, and deltas scattered after it."""
+"""Passes of a network in shards: when ranks come together to gather parameters and to scatter deltas."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import cast
 
 import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError, RankLeftError
-from pytagi_ddp.distributed.engine.handle import Handle
 from pytagi_ddp.distributed.exchange import pool_statistics
+from pytagi_ddp.distributed.shard_transfers import ShardTransfers
 from pytagi_ddp.distributed.sharded_arena import ShardedArena
 from pytagi_ddp.distributed.units import Unit
 from pytagi_ddp.interrupts import held_back
@@ -43,12 +42,13 @@ class Gathering:
         sync_batch_norm: whether batch statistics come from all ranks.
 
     Attributes:
-        unsharded: whether this rank is inside `unshard`.
+        transfers: what moves parameters and sums between ranks. unsharded: whether this rank is inside `unshard`.
     """
 
     def __init__(self, communicator: Communicator, model: Sequential, sync_batch_norm: bool):
         self._communicator, self._model = communicator, model
         self._array = model.kernels.array
+        self.transfers = ShardTransfers(communicator, model)
         pool_statistics(model, not sync_batch_norm)
         self._norms = set(model.arena.running) if sync_batch_norm else set()
         for norm in self._norms:
@@ -58,8 +58,6 @@ class Gathering:
         self._visits: deque[tuple[BaseLayer, Direction]] = deque()  # leaves that the present pass has still to visit
         self._inside = False  # whether the first of these is being visited, between its two hooks
         self._reduced = False  # whether its BatchNorm sums have been reduced
-        self._held: Unit | None = None  # the unit that is gathered now
-        self._with_variances = False  # whether its variances are gathered too
         self._begun = 0  # backward passes since the last step
         self._contributed = 0  # samples of this rank whose deltas are in the shards
         self._goes_back = False  # whether `backward` runs now
@@ -68,14 +66,13 @@ class Gathering:
         self._mode = ""  # kind of the present pass
         self._call = model.kernels.graph.call  # makes calls that a replay of a recorded pass has to make again
         self._hook: HookHandle
-        self._under_way: dict[int, tuple[Unit, bool, Handle]] = {}  # by slot: a unit whose sums are being added
         self.unsharded = False
         self._whole: dict[Unit, tuple[Array, Array]] = {}  # rows of means and variances, inside `unshard`
         self._watch()
 
     @property
     def arena(self) -> ShardedArena:
-        return cast(ShardedArena, self._model.arena)
+        return self.transfers.arena
 
     @property
     def meets_in_forward(self) -> bool:
@@ -97,7 +94,7 @@ class Gathering:
                 raised on every rank.
         """
         self._end_visits()
-        self._end_sums()
+        self.transfers.end_sums()
         if self.unsharded:
             raise RuntimeError(f"{kind} inside unshard(): leave it first, on every rank")
         ranks = self._communicator.world_size
@@ -117,7 +114,7 @@ class Gathering:
             if KINDS[turn] == kind:
                 break
             self._follow(KINDS[turn])
-            self._end_sums()
+            self.transfers.end_sums()
         if kind == "backward":
             self._begun += 1
             self._went_back = True
@@ -219,11 +216,11 @@ class Gathering:
         self._inside, self._reduced = True, False
         unit = self.arena.unit_of[leaf]
         if self.arena.gathers:
-            self._call(self.gather, unit, direction == "forward")
+            self._call(self.transfers.gather, unit, direction == "forward")
         if direction == "backward" and leaf is unit.leaves[-1]:
             section = self.arena.sections[unit]
             if section.parts is not None:
-                self._call(self._end_sums, section.slot)
+                self._call(self.transfers.end_sums, section.slot)
             for row in section.sums:
                 if row.size > unit.size:
                     self._array.clear(row[unit.size :])
@@ -237,62 +234,8 @@ class Gathering:
         if direction == "backward" and leaf is unit.leaves[0]:
             self._call(self._scatter, unit)
 
-    def gather(self, unit: Unit, variances: bool = True) -> None:
-        """Gathers the means of a unit, and its variances, unless they are there already."""
-        if not self.arena.gathers:
-            self._held = unit
-            return
-        there = 1 + self._with_variances if self._held is unit else 0
-        section = self.arena.sections[unit]
-        if not there:
-            self._held = None
-        rows = list(zip(section.own_theta, section.theta, strict=True))
-        for own, row in rows[there : 1 + variances]:
-            self._all_gather(unit, own, row)
-        self._held, self._with_variances = unit, max(there, 1 + variances) == 2
-
-    def _all_gather(self, unit: Unit, own: Array, row: Array) -> None:
-        if self.arena.offloaded:
-            block = self._block(unit, row)
-            self._array.copy(own, block)
-            own = block
-        self._communicator.all_gather(own, row)
-
-    def _block(self, unit: Unit, row: Array) -> Array:
-        """This rank's block of a row."""
-        rank = self._communicator.rank
-        return row[rank * unit.shard : (rank + 1) * unit.shard]
-
     def _scatter(self, unit: Unit) -> None:
-        """Starts to add the batch sums of all ranks. Each rank has those of its block after `_end_sums`."""
-        section, offloaded, first = self.arena.sections[unit], self.arena.offloaded, self._begun == 1
-        if section.parts is not None:
-            into = section.own_sums if first else section.parts[self._communicator.rank]
-            handle = self._communicator.start_reduce_shared(section.parts, into, "reduce_shared")
-            self._under_way[section.slot] = unit, first, handle
-            return
-        for row, own in zip(section.sums, section.own_sums, strict=True):
-            into = own if first and not offloaded else self._block(unit, row)
-            self._communicator.start_reduce_scatter(row, into).wait()  # the step looks for what is not finite
-            if first and offloaded:
-                self._array.copy(into, own)
-            elif not first:
-                added = self._array.to_host(into) if offloaded else into
-                self.arena.keeper.elementwise.add(own, added, own)
-
-    def _end_sums(self, *slots: int) -> None:
-        """Waits for the sums in these slots that are being added, or, without slots, for all."""
-        for slot in slots or sorted(self._under_way):
-            if slot in self._under_way:
-                unit, first, handle = self._under_way.pop(slot)
-                handle.wait()
-                section = self.arena.sections[unit]
-                for own, row in () if first else zip(section.own_sums, section.sums, strict=True):
-                    self.arena.keeper.elementwise.add(own, self._block(unit, row), own)
-
-    def forget(self) -> None:
-        """To be called when the parameters in the shards have changed: the gathered unit is outdated."""
-        self._held = None
+        self.transfers.scatter(unit, first=self._begun == 1)
 
     # -- a training step ------------------------------------------------------------------------------------------
 
@@ -336,54 +279,12 @@ class Gathering:
         mine = arena.bad()
         self._array.copy(np.array(mine[:1] > 0, np.float32), self._any_bad)
         communicator.all_reduce(self._any_bad)
-        self.share(met=True)
+        self.transfers.share(met=True)
         if self._array.to_host(self._any_bad).any():
             bad = np.array(communicator.all_gather_object(mine))
             arena.refuse(int(bad[:, 0].sum()), int(bad[:, 1].min()))
 
-    def share(self, met: bool = False) -> None:
-        """To be called after a change of the shards: updates parameters that are whole on every rank.
-
-        met: whether a collective of all ranks has ended since the change.
-        """
-        self.forget()
-        arena = self.arena
-        if arena.everywhere is not None:
-            if not met:
-                self._communicator.barrier()
-            for source, target in arena.blocks_of_others():
-                self._array.copy(source, target)
-            self._communicator.barrier()  # nobody changes what others read
-            return
-        for section in arena.sections.values() if arena.whole else ():
-            for own, row in zip(section.own_theta, section.theta, strict=True):
-                self._communicator.all_gather(own, row)
-
     # -- all parameters -------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Inside the block, the parameters of all leaves can be read, in forward order; collective, after `come`.
-
-        A rank that does not read them, or not all, takes part in the remaining collectives at the end of the block.
-        """
-        units = deque(self.arena.units)
-
-        def bring(leaf: BaseLayer) -> None:
-            while units and self._held is not self.arena.unit_of[leaf]:
-                self.gather(units.popleft())
-            if self._held is not self.arena.unit_of[leaf]:
-                raise RuntimeError(f"{leaf.get_layer_info()} is read behind layers that come after it")
-            self.arena.hold(leaf, "forward")
-
-        self.forget()
-        try:
-            with self.arena.bringing(bring):
-                yield
-        finally:
-            for unit in units:
-                self.gather(unit)
-            self.forget()
 
     @contextmanager
     def unshard(self) -> Iterator[None]:
@@ -407,7 +308,7 @@ class Gathering:
                     arena.release(leaf)
                 self._whole = {}
                 self.unsharded = False
-                self.forget()
+                self.transfers.forget()
                 self._model.forget_graphs()
                 self._watch()
 
@@ -419,7 +320,7 @@ class Gathering:
             rows = tuple(self._array.empty(self._communicator.world_size * unit.shard) for _ in range(2))
             self._whole[unit] = rows
             for own, whole, row in zip(section.own_theta, section.theta, rows, strict=True):
-                self._array.copy(whole, row) if arena.common else self._all_gather(unit, own, row)
+                self._array.copy(whole, row) if arena.common else self.transfers.all_gather(unit, own, row)
             for leaf in unit.leaves:
                 arena.hold_in(leaf, rows)
         if arena.common:

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
-from pytagi_ddp.nn.persistence import StateDict
 from pytagi_ddp.nn.recurrent_network import States
 from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.nn.state_dicts import StateDict
 
 
 class Wrapper:

@@ -10,6 +10,7 @@ import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.engine.together import raise_on_all_ranks
+from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.slices import TensorSlice
 from pytagi_ddp.nn.state import Array
 
@@ -18,9 +19,10 @@ class ShardedNetwork(ABC):
     """A network of which every rank holds a part.
 
     Attributes:
-        communicator: that of the ranks that hold the network together.
+        model: this rank's part. communicator: that of the ranks that hold the network together.
     """
 
+    model: Sequential
     communicator: Communicator
     _loading = False
 
@@ -68,9 +70,9 @@ class ShardedNetwork(ABC):
         An error of one rank is raised on all.
         """
 
-    @abstractmethod
     def to_host(self, array: Array) -> np.ndarray:
         """A copy of the array of a slice, in host memory."""
+        return self.model.kernels.array.to_host(array)
 
     @abstractmethod
     def take(self, values: list[tuple[TensorSlice, np.ndarray]]) -> None:

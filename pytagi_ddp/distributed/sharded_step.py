@@ -42,7 +42,7 @@ class ShardedStep(EveryStep):
         self._gathering.come("forget_evidence")
 
     def after_forgetting(self) -> None:
-        self._gathering.share()
+        self._gathering.transfers.share()
 
     def before_statistics(self) -> None:
         self._gathering.come("update_bn")
@@ -53,4 +53,4 @@ class ShardedStep(EveryStep):
         self._gathering.begin_passes()
 
     def parameters_changed(self) -> None:
-        self._gathering.forget()
+        self._gathering.transfers.forget()

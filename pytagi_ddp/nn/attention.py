@@ -184,10 +184,10 @@ class MultiheadAttention(BaseLayer):
             row += rows
         return maps
 
-    def _heads(self, units: State | Delta, first: int, width: int, share: int = 1, transposed: bool = False) -> Heads:
+    def _heads(self, units: State | Delta, first: int, width: int, share: int = 1) -> Heads:
         """Heads side by side in units of `width` for each time step, from the head `first` on."""
         size = self.head_dim
-        return Heads(units, first * size, self.in_shape.steps * width, size, width, share, transposed)
+        return Heads(units, first * size, self.in_shape.steps * width, size, width, share)
 
     def _square(self, units: State | Delta, transposed: bool = False) -> Heads:
         """Matrices of (time steps, time steps), one after the other."""

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pytagi_ddp.files import atomic_write
 from pytagi_ddp.kernels.protocol import Kernels
-from pytagi_ddp.nn import persistence
+from pytagi_ddp.nn import csv_files, persistence, pytagi_format, state_dicts
 from pytagi_ddp.nn.alone import alone
 from pytagi_ddp.nn.arena import ParameterArena
 from pytagi_ddp.nn.inspection import Inspection, inspect
@@ -60,8 +61,8 @@ class NetworkParameters(ABC):
         return [(host(leaf.mu_w), host(leaf.var_w), host(leaf.mu_b), host(leaf.var_b)) for leaf in learned]
 
     @alone
-    def state_dict(self, carried: bool = False) -> "persistence.StateDict":
-        """Parameters and running statistics by layer, see `persistence.StateDict`; copies on the host.
+    def state_dict(self, carried: bool = False) -> state_dicts.StateDict:
+        """Parameters and running statistics by layer, see `state_dicts.StateDict`; copies on the host.
 
         Args:
             carried: whether to include what recurrent layers carry from call to call.
@@ -70,7 +71,7 @@ class NetworkParameters(ABC):
             FloatingPointError: on a GPU, if the last `step` met deltas that are not finite.
         """
         self.arena.check()
-        return persistence.state_dict(self, carried)
+        return state_dicts.state_dict(self, carried)
 
     @alone
     def reset_state(self) -> None:
@@ -97,7 +98,7 @@ class NetworkParameters(ABC):
                 or no variances. The message names all of them, and the network is as it was.
             RuntimeError: deltas are on their way to other ranks, with `DDPConfig(buckets=...)`: call step() first.
         """
-        persistence.load_state_dict(self, state_dict)
+        state_dicts.load_state_dict(self, state_dict)
 
     def params_from(self, other: "NetworkParameters") -> None:
         """Takes parameters and running statistics of a network with the same layers."""
@@ -115,7 +116,7 @@ class NetworkParameters(ABC):
         Raises:
             ValueError: values that are NaN or infinite, which `load` would refuse; names them.
         """
-        persistence.save(self, filename, carried)
+        atomic_write(filename, persistence.to_bytes(self, carried=carried))
 
     @alone
     def load(self, filename: str | Path) -> None:
@@ -134,7 +135,7 @@ class NetworkParameters(ABC):
         Raises:
             ValueError: values that are NaN or infinite.
         """
-        persistence.save_pytagi(self, filename)
+        atomic_write(filename, pytagi_format.format_bytes(self))
 
     @alone
     def save_csv(self, filename: str | Path) -> None:
@@ -142,15 +143,12 @@ class NetworkParameters(ABC):
 
         As in pytagi, they hold parameters only: after `load_csv` take the statistics of BatchNorm2d anew (`update_bn`).
         """
-        persistence.save_csv(self, filename)
+        csv_files.save_csv(self, filename)
 
     @alone
     def load_csv(self, filename: str | Path) -> None:
         """Reads the four files of `save_csv`."""
-        persistence.load_csv(self, filename)
-
-    def preinit_layer(self) -> None:  # noqa: B027 - for programs that call it
-        """Does nothing: parameters exist from the start. For programs written for pytagi."""
+        csv_files.load_csv(self, filename)
 
     @alone
     def get_neg_var_w_counter(self) -> dict[str, int]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Part = Literal["w", "b"]  # weights or biases
 Moment = Literal["mu", "var"]
 
+FIELDS = ("mu_w", "var_w", "mu_b", "var_b")
 REMEDY = "read it inside `with net.unshard():` of the FSDPSequential, on every rank, or in its state_dict()"
 
 
@@ -88,7 +89,8 @@ class Parameters:
     def views(self) -> tuple[Array, Array, Array, Array]:
         """mu_w, var_w, mu_b and var_b where they live, flat."""
         w, b = self._flat["w"], self._flat["b"]
-        return w.mu, w.var, b.mu, b.var
+        mu_w, var_w, mu_b, var_b = map(self._present, (w.mu, w.var, b.mu, b.var), FIELDS)
+        return mu_w, var_w, mu_b, var_b
 
     def moments(self, part: Part, which: Moment) -> np.ndarray:
         """Means or variances, flat: on the CPU a view, from a GPU a read-only copy."""

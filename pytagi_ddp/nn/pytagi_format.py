@@ -12,6 +12,7 @@ import numpy as np
 
 from pytagi_ddp.nn.activation import Activation
 from pytagi_ddp.nn.layer_norm import LayerNorm
+from pytagi_ddp.nn.state_dicts import padded, savable
 
 if TYPE_CHECKING:
     from pytagi_ddp.nn.layer import BaseLayer
@@ -52,8 +53,7 @@ def parse(model: "NetworkParameters", data: bytes, what: str) -> dict:
         result[key] = tuple(take(n, key) for n in (n_w, n_w, n_b, n_b))
         running = [tensor for tensor in leaf.state_tensors() if tensor.kind == "running"]
         if running:
-            empty = [np.zeros(0, np.float32)] * (4 - len(running))
-            result[f"{key}.running"] = (*(take(tensor.size, key) for tensor in running), *empty)
+            result[f"{key}.running"] = padded([take(tensor.size, key) for tensor in running])
         if isinstance(leaf, LayerNorm):  # skip the batch statistics, up to the next layer
             following = layers[index + 1 :]
             end = data.find(_header(following[0][1]), position) if following else len(data)
@@ -66,7 +66,8 @@ def parse(model: "NetworkParameters", data: bytes, what: str) -> dict:
 
 
 def format_bytes(model: "NetworkParameters") -> bytes:
-    """The contents of a file that pytagi loads into the same network."""
+    """The contents of a file that pytagi loads into the same network; errors are those of `savable`."""
+    savable(model)
     parts = []
     for _, leaf in model.named_leaves():
         if isinstance(leaf, Activation):

@@ -25,7 +25,7 @@ from pytagi_ddp.nn.network_input import MISSING, NetworkInput, rows_of_samples, 
 from pytagi_ddp.nn.network_modes import NetworkModes
 from pytagi_ddp.nn.passes import Passes
 from pytagi_ddp.nn.pending import PendingDeltas
-from pytagi_ddp.nn.pytagi_view import refuse_assignment
+from pytagi_ddp.nn.pytagi_view import NetworkView, refuse_assignment
 from pytagi_ddp.nn.recompute import is_block
 from pytagi_ddp.nn.recurrent_network import RecurrentNetwork
 from pytagi_ddp.nn.state import State
@@ -33,7 +33,7 @@ from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics
 from pytagi_ddp.nn.validate import check_batch_size, check_predictions, flat_float32
 
 
-class Sequential(NetworkModes, RecurrentNetwork):
+class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
     """Layers run one after the other, trained by TAGI.
 
     One training step: `forward`, an `OutputUpdater` that fills `input_delta_z_buffer` from the observations,
@@ -593,22 +593,6 @@ class Sequential(NetworkModes, RecurrentNetwork):
         self.input_delta_z_buffer.delta_mu = mu
         self.input_delta_z_buffer.delta_var = var
 
-    def output_to_host(self) -> None:
-        """Does nothing: the output comes to the host when it is read. For programs written for pytagi."""
-
-    def delta_z_to_host(self) -> None:
-        """Does nothing: deltas come to the host when they are read. For programs written for pytagi."""
-
-    @property
-    def z_buffer_size(self) -> int:
-        """Values that the widest layer holds for the last batch."""
-        return self._chain.widest * self.z_buffer_block_size
-
-    @property
-    def z_buffer_block_size(self) -> int:
-        """Batch size of the last forward pass."""
-        return self.output_z_buffer.block_size if self.output_z_buffer.size else 0
-
     def __repr__(self) -> str:
         return self._chain.listing("Sequential")
 
@@ -691,24 +675,10 @@ class Sequential(NetworkModes, RecurrentNetwork):
     def device(self, value: str) -> None:
         self.to_device(value)
 
-    def params_to_device(self) -> None:
-        """Does nothing: parameters are on the device. For programs written for pytagi."""
-
-    def params_to_host(self) -> None:
-        """Does nothing: what is read comes to the host. For programs written for pytagi."""
-
     @alone
     def forget_graphs(self) -> None:
         """Drops recorded passes (see `pytagi_ddp.cuda` for a GPU's); call after changing what a layer calls."""
         self._passes.forget()
-
-    def set_threads(self, num_threads: int) -> None:
-        """Threads of all CPU work of this process, BLAS included."""
-        from pytagi_ddp.kernels.cpu.threads import (
-            set_threads,  # here, because `import pytagi_ddp` shall not wait for it
-        )
-
-        set_threads(num_threads)
 
     @alone
     def __getstate__(self) -> dict:
@@ -729,5 +699,4 @@ class Sequential(NetworkModes, RecurrentNetwork):
         self._attach()
 
 
-refuse_assignment(Sequential, ("z_buffer_size", "z_buffer_block_size"), "it follows from the last forward pass")
 refuse_assignment(Sequential, ("layers",), "make a new network")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytagi_ddp.nn.persistence import entries
 from pytagi_ddp.nn.state import Array
+from pytagi_ddp.nn.state_dicts import entries
 
 if TYPE_CHECKING:
     from pytagi_ddp.nn.network_parameters import NetworkParameters
@@ -36,11 +36,10 @@ class TensorSlice(NamedTuple):
         return self._replace(start=start, stop=stop, array=array, saved=saved)
 
 
-def whole_tensors(model: NetworkParameters) -> Iterator[TensorSlice]:
-    """The parameters and running statistics of a network that this rank holds whole, without empty ones."""
-    for key, sizes, variances, place in entries(model):
-        if key.endswith(".carried"):
-            continue
-        for (name, size), array in zip(sizes.items(), place(), strict=True):
-            if size:
-                yield TensorSlice(f"{key}/{name}", 0, size, size, array, name in variances)
+def whole_tensors(model: NetworkParameters, kinds: Sequence[str] = ("", "running")) -> Iterator[TensorSlice]:
+    """The tensors of a network that this rank holds whole, without empty ones; `kinds` are those of their `Entry`."""
+    for entry in entries(model):
+        if entry.kind in kinds:
+            for (name, size), array in zip(entry.sizes.items(), entry.arrays(), strict=True):
+                if size:
+                    yield TensorSlice(f"{entry.key}/{name}", 0, size, size, array, name in entry.variances)

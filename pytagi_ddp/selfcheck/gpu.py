@@ -17,6 +17,7 @@ import numpy as np
 from pytagi_ddp import cuda
 from pytagi_ddp.distributed.engine.errors import LaunchError
 from pytagi_ddp.distributed.engine.launcher import detect_launcher, find_mpirun, load_mpi, mpi_family
+from pytagi_ddp.kernels.cuda import cubins
 from pytagi_ddp.selfcheck.examples import TF32, TOLERANCE, WAYS, Example, Results, examples, steps_in_a_way
 
 WORKERS = 16  # processes that compile, at most
@@ -124,9 +125,7 @@ def _kernels(capability: tuple[int, int]) -> dict:
 
 def _compile_all(capability: tuple[int, int]) -> None:
     """Compiles kernels that are not cached yet, in several processes, as one would take minutes."""
-    from pytagi_ddp.kernels.cuda import compile  # here, as it needs numba-cuda
-
-    if not compile.keeps_code():
+    if cubins.folder() is None:
         return  # each kernel compiles when it is first launched
     missing = [
         (name, variant)

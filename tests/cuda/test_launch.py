@@ -31,11 +31,11 @@ class Driver:
 
 @pytest.fixture
 def driver(monkeypatch, tmp_path):
-    from pytagi_ddp.kernels.cuda import compile
+    from pytagi_ddp.kernels.cuda import compile, cubins
 
     driver = Driver()
     monkeypatch.setattr(compile, "_array", lambda: driver)
-    monkeypatch.setattr(compile, "_cubin_folder", lambda: tmp_path)
+    monkeypatch.setattr(cubins, "folder", lambda: tmp_path)
     monkeypatch.setattr(compile, "REGISTRY", {})
     return driver
 

@@ -10,7 +10,8 @@ from pytagi_ddp import manual_seed
 from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
 from pytagi_ddp.checkpoint.content import metadata
 from pytagi_ddp.distributed import FSDPSequential, PipelineSequential, run_threads
-from pytagi_ddp.nn import BatchNorm2d, DDPConfig, DDPSequential, Linear, ReLU, Sequential, persistence
+from pytagi_ddp.nn import BatchNorm2d, DDPConfig, DDPSequential, Linear, ReLU, Sequential, file_format
+from tests.headers import with_header
 from tests.nn.test_persistence import GOLDEN, make
 
 
@@ -37,6 +38,23 @@ def loads(kind, file):
 def test_all_ranks_load_or_none(kind, what, tmp_path):
     network(2).save(tmp_path / "0")
     assert run_threads(loads, 2, kind, tmp_path if what == "file" else None) == [[True, True]] * 2
+
+
+def refuses(kind, file):
+    net = kind(network(1))
+    with pytest.raises(ValueError, match=r"0: the network has no place for BatchNorm2d\.9\.running/mean"):
+        net.load(file)
+    return net.rank
+
+
+@pytest.mark.parametrize("kind", [FSDPSequential, PipelineSequential])
+def test_a_tensor_of_no_layer_is_refused(kind, tmp_path):
+    """Though all that a network needs is there: statistics may be missing."""
+    network(2).save(tmp_path / "0")
+    name = "BatchNorm2d.{}.running/mean"
+    data = with_header((tmp_path / "0").read_bytes(), lambda h: h.update({name.format(9): h.pop(name.format(2))}))
+    (tmp_path / "0").write_bytes(data)
+    assert run_threads(refuses, 2, kind, tmp_path / "0") == [0, 1]
 
 
 def loads_a_stage_of_another(file):
@@ -76,7 +94,7 @@ def loads_old(kind, network, checkpoint):
 @pytest.mark.parametrize("version", [1, 2])
 def test_files_of_earlier_formats(kind, version, tmp_path):
     old = GOLDEN / "pytagi_ddp_files" / f"format_{version}.safetensors"
-    header, values = persistence._split(old.read_bytes())
+    header, values = file_format.split(old.read_bytes())
     header["__metadata__"] |= metadata(TrainingPosition(), 2, None)  # which their checksums leave out
     text = json.dumps(header).encode()
     (tmp_path / "old").write_bytes(len(text).to_bytes(8, "little") + text + values)

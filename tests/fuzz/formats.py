@@ -20,7 +20,8 @@ from pytagi_ddp.data.decoding import ImageError, Source, read_part
 from pytagi_ddp.data.idx import read_idx
 from pytagi_ddp.data.image_shard import ImageShard, write_shard
 from pytagi_ddp.kernels.cpu.shared_cache import SealedFiles
-from pytagi_ddp.nn import persistence
+from pytagi_ddp.nn import file_format, persistence
+from pytagi_ddp.nn.csv_files import SUFFIXES
 from pytagi_ddp.plot import read_epochs
 from tests.data.python2_pickle import cifar10_batch
 from tests.data.test_uci import texts
@@ -91,10 +92,10 @@ def into(net: nn.Sequential, load: Callable[[Path], object]) -> Callable[[Path],
 
 def with_checksum(data: bytes) -> bytes:
     """A file of a network with the checksum that belongs to its content, if it is long enough to have one."""
-    place = persistence._DIGITS
+    place = file_format.DIGITS
     if len(data) < place.stop:
         return data
-    return data[: place.start] + persistence._checksum(data).encode() + data[place.stop :]
+    return data[: place.start] + file_format.checksum(data).encode() + data[place.stop :]
 
 
 UNCHANGED = (lambda data: data, with_checksum)
@@ -118,7 +119,7 @@ def pytagi_networks() -> Format:
 
 def csv_files() -> Format:
     net = dense()
-    files = {f"net{s}": (GOLDEN / "pytagi_files" / f"dense{s}").read_bytes() for s in persistence.CSV_SUFFIXES}
+    files = {f"net{s}": (GOLDEN / "pytagi_files" / f"dense{s}").read_bytes() for s in SUFFIXES.values()}
     read = into(net, lambda path: net.load_csv(path.parent / "net"))
     return Format(files, read, names=lambda path, message: str(path.parent / "net") in message)
 

@@ -1,4 +1,4 @@
-"""Products of the matrices of attention heads, and what they refuse; moments are tested in tests/nn/test_attention.py."""
+"""Products of the matrices of attention heads, and what they refuse; tests/nn/test_attention.py tests the moments."""
 
 import numpy as np
 import pytest

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import nn
-from pytagi_ddp.nn import persistence
+from pytagi_ddp.nn import file_format, persistence
 from tests.headers import with_header
 from tests.nn.networks import pass_through, random_batch, randomise
 
@@ -71,9 +71,8 @@ def test_any_safetensors_reader_understands_the_file(trained, tmp_path):
 
 
 def test_extra_metadata():
-    net = make()
-    data = persistence.to_bytes(net, {"epoch": "7"})
-    assert persistence.from_bytes(net, data, "memory")["epoch"] == "7"
+    data = persistence.to_bytes(make(), {"epoch": "7"})
+    assert file_format.read(data, "memory").metadata["epoch"] == "7"
 
 
 def test_a_copy_has_no_forward_pass_to_go_back_from(trained):
@@ -154,7 +153,7 @@ def test_every_damaged_byte_is_noticed(trained):
         changed = bytearray(data)
         changed[position] ^= 4
         with pytest.raises(ValueError, match=r"^memory "):
-            persistence.from_bytes(net, bytes(changed), "memory")
+            persistence.take(net, file_format.read(bytes(changed), "memory"))
     assert net.state_dict() == before
 
 

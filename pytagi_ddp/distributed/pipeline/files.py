@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -16,11 +15,10 @@ from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.engine.together import errors_of_all_ranks, on_rank_0
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.files import atomic_write, read_file
-from pytagi_ddp.nn import persistence
-from pytagi_ddp.nn.persistence import StateDict
+from pytagi_ddp.nn import file_format, persistence
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.slices import TensorSlice, whole_tensors
-from pytagi_ddp.nn.state import Array
+from pytagi_ddp.nn.state_dicts import StateDict, layer_of
 
 
 class StagedNetwork(ShardedNetwork):
@@ -54,15 +52,15 @@ class StagedNetwork(ShardedNetwork):
             KeyError, ValueError, TypeError: as in `Sequential.load_state_dict`; raised on every rank, and no rank has
                 changed.
         """
-        elsewhere = json.loads(self._architecture).keys() - dict(self.model.named_layers()).keys()
-
-        def is_here(key: str) -> bool:
-            place = re.sub(r"^(\w+?)Cuda(?=\.)|\.(running|carried)$", r"\1", str(key))
-            return place not in elsewhere
-
-        whole = isinstance(state_dict, Mapping)
+        if isinstance(state_dict, Mapping):
+            elsewhere = self._layers_elsewhere()
+            state_dict = {key: arrays for key, arrays in state_dict.items() if layer_of(str(key)) not in elsewhere}
         with self._all_or_none():
-            self.model.load_state_dict({k: v for k, v in state_dict.items() if is_here(k)} if whole else state_dict)
+            self.model.load_state_dict(state_dict)
+
+    def _layers_elsewhere(self) -> set[str]:
+        """The keys of the layers of other stages."""
+        return json.loads(self._architecture).keys() - dict(self.model.named_layers()).keys()
 
     @collective
     def save(self, filename: str | Path) -> None:
@@ -83,8 +81,11 @@ class StagedNetwork(ShardedNetwork):
             ValueError, OSError: as in `Sequential.load`; raised on every rank, and no rank has changed.
         """
         with self._all_or_none():
-            contents = persistence.read(read_file(filename), str(filename))
-            persistence.take_part(self.model, contents, self._architecture, self._sizes)
+            what, metadata, tensors = file_format.read(read_file(filename), str(filename))
+            persistence.check_architecture(self._architecture, self._sizes, metadata, what)
+            elsewhere = self._layers_elsewhere()
+            mine = {name: a for name, a in tensors.items() if layer_of(name.rpartition("/")[0]) not in elsewhere}
+            persistence.take_tensors(self.model, mine, what)
 
     def slices(self) -> list[TensorSlice]:
         """The tensors of this stage, whole; of its replicas, the first saves them."""
@@ -109,10 +110,7 @@ class StagedNetwork(ShardedNetwork):
             if self.communicator.rank:
                 return b""
             arrays = {name: array for part in parts for name, array in part.items()}
-            return persistence.packed(arrays, self._architecture, extra)
-
-    def to_host(self, array: Array) -> np.ndarray:
-        return self.model.kernels.array.to_host(array)
+            return file_format.packed(arrays, {"architecture": self._architecture, **(extra or {})})
 
     def take(self, values: list[tuple[TensorSlice, np.ndarray]]) -> None:
         self.model.drop_deltas()

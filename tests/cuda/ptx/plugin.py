@@ -40,11 +40,11 @@ def way(request, monkeypatch):
     """One way to run: the order of threads, and whether arrays begin at multiples of 16 bytes."""
     import cupy
 
-    from pytagi_ddp.kernels.cuda import array
+    from pytagi_ddp.kernels.cuda.device_arrays import DeviceArrays
 
     machine.order = WAYS[request.param]
     if request.param == "unaligned":
-        monkeypatch.setattr(array, "_place", _place_unaligned)
+        monkeypatch.setattr(DeviceArrays, "place", _place_unaligned)
     monkeypatch.setattr(cupy, "nan_is_unwritten", request.path.name in OF_KERNELS)
     before = len(machine.problems)
     yield
@@ -52,7 +52,7 @@ def way(request, monkeypatch):
     assert not machine.problems[before:], "\n".join(map(str, machine.problems[before:]))
 
 
-def _place_unaligned(device, source, into):
+def _place_unaligned(device, source, into=None):
     placed = device.empty(source.size + 1, source.dtype)[1:].reshape(source.shape)
     device.copy(source, placed)
     return placed

@@ -17,15 +17,15 @@ def stand_in(identity: int = 0) -> None:
     identity: which one, among those of other processes.
     """
     sys.path.insert(0, str(Path(__file__).parent / "standin"))
-    from pytagi_ddp.kernels.cuda import array, compile  # with the stand-in on sys.path
+    from pytagi_ddp.kernels.cuda import array, cubins  # with the stand-in on sys.path
 
     assert array.cupy.__version__ == "0.ptx", "CuPy was imported before its stand-in"
     array.cupy.cuda.identity = identity
     driver.cuInit = lambda flags: (driver.CUresult.CUDA_SUCCESS,)
     driver.cuDeviceGetUuid = driver.cuDeviceGetUuid_v2 = _uuid
     keep_ptx()
-    compile._assemble = lambda ptx, name, capability: (ptx.encode(), "")
-    compile._cubin_folder = lambda: None  # what is there was made for another GPU
+    cubins.assemble = lambda ptx, name, capability: (ptx.encode(), "")
+    cubins.folder = lambda: None  # what is there was made for another GPU
 
 
 def _uuid(index: int):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import nn
-from pytagi_ddp.kernels.cuda import array
+from pytagi_ddp.kernels.cuda import workspace
 from pytagi_ddp.models import resnet8_cifar10
 from pytagi_ddp.nn import memory
 from pytagi_ddp.selfcheck.examples import NETWORKS, network
@@ -20,7 +20,7 @@ def used() -> int:
     """Bytes on the device, but for scratch memory of products."""
     cupy.cuda.get_current_stream().synchronize()  # here, what is queued keeps memory
     gc.collect()
-    scratch = sum(workspace.nbytes for workspace in vars(array._workspaces).values())
+    scratch = sum(held.nbytes for held in vars(workspace._workspaces).values())
     return cupy.get_default_memory_pool().used_bytes() - scratch
 
 

@@ -1,21 +1,13 @@
-"""State dictionaries and csv files: copies, comparison, and what is refused."""
+"""State dictionaries: copies, comparison, and what is refused."""
+
+import pickle
 
 import numpy as np
 import pytest
 
 from pytagi_ddp import nn
-from pytagi_ddp.nn import persistence
 from tests.nn.networks import FIELDS, randomise
-
-
-def make() -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(1, 2, 3, padding=1, bias=False, in_width=4, in_height=4),
-        nn.MixtureReLU(),
-        nn.BatchNorm2d(2),
-        nn.ResNetBlock(nn.LayerBlock(nn.Conv2d(2, 2, 3, padding=1), nn.ReLU(), nn.BatchNorm2d(2))),
-        nn.Linear(32, 3),
-    )
+from tests.nn.test_persistence import make
 
 
 @pytest.fixture
@@ -50,6 +42,14 @@ def test_state_dict_compares_like_a_dictionary(trained):
     assert state != {**state, "extra": ()}
 
 
+def test_a_state_dict_that_an_earlier_version_has_pickled(trained):
+    """Its class was in another module then."""
+    text = pickle.dumps(trained.state_dict(), 0)
+    assert b"pytagi_ddp.nn.state_dicts\n" in text
+    earlier = text.replace(b"pytagi_ddp.nn.state_dicts\n", b"pytagi_ddp.nn.persistence\n")
+    assert pickle.loads(earlier) == trained.state_dict()
+
+
 def test_bad_state_dicts_change_nothing(trained):
     state = trained.state_dict()
     mu_w, var_w, mu_b, var_b = state["Linear.4"]
@@ -75,22 +75,6 @@ def test_bad_state_dicts_change_nothing(trained):
         with pytest.raises(kind, match=message):
             net.load_state_dict(bad)
         assert net.state_dict() == before
-
-
-def test_csv_files(trained, tmp_path):
-    trained.save_csv(tmp_path / "net")
-    assert sorted(p.name for p in tmp_path.iterdir()) == [f"net{s}" for s in persistence.CSV_SUFFIXES]
-    other = make()
-    other.load_csv(tmp_path / "net")
-    for mine, theirs in zip(other.parameters(), trained.parameters(), strict=True):
-        for k in range(len(FIELDS)):
-            np.testing.assert_array_equal(mine[k], theirs[k])
-    (tmp_path / "net_2_Sw.csv").write_text("1\n2\n")
-    with pytest.raises(ValueError, match=r"net_2_Sw\.csv holds 2 values, the network has 154"):
-        other.load_csv(tmp_path / "net")
-    (tmp_path / "net_1_mw.csv").write_text("1\nzwei\n")
-    with pytest.raises(ValueError, match=r"net_1_mw\.csv is no file of numbers"):
-        other.load_csv(tmp_path / "net")
 
 
 @pytest.mark.parametrize("way", ["load_state_dict", "params_from", "load", "load_csv"])

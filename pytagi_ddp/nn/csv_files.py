@@ -1,0 +1,53 @@
+"""Parameters of a network in pytagi's csv files: one each for mu_w, var_w, mu_b and var_b, with a value per line."""
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytagi_ddp.files import atomic_write, file_size
+from pytagi_ddp.nn.state_dicts import FIELDS, entries, load_from_file, savable
+
+if TYPE_CHECKING:
+    from pytagi_ddp.nn.network_parameters import NetworkParameters
+
+SUFFIXES = dict(zip(FIELDS, ("_1_mw.csv", "_2_Sw.csv", "_3_mb.csv", "_4_Sb.csv"), strict=True))
+
+
+def save_csv(model: "NetworkParameters", prefix: str | Path) -> None:
+    savable(model)
+    columns = zip(*model.parameters(), strict=True)
+    for suffix, arrays in zip(SUFFIXES.values(), columns, strict=True):
+        text = "".join(f"{value:.9g}\n" for value in np.concatenate(arrays))
+        atomic_write(f"{prefix}{suffix}", text.encode())
+
+
+def load_csv(model: "NetworkParameters", prefix: str | Path) -> None:
+    learned = [entry for entry in entries(model) if not entry.kind]
+    columns = []
+    for field, suffix in SUFFIXES.items():
+        sizes = [entry.sizes[field] for entry in learned]
+        values = _numbers(Path(f"{prefix}{suffix}"), sum(sizes))
+        columns.append(np.split(values, np.cumsum(sizes)[:-1]))
+    found = {entry.key: arrays for entry, *arrays in zip(learned, *columns, strict=True)}
+    load_from_file(model, found, str(prefix))
+
+
+def _numbers(path: Path, count: int) -> np.ndarray:
+    """The `count` numbers in a text file, read without taking more memory than they need.
+
+    Raises:
+        ValueError: not so many, or something else.
+    """
+    file_size(path)  # raises an OSError that names the file, also for a pipe, which would be waited for
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", DeprecationWarning)  # what NumPy does for now with text that is no number
+            values = np.fromfile(path, np.float32, count + 1, sep=" ")
+    except (ValueError, DeprecationWarning) as error:
+        raise ValueError(f"{path} is no file of numbers: {error}") from None
+    if values.size != count:
+        found = "more" if values.size > count else values.size
+        raise ValueError(f"{path} holds {found} values, the network has {count}")
+    return values
