@@ -34,7 +34,7 @@ class Utils:
         """Encode labels for `OutputUpdater.update_using_indices`.
 
         Args:
-            labels: B integers in [0, num_classes).
+            labels: B whole numbers in [0, num_classes), of a type of integers or floats.
             num_classes: K, at least 2.
 
         Returns:
@@ -42,7 +42,7 @@ class Utils:
             units that they belong to (counted from 1), and L = ceil(log2 K).
 
         Raises:
-            ValueError: Labels that are not integers or out of range, or fewer than two classes.
+            ValueError: Labels that are no whole numbers or out of range, or fewer than two classes.
         """
         signs, units, _ = encode_classes(num_classes)
         labels = _check_labels(labels, num_classes)
@@ -52,7 +52,7 @@ class Utils:
         """Encode B labels as a flat float32 array of B * num_classes zeros and ones.
 
         Raises:
-            ValueError: Labels that are not integers or out of range.
+            ValueError: Labels that are no whole numbers or out of range.
         """
         labels = _check_labels(labels, num_classes)
         one_hot = np.zeros((labels.size, num_classes), np.float32)
@@ -122,7 +122,7 @@ class Utils:
             (errors, prob): int32 array of B flags (1: wrong), float32 array of B * K class probabilities.
 
         Raises:
-            ValueError: Sizes that do not match, or labels that are not integers or out of range.
+            ValueError: Sizes that do not match, or labels that are no whole numbers or out of range.
         """
         labels = _check_labels(labels, num_classes)
         if labels.size != batch_size:
@@ -324,14 +324,15 @@ def _is_one_hot(labels: np.ndarray, num_classes: int) -> bool:
 def _check_labels(labels: Any, num_classes: int) -> np.ndarray:
     """Return the labels as a flat int64 array, or raise ValueError."""
     labels = to_numpy(labels, "labels")
-    if labels.dtype.kind in "iu" and _is_one_hot(labels, num_classes):
+    if labels.dtype.kind in "iuf" and _is_one_hot(labels, num_classes):
         raise ValueError(
             f"labels of the shape {labels.shape}, a single 1 in each row, are one-hot, and numbers of classes are "
             "needed: labels.argmax(1)"
         )
     labels = labels.ravel()
-    if labels.size and labels.dtype.kind not in "iu":
-        raise ValueError(f"labels must be integers, got {labels.dtype}")
+    whole = labels.dtype.kind in "iu" or (labels.dtype.kind == "f" and bool((labels == np.floor(labels)).all()))
+    if labels.size and not whole:
+        raise ValueError(f"labels must be whole numbers, got {labels.dtype}")
     outside = (labels < 0) | (labels >= num_classes)
     if outside.any():
         first = int(outside.argmax())

@@ -15,8 +15,12 @@ def test_labels_become_the_observations_that_pytagi_gives():
     assert (obs.dtype, idx.dtype, num_obs) == (np.float64, np.int64, 4)
 
 
-@pytest.mark.parametrize("labels", [np.array([1, 0], np.uint8), np.array([[1], [0]]), [1, 0]], ids=["u8", "2d", "list"])
-def test_labels_of_any_integer_type_and_shape(labels):
+@pytest.mark.parametrize(
+    "labels",
+    [np.array([1, 0], np.uint8), np.array([1, 0], np.float32), np.array([[1], [0]]), [1, 0]],
+    ids=["u8", "f4", "2d", "list"],  # pytagi takes float32, too, as a table with other columns gives them
+)
+def test_labels_of_any_type_and_shape(labels):
     np.testing.assert_array_equal(utils.label_to_obs(labels, 2)[0], [-1, 1])
     one_hot = utils.label_to_one_hot(labels, 3)
     np.testing.assert_array_equal(one_hot, [0, 1, 0, 1, 0, 0])
@@ -38,9 +42,11 @@ def test_no_labels_give_no_observations():
     [
         ([0, 10], r"label 10 at position 1 is not in 0\.\.9"),
         ([-1], r"label -1 at position 0"),
-        ([0.0, 1.0], "float64"),
+        ([0.5, 1.0], "whole numbers, got float64"),
+        ([0.0, np.inf], "label inf at position 1"),
         (np.ma.masked_array([0, 1], [False, True]), "float"),
         (np.eye(10, dtype=int)[[3, 1, 4]], r"labels of the shape \(3, 10\), a single 1 in each row, are one-hot"),
+        (np.eye(10, dtype=np.float32)[[3, 1, 4]], "are one-hot"),
     ],
 )
 def test_bad_labels_are_named(labels, message):

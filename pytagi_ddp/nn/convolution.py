@@ -44,6 +44,8 @@ class Convolution(WindowView, BaseLayer):
         self.bias = as_bools(self.name, bias=bias)[0]
         self._channels = (in_channels, out_channels)
         self._side = (in_width, in_height)
+        self.in_shape = Shape(0, (in_channels, in_height, in_width))  # what is known before the network is
+        self.out_shape = Shape(0, (out_channels, 0, 0))
         self.window = Window(self.name, kernel_size, stride, padding, padding_type).check()
         check_gains(gain_weight, gain_bias)  # now, not when the prior is drawn
         fan_scale(in_channels, out_channels, init_method)
@@ -155,14 +157,13 @@ class Convolution(WindowView, BaseLayer):
 
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments; in a network the size of the image is the one that it has there."""
-        in_width, in_height = (self.in_width, self.in_height) if self.in_shape.size else self._side
         return {
-            "in_channels": self._channels[0],
-            "out_channels": self._channels[1],
+            "in_channels": self.in_channels,
+            "out_channels": self.out_channels,
             **self.window.settings(),
             "bias": self.bias,
-            "in_width": in_width,
-            "in_height": in_height,
+            "in_width": self.in_width,
+            "in_height": self.in_height,
         }
 
     def get_layer_info(self) -> str:

@@ -42,7 +42,8 @@ class BaseLayer(LayerView, ABC):
         mu_w, var_w, mu_b, var_b: means and variances of weights and biases: flat float32 views of the parameters (from
             a GPU read-only copies), assignable. After an assignment a backward pass needs a new forward pass. The
             network does not notice when values are written into such a view: call its `parameters_changed` then.
-        delta_mu_w, ...: the deltas of the last backward pass, s * sum A dm and s^2 * sum A^2 ds.
+        delta_mu_w, ...: the deltas of the last backward pass, s * sum A dm and s^2 * sum A^2 ds, with the present
+            variances s: a `step` applies them, and changes them.
         kernels: those of the network's device, from `attach` on.
         shared_sums: the layer's `num_sums` sums over the batch, from `attach_state` on.
     """

@@ -44,6 +44,7 @@ class LayerNorm(RowNorm):
             raise ValueError(f"LayerNorm needs [units] or [channels, height, width], at least 2 units, got {dims}")
         self.normalized_shape, self.eps, self.bias = dims, eps, as_bools("LayerNorm", bias=bias)[0]
         self.num_features = dims[0]
+        self.in_shape = self.out_shape = self.default_input_shape()
         self.init_weight_bias()
 
     def init_weight_bias(self) -> None:

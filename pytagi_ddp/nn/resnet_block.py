@@ -22,7 +22,7 @@ class ResNetBlock(BlockView, BaseLayer):
 
     Backward: both branches get the deltas of the sum, and their input deltas add. If a branch ends with an activation,
     its Jacobian is applied in that branch; the Jacobian of an activation before the block is applied to the identity
-    too. (pytagi leaves the latter out, so its deltas before an identity block that follows an activation differ.)
+    too.
 
     Args:
         main_block: a `LayerBlock` or a single layer.

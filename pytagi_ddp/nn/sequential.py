@@ -418,7 +418,8 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
         In a layer that takes each time step of a sequence by itself, every time step counts as a sample.
 
         The deltas are those of the `backward` calls since the last step. Before the first one there are none, and
-        nothing changes. A second step without another `backward` adds the same deltas once more, as in pytagi.
+        nothing changes. A second step without another `backward` applies the same batch sums once more, with the
+        variances that the first one has left; pytagi adds the same deltas.
 
         Raises:
             FloatingPointError: a delta is not finite; its parameter was not changed. On a GPU the next `step`, `eval`

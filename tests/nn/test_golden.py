@@ -63,4 +63,4 @@ def test_recorded_case(name):
 
 
 def test_all_recorded_cases_are_here():
-    assert len(golden.NAMES) == 51
+    assert len(golden.NAMES) == 52

@@ -202,6 +202,21 @@ def test_fresh_layers(make, expected):
     assert (layer.get_layer_name(), layer.get_layer_info(), *sizes) == expected
 
 
+@pytest.mark.parametrize("kind", [nn.Conv2d, nn.ConvTranspose2d])
+def test_a_convolution_tells_what_it_was_given(kind):
+    layer = kind(2, 3, 3, in_width=6, in_height=5)
+    assert (layer.in_channels, layer.in_height, layer.in_width, layer.out_channels) == (2, 5, 6, 3)
+    assert kind(2, 3, 3).in_width == 0
+    nn.Sequential(layer)
+    assert (layer.in_channels, layer.in_height, layer.in_width, layer.out_channels) == (2, 5, 6, 3)
+
+
+def test_a_layer_norm_tells_its_sizes():
+    units, images = nn.LayerNorm([4]), nn.LayerNorm([4, 3, 2])
+    assert (units.input_size, units.output_size, units.in_channels) == (4, 4, 0)
+    assert (images.input_size, images.in_channels, images.in_height, images.in_width) == (24, 4, 3, 2)
+
+
 def test_attributes_of_a_network():
     net = nn.Sequential(nn.Linear(2, 3))
     assert (net.device, net.input_state_update, net.z_buffer_size, net.z_buffer_block_size) == ("cpu", False, 0, 0)

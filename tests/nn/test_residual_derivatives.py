@@ -1,7 +1,7 @@
 """A residual block behind an activation against derivatives by finite differences, where variances are nearly 0.
 
 There a network is an ordinary function f of its means, and the delta of a weight's mean is s df/dw times the innovation
-at the output. pytagi gives other deltas here: its identity shortcut leaves out the Jacobian of the activation before.
+at the output.
 """
 
 import numpy as np

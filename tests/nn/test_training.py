@@ -277,8 +277,8 @@ def test_a_step_without_a_backward_pass_changes_nothing(net):
     assert net.state_dict() == before
 
 
-def test_a_second_step_applies_the_deltas_again(net):
-    """As in pytagi: step() does not clear them."""
+def test_a_second_step_applies_the_batch_sums_again(net):
+    """As in pytagi, step() does not clear them."""
     net(X)
     net.set_delta_z(1e-3 * np.ones(6), np.zeros(6))
     net.backward()
@@ -287,6 +287,21 @@ def test_a_second_step_applies_the_deltas_again(net):
     once = net.layers[2].mu_b - start
     net.step()
     np.testing.assert_allclose(net.layers[2].mu_b - start, 2 * once, rtol=1e-4)
+
+
+def test_deltas_behind_a_step_are_those_of_its_variances():
+    """pytagi keeps s g and s^2 h of the backward pass: its second step goes from 0.341848 to 0.583696 here."""
+    net = nn.Sequential(nn.Linear(2, 1))
+    net.load_state_dict({"Linear.0": ([0.1, 0.2], [0.5, 0.3], [0.3], [0.2])})
+    net(np.float32([0.5, 5 / 6]))
+    nn.OutputUpdater("cpu").update(net.output_z_buffer, np.float32([2]), np.float32([1]), net.input_delta_z_buffer)
+    net.backward()
+    layer, means = net.layers[0], []
+    for delta, variance in [(0.241848, 0.5), (0.241848 * 0.459239 / 0.5, 0.459239)]:
+        np.testing.assert_allclose([layer.delta_mu_w[0], layer.var_w[0]], [delta, variance], rtol=1e-5)
+        net.step()
+        means.append(layer.mu_w[0])
+    np.testing.assert_allclose(means, [0.341848, 0.563980], rtol=1e-5)
 
 
 @pytest.mark.parametrize("device", ["gpu", "", "cpu:0", "cuda:x", "CPU", None, 3])
