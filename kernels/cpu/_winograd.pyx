@@ -39,7 +39,8 @@ cdef extern from "winograd.h" nogil:
 
 cdef enum:
     BLOCK = 64  # tiles of a block in the forms with stride 2
-    FEW_TILES = 32  # fewer tiles do not repay the transforms of the kernels
+    FEW_TILES = 32  # fewer tiles do not repay the transforms of the kernels in F(2 x 2, 3 x 3) and F(4 x 4, 3 x 3)
+    FEW_OTHERS = 16  # the same in other forms
     KERNELS = 1100000  # so many transformed weights stay near the core; more are made anew for each block of tiles
 
 
@@ -78,7 +79,7 @@ cdef inline int cheaper(int form, int best, const Patches* p, double* cost) noex
     """The form, if it multiplies less than `cost` for a pair of channels, which it then makes its own; else `best`."""
     cdef int tiles = tiles_of(p, form, False)
     cdef double products = <double>tiles * edge_of(form) * edge_of(form)
-    if tiles < FEW_TILES or products >= cost[0]:
+    if tiles < (FEW_TILES if form in (F2, F4) else FEW_OTHERS) or products >= cost[0]:
         return best
     cost[0] = products
     return form
