@@ -19,7 +19,7 @@ cdef size_t output_size(const Patches* image, int O, int tiles) noexcept nogil:
     """How many float32 of scratch memory `output_tile` needs, if the results are cut into so many tiles."""
     cdef int taps = image.kernel_height * image.kernel_width
     cdef size_t columns = chunk_of(image.channels, taps) * taps
-    cdef int form = winograd(image, O)
+    cdef int form = winograd(image, O, False)
     if form:
         return lines(winograd_size(form, image.channels, O))
     cdef Grid grid = best_grid(positions_of(image), O, tiles)
@@ -29,7 +29,7 @@ cdef size_t output_size(const Patches* image, int O, int tiles) noexcept nogil:
 cdef void output_tile(Product multiply_var, const Patches* image, const Factors* f, const Finish* finish, float* out_mu,
                       float* out_var, int O, int tile, int tiles, float* block) noexcept nogil:
     """Both moments for the tile of the results (positions x outputs) that one thread makes."""
-    if winograd(image, O):
+    if winograd(image, O, False):
         winograd_tile(multiply_var, image, f, finish, False, out_mu, out_var, O, tile, tiles, block)
         return
     cdef Patches p = image[0]

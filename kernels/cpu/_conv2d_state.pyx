@@ -37,7 +37,7 @@ cdef size_t state_size(const Patches* image, int O, int tiles) noexcept nogil:
     """How many float32 of scratch memory `state_tile` needs, if the results are cut into so many tiles."""
     cdef int s = image.stride, taps = image.kernel_height * image.kernel_width, C = image.channels
     cdef size_t columns = max(MOST_COLUMNS, 16 * taps)
-    cdef int form = winograd(image, O)
+    cdef int form = winograd(image, O, True)
     if form:
         return winograd_size(form, O, C)
     if scatters(image, O, tiles):
@@ -53,7 +53,7 @@ cdef void state_tile(Product multiply_var, const Patches* image, const Factors* 
     """Both moments for the tile of the results (pixels x channels) that one thread makes."""
     cdef int s = image.stride, y, x
     cdef Patches p
-    if winograd(image, O):
+    if winograd(image, O, True):
         winograd_tile(multiply_var, image, f, finish, True, in_mu, in_var, O, tile, tiles, scratch)
         return
     if scatters(image, O, tiles):

@@ -30,13 +30,13 @@ cdef int weight_slices(int threads, int C, int taps) noexcept nogil:
 
 cdef inline int taps_of(const Patches* p, int O) noexcept nogil:
     """Sums for each pair of output and channel: the taps of a kernel, or, in a Winograd form, the planes of kernels."""
-    cdef int form = winograd(p, O)
+    cdef int form = winograd(p, O, False)
     return kernel_planes_of(form) if form else p.kernel_height * p.kernel_width
 
 
 cdef inline int channels_of(const Patches* p, int O) noexcept nogil:
     """Channels of a chunk, whose sums are made at a time."""
-    cdef int form = winograd(p, O)
+    cdef int form = winograd(p, O, False)
     return winograd_chunk(form, p.channels, O) if form else chunk_of(p.channels, taps_of(p, O))
 
 
@@ -50,7 +50,7 @@ cdef size_t sums_size(const Patches* p, int O, int slices, int threads) noexcept
 
 cdef size_t weight_size(const Patches* p, int O) noexcept nogil:
     """How many float32 of scratch memory `weight_tile` needs, beside its sums."""
-    cdef int form = winograd(p, O)
+    cdef int form = winograd(p, O, False)
     if form:
         return winograd_weight_size(form, p.channels, O)
     return ROWS * <size_t>(channels_of(p, O) * taps_of(p, O) + panel_width())
@@ -64,7 +64,7 @@ cdef void weight_tile(Product multiply_var, const Patches* patches, const Terms*
     Threads with the first slice also make those of the bias, unless g_b is NULL. They go to g_w, h_w, g_b and h_b if no
     other thread has the same slice, and else stay in `totals`: two sums for the bias (O), then g and h of each chunk.
     """
-    cdef int C = patches.channels, chunk = channels_of(patches, O), form = winograd(patches, O), c, end
+    cdef int C = patches.channels, chunk = channels_of(patches, O), form = winograd(patches, O, False), c, end
     cdef int c0 = cut(C, tile % slices, slices), c1 = cut(C, tile % slices + 1, slices)
     cdef long n = positions_of(patches), n0, n1
     cdef bint alone = slices == tiles
@@ -153,7 +153,7 @@ cdef void unpack(const Patches* p, const float* sums, float* out, int O, int c0,
 
     In a Winograd form, sums are those of the planes of kernels, and are transformed.
     """
-    cdef int C = p.channels, taps = p.kernel_height * p.kernel_width, form = winograd(p, O), o, c, tap, chunk = c1 - c0
+    cdef int C = p.channels, taps = p.kernel_height * p.kernel_width, form = winograd(p, O, False), o, c, tap, chunk = c1 - c0
     cdef const float* source
     cdef float* target
     if form:

@@ -41,7 +41,7 @@ cdef struct Convolution:  # out = jcb (x * kernels + start), where * convolves; 
     float* out
 
 
-cdef int winograd(const Patches* p, int O) noexcept nogil
+cdef int winograd(const Patches* p, int O, bint adjoint) noexcept nogil
 cdef int tiles_across(const Patches* p, int form, bint adjoint) noexcept nogil
 cdef int tiles_down(const Patches* p, int form, bint adjoint) noexcept nogil
 cdef int tiles_of(const Patches* p, int form, bint adjoint) noexcept nogil

@@ -56,28 +56,31 @@ def set_largest(int edge):
     largest = edge
 
 
-cdef int winograd(const Patches* p, int O) noexcept nogil:
-    """The form that pays most for a convolution with O outputs; PLAIN if none can be used, or none pays."""
+cdef int winograd(const Patches* p, int O, bint adjoint) noexcept nogil:
+    """The form that pays most for a convolution with O outputs; PLAIN if none can be used, or none pays.
+
+    adjoint: for sums at the inputs, of which there may be more than outputs.
+    """
     cdef int k = p.kernel_height, best = PLAIN
     if p.kernel_width != k or p.top != p.left or p.channels % 16 or O % 16 or not largest:
         return PLAIN
     cdef double cost = 0.75 * k * k * p.batch * p.out_height * p.out_width
     if p.stride == 1 and k == 3:
-        best = cheaper(F2, best, p, &cost)
+        best = cheaper(F2, best, p, adjoint, &cost)
         if largest == 4:
-            best = cheaper(F4, best, p, &cost)
+            best = cheaper(F4, best, p, adjoint, &cost)
     elif p.stride == 1 and k == 5:
-        best = cheaper(F2_5, best, p, &cost)
+        best = cheaper(F2_5, best, p, adjoint, &cost)
     elif p.stride == 2 and k == 3 and p.top <= 1 and largest == 4:
-        best = cheaper(ODD_3 if p.top else EVEN_3, best, p, &cost)
+        best = cheaper(ODD_3 if p.top else EVEN_3, best, p, adjoint, &cost)
     elif p.stride == 2 and k == 4 and p.top == 1 and largest == 4:
-        best = cheaper(STRIDED_4, best, p, &cost)
+        best = cheaper(STRIDED_4, best, p, adjoint, &cost)
     return best
 
 
-cdef inline int cheaper(int form, int best, const Patches* p, double* cost) noexcept nogil:
+cdef inline int cheaper(int form, int best, const Patches* p, bint adjoint, double* cost) noexcept nogil:
     """The form, if it multiplies less than `cost` for a pair of channels, which it then makes its own; else `best`."""
-    cdef int tiles = tiles_of(p, form, False)
+    cdef int tiles = tiles_of(p, form, adjoint)
     cdef double products = <double>tiles * edge_of(form) * edge_of(form)
     if tiles < (FEW_TILES if form in (F2, F4) else FEW_OTHERS) or products >= cost[0]:
         return best
