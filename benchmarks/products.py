@@ -14,6 +14,7 @@ import numpy as np
 
 from benchmarks.peak import SgemmPeak, seconds
 from pytagi_ddp.kernels.cpu import conv2d, linear
+from pytagi_ddp.kernels.cpu.extension import load
 from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
 from pytagi_ddp.kernels.tensors import Delta, State, Tensor
 
@@ -34,6 +35,10 @@ CONV2D = [  # batch, height and width, channels, outputs, kernel, stride, zeros 
     (32, 32, 3, 64, 3, 1, 1, 1, True),
     (128, 28, 1, 16, 4, 1, 1, 1, True),
     (128, 13, 16, 32, 5, 1, 0, 0, False),
+    (32, 16, 32, 32, 5, 1, 2, 2, False),
+    (32, 16, 64, 64, 5, 1, 2, 2, False),
+    (32, 32, 64, 64, 4, 2, 1, 1, False),
+    (16, 7, 512, 512, 3, 1, 1, 1, False),
 ]
 
 
@@ -82,7 +87,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, help="default: usable cores / ranks on this node")
     parser.add_argument("--repeat", type=int, default=10, help="rounds; the best time counts")
     parser.add_argument("--only", default="", help="only workloads whose name contains this")
+    parser.add_argument("--tile", type=int, default=4, help="largest edge of tiles in Winograd forms; 0: plain sums")
     args = parser.parse_args()
+    load("_winograd").set_largest(args.tile)
     if args.threads:
         set_threads(args.threads)
     threads = get_threads()

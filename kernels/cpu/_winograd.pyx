@@ -61,28 +61,27 @@ cdef int winograd(const Patches* p, int O, bint adjoint) noexcept nogil:
 
     adjoint: for sums at the inputs, of which there may be more than outputs.
     """
-    cdef int k = p.kernel_height, best = PLAIN
-    if p.kernel_width != k or p.top != p.left or p.channels % 16 or O % 16 or not largest:
+    cdef int k = p.kernel_height
+    if p.kernel_width != k or p.top != p.left or p.channels % 16 or O % 16:
         return PLAIN
     cdef double cost = 0.75 * k * k * p.batch * p.out_height * p.out_width
     if p.stride == 1 and k == 3:
-        best = cheaper(F2, best, p, adjoint, &cost)
-        if largest == 4:
-            best = cheaper(F4, best, p, adjoint, &cost)
-    elif p.stride == 1 and k == 5:
-        best = cheaper(F2_5, best, p, adjoint, &cost)
-    elif p.stride == 2 and k == 3 and p.top <= 1 and largest == 4:
-        best = cheaper(ODD_3 if p.top else EVEN_3, best, p, adjoint, &cost)
-    elif p.stride == 2 and k == 4 and p.top == 1 and largest == 4:
-        best = cheaper(STRIDED_4, best, p, adjoint, &cost)
-    return best
+        return cheaper(F4, cheaper(F2, PLAIN, p, adjoint, &cost), p, adjoint, &cost)
+    if p.stride == 1 and k == 5:
+        return cheaper(F2_5, PLAIN, p, adjoint, &cost)
+    if p.stride == 2 and k == 3 and p.top <= 1:
+        return cheaper(ODD_3 if p.top else EVEN_3, PLAIN, p, adjoint, &cost)
+    if p.stride == 2 and k == 4 and p.top == 1:
+        return cheaper(STRIDED_4, PLAIN, p, adjoint, &cost)
+    return PLAIN
 
 
 cdef inline int cheaper(int form, int best, const Patches* p, bint adjoint, double* cost) noexcept nogil:
     """The form, if it multiplies less than `cost` for a pair of channels, which it then makes its own; else `best`."""
     cdef int tiles = tiles_of(p, form, adjoint)
     cdef double products = <double>tiles * edge_of(form) * edge_of(form)
-    if tiles < (FEW_TILES if form in (F2, F4) else FEW_OTHERS) or products >= cost[0]:
+    cdef int few = FEW_TILES if form in (F2, F4) else FEW_OTHERS
+    if made_of(form, False) > largest or tiles < few or products >= cost[0]:
         return best
     cost[0] = products
     return form
@@ -159,7 +158,8 @@ cdef void transform_tiles(int form, bint adjoint, const float* x, bint squared, 
     """out (planes, tiles, c1 - c0) = the transformed windows of x, or of x^2, for tiles first:first + tiles.
 
     x is at the inputs of the convolution p, or, adjoint, at its outputs. The windows are channels c0:c1 of the
-    `channels` that x has. Tiles side by side in an image are transformed in one call."""
+    `channels` that x has. Tiles side by side in an image are transformed in one call.
+    """
     cdef int step = step_of(form, adjoint), across = tiles_across(p, form, adjoint), done = 0, n, line, column, r
     cdef int height = p.out_height if adjoint else p.height, width = p.out_width if adjoint else p.width
     cdef int before = p.top if not adjoint else 1 if strided(form) else taps_of(form) - 1 - p.top  # the first pixel

@@ -239,7 +239,6 @@ INLINE void load_kernels(int form, const float *w, size_t stride, vector *taps) 
 INLINE void kernels_run(int form, int adjoint, const float *w, const float *s, size_t stride, int kind, int flip,
                         float *out, size_t plane) {
     const int taps = taps_of(form), size = taps * taps, edge = kernel_edge_of(form);
-    (void)adjoint;
     for (int lane = 0; lane < 16; lane += LANES, w += LANES * stride, out += LANES) {
         vector x[25], more[25], kernel[25], t[4 * WIDEST];
         load_kernels(form, w, stride, x);
@@ -271,7 +270,6 @@ TARGET static void NAME(transform_kernels)(int form, const float *w, const float
 
 INLINE void restore_kernels_run(int form, int adjoint, const float *m, size_t plane, int more, float *out) {
     const int taps = taps_of(form), size = taps * taps, edge = kernel_edge_of(form);
-    (void)adjoint;
     for (int lane = 0; lane < 16; lane += LANES, m += LANES, out += size * LANES) {
         vector t[4 * WIDEST], kernel[25], x[8];
         EACH(form, q, edge, {

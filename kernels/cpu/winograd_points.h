@@ -2,6 +2,7 @@
  *
  * All callers give `form` as a constant. At the points p and -p of a polynomial, its even powers contribute the same
  * and its odd powers the opposite; so both values are made of one `even` and one `odd` sum, those of +-B with _b. */
+#define plus_minus NAME(plus_minus)
 #define see_points NAME(see_points)
 #define make_points NAME(make_points)
 #define see_delta_points NAME(see_delta_points)
@@ -13,14 +14,19 @@
 #define see_kernel NAME(see_kernel)
 #define make_kernel NAME(make_kernel)
 
-/* The five transforms of F(4, 2). Those of F(4, 3) are the same, with the point 0 in front. */
-INLINE void see_points(const vector *d, vector *t) {
-    vector even = d[3] - B * B * d[1], odd = A * (d[2] - B * B * d[0]);
-    vector even_b = d[3] - A * A * d[1], odd_b = B * (d[2] - A * A * d[0]);
+/* t = the values at A, -A, B and -B. */
+INLINE void plus_minus(vector even, vector odd, vector even_b, vector odd_b, vector *t) {
     t[0] = even + odd;
     t[1] = even - odd;
     t[2] = even_b + odd_b;
     t[3] = even_b - odd_b;
+}
+
+/* The five transforms of F(4, 2). Those of F(4, 3) are the same, with the point 0 in front. */
+INLINE void see_points(const vector *d, vector *t) {
+    vector even = d[3] - B * B * d[1], odd = A * (d[2] - B * B * d[0]);
+    vector even_b = d[3] - A * A * d[1], odd_b = B * (d[2] - A * A * d[0]);
+    plus_minus(even, odd, even_b, odd_b, t);
     t[4] = A * A * B * B * d[0] - (A * A + B * B) * d[2] + d[4];
 }
 
@@ -35,19 +41,13 @@ INLINE void make_points(const vector *m, vector *y) {
 INLINE void see_delta_points(const vector *e, vector *t) {
     vector even = e[0] + A * A * e[2], odd = A * e[1] + A * A * A * e[3];
     vector even_b = e[0] + B * B * e[2], odd_b = B * e[1] + B * B * B * e[3];
-    t[0] = even + odd;
-    t[1] = even - odd;
-    t[2] = even_b + odd_b;
-    t[3] = even_b - odd_b;
+    plus_minus(even, odd, even_b, odd_b, t);
     t[4] = e[3];
 }
 
 INLINE void see_kernel_points(vector g, vector next, vector *t) {
     vector even = A * A * NA * next, odd = A * NA * g, even_b = B * B * NB * next, odd_b = B * NB * g;
-    t[0] = even + odd;
-    t[1] = even - odd;
-    t[2] = even_b + odd_b;
-    t[3] = even_b - odd_b;
+    plus_minus(even, odd, even_b, odd_b, t);
     t[4] = next;
 }
 
@@ -151,19 +151,13 @@ INLINE void see_kernel(int form, const vector *g, vector *t) {
         vector even = NA * (g[0] + A * A * g[2]), odd = A * NA * g[1];
         vector even_b = NB * (g[0] + B * B * g[2]), odd_b = B * NB * g[1];
         t[0] = N0 * g[0];
-        t[1] = even + odd;
-        t[2] = even - odd;
-        t[3] = even_b + odd_b;
-        t[4] = even_b - odd_b;
+        plus_minus(even, odd, even_b, odd_b, t + 1);
         t[5] = g[2];
     } else if (form == F2_5) {
         vector even = NA * (g[0] + A * A * (g[2] + A * A * g[4])), odd = A * NA * (g[1] + A * A * g[3]);
         vector even_b = NB * (g[0] + B * B * (g[2] + B * B * g[4])), odd_b = B * NB * (g[1] + B * B * g[3]);
         t[0] = N0 * g[0];
-        t[1] = even + odd;
-        t[2] = even - odd;
-        t[3] = even_b + odd_b;
-        t[4] = even_b - odd_b;
+        plus_minus(even, odd, even_b, odd_b, t + 1);
         t[5] = g[4];
     } else {
         see_kernel_points(g[0], g[2], t);
