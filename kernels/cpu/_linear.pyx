@@ -276,7 +276,7 @@ cdef void weight_tile(Product multiply_var, const float* mu, const float* delta_
     cdef float beta
     cdef float* columns = scratch
     cdef float* panel = columns + lines(<long>step * min(B, BATCH))
-    if i0 == 0 and g_b:
+    if i0 == 0 and i1 > 0 and g_b:  # an empty tile may begin at 0, too
         if not accumulate:
             memset(g_b + o0, 0, (o1 - o0) * sizeof(float))
             memset(h_b + o0, 0, (o1 - o0) * sizeof(float))
