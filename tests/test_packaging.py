@@ -17,9 +17,9 @@ import yaml
 
 import pytagi_ddp
 from tests import public_api
+from tests.clean_tree import ROOT, hasty, source_tree
 from tests.conftest import weekly
 
-ROOT = Path(__file__).parents[1]
 STEP = """
 import sys
 import numpy as np
@@ -36,30 +36,9 @@ print(pytagi_ddp.__file__)
 """
 
 
-def source_tree(folder: Path) -> Path:
-    """A copy of what is under version control, as a clone would have it."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
-    if listed.returncode:
-        pytest.skip("not a git checkout: the list of source files is unknown")
-    for name in filter(None, listed.stdout.decode().split("\0")):
-        source, target = ROOT / name, folder / name
-        if source.is_symlink() or source.is_file():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, target, follow_symlinks=False)
-    return folder
-
-
 def run(*command, cwd: Path, **env) -> subprocess.CompletedProcess:
     clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     return subprocess.run(command, cwd=cwd, env=clean | env, capture_output=True, text=True, check=False)
-
-
-def hasty(compiler: str, folder: Path, without: str = "-no-such-flag") -> str:
-    """A command that is the compiler without optimisation, which takes a seventh of the time, and without a flag."""
-    wrapper = folder / "cc"
-    wrapper.write_text(f'#!/bin/sh\nfor word; do [ "$word" = {without} ] && exit 1; done\nexec {compiler} "$@" -O0\n')
-    wrapper.chmod(0o755)
-    return str(wrapper)
 
 
 @weekly  # the release builds wheels, too, and tests each

@@ -15,8 +15,8 @@ from pytagi_ddp.kernels.cpu._blas cimport copy_rows, lines, product, square, squ
 from pytagi_ddp.kernels.cpu.workspace import workspace
 
 cdef extern from "flush.h" nogil:
-    size_t flush()
-    void set_control_word(size_t word)
+    size_t flush "tagi_flush"()
+    void set_control_word "tagi_set_control_word"(size_t word)
 
 cdef enum:
     FACTOR = 1  # `kernels.tensors.CAUSAL_FACTOR`: the first factor is causal

@@ -1,11 +1,11 @@
 cdef extern from "loops.h" nogil:
-    void square(const float* x, float* out, size_t n)
-    void square_plus(const float* x, const float* y, float* out, size_t n)
-    void times_jacobian(float* mean, float* var, const float* jcb, size_t n)
-    void add(const float* x, float* total, size_t n)
-    void copy_run(const float* x, float* out, size_t n)
-    void copy_runs(const float* x, size_t step, float* out, size_t stride, size_t n, size_t size)
-    void sum_rows(const float* x, size_t stride, float* total, size_t rows, size_t width)
+    void square "tagi_square"(const float* x, float* out, size_t n)
+    void square_plus "tagi_square_plus"(const float* x, const float* y, float* out, size_t n)
+    void times_jacobian "tagi_times_jacobian"(float* mean, float* var, const float* jcb, size_t n)
+    void add "tagi_add"(const float* x, float* total, size_t n)
+    void copy_run "tagi_copy_run"(const float* x, float* out, size_t n)
+    void copy_runs "tagi_copy_runs"(const float* x, size_t step, float* out, size_t stride, size_t n, size_t size)
+    void sum_rows "tagi_sum_rows"(const float* x, size_t stride, float* total, size_t rows, size_t width)
 
 
 # The type of `product`, and of what multiplies variances in its place.

@@ -26,22 +26,23 @@ from threadpoolctl import ThreadpoolController
 from pytagi_ddp.blas import VARIABLE
 
 cdef extern from "bfloat16.h" nogil:
-    bint has_bfloat16()
-    void bfloat16_product(bint ta, bint tb, int m, int n, int k, const float* a, long lda, const float* b, long ldb,
-                          float beta, float* c, long ldc)
+    bint has_bfloat16 "tagi_has_bfloat16"()
+    void bfloat16_product "tagi_bfloat16_product"(bint ta, bint tb, int m, int n, int k, const float* a, long lda,
+                                                  const float* b, long ldb, float beta, float* c, long ldc)
 
 cdef extern from "avx2.h" nogil:
-    bint has_avx2_instructions "has_avx2"()
-    void avx2_product(bint ta, bint tb, int m, int n, int k, const float* a, long lda, const float* b, long ldb,
-                      float beta, float* c, long ldc)
+    bint has_avx2_instructions "tagi_has_avx2"()
+    void avx2_product "tagi_avx2_product"(bint ta, bint tb, int m, int n, int k, const float* a, long lda,
+                                          const float* b, long ldb, float beta, float* c, long ldc)
 
 cdef extern from "amx.h" nogil:
-    bint has_amx_tiles "has_amx"()
-    bint amx_repays(int m, int n, int k)
-    void amx_product(bint ta, bint tb, int m, int n, int k, const float* a, long lda, const float* b, long ldb,
-                     float beta, float* c, long ldc)
-    void amx_rounded_product(bint ta, bint tb, int m, int n, int k, const float* a, long lda, const float* b, long ldb,
-                             float beta, float* c, long ldc)
+    bint has_amx_tiles "tagi_has_amx"()
+    bint amx_repays "tagi_amx_repays"(int m, int n, int k)
+    void amx_product "tagi_amx_product"(bint ta, bint tb, int m, int n, int k, const float* a, long lda,
+                                        const float* b, long ldb, float beta, float* c, long ldc)
+    void amx_rounded_product "tagi_amx_rounded_product"(bint ta, bint tb, int m, int n, int k, const float* a,
+                                                        long lda, const float* b, long ldb, float beta, float* c,
+                                                        long ldc)
 
 cdef extern from *:
     """

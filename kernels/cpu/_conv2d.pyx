@@ -28,8 +28,8 @@ from pytagi_ddp.kernels.cpu.extension import size_error
 from pytagi_ddp.kernels.cpu.workspace import workspace
 
 cdef extern from "flush.h" nogil:
-    size_t flush()
-    void set_control_word(size_t word)
+    size_t flush "tagi_flush"()
+    void set_control_word "tagi_set_control_word"(size_t word)
 
 cdef enum:
     SERIAL = 500000  # multiply-adds of a product below which waking the threads costs more than they save

@@ -21,20 +21,20 @@ import numpy as np
 from pytagi_ddp.kernels.cpu import threads
 
 cdef extern from "take.h" nogil:
-    enum: INFINITE
-    enum: NOT_A_NUMBER
-    enum: NEGATIVE
-    int look_float(const float* x, size_t n)
-    int look_double(const double* x, size_t n)
-    void take_double(const double* x, float* out, size_t n)
+    enum: INFINITE "TAGI_INFINITE"
+    enum: NOT_A_NUMBER "TAGI_NOT_A_NUMBER"
+    enum: NEGATIVE "TAGI_NEGATIVE"
+    int look_float "tagi_look_float"(const float* x, size_t n)
+    int look_double "tagi_look_double"(const double* x, size_t n)
+    void take_double "tagi_take_double"(const double* x, float* out, size_t n)
 
 cdef extern from "Python.h":
     PyObject* PyList_GET_ITEM(list items, Py_ssize_t k)  # does not count as a reference
     Py_ssize_t Py_REFCNT(PyObject* something)
 
 cdef extern from "flush.h" nogil:
-    size_t flush()
-    void set_control_word(size_t word)
+    size_t flush "tagi_flush"()
+    void set_control_word "tagi_set_control_word"(size_t word)
 
 cnp.import_array()
 

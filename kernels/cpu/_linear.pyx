@@ -22,15 +22,18 @@ from pytagi_ddp.kernels.cpu._replay cimport issue
 from pytagi_ddp.kernels.cpu.extension import size_error
 
 cdef extern from "few_rows.h" nogil:
-    void forward_few(const float* mu, const float* var, const float* w, const float* s, const float* b_mu,
-                     const float* b_var, float* out_mu, float* out_var, long rows, long inputs, long outputs)
-    void state_few(const float* delta_mu, const float* delta_var, const float* w, const float* jcb, float* in_mu,
-                   float* in_var, long rows, long inputs, long outputs)
-    void weight_few(const float* mu, const float* delta_mu, const float* delta_var, float* g, float* h, float* g_b,
-                    float* h_b, int accumulate, long rows, long inputs, long outputs)
+    void forward_few "tagi_forward_few"(const float* mu, const float* var, const float* w, const float* s,
+                                        const float* b_mu, const float* b_var, float* out_mu, float* out_var,
+                                        long rows, long inputs, long outputs)
+    void state_few "tagi_state_few"(const float* delta_mu, const float* delta_var, const float* w, const float* jcb,
+                                    float* in_mu, float* in_var, long rows, long inputs, long outputs)
+    void weight_few "tagi_weight_few"(const float* mu, const float* delta_mu, const float* delta_var, float* g,
+                                      float* h, float* g_b, float* h_b, int accumulate, long rows, long inputs,
+                                      long outputs)
 
 cdef extern from "transpose.h" nogil:
-    void transpose_matrix(const float* x, size_t rows, size_t columns, size_t stride, float* out)
+    void transpose_matrix "tagi_transpose_matrix"(const float* x, size_t rows, size_t columns, size_t stride,
+                                                  float* out)
 
 cdef enum:
     FEW = 2  # samples up to which products are made by few_rows.h, if there are

@@ -10,12 +10,14 @@ from cython.parallel cimport prange
 from pytagi_ddp.kernels.cpu.extension import size_error
 
 cdef extern from "pool.h" nogil:
-    void average_image(const float* x, int height, int width, float* out, int out_height, int out_width,
-                       size_t channels, int kernel, int stride, int pad, bint back, float factor)
-    void largest_image(const float* mu, const float* var, int height, int width, float* out_mu, float* out_var,
-                       int* winner, int out_height, int out_width, size_t channels, int kernel, int stride, int pad)
-    void scatter_image(const float* mu, const float* var, const int* winner, size_t windows, size_t channels,
-                       size_t pixels, float* image_mu, float* image_var)
+    void average_image "tagi_average_image"(const float* x, int height, int width, float* out, int out_height,
+                                            int out_width, size_t channels, int kernel, int stride, int pad, bint back,
+                                            float factor)
+    void largest_image "tagi_largest_image"(const float* mu, const float* var, int height, int width, float* out_mu,
+                                            float* out_var, int* winner, int out_height, int out_width,
+                                            size_t channels, int kernel, int stride, int pad)
+    void scatter_image "tagi_scatter_image"(const float* mu, const float* var, const int* winner, size_t windows,
+                                            size_t channels, size_t pixels, float* image_mu, float* image_var)
 
 ctypedef const float[:, :, :, ::1] Images
 ctypedef float[:, :, :, ::1] Output

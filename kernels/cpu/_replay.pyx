@@ -18,15 +18,15 @@ import numpy as np
 from pytagi_ddp.kernels.cpu.workspace import workspace
 
 cdef extern from "flush.h" nogil:
-    enum: FLUSH_THREADS
-    enum: FLUSH_BITS
-    void flush_threads(int threads, size_t* words)
-    void unflush_threads(int threads, const size_t* words)
+    enum: FLUSH_THREADS "TAGI_FLUSH_THREADS"
+    enum: FLUSH_BITS "TAGI_FLUSH_BITS"
+    void flush_threads "tagi_flush_threads"(int threads, size_t* words)
+    void unflush_threads "tagi_unflush_threads"(int threads, const size_t* words)
 
 cdef extern from "crowd.h" nogil:
-    void notice_crowd(int threads)
-    void watch_crowd(bint on)
-    bint is_crowded()
+    void notice_crowd "tagi_notice_crowd"(int threads)
+    void watch_crowd "tagi_watch_crowd"(bint on)
+    bint is_crowded "tagi_is_crowded"()
 
 cnp.import_array()
 

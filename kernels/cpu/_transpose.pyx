@@ -9,7 +9,8 @@ from cython.parallel cimport prange
 from pytagi_ddp.kernels.cpu.extension import size_error
 
 cdef extern from "transpose.h" nogil:
-    void transpose_matrix(const float* x, size_t rows, size_t columns, size_t stride, float* out)
+    void transpose_matrix "tagi_transpose_matrix"(const float* x, size_t rows, size_t columns, size_t stride,
+                                                  float* out)
 
 
 def transpose(const float[:, :, ::1] source, float[:, :, ::1] out, int threads):

@@ -4,26 +4,26 @@ from pytagi_ddp.kernels.cpu._patches cimport Patches
 
 cdef extern from "winograd.h" nogil:
     enum:
-        MEAN
-        SQUARE
-        SQUARE_PLUS
-        PLAIN
-        F2
-        F4
-        F2_5
-        EVEN_3
-        ODD_3
-        STRIDED_4
-        PAD
-    bint strided(int form)
-    int step_of(int form, bint adjoint)
-    int made_of(int form, bint adjoint)
-    int window_of(int form, bint adjoint)
-    int edge_of(int form)
-    int kernel_edge_of(int form)
-    int taps_of(int form)
-    int sharing(int form, int i, int j)
-    size_t place(int form, int i, int j, size_t size)
+        MEAN "TAGI_MEAN"
+        SQUARE "TAGI_SQUARE"
+        SQUARE_PLUS "TAGI_SQUARE_PLUS"
+        PLAIN "TAGI_PLAIN"
+        F2 "TAGI_F2"
+        F4 "TAGI_F4"
+        F2_5 "TAGI_F2_5"
+        EVEN_3 "TAGI_EVEN_3"
+        ODD_3 "TAGI_ODD_3"
+        STRIDED_4 "TAGI_STRIDED_4"
+        PAD "TAGI_PAD"
+    bint strided "tagi_strided"(int form)
+    int step_of "tagi_step_of"(int form, bint adjoint)
+    int made_of "tagi_made_of"(int form, bint adjoint)
+    int window_of "tagi_window_of"(int form, bint adjoint)
+    int edge_of "tagi_edge_of"(int form)
+    int kernel_edge_of "tagi_kernel_edge_of"(int form)
+    int taps_of "tagi_taps_of"(int form)
+    int sharing "tagi_sharing"(int form, int i, int j)
+    size_t place "tagi_place"(int form, int i, int j, size_t size)
 
 
 cdef struct Convolution:  # out = jcb (x * kernels + start), where * convolves; a pointer that is NULL is left out

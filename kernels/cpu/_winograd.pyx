@@ -29,13 +29,15 @@ from pytagi_ddp.kernels.cpu._blas cimport panel_width
 from pytagi_ddp.kernels.cpu._patches cimport Patches
 
 cdef extern from "winograd.h" nogil:
-    void transform_pixels(int form, bint adjoint, const float** rows, bint squared, int column, int width, size_t pixel,
-                          int tiles, float* out, size_t stride, size_t size, size_t channels)
-    void restore_pixels(int form, bint adjoint, const float* m, size_t stride, size_t size, int tiles, bint positive,
-                        const float* start, bint more, const float* jcb, int power, float* x, int lines, int columns,
-                        size_t line, size_t pixel, size_t channels)
-    void transform_kernels(int form, const float* w, const float* s, size_t stride, int kind, bint flip, float* out,
-                           size_t plane)
+    void transform_pixels "tagi_transform_pixels"(int form, bint adjoint, const float** rows, bint squared, int column,
+                                                  int width, size_t pixel, int tiles, float* out, size_t stride,
+                                                  size_t size, size_t channels)
+    void restore_pixels "tagi_restore_pixels"(int form, bint adjoint, const float* m, size_t stride, size_t size,
+                                              int tiles, bint positive, const float* start, bint more,
+                                              const float* jcb, int power, float* x, int lines, int columns,
+                                              size_t line, size_t pixel, size_t channels)
+    void transform_kernels "tagi_transform_kernels"(int form, const float* w, const float* s, size_t stride, int kind,
+                                                    bint flip, float* out, size_t plane)
 
 cdef enum:
     BLOCK = 64  # tiles of a block in the forms with stride 2

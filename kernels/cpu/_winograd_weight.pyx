@@ -12,9 +12,10 @@ from pytagi_ddp.kernels.cpu._winograd cimport (F2, kernel_edge_of, kernel_planes
                                                size_of_planes, taps_of, tiles_across, tiles_down, transform_tiles)
 
 cdef extern from "winograd.h" nogil:
-    void transform_deltas(int form, const float* x, bint squared, int lines, int columns, size_t line, size_t pixel,
-                          int tiles, float* out, size_t stride, size_t size, size_t channels)
-    void restore_kernels(int form, const float* m, size_t plane, bint more, float* out)
+    void transform_deltas "tagi_transform_deltas"(int form, const float* x, bint squared, int lines, int columns,
+                                                  size_t line, size_t pixel, int tiles, float* out, size_t stride,
+                                                  size_t size, size_t channels)
+    void restore_kernels "tagi_restore_kernels"(int form, const float* m, size_t plane, bint more, float* out)
 
 cdef enum:
     TILES = 128  # tiles of a block in the form F(2 x 2, 3 x 3)

@@ -1,4 +1,4 @@
-/* Products of float32 matrices for processors with AMX: the way `AMX` of `product` in _blas.pyx.
+/* Products of float32 matrices for processors with AMX: the way `TAGI_AMX` of `product` in _blas.pyx.
  *
  * AMX has eight registers of 1 KB, called tiles, and an instruction that multiplies two tiles of bfloat16 and adds the
  * product to a tile of float32 sums. A float32 has 24 bits of mantissa and a bfloat16 has 8, so each number is written
@@ -21,44 +21,51 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define AMX __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512bf16")))
-#define AMX_INLINE AMX static inline __attribute__((always_inline))
+#define TAGI_AMX __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512bf16")))
+#define TAGI_AMX_INLINE TAGI_AMX static inline __attribute__((always_inline))
 
 /* Tells the compiler that `what` is read here. The headers of gcc 12 declare that instructions which load tiles read
  * less memory than they do (ldtilecfg 8 bytes, tileloadd none), so it might leave out or delay the writes before
  * them. */
-#define AMX_WRITTEN(what) __asm__ volatile("" ::"r"(what) : "memory")
+#define TAGI_AMX_WRITTEN(what) __asm__ volatile("" ::"r"(what) : "memory")
 
-enum { AMX_LANES = 16, AMX_STEPS = 32, AMX_TILE = 256, AMX_MOST = 3, AMX_COLUMNS = 256, AMX_DEPTH = 800 };
+enum {
+    TAGI_AMX_LANES = 16,
+    TAGI_AMX_STEPS = 32,
+    TAGI_AMX_TILE = 256,
+    TAGI_AMX_MOST = 3,
+    TAGI_AMX_COLUMNS = 256,
+    TAGI_AMX_DEPTH = 800
+};
 
 /* Memory of this thread: packed columns of b, 32 packed rows of a, and a block of sums that does not fill its tiles. */
 static _Thread_local struct {
-    int columns[AMX_COLUMNS * AMX_DEPTH / 2 * AMX_MOST], rows[32 * AMX_DEPTH / 2 * AMX_MOST];
+    int columns[TAGI_AMX_COLUMNS * TAGI_AMX_DEPTH / 2 * TAGI_AMX_MOST], rows[32 * TAGI_AMX_DEPTH / 2 * TAGI_AMX_MOST];
     float sums[32 * 32];
-} amx_memory __attribute__((aligned(64)));
+} tagi_amx_memory __attribute__((aligned(64)));
 
 /* Whether this processor has AMX, and Linux lets this process use it: a process has to ask for that. */
-static inline int has_amx(void) {
-    enum { ASK = 0x1023, TILES = 18 };
+static inline int tagi_has_amx(void) {
+    enum { TAGI_ASK = 0x1023, TAGI_TILES = 18 };
     unsigned a, b, c, d;
     int there = __get_cpuid_count(7, 0, &a, &b, &c, &d) && d >> 22 & d >> 24 & 1; /* amx-bf16, amx-tile */
-    return there && has_bfloat16() && syscall(SYS_arch_prctl, ASK, TILES) == 0;
+    return there && tagi_has_bfloat16() && syscall(SYS_arch_prctl, TAGI_ASK, TAGI_TILES) == 0;
 }
 
 /* Whether a product is so large that it repays making the parts. */
-static inline int amx_repays(int m, int n, int k) {
-    return k >= 2 * AMX_STEPS && 1. / m + 1. / n + 1. / (3. * k) < 0.030;
+static inline int tagi_amx_repays(int m, int n, int k) {
+    return k >= 2 * TAGI_AMX_STEPS && 1. / m + 1. / n + 1. / (3. * k) < 0.030;
 }
 
 /* Splits 16 numbers into `parts` bfloat16, each in the upper half of its 32 bits: x = part[0] + part[1] + part[2], or
  * rounded if there is one part. The addition that rounds may turn a NaN into 0; then the last of three parts is NaN, so
  * that the sum is still NaN, and a single part is made NaN again. */
-AMX_INLINE void amx_split(int parts, __m512 x, __m512i *part) {
-    const __m512i half = _mm512_set1_epi32(0x8000), upper = _mm512_set1_epi32((int)0xffff0000);
+TAGI_AMX_INLINE void tagi_amx_split(int parts, __m512 x, __m512i *part) {
+    const __m512i tagi_half = _mm512_set1_epi32(0x8000), upper = _mm512_set1_epi32((int)0xffff0000);
     const __m512i nan = _mm512_set1_epi32(0x7fc00000);
     for (int p = 0; p < parts; p++) {
         part[p] = (__m512i)x; /* of the third part, the lower half is 0 */
-        if (p < AMX_MOST - 1) part[p] = _mm512_and_si512(_mm512_add_epi32(part[p], half), upper);
+        if (p < TAGI_AMX_MOST - 1) part[p] = _mm512_and_si512(_mm512_add_epi32(part[p], tagi_half), upper);
         if (parts == 1) part[p] = _mm512_mask_mov_epi32(part[p], _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), nan);
         x = _mm512_sub_ps(x, (__m512)part[p]);
     }
@@ -66,40 +73,40 @@ AMX_INLINE void amx_split(int parts, __m512 x, __m512i *part) {
 
 /* Packs lanes that are columns of x (steps x lanes, rows `stride` apart): a tile of each part, pairs of steps by lanes.
  * The tiles of the parts lie two tiles apart in `out`, as those of the next 16 lanes come between them. */
-AMX_INLINE void amx_pack_lines(int parts, const float *x, long stride, int lanes, int steps, int *out) {
-    __mmask16 seen = bf_first(lanes);
-    for (int l = 0; l < AMX_STEPS; l += 2, x += 2 * stride, out += AMX_LANES) {
-        __m512i even[AMX_MOST], odd[AMX_MOST];
-        amx_split(parts, l < steps ? _mm512_maskz_loadu_ps(seen, x) : _mm512_setzero_ps(), even);
-        amx_split(parts, l + 1 < steps ? _mm512_maskz_loadu_ps(seen, x + stride) : _mm512_setzero_ps(), odd);
+TAGI_AMX_INLINE void tagi_amx_pack_lines(int parts, const float *x, long stride, int lanes, int steps, int *out) {
+    __mmask16 seen = tagi_bf_first(lanes);
+    for (int l = 0; l < TAGI_AMX_STEPS; l += 2, x += 2 * stride, out += TAGI_AMX_LANES) {
+        __m512i even[TAGI_AMX_MOST], odd[TAGI_AMX_MOST];
+        tagi_amx_split(parts, l < steps ? _mm512_maskz_loadu_ps(seen, x) : _mm512_setzero_ps(), even);
+        tagi_amx_split(parts, l + 1 < steps ? _mm512_maskz_loadu_ps(seen, x + stride) : _mm512_setzero_ps(), odd);
 #pragma GCC unroll 3
         for (int p = 0; p < parts; p++)
-            _mm512_store_si512(out + 2 * p * AMX_TILE,
+            _mm512_store_si512(out + 2 * p * TAGI_AMX_TILE,
                                _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(even[p], 16), odd[p]));
     }
 }
 
 /* The same of lanes that are rows of x (lanes x steps), but each tile is lanes by pairs of steps. */
-AMX_INLINE void amx_pack_rows(int parts, const float *x, long stride, int lanes, int steps, int *out) {
+TAGI_AMX_INLINE void tagi_amx_pack_rows(int parts, const float *x, long stride, int lanes, int steps, int *out) {
     short order[32];
     for (int i = 0; i < 32; i++) order[i] = 2 * i + 1;
     __m512i uppers = _mm512_loadu_si512(order);
-    __mmask16 first = bf_first(steps), second = bf_first(steps - 16);
-    for (int i = 0; i < AMX_LANES; i++, x += stride, out += AMX_LANES) {
-        __m512i low[AMX_MOST], high[AMX_MOST];
-        amx_split(parts, i < lanes ? _mm512_maskz_loadu_ps(first, x) : _mm512_setzero_ps(), low);
-        amx_split(parts, i < lanes ? _mm512_maskz_loadu_ps(second, x + 16) : _mm512_setzero_ps(), high);
+    __mmask16 first = tagi_bf_first(steps), second = tagi_bf_first(steps - 16);
+    for (int i = 0; i < TAGI_AMX_LANES; i++, x += stride, out += TAGI_AMX_LANES) {
+        __m512i low[TAGI_AMX_MOST], high[TAGI_AMX_MOST];
+        tagi_amx_split(parts, i < lanes ? _mm512_maskz_loadu_ps(first, x) : _mm512_setzero_ps(), low);
+        tagi_amx_split(parts, i < lanes ? _mm512_maskz_loadu_ps(second, x + 16) : _mm512_setzero_ps(), high);
 #pragma GCC unroll 3
         for (int p = 0; p < parts; p++)
-            _mm512_store_si512(out + 2 * p * AMX_TILE, _mm512_permutex2var_epi16(low[p], uppers, high[p]));
+            _mm512_store_si512(out + 2 * p * TAGI_AMX_TILE, _mm512_permutex2var_epi16(low[p], uppers, high[p]));
     }
 }
 
-AMX_INLINE void amx_transpose(int *tile) {
+TAGI_AMX_INLINE void tagi_amx_transpose(int *tile) {
     __m512i row[16];
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) row[i] = _mm512_load_si512(tile + 16 * i);
-    bf_transpose(row);
+    tagi_bf_transpose(row);
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) _mm512_store_si512(tile + 16 * i, row[i]);
 }
@@ -107,131 +114,132 @@ AMX_INLINE void amx_transpose(int *tile) {
 /* Packs all lanes and k steps, 32 lanes at a time: out (32 lanes, 32 steps, parts, 2 tiles of 16 lanes). rows: lanes
  * are rows of x, else its columns. across: each tile is transposed, as AMX wants tiles of a to be lanes by pairs of
  * steps, and those of b pairs of steps by lanes. */
-AMX_INLINE void amx_pack(int parts, int rows, int across, const float *x, long stride, int lanes, int k, int *out) {
+TAGI_AMX_INLINE void tagi_amx_pack(int parts, int rows, int across, const float *x, long stride, int lanes, int k,
+                                   int *out) {
     for (int first = 0; first < lanes; first += 32)
-        for (int l = 0; l < k; l += AMX_STEPS, out += 2 * parts * AMX_TILE)
-            for (int i = first; i < lanes && i < first + 32; i += AMX_LANES) {
-                int *tile = out + (i - first) / AMX_LANES * AMX_TILE;
+        for (int l = 0; l < k; l += TAGI_AMX_STEPS, out += 2 * parts * TAGI_AMX_TILE)
+            for (int i = first; i < lanes && i < first + 32; i += TAGI_AMX_LANES) {
+                int *tile = out + (i - first) / TAGI_AMX_LANES * TAGI_AMX_TILE;
                 if (rows)
-                    amx_pack_rows(parts, x + i * stride + l, stride, lanes - i, k - l, tile);
+                    tagi_amx_pack_rows(parts, x + i * stride + l, stride, lanes - i, k - l, tile);
                 else
-                    amx_pack_lines(parts, x + l * stride + i, stride, lanes - i, k - l, tile);
-                for (int p = 0; across && p < parts; p++) amx_transpose(tile + 2 * p * AMX_TILE);
+                    tagi_amx_pack_lines(parts, x + l * stride + i, stride, lanes - i, k - l, tile);
+                for (int p = 0; across && p < parts; p++) tagi_amx_transpose(tile + 2 * p * TAGI_AMX_TILE);
             }
 }
 
 /* Tiles 0 to 3 hold the sums, 4 and 5 a part of 32 rows of a, and 6 and 7 a part of 32 columns of b. */
-#define AMX_A(part) \
-    _tile_loadd(4, a + 2 * (part)*AMX_TILE, 64); \
-    if (down == 2) _tile_loadd(5, a + (2 * (part) + 1) * AMX_TILE, 64);
-#define AMX_B(part) \
-    _tile_loadd(6, b + 2 * (part)*AMX_TILE, 64); \
-    if (along == 2) _tile_loadd(7, b + (2 * (part) + 1) * AMX_TILE, 64);
-#define AMX_MULTIPLY \
-    _tile_dpbf16ps(0, 4, 6); \
+#define TAGI_AMX_A(part)                                \
+    _tile_loadd(4, a + 2 * (part) * TAGI_AMX_TILE, 64); \
+    if (down == 2) _tile_loadd(5, a + (2 * (part) + 1) * TAGI_AMX_TILE, 64);
+#define TAGI_AMX_B(part)                                \
+    _tile_loadd(6, b + 2 * (part) * TAGI_AMX_TILE, 64); \
+    if (along == 2) _tile_loadd(7, b + (2 * (part) + 1) * TAGI_AMX_TILE, 64);
+#define TAGI_AMX_MULTIPLY                    \
+    _tile_dpbf16ps(0, 4, 6);                 \
     if (along == 2) _tile_dpbf16ps(1, 4, 7); \
-    if (down == 2) _tile_dpbf16ps(2, 5, 6); \
+    if (down == 2) _tile_dpbf16ps(2, 5, 6);  \
     if (down == 2 && along == 2) _tile_dpbf16ps(3, 5, 7);
-#define AMX_SUMS(f) \
-    f(0, c, stride * sizeof(float)); \
-    if (along == 2) f(1, c + 16, stride * sizeof(float)); \
+#define TAGI_AMX_SUMS(f)                                          \
+    f(0, c, stride * sizeof(float));                              \
+    if (along == 2) f(1, c + 16, stride * sizeof(float));         \
     if (down == 2) f(2, c + 16 * stride, stride * sizeof(float)); \
     if (down == 2 && along == 2) f(3, c + 16 * stride + 16, stride * sizeof(float));
 
 /* c (down x along tiles of 16 x 16) = a b, or c + a b if `more`, from packed operands. The products of parts follow
  * each other so that one of the two factors is already loaded. */
-AMX_INLINE void amx_tiles(int parts, int down, int along, const int *a, const int *b, int steps, int more, float *c,
-                          long stride) {
-    AMX_WRITTEN(a);
+TAGI_AMX_INLINE void tagi_amx_tiles(int parts, int down, int along, const int *a, const int *b, int steps, int more,
+                                    float *c, long stride) {
+    TAGI_AMX_WRITTEN(a);
     if (more) {
-        AMX_SUMS(_tile_loadd)
+        TAGI_AMX_SUMS(_tile_loadd)
     } else {
         _tile_zero(0);
         _tile_zero(1);
         _tile_zero(2);
         _tile_zero(3);
     }
-    for (int l = 0; l < steps; l++, a += 2 * parts * AMX_TILE, b += 2 * parts * AMX_TILE) {
-        AMX_A(0)
+    for (int l = 0; l < steps; l++, a += 2 * parts * TAGI_AMX_TILE, b += 2 * parts * TAGI_AMX_TILE) {
+        TAGI_AMX_A(0)
         if (parts == 3) {
-            AMX_B(2) AMX_MULTIPLY AMX_B(1) AMX_MULTIPLY
-            AMX_A(1) AMX_MULTIPLY AMX_B(0) AMX_MULTIPLY
-            AMX_A(2) AMX_MULTIPLY AMX_A(0)
+            TAGI_AMX_B(2)
+            TAGI_AMX_MULTIPLY TAGI_AMX_B(1) TAGI_AMX_MULTIPLY TAGI_AMX_A(1) TAGI_AMX_MULTIPLY TAGI_AMX_B(0)
+                TAGI_AMX_MULTIPLY TAGI_AMX_A(2) TAGI_AMX_MULTIPLY TAGI_AMX_A(0)
         } else {
-            AMX_B(0)
+            TAGI_AMX_B(0)
         }
-        AMX_MULTIPLY
+        TAGI_AMX_MULTIPLY
     }
-    AMX_SUMS(_tile_stored)
+    TAGI_AMX_SUMS(_tile_stored)
 }
 
 /* c (rows x columns, at most 32 x 32) = a b + beta c from packed operands. If c does not consist of whole tiles, sums
  * are made in `rest` (32 x 32) and added to c from there. */
-AMX_INLINE void amx_block(int parts, const int *a, const int *b, int steps, int rows, int columns, float beta, float *c,
-                          long stride, float *rest) {
+TAGI_AMX_INLINE void tagi_amx_block(int parts, const int *a, const int *b, int steps, int rows, int columns, float beta,
+                                    float *c, long stride, float *rest) {
     int whole = rows % 16 == 0 && columns % 16 == 0 && (beta == 0 || beta == 1), more = whole && beta == 1;
     float *sums = whole ? c : rest;
     long line = whole ? stride : 32;
     if (rows > 16 && columns > 16)
-        amx_tiles(parts, 2, 2, a, b, steps, more, sums, line);
+        tagi_amx_tiles(parts, 2, 2, a, b, steps, more, sums, line);
     else if (rows > 16)
-        amx_tiles(parts, 2, 1, a, b, steps, more, sums, line);
+        tagi_amx_tiles(parts, 2, 1, a, b, steps, more, sums, line);
     else if (columns > 16)
-        amx_tiles(parts, 1, 2, a, b, steps, more, sums, line);
+        tagi_amx_tiles(parts, 1, 2, a, b, steps, more, sums, line);
     else
-        amx_tiles(parts, 1, 1, a, b, steps, more, sums, line);
+        tagi_amx_tiles(parts, 1, 1, a, b, steps, more, sums, line);
     for (int i = 0; i < rows && !whole; i++, c += stride, sums += 32)
         for (int j = 0; j < columns; j += 16) {
-            __mmask16 seen = bf_first(columns - j);
+            __mmask16 seen = tagi_bf_first(columns - j);
             __m512 start = _mm512_maskz_loadu_ps(beta == 0 ? 0 : seen, c + j), sum = _mm512_load_ps(sums + j);
             _mm512_mask_storeu_ps(c + j, seen, _mm512_fmadd_ps(_mm512_set1_ps(beta), start, sum));
         }
 }
 
 /* Prefetches a block of results, whose rows lie in many pages of memory, while earlier work is done. */
-AMX_INLINE void amx_fetch(float *c, long stride, int rows, int columns) {
+TAGI_AMX_INLINE void tagi_amx_fetch(float *c, long stride, int rows, int columns) {
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < columns && j < 32; j += 16) __builtin_prefetch(c + i * stride + j, 1);
 }
 
-AMX_INLINE void amx_configure(void) {
+TAGI_AMX_INLINE void tagi_amx_configure(void) {
     struct {
         unsigned char palette, start, unused[14];
         unsigned short width[16];
         unsigned char height[16];
     } tiles = {.palette = 1};
     for (int i = 0; i < 8; i++) tiles.width[i] = 64, tiles.height[i] = 16;
-    AMX_WRITTEN(&tiles);
+    TAGI_AMX_WRITTEN(&tiles);
     _tile_loadconfig(&tiles);
 }
 
-/* c (m x n) = op(a) op(b) + beta c with factors of so many parts; other arguments are those of `avx2_product`. */
-AMX_INLINE void amx_multiply(int parts, int ta, int tb, int m, int n, int k, const float *a, long lda, const float *b,
-                             long ldb, float beta, float *c, long ldc) {
-    int pieces = (k + AMX_DEPTH - 1) / AMX_DEPTH, most = (k + 32 * pieces - 1) / (32 * pieces) * 32;
-    int *rows = amx_memory.rows, *columns = amx_memory.columns;
-    float *rest = amx_memory.sums;
-    amx_configure();
+/* c (m x n) = op(a) op(b) + beta c with factors of so many parts; other arguments are those of `tagi_avx2_product`. */
+TAGI_AMX_INLINE void tagi_amx_multiply(int parts, int ta, int tb, int m, int n, int k, const float *a, long lda,
+                                       const float *b, long ldb, float beta, float *c, long ldc) {
+    int pieces = (k + TAGI_AMX_DEPTH - 1) / TAGI_AMX_DEPTH, most = (k + 32 * pieces - 1) / (32 * pieces) * 32;
+    int *rows = tagi_amx_memory.rows, *columns = tagi_amx_memory.columns;
+    float *rest = tagi_amx_memory.sums;
+    tagi_amx_configure();
     for (int l = 0; l < k; l += most, beta = 1) {
-        int depth = k - l < most ? k - l : most, steps = (depth + AMX_STEPS - 1) / AMX_STEPS;
-        for (int j = 0; j < n; j += AMX_COLUMNS) {
-            int width = n - j < AMX_COLUMNS ? n - j : AMX_COLUMNS;
+        int depth = k - l < most ? k - l : most, steps = (depth + TAGI_AMX_STEPS - 1) / TAGI_AMX_STEPS;
+        for (int j = 0; j < n; j += TAGI_AMX_COLUMNS) {
+            int width = n - j < TAGI_AMX_COLUMNS ? n - j : TAGI_AMX_COLUMNS;
             if (tb)
-                amx_pack(parts, 1, 1, b + j * ldb + l, ldb, width, depth, columns);
+                tagi_amx_pack(parts, 1, 1, b + j * ldb + l, ldb, width, depth, columns);
             else
-                amx_pack(parts, 0, 0, b + l * ldb + j, ldb, width, depth, columns);
+                tagi_amx_pack(parts, 0, 0, b + l * ldb + j, ldb, width, depth, columns);
             for (int i = 0; i < m; i += 32) {
                 int height = m - i < 32 ? m - i : 32;
                 float *to = c + i * ldc + j;
-                amx_fetch(to, ldc, height, width);
+                tagi_amx_fetch(to, ldc, height, width);
                 if (ta)
-                    amx_pack(parts, 0, 1, a + l * lda + i, lda, height, depth, rows);
+                    tagi_amx_pack(parts, 0, 1, a + l * lda + i, lda, height, depth, rows);
                 else
-                    amx_pack(parts, 1, 0, a + i * lda + l, lda, height, depth, rows);
+                    tagi_amx_pack(parts, 1, 0, a + i * lda + l, lda, height, depth, rows);
                 for (int q = 0; q < width; q += 32) {
-                    amx_fetch(to + q + 32, ldc, height, width - q - 32);
-                    amx_block(parts, rows, columns + q * parts * steps * AMX_LANES, steps, height,
-                              width - q < 32 ? width - q : 32, beta, to + q, ldc, rest);
+                    tagi_amx_fetch(to + q + 32, ldc, height, width - q - 32);
+                    tagi_amx_block(parts, rows, columns + q * parts * steps * TAGI_AMX_LANES, steps, height,
+                                   width - q < 32 ? width - q : 32, beta, to + q, ldc, rest);
                 }
             }
         }
@@ -239,25 +247,25 @@ AMX_INLINE void amx_multiply(int parts, int ta, int tb, int m, int n, int k, con
     _tile_release();
 }
 
-/* Products on a CPU that `has_amx`: with the errors of float32, and of factors that are rounded to bfloat16. */
-AMX static void amx_product(int ta, int tb, int m, int n, int k, const float *a, long lda, const float *b, long ldb,
-                            float beta, float *c, long ldc) {
-    amx_multiply(3, ta, tb, m, n, k, a, lda, b, ldb, beta, c, ldc);
+/* Products on a CPU that `tagi_has_amx`: with the errors of float32, and of factors that are rounded to bfloat16. */
+TAGI_AMX static void tagi_amx_product(int ta, int tb, int m, int n, int k, const float *a, long lda, const float *b,
+                                      long ldb, float beta, float *c, long ldc) {
+    tagi_amx_multiply(3, ta, tb, m, n, k, a, lda, b, ldb, beta, c, ldc);
 }
 
-AMX static void amx_rounded_product(int ta, int tb, int m, int n, int k, const float *a, long lda, const float *b,
-                                    long ldb, float beta, float *c, long ldc) {
-    amx_multiply(1, ta, tb, m, n, k, a, lda, b, ldb, beta, c, ldc);
+TAGI_AMX static void tagi_amx_rounded_product(int ta, int tb, int m, int n, int k, const float *a, long lda,
+                                              const float *b, long ldb, float beta, float *c, long ldc) {
+    tagi_amx_multiply(1, ta, tb, m, n, k, a, lda, b, ldb, beta, c, ldc);
 }
 
 #else
 
-static inline int has_amx(void) { return 0; }
-static inline int amx_repays(int m, int n, int k) { return 0; }
-static void amx_product(int ta, int tb, int m, int n, int k, const float *a, long lda, const float *b, long ldb,
-                        float beta, float *c, long ldc) {}
-static void amx_rounded_product(int ta, int tb, int m, int n, int k, const float *a, long lda, const float *b,
-                                long ldb, float beta, float *c, long ldc) {}
+static inline int tagi_has_amx(void) { return 0; }
+static inline int tagi_amx_repays(int m, int n, int k) { return 0; }
+static void tagi_amx_product(int ta, int tb, int m, int n, int k, const float *a, long lda, const float *b, long ldb,
+                             float beta, float *c, long ldc) {}
+static void tagi_amx_rounded_product(int ta, int tb, int m, int n, int k, const float *a, long lda, const float *b,
+                                     long ldb, float beta, float *c, long ldc) {}
 
 #endif
 #endif

@@ -28,28 +28,29 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CROWD_WINDOW 0.05  /* seconds between two looks */
-#define CROWD_WANTED 0.2   /* there is a crowd if threads waited for a core for more than this share of that time, */
-#define CROWD_WINDOWS 4    /* in so many looks in a row */
-#define CROWD_TRIAL 0.5    /* seconds from the beginning of a crowd to the first trial */
-#define CROWD_PATIENCE 8.0 /* the same for later trials, at most */
+#define TAGI_CROWD_WINDOW 0.05 /* seconds between two looks */
+#define TAGI_CROWD_WANTED 0.2 /* there is a crowd if threads waited for a core for more than this share of that time, */
+#define TAGI_CROWD_WINDOWS 4  /* in so many looks in a row */
+#define TAGI_CROWD_TRIAL 0.5  /* seconds from the beginning of a crowd to the first trial */
+#define TAGI_CROWD_PATIENCE 8.0 /* the same for later trials, at most */
 
-static pthread_mutex_t crowd_lock = PTHREAD_MUTEX_INITIALIZER; /* protects what follows */
-static pthread_cond_t crowd_over = PTHREAD_COND_INITIALIZER;
-static int crowd_watched, crowded, crowd_team; /* crowd_team: size of the helper thread's team, 0 if there is none */
-static int crowd_windows;                      /* looks in a row that have found a crowd */
-static double crowd_seen, crowd_waited;        /* when we looked last, and how long threads had waited, in seconds */
-static double crowd_patience, crowd_until;     /* seconds from a crowd to its trial, and when that is due */
+static pthread_mutex_t tagi_crowd_lock = PTHREAD_MUTEX_INITIALIZER; /* protects what follows */
+static pthread_cond_t tagi_crowd_over = PTHREAD_COND_INITIALIZER;
+static int tagi_crowd_watched, tagi_crowded,
+    tagi_crowd_team;                              /* crowd_team: size of the helper thread's team, 0 if there is none */
+static int tagi_crowd_windows;                    /* looks in a row that have found a crowd */
+static double tagi_crowd_seen, tagi_crowd_waited; /* when we looked last, and how long threads had waited, in seconds */
+static double tagi_crowd_patience, tagi_crowd_until; /* seconds from a crowd to its trial, and when that is due */
 
 /* Seconds since some moment; reading this coarse clock is cheap. */
-static double crowd_clock(void) {
+static double tagi_crowd_clock(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
     return now.tv_sec + 1e-9 * now.tv_nsec;
 }
 
 /* Seconds that the threads of this process have waited for a core since they began; 0 where the system does not say. */
-static double crowd_wait(void) {
+static double tagi_crowd_wait(void) {
     double seconds = 0;
     DIR *threads = opendir("/proc/self/task");
     if (!threads) return 0;
@@ -70,69 +71,71 @@ static double crowd_wait(void) {
 }
 
 /* What the helper thread runs: it starts a team, and sleeps until the crowd is over. */
-static void *crowd_keep(void *unused) {
+static void *tagi_crowd_keep(void *unused) {
     (void)unused;
-    pthread_mutex_lock(&crowd_lock);
-    int team = crowd_team;
-    pthread_mutex_unlock(&crowd_lock);
+    pthread_mutex_lock(&tagi_crowd_lock);
+    int team = tagi_crowd_team;
+    pthread_mutex_unlock(&tagi_crowd_lock);
 #pragma omp parallel num_threads(team)
     {
         __asm__ volatile(""); /* else the compiler would leave the parallel region out */
     }
-    pthread_mutex_lock(&crowd_lock);
-    while (crowded) pthread_cond_wait(&crowd_over, &crowd_lock);
-    crowd_team = 0;
-    pthread_mutex_unlock(&crowd_lock);
+    pthread_mutex_lock(&tagi_crowd_lock);
+    while (tagi_crowded) pthread_cond_wait(&tagi_crowd_over, &tagi_crowd_lock);
+    tagi_crowd_team = 0;
+    pthread_mutex_unlock(&tagi_crowd_lock);
     return NULL; /* GNU OpenMP ends the team with the thread that started it */
 }
 
 /* Starts the helper thread, and returns whether it did; the caller holds the lock. All signals are blocked meanwhile,
  * and so in the new threads, as the program's signals are for its own threads. */
-static int crowd_begin(int threads) {
+static int tagi_crowd_begin(int threads) {
     pthread_t thread;
     sigset_t all, before;
-    if (crowd_team) return 0; /* the helper thread of the last crowd has not ended yet */
-    crowd_team = omp_get_num_procs() - threads + 2;
-    if (crowd_team < 2) crowd_team = 2;
+    if (tagi_crowd_team) return 0; /* the helper thread of the last crowd has not ended yet */
+    tagi_crowd_team = omp_get_num_procs() - threads + 2;
+    if (tagi_crowd_team < 2) tagi_crowd_team = 2;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    crowded = pthread_create(&thread, NULL, crowd_keep, NULL) == 0;
-    if (crowded)
+    tagi_crowded = pthread_create(&thread, NULL, tagi_crowd_keep, NULL) == 0;
+    if (tagi_crowded)
         pthread_detach(thread);
     else
-        crowd_team = 0;
+        tagi_crowd_team = 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return crowded;
+    return tagi_crowded;
 }
 
 /* Looks for a crowd, or for the end of one, if that is due. Whoever is about to compute on so many threads calls it.
  * Usually it only reads the clock. */
-static void notice_crowd(int threads) {
-    if (threads < 2 || !crowd_watched || pthread_mutex_trylock(&crowd_lock)) return;
-    double now = crowd_clock(), seconds = now - crowd_seen;
-    if (crowded ? now >= crowd_until : seconds >= CROWD_WINDOW) {
-        double waited = crowd_wait();
-        crowd_windows = !crowded && waited - crowd_waited > CROWD_WANTED * seconds ? crowd_windows + 1 : 0;
-        if (crowded) {
-            crowded = 0;
-            pthread_cond_signal(&crowd_over);
-        } else if (crowd_windows >= CROWD_WINDOWS && crowd_begin(threads)) {
-            crowd_patience = now - crowd_until < 1 ? 2 * crowd_patience : CROWD_TRIAL; /* soon after a trial */
-            if (crowd_patience > CROWD_PATIENCE) crowd_patience = CROWD_PATIENCE;
-            crowd_until = now + crowd_patience;
+static void tagi_notice_crowd(int threads) {
+    if (threads < 2 || !tagi_crowd_watched || pthread_mutex_trylock(&tagi_crowd_lock)) return;
+    double now = tagi_crowd_clock(), seconds = now - tagi_crowd_seen;
+    if (tagi_crowded ? now >= tagi_crowd_until : seconds >= TAGI_CROWD_WINDOW) {
+        double waited = tagi_crowd_wait();
+        tagi_crowd_windows =
+            !tagi_crowded && waited - tagi_crowd_waited > TAGI_CROWD_WANTED * seconds ? tagi_crowd_windows + 1 : 0;
+        if (tagi_crowded) {
+            tagi_crowded = 0;
+            pthread_cond_signal(&tagi_crowd_over);
+        } else if (tagi_crowd_windows >= TAGI_CROWD_WINDOWS && tagi_crowd_begin(threads)) {
+            tagi_crowd_patience =
+                now - tagi_crowd_until < 1 ? 2 * tagi_crowd_patience : TAGI_CROWD_TRIAL; /* soon after a trial */
+            if (tagi_crowd_patience > TAGI_CROWD_PATIENCE) tagi_crowd_patience = TAGI_CROWD_PATIENCE;
+            tagi_crowd_until = now + tagi_crowd_patience;
         }
-        crowd_seen = now;
-        crowd_waited = waited;
+        tagi_crowd_seen = now;
+        tagi_crowd_waited = waited;
     }
-    pthread_mutex_unlock(&crowd_lock);
+    pthread_mutex_unlock(&tagi_crowd_lock);
 }
 
-static void watch_crowd(int on) { crowd_watched = on; }
-static int is_crowded(void) { return crowded; }
+static void tagi_watch_crowd(int on) { tagi_crowd_watched = on; }
+static int tagi_is_crowded(void) { return tagi_crowded; }
 #else
-static void notice_crowd(int threads) { (void)threads; }
-static void watch_crowd(int on) { (void)on; }
-static int is_crowded(void) { return 0; }
+static void tagi_notice_crowd(int threads) { (void)threads; }
+static void tagi_watch_crowd(int on) { (void)on; }
+static int tagi_is_crowded(void) { return 0; }
 #endif
 
 #endif

@@ -10,8 +10,9 @@
 
 /* out_mu = mu W^T + b, out_var = var (W^2 + S)^T + mu^2 S^T + s_b. var is NULL if the input is known exactly; b_mu and
  * b_var are NULL if there is no bias. */
-VECTORISED void forward_few(const float *mu, const float *var, const float *w, const float *s, const float *b_mu,
-                            const float *b_var, float *out_mu, float *out_var, long rows, long inputs, long outputs) {
+TAGI_VECTORISED void tagi_forward_few(const float *mu, const float *var, const float *w, const float *s,
+                                      const float *b_mu, const float *b_var, float *out_mu, float *out_var, long rows,
+                                      long inputs, long outputs) {
     for (long b = 0; b < rows; b++, mu += inputs, var = var ? var + inputs : var)
         for (long o = 0; o < outputs; o++) {
             const float *wo = w + o * inputs, *so = s + o * inputs;
@@ -35,8 +36,9 @@ VECTORISED void forward_few(const float *mu, const float *var, const float *w, c
 }
 
 /* in_mu = jcb (delta_mu W), in_var = jcb^2 (delta_var W^2); a jcb of NULL stands for 1. */
-VECTORISED void state_few(const float *delta_mu, const float *delta_var, const float *w, const float *jcb,
-                          float *restrict in_mu, float *restrict in_var, long rows, long inputs, long outputs) {
+TAGI_VECTORISED void tagi_state_few(const float *delta_mu, const float *delta_var, const float *w, const float *jcb,
+                                    float *restrict in_mu, float *restrict in_var, long rows, long inputs,
+                                    long outputs) {
     memset(in_mu, 0, rows * inputs * sizeof(float));
     memset(in_var, 0, rows * inputs * sizeof(float));
     for (long b = 0; b < rows; b++) {
@@ -49,15 +51,15 @@ VECTORISED void state_few(const float *delta_mu, const float *delta_var, const f
                 variance[i] += v * wo[i] * wo[i];
             }
         }
-        if (jcb) times_jacobian(mean, variance, jcb + b * inputs, inputs);
+        if (jcb) tagi_times_jacobian(mean, variance, jcb + b * inputs, inputs);
     }
 }
 
 /* g = delta_mu^T mu, h = delta_var^T mu^2, g_b = sum of delta_mu, h_b = sum of delta_var; or added to what is there, if
  * `accumulate`. g_b and h_b are NULL if there is no bias. */
-VECTORISED void weight_few(const float *mu, const float *delta_mu, const float *delta_var, float *restrict g,
-                           float *restrict h, float *restrict g_b, float *restrict h_b, int accumulate, long rows,
-                           long inputs, long outputs) {
+TAGI_VECTORISED void tagi_weight_few(const float *mu, const float *delta_mu, const float *delta_var, float *restrict g,
+                                     float *restrict h, float *restrict g_b, float *restrict h_b, int accumulate,
+                                     long rows, long inputs, long outputs) {
     if (!accumulate) {
         memset(g, 0, outputs * inputs * sizeof(float));
         memset(h, 0, outputs * inputs * sizeof(float));

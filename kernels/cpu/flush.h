@@ -15,58 +15,58 @@
 #endif
 #if defined(__x86_64__) || defined(_M_X64)
 #include <immintrin.h>
-#define FLUSH_BITS 0x8040 /* 0x8000 is for results, 0x40 for operands */
-static inline size_t control_word(void) { return _mm_getcsr(); }
-static inline void set_control_word(size_t word) { _mm_setcsr((unsigned)word); }
+#define TAGI_FLUSH_BITS 0x8040 /* 0x8000 is for results, 0x40 for operands */
+static inline size_t tagi_control_word(void) { return _mm_getcsr(); }
+static inline void tagi_set_control_word(size_t word) { _mm_setcsr((unsigned)word); }
 #elif defined(__aarch64__) && defined(__GNUC__)
-#define FLUSH_BITS ((size_t)1 << 24) /* for results and operands */
-static inline size_t control_word(void) {
+#define TAGI_FLUSH_BITS ((size_t)1 << 24) /* for results and operands */
+static inline size_t tagi_control_word(void) {
     size_t word;
     __asm__ volatile("mrs %0, fpcr" : "=r"(word));
     return word;
 }
-static inline void set_control_word(size_t word) { __asm__ volatile("msr fpcr, %0" : : "r"(word) : "memory"); }
+static inline void tagi_set_control_word(size_t word) { __asm__ volatile("msr fpcr, %0" : : "r"(word) : "memory"); }
 #else
-#define FLUSH_BITS 0
-static inline size_t control_word(void) { return 0; }
-static inline void set_control_word(size_t word) { (void)word; }
+#define TAGI_FLUSH_BITS 0
+static inline size_t tagi_control_word(void) { return 0; }
+static inline void tagi_set_control_word(size_t word) { (void)word; }
 #endif
 
-enum { FLUSH_THREADS = 2048 }; /* how many threads of a team can be set; further ones keep subnormal numbers */
+enum { TAGI_FLUSH_THREADS = 2048 }; /* how many threads of a team can be set; further ones keep subnormal numbers */
 
-/* Sets this thread's register, and returns what it was, for `set_control_word` to restore. */
-static inline size_t flush(void) {
-    size_t word = control_word();
-    if ((word & FLUSH_BITS) != FLUSH_BITS) set_control_word(word | FLUSH_BITS);
+/* Sets this thread's register, and returns what it was, for `tagi_set_control_word` to restore. */
+static inline size_t tagi_flush(void) {
+    size_t word = tagi_control_word();
+    if ((word & TAGI_FLUSH_BITS) != TAGI_FLUSH_BITS) tagi_set_control_word(word | TAGI_FLUSH_BITS);
     return word;
 }
 
 /* Sets the registers of the threads that a parallel loop over so many threads runs on. What they were is written to
- * `words` (FLUSH_THREADS numbers), for `unflush_threads` to restore. */
-static inline void flush_threads(int threads, size_t *words) {
-#if defined(_OPENMP) && FLUSH_BITS
+ * `words` (TAGI_FLUSH_THREADS numbers), for `tagi_unflush_threads` to restore. */
+static inline void tagi_flush_threads(int threads, size_t *words) {
+#if defined(_OPENMP) && TAGI_FLUSH_BITS
     if (threads > 1) {
-        size_t first = control_word();
-        for (int k = 0; k < threads && k < FLUSH_THREADS; k++) words[k] = first; /* the next team may be larger */
+        size_t first = tagi_control_word();
+        for (int k = 0; k < threads && k < TAGI_FLUSH_THREADS; k++) words[k] = first; /* the next team may be larger */
 #pragma omp parallel num_threads(threads)
-        if (omp_get_thread_num() < FLUSH_THREADS) words[omp_get_thread_num()] = flush();
+        if (omp_get_thread_num() < TAGI_FLUSH_THREADS) words[omp_get_thread_num()] = tagi_flush();
         return;
     }
 #endif
     (void)threads;
-    words[0] = flush();
+    words[0] = tagi_flush();
 }
 
-static inline void unflush_threads(int threads, const size_t *words) {
-#if defined(_OPENMP) && FLUSH_BITS
+static inline void tagi_unflush_threads(int threads, const size_t *words) {
+#if defined(_OPENMP) && TAGI_FLUSH_BITS
     if (threads > 1) {
 #pragma omp parallel num_threads(threads)
-        if (omp_get_thread_num() < FLUSH_THREADS) set_control_word(words[omp_get_thread_num()]);
+        if (omp_get_thread_num() < TAGI_FLUSH_THREADS) tagi_set_control_word(words[omp_get_thread_num()]);
         return;
     }
 #endif
     (void)threads;
-    set_control_word(words[0]);
+    tagi_set_control_word(words[0]);
 }
 
 #endif

@@ -5,49 +5,51 @@
  * that are longer than a register, GCC 12 keeps the parts in memory and shuffles them number by number, which took a
  * third of the time of convolutions on AVX2.
  *
- * To use it, define LOOPS as the name of the file with the functions, and include this file. Within the functions'
- * file, TARGET stands before each function, NAME(f) gives a function f the name of its version, and LANES is how many
- * float32 a vector has. Afterwards, CALL(f) is the version of f for the present processor. On other machines than
- * x86-64 only the last version exists. */
-#ifndef LANES_OF_REGISTERS
-#define LANES_OF_REGISTERS
+ * To use it, define TAGI_LOOPS as the name of the file with the functions, and include this file. Within the functions'
+ * file, TAGI_TARGET stands before each function, TAGI_NAME(f) gives a function f the name of its version, and
+ * TAGI_LANES is how many float32 a vector has. Afterwards, TAGI_CALL(f) is the version of f for the present processor.
+ * On other machines than x86-64 only the last version exists. */
+#ifndef TAGI_LANES_OF_REGISTERS
+#define TAGI_LANES_OF_REGISTERS
 
 #if defined(__x86_64__) && defined(__GNUC__)
-#define HAS(x) __builtin_cpu_supports(x)
-static inline int has_avx512(void) { return HAS("avx512f") && HAS("avx512bw") && HAS("avx512dq") && HAS("avx512vl"); }
-static inline int has_avx2(void) { return HAS("avx2") && HAS("fma"); }
-#undef HAS
-#define CALL(f) (has_avx512() ? f##_avx512 : has_avx2() ? f##_avx2 : f##_any)
+#define TAGI_HAS(x) __builtin_cpu_supports(x)
+static inline int tagi_has_avx512(void) {
+    return TAGI_HAS("avx512f") && TAGI_HAS("avx512bw") && TAGI_HAS("avx512dq") && TAGI_HAS("avx512vl");
+}
+static inline int tagi_has_avx2(void) { return TAGI_HAS("avx2") && TAGI_HAS("fma"); }
+#undef TAGI_HAS
+#define TAGI_CALL(f) (tagi_has_avx512() ? f##_avx512 : tagi_has_avx2() ? f##_avx2 : f##_any)
 #else
-static inline int has_avx2(void) { return 0; }
-#define CALL(f) f##_any
+static inline int tagi_has_avx2(void) { return 0; }
+#define TAGI_CALL(f) f##_any
 #endif
 
 #endif
 
 #if defined(__x86_64__) && defined(__GNUC__)
-#define NAME(f) f##_avx512
-#define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
-#define LANES 16
-#include LOOPS
-#undef NAME
-#undef TARGET
-#undef LANES
+#define TAGI_NAME(f) f##_avx512
+#define TAGI_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
+#define TAGI_LANES 16
+#include TAGI_LOOPS
+#undef TAGI_NAME
+#undef TAGI_TARGET
+#undef TAGI_LANES
 
-#define NAME(f) f##_avx2
-#define TARGET __attribute__((target("avx2,fma")))
-#define LANES 8
-#include LOOPS
-#undef NAME
-#undef TARGET
-#undef LANES
+#define TAGI_NAME(f) f##_avx2
+#define TAGI_TARGET __attribute__((target("avx2,fma")))
+#define TAGI_LANES 8
+#include TAGI_LOOPS
+#undef TAGI_NAME
+#undef TAGI_TARGET
+#undef TAGI_LANES
 #endif
 
-#define NAME(f) f##_any
-#define TARGET
-#define LANES 8
-#include LOOPS
-#undef NAME
-#undef TARGET
-#undef LANES
-#undef LOOPS
+#define TAGI_NAME(f) f##_any
+#define TAGI_TARGET
+#define TAGI_LANES 8
+#include TAGI_LOOPS
+#undef TAGI_NAME
+#undef TAGI_TARGET
+#undef TAGI_LANES
+#undef TAGI_LOOPS

@@ -1,6 +1,6 @@
 /* Loops over float32 arrays that the kernels for products, convolutions and pooling share: squares, sums and copies.
  *
- * They are in C since C has the attributes that make them fast. `VECTORISED` compiles a loop three times, with the
+ * They are in C since C has the attributes that make them fast. `TAGI_VECTORISED` compiles a loop three times, with the
  * vector instructions of three generations of x86-64 processors, and the dynamic loader picks the version for the
  * processor when it loads the module. So a wheel that runs on any x86-64 is as fast as a build for one machine, and
  * gives the same bits. On other systems (Arm, C libraries other than glibc) a loop is compiled once.
@@ -13,30 +13,31 @@
 #include <string.h>
 
 #if defined(__clang__) || __GNUC__ < 12 /* these do not know the levels v3 and v4, or choose among them wrongly */
-#define CLONES __attribute__((target_clones("avx512f", "fma", "default")))
+#define TAGI_CLONES __attribute__((target_clones("avx512f", "fma", "default")))
 #else
-#define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#define TAGI_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #endif
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GLIBC__) && !defined(__AVX2__)
-#define VECTORISED CLONES static
+#define TAGI_VECTORISED TAGI_CLONES static
 /* No module uses all of the loops. The attribute `unused` would say so, but clang refuses it beside target_clones. */
 #pragma GCC diagnostic ignored "-Wunused-function"
 #else
-#define VECTORISED static inline
+#define TAGI_VECTORISED static inline
 #endif
 
 /* out = x^2; out may be x */
-VECTORISED void square(const float *x, float *out, size_t n) {
+TAGI_VECTORISED void tagi_square(const float *x, float *out, size_t n) {
     for (size_t i = 0; i < n; i++) out[i] = x[i] * x[i];
 }
 
 /* out = x^2 + y */
-VECTORISED void square_plus(const float *restrict x, const float *restrict y, float *restrict out, size_t n) {
+TAGI_VECTORISED void tagi_square_plus(const float *restrict x, const float *restrict y, float *restrict out, size_t n) {
     for (size_t i = 0; i < n; i++) out[i] = x[i] * x[i] + y[i];
 }
 
 /* mean = jcb mean, var = jcb^2 var: moments or deltas go through an activation with slopes jcb. */
-VECTORISED void times_jacobian(float *restrict mean, float *restrict var, const float *restrict jcb, size_t n) {
+TAGI_VECTORISED void tagi_times_jacobian(float *restrict mean, float *restrict var, const float *restrict jcb,
+                                         size_t n) {
     for (size_t i = 0; i < n; i++) {
         mean[i] *= jcb[i];
         var[i] *= jcb[i] * jcb[i];
@@ -44,13 +45,13 @@ VECTORISED void times_jacobian(float *restrict mean, float *restrict var, const 
 }
 
 /* sum += x */
-VECTORISED void add(const float *restrict x, float *restrict sum, size_t n) {
+TAGI_VECTORISED void tagi_add(const float *restrict x, float *restrict sum, size_t n) {
     for (size_t i = 0; i < n; i++) sum[i] += x[i];
 }
 
 /* out = x. Short runs are copied here, as a call of memcpy takes longer than the copy: patches of images with few
  * channels consist of such runs. */
-static inline void copy_run(const float *x, float *out, size_t n) {
+static inline void tagi_copy_run(const float *x, float *out, size_t n) {
     if (n > 128) {
         memcpy(out, x, n * sizeof(float));
         return;
@@ -61,21 +62,22 @@ static inline void copy_run(const float *x, float *out, size_t n) {
 }
 
 /* out = x for n runs of `size` numbers; runs begin `step` numbers apart in x, and `stride` numbers apart in out. */
-static inline void copy_runs(const float *x, size_t step, float *out, size_t stride, size_t n, size_t size) {
+static inline void tagi_copy_runs(const float *x, size_t step, float *out, size_t stride, size_t n, size_t size) {
     if (size == 4)
         for (; n; n--, x += step, out += stride) memcpy(out, x, 16);
-    for (; n; n--, x += step, out += stride) copy_run(x, out, size);
+    for (; n; n--, x += step, out += stride) tagi_copy_run(x, out, size);
 }
 
 /* total (width) += the sum of the rows of x (rows x width), which begin `stride` numbers apart. At most 512 rows are
  * added up before their sum goes into `total`, so that rounding errors of long sums stay small. */
-VECTORISED void sum_rows(const float *restrict x, size_t stride, float *restrict total, size_t rows, size_t width) {
-    enum { COLUMNS = 64, ROWS = 512 };
-    for (size_t i = 0; i < width; i += COLUMNS) {
-        size_t n = width - i < COLUMNS ? width - i : COLUMNS;
-        for (size_t first = 0; first < rows; first += ROWS) {
-            size_t last = rows - first < ROWS ? rows : first + ROWS;
-            float sum[COLUMNS] = {0};
+TAGI_VECTORISED void tagi_sum_rows(const float *restrict x, size_t stride, float *restrict total, size_t rows,
+                                   size_t width) {
+    enum { TAGI_COLUMNS = 64, TAGI_ROWS = 512 };
+    for (size_t i = 0; i < width; i += TAGI_COLUMNS) {
+        size_t n = width - i < TAGI_COLUMNS ? width - i : TAGI_COLUMNS;
+        for (size_t first = 0; first < rows; first += TAGI_ROWS) {
+            size_t last = rows - first < TAGI_ROWS ? rows : first + TAGI_ROWS;
+            float sum[TAGI_COLUMNS] = {0};
             for (size_t row = first; row < last; row++)
                 for (size_t j = 0; j < n; j++) sum[j] += x[row * stride + i + j];
             for (size_t j = 0; j < n; j++) total[i + j] += sum[j];

@@ -10,37 +10,38 @@
 
 typedef struct {
     int first, end;
-} span;
+} tagi_span;
 
 /* The lines of an image of `height` lines that windows of index y contain; the same function serves columns. */
-static inline span seen_by(int y, int kernel, int stride, int pad, int height) {
+static inline tagi_span tagi_seen_by(int y, int kernel, int stride, int pad, int height) {
     int first = y * stride - pad, end = first + kernel;
-    return (span){first > 0 ? first : 0, end < height ? end : height};
+    return (tagi_span){first > 0 ? first : 0, end < height ? end : height};
 }
 
 /* The indices, of so many windows, whose windows contain a line (or column). */
-static inline span seers_of(int line, int kernel, int stride, int pad, int windows) {
+static inline tagi_span tagi_seers_of(int line, int kernel, int stride, int pad, int windows) {
     int first = line + pad - kernel, end = (line + pad) / stride + 1;
-    return (span){first < 0 ? 0 : first / stride + 1, end < windows ? end : windows};
+    return (tagi_span){first < 0 ? 0 : first / stride + 1, end < windows ? end : windows};
 }
 
-#define LOOPS "pool_loops.h"
+#define TAGI_LOOPS "pool_loops.h"
 #include "levels.h"
 
 /* out = factor * sum of the pixels of each window: from an image x (height, width, channels) to windows (out_height,
  * out_width, channels). back: from windows x to an image, out = factor * sum of the windows that contain each pixel. */
-static inline void average_image(const float *x, int height, int width, float *out, int out_height, int out_width,
-                                 size_t channels, int kernel, int stride, int pad, int back, float factor) {
-    CALL(average_image)
+static inline void tagi_average_image(const float *x, int height, int width, float *out, int out_height, int out_width,
+                                      size_t channels, int kernel, int stride, int pad, int back, float factor) {
+    TAGI_CALL(tagi_average_image)
     (x, height, width, out, out_height, out_width, channels, kernel, stride, pad, back, factor);
 }
 
 /* Finds the pixel with the largest mean in a window of these lines and columns, for each of the first n channels (16 at
  * most): its moments, and its index line * width + column. Of equal means the first wins, and NaN displaces every other
  * number. Callers give 16 as a constant, and results are local until the end, so that the compiler vectorises this. */
-static inline __attribute__((always_inline)) void largest_pixel(const float *mu, const float *var, span lines,
-                                                                span columns, int width, size_t channels, size_t n,
-                                                                float *out_mu, float *out_var, int *winner) {
+static inline __attribute__((always_inline)) void tagi_largest_pixel(const float *mu, const float *var, tagi_span lines,
+                                                                     tagi_span columns, int width, size_t channels,
+                                                                     size_t n, float *out_mu, float *out_var,
+                                                                     int *winner) {
     float best[16], its_var[16];
     int its_pixel[16];
     int first = lines.first * width + columns.first;
@@ -66,20 +67,20 @@ static inline __attribute__((always_inline)) void largest_pixel(const float *mu,
 
 /* The moments of the pixel with the largest mean in each window of an image (height, width, channels). winner: its
  * index line * width + column. All results are (out_height, out_width, channels). */
-VECTORISED void largest_image(const float *mu, const float *var, int height, int width, float *out_mu, float *out_var,
-                              int *winner, int out_height, int out_width, size_t channels, int kernel, int stride,
-                              int pad) {
+TAGI_VECTORISED void tagi_largest_image(const float *mu, const float *var, int height, int width, float *out_mu,
+                                        float *out_var, int *winner, int out_height, int out_width, size_t channels,
+                                        int kernel, int stride, int pad) {
     for (int y = 0; y < out_height; y++) {
-        span lines = seen_by(y, kernel, stride, pad, height);
+        tagi_span lines = tagi_seen_by(y, kernel, stride, pad, height);
         for (int q = 0; q < out_width; q++, out_mu += channels, out_var += channels, winner += channels) {
-            span columns = seen_by(q, kernel, stride, pad, width);
+            tagi_span columns = tagi_seen_by(q, kernel, stride, pad, width);
             if (channels < 16)
-                largest_pixel(mu, var, lines, columns, width, channels, channels, out_mu, out_var, winner);
+                tagi_largest_pixel(mu, var, lines, columns, width, channels, channels, out_mu, out_var, winner);
             else
                 for (size_t next = 0; next < channels; next += 16) {
                     size_t c = next + 16 <= channels ? next : channels - 16; /* the last 16: some for a second time */
-                    largest_pixel(mu + c, var + c, lines, columns, width, channels, 16, out_mu + c, out_var + c,
-                                  winner + c);
+                    tagi_largest_pixel(mu + c, var + c, lines, columns, width, channels, 16, out_mu + c, out_var + c,
+                                       winner + c);
                 }
         }
     }
@@ -88,8 +89,8 @@ VECTORISED void largest_image(const float *mu, const float *var, int height, int
 /* The way back: an image (pixels, channels) of zeros, to which the deltas (mu, var) of each window are added at the
  * pixel `winner` of that window. A winner that is no index of a pixel is skipped, so that nothing beside the image is
  * written. */
-VECTORISED void scatter_image(const float *mu, const float *var, const int *winner, size_t windows, size_t channels,
-                              size_t pixels, float *image_mu, float *image_var) {
+TAGI_VECTORISED void tagi_scatter_image(const float *mu, const float *var, const int *winner, size_t windows,
+                                        size_t channels, size_t pixels, float *image_mu, float *image_var) {
     memset(image_mu, 0, pixels * channels * sizeof(float));
     memset(image_var, 0, pixels * channels * sizeof(float));
     for (; windows; windows--, mu += channels, var += channels, winner += channels)

@@ -4,15 +4,15 @@
 #ifndef PYTAGI_DDP_TRANSPOSE_H
 #define PYTAGI_DDP_TRANSPOSE_H
 
-enum { SIDE = 16 };
+enum { TAGI_SIDE = 16 };
 
-#define LOOPS "transpose_loops.h"
+#define TAGI_LOOPS "transpose_loops.h"
 #include "levels.h"
 
 /* out (columns x rows, nothing between its rows) = the transpose of x (rows x columns, rows `stride` numbers apart);
  * the two must not overlap. */
-static inline void transpose_matrix(const float *x, size_t rows, size_t columns, size_t stride, float *out) {
-    CALL(transpose_matrix)(x, rows, columns, stride, out);
+static inline void tagi_transpose_matrix(const float *x, size_t rows, size_t columns, size_t stride, float *out) {
+    TAGI_CALL(tagi_transpose_matrix)(x, rows, columns, stride, out);
 }
 
 #endif

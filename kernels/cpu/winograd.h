@@ -31,62 +31,71 @@
 
 /* No form; F(2 x 2, 3 x 3), F(4 x 4, 3 x 3) and F(2 x 2, 5 x 5); 4 x 4 outputs with stride 2 of 3 x 3 kernels whose
  * taps 0 and 2 meet even pixels, or odd ones, and of 4 x 4 kernels, where they meet odd ones. */
-enum { PLAIN, F2, F4, F2_5, EVEN_3, ODD_3, STRIDED_4 };
-enum { MEAN, SQUARE, SQUARE_PLUS }; /* kernels are w, w^2 or w^2 + s */
-enum { PAD = 16 }; /* numbers of padding behind a plane: planes a power of two apart would share a few cache sets */
-#define WIDEST 10  /* the largest number of planes, or of pixels of a window, along an edge */
-#define MOST (WIDEST * WIDEST)
+enum { TAGI_PLAIN, TAGI_F2, TAGI_F4, TAGI_F2_5, TAGI_EVEN_3, TAGI_ODD_3, TAGI_STRIDED_4 };
+enum { TAGI_MEAN, TAGI_SQUARE, TAGI_SQUARE_PLUS }; /* kernels are w, w^2 or w^2 + s */
+enum {
+    TAGI_PAD = 16
+};                     /* numbers of padding behind a plane: planes a power of two apart would share a few cache sets */
+#define TAGI_WIDEST 10 /* the largest number of planes, or of pixels of a window, along an edge */
+#define TAGI_MOST (TAGI_WIDEST * TAGI_WIDEST)
 
-static inline int strided(int form) { return form >= EVEN_3; }
-static inline int taps_of(int form) { return form == F2_5 ? 5 : form == STRIDED_4 ? 4 : 3; }
+static inline int tagi_strided(int form) { return form >= TAGI_EVEN_3; }
+static inline int tagi_taps_of(int form) { return form == TAGI_F2_5 ? 5 : form == TAGI_STRIDED_4 ? 4 : 3; }
 
 /* Lengths along an edge of a tile: how many pixels it makes, how far the next window is, how many pixels a window has,
  * and how many planes there are of windows and of kernels. adjoint: from the outputs of the convolution to its inputs.
  */
-static inline int made_of(int form, int adjoint) {
-    return form == F2 || form == F2_5 ? 2 : strided(form) && adjoint ? 8 : 4;
+static inline int tagi_made_of(int form, int adjoint) {
+    return form == TAGI_F2 || form == TAGI_F2_5 ? 2 : tagi_strided(form) && adjoint ? 8 : 4;
 }
-static inline int step_of(int form, int adjoint) { return strided(form) ? (adjoint ? 4 : 8) : made_of(form, adjoint); }
-static inline int window_of(int form, int adjoint) {
-    return strided(form) ? (adjoint ? 6 : form == STRIDED_4 ? 10 : 9) : made_of(form, adjoint) + taps_of(form) - 1;
+static inline int tagi_step_of(int form, int adjoint) {
+    return tagi_strided(form) ? (adjoint ? 4 : 8) : tagi_made_of(form, adjoint);
 }
-static inline int edge_of(int form) { return form == F2 ? 4 : !strided(form) ? 6 : form == STRIDED_4 ? 10 : 9; }
-static inline int kernel_edge_of(int form) { return form == F2 ? 4 : form == STRIDED_4 ? 10 : 6; }
+static inline int tagi_window_of(int form, int adjoint) {
+    return tagi_strided(form) ? (adjoint                  ? 6
+                                 : form == TAGI_STRIDED_4 ? 10
+                                                          : 9)
+                              : tagi_made_of(form, adjoint) + tagi_taps_of(form) - 1;
+}
+static inline int tagi_edge_of(int form) {
+    return form == TAGI_F2 ? 4 : !tagi_strided(form) ? 6 : form == TAGI_STRIDED_4 ? 10 : 9;
+}
+static inline int tagi_kernel_edge_of(int form) { return form == TAGI_F2 ? 4 : form == TAGI_STRIDED_4 ? 10 : 6; }
 
 /* How many planes of windows are multiplied by plane (i, j) of the kernels. */
-static inline int sharing(int form, int i, int j) {
-    return form == EVEN_3 || form == ODD_3 ? (i == 5 ? 4 : 1) * (j == 5 ? 4 : 1) : 1;
+static inline int tagi_sharing(int form, int i, int j) {
+    return form == TAGI_EVEN_3 || form == TAGI_ODD_3 ? (i == 5 ? 4 : 1) * (j == 5 ? 4 : 1) : 1;
 }
 
 /* Where plane (i, j) starts among the planes of windows or of sums, each of `size` numbers. */
-static inline size_t place(int form, int i, int j, size_t size) {
-    int edge = edge_of(form), a = i, b = j, before = i * edge + j;
-    if (form == EVEN_3 || form == ODD_3) {
+static inline size_t tagi_place(int form, int i, int j, size_t size) {
+    int edge = tagi_edge_of(form), a = i, b = j, before = i * edge + j;
+    if (form == TAGI_EVEN_3 || form == TAGI_ODD_3) {
         a = i < 5 ? i : 5;
         b = j < 5 ? j : 5;
         before = a * edge + b * (a == 5 ? 4 : 1) + (i - a) * (b == 5 ? 4 : 1) + (j - b);
     }
-    return before * size + (a * kernel_edge_of(form) + b) * PAD;
+    return before * size + (a * tagi_kernel_edge_of(form) + b) * TAGI_PAD;
 }
 
 /* The points are A, -A, B, -B and infinity, and 0 too for F(4, 3) and F(2, 5). Their powers are exact in float32, and
  * rounding errors are less than half of those that the usual points +-1 and +-2 leave. (F(2, 3) uses 0, 1, -1 and
- * infinity.) N0, NA and NB are one over the product of the distances of 0, of A or -A, and of B or -B from the other
- * points, 0 among them, as interpolation needs them. */
-#define A 0.75f
-#define B 1.5f
-#define N0 (1 / (A * A * B * B))
-#define NA (1 / (2 * A * A * (A * A - B * B)))
-#define NB (1 / (2 * B * B * (B * B - A * A)))
+ * infinity.) TAGI_N0, TAGI_NA and TAGI_NB are one over the product of the distances of 0, of A or -A, and of B or -B
+ * from the other points, 0 among them, as interpolation needs them. */
+#define TAGI_A 0.75f
+#define TAGI_B 1.5f
+#define TAGI_N0 (1 / (TAGI_A * TAGI_A * TAGI_B * TAGI_B))
+#define TAGI_NA (1 / (2 * TAGI_A * TAGI_A * (TAGI_A * TAGI_A - TAGI_B * TAGI_B)))
+#define TAGI_NB (1 / (2 * TAGI_B * TAGI_B * (TAGI_B * TAGI_B - TAGI_A * TAGI_A)))
 
-#define LOOPS "winograd_loops.h"
+#define TAGI_LOOPS "winograd_loops.h"
 #include "levels.h"
 
-#undef A
-#undef B
-#undef N0
-#undef NA
-#undef NB
+#undef TAGI_A
+#undef TAGI_B
+#undef TAGI_N0
+#undef TAGI_NA
+#undef TAGI_NB
 
 /* out (planes, tiles, channels) = B^T d B, for a run of tiles side by side, whose windows d begin step_of(form) pixels
  * apart. A plane has `size` numbers, and tiles are `stride` numbers apart.
@@ -95,9 +104,10 @@ static inline size_t place(int form, int i, int j, size_t size) {
  * line is off the image. A pixel is `pixel` numbers from the next one. column: which of the `width` pixels of a line
  * that first pixel is, less than 0 before the first one. What is off the image is 0. squared: d is the square of the
  * pixels. */
-static inline void transform_pixels(int form, int adjoint, const float *const *rows, int squared, int column, int width,
-                                    size_t pixel, int tiles, float *out, size_t stride, size_t size, size_t channels) {
-    CALL(transform_pixels)
+static inline void tagi_transform_pixels(int form, int adjoint, const float *const *rows, int squared, int column,
+                                         int width, size_t pixel, int tiles, float *out, size_t stride, size_t size,
+                                         size_t channels) {
+    TAGI_CALL(tagi_transform_pixels)
     (form, adjoint, rows, squared, column, width, pixel, tiles, out, stride, size, channels);
 }
 
@@ -107,31 +117,32 @@ static inline void transform_pixels(int form, int adjoint, const float *const *r
  * numbers apart, and pixels `pixel` numbers. From there on the image has `lines` lines and `columns` pixels in each,
  * and what a tile makes beyond is dropped. start (channels) and jcb (laid out as x) may be NULL, for 0 and 1. positive:
  * sums are not negative, but for rounding, and such as round to less than 0 become 0. */
-static inline void restore_pixels(int form, int adjoint, const float *m, size_t stride, size_t size, int tiles,
-                                  int positive, const float *start, int more, const float *jcb, int power, float *x,
-                                  int lines, int columns, size_t line, size_t pixel, size_t channels) {
-    CALL(restore_pixels)
+static inline void tagi_restore_pixels(int form, int adjoint, const float *m, size_t stride, size_t size, int tiles,
+                                       int positive, const float *start, int more, const float *jcb, int power,
+                                       float *x, int lines, int columns, size_t line, size_t pixel, size_t channels) {
+    TAGI_CALL(tagi_restore_pixels)
     (form, adjoint, m, stride, size, tiles, positive, start, more, jcb, power, x, lines, columns, line, pixel,
      channels);
 }
 
 /* out (planes, tiles, channels) = A e A^T, where e are the outputs of each tile of a run, or their squares, and 0
- * beyond the image. x is laid out as in `restore_pixels`, and `out` as in `transform_pixels`. */
-static inline void transform_deltas(int form, const float *x, int squared, int lines, int columns, size_t line,
-                                    size_t pixel, int tiles, float *out, size_t stride, size_t size, size_t channels) {
-    CALL(transform_deltas)(form, x, squared, lines, columns, line, pixel, tiles, out, stride, size, channels);
+ * beyond the image. x is laid out as in `tagi_restore_pixels`, and `out` as in `tagi_transform_pixels`. */
+static inline void tagi_transform_deltas(int form, const float *x, int squared, int lines, int columns, size_t line,
+                                         size_t pixel, int tiles, float *out, size_t stride, size_t size,
+                                         size_t channels) {
+    TAGI_CALL(tagi_transform_deltas)(form, x, squared, lines, columns, line, pixel, tiles, out, stride, size, channels);
 }
 
 /* out (planes, 16) = G g G^T of 16 kernels g, which begin `stride` numbers apart in w and s. kind: g is w, w^2 or
  * w^2 + s. flip: kernels are turned by 180 degrees, as the way back through a convolution needs them. */
-static inline void transform_kernels(int form, const float *w, const float *s, size_t stride, int kind, int flip,
-                                     float *out, size_t plane) {
-    CALL(transform_kernels)(form, w, s, stride, kind, flip, out, plane);
+static inline void tagi_transform_kernels(int form, const float *w, const float *s, size_t stride, int kind, int flip,
+                                          float *out, size_t plane) {
+    TAGI_CALL(tagi_transform_kernels)(form, w, s, stride, kind, flip, out, plane);
 }
 
 /* out (16, taps, taps) = G^T m G, or += if `more`: the kernel gradients from the sums of products m (planes, 16). */
-static inline void restore_kernels(int form, const float *m, size_t plane, int more, float *out) {
-    CALL(restore_kernels)(form, m, plane, more, out);
+static inline void tagi_restore_kernels(int form, const float *m, size_t plane, int more, float *out) {
+    TAGI_CALL(tagi_restore_kernels)(form, m, plane, more, out);
 }
 
 #endif

@@ -14,12 +14,12 @@ from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
 cdef extern from "shared_sum.h" nogil:
-    ctypedef struct seat:
+    ctypedef struct seat "tagi_seat":
         uint64_t count
         uint64_t size
-    void come(seat* s, uint64_t count, uint64_t size)
-    bint has_come(const seat* s, uint64_t count, int looks)
-    void add_places(const float* places, size_t stride, int ranks, float* out, size_t n)
+    void come "tagi_come"(seat* s, uint64_t count, uint64_t size)
+    bint has_come "tagi_has_come"(const seat* s, uint64_t count, int looks)
+    void add_places "tagi_add_places"(const float* places, size_t stride, int ranks, float* out, size_t n)
 
 cdef enum:
     TURNS = 2

@@ -9,11 +9,11 @@
 #include <stdint.h>
 
 #if defined(__x86_64__) || defined(__i386__)
-#define PAUSE() __builtin_ia32_pause()
+#define TAGI_PAUSE() __builtin_ia32_pause()
 #elif defined(__aarch64__)
-#define PAUSE() __asm__ volatile("yield")
+#define TAGI_PAUSE() __asm__ volatile("yield")
 #else
-#define PAUSE() ((void)0)
+#define TAGI_PAUSE() ((void)0)
 #endif
 
 /* What a rank says about itself, on a cache line of its own, so that ranks do not slow each other down. */
@@ -21,47 +21,49 @@ typedef struct {
     uint64_t count; /* the number of the sum that the rank has come to; written last */
     uint64_t size;  /* how many float32 it adds */
     char rest[48];
-} seat;
+} tagi_seat;
 
 /* This rank's numbers for sum `count` lie in their place. */
-static inline void come(seat *s, uint64_t count, uint64_t size) {
+static inline void tagi_come(tagi_seat *s, uint64_t count, uint64_t size) {
     s->size = size;
     __atomic_store_n(&s->count, count, __ATOMIC_RELEASE);
 }
 
 /* Whether the rank of this seat has come to sum `count`; looks so many times. */
-static inline int has_come(const seat *s, uint64_t count, int looks) {
+static inline int tagi_has_come(const tagi_seat *s, uint64_t count, int looks) {
     while (__atomic_load_n(&s->count, __ATOMIC_ACQUIRE) != count) {
         if (--looks <= 0) return 0;
-        PAUSE();
+        TAGI_PAUSE();
     }
     return 1;
 }
 
-enum { BLOCK = 512 };
+enum { TAGI_BLOCK = 512 };
 
-/* out (n, at most BLOCK) = the sum of leaves first:first + leaves of a tree, see `add_places`. */
-static void add_leaves(const float *places, size_t stride, int pairs, int first, int leaves, float *out, size_t n) {
+/* out (n, at most BLOCK) = the sum of leaves first:first + leaves of a tree, see `tagi_add_places`. */
+static void tagi_add_leaves(const float *places, size_t stride, int pairs, int first, int leaves, float *out,
+                            size_t n) {
     if (leaves == 1) { /* one rank, or, of the first leaves, two */
         const float *x = places + (size_t)(first < pairs ? 2 * first : first + pairs) * stride;
         const float *y = first < pairs ? x + stride : 0;
         for (size_t i = 0; i < n; i++) out[i] = y ? x[i] + y[i] : x[i];
         return;
     }
-    float other[BLOCK];
-    add_leaves(places, stride, pairs, first, leaves / 2, out, n);
-    add_leaves(places, stride, pairs, first + leaves / 2, leaves / 2, other, n);
+    float other[TAGI_BLOCK];
+    tagi_add_leaves(places, stride, pairs, first, leaves / 2, out, n);
+    tagi_add_leaves(places, stride, pairs, first + leaves / 2, leaves / 2, other, n);
     for (size_t i = 0; i < n; i++) out[i] += other[i];
 }
 
 /* out (n) = the sum of the numbers of all ranks, whose places are `stride` apart. They are added in a tree, neighbours
  * first, as MPI does it: so results do not depend on which ranks share a node. The tree has a power of two leaves; if
  * there are more ranks, the first leaves are pairs of ranks. */
-static inline void add_places(const float *places, size_t stride, int ranks, float *out, size_t n) {
+static inline void tagi_add_places(const float *places, size_t stride, int ranks, float *out, size_t n) {
     int leaves = 1;
     while (2 * leaves <= ranks) leaves *= 2;
-    for (size_t i = 0; i < n; i += BLOCK)
-        add_leaves(places + i, stride, ranks - leaves, 0, leaves, out + i, n - i < BLOCK ? n - i : BLOCK);
+    for (size_t i = 0; i < n; i += TAGI_BLOCK)
+        tagi_add_leaves(places + i, stride, ranks - leaves, 0, leaves, out + i,
+                        n - i < TAGI_BLOCK ? n - i : TAGI_BLOCK);
 }
 
 #endif

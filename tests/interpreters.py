@@ -1,0 +1,117 @@
+"""Builds, imports and tests the library with every Python on this machine that it is for.
+
+    python -m tests.interpreters           # all of them, oldest first
+    python -m tests.interpreters --newest  # the newest one; `make test` runs this
+
+Each Python gets an environment of its own in a temporary folder, and the library is installed there from a copy of the
+files under version control, compiled without optimisation. Then it imports the library, takes one training step, runs
+`python -m pytagi_ddp.doctor` and `tests/nn/test_golden.py`. The exit code is 1 if something failed.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+
+from tests.clean_tree import ROOT, hasty, source_tree
+
+NEEDS = ("pytest>=8.0", "pytest-timeout>=2.3")  # what tests/nn/test_golden.py needs beside the library
+STEP = """
+import numpy as np
+import pytagi_ddp
+from pytagi_ddp.nn import Conv2d, Linear, OutputUpdater, ReLU, Sequential
+net = Sequential(Conv2d(1, 2, 3, in_width=6, in_height=6), ReLU(), Linear(32, 1))
+before = net.state_dict()["Linear.2"][0].copy()
+net(np.ones(36))
+OutputUpdater(net.device).update(net.output_z_buffer, [1.0], [1.0], net.input_delta_z_buffer)
+net.backward()
+net.step()
+assert np.any(net.state_dict()["Linear.2"][0] != before)
+print(pytagi_ddp.__file__)
+"""
+
+
+def supported() -> list[str]:
+    """The Python versions that pyproject.toml names, oldest first."""
+    named = re.findall(r'"Programming Language :: Python :: 3\.(\d+)"', (ROOT / "pyproject.toml").read_text())
+    return [f"3.{minor}" for minor in sorted(map(int, named))]
+
+
+def interpreter(version: str) -> str | None:
+    """The path of a Python of this version, on the search path or among those of pyenv; None if there is none."""
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    for candidate in (shutil.which(f"python{version}"), *sorted(pyenv.glob(f"versions/{version}.*/bin/python3"))):
+        if candidate is None:
+            continue
+        command = [str(candidate), "-c", "import ensurepip, sys, venv; print(sys.executable)"]
+        asked = subprocess.run(command, capture_output=True, text=True, check=False)
+        headers = ["-c", "import os, sysconfig; print(os.path.exists(sysconfig.get_path('include') + '/Python.h'))"]
+        if asked.returncode == 0:
+            path = asked.stdout.strip()
+            if subprocess.run([path, *headers], capture_output=True, text=True, check=False).stdout.strip() == "True":
+                return path
+    return None
+
+
+def check(python: str, folder: Path) -> None:
+    """Installs the library for an interpreter, in `folder`, and runs the checks.
+
+    Raises:
+        RuntimeError: one of them failed; the message has the end of its output.
+    """
+    sources, away = source_tree(folder / "tree"), folder / "away"
+    away.mkdir()
+    (away / "tests").symlink_to(sources / "tests")
+    shutil.copy2(sources / "pyproject.toml", away)
+    executable = str(folder / "env" / "bin" / "python")
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    clean |= {"PIP_NO_COMPILE": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    compiler = shutil.which(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    haste = {"CC": hasty(compiler, folder)} if compiler else {}
+    commands: list[tuple[list[str], dict[str, str]]] = [
+        ([python, "-m", "venv", str(folder / "env")], {}),
+        ([executable, "-m", "pip", "install", "--quiet", f"{sources}[mpi]", *NEEDS], haste),
+        ([executable, "-c", STEP], {}),
+        ([executable, "-m", "pytagi_ddp.doctor"], {}),
+        ([executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/nn/test_golden.py"], {}),
+    ]
+    for command, extra in commands:
+        done = subprocess.run(command, cwd=away, env=clean | extra, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)[:200]} failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.interpreters", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--newest", action="store_true", help="only the newest Python that is there")
+    options = parser.parse_args(arguments)
+    found = {version: interpreter(version) for version in supported()}
+    there = [version for version, path in found.items() if path]
+    failed = []
+    for version in found:
+        path = found[version]
+        if path is None:
+            print(f"Python {version}: not on this machine, skipped", flush=True)
+            continue
+        if options.newest and version != there[-1]:
+            continue
+        start = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                check(path, Path(folder))
+            except RuntimeError as error:
+                print(f"Python {version} ({path}): {error}", flush=True)
+                failed.append(version)
+                continue
+        print(f"Python {version} ({path}): passed in {time.monotonic() - start:.0f} s", flush=True)
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
