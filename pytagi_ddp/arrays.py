@@ -6,20 +6,19 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 IN_HOST_MEMORY = (1, 3)  # device types of DLPack: CPU, and CPU memory that CUDA has pinned
 NUMBERS, TEXT = "fiub", "UST"  # kinds of NumPy's types
 
 
-def to_numpy(values: ArrayLike, what: str, text: bool = False) -> np.ndarray:
+def to_numpy(values: Any, what: str, text: bool = False) -> np.ndarray:
     """`values` as a NumPy array of real numbers, without a copy where NumPy can read their memory.
 
     It takes what NumPy takes: numbers, nested lists, and everything with `__array__`, such as arrays of JAX and
     TensorFlow. In addition it takes:
 
-    * columns and tables of pandas, polars and PyArrow that hold numbers or bools; also nullable, decimal and Arrow-backed
-      ones, and categories that are numbers. Missing values become NaN;
+    * columns and tables of pandas, polars and PyArrow that hold numbers or bools; also nullable, decimal and
+      Arrow-backed ones, and categories that are numbers. Missing values become NaN;
     * masked arrays and arrays of objects, whose missing values (masked, None, NA) become NaN, too;
     * tensors of PyTorch, also with a gradient, of bfloat16, or on a GPU; bfloat16 of JAX, as float32;
     * arrays in host memory that have only DLPack (`__dlpack__`).
@@ -37,7 +36,7 @@ def to_numpy(values: ArrayLike, what: str, text: bool = False) -> np.ndarray:
     if hasattr(values, "column_names"):  # PyArrow's tables, which it converts only if their columns have one type
         named = zip(values.column_names, values.columns, strict=True)
         columns = [to_numpy(column, f"column {name!r} of {what}", text) for name, column in named]
-        return np.stack(columns, 1) if columns else np.empty((len(values), 0))  # type: ignore[arg-type]
+        return np.stack(columns, 1) if columns else np.empty((len(values), 0))
     table = is_table(values)
     if table and not text:
         _refuse([column for column in _kinds(values) if not _may_be_numbers(column[1])], what)
@@ -67,12 +66,13 @@ def is_table(values: Any) -> bool:
 
 def _read(values: Any, what: str) -> np.ndarray:
     """`values` as NumPy reads them, which may be as objects."""
-    source: Any = values
+    source = values
     try:
         source = values.detach().cpu() if hasattr(values, "detach") else values
         if isinstance(source, np.ma.MaskedArray) and np.ma.is_masked(source):  # NumPy would use what is behind the mask
             number = source.dtype.kind in NUMBERS
-            return source.astype(np.result_type(source.dtype, np.float32) if number else object).filled(np.nan)
+            masked: Any = source.astype(np.result_type(source.dtype, np.float32) if number else object)
+            return masked.filled(np.nan)
         if hasattr(source, "__dlpack__") and not hasattr(source, "__array__"):
             return np.from_dlpack(source)
         return np.asarray(source.float() if str(getattr(source, "dtype", "")) == "torch.bfloat16" else source)
@@ -119,7 +119,7 @@ def _named(kind: Any) -> str:
 
 
 def _may_be_numbers(kind: Any) -> bool:
-    """Whether a column of this type, of pandas or polars, may hold numbers. Of objects only a look at them says more."""
+    """Whether a column of this type, of pandas or polars, may hold numbers. Of objects, they themselves say it."""
     if hasattr(kind, "is_numeric"):
         if hasattr(kind, "shape"):  # polars' type of arrays of one shape
             return _may_be_numbers(kind.inner)

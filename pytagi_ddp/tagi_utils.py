@@ -311,8 +311,12 @@ class Normalizer:
 
 
 def _plain(**arguments: Any) -> list[Any]:
-    """The arguments in their order: columns and tables as NumPy arrays, and anything else unchanged."""
-    return [to_numpy(values, name) if is_table(values) else values for name, values in arguments.items()]
+    """The arguments in their order: columns, tables and objects as arrays of numbers, and anything else unchanged."""
+
+    def is_foreign(values: Any) -> bool:
+        return is_table(values) or (type(values) is np.ndarray and values.dtype == object)
+
+    return [to_numpy(values, name) if is_foreign(values) else values for name, values in arguments.items()]
 
 
 def _span(max_value: Any, min_value: Any) -> Any:

@@ -19,8 +19,8 @@ class DistributedDataContainer:
     by at most one item. So ranks may have different numbers of batches; `ShardedSampler` gives all the same number.
 
     Indices count from the start of the share; negative ones from its end. A slice gives a list of items; the share of a
-    NumPy or CuPy array is a view of it and takes every index that arrays take. The share of a column or table of pandas or
-    polars is one, too: items are its rows, counted by position whatever their labels, as by `iloc`.
+    NumPy or CuPy array is a view of it and takes every index that arrays take. The share of a column or table of
+    pandas or polars is one, too: items are its rows, counted by position whatever their labels, as by `iloc`.
 
     Args:
         backend: name given to `initialize`, or a communicator.

@@ -153,6 +153,10 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         probabilities = self.predict_proba(X)
         return self.classes_[probabilities.argmax(1)]
 
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Share of the n samples whose class is right; `sample_weight`: n weights of them, None for equal ones."""
+        return super().score(X, unwrapped(y, "y", text=True), unwrapped(sample_weight, "sample_weight"))
+
     def _take(self, X: Any, y: Any, classes: ArrayLike | None, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         """(standardised float32 samples, class numbers); `reset`: they determine scales, features and classes."""
         X, y = self._numbers(X, reset), unwrapped(y, "y", text=True)

@@ -265,6 +265,10 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         scaled = (mean - observed) * np.exp(-log_scale2 / 2)  # squares in units of y may be too small for float64
         return log_density(scaled**2, np.zeros(len(mean)), self.degrees_of_freedom_) - log_scale2 / 2
 
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """R^2 of the n predictions; `sample_weight`: n weights of the samples, None for equal ones."""
+        return super().score(X, unwrapped(y, "y"), unwrapped(sample_weight, "sample_weight"))
+
     @property
     def degrees_of_freedom_(self) -> float:
         return self.noise_.degrees

@@ -195,6 +195,7 @@ def test_tables_are_samples_by_position(kind):
         assert estimator.feature_names_in_.tolist() == ["a", "b"]
         np.testing.assert_array_equal(estimator.predict(table), expected)
         assert estimator.score(table, target) == estimator.score(table, y)
+        assert estimator.score(table, target, target) == estimator.score(table, y, y)
         first = kind(**QUICK)
         np.testing.assert_array_equal(
             first.partial_fit(table, target).predict(table), kind(**QUICK).partial_fit(x, y).predict(x)
@@ -221,9 +222,9 @@ def test_columns_without_numbers_are_refused(kind):
             with pytest.raises(TypeError, match=r"X must hold real numbers, .* 'b' \(.*; encode"):
                 call()
     for other in (np.array(dates)[:, None], x.astype(str)):
-        with pytest.raises(TypeError, match="X must hold real numbers, got dtype .*; encode"):
+        with pytest.raises(TypeError, match=r"X must hold real numbers, got dtype .*; encode"):
             kind(**QUICK).fit(other, y)
-    with pytest.raises(TypeError, match="y must hold real numbers, .*; encode"):
+    with pytest.raises(TypeError, match=r"y must hold real numbers, .*; encode"):
         kind(**QUICK).fit(x, pandas.Series(dates))
 
 
@@ -235,7 +236,7 @@ def test_classes_of_columns_may_be_text_and_targets_may_not():
         estimator = TAGIClassifier(**QUICK).fit(x, target)
         np.testing.assert_array_equal(estimator.predict(x), expected)
         assert TAGIClassifier(**QUICK).partial_fit(x, target, pandas.Series(["y", "x"])).classes_.tolist() == ["x", "y"]
-        with pytest.raises(TypeError, match="y must hold real numbers, .*; encode"):
+        with pytest.raises(TypeError, match=r"y must hold real numbers, .*; encode"):
             TAGIRegressor(**QUICK).fit(x, target)
-        with pytest.raises(TypeError, match="y must hold real numbers, .*; encode"):
+        with pytest.raises(TypeError, match=r"y must hold real numbers, .*; encode"):
             TAGIRegressor(**QUICK).fit(x, x[:, 0]).log_likelihood(x, target)
