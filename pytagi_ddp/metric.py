@@ -60,7 +60,8 @@ class HRCSoftmaxMetric:
         Raises:
             ValueError: Sizes that are no whole number of samples.
         """
-        batch_size = np.size(m_pred) // self.hrc_softmax.len
+        m_pred = to_numpy(m_pred, "m_pred")
+        batch_size = m_pred.size // self.hrc_softmax.len
         return self.utils.get_labels(m_pred, v_pred, self.hrc_softmax, self.num_classes, batch_size)[0]
 
     def error_rate(self, m_pred: ArrayLike, v_pred: ArrayLike, label: ArrayLike) -> float:
@@ -137,7 +138,9 @@ def classification_error(prediction: ArrayLike, label: ArrayLike) -> float:
     Raises:
         ValueError: No predictions, or another number of labels. TypeError: Numbers on one side, text on the other.
     """
-    prediction, label = to_numpy(prediction, "prediction").ravel(), to_numpy(label, "label").ravel()
+    prediction, label = (
+        to_numpy(values, name, text=True).ravel() for values, name in ((prediction, "prediction"), (label, "label"))
+    )
     if prediction.size != label.size or not prediction.size:
         raise ValueError(f"{prediction.size} predictions and {label.size} labels cannot be compared")
     kinds = [array.dtype.kind in "US" for array in (prediction, label) if array.dtype.kind in "USbiuf"]
@@ -167,7 +170,7 @@ def reliability_bins(
 
     Source: Guo et al. (2017), "On calibration of modern neural networks".
     """
-    p, truth = _numbers("probabilities", probabilities), to_numpy(label, "label").ravel()
+    p, truth = _numbers("probabilities", probabilities), to_numpy(label, "label", text=True).ravel()
     if p.ndim != 2 or not p.size or len(p) != truth.size or bins < 1:
         raise ValueError(
             f"reliability needs (n, classes) probabilities, n labels and at least 1 bin: got {p.shape}, {truth.size} "

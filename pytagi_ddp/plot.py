@@ -115,7 +115,7 @@ def reliability(
     Raises:
         ValueError: sizes that do not fit, no sample, or what is no probability.
     """
-    p, truth = to_numpy(probabilities, "probabilities"), to_numpy(labels, "labels")
+    p, truth = to_numpy(probabilities, "probabilities"), to_numpy(labels, "labels", text=True)
     confidence, accuracy, count = reliability_bins(p, truth, bins)
     error = calibration_error(p, truth, bins)
     ax.plot([0, 1], [0, 1], "--", color="0.7", linewidth=1)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pytagi_ddp.arrays import to_numpy
+from pytagi_ddp.arrays import is_table, to_numpy
 from pytagi_ddp.files import file_size
 from pytagi_ddp.nn.hierarchical_softmax import (
     HRCSoftmax,
@@ -34,7 +34,7 @@ class Utils:
         """Encode labels for `OutputUpdater.update_using_indices`.
 
         Args:
-            labels: B whole numbers in [0, num_classes), of a type of integers or floats.
+            labels: B whole numbers in [0, num_classes), of a type of integers, floats or bools.
             num_classes: K, at least 2.
 
         Returns:
@@ -169,7 +169,7 @@ class Utils:
                 "input_seq_len, output_seq_len, num_features and stride must all be at least 1, got "
                 f"{input_seq_len}, {output_seq_len}, {num_features} and {stride}"
             )
-        series, columns = to_numpy(data, "data"), np.asarray(output_col).ravel()
+        series, columns = to_numpy(data, "data"), to_numpy(output_col, "output_col", text=True).ravel()
         if series.size % num_features or (series.ndim > 1 and series.size != len(series) * num_features):
             raise ValueError(f"data of shape {series.shape} do not have {num_features} features in each row")
         series = flat_float32(series, "data").reshape(-1, num_features)
@@ -240,7 +240,8 @@ class Normalizer:
     """Scaling of data to zero mean and unit variance, or to [0, 1], and back.
 
     Every method works on arrays of any shapes that broadcast together. 1e-10 is added to each divisor, and to
-    the factor on the way back.
+    the factor on the way back. Columns and tables of pandas and polars are taken by position, not by label, and results
+    are NumPy arrays.
 
     Args:
         method: A label of the user's own; nothing depends on it.
@@ -252,16 +253,19 @@ class Normalizer:
     @staticmethod
     def standardize(data: np.ndarray, mu: np.ndarray | float, std: np.ndarray | float) -> np.ndarray:
         """(data - mu) / std."""
+        data, mu, std = _plain(data=data, mu=mu, std=std)
         return (data - mu) / (std + _EPSILON)
 
     @staticmethod
     def unstandardize(norm_data: np.ndarray, mu: np.ndarray | float, std: np.ndarray | float) -> np.ndarray:
         """norm_data * std + mu."""
+        norm_data, mu, std = _plain(norm_data=norm_data, mu=mu, std=std)
         return norm_data * (std + _EPSILON) + mu
 
     @staticmethod
     def unstandardize_std(norm_std: np.ndarray, std: np.ndarray | float) -> np.ndarray:
         """norm_std * std, both standard deviations."""
+        norm_std, std = _plain(norm_std=norm_std, std=std)
         return norm_std * (std + _EPSILON)
 
     def max_min_norm(
@@ -272,6 +276,7 @@ class Normalizer:
         Raises:
             ValueError: A maximum below its minimum.
         """
+        data, max_value, min_value = _plain(data=data, max_value=max_value, min_value=min_value)
         if not np.all(np.asarray(max_value) >= min_value):
             raise ValueError(f"max_value {max_value} must not be below min_value {min_value}")
         return (1.0 * data - min_value) / _span(max_value, min_value)
@@ -281,6 +286,7 @@ class Normalizer:
         norm_data: np.ndarray, max_value: np.ndarray | float, min_value: np.ndarray | float
     ) -> np.ndarray:
         """norm_data * (max_value - min_value) + min_value."""
+        norm_data, max_value, min_value = _plain(norm_data=norm_data, max_value=max_value, min_value=min_value)
         return norm_data * _span(max_value, min_value) + min_value
 
     @staticmethod
@@ -288,17 +294,29 @@ class Normalizer:
         norm_std: np.ndarray, max_value: np.ndarray | float, min_value: np.ndarray | float
     ) -> np.ndarray:
         """norm_std * (max_value - min_value), both standard deviations."""
+        norm_std, max_value, min_value = _plain(norm_std=norm_std, max_value=max_value, min_value=min_value)
         return norm_std * _span(max_value, min_value)
 
     @staticmethod
     def compute_mean_std(data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and (population) standard deviation of every column; NaN is left out."""
+        (data,) = _plain(data=data)
         return np.nanmean(data, axis=0), np.nanstd(data, axis=0)
 
     @staticmethod
     def compute_max_min(data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Maximum and minimum of every column; NaN is left out."""
+        (data,) = _plain(data=data)
         return np.nanmax(data, axis=0), np.nanmin(data, axis=0)
+
+
+def _plain(**arguments: Any) -> list[Any]:
+    """The arguments in their order: columns, tables and objects as arrays of numbers, and anything else unchanged."""
+
+    def is_foreign(values: Any) -> bool:
+        return is_table(values) or (type(values) is np.ndarray and values.dtype == object)
+
+    return [to_numpy(values, name) if is_foreign(values) else values for name, values in arguments.items()]
 
 
 def _span(max_value: Any, min_value: Any) -> Any:
@@ -330,7 +348,7 @@ def _check_labels(labels: Any, num_classes: int) -> np.ndarray:
             "needed: labels.argmax(1)"
         )
     labels = labels.ravel()
-    whole = labels.dtype.kind in "iu" or (labels.dtype.kind == "f" and bool((labels == np.floor(labels)).all()))
+    whole = labels.dtype.kind in "iub" or (labels.dtype.kind == "f" and bool((labels == np.floor(labels)).all()))
     if labels.size and not whole:
         raise ValueError(f"labels must be whole numbers, got {labels.dtype}")
     outside = (labels < 0) | (labels >= num_classes)
@@ -344,9 +362,9 @@ def _probabilities(ma: Any, Sa: Any, tree: HRCSoftmax, num_classes: int, batch_s
     """Class probabilities of a batch, shape (batch_size, num_classes), after checking the sizes."""
     if len(tree.obs) != num_classes * tree.num_obs:
         raise ValueError(f"the tree encodes {len(tree.obs) // max(tree.num_obs, 1)} classes, not {num_classes}")
-    if np.size(ma) != batch_size * tree.len:
-        raise ValueError(f"{np.size(ma)} means do not fit {batch_size} samples of {tree.len} output units")
-    means, variances = np.asarray(ma, np.float64), np.asarray(Sa, np.float64)
+    means, variances = (to_numpy(a, name).astype(np.float64, copy=False) for a, name in ((ma, "ma"), (Sa, "Sa")))
+    if means.size != batch_size * tree.len:
+        raise ValueError(f"{means.size} means do not fit {batch_size} samples of {tree.len} output units")
     if not (np.isfinite(means).all() and np.isfinite(variances).all() and variances.min(initial=0) >= 0):
         raise ValueError(
             "the outputs are no Gaussians: some means or variances are NaN or infinite, or variances negative"

@@ -10,6 +10,7 @@ from weakref import WeakSet
 
 import numpy as np
 
+from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.data.augment import ShardRandom
 from pytagi_ddp.data.prefetch import prefetch as prefetched
 from pytagi_ddp.data.sampler import EvaluationSampler, IndexBatch, ShardedSampler
@@ -184,8 +185,8 @@ def _affine(
     channels: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """scale and shift, shape (C, 1, 1), such that (pixel / 255 - mean) / std = pixel * scale - shift."""
-    mean = np.asarray(0.0 if mean is None else mean, np.float64)
-    std = np.asarray(1.0 if std is None else std, np.float64)
+    mean = to_numpy(0.0 if mean is None else mean, "mean").astype(np.float64)
+    std = to_numpy(1.0 if std is None else std, "std").astype(np.float64)
     for name, value in (("mean", mean), ("std", std)):
         if value.shape not in ((), (1,), (channels,)):
             raise ValueError(f"{name} has shape {value.shape}, the images have {channels} channels")

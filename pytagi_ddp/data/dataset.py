@@ -39,7 +39,7 @@ class ImageDataset:
         pixels, numbers = to_numpy(images, f"{name}: images"), to_numpy(labels, f"{name}: labels")
         if pixels.dtype != np.uint8:
             raise TypeError(f"{name}: images must be uint8, got {pixels.dtype}")
-        if not np.issubdtype(numbers.dtype, np.integer):
+        if numbers.dtype.kind not in "iub":
             raise TypeError(f"{name}: labels must be integers, got {numbers.dtype}")
         if pixels.ndim != 4 or 0 in pixels.shape:
             raise ValueError(f"{name}: images must have shape (N, C, H, W) with no size 0, got {pixels.shape}")

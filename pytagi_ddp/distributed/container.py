@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pytagi_ddp.arrays import is_table
 from pytagi_ddp.distributed.backends import Backend, get_distributed_backend
 
 
@@ -18,7 +19,8 @@ class DistributedDataContainer:
     by at most one item. So ranks may have different numbers of batches; `ShardedSampler` gives all the same number.
 
     Indices count from the start of the share; negative ones from its end. A slice gives a list of items; the share of a
-    NumPy or CuPy array is a view of it and takes every index that arrays take.
+    NumPy or CuPy array is a view of it and takes every index that arrays take. The share of a column or table of
+    pandas or polars is one, too: items are its rows, counted by position whatever their labels, as by `iloc`.
 
     Args:
         backend: name given to `initialize`, or a communicator.
@@ -42,8 +44,12 @@ class DistributedDataContainer:
             raise ValueError(f"{size} items cannot be shared by {ranks} ranks: each needs at least one")
         self.data = data
         self.indices = range(size * rank // ranks, size * (rank + 1) // ranks)
-        is_array = isinstance(data, np.ndarray) or hasattr(data, "__cuda_array_interface__")
-        self._view = data[self.indices.start : self.indices.stop] if is_array else None
+        share = slice(self.indices.start, self.indices.stop)
+        self._view = None
+        if hasattr(data, "iloc"):  # of pandas, which would look for labels
+            self._view = data.iloc[share].iloc
+        elif isinstance(data, np.ndarray) or hasattr(data, "__cuda_array_interface__") or is_table(data):
+            self._view = data[share]
 
     def __len__(self) -> int:
         return len(self.indices)

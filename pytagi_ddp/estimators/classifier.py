@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
-from sklearn.utils.validation import column_or_1d, validate_data
+from sklearn.utils.validation import check_X_y, column_or_1d
 
-from pytagi_ddp.estimators.ensemble import EnsembleEstimator, is_deviation, unchanged_if_refused, unmasked
+from pytagi_ddp.estimators.ensemble import EnsembleEstimator, is_deviation, unchanged_if_refused, unwrapped
 from pytagi_ddp.estimators.folds import assign_folds
 from pytagi_ddp.estimators.members import PREDICTED, Observe, Training, learn, run_epoch
 from pytagi_ddp.nn import OutputUpdater, Sequential
@@ -153,10 +153,15 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         probabilities = self.predict_proba(X)
         return self.classes_[probabilities.argmax(1)]
 
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Share of the n samples whose class is right; `sample_weight`: n weights of them, None for equal ones."""
+        return super().score(X, unwrapped(y, "y", text=True), unwrapped(sample_weight, "sample_weight"))
+
     def _take(self, X: Any, y: Any, classes: ArrayLike | None, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         """(standardised float32 samples, class numbers); `reset`: they determine scales, features and classes."""
-        X, y = unmasked(X), unmasked(y)
-        X, y = validate_data(self, X, y, dtype=np.float64, ensure_all_finite="allow-nan", reset=reset)
+        X, y = self._numbers(X, reset), unwrapped(y, "y", text=True)
+        X, y = check_X_y(X, y, ensure_all_finite="allow-nan", estimator=self)
+        classes = None if classes is None else unwrapped(classes, "classes", text=True)
         check_classification_targets(y)
         y = column_or_1d(y, warn=True)
         if not is_deviation(self.sigma_v):

@@ -12,9 +12,9 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.parallel import Parallel, delayed
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from pytagi_ddp.arrays import to_numpy
+from pytagi_ddp.arrays import is_table, to_numpy
 from pytagi_ddp.estimators.folds import learnt_by
 from pytagi_ddp.estimators.members import Training, default_epochs
 from pytagi_ddp.nn import Sequential
@@ -143,8 +143,19 @@ class EnsembleEstimator(BaseEstimator):
     def _standardised(self, X: Any) -> np.ndarray:
         """Standardised float32 inputs for the networks, from anything that scikit-learn accepts as samples."""
         check_is_fitted(self, "networks_")
-        X = validate_data(self, unmasked(X), dtype=np.float64, ensure_all_finite="allow-nan", reset=False)
-        return self._scaled(X)
+        return self._scaled(self._numbers(X, reset=False))
+
+    def _numbers(self, X: Any, reset: bool) -> np.ndarray:
+        """float64 samples; with `reset`, they determine number and names of the features.
+
+        Raises:
+            TypeError: columns that do not hold numbers. ValueError: as `check_array`.
+        """
+        checked = check_array(
+            unwrapped(X, "X"), input_name="X", dtype=np.float64, ensure_all_finite="allow-nan", estimator=self
+        )
+        validate_data(self, X, "no_validation", reset=reset, skip_check_array=True)  # names and number of features
+        return checked
 
     def _scaled(self, X: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):
@@ -209,9 +220,14 @@ def moments_of(name: str, values: np.ndarray) -> tuple[Any, Any]:
     return mean, np.where(std <= 1e-14 * np.abs(mean), 1.0, std)[()]
 
 
-def unmasked(values: Any) -> Any:
-    """A masked array with NaN for masked values, whose values scikit-learn would use; anything else unchanged."""
-    return to_numpy(values, "X") if np.ma.isMaskedArray(values) else values
+def unwrapped(values: Any, name: str, text: bool = False) -> Any:
+    """Columns, tables, masked arrays, dates and (unless `text` may be there) text by `to_numpy`; all else unchanged.
+
+    Of these, scikit-learn would use masked values, and take dates and digits for numbers.
+    """
+    kind = getattr(getattr(values, "dtype", None), "kind", None) or "O"
+    foreign = is_table(values) or np.ma.isMaskedArray(values) or kind in ("mM" if text else "mMUST")
+    return to_numpy(values, name, text) if foreign else values
 
 
 def is_deviation(value: Any) -> bool:

@@ -10,9 +10,9 @@ from typing import Any, Literal, overload
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import column_or_1d, validate_data
+from sklearn.utils.validation import check_X_y, column_or_1d
 
-from pytagi_ddp.estimators.ensemble import EnsembleEstimator, is_deviation, moments_of, unchanged_if_refused, unmasked
+from pytagi_ddp.estimators.ensemble import EnsembleEstimator, is_deviation, moments_of, unchanged_if_refused, unwrapped
 from pytagi_ddp.estimators.folds import assign_folds
 from pytagi_ddp.estimators.members import LEAST_NOISE, fit_values, run_epoch, values
 from pytagi_ddp.estimators.noise import GivenNoise, LearntNoise, Prediction, learn_noise
@@ -259,11 +259,15 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
     def log_likelihood(self, X: ArrayLike, y: ArrayLike) -> np.ndarray:
         """ln of the predicted density at each of n observations y, in units of y; its mean compares models."""
         mean, log_scale2 = self._distribution(X)
-        observed: np.ndarray = column_or_1d(unmasked(y), dtype=np.float64)
+        observed: np.ndarray = column_or_1d(unwrapped(y, "y"), dtype=np.float64)
         if len(observed) != len(mean):
             raise ValueError(f"X has {len(mean)} samples, but y has {len(observed)} observations: give one for each")
         scaled = (mean - observed) * np.exp(-log_scale2 / 2)  # squares in units of y may be too small for float64
         return log_density(scaled**2, np.zeros(len(mean)), self.degrees_of_freedom_) - log_scale2 / 2
+
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """R^2 of the n predictions; `sample_weight`: n weights of the samples, None for equal ones."""
+        return super().score(X, unwrapped(y, "y"), unwrapped(sample_weight, "sample_weight"))
 
     @property
     def degrees_of_freedom_(self) -> float:
@@ -271,8 +275,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
 
     def _take(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         """Standardised float32 samples. With `reset`, these samples define the standardisation of all later ones."""
-        X, y = unmasked(X), unmasked(y)
-        X, y = validate_data(self, X, y, dtype=np.float64, ensure_all_finite="allow-nan", y_numeric=True, reset=reset)
+        X, y = self._numbers(X, reset), unwrapped(y, "y")
+        X, y = check_X_y(X, y, ensure_all_finite="allow-nan", y_numeric=True, estimator=self)
         y = column_or_1d(y, warn=True).astype(np.float64)
         as_bools("TAGIRegressor", heteroscedastic=self.heteroscedastic, student_t=self.student_t)
         if reset:

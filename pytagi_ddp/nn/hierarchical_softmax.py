@@ -16,6 +16,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import ArrayLike
+
+from pytagi_ddp.arrays import to_numpy
 
 # The slope of the probit link; its inverse is the standard deviation of the noise on a binary decision.
 ALPHA = 3.0
@@ -79,7 +82,7 @@ def hierarchical_softmax(num_classes: int) -> HRCSoftmax:
     return HRCSoftmax(signs.ravel().tolist(), units.ravel().tolist(), signs.shape[1], num_units)
 
 
-def class_probabilities(mu: np.ndarray, var: np.ndarray, hrc: HRCSoftmax) -> np.ndarray:
+def class_probabilities(mu: ArrayLike, var: ArrayLike, hrc: HRCSoftmax) -> np.ndarray:
     """Probability of every class from the output units' Gaussians.
 
     P(unit n says +1) = Phi(mu_n / sqrt(1 / alpha^2 + var_n)), alpha = 3, and a class has the product over its
@@ -101,8 +104,9 @@ def class_probabilities(mu: np.ndarray, var: np.ndarray, hrc: HRCSoftmax) -> np.
 
     if not hrc.len:
         raise ValueError("the tree is empty: build one with hierarchical_softmax(num_classes)")
-    width = np.shape(mu)[-1] if np.ndim(mu) > 1 else 1
-    mu, var = np.asarray(mu, np.float64).ravel(), np.asarray(var, np.float64).ravel()
+    mu, var = to_numpy(mu, "mu"), to_numpy(var, "var")
+    width = mu.shape[-1] if mu.ndim > 1 else 1
+    mu, var = (a.ravel().astype(np.float64, copy=False) for a in (mu, var))
     if width > 1 and width % hrc.len:  # else 11 rows of 12 units would be 12 samples of 11
         raise ValueError(f"the tree has {hrc.len} output units per sample, which does not fit rows of {width} means")
     if mu.size != var.size or mu.size % hrc.len:

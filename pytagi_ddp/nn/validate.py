@@ -19,10 +19,6 @@ def flat_float32(values: ArrayLike, what: str, size: int | None = None) -> np.nd
         TypeError: values that are not real numbers. ValueError: not `size` of them, or rows of unequal length.
     """
     array = to_numpy(values, what)
-    if array.dtype.kind not in "fiub":
-        lone = array.shape == () and array.dtype == object  # no array at all
-        kind = type(array.item()).__name__ if lone else f"dtype {array.dtype}"
-        raise TypeError(f"{what} must hold real numbers, got {kind}")
     with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and callers look for that
         array = np.ascontiguousarray(array, np.float32).reshape(-1)
     if size is not None and array.size != size:

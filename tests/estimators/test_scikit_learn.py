@@ -158,3 +158,85 @@ def test_without_scikit_learn_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"pip install 'pytagi-ddp\[sklearn\]'"):
         importlib.reload(estimators)
+
+
+QUICK = {"n_folds": 1, "n_seeds": 1, "epochs": 2, "random_state": 0, "hidden_layer_sizes": 4}
+
+
+def tables(x):
+    """The same samples, of which some are missing, as other libraries have them."""
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    table = pandas.DataFrame(x, columns=["a", "b"], index=np.arange(len(x))[::-1])
+    yield table
+    yield table.convert_dtypes()
+    yield table.convert_dtypes(dtype_backend="pyarrow")
+    yield table.assign(a=table["a"].astype("category"), b=table["b"].astype(object).where(table["b"].notna(), None))
+    yield table.assign(b=table["b"].astype("Float64").astype(object))
+    yield polars.DataFrame({name: polars.Series(x[:, k]).fill_nan(None) for k, name in enumerate("ab")})
+
+
+@pytest.mark.parametrize("kind", [TAGIRegressor, TAGIClassifier])
+def test_tables_are_samples_by_position(kind):
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    x = np.random.default_rng(0).integers(0, 4, (24, 2)).astype(float)
+    y = (x[:, 0] > x[:, 1]).astype(int)
+    x[3, 1] = np.nan
+    expected = kind(**QUICK).fit(x, y).predict(x)
+    targets = [
+        pandas.Series(y, index=np.arange(24)[::-1]),
+        pandas.Series(y).astype("Int64"),
+        pandas.Series(y).astype("category"),
+        pandas.Series(y).astype("int64[pyarrow]"),
+        polars.Series(y),
+        pandas.DataFrame({"y": y})["y"].astype(object),
+    ]
+    for table, target in zip(tables(x), targets, strict=True):
+        estimator = kind(**QUICK).fit(table, target)
+        assert estimator.feature_names_in_.tolist() == ["a", "b"]
+        np.testing.assert_array_equal(estimator.predict(table), expected)
+        assert estimator.score(table, target) == estimator.score(table, y)
+        assert estimator.score(table, target, target) == estimator.score(table, y, y)
+        first = kind(**QUICK)
+        np.testing.assert_array_equal(
+            first.partial_fit(table, target).predict(table), kind(**QUICK).partial_fit(x, y).predict(x)
+        )
+    with pytest.raises(ValueError, match="feature names"):
+        estimator.predict(table.rename({"a": "other"}))
+
+
+@pytest.mark.parametrize("kind", [TAGIRegressor, TAGIClassifier])
+def test_columns_without_numbers_are_refused(kind):
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    x, y = np.random.default_rng(0).normal(size=(24, 2)), np.arange(24) % 2
+    table, dates = pandas.DataFrame(x, columns=["a", "b"]), pandas.date_range("2020", periods=24)
+    fitted = kind(**QUICK).fit(table, y)
+    of_polars = polars.DataFrame(x, schema=["a", "b"])
+    for other in (
+        table.assign(b=dates),
+        table.assign(b=table["b"].astype(str)),
+        table.assign(b=table["b"].astype(str).astype("category")),
+        of_polars.with_columns(b=polars.lit("1")),
+        of_polars.with_columns(b=polars.lit(dates[0].date())),
+    ):
+        for call in (lambda: fitted.predict(other), lambda: kind(**QUICK).fit(other, y)):  # noqa: B023
+            with pytest.raises(TypeError, match=r"X must hold real numbers, .* 'b' \(.*; encode"):
+                call()
+    for other in (np.array(dates)[:, None], x.astype(str)):
+        with pytest.raises(TypeError, match=r"X must hold real numbers, got dtype .*; encode"):
+            kind(**QUICK).fit(other, y)
+    with pytest.raises(TypeError, match=r"y must hold real numbers, .*; encode"):
+        kind(**QUICK).fit(x, pandas.Series(dates))
+
+
+def test_classes_of_columns_may_be_text_and_targets_may_not():
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    x, y = np.random.default_rng(0).normal(size=(24, 2)), np.array(["x", "y"] * 12)
+    expected = TAGIClassifier(**QUICK).fit(x, y).predict(x)
+    for target in (pandas.Series(y), pandas.Series(y).astype("category"), polars.Series(y)):
+        estimator = TAGIClassifier(**QUICK).fit(x, target)
+        np.testing.assert_array_equal(estimator.predict(x), expected)
+        assert TAGIClassifier(**QUICK).partial_fit(x, target, pandas.Series(["y", "x"])).classes_.tolist() == ["x", "y"]
+        with pytest.raises(TypeError, match=r"y must hold real numbers, .*; encode"):
+            TAGIRegressor(**QUICK).fit(x, target)
+        with pytest.raises(TypeError, match=r"y must hold real numbers, .*; encode"):
+            TAGIRegressor(**QUICK).fit(x, x[:, 0]).log_likelihood(x, target)
