@@ -29,6 +29,7 @@ def starts_ranks(path: Path) -> bool:
     return re.search(r"mark\.mpi\b|\bon_ranks\(", path.read_text()) is not None
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """With `--dist loadfile`: two processes at most run what starts ranks.
 
