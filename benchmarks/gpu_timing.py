@@ -10,18 +10,40 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.products import CONV2D, LINEAR, calls
 from benchmarks.training_step import Workload
 from pytagi_ddp import cuda
 from pytagi_ddp.kernels.cuda import conv2d, linear
 from pytagi_ddp.kernels.cuda.array import arrays, compute_capability, cupy
 from pytagi_ddp.kernels.cuda.recorder import recording, replay
+from pytagi_ddp.kernels.tensors import Delta, State, Tensor
 from pytagi_ddp.nn import Conv2d, Linear, OutputUpdater, Sequential
 
 PEAK_SIZE = 8192
 WAYS = {"walked": (False, False), "replayed": (True, False), "graphs": (True, True)}  # replay_launches, use_graphs
 STEPS = ("mlp-128-b32", "mlp-128-b512", "mlp-4096-b256", "mnist-cnn-b128", "resnet18-b128")
 RESNET_BATCHES = (128, 256, 512)
+LINEAR = [  # batch, inputs, outputs, first layer
+    (256, 4096, 4096, False),
+    (32, 784, 128, True),
+    (32, 128, 128, False),
+    (512, 784, 128, True),
+]
+CONV2D = [  # batch, height and width, channels, outputs, kernel, stride, zeros before and after, first layer
+    (32, 32, 64, 64, 3, 1, 1, 1, False),
+    (32, 16, 128, 128, 3, 1, 1, 1, False),
+    (128, 8, 256, 256, 3, 1, 1, 1, False),
+    (128, 4, 512, 512, 3, 1, 1, 1, False),
+    (16, 4, 512, 512, 3, 1, 1, 1, False),
+    (32, 16, 128, 256, 3, 2, 0, 1, False),
+    (32, 16, 128, 256, 2, 2, 0, 0, False),
+    (32, 32, 3, 64, 3, 1, 1, 1, True),
+    (128, 28, 1, 16, 4, 1, 1, 1, True),
+    (128, 13, 16, 32, 5, 1, 0, 0, False),
+    (32, 16, 32, 32, 5, 1, 2, 2, False),
+    (32, 16, 64, 64, 5, 1, 2, 2, False),
+    (32, 32, 64, 64, 4, 2, 1, 1, False),
+    (16, 7, 512, 512, 3, 1, 1, 1, False),
+]
 
 
 def seconds(function: Callable[[], object], at_least: float = 0.5) -> float:
@@ -121,8 +143,37 @@ class OnDevice:
         return self._placed[key][1]
 
 
+def normal(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+
+
+def calls(
+    module: Any,
+    shape_in: tuple[int, ...],
+    shape_out: tuple[int, ...],
+    shape_w: tuple[int, ...],
+    geometry: tuple[int, ...],
+    first: bool,
+) -> tuple[Callable[[], None], Callable[[], None], int]:
+    """The forward and the backward call of one layer, and the multiply-adds of one of its products."""
+    mu, w, b, delta_mu = (normal(*shape) for shape in (shape_in, shape_w, shape_w[:1], shape_out))
+    x, delta = State(mu, None if first else mu**2, mu), Delta(delta_mu, -(delta_mu**2))
+    weights = Tensor(w, w**2, *np.empty((2, *w.shape), np.float32))
+    bias = Tensor(b, b, *np.empty((2, *b.shape), np.float32))
+    out = State(*np.empty((2, *shape_out), np.float32))
+    in_delta = None if first else Delta(*np.empty((2, *shape_in), np.float32))
+
+    def forward() -> None:
+        module.forward(x, weights, bias, out, *geometry)
+
+    def backward() -> None:
+        module.backward(x, delta, weights, bias, in_delta, *geometry, False)
+
+    return forward, backward, delta_mu.size // shape_w[0] * w.size
+
+
 def products() -> Iterator[tuple[str, list[Callable[[], None]], list[float]]]:
-    """The layers of `benchmarks.products`: name, forward and backward call, and the operations of each."""
+    """The layers of `LINEAR` and `CONV2D`: name, forward and backward call, and the operations of each."""
     for batch, inputs, outputs, first in LINEAR:
         *directions, macs = calls(OnDevice(linear), (batch, inputs), (batch, outputs), (outputs, inputs), (), first)
         yield f"Linear {inputs} to {outputs}, batch {batch}", directions, flops_of(macs, first)

@@ -10,8 +10,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from benchmarks.gpu_timing import RESNET_BATCHES, seconds, types
-from benchmarks.products import CONV2D
+from benchmarks.gpu_timing import CONV2D, RESNET_BATCHES, seconds, types
 from pytagi_ddp import nn
 from pytagi_ddp.models import resnet18_cifar10
 
@@ -91,7 +90,7 @@ def report_triton(say: Callable[[str], None], batch: int = 128) -> None:
 
 
 def report_convolutions(say: Callable[[str], None]) -> None:
-    """The convolutions of `benchmarks.products` by cuDNN, channels last: one product forward, two backward."""
+    """The convolutions of `CONV2D` by cuDNN, channels last: one product forward, two backward."""
     import torch
 
     for batch, size, channels, outputs, kernel, stride, before, after, first in CONV2D:

@@ -35,7 +35,7 @@ class Worker:
 
     Args:
         peer: key of `PEERS`. python: the interpreter of the environment that has the library.
-        threads: of everything in it. env: more environment variables; an empty one is taken away.
+        threads: of everything in it. env: more environment variables.
         folder: where it runs, with the package `benchmarks` in it.
     """
 
@@ -54,7 +54,7 @@ class Worker:
             self._process = subprocess.Popen(
                 [python, "-m", "benchmarks.worker", PEERS[peer].module, str(threads)],
                 cwd=folder,
-                env={name: value for name, value in (os.environ | settings).items() if value != ""},
+                env=os.environ | settings,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 bufsize=0,

@@ -31,7 +31,7 @@ class DDPSequential(TrainedOnRanks):
 
     The average throws evidence away: on a linear model (20 weights, 4 ranks x 4 samples, 100 steps) its posterior
     variances came out 4.8 times the exact ones. The sum, like any large TAGI batch, can overshoot: there its variances
-    were right, but its means 18 standard deviations off, and those of the average 2.5 (`benchmarks.aggregation`). On
+    were right, but its means 18 standard deviations off, and those of the average 2.5 (means of 5 seeds, 2026). On
     MNIST (4 ranks x 16 samples, one epoch) sum and average reached 4.9 and 4.2 % error with sigma_v = 0.1, and 4.1 and
     6.3 % with sigma_v = 1 (`benchmarks.merging`). Above about 64 samples in all, neither is safe: let ranks take small
     steps, and merge (`every`, `merge="precision_weighted"`; "Large batches" in docs/communication.md).

@@ -68,7 +68,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
     For each sample, a cut with u units sends 8 u bytes forward (means and variances; 12 u after an activation, with its
     Jacobian) and 8 u bytes back; on GPUs, through host memory. A layer reads its weights, and adds to their sums, once
     for each micro-batch: small micro-batches cost time in layers with many weights and few units. In ResNet18, an image
-    takes twice as long in the second of two stages with micro-batches of 4 as with 32 (`benchmarks.micro_batches`). S
+    takes twice as long in the second of two stages with micro-batches of 4 as with 32 (one thread, measured in 2026). S
     stages that take equally long are idle for (S - 1) / (M + S - 1) of the time. "1F1B" keeps the activations of at
     most S - s micro-batches in stage s, "GPipe" those of all M. `recompute=True` keeps those of one, and only the
     inputs of the others, at the price of one more forward pass for each.
