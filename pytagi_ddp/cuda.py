@@ -120,7 +120,7 @@ def is_nccl_available() -> bool:
     """Whether ranks can communicate by NCCL: a GPU, and CuPy finds the library."""
     if not is_available():
         return False
-    from pytagi_ddp.kernels.cuda import array  # here, because CuPy is loaded only where a GPU is used
+    from pytagi_ddp.kernels.cuda.runtime import array  # here, because CuPy is loaded only where a GPU is used
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # CuPy's, where it does not find the library
@@ -216,6 +216,6 @@ def _require(device_index: int) -> None:
 
 
 def _cupy() -> ModuleType:
-    from pytagi_ddp.kernels.cuda import array  # here, because CuPy is loaded only where a GPU is used
+    from pytagi_ddp.kernels.cuda.runtime import array  # here, because CuPy is loaded only where a GPU is used
 
     return array.cupy

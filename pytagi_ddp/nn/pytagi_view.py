@@ -118,7 +118,7 @@ class LayerView:
 
     @property
     def num_threads(self) -> int:
-        from pytagi_ddp.kernels.cpu.threads import (
+        from pytagi_ddp.kernels.cpu.runtime.threads import (
             get_threads,  # here, because `import pytagi_ddp` shall not wait for it
         )
 
@@ -214,7 +214,7 @@ class NetworkView:
 
     def set_threads(self, num_threads: int) -> None:
         """Threads of all CPU work of this process, BLAS included."""
-        from pytagi_ddp.kernels.cpu.threads import (
+        from pytagi_ddp.kernels.cpu.runtime.threads import (
             set_threads,  # here, because `import pytagi_ddp` shall not wait for it
         )
 

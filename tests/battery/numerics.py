@@ -6,8 +6,8 @@ from unittest import mock
 import numpy as np
 
 from pytagi_ddp import nn
-from pytagi_ddp.kernels.cpu import compile as loops
-from pytagi_ddp.kernels.cpu import elementwise
+from pytagi_ddp.kernels.cpu.layers import elementwise
+from pytagi_ddp.kernels.cpu.runtime import compile as loops
 from tests.battery.example import Example, check, rows, snapshot, train
 from tests.nn import golden, reference, reference_activation
 from tests.nn.networks import DELTAS, assert_matches_reference, assert_same, leaves, pass_through, random_batch

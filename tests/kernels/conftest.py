@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from pytagi_ddp.kernels.cpu import _blas
-from pytagi_ddp.kernels.cpu.extension import load
-from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
+from pytagi_ddp.kernels.cpu.products import _blas
+from pytagi_ddp.kernels.cpu.runtime.extension import load
+from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
 
 
 @pytest.fixture(params=["1 thread, best", "2 threads, whole", "2 threads, avx2", "3 threads, tiles", "2 threads, amx"])
@@ -32,7 +32,7 @@ def bounded_scratch(threads, monkeypatch):  # `threads` comes first, as it may s
         beyond.append(memory[size:])
         return memory[:size]
 
-    for name in ("_replay", "_conv2d"):
+    for name in ("runtime._replay", "layers._conv2d"):
         monkeypatch.setattr(load(name), "workspace", workspace)
     yield
     assert beyond

@@ -10,7 +10,7 @@ import numba
 import pytest
 from threadpoolctl import threadpool_info
 
-from pytagi_ddp.kernels.cpu import threads
+from pytagi_ddp.kernels.cpu.runtime import threads
 
 LAUNCHERS = ("PYTAGI_DDP_NUM_THREADS", "OMP_NUM_THREADS", *threads._RANKS_ON_NODE)
 
@@ -114,7 +114,7 @@ def test_refuses_a_senseless_environment(no_launcher, value):
 def test_affinity_limits_the_cores():
     code = (
         "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]);"
-        "from pytagi_ddp.kernels.cpu.threads import usable_cores; print(usable_cores())"
+        "from pytagi_ddp.kernels.cpu.runtime.threads import usable_cores; print(usable_cores())"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "1"
