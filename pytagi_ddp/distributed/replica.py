@@ -100,7 +100,7 @@ class Replica(Wrapper):
         """`Sequential.get_lstm_states` of this rank: each has its own memory."""
         return self.model.get_lstm_states(time_step)
 
-    def set_lstm_states(self, states: Mapping[int, Any]) -> None:
+    def set_lstm_states(self, states: Mapping[int, Any] | Mapping[str, Any]) -> None:
         self.model.set_lstm_states(states)
 
     def reset_lstm_states(self) -> None:
