@@ -207,11 +207,11 @@ class DataParallel(Wrapper):
         """`Sequential.load_state_dict` on every device."""
         self._everywhere(DDPSequential.load_state_dict, state_dict)
 
-    def save(self, filename: str | Path) -> None:
+    def save(self, filename: str | bytes | Path) -> None:
         """`Sequential.save`."""
         self.model.save(filename)
 
-    def load(self, filename: str | Path) -> None:
+    def load(self, filename: str | bytes | Path) -> None:
         """`Sequential.load` on every device."""
         self._everywhere(DDPSequential.load, filename)
 
