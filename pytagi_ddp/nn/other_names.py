@@ -38,11 +38,14 @@ LAYER = {
     **dict.fromkeys(("to", "cpu", "cuda"), _MOVE_NETWORK),
     **dict.fromkeys(("half", "double", "float", "bfloat16"), _FLOAT32),
     **dict.fromkeys(("weight", "weights", "get_weights", "set_weights"), _WEIGHTS),
-    **dict.fromkeys(("state_dict", "load_state_dict", "named_parameters"), "it is one of the network"),
+    **dict.fromkeys(("state_dict", "load_state_dict", "named_parameters"), "the network has it, for all of its layers"),
     **dict.fromkeys(("train", "eval"), "assign `training`, or call train() or eval() of the network for all layers"),
     **dict.fromkeys(("in_features",), "it is called input_size"),
     **dict.fromkeys(("out_features",), "it is called output_size"),
-    **dict.fromkeys(("children", "modules", "named_modules"), "a block has `layers`; named_layers() is the network's"),
+    **dict.fromkeys(
+        ("children", "modules", "named_modules"),
+        "a block has `layers`; all layers with their keys are in named_layers() of the network",
+    ),
 }
 
 

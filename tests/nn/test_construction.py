@@ -117,14 +117,26 @@ NET = nn.Sequential(nn.Linear(2, 1))
         (NET[0], "to", "of the network"),
         (NET[0], "eval", "assign `training`"),
         (NET[0], "in_features", "input_size"),
-        (nn.DDPSequential(copy.deepcopy(NET)), "to", "of the network, `model`: call to_device"),
-        (nn.DDPSequential(copy.deepcopy(NET)), "module", "the network is `model`"),
     ],
 )
 def test_names_of_other_libraries_are_answered_by_those_of_this_one(thing, name, remedy):
     assert not hasattr(thing, name)
     with pytest.raises(AttributeError, match=f"{type(thing).__name__!r} object has no attribute {name!r}.*{remedy}"):
         getattr(thing, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("to", "; of the network, `model`: call to_device"),
+        ("module", ": the network is `model`"),
+        ("summary", ": it is one of the network, `model.summary`"),
+    ],
+)
+def test_a_wrapper_names_the_network(name, remedy):
+    net = nn.DDPSequential(copy.deepcopy(NET))
+    with pytest.raises(AttributeError, match=f"'DDPSequential' object has no attribute {name!r}{remedy}"):
+        getattr(net, name)
 
 
 def test_what_is_named_in_remedies_is_there():
