@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import inspect
 import json
 import re
 import subprocess
@@ -124,6 +125,36 @@ def test_all_that_is_public_has_an_entry(name):
     assert names
     entries = documented()
     assert [key for key in names if id(getattr(module, key)) not in entries] == []
+
+
+def groups() -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location("groups", DOCS / "groups.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_member_of_a_network_is_in_one_group_of_its_page():
+    table, shown = groups(), set()
+    for network in table.NETWORKS:
+        names = [name for entries in table.groups_of(network).values() for _, name in entries]
+        functions = {name for name, _ in inspect.getmembers(network, inspect.isfunction) if name[0] != "_"}
+        assert {name for name in functions if getattr(network, name).__doc__} <= set(names)
+        assert names[:4] == ["forward", "backward", "step", "predict"]
+        shown |= set(names)
+    assert shown == {name for names in table.GROUPS.values() for name in names}
+
+
+def test_a_member_without_a_group_is_named():
+    class Network:
+        def forward(self):
+            """In a group."""
+
+        def new(self):
+            """In none."""
+
+    with pytest.raises(ValueError, match=r"Network has to be in one group of docs/groups.py: \['new'\]"):
+        groups().groups_of(Network)
 
 
 def test_every_formula_has_an_entry():

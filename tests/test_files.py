@@ -8,8 +8,10 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
 from pytagi_ddp.files import atomic_file, atomic_write, remove_temporary_files
 from pytagi_ddp.nn import Linear, Sequential
 
@@ -98,6 +100,45 @@ def test_leftovers_are_removed(tmp_path):
     remove_temporary_files(tmp_path, "a*")
     remove_temporary_files(tmp_path / "none", "a*")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
+
+
+@pytest.mark.parametrize("name", ["x" * 217, "x" * 218, "x" * 255, "\u00e9" * 127, "x" + "\u00e9" * 127, "\u20ac" * 85])
+def test_names_as_long_as_the_system_takes(tmp_path, name):
+    path = tmp_path / name
+    with atomic_file(path) as file:
+        file.write(b"data")
+        (temporary,) = (other.name for other in tmp_path.iterdir())
+    assert path.read_bytes() == b"data"
+    assert [other.name for other in tmp_path.iterdir()] == [name]
+    assert re.fullmatch(r"\..{50,}\.[0-9a-f]{32}\.tmp", temporary)
+    (tmp_path / temporary).write_bytes(b"of a process that was killed")
+    remove_temporary_files(tmp_path, name)
+    assert [other.name for other in tmp_path.iterdir()] == [name]
+
+
+def test_a_longer_name_is_an_error_that_names_it(tmp_path):
+    with pytest.raises(OSError, match=f"{'x' * 256}'$"):
+        atomic_write(tmp_path / ("x" * 256), b"data")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_paths_of_bytes(tmp_path):
+    net = Sequential(Linear(2, 1))
+    path = os.fsencode(tmp_path / "net")
+    for save, load in ((net.save, net.load), (net.save_pytagi, net.load), (net.save_csv, net.load_csv)):
+        values = net.layers[0].mu_w.copy()
+        save(path)
+        net.layers[0].mu_w = np.zeros(2)
+        load(path)
+        np.testing.assert_array_equal(net.layers[0].mu_w, values)
+    suffixes = ["", "_1_mw.csv", "_2_Sw.csv", "_3_mb.csv", "_4_Sb.csv"]
+    assert sorted(other.name for other in tmp_path.iterdir()) == [f"net{suffix}" for suffix in suffixes]
+    for load, name in ((net.load, "nothing"), (net.load_csv, "nothing_1_mw.csv")):
+        with pytest.raises(FileNotFoundError, match=f"'{tmp_path / name}'$"):
+            load(os.fsencode(tmp_path / "nothing"))
+    CheckpointManager(os.fsencode(tmp_path / "checkpoints")).save(net, TrainingPosition(epoch=1))
+    restored = CheckpointManager(tmp_path / "checkpoints").latest()
+    assert restored is not None
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="the system has no SIGKILL")

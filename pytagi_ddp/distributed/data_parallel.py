@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise, tee
 from pathlib import Path
 from threading import Lock
-from typing import Any, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,6 +25,9 @@ from pytagi_ddp.nn.state import State
 from pytagi_ddp.nn.state_dicts import StateDict
 from pytagi_ddp.nn.update_bn import StatisticsChange, batches_of
 from pytagi_ddp.nn.validate import as_bools
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class DataParallel(Wrapper):
@@ -177,13 +180,14 @@ class DataParallel(Wrapper):
         arguments = [(net, mine, num_batches) for net, mine in zip(self._ranks, parts, strict=True)]
         return self._run(DDPSequential.update_bn, arguments)[0]
 
-    def train(self) -> None:
+    def train(self, mode: bool = True) -> Self:
         """Training mode, see `Sequential.train`."""
-        self._everywhere(DDPSequential.train)
+        self._everywhere(DDPSequential.train, mode)
+        return self
 
-    def eval(self) -> None:
+    def eval(self) -> Self:
         """Evaluation mode, see `Sequential.eval`."""
-        self._everywhere(DDPSequential.eval)
+        return self.train(False)
 
     def predict(
         self, x: ArrayLike, batch_size: int = 256, var_x: ArrayLike | None = None
@@ -203,11 +207,11 @@ class DataParallel(Wrapper):
         """`Sequential.load_state_dict` on every device."""
         self._everywhere(DDPSequential.load_state_dict, state_dict)
 
-    def save(self, filename: str | Path) -> None:
+    def save(self, filename: str | bytes | Path) -> None:
         """`Sequential.save`."""
         self.model.save(filename)
 
-    def load(self, filename: str | Path) -> None:
+    def load(self, filename: str | bytes | Path) -> None:
         """`Sequential.load` on every device."""
         self._everywhere(DDPSequential.load, filename)
 

@@ -142,7 +142,7 @@ class DDPSequential(TrainedOnRanks):
     def steps_since_merge(self) -> int:
         return self._exchange.steps
 
-    def save(self, filename: str | Path) -> None:
+    def save(self, filename: str | bytes | Path) -> None:
         """`Sequential.save` on rank 0; the other ranks return at once."""
         if self.rank == 0:
             self.model.save(filename)

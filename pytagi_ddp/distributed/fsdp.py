@@ -244,7 +244,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
             return to_bytes(self.model, extra) if self.rank == 0 else b""
 
     @collective
-    def save(self, filename: str | Path) -> None:
+    def save(self, filename: str | bytes | Path) -> None:
         """`Sequential.save` of the whole network on rank 0; collective with `reshard_after_forward` (but in `unshard`).
 
         Raises:
@@ -256,7 +256,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         elif self.rank == 0:
             self.model.save(filename)
 
-    def load(self, filename: str | Path) -> None:
+    def load(self, filename: str | bytes | Path) -> None:
         """`Sequential.load`; every rank reads the file, keeps its slices and drops its deltas.
 
         It is collective, except inside `unshard`. If one rank cannot take the file, no rank does. Ranks that have run

@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pytagi_ddp.nn.chain import listing
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
+from pytagi_ddp.nn.other_names import NETWORK
 from pytagi_ddp.nn.recurrent_network import States
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.state_dicts import StateDict
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Wrapper:
@@ -38,25 +43,34 @@ class Wrapper:
             )
         super().__setattr__(name, value)
 
+    def __repr__(self) -> str:
+        return listing(type(self).__name__, {"model": self.__dict__.get("model")})
+
     if not TYPE_CHECKING:  # or every name would pass as an attribute
 
         def __getattr__(self, name: str) -> Any:
             text = f"{type(self).__name__!r} object has no attribute {name!r}"
             if not name.startswith("_") and hasattr(type(self.__dict__.get("model")), name):
                 text += f": it is one of the network, `model.{name}`"
+            elif name == "module":
+                text += ": the network is `model`"
+            elif name in NETWORK:
+                text += f"; of the network, `model`: {NETWORK[name]}"
             raise AttributeError(text, name=name, obj=self)
 
 
 class Replica(Wrapper):
     """Modes and results of the network `model`; nothing here waits for another rank."""
 
-    def train(self) -> None:
+    def train(self, mode: bool = True) -> Self:
         """Training mode, see `Sequential.train`."""
-        self.model.train()
+        self.model.train(mode)
+        return self
 
-    def eval(self) -> None:
+    def eval(self) -> Self:
         """Evaluation mode, see `Sequential.eval`."""
         self.model.eval()
+        return self
 
     def predict(
         self, x: ArrayLike, batch_size: int = 256, var_x: ArrayLike | None = None
@@ -86,7 +100,7 @@ class Replica(Wrapper):
         """`Sequential.get_lstm_states` of this rank: each has its own memory."""
         return self.model.get_lstm_states(time_step)
 
-    def set_lstm_states(self, states: Mapping[int, Any]) -> None:
+    def set_lstm_states(self, states: Mapping[int, Any] | Mapping[str, Any]) -> None:
         self.model.set_lstm_states(states)
 
     def reset_lstm_states(self) -> None:

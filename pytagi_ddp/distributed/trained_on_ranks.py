@@ -241,7 +241,7 @@ class TrainedOnRanks(Replica):
         self._exchange.before_barrier()
         self.communicator.barrier()
 
-    def load(self, filename: str | Path) -> None:
+    def load(self, filename: str | bytes | Path) -> None:
         """`Sequential.load`; every rank reads the file, and drops its deltas that wait for a step.
 
         With `sync_batch_norm`, a rank that had no batch takes part in the passes of the others only in its next

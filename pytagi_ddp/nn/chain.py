@@ -1,8 +1,9 @@
 """A list of layers run one after the other: what `Sequential` and the blocks share."""
 
 import textwrap
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsIndex, overload
 
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Normalization
@@ -17,6 +18,61 @@ def listing(owner: str, parts: Mapping[Any, Any]) -> str:
     """What `owner` is made of as text, a line each."""
     inside = "".join(f"({name}): {part!r}\n" for name, part in parts.items())
     return f"{owner}(\n{textwrap.indent(inside, '  ')})"
+
+
+def layers_of(arguments: Sequence[Any], owner: str) -> list[BaseLayer]:
+    """The layers that a constructor was given, one by one or as one list or tuple.
+
+    Raises:
+        ValueError: none. TypeError: something that is not a layer.
+    """
+    one = arguments[0] if len(arguments) == 1 else None
+    layers = list(one) if isinstance(one, list | tuple) else list(arguments)
+    if not layers:
+        raise ValueError(f"{owner} needs at least one layer")
+    for layer in layers:
+        if not isinstance(layer, BaseLayer):
+            raise TypeError(f"{owner} takes layers, got {_not_a_layer(layer)}")
+    return layers
+
+
+def _not_a_layer(thing: Any) -> str:
+    if isinstance(thing, type) and issubclass(thing, BaseLayer):
+        return f"the class {thing.__name__}: write {thing.__name__}(...)"
+    if isinstance(thing, LayerSequence):
+        return f"a {type(thing).__name__}: for layers within a network use LayerBlock"
+    if isinstance(thing, Mapping):
+        return f"a {type(thing).__name__}: pass its values, as layers have no names"
+    return f"{type(thing).__name__}: {thing!r:.200}"
+
+
+class LayerSequence:
+    """What is made of layers in order gives them by number, as a list does."""
+
+    @property
+    @abstractmethod
+    def layers(self) -> tuple[BaseLayer, ...]:
+        """The layers as given."""
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __iter__(self) -> Iterator[BaseLayer]:
+        return iter(self.layers)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> BaseLayer: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[BaseLayer, ...]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> BaseLayer | tuple[BaseLayer, ...]:
+        try:
+            return self.layers[index]
+        except IndexError:
+            raise IndexError(f"there is no layer {index}: this {type(self).__name__} has {len(self)} layers") from None
+        except TypeError:
+            raise TypeError(
+                f"layers have numbers, and slices of them, got {index!r:.50}; by key: dict(net.named_layers())"
+            ) from None
 
 
 class Reorder(BaseLayer):
@@ -69,13 +125,8 @@ class Chain:
     pool: DeltaPool
     blocks: BlockMemory
 
-    def __init__(self, layers: Sequence[BaseLayer], owner: str):
-        if not layers:
-            raise ValueError(f"{owner} needs at least one layer")
-        for layer in layers:
-            if not isinstance(layer, BaseLayer):
-                raise TypeError(f"{owner} takes layers, got {type(layer).__name__}: {layer!r}")
-        self.layers = list(layers)
+    def __init__(self, layers: Sequence[BaseLayer | Sequence[BaseLayer]], owner: str):
+        self.layers = layers_of(layers, owner)
         self.operations: list[BaseLayer] = []
         self._steps: list[tuple[Any, tuple]] = []  # see `_joined`; from `attach` on
         self._first_learned: int | None = None  # position of the first operation with parameters

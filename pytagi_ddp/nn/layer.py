@@ -18,6 +18,7 @@ import numpy as np
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import NO_STATE, Normalization
 from pytagi_ddp.nn.deferred import DeferredParameters, is_deferring
+from pytagi_ddp.nn.other_names import LAYER, OtherNames
 from pytagi_ddp.nn.parameters import Parameters, ParameterValues
 from pytagi_ddp.nn.pytagi_view import LayerView
 from pytagi_ddp.nn.state import UNKNOWN, Array, Delta, DeltaPool, Reader, Shape, State, StateTensor
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pytagi_ddp.nn.sequential import Sequential
 
 
-class BaseLayer(LayerView, ABC):
+class BaseLayer(LayerView, OtherNames, ABC):
     """Base of all layers: sizes, parameters and buffers.
 
     Attributes:
@@ -48,6 +49,7 @@ class BaseLayer(LayerView, ABC):
         shared_sums: the layer's `num_sums` sums over the batch, from `attach_state` on.
     """
 
+    _other_names = LAYER
     name = "BaseLayer"
     bias = False
     num_sums = 0  # sums over the batch that are added over ranks, in the tail of the reduced buffer
@@ -155,16 +157,19 @@ class BaseLayer(LayerView, ABC):
             self.mu_w, self.var_w, self.mu_b, self.var_b = prior
 
     def claim(self, owner: Sequential) -> None:
-        """Marks the layer as part of the network `owner`.
+        """Marks the layer as part of the network `owner`; one whose network is gone becomes what a copy of it is.
 
         Raises:
             ValueError: it belongs to another network, or stands twice in this one.
         """
-        if self._network is not None:
+        if self._owner is not None:
             raise ValueError(
-                f"{self.get_layer_info()} is already part of a network; a layer belongs to one Sequential "
-                "(use copy.deepcopy for a second one)"
+                f"{self.get_layer_info()} is already part of a network; a layer belongs to one Sequential: use "
+                "copy.deepcopy(layer), or copy.deepcopy(net.layers) for all of a network; copies keep the weights"
             )
+        if "kernels" in self.__dict__:  # it has been attached
+            self.set_hooks(None)
+            self.__dict__ = self.__getstate__()
         self._network = ref(owner)
 
     def release(self, owner: Sequential) -> None:

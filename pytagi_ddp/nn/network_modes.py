@@ -1,12 +1,17 @@
 """The mode of a network: training, or evaluation."""
 
+from __future__ import annotations
+
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytagi_ddp.nn.alone import alone
 from pytagi_ddp.nn.network_parameters import NetworkParameters
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class NetworkModes(NetworkParameters):
@@ -20,19 +25,33 @@ class NetworkModes(NetworkParameters):
     def forget_graphs(self) -> None:
         """Drops recorded passes."""
 
-    def train(self) -> None:
-        """Training mode: batch statistics come from the batch, and `backward` may follow a forward pass."""
+    def train(self, mode: bool = True) -> Self:
+        """Training mode: batch statistics come from the batch, and `backward` may follow a forward pass.
+
+        Args:
+            mode: False: evaluation mode, as by `eval`.
+
+        Returns:
+            The network.
+        """
+        if not mode:
+            return self.eval()
         self._set_training(True)
+        return self
 
     @alone
-    def eval(self) -> None:
+    def eval(self) -> Self:
         """Evaluation mode: running statistics, and no change of state by a forward pass.
+
+        Returns:
+            The network.
 
         Raises:
             FloatingPointError: on a GPU, if the last `step` met deltas that are not finite.
         """
         self.arena.check()
         self._set_training(False)
+        return self
 
     @property
     def training(self) -> bool:

@@ -105,7 +105,7 @@ class NetworkParameters(ABC):
         self.load_state_dict(other.state_dict())
 
     @alone
-    def save(self, filename: str | Path, carried: bool = False) -> None:
+    def save(self, filename: str | bytes | Path, carried: bool = False) -> None:
         """Writes parameters, running statistics and architecture as safetensors; never leaves half a file.
 
         A file that is replaced keeps its permissions; a link is replaced by the file.
@@ -119,7 +119,7 @@ class NetworkParameters(ABC):
         atomic_write(filename, persistence.to_bytes(self, carried=carried))
 
     @alone
-    def load(self, filename: str | Path) -> None:
+    def load(self, filename: str | bytes | Path) -> None:
         """Reads a file of `save`, or a binary file of pytagi's `save`; drops deltas as `load_state_dict` does.
 
         Raises:
@@ -129,7 +129,7 @@ class NetworkParameters(ABC):
         persistence.load(self, filename)
 
     @alone
-    def save_pytagi(self, filename: str | Path) -> None:
+    def save_pytagi(self, filename: str | bytes | Path) -> None:
         """Writes the binary file that pytagi's `load` reads into the same network; never leaves half a file.
 
         Raises:
@@ -138,7 +138,7 @@ class NetworkParameters(ABC):
         atomic_write(filename, pytagi_format.format_bytes(self))
 
     @alone
-    def save_csv(self, filename: str | Path) -> None:
+    def save_csv(self, filename: str | bytes | Path) -> None:
         """Writes four text files, `<filename>_1_mw.csv`, `_2_Sw.csv`, `_3_mb.csv`, `_4_Sb.csv`: a value per line.
 
         As in pytagi, they hold parameters only: after `load_csv` take the statistics of BatchNorm2d anew (`update_bn`).
@@ -146,7 +146,7 @@ class NetworkParameters(ABC):
         csv_files.save_csv(self, filename)
 
     @alone
-    def load_csv(self, filename: str | Path) -> None:
+    def load_csv(self, filename: str | bytes | Path) -> None:
         """Reads the four files of `save_csv`."""
         csv_files.load_csv(self, filename)
 

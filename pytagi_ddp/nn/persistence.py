@@ -1,12 +1,11 @@
 """Networks in files: of this library (`file_format`), and of pytagi (`pytagi_format`)."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytagi_ddp.files import read_file
+from pytagi_ddp.files import AnyPath, as_path, read_file
 from pytagi_ddp.nn import pytagi_format
 from pytagi_ddp.nn.architecture import architecture, first_difference, first_other_size, sizes
 from pytagi_ddp.nn.file_format import FORMAT_OF_SIZES, Contents, packed, read
@@ -94,8 +93,8 @@ def check_architecture(architecture: str, sizes: str, meta: Mapping[str, str], w
         raise ValueError(f"{what} has another architecture: {setting} is {theirs!s:.200} there and {ours} here")
 
 
-def load(model: "NetworkParameters", filename: str | Path) -> None:
-    data, what = read_file(filename), str(filename)
+def load(model: "NetworkParameters", filename: AnyPath) -> None:
+    data, what = read_file(filename), str(as_path(filename))
     if data[8:9] == b"{":
         take(model, read(data, what))
     else:

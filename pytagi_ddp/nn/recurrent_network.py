@@ -54,17 +54,23 @@ class RecurrentNetwork(NetworkParameters):
         return {k: layer.get_smoothed(time_step) for k, layer in layers.items() if isinstance(layer, SLSTM)}
 
     @alone
-    def set_lstm_states(self, states: Mapping[int, Any]) -> None:
+    def set_lstm_states(self, states: Mapping[int, Any] | Mapping[str, Any]) -> None:
         """Sets the memory of all LSTM layers or of some, as `get_lstm_states` gives it.
+
+        Args:
+            states: by the number of the layer, or by that number as text, which JSON makes of it.
 
         Raises:
             KeyError: a number that is not that of an LSTM. ValueError: wrong number of values, values that are not
                 finite, a negative variance, or a memory for a layer that has none.
         """
         layers, checked = self._lstm_layers(), {}
-        for k, state in states.items():
+        for key, state in states.items():
+            k = int(key) if isinstance(key, str) and key.isdecimal() else key
             if k not in layers:
-                raise KeyError(f"layer {k} is no LSTM of this network; these are: {sorted(layers)}")
+                raise KeyError(f"layer {k!r} is not an LSTM of this network; these are: {sorted(layers)}")
+            if k in checked:
+                raise KeyError(f"the memory of layer {k} is given twice, by {k} and by '{k}'")
             checked[k] = _checked(state, layers[k], k)
         for k, state in checked.items():
             layers[k].set_memory(state)

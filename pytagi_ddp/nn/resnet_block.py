@@ -1,6 +1,6 @@
 """Residual block."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytagi_ddp.kernels.protocol import Kernels
@@ -25,7 +25,7 @@ class ResNetBlock(BlockView, BaseLayer):
     too.
 
     Args:
-        main_block: a `LayerBlock` or a single layer.
+        main_block: a `LayerBlock`, a single layer, or a list or tuple of layers.
         shortcut: the same, or None for the identity.
 
     Raises:
@@ -39,8 +39,12 @@ class ResNetBlock(BlockView, BaseLayer):
     kept = ("_buffers", "_input", "_ends")
     _ends: list[State] | None = None  # outputs of the branches, from `forward` to `backward`
 
-    def __init__(self, main_block: BaseLayer, shortcut: BaseLayer | None = None):
+    def __init__(
+        self, main_block: BaseLayer | Sequence[BaseLayer], shortcut: BaseLayer | Sequence[BaseLayer] | None = None
+    ):
         super().__init__()
+        if shortcut is not None and not isinstance(shortcut, BaseLayer):
+            shortcut = LayerBlock(shortcut)
         self._shortcut = shortcut
         # Inside, a single layer is a block of one; outside (names, files) it stays what the user gave.
         self._branches = [main_block if isinstance(main_block, LayerBlock) else LayerBlock(main_block)]

@@ -1,6 +1,6 @@
 """A network of layers in order."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -14,7 +14,7 @@ from pytagi_ddp.kernels.one_thread import one_thread
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn.alone import alone
 from pytagi_ddp.nn.arena import DeferredArena, ParameterArena
-from pytagi_ddp.nn.chain import Chain
+from pytagi_ddp.nn.chain import Chain, LayerSequence
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.deferred import is_deferring
 from pytagi_ddp.nn.forgetting import check_factor
@@ -23,6 +23,7 @@ from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.memory import gigabytes
 from pytagi_ddp.nn.network_input import MISSING, NetworkInput, rows_of_samples, variances_like
 from pytagi_ddp.nn.network_modes import NetworkModes
+from pytagi_ddp.nn.other_names import NETWORK, OtherNames
 from pytagi_ddp.nn.passes import Passes
 from pytagi_ddp.nn.pending import PendingDeltas
 from pytagi_ddp.nn.pytagi_view import NetworkView, refuse_assignment
@@ -33,15 +34,19 @@ from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics
 from pytagi_ddp.nn.validate import check_batch_size, check_predictions, flat_float32
 
 
-class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
+class Sequential(LayerSequence, NetworkModes, RecurrentNetwork, NetworkView, OtherNames):
     """Layers run one after the other, trained by TAGI.
 
     One training step: `forward`, an `OutputUpdater` that fills `input_delta_z_buffer` from the observations,
     `backward`, `step`.
 
+    `net[0]`, `net[-1]`, `len(net)` and `for layer in net` give layers, and `net[1:3]` a tuple of them. A layer belongs
+    to one network at a time, and is free once that network is garbage. A copy of a layer is free:
+    `Sequential(copy.deepcopy(net[1:3]))` is a network of its own that begins with the same weights.
+
     Args:
-        layers: at least one; the first one that is no activation must know the size of its input. A layer belongs
-            to one network.
+        layers: at least one, one by one or as one list or tuple; the first one that is not an activation must know the
+            size of its input.
         checkpoint_blocks: keep only the outputs of blocks (`LayerBlock`, `ResNetBlock`) for the backward pass, and run
             each block again when the backward pass comes to it: less memory, more time, the same bits.
         precision: "float32", or "mixed" for less time on CPUs with avx512_bf16 instructions: where dense layers and
@@ -68,7 +73,7 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
     Raises:
         ValueError: layers that do not fit together, or belong to another network; the message names the sizes. Or
             `checkpoint_blocks` without a block.
-        TypeError: something that is no layer.
+        TypeError: something that is not a layer.
         RuntimeError: a precision that the device does not have; says why.
 
     Example:
@@ -89,8 +94,11 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
     """
 
     _make_arena: Callable[[list[BaseLayer], Kernels], Any] = ParameterArena
+    _other_names = NETWORK
 
-    def __init__(self, *layers: BaseLayer, checkpoint_blocks: bool = False, precision: str = "float32"):
+    def __init__(
+        self, *layers: BaseLayer | Sequence[BaseLayer], checkpoint_blocks: bool = False, precision: str = "float32"
+    ):
         get_kernels("cpu", precision)  # refuses an unknown precision before layers are claimed
         self._precision = precision
         self._chain = Chain(layers, "Sequential")
