@@ -1,12 +1,12 @@
-"""Modules of the package import each other in one direction."""
+"""Modules of the package import each other in one direction: no circles, and each room only the rooms above it."""
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from textwrap import dedent
 
 ROOT = Path(__file__).parents[1]
-# The folder `kernels` is the package `pytagi_ddp.kernels`, through a link.
-FILES = [*(ROOT / "pytagi_ddp").rglob("*.py"), *(ROOT / "kernels").rglob("*.py")]
 
 
 def module_name(path: Path) -> str:
@@ -15,69 +15,120 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-MODULES = {module_name(path): path for path in FILES}
+def import_statements(path: Path) -> str:
+    """The source of a module; of a Cython module, its imports alone, as Python writes them."""
+    if path.suffix == ".py":
+        return path.read_text()
+    found = re.finditer(r"^ *from [\w.]+ c?import (\([^)]*\)|.*)", path.read_text(), re.MULTILINE)
+    return "\n".join(dedent(statement[0]).replace(" cimport ", " import ") for statement in found)
+
+
+# The folder `kernels` is the package `pytagi_ddp.kernels`, through a link. A Cython module is two files, or one.
+FILES = [
+    path
+    for ending in ("py", "pyx", "pxd")
+    for folder in ("pytagi_ddp", "kernels")
+    for path in sorted((ROOT / folder).rglob(f"*.{ending}"))
+    if not path.is_relative_to(ROOT / "pytagi_ddp" / "kernels")
+]
+SOURCES: dict[str, str] = {}
+for path in FILES:
+    SOURCES[module_name(path)] = SOURCES.get(module_name(path), "") + "\n" + import_statements(path)
 
 
 def at_import(node: ast.AST) -> Iterator[ast.AST]:
     """The statements under `node` that run when the module is imported."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            continue
-        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
-            continue
-        yield child
-        yield from at_import(child)
+    for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    for child in node.orelse if for_types else ast.iter_child_nodes(node):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield child
+            yield from at_import(child)
 
 
-def imported(name: str, source: str) -> set[str]:
-    """Modules of the package that run before `name` does: those it names, and the packages that these are in.
-
-    Not the packages that `name` itself is in: they have begun before.
-    """
-    named = set()
-    for node in at_import(ast.parse(source)):
+def named(name: str, nodes: Iterable[ast.AST]) -> set[str]:
+    """The modules of the package that imports among `nodes` name, those by `import_module` of a constant too."""
+    found: set[str] = set()
+    for node in nodes:
         if isinstance(node, ast.Import):
-            named |= {alias.name for alias in node.names}
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{name}: the package has no relative imports"
             # `from package import name` may name a module of the package, or what stands in it.
-            found = {f"{node.module}.{alias.name}" for alias in node.names}
-            named |= found & MODULES.keys() or {node.module}
-            named |= {node.module} if found - MODULES.keys() else set()
-    with_packages = {".".join(module.split(".")[:k]) for module in named for k in range(1, module.count(".") + 2)}
-    return {module for module in with_packages & MODULES.keys() if not f"{name}.".startswith(f"{module}.")}
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= names & SOURCES.keys() or {str(node.module)}
+            found |= {str(node.module)} if names - SOURCES.keys() else set()
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            found |= {argument.value for argument in node.args if isinstance(argument, ast.Constant)}
+    return (found & SOURCES.keys()) - {name}
 
 
-def circle(imports: dict[str, set[str]]) -> list[str]:
-    """Modules that import each other in a ring; empty if there are none."""
-    done: set[str] = set()
+def run_before(name: str, source: str) -> set[str]:
+    """Modules that run before `name` does: those that it imports at once, and the packages that these are in.
 
-    def follow(name: str, path: list[str]) -> list[str]:
-        if name in path:
-            return [*path[path.index(name) :], name]
-        if name not in done:
-            for other in sorted(imports.get(name, ())):
-                if found := follow(other, [*path, name]):
-                    return found
-            done.add(name)
-        return []
-
-    return next(filter(None, (follow(name, []) for name in sorted(imports))), [])
+    Not the packages that `name` itself is in: they have begun before.
+    """
+    modules = named(name, at_import(ast.parse(source)))
+    with_packages = {".".join(module.split(".")[:k]) for module in modules for k in range(1, module.count(".") + 2)}
+    return {module for module in with_packages & SOURCES.keys() if not f"{name}.".startswith(f"{module}.")}
 
 
-def test_no_module_imports_itself_by_way_of_others():
-    imports = {name: imported(name, path.read_text()) for name, path in MODULES.items()}
-    assert "pytagi_ddp.kernels.tensors" in imports["pytagi_ddp.nn.parameters"]
-    assert sum(map(len, imports.values())) > 300
-    assert circle(imports) == []
+def arrows(name: str, source: str) -> set[str]:
+    """Modules that `name` imports anywhere: at once, in a function, or for type annotations alone."""
+    return named(name, ast.walk(ast.parse(source)))
+
+
+def circles(imports: dict[str, set[str]]) -> list[list[str]]:
+    """The groups of modules that import each other in a ring (strongly connected components), each sorted."""
+    numbers: dict[str, int] = {}
+    least: dict[str, int] = {}  # of the numbers that a module reaches
+    path: list[str] = []
+    groups: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        numbers[name] = least[name] = len(numbers)
+        path.append(name)
+        for other in sorted(imports.get(name, ())):
+            if other not in numbers:
+                visit(other)
+            if other in path:
+                least[name] = min(least[name], least[other])
+        if least[name] == numbers[name]:
+            group = sorted(path[path.index(name) :])
+            del path[path.index(name) :]
+            if len(group) > 1 or name in imports.get(name, ()):
+                groups.append(group)
+
+    for name in sorted(imports):
+        if name not in numbers:
+            visit(name)
+    return groups
+
+
+ARROWS = {name: arrows(name, source) for name, source in SOURCES.items()}
+
+
+def test_no_module_is_imported_while_it_waits_for_the_importer():
+    before = {name: run_before(name, source) for name, source in SOURCES.items()}
+    assert "pytagi_ddp.kernels.tensors" in before["pytagi_ddp.nn.parameters"]
+    assert sum(map(len, before.values())) > 300
+    assert circles(before) == []
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """Imports for types alone count, and those inside functions."""
+    assert sum(map(len, ARROWS.values())) > 1000
+    assert "pytagi_ddp.kernels.cpu._blas" in ARROWS["pytagi_ddp.kernels.cpu._linear"]
+    assert circles(ARROWS) == []
 
 
 def test_a_circle_is_found():
-    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
-    assert circle({"a": {"b", "c"}, "b": {"c"}}) == []
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [["b", "c"]]
+    assert circles({"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": {"e"}, "e": {"d"}}) == [["d", "e"], ["a", "b", "c"]]
+    assert circles({"a": {"b", "c"}, "b": {"c"}}) == []
     late = "def f():\n    import pytagi_ddp.nn\nif TYPE_CHECKING:\n    from pytagi_ddp.nn import Linear\n"
-    assert imported("pytagi_ddp.files", late) == set()
-    assert imported("pytagi_ddp.files", "try:\n    from pytagi_ddp.nn import linear, Linear\nfinally: pass") == {
-        "pytagi_ddp.nn",
-        "pytagi_ddp.nn.linear",
-    }
+    assert run_before("pytagi_ddp.files", late) == set()
+    assert arrows("pytagi_ddp.files", late) == {"pytagi_ddp.nn"}
+    assert arrows("pytagi_ddp.files", "def f():\n    import_module('pytagi_ddp.nn')") == {"pytagi_ddp.nn"}
+    both = "try:\n    from pytagi_ddp.nn import linear, Linear\nfinally: pass"
+    assert arrows("pytagi_ddp.files", both) == {"pytagi_ddp.nn", "pytagi_ddp.nn.linear"}
+    assert run_before("pytagi_ddp.files", both) == {"pytagi_ddp.nn", "pytagi_ddp.nn.linear"}

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,12 +15,10 @@ from pytagi_ddp.nn.alone import alone
 from pytagi_ddp.nn.arena import ParameterArena
 from pytagi_ddp.nn.inspection import Inspection, inspect
 from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.network import TrainableNetwork
 from pytagi_ddp.nn.profile import Profile, profile
 from pytagi_ddp.nn.recompute import is_block
 from pytagi_ddp.nn.table import columns
-
-if TYPE_CHECKING:
-    from pytagi_ddp.nn.sequential import Sequential
 
 
 class NetworkParameters(ABC):
@@ -210,7 +208,7 @@ class NetworkParameters(ABC):
         Raises:
             ValueError: sizes that do not fit, or values that are not finite.
         """
-        return inspect(cast("Sequential", self), x, var_x)
+        return inspect(cast(TrainableNetwork, self), x, var_x)
 
     def profile(self, x: ArrayLike, y: ArrayLike | None = None, repeat: int = 3) -> Profile:
         """Time and memory of a training step by layer: `print(net.profile(x))`.
@@ -230,4 +228,4 @@ class NetworkParameters(ABC):
         Raises:
             ValueError: sizes that do not fit, values that are not finite, or repeat < 1.
         """
-        return profile(cast("Sequential", self), x, y, repeat)
+        return profile(cast(TrainableNetwork, self), x, y, repeat)

@@ -10,18 +10,16 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 from weakref import ref
 
 import numpy as np
 
 from pytagi_ddp.nn.data_struct import BaseHiddenStates
-
-if TYPE_CHECKING:
-    from pytagi_ddp.nn.parameters import Parameters
-    from pytagi_ddp.nn.sequential import Sequential
-    from pytagi_ddp.nn.state import Shape, State
-    from pytagi_ddp.nn.window import Window
+from pytagi_ddp.nn.owner import Owner
+from pytagi_ddp.nn.parameters import Parameters
+from pytagi_ddp.nn.state import Shape, State
+from pytagi_ddp.nn.window import Window
 
 
 def refuse_assignment(owner: type, names: tuple[str, ...], remedy: str) -> None:
@@ -68,17 +66,17 @@ class LayerView:
     bias: bool
     gain_weight: float
     gain_bias: float
-    _network: ref[Sequential] | None
+    _network: ref[Owner] | None
 
     @property
-    def _owner(self) -> Sequential | None:
+    def _owner(self) -> Owner | None:
         """The network that the layer belongs to, if it still exists."""
         return None if self._network is None else self._network()
 
     @property
     def _alone(self) -> AbstractContextManager[None]:
         """A context for assignments, in which no other thread can be in a pass of the network."""
-        return nullcontext() if self._owner is None else self._owner._one_thread
+        return nullcontext() if self._owner is None else self._owner.one_thread
 
     @property
     def input_size(self) -> int:

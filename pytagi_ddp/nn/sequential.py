@@ -594,6 +594,12 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
         self.input_delta_z_buffer.delta_mu = mu
         self.input_delta_z_buffer.delta_var = var
 
+    @property
+    def _bytes_between(self) -> int:
+        """Size of what is kept for a batch and belongs to no layer that computes; for `profile`."""
+        others = sum(part.buffer_bytes for part in self._chain.parts() if not part.is_leaf)
+        return self._input.nbytes + others + self._passes.nbytes
+
     def __repr__(self) -> str:
         return self._chain.listing("Sequential")
 
