@@ -22,7 +22,6 @@ from pytagi_ddp.nn.hooks import Direction, Hook, HookHandle, LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.memory import gigabytes
 from pytagi_ddp.nn.network_input import MISSING, NetworkInput, rows_of_samples, variances_like
-from pytagi_ddp.nn.network_modes import NetworkModes
 from pytagi_ddp.nn.passes import Passes
 from pytagi_ddp.nn.pending import PendingDeltas
 from pytagi_ddp.nn.pytagi_view import NetworkView, refuse_assignment
@@ -33,7 +32,7 @@ from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics
 from pytagi_ddp.nn.validate import check_batch_size, check_predictions, flat_float32
 
 
-class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
+class Sequential(RecurrentNetwork, NetworkView):
     """Layers run one after the other, trained by TAGI.
 
     One training step: `forward`, an `OutputUpdater` that fills `input_delta_z_buffer` from the observations,
@@ -89,6 +88,8 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
     """
 
     _make_arena: Callable[[list[BaseLayer], Kernels], Any] = ParameterArena
+    _training = True
+    _of_one_mode = True  # False: some layer may be in the other mode
 
     def __init__(self, *layers: BaseLayer, checkpoint_blocks: bool = False, precision: str = "float32"):
         get_kernels("cpu", precision)  # refuses an unknown precision before layers are claimed
@@ -222,6 +223,61 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
         if value not in MISSING:
             raise ValueError(f"missing_inputs must be one of {', '.join(map(repr, MISSING))}, got {value!r}")
         self._missing_inputs = value
+
+    # -- modes ------------------------------------------------------------------------------------------------
+
+    def train(self) -> None:
+        """Training mode: batch statistics come from the batch, and `backward` may follow a forward pass."""
+        self._set_training(True)
+
+    @alone
+    def eval(self) -> None:
+        """Evaluation mode: running statistics, and no change of state by a forward pass.
+
+        Raises:
+            FloatingPointError: on a GPU, if the last `step` met deltas that are not finite.
+        """
+        self.arena.check()
+        self._set_training(False)
+
+    @property
+    def training(self) -> bool:
+        """Whether the network is in training mode; assigning it calls `train` or `eval`."""
+        return self._training
+
+    @training.setter
+    def training(self, value: bool) -> None:
+        self.train() if value else self.eval()
+
+    @alone
+    def _set_training(self, training: bool) -> None:
+        layers = [layer for _, layer in self.named_layers()]
+        if any(layer.training != self.training for layer in layers):  # recorded passes have these layers frozen
+            self.has_layers_of_other_modes()
+        self._training, self._of_one_mode = training, True
+        for layer in layers:
+            layer._training = layer._way_back = training
+
+    @alone
+    def has_layers_of_other_modes(self) -> None:
+        """Notes that the mode of a single layer was set; no backward pass can follow an earlier forward pass then."""
+        self._of_one_mode = False
+        self._passes.end_ways_back()
+        self.forget_graphs()
+
+    @contextmanager
+    def in_mode(self, training: bool) -> Iterator[None]:
+        """Training or evaluation mode inside the block; restores the earlier mode, and that of frozen layers."""
+        before, frozen = self.training, [layer for _, layer in self.named_layers() if layer.training != self.training]
+        try:
+            self.train() if training else self.eval()
+            yield
+        finally:
+            self._set_training(before)
+            for layer in frozen:
+                layer._training = not before
+            if frozen:
+                self.has_layers_of_other_modes()
 
     # -- training ---------------------------------------------------------------------------------------------
 
