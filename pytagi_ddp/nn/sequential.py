@@ -1,6 +1,6 @@
 """A network of layers in order."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -22,17 +22,18 @@ from pytagi_ddp.nn.hooks import Direction, Hook, HookHandle, LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.memory import gigabytes
 from pytagi_ddp.nn.network_input import MISSING, NetworkInput, rows_of_samples, variances_like
+from pytagi_ddp.nn.network_parameters import NetworkParameters
 from pytagi_ddp.nn.passes import Passes
 from pytagi_ddp.nn.pending import PendingDeltas
 from pytagi_ddp.nn.pytagi_view import NetworkView, refuse_assignment
 from pytagi_ddp.nn.recompute import is_block
-from pytagi_ddp.nn.recurrent_network import RecurrentNetwork
+from pytagi_ddp.nn.recurrent_network import States, lstm_states, set_lstm_states, smooth
 from pytagi_ddp.nn.state import State
 from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics
 from pytagi_ddp.nn.validate import check_batch_size, check_predictions, flat_float32
 
 
-class Sequential(RecurrentNetwork, NetworkView):
+class Sequential(NetworkParameters, NetworkView):
     """Layers run one after the other, trained by TAGI.
 
     One training step: `forward`, an `OutputUpdater` that fills `input_delta_z_buffer` from the observations,
@@ -55,6 +56,8 @@ class Sequential(RecurrentNetwork, NetworkView):
         output_delta_z_buffer: deltas at the input, where `backward` ends (with `input_state_update`).
         pending: what waits for a step, a `PendingDeltas`.
         trainer: the `DDPSequential` that trains this network, or None.
+        num_samples: the least number of time steps that `smoother` returns, for which SLSTM layers make room; None: as
+            many as were recorded.
         input_state_update: whether `backward` computes the deltas of the network's input.
         missing_inputs: what a NaN in `mu_x` means. "error" (default): it is refused. "standard normal": an unknown
             value N(0, 1), the prior of an input that was standardised; its variance goes through the network and widens
@@ -89,6 +92,8 @@ class Sequential(RecurrentNetwork, NetworkView):
 
     _make_arena: Callable[[list[BaseLayer], Kernels], Any] = ParameterArena
     _training = True
+    num_samples: int | None = None
+    _smoothed_outputs: tuple[np.ndarray, np.ndarray] | None = None
     _of_one_mode = True  # False: some layer may be in the other mode
 
     def __init__(self, *layers: BaseLayer, checkpoint_blocks: bool = False, precision: str = "float32"):
@@ -658,6 +663,73 @@ class Sequential(RecurrentNetwork, NetworkView):
 
     def __repr__(self) -> str:
         return self._chain.listing("Sequential")
+
+    # -- recurrent layers -------------------------------------------------------------------------------------
+
+    @alone
+    def get_lstm_states(self, time_step: int = -1) -> States:
+        """Memory of each LSTM by the number of the layer: (mu_h, var_h, mu_c, var_c), moments of h and C, copies.
+
+        The memory of layers in blocks is in `state_dict(carried=True)`. A layer of several time steps carries none, and
+        gives zeros.
+
+        Args:
+            time_step: -1 for the present memory; else the states of that step, of each SLSTM, which the last `smoother`
+                has found.
+
+        Raises:
+            IndexError: the last `smoother` had no such time step.
+        """
+        return lstm_states(self, time_step)
+
+    @alone
+    def set_lstm_states(self, states: Mapping[int, Any]) -> None:
+        """Sets the memory of all LSTM layers or of some, as `get_lstm_states` gives it.
+
+        Raises:
+            KeyError: a number that is not that of an LSTM. ValueError: wrong number of values, values that are not
+                finite, a negative variance, or a memory for a layer that has none.
+        """
+        set_lstm_states(self, states)
+
+    def reset_lstm_states(self) -> None:
+        """Sets the memory of all LSTM layers to 0."""
+        self.reset_state()
+
+    @alone
+    def smoother(self) -> tuple[np.ndarray, np.ndarray]:
+        """Smooths the training steps since the last call: their states and outputs, given all of their observations.
+
+        A step has one sample of one time step. The states of each `SLSTM` are smoothed from the last step to the first
+        (`get_lstm_states` returns them). The `SLinear` behind the last `SLSTM`, which must end the network, makes the
+        outputs from the smoothed h. Afterwards the memory is 0, and a new record begins. Without a step since the last
+        call, the states are those of that call, and `SLinear` makes the outputs from them with its present weights.
+
+        Returns:
+            (mu, var): means and variances of the outputs, flat, time step by time step; those of h without an
+            `SLinear`. If `num_samples` is more than there are steps, the rest is what `SLinear` makes of h = 0.
+
+        Raises:
+            RuntimeError: there is no SLSTM, or no step was recorded; or an `SLinear` does not come right behind the
+                last SLSTM, or does not end the network, so that its results would not be the outputs.
+
+        Source: Rauch, Tung & Striebel (1965); cuTAGI.
+        """
+        outputs = smooth(self, self.num_samples or 0)
+        self.reset_lstm_states()
+        self._smoothed_outputs = outputs
+        return self.get_outputs_smoother()
+
+    def get_outputs_smoother(self) -> tuple[np.ndarray, np.ndarray]:
+        """Copies of what the last `smoother` has returned.
+
+        Raises:
+            RuntimeError: there was none.
+        """
+        if self._smoothed_outputs is None:
+            raise RuntimeError("get_outputs_smoother() returns the result of smoother(): call that first")
+        mu, var = self._smoothed_outputs
+        return mu.copy(), var.copy()
 
     # -- device and threads -----------------------------------------------------------------------------------
 
