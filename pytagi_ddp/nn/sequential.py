@@ -25,7 +25,7 @@ from pytagi_ddp.nn.network_input import MISSING, NetworkInput, rows_of_samples, 
 from pytagi_ddp.nn.network_parameters import NetworkParameters
 from pytagi_ddp.nn.passes import Passes
 from pytagi_ddp.nn.pending import PendingDeltas
-from pytagi_ddp.nn.pytagi_view import NetworkView, refuse_assignment
+from pytagi_ddp.nn.pytagi_view import refuse_assignment
 from pytagi_ddp.nn.recompute import is_block
 from pytagi_ddp.nn.recurrent_network import States, lstm_states, set_lstm_states, smooth
 from pytagi_ddp.nn.state import State
@@ -33,7 +33,7 @@ from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics
 from pytagi_ddp.nn.validate import check_batch_size, check_predictions, flat_float32
 
 
-class Sequential(NetworkParameters, NetworkView):
+class Sequential(NetworkParameters):
     """Layers run one after the other, trained by TAGI.
 
     One training step: `forward`, an `OutputUpdater` that fills `input_delta_z_buffer` from the observations,
@@ -815,6 +815,43 @@ class Sequential(NetworkParameters, NetworkView):
         """Drops recorded passes (see `pytagi_ddp.cuda` for a GPU's); call after changing what a layer calls."""
         self._passes.forget()
 
+    # -- names of pytagi --------------------------------------------------------------------------------------
+
+    def preinit_layer(self) -> None:
+        """Does nothing: parameters exist from the start."""
+
+    def params_to_device(self) -> None:
+        """Does nothing: parameters are on the device."""
+
+    def params_to_host(self) -> None:
+        """Does nothing: what is read comes to the host."""
+
+    def output_to_host(self) -> None:
+        """Does nothing: the output comes to the host when it is read."""
+
+    def delta_z_to_host(self) -> None:
+        """Does nothing: deltas come to the host when they are read."""
+
+    def set_threads(self, num_threads: int) -> None:
+        """Threads of all CPU work of this process, BLAS included."""
+        from pytagi_ddp.kernels.cpu.threads import (
+            set_threads,  # here, because `import pytagi_ddp` shall not wait for it
+        )
+
+        set_threads(num_threads)
+
+    @property
+    def z_buffer_size(self) -> int:
+        """Values that the widest layer holds for the last batch."""
+        return max(layer.get_max_num_states() for _, layer in self.named_layers()) * self.z_buffer_block_size
+
+    @property
+    def z_buffer_block_size(self) -> int:
+        """Batch size of the last forward pass."""
+        return self.output_z_buffer.block_size if self.output_z_buffer.size else 0
+
+    # -- copies -----------------------------------------------------------------------------------------------
+
     @alone
     def __getstate__(self) -> dict:
         state = self.__dict__.copy()
@@ -835,3 +872,4 @@ class Sequential(NetworkParameters, NetworkView):
 
 
 refuse_assignment(Sequential, ("layers",), "make a new network")
+refuse_assignment(Sequential, ("z_buffer_size", "z_buffer_block_size"), "it follows from the last forward pass")
