@@ -168,8 +168,8 @@ class AbsentParameters:
 class HasParameters(Protocol):
     """A layer, as its attributes of parameters see it."""
 
-    parameters: Parameters | None
-
+    @property
+    def parameters(self) -> Parameters | None: ...
     @property
     def _owner(self) -> Owner | None: ...
     @property
