@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from textwrap import dedent
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -104,6 +106,87 @@ def circles(imports: dict[str, set[str]]) -> list[list[str]]:
     return groups
 
 
+# The rooms of the package, from the ground up: a file imports files of its own room and of rooms that stand before it
+# in this table. Names of modules go without `pytagi_ddp.`; `name.*` is a package with all that is in it.
+ROOMS = {
+    "util": "_version arrays blas files interrupts listing process_tree warn kernels.sealed nn.table nn.validate",
+    "kernels/formulas": "kernels.formulas.*",
+    "kernels/interface": "kernels.protocol kernels.tensors",
+    "kernels/cpu/runtime": """
+        kernels.cpu._express kernels.cpu._one_thread kernels.cpu._replay kernels.cpu.array kernels.cpu.compile
+        kernels.cpu.entries kernels.cpu.extension kernels.cpu.graph kernels.cpu.quota kernels.cpu.shapes
+        kernels.cpu.shared_cache kernels.cpu.threads kernels.cpu.waiting kernels.cpu.workspace
+    """,
+    "kernels/cpu/products": """
+        kernels.cpu._blas kernels.cpu._conv2d kernels.cpu._conv2d_output kernels.cpu._conv2d_product
+        kernels.cpu._conv2d_state kernels.cpu._conv2d_weight kernels.cpu._linear kernels.cpu._patches
+        kernels.cpu._transpose kernels.cpu._winograd kernels.cpu._winograd_weight
+    """,
+    "kernels/cpu/layers": "kernels.cpu.*",
+    "kernels/cuda/runtime": """
+        cuda kernels.cuda.array kernels.cuda.arrival kernels.cuda.compile kernels.cuda.cubins
+        kernels.cuda.device_arrays kernels.cuda.geometry kernels.cuda.graph kernels.cuda.intrinsics
+        kernels.cuda.recorder kernels.cuda.simulated_arrays kernels.cuda.simulator kernels.cuda.workspace
+    """,
+    "kernels/cuda/products": """
+        kernels.cuda.columns kernels.cuda.finish kernels.cuda.gather kernels.cuda.plan
+        kernels.cuda.product_fp32 kernels.cuda.product_tf32 kernels.cuda.products kernels.cuda.shapes kernels.cuda.work
+    """,
+    "kernels/cuda/layers": "kernels.cuda.*",
+    "kernels": "kernels kernels.one_thread",
+    "nn/core": """
+        nn.alone nn.arena nn.base_layer nn.data_struct nn.deferred nn.forgetting nn.hierarchical_softmax nn.hooks
+        nn.init nn.layer nn.network nn.owner nn.parameters nn.pending nn.prior nn.pytagi_view nn.setting nn.state
+        nn.stepping nn.window
+    """,
+    "nn/layers": """
+        nn.activation nn.attention nn.batch_norm nn.chain nn.conv2d nn.convolution nn.convtranspose2d nn.embedding
+        nn.layer_block nn.layer_norm nn.linear nn.lstm nn.norm nn.pooling nn.recompute nn.resnet_block nn.rmsnorm
+        nn.slinear nn.slstm
+    """,
+    "nn/run": "nn.memory nn.network_input nn.output_updater nn.passes",
+    "nn/files": """
+        nn.architecture nn.csv_files nn.file_format nn.persistence nn.pytagi_format nn.slices nn.state_dicts
+    """,
+    "nn/tools": "nn.inspection nn.profile nn.recurrent_network nn.update_bn",
+    "nn/sequential": "nn.sequential",
+    "nn/convert": "nn.posterior_average nn.torch_modules nn.torch_state",
+    "distributed/comm": """
+        distributed.backends distributed.collective distributed.communicator distributed.container
+        distributed.device_mesh distributed.engine.* distributed.metrics distributed.rank_zero
+        distributed.run_threads distributed.verbs
+    """,
+    "distributed/train": """
+        distributed.buckets distributed.compare distributed.config distributed.ddp distributed.exchange
+        distributed.functional distributed.merge distributed.replica distributed.sharded
+        distributed.sync_batch_norm distributed.trained_on_ranks distributed.trees distributed.wire
+    """,
+    "distributed/fsdp": """
+        distributed.fsdp distributed.gathering distributed.shard_transfers distributed.sharded_arena
+        distributed.sharded_step distributed.units
+    """,
+    "distributed/pipeline": "distributed.pipeline.*",
+    "distributed/threads": "distributed.crew distributed.data_parallel",
+    "distributed": "distributed",
+    "nn": "nn nn.ddp",  # the face of all layers, which also hands on, when asked for it, what trains on many ranks
+    "checkpoint": "checkpoint.*",
+    "data": "data.*",
+    "metrics": "metric tagi_utils",
+    "models": "models.*",
+    "estimators": "estimators.*",
+    "plot": "plot",
+    "package": "pytagi_ddp",
+    "selfcheck": "selfcheck.*",
+    "doctor": "doctor",
+    "launch": "launch",
+    "pytagi": "alias.* as_pytagi",
+}
+
+# Imports from a room that stands later in the table. This list only gets shorter.
+UPWARD = {
+    ("kernels.cuda.finish", "kernels.cuda.activation"),
+}
+
 ARROWS = {name: arrows(name, source) for name, source in SOURCES.items()}
 
 
@@ -119,6 +202,49 @@ def test_no_modules_import_each_other_in_a_circle():
     assert sum(map(len, ARROWS.values())) > 1000
     assert "pytagi_ddp.kernels.cpu._blas" in ARROWS["pytagi_ddp.kernels.cpu._linear"]
     assert circles(ARROWS) == []
+
+
+def rooms(table: dict[str, str], modules: Iterable[str]) -> dict[str, str]:
+    """The room of each module: that which names it, or else that of the smallest package around it with `.*`."""
+    named_in = {name: room for room, names in table.items() for name in names.split()}
+    assert len(named_in) == sum(len(names.split()) for names in table.values()), "a name stands in two rooms"
+    found, used = {}, set()
+    for module in modules:
+        packages = [".".join(module.split(".")[:k]) + ".*" for k in range(module.count(".") + 1, 0, -1)]
+        name = next((name for name in (module, *packages) if name in named_in), None)
+        assert name is not None, f"{module} is in no room: put it into one of ROOMS"
+        found[module] = named_in[name]
+        used.add(name)
+    assert named_in.keys() == used, f"ROOMS names what is not there: {sorted(named_in.keys() - used)}"
+    return found
+
+
+def upward(table: dict[str, str], imports: dict[str, set[str]]) -> set[tuple[str, str]]:
+    """The imports from a room that stands later in `table` than that of the importer."""
+    order, room = list(table), rooms(table, imports)
+    pairs = ((name, other) for name, others in imports.items() for other in others)
+    return {(a, b) for a, b in pairs if order.index(room[b]) > order.index(room[a])}
+
+
+def test_a_room_imports_only_rooms_before_it():
+    short = {
+        name.removeprefix("pytagi_ddp."): {other.removeprefix("pytagi_ddp.") for other in others}
+        for name, others in ARROWS.items()
+    }
+    found = upward(ROOMS, short)
+    assert found - UPWARD == set(), "a file imports one of a room that stands later in ROOMS"
+    assert UPWARD - found == set(), "no import any more: take it out of UPWARD"
+
+
+def test_an_import_from_a_later_room_is_found():
+    table = {"ground": "files", "kernels": "kernels.*", "nn": "nn.layer nn.*"}
+    imports: dict[str, set[str]] = {"files": {"kernels"}, "nn.layer": {"nn.net"}, "nn.net": set(), "kernels": set()}
+    imports["kernels.cpu.step"] = {"files"}
+    assert upward(table, imports) == {("files", "kernels")}
+    with pytest.raises(AssertionError, match=r"plot is in no room"):
+        rooms(table, [*imports, "plot"])
+    with pytest.raises(AssertionError, match=r"not there: \['nn.layer'\]"):
+        rooms(table, ["files", "kernels.cpu.step", "nn.net"])
 
 
 def test_a_circle_is_found():
