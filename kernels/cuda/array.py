@@ -17,10 +17,10 @@ from types import ModuleType
 import numpy as np
 
 from pytagi_ddp.kernels.cuda.arrival import Arrival
-from pytagi_ddp.kernels.cuda.compile import SIMULATOR
 from pytagi_ddp.kernels.cuda.device_arrays import TO_DEVICE, TO_HOST, DeviceArrays
 from pytagi_ddp.kernels.cuda.recorder import meets_host, queue
 from pytagi_ddp.kernels.cuda.simulated_arrays import SimulatedArrays
+from pytagi_ddp.kernels.cuda.simulator import SIMULATOR
 
 if not SIMULATOR and find_spec("cupy") is not None:
     import cupy

@@ -15,11 +15,11 @@ from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Array, Tensor
 from pytagi_ddp.nn.arena import Arena
-from pytagi_ddp.nn.deferred import drawn
 from pytagi_ddp.nn.forgetting import forget, prior_pieces
 from pytagi_ddp.nn.hooks import Direction
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import REMEDY, AbsentParameters, Parameters
+from pytagi_ddp.nn.prior import drawn
 from pytagi_ddp.nn.stepping import Stepping, cut, pieces_of, refusal
 
 SLOTS = 2  # memories for batch sums that other ranks read: they read one while the next unit fills the other

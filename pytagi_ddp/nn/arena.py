@@ -14,10 +14,10 @@ import numpy as np
 
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Array, Tensor
-from pytagi_ddp.nn.deferred import drawn
 from pytagi_ddp.nn.forgetting import forget, prior_pieces
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters, ParametersNotHereError
+from pytagi_ddp.nn.prior import drawn
 from pytagi_ddp.nn.stepping import Stepping, cut, pieces_of, refusal
 
 HEADER = 3  # tail[:3]: samples, ranks with samples, ranks that ask to stop

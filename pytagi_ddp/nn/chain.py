@@ -10,8 +10,8 @@ from pytagi_ddp.kernels.tensors import Normalization
 from pytagi_ddp.nn.activation import Activation
 from pytagi_ddp.nn.hooks import Direction, LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
-from pytagi_ddp.nn.recompute import BlockMemory, Recomputed, is_block
-from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Reader, Shape, State
+from pytagi_ddp.nn.recompute import Recomputed, is_block
+from pytagi_ddp.nn.state import Array, BlockMemory, Delta, DeltaPool, Reader, Shape, State
 
 
 def listing(owner: str, parts: Mapping[Any, Any]) -> str:

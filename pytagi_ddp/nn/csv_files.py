@@ -2,20 +2,17 @@
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pytagi_ddp.files import AnyPath, as_path, atomic_write, file_size
+from pytagi_ddp.nn.network import Network
 from pytagi_ddp.nn.state_dicts import FIELDS, entries, load_from_file, savable
-
-if TYPE_CHECKING:
-    from pytagi_ddp.nn.network_parameters import NetworkParameters
 
 SUFFIXES = dict(zip(FIELDS, ("_1_mw.csv", "_2_Sw.csv", "_3_mb.csv", "_4_Sb.csv"), strict=True))
 
 
-def save_csv(model: "NetworkParameters", prefix: AnyPath) -> None:
+def save_csv(model: Network, prefix: AnyPath) -> None:
     savable(model)
     columns = zip(*model.parameters(), strict=True)
     for suffix, arrays in zip(SUFFIXES.values(), columns, strict=True):
@@ -23,7 +20,7 @@ def save_csv(model: "NetworkParameters", prefix: AnyPath) -> None:
         atomic_write(f"{as_path(prefix)}{suffix}", text.encode())
 
 
-def load_csv(model: "NetworkParameters", prefix: AnyPath) -> None:
+def load_csv(model: Network, prefix: AnyPath) -> None:
     learned = [entry for entry in entries(model) if not entry.kind]
     columns = []
     for field, suffix in SUFFIXES.items():

@@ -6,20 +6,17 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.network import TrainableNetwork
 from pytagi_ddp.nn.prior import prior_variances
 from pytagi_ddp.nn.state import Shape, State
 from pytagi_ddp.nn.stepping import cap_factor
 from pytagi_ddp.nn.table import columns
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    from pytagi_ddp.nn.sequential import Sequential
 
 DEAD = 1e-3  # a unit is dead up to this share of the layer's largest |mean|
 SATURATED = 0.01  # an output is saturated up to this |Jacobian|
@@ -79,7 +76,7 @@ class Inspection:
         return columns(cells, "<<>>>>>>>>")
 
 
-def inspect(net: Sequential, x: ArrayLike, var_x: ArrayLike | None = None) -> Inspection:
+def inspect(net: TrainableNetwork, x: ArrayLike, var_x: ArrayLike | None = None) -> Inspection:
     """`Sequential.inspect`."""
     units: dict[str, dict[str, Any]] = {}
     twin = copy.deepcopy(net)  # so that passes leave the network as it is
@@ -88,7 +85,7 @@ def inspect(net: Sequential, x: ArrayLike, var_x: ArrayLike | None = None) -> In
     for key, leaf in twin.named_leaves():
         _watch(leaf, twin.kernels.array.to_host, units.setdefault(key, {}))
     with twin.add_hook():  # so that layers are called one by one
-        twin(x, var_x)
+        twin.forward(x, var_x)
     scale, samples, caps = _step_of(net)
     rows = []
     for key, leaf in net.named_leaves():
@@ -147,7 +144,7 @@ def _var_ratio(leaf: BaseLayer) -> float:
     return now / prior if prior else math.nan
 
 
-def _step_of(net: Sequential) -> tuple[float, float, float]:
+def _step_of(net: TrainableNetwork) -> tuple[float, float, float]:
     """(scale, samples, caps) of the coming step, or else of the last one; 0 samples where its batch sums are gone."""
     if not net.arena.keeps_sums:
         return 1.0, 0.0, 1.0

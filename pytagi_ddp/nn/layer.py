@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from weakref import ref
 
 import numpy as np
@@ -18,15 +18,12 @@ import numpy as np
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import NO_STATE, Normalization
 from pytagi_ddp.nn.deferred import DeferredParameters, is_deferring
+from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.other_names import LAYER, OtherNames
+from pytagi_ddp.nn.owner import Owner
 from pytagi_ddp.nn.parameters import Parameters, ParameterValues
 from pytagi_ddp.nn.pytagi_view import LayerView
-from pytagi_ddp.nn.state import UNKNOWN, Array, Delta, DeltaPool, Reader, Shape, State, StateTensor
-
-if TYPE_CHECKING:
-    from pytagi_ddp.nn.hooks import LeafHooks
-    from pytagi_ddp.nn.recompute import BlockMemory
-    from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.nn.state import UNKNOWN, Array, BlockMemory, Delta, DeltaPool, Reader, Shape, State, StateTensor
 
 
 class BaseLayer(LayerView, OtherNames, ABC):
@@ -79,7 +76,7 @@ class BaseLayer(LayerView, OtherNames, ABC):
         self._pool: DeltaPool | None = None  # holds what only the next operation reads, see `lend`
         self._reader = Reader.USER
         self._input = NO_STATE  # what the backward pass needs of the last forward pass
-        self._network: ref[Sequential] | None = None  # weak, so that a network's memory is free when it is dropped
+        self._network: ref[Owner] | None = None  # weak, so that a network's memory is free when it is dropped
         # State that is not learned, see `state_tensors`.
         self.state: dict[str, Array] = {}
         self._saved_state: dict[str, np.ndarray] | None = None  # on the way to another device, or in a copy
@@ -150,13 +147,13 @@ class BaseLayer(LayerView, OtherNames, ABC):
                     f"{self.get_layer_info()} has parameters already, and inside deferred_init() they cannot be drawn "
                     "anew: call init_weight_bias() outside of it"
                 )
-            self.parameters = cast(Parameters, DeferredParameters(self, weight_shape, prior[2].size))
+            self.parameters = cast(Parameters, DeferredParameters(self.get_layer_info(), weight_shape, prior[2].size))
         elif self.parameters is None:
             self.parameters = Parameters.from_prior(prior, weight_shape)
         else:
             self.mu_w, self.var_w, self.mu_b, self.var_b = prior
 
-    def claim(self, owner: Sequential) -> None:
+    def claim(self, owner: Owner) -> None:
         """Marks the layer as part of the network `owner`; one whose network is gone becomes what a copy of it is.
 
         Raises:
@@ -172,7 +169,7 @@ class BaseLayer(LayerView, OtherNames, ABC):
             self.__dict__ = self.__getstate__()
         self._network = ref(owner)
 
-    def release(self, owner: Sequential) -> None:
+    def release(self, owner: Owner) -> None:
         """Takes back `claim`: the construction of `owner` failed, and another network may have the layer."""
         if self._owner is owner:
             self._network = None

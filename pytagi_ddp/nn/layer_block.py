@@ -1,19 +1,16 @@
 """A block of layers that counts as one."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Normalization
 from pytagi_ddp.nn.chain import Chain, LayerSequence
 from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.owner import Owner
 from pytagi_ddp.nn.pytagi_view import refuse_assignment
-from pytagi_ddp.nn.recompute import BlockMemory
-from pytagi_ddp.nn.state import Delta, DeltaPool, Reader, Shape, State
-
-if TYPE_CHECKING:
-    from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.nn.state import BlockMemory, Delta, DeltaPool, Reader, Shape, State
 
 
 class LayerBlock(LayerSequence, BaseLayer):
@@ -51,13 +48,13 @@ class LayerBlock(LayerSequence, BaseLayer):
             return self.chain.build(shape, None, first_in_place=False)
         return self.chain.build(shape, like.channels_last, first_in_place=False, image=like.image)
 
-    def claim(self, owner: "Sequential") -> None:
+    def claim(self, owner: Owner) -> None:
         super().claim(owner)
         self.out_like = None
         for layer in self.layers:
             layer.claim(owner)
 
-    def release(self, owner: "Sequential") -> None:
+    def release(self, owner: Owner) -> None:
         super().release(owner)
         for layer in self.layers:
             layer.release(owner)

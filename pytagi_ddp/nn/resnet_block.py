@@ -1,7 +1,7 @@
 """Residual block."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Normalization
@@ -9,12 +9,9 @@ from pytagi_ddp.nn.chain import listing
 from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.layer_block import LayerBlock
+from pytagi_ddp.nn.owner import Owner
 from pytagi_ddp.nn.pytagi_view import BlockView, refuse_assignment
-from pytagi_ddp.nn.recompute import BlockMemory
-from pytagi_ddp.nn.state import Delta, DeltaPool, Reader, Shape, State, apply_jacobian
-
-if TYPE_CHECKING:
-    from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.nn.state import BlockMemory, Delta, DeltaPool, Reader, Shape, State, apply_jacobian
 
 
 class ResNetBlock(BlockView, BaseLayer):
@@ -80,12 +77,12 @@ class ResNetBlock(BlockView, BaseLayer):
                 branch.build(shape)
         return target
 
-    def claim(self, owner: "Sequential") -> None:
+    def claim(self, owner: Owner) -> None:
         super().claim(owner)
         for branch in self._branches:
             branch.claim(owner)
 
-    def release(self, owner: "Sequential") -> None:
+    def release(self, owner: Owner) -> None:
         super().release(owner)
         for branch in self._branches:
             branch.release(owner)

@@ -1,17 +1,22 @@
 """A network of layers in order."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp import cuda
+from pytagi_ddp.files import atomic_write
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.one_thread import one_thread
 from pytagi_ddp.kernels.protocol import Kernels
+from pytagi_ddp.nn import csv_files, persistence, pytagi_format, state_dicts
 from pytagi_ddp.nn.alone import alone
 from pytagi_ddp.nn.arena import DeferredArena, ParameterArena
 from pytagi_ddp.nn.chain import Chain, LayerSequence
@@ -19,22 +24,27 @@ from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.deferred import is_deferring
 from pytagi_ddp.nn.forgetting import check_factor
 from pytagi_ddp.nn.hooks import Direction, Hook, HookHandle, LeafHooks
+from pytagi_ddp.nn.inspection import Inspection, inspect
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.memory import gigabytes
 from pytagi_ddp.nn.network_input import MISSING, NetworkInput, rows_of_samples, variances_like
-from pytagi_ddp.nn.network_modes import NetworkModes
 from pytagi_ddp.nn.other_names import NETWORK, OtherNames
 from pytagi_ddp.nn.passes import Passes
 from pytagi_ddp.nn.pending import PendingDeltas
-from pytagi_ddp.nn.pytagi_view import NetworkView, refuse_assignment
+from pytagi_ddp.nn.profile import Profile, profile
+from pytagi_ddp.nn.pytagi_view import refuse_assignment
 from pytagi_ddp.nn.recompute import is_block
-from pytagi_ddp.nn.recurrent_network import RecurrentNetwork
+from pytagi_ddp.nn.recurrent_network import States, lstm_states, set_lstm_states, smooth
 from pytagi_ddp.nn.state import State
+from pytagi_ddp.nn.table import columns
 from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics
 from pytagi_ddp.nn.validate import check_batch_size, check_predictions, flat_float32
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
-class Sequential(LayerSequence, NetworkModes, RecurrentNetwork, NetworkView, OtherNames):
+
+class Sequential(LayerSequence, OtherNames):
     """Layers run one after the other, trained by TAGI.
 
     One training step: `forward`, an `OutputUpdater` that fills `input_delta_z_buffer` from the observations,
@@ -55,12 +65,15 @@ class Sequential(LayerSequence, NetworkModes, RecurrentNetwork, NetworkView, Oth
 
     Attributes:
         layers: the layers as given.
+        arena: the memory of the parameters. kernels: those of the network's device.
         output_z_buffer: moments of the last output (`BaseHiddenStates`); `forward` of another network accepts it as its
             input.
         input_delta_z_buffer: deltas at the output, where `backward` starts.
         output_delta_z_buffer: deltas at the input, where `backward` ends (with `input_state_update`).
         pending: what waits for a step, a `PendingDeltas`.
         trainer: the `DDPSequential` that trains this network, or None.
+        num_samples: the least number of time steps that `smoother` returns, for which SLSTM layers make room; None: as
+            many as were recorded.
         input_state_update: whether `backward` computes the deltas of the network's input.
         missing_inputs: what a NaN in `mu_x` means. "error" (default): it is refused. "standard normal": an unknown
             value N(0, 1), the prior of an input that was standardised; its variance goes through the network and widens
@@ -93,7 +106,12 @@ class Sequential(LayerSequence, NetworkModes, RecurrentNetwork, NetworkView, Oth
     JMLR 22. Interface: pytagi.
     """
 
+    first_layer = 0  # the number of the first layer, counted in the whole network if this is a part of one
     _make_arena: Callable[[list[BaseLayer], Kernels], Any] = ParameterArena
+    num_samples: int | None = None
+    _smoothed_outputs: tuple[np.ndarray, np.ndarray] | None = None
+    _training = True
+    _of_one_mode = True  # False: some layer may be in the other mode
     _other_names = NETWORK
 
     def __init__(
@@ -140,7 +158,7 @@ class Sequential(LayerSequence, NetworkModes, RecurrentNetwork, NetworkView, Oth
         for _, layer in self.named_layers():
             layer._way_back = self.training  # layers may be copies of those of another network, in evaluation
         self._chain.attach_network(self.kernels)
-        self.arena = self._make_arena(list(self._chain.leaves()), self.kernels)
+        self.arena: ParameterArena = self._make_arena(list(self._chain.leaves()), self.kernels)
         self._passes = Passes(self._chain, self.arena, self.kernels, self._hooks)
         self._express = self._passes.express
         self._express.one_thread = self._one_thread
@@ -230,6 +248,75 @@ class Sequential(LayerSequence, NetworkModes, RecurrentNetwork, NetworkView, Oth
         if value not in MISSING:
             raise ValueError(f"missing_inputs must be one of {', '.join(map(repr, MISSING))}, got {value!r}")
         self._missing_inputs = value
+
+    # -- modes ------------------------------------------------------------------------------------------------
+
+    def train(self, mode: bool = True) -> Self:
+        """Training mode: batch statistics come from the batch, and `backward` may follow a forward pass.
+
+        Args:
+            mode: False: evaluation mode, as by `eval`.
+
+        Returns:
+            The network.
+        """
+        if not mode:
+            return self.eval()
+        self._set_training(True)
+        return self
+
+    @alone
+    def eval(self) -> Self:
+        """Evaluation mode: running statistics, and no change of state by a forward pass.
+
+        Returns:
+            The network.
+
+        Raises:
+            FloatingPointError: on a GPU, if the last `step` met deltas that are not finite.
+        """
+        self.arena.check()
+        self._set_training(False)
+        return self
+
+    @property
+    def training(self) -> bool:
+        """Whether the network is in training mode; assigning it calls `train` or `eval`."""
+        return self._training
+
+    @training.setter
+    def training(self, value: bool) -> None:
+        self.train() if value else self.eval()
+
+    @alone
+    def _set_training(self, training: bool) -> None:
+        layers = [layer for _, layer in self.named_layers()]
+        if any(layer.training != self.training for layer in layers):  # recorded passes have these layers frozen
+            self.has_layers_of_other_modes()
+        self._training, self._of_one_mode = training, True
+        for layer in layers:
+            layer._training = layer._way_back = training
+
+    @alone
+    def has_layers_of_other_modes(self) -> None:
+        """Notes that the mode of a single layer was set; no backward pass can follow an earlier forward pass then."""
+        self._of_one_mode = False
+        self._passes.end_ways_back()
+        self.forget_graphs()
+
+    @contextmanager
+    def in_mode(self, training: bool) -> Iterator[None]:
+        """Training or evaluation mode inside the block; restores the earlier mode, and that of frozen layers."""
+        before, frozen = self.training, [layer for _, layer in self.named_layers() if layer.training != self.training]
+        try:
+            self.train() if training else self.eval()
+            yield
+        finally:
+            self._set_training(before)
+            for layer in frozen:
+                layer._training = not before
+            if frozen:
+                self.has_layers_of_other_modes()
 
     # -- training ---------------------------------------------------------------------------------------------
 
@@ -602,8 +689,276 @@ class Sequential(LayerSequence, NetworkModes, RecurrentNetwork, NetworkView, Oth
         self.input_delta_z_buffer.delta_mu = mu
         self.input_delta_z_buffer.delta_var = var
 
+    @property
+    def _bytes_between(self) -> int:
+        """Size of what is kept for a batch and belongs to no layer that computes; for `profile`."""
+        others = sum(part.buffer_bytes for part in self._chain.parts() if not part.is_leaf)
+        return self._input.nbytes + others + self._passes.nbytes
+
     def __repr__(self) -> str:
         return self._chain.listing("Sequential")
+
+    # -- parameters and files ---------------------------------------------------------------------------------
+
+    def named_layers(self) -> Iterator[tuple[str, BaseLayer]]:
+        """(state-dict key, layer) for every layer in forward order, a block before what is in it."""
+        for index, layer in enumerate(self.layers, self.first_layer):
+            yield from layer.named_layers(str(index))
+
+    def named_leaves(self) -> Iterator[tuple[str, BaseLayer]]:
+        """The layers of `named_layers` that compute: those inside blocks, but not the blocks."""
+        return ((key, layer) for key, layer in self.named_layers() if not is_block(layer))
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of parameter means (there are as many variances)."""
+        return self.arena.num_parameters
+
+    @alone
+    def parameters(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+        """(mu_w, var_w, mu_b, var_b) of every layer with parameters, in forward order; flat copies, empty if none."""
+        host, learned = self.kernels.array.to_host, (leaf for leaf in self.arena.leaves if leaf.num_weights)
+        return [(host(leaf.mu_w), host(leaf.var_w), host(leaf.mu_b), host(leaf.var_b)) for leaf in learned]
+
+    @alone
+    def state_dict(self, carried: bool = False) -> state_dicts.StateDict:
+        """Parameters and running statistics by layer, see `state_dicts.StateDict`; copies on the host.
+
+        Args:
+            carried: whether to include what recurrent layers carry from call to call.
+
+        Raises:
+            FloatingPointError: on a GPU, if the last `step` met deltas that are not finite.
+        """
+        self.arena.check()
+        return state_dicts.state_dict(self, carried)
+
+    @alone
+    def reset_state(self) -> None:
+        """Sets what layers carry from call to call (the memory of recurrent layers) to the values of a new network."""
+        for leaf in self.arena.leaves:
+            for tensor in leaf.state_tensors():
+                if tensor.kind == "carried":
+                    initial = np.full(tensor.size, tensor.initial, np.float32)
+                    self.kernels.array.copy(initial, leaf.state[tensor.name])
+
+    @alone
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes the values of `state_dict`, from this library or from pytagi (CPU or CUDA).
+
+        Deltas that wait for a step are dropped, as they belong to the earlier parameters. Every method that loads
+        does so.
+
+        Raises:
+            KeyError: layers are missing, or keys have no layer here. ValueError: sizes differ, or values are not finite
+                or no variances. The message names all of them, and the network is as it was.
+            RuntimeError: deltas are on their way to other ranks, with `DDPConfig(buckets=...)`: call step() first.
+        """
+        state_dicts.load_state_dict(self, state_dict)
+
+    def params_from(self, other: Sequential) -> None:
+        """Takes parameters and running statistics of a network with the same layers."""
+        self.load_state_dict(other.state_dict())
+
+    @alone
+    def save(self, filename: str | bytes | Path, carried: bool = False) -> None:
+        """Writes parameters, running statistics and architecture as safetensors; never leaves half a file.
+
+        A file that is replaced keeps its permissions; a link is replaced by the file.
+
+        Args:
+            carried: whether to include what recurrent layers carry from call to call; `load` then restores it.
+
+        Raises:
+            ValueError: values that are NaN or infinite, which `load` would refuse; names them.
+        """
+        atomic_write(filename, persistence.to_bytes(self, carried=carried))
+
+    @alone
+    def load(self, filename: str | bytes | Path) -> None:
+        """Reads a file of `save`, or a binary file of pytagi's `save`; drops deltas as `load_state_dict` does.
+
+        Raises:
+            ValueError: another architecture, or a truncated, changed or foreign file; names it, and the network is as
+                it was. OSError: no such file, or no regular one.
+        """
+        persistence.load(self, filename)
+
+    @alone
+    def save_pytagi(self, filename: str | bytes | Path) -> None:
+        """Writes the binary file that pytagi's `load` reads into the same network; never leaves half a file.
+
+        Raises:
+            ValueError: values that are NaN or infinite.
+        """
+        atomic_write(filename, pytagi_format.format_bytes(self))
+
+    @alone
+    def save_csv(self, filename: str | bytes | Path) -> None:
+        """Writes four text files, `<filename>_1_mw.csv`, `_2_Sw.csv`, `_3_mb.csv`, `_4_Sb.csv`: a value per line.
+
+        As in pytagi, they hold parameters only: after `load_csv` take the statistics of BatchNorm2d anew (`update_bn`).
+        """
+        csv_files.save_csv(self, filename)
+
+    @alone
+    def load_csv(self, filename: str | bytes | Path) -> None:
+        """Reads the four files of `save_csv`."""
+        csv_files.load_csv(self, filename)
+
+    @alone
+    def get_neg_var_w_counter(self) -> dict[str, int]:
+        """Weights whose variance fell to 0 or below in the last step (and became 1e-5), by layer; equal layers add."""
+        counts: dict[str, int] = {}
+        negative = self.arena.negative_variances()
+        for layer in self.layers:
+            info = layer.get_layer_info()
+            counts[info] = counts.get(info, 0) + sum(negative[id(leaf)] for leaf in layer.leaves())
+        return counts
+
+    @alone
+    def get_norm_mean_var(self) -> dict[str, tuple[list, list, list, list]]:
+        """Running means, running variances, batch means and variances of the BatchNorm2d, by layer of the network.
+
+        A key is `<info of the layer>_<its number>`; each list has one array per BatchNorm2d in the layer, more than one
+        in a block.
+        """
+        result = {}
+        for index, layer in enumerate(self.layers, self.first_layer):
+            found = (leaf.normalisation_moments() for leaf in layer.leaves())
+            rows = [moments for moments in found if moments is not None]
+            if rows:
+                by_kind = zip(*rows, strict=True)
+                a, b, c, d = ([self.kernels.array.to_host(moments) for moments in kind] for kind in by_kind)
+                result[f"{layer.get_layer_info()}_{index}"] = (a, b, c, d)
+        return result
+
+    # -- tables -----------------------------------------------------------------------------------------------
+
+    def get_layer_stack_info(self) -> str:
+        """One line per layer: its name and sizes."""
+        return "".join(f"{layer.get_layer_info()}\n" for layer in self.layers)
+
+    def summary(self) -> str:
+        """A table of all computing layers: key, output shape, parameters."""
+        rows = [("layer", "output", "parameters")]
+        rows += [
+            (key, str(leaf.out_shape), f"{leaf.num_weights + leaf.num_biases:,}") for key, leaf in self.named_leaves()
+        ]
+        rows.append(("total", "", f"{self.num_parameters:,}"))
+        return columns(rows, "<>>")
+
+    @alone
+    def inspect(self, x: ArrayLike, var_x: ArrayLike | None = None) -> Inspection:
+        """What each layer has learnt, and the state of its units on a batch: `print(net.inspect(x))`.
+
+        By layer: the share of outputs that are uncertain (sqrt(s) > |m|), dead and saturated; the signal to noise
+        |mu|/sqrt(var) of the weights; the mean variance of the parameters over the prior's; and the share of parameters
+        whose delta the cap cuts, once there has been a backward pass. `LayerInspection` defines each of them.
+
+        The batch goes through a copy of the network, in evaluation mode: nothing of the network changes, and memory for
+        a second one is needed meanwhile.
+
+        Args:
+            x, var_x: a batch of inputs, as for `forward`.
+
+        Returns:
+            An `Inspection`, whose `rows` hold the numbers; `pytagi_ddp.plot.inspection` draws it.
+
+        Raises:
+            ValueError: sizes that do not fit, or values that are not finite.
+        """
+        return inspect(self, x, var_x)
+
+    def profile(self, x: ArrayLike, y: ArrayLike | None = None, repeat: int = 3) -> Profile:
+        """Time and memory of a training step by layer: `print(net.profile(x))`.
+
+        The steps are those of a copy of the network, in training mode: parameters, statistics, deltas and outputs stay
+        as they are, and memory for a second network of this batch size is needed meanwhile. On a GPU every layer is
+        waited for, so that the sum is more than the time of a step in which layers overlap.
+
+        Args:
+            x: a batch of inputs, as for `forward`.
+            y: its observations; without them 0 is observed. Times hardly depend on it.
+            repeat: steps after one that warms up; times are medians over them.
+
+        Returns:
+            A `Profile`, whose `rows` hold key, layer, forward_ms, backward_ms, memory (bytes) and share.
+
+        Raises:
+            ValueError: sizes that do not fit, values that are not finite, or repeat < 1.
+        """
+        return profile(self, x, y, repeat)
+
+    # -- recurrent layers -------------------------------------------------------------------------------------
+
+    @alone
+    def get_lstm_states(self, time_step: int = -1) -> States:
+        """Memory of each LSTM by the number of the layer: (mu_h, var_h, mu_c, var_c), moments of h and C, copies.
+
+        The memory of layers in blocks is in `state_dict(carried=True)`. A layer of several time steps carries none, and
+        gives zeros.
+
+        Args:
+            time_step: -1 for the present memory; else the states of that step, of each SLSTM, which the last `smoother`
+                has found.
+
+        Raises:
+            IndexError: the last `smoother` had no such time step.
+        """
+        return lstm_states(self, time_step)
+
+    @alone
+    def set_lstm_states(self, states: Mapping[int, Any] | Mapping[str, Any]) -> None:
+        """Sets the memory of all LSTM layers or of some, as `get_lstm_states` gives it.
+
+        Args:
+            states: by the number of the layer, or by that number as text, which JSON makes of it.
+
+        Raises:
+            KeyError: a number that is not that of an LSTM. ValueError: wrong number of values, values that are not
+                finite, a negative variance, or a memory for a layer that has none.
+        """
+        set_lstm_states(self, states)
+
+    def reset_lstm_states(self) -> None:
+        """Sets the memory of all LSTM layers to 0."""
+        self.reset_state()
+
+    @alone
+    def smoother(self) -> tuple[np.ndarray, np.ndarray]:
+        """Smooths the training steps since the last call: their states and outputs, given all of their observations.
+
+        A step has one sample of one time step. The states of each `SLSTM` are smoothed from the last step to the first
+        (`get_lstm_states` returns them). The `SLinear` behind the last `SLSTM`, which must end the network, makes the
+        outputs from the smoothed h. Afterwards the memory is 0, and a new record begins. Without a step since the last
+        call, the states are those of that call, and `SLinear` makes the outputs from them with its present weights.
+
+        Returns:
+            (mu, var): means and variances of the outputs, flat, time step by time step; those of h without an
+            `SLinear`. If `num_samples` is more than there are steps, the rest is what `SLinear` makes of h = 0.
+
+        Raises:
+            RuntimeError: there is no SLSTM, or no step was recorded; or an `SLinear` does not come right behind the
+                last SLSTM, or does not end the network, so that its results would not be the outputs.
+
+        Source: Rauch, Tung & Striebel (1965); cuTAGI.
+        """
+        outputs = smooth(self, self.num_samples or 0)
+        self.reset_lstm_states()
+        self._smoothed_outputs = outputs
+        return self.get_outputs_smoother()
+
+    def get_outputs_smoother(self) -> tuple[np.ndarray, np.ndarray]:
+        """Copies of what the last `smoother` has returned.
+
+        Raises:
+            RuntimeError: there was none.
+        """
+        if self._smoothed_outputs is None:
+            raise RuntimeError("get_outputs_smoother() returns the result of smoother(): call that first")
+        mu, var = self._smoothed_outputs
+        return mu.copy(), var.copy()
 
     # -- device and threads -----------------------------------------------------------------------------------
 
@@ -689,6 +1044,43 @@ class Sequential(LayerSequence, NetworkModes, RecurrentNetwork, NetworkView, Oth
         """Drops recorded passes (see `pytagi_ddp.cuda` for a GPU's); call after changing what a layer calls."""
         self._passes.forget()
 
+    # -- names of pytagi --------------------------------------------------------------------------------------
+
+    def preinit_layer(self) -> None:
+        """Does nothing: parameters exist from the start."""
+
+    def params_to_device(self) -> None:
+        """Does nothing: parameters are on the device."""
+
+    def params_to_host(self) -> None:
+        """Does nothing: what is read comes to the host."""
+
+    def output_to_host(self) -> None:
+        """Does nothing: the output comes to the host when it is read."""
+
+    def delta_z_to_host(self) -> None:
+        """Does nothing: deltas come to the host when they are read."""
+
+    def set_threads(self, num_threads: int) -> None:
+        """Threads of all CPU work of this process, BLAS included."""
+        from pytagi_ddp.kernels.cpu.threads import (
+            set_threads,  # here, because `import pytagi_ddp` shall not wait for it
+        )
+
+        set_threads(num_threads)
+
+    @property
+    def z_buffer_size(self) -> int:
+        """Values that the widest layer holds for the last batch."""
+        return max(layer.get_max_num_states() for _, layer in self.named_layers()) * self.z_buffer_block_size
+
+    @property
+    def z_buffer_block_size(self) -> int:
+        """Batch size of the last forward pass."""
+        return self.output_z_buffer.block_size if self.output_z_buffer.size else 0
+
+    # -- copies -----------------------------------------------------------------------------------------------
+
     @alone
     def __getstate__(self) -> dict:
         state = self.__dict__.copy()
@@ -709,3 +1101,4 @@ class Sequential(LayerSequence, NetworkModes, RecurrentNetwork, NetworkView, Oth
 
 
 refuse_assignment(Sequential, ("layers",), "make a new network")
+refuse_assignment(Sequential, ("z_buffer_size", "z_buffer_block_size"), "it follows from the last forward pass")

@@ -13,7 +13,7 @@ import numpy as np
 
 from pytagi_ddp.distributed.engine.abort import AbortHook
 from pytagi_ddp.distributed.engine.errors import LaunchError
-from pytagi_ddp.distributed.engine.group import Member, Tally
+from pytagi_ddp.distributed.engine.group import Tally
 from pytagi_ddp.distributed.engine.launcher import (
     MPICH_LIKE,
     Launch,
@@ -23,7 +23,7 @@ from pytagi_ddp.distributed.engine.launcher import (
     mpi_family,
 )
 from pytagi_ddp.distributed.engine.limits import EXIT_TIMEOUT, time_limit
-from pytagi_ddp.distributed.engine.mpi_group import MPIGroup, ended_after
+from pytagi_ddp.distributed.engine.mpi_group import MPIGroup, MPIMember, ended_after
 from pytagi_ddp.distributed.engine.offspring import FORKED, keep_from_children, mark_rank, why_no_rank
 from pytagi_ddp.distributed.engine.operations import SLEEP_LIMIT, SLEEP_SECONDS, Operations
 from pytagi_ddp.distributed.engine.rendezvous import meeting
@@ -55,15 +55,11 @@ def start_job(timeout: float) -> Job:
     return _job
 
 
-class Job(Member):
+class Job(MPIMember):
     """This process' place in the MPI job.
 
     Attributes:
-        MPI: the module ``mpi4py.MPI``.
-        rank, world_size: place among all ranks.
         world: the group of all ranks.
-        node: the first rank on this node.
-        hook: the abort hook; installed while a communicator is open.
     """
 
     def __init__(self, timeout: float):

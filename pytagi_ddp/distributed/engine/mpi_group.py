@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pytagi_ddp.distributed.engine.group import Group, Offer, new_number, part
+from pytagi_ddp.distributed.engine.abort import AbortHook
+from pytagi_ddp.distributed.engine.group import Group, Member, Offer, new_number, part
 from pytagi_ddp.distributed.engine.shared_memory import join_shared_sum
 
 if TYPE_CHECKING:
     from pytagi_ddp.distributed.engine._shared_sum import SharedSum
-    from pytagi_ddp.distributed.engine.job import Job
 
 # Each kind of collective has a communicator of MPI of its own. So ranks that have come to different collectives wait
 # for each other, and report where, instead of reading each other's data.
@@ -30,6 +30,22 @@ KINDS = (
 )
 
 
+class MPIMember(Member):
+    """A rank of an MPI job.
+
+    Attributes:
+        MPI: the module ``mpi4py.MPI``.
+        world_size: number of ranks in the job.
+        node: the first rank on this node.
+        hook: the abort hook; installed while a communicator is open.
+    """
+
+    MPI: Any
+    world_size: int
+    node: int
+    hook: AbortHook
+
+
 class MPIGroup(Group):
     """Ranks of an MPI job.
 
@@ -43,11 +59,11 @@ class MPIGroup(Group):
         shared_sum: adds up short float32 arrays, where all ranks are on one node and share memory; else None.
     """
 
-    member: Job
+    member: MPIMember
     local_rank: int
     local_world_size: int
 
-    def __init__(self, job: Job, number: int, ranks: Sequence[int], ranks_of: Any, timeout: float):
+    def __init__(self, job: MPIMember, number: int, ranks: Sequence[int], ranks_of: Any, timeout: float):
         super().__init__(job, number, ranks)
         self.shared_sum: SharedSum | None = None
         starting = "start of MPI" if number == 0 else f"split #{number}"

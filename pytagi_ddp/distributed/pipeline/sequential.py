@@ -31,8 +31,8 @@ from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.distributed.wire import reduction
 from pytagi_ddp.nn.architecture import architecture, sizes
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
-from pytagi_ddp.nn.deferred import drawn
 from pytagi_ddp.nn.network_input import rows_of_samples, variances_like
+from pytagi_ddp.nn.prior import drawn
 from pytagi_ddp.nn.pytagi_view import refuse_assignment
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.update_bn import StatisticsChange, batches_of, check_num_batches, take_statistics, unfrozen_norms
