@@ -30,6 +30,7 @@ class LayerBlock(BaseLayer):
 
     name = "LayerBlock"
     is_leaf = False
+    replayable = True
 
     def __init__(self, *layers: BaseLayer):
         super().__init__()
