@@ -115,5 +115,5 @@ plt.show()
 # %%
 # The passes of the library's own layers are recorded, and replayed without Python. A network with a layer such as these
 # is walked through in Python, layer by layer, and what they give is copied: a step takes some tenths of a millisecond
-# more. A class that keeps the rules for layers in ``CONTRIBUTING.md`` may say ``replayable = True`` in its body. A class
-# derived from it that computes in another way does not inherit this.
+# more. A class that keeps the rules for layers in ``CONTRIBUTING.md`` may say ``replayable = True`` in its body. This
+# is not inherited by a class that computes in another way.

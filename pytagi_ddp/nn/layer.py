@@ -183,12 +183,11 @@ class BaseLayer(LayerView, ABC):
         Raises:
             ValueError: means and variances of different shapes.
         """
-        arrays = [np.array(values, np.float32) for values in (mu_w, var_w, mu_b, var_b)]
-        for name, mu, var in (("weights", *arrays[:2]), ("biases", *arrays[2:])):
+        w, v, b, v_b = (np.array(values, np.float32) for values in (mu_w, var_w, mu_b, var_b))
+        for name, mu, var in (("weights", w, v), ("biases", b, v_b)):
             if mu.shape != var.shape:
                 raise ValueError(f"set_prior(): means of {name} are of {mu.shape}, their variances of {var.shape}")
-        flat = [array.ravel() for array in arrays]
-        self._set_prior((flat[0], flat[1], flat[2], flat[3]), arrays[0].shape)
+        self._set_prior((w.ravel(), v.ravel(), b, v_b), w.shape)
 
     def _set_prior(
         self, prior: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], weight_shape: tuple[int, ...]
@@ -385,7 +384,9 @@ class BaseLayer(LayerView, ABC):
         """Copies numbers of any type and order."""
         if values.shape != into.shape:
             raise ValueError(f"{self.get_layer_info()} has to give arrays of {into.shape}, got {values.shape}")
-        self.kernels.array.copy(values.astype(np.float32, order="C", copy=False), into)
+        if values.dtype != np.float32 or not values.flags.c_contiguous:
+            values = values.astype(np.float32, order="C")
+        self.kernels.array.copy(values, into)
 
     def after_backward(self, batch: int, repeated: bool) -> None:
         """Called by the network after each backward pass, whether it walked through the layers or was replayed.

@@ -228,6 +228,13 @@ def vars_of(net: nn.Sequential) -> dict[str, np.ndarray]:
     return {"theta": net.arena.theta, "statistics": net.arena.statistics}
 
 
+def test_nothing_is_joined_with_a_derived_layer():
+    assert not BatchNorm2d(2).takes("relu") and not Conv2d(1, 2, 3).gives_moments
+    norm, convolution = BatchNorm2d(2), nn.Conv2d(1, 2, 3, in_width=4, in_height=4)
+    nn.Sequential(convolution, norm)
+    assert not norm.takes_moments_of(convolution)
+
+
 def test_a_derived_layer_may_read_variances_and_change_deltas():
     def network(kind):
         manual_seed(1)
