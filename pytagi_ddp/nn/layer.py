@@ -350,8 +350,14 @@ class BaseLayer(LayerView, ABC):
         self._left |= {name for name, value in self.__dict__.items() if before.get(name, nothing) is not value}
         if not isinstance(out, State):
             raise TypeError(f"forward() of {self.get_layer_info()} has to give a State, got {type(out).__name__}")
-        names = ("given mu", "given var", "given jcb")
-        return State(*(None if a is None else self._given(n, a, state.batch) for n, a in zip(names, out, strict=True)))
+        if out.var is None:
+            out = out._replace(var=np.zeros((state.batch, self.out_shape.size), np.float32))
+        own = {}
+        for name, values in out._asdict().items():
+            if values is not None:
+                own[name] = self._buffer(f"given {name}", state.batch, self.out_shape.size)
+                self._copy_given(values, own[name])
+        return State(**own)
 
     def _run_backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
         """`backward`, called by what the layer is part of; what it gives is as the pool needs it, see `_run_forward`.
@@ -361,8 +367,12 @@ class BaseLayer(LayerView, ABC):
                 another size.
         """
         into = self.backward(delta, pool, need_input, accumulate)
-        if self.replayable or not need_input:
+        if self.replayable:
             return into
+        if not need_input:  # nobody reads what the layer gives
+            if isinstance(into, Delta) and into.memory is not None:
+                pool.give(into)
+            return None
         if not isinstance(into, Delta):
             raise TypeError(
                 f"backward() of {self.get_layer_info()} has to give the Delta of its input if need_input, got "
@@ -374,11 +384,6 @@ class BaseLayer(LayerView, ABC):
         self._copy_given(into.mu, own.mu)
         self._copy_given(into.var, own.var)
         return own
-
-    def _given(self, name: str, values: Array, batch: int) -> Array:
-        into = self._buffer(name, batch, self.out_shape.size)
-        self._copy_given(values, into)
-        return into
 
     def _copy_given(self, values: Array, into: Array) -> None:
         """Copies numbers of any type and order."""
