@@ -247,6 +247,8 @@ def check_regressions() -> None:
     assert 3 * with_nan[3] < filled[3] < dropped[3]
     ((above, below),) = numbers("plot_missing", r"(\d+)% of the truth above 0.5 within 2 std, (\d+)% of that below")
     assert above < 60 < 85 < below
+    assert numbers("plot_own_layer", r"at most (\d+) %")[0][0] < 6
+    assert numbers("plot_own_layer", r"RMSE ([\d.]+), with")[0][0] < 0.05
     crowded, _, by_chance, even, _, evenly_by_chance = numbers("plot_active", r"error ([\d.]+) with 40 measurements")
     assert crowded[0] < 0.7 * by_chance[0] and evenly_by_chance[0] < 0.7 * even[0]
 

@@ -109,7 +109,10 @@ def circles(imports: dict[str, set[str]]) -> list[list[str]]:
 # The rooms of the package, from the ground up: a file imports files of its own room and of rooms that stand before it
 # in this table. Names of modules go without `pytagi_ddp.`; `name.*` is a package with all that is in it.
 ROOMS = {
-    "util": "_version arrays blas files interrupts listing process_tree warn kernels.sealed nn.other_names nn.table nn.validate",
+    "util": """
+        _version arrays blas files interrupts listing process_tree warn kernels.sealed nn.other_names nn.table
+        nn.validate
+    """,
     "kernels/formulas": "kernels.formulas.*",
     "kernels/interface": "kernels.protocol kernels.tensors",
     "kernels/cpu/runtime": """

@@ -80,6 +80,7 @@ class Reorder(BaseLayer):
 
     name = "Reorder"
     is_leaf = False  # no layer of the network's: without parameters, state or a key
+    replayable = True
     needs_variances = False
 
     def _infer_output(self, shape: Shape) -> Shape:
@@ -180,7 +181,7 @@ class Chain:
             if position and (reader := next((leaf for leaf in layer.leaves() if leaf.checks_input), None)):
                 raise ValueError(f"{reader.get_layer_info()} takes the input of a network: put it first")
             if isinstance(layer, Activation):
-                layer.in_place = in_place
+                layer.in_place = in_place and layer.replayable
             shape = layer.build(self._reorder(shape, layer.input_shape(shape)))
             self.operations.append(layer)
             in_place = True
@@ -323,9 +324,9 @@ class Chain:
     def _watched(self, operation: BaseLayer, call: Callable, state: State, taken: tuple) -> Any:
         """`call(state, *taken)` of an operation, with the hooks around it."""
         if not self._hooks or not operation.is_leaf:
-            return call(state, *taken)
+            return operation._run_forward(call, state, *taken)
         self._hooks.before(operation, "forward")
-        result = call(state, *taken)
+        result = operation._run_forward(call, state, *taken)
         self._hooks.after(operation, "forward")
         return result
 
@@ -355,7 +356,7 @@ class Chain:
             if onto is not None and position == 0:
                 into = operation.backward_onto(onto, delta, pool, accumulate)
             else:
-                into = operation.backward(delta, pool, needed, accumulate)
+                into = operation._run_backward(delta, pool, needed, accumulate)
             if hooks is not None:
                 hooks.after(operation, "backward")
             if into is None:

@@ -29,6 +29,7 @@ class LayerBlock(LayerSequence, BaseLayer):
 
     name = "LayerBlock"
     is_leaf = False
+    replayable = True
 
     def __init__(self, *layers: BaseLayer | Sequence[BaseLayer]):
         super().__init__()

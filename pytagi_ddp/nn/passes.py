@@ -34,7 +34,7 @@ class Passes:
         self._chain, self._arena, self._hooks, self._copy = chain, arena, hooks, kernels.array.copy
         self._kernels = kernels
         self._fits: dict[bool, int] = {}  # the largest batch that is known to fit into memory, by `training`
-        self._replayable = all(leaf.replayable for leaf in arena.leaves)
+        self._replayable = all(part.replayable for part in chain.parts())
         self._checks_input = any(leaf.checks_input for leaf in arena.leaves)
         self._recorders = [leaf for leaf in arena.leaves if leaf.follows_backward]
         self._graphs = kernels.graph.Graphs(kernels.array)

@@ -21,6 +21,7 @@ class Recomputed(BaseLayer):
 
     name = "Recomputed"
     is_leaf = False
+    replayable = True
     memory: BlockMemory  # of the block, set by the chain; the output that this layer keeps is in its own buffers
 
     def __init__(self, block: BaseLayer):
@@ -53,7 +54,7 @@ class Recomputed(BaseLayer):
     def forward(self, state: State) -> State:
         self._input = state
         self.memory.begin(self)
-        out = self.block.forward(state)
+        out = self.block._run_forward(self.block.forward, state)
         if not self.block._way_back:
             return out
         kept = (None if a is None else self._buffer(name, *a.shape) for name, a in zip(State._fields, out, strict=True))
@@ -67,9 +68,9 @@ class Recomputed(BaseLayer):
         if self.memory.holder is not self:
             self.memory.begin(self)
             with recomputing(self.block.leaves()):
-                self.block.forward(self._input)
+                self.block._run_forward(self.block.forward, self._input)
             pool.take_back(0, NO_STATE)
-        return self.block.backward(delta, pool, need_input, accumulate)
+        return self.block._run_backward(delta, pool, need_input, accumulate)
 
     def __getstate__(self) -> dict:
         state = super().__getstate__()

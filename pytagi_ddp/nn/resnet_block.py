@@ -33,6 +33,7 @@ class ResNetBlock(BlockView, BaseLayer):
 
     name = "ResNetBlock"
     is_leaf = False
+    replayable = True
     kept = ("_buffers", "_input", "_ends")
     _ends: list[State] | None = None  # outputs of the branches, from `forward` to `backward`
 
@@ -133,7 +134,7 @@ class ResNetBlock(BlockView, BaseLayer):
 
     def forward(self, state: State) -> State:
         self._input, norm = state, self.kernels.batch_norm
-        ends = [branch.begin(state) for branch in self._branches]
+        ends = [branch._run_forward(branch.begin, state) for branch in self._branches]
         self._ends = [end.out if isinstance(end, Normalization) else end for end in ends]
         main, short = (*ends, state)[:2]
         if isinstance(short, Normalization) and not isinstance(main, Normalization):
@@ -166,7 +167,7 @@ class ResNetBlock(BlockView, BaseLayer):
             delta = pool.own_copy(delta)
             apply_jacobian(self.kernels, delta, end)
         if onto is None:
-            return branch.backward(delta, pool, need_input, accumulate)
+            return branch._run_backward(delta, pool, need_input, accumulate)
         return branch.backward_onto(onto, delta, pool, accumulate)
 
     def __getstate__(self) -> dict:

@@ -52,12 +52,16 @@ def test_a_layer_that_carries_state(monkeypatch):
 class ReadsWhatIsCarried(Memory):
     """Not as the pass found it, but as it is."""
 
+    replayable = True
+
     def _carried(self, name):
         return self.state[name]
 
 
 class CarriesAgain(Memory):
     """In a pass that is run again, too."""
+
+    replayable = True
 
     def _carry(self, name, values):
         self.kernels.array.copy(values, self.state[name])
@@ -84,6 +88,8 @@ def test_what_is_missing_is_named(monkeypatch):
 
 class FirstSampleCounts(nn.ReLU):
     """By NumPy, too, which no recording sees."""
+
+    replayable = True
 
     def forward(self, state):
         state.mu[0] *= 2
@@ -151,9 +157,9 @@ class HidesState(nn.ReLU):
 
 
 class KeepsItselfBetweenPasses(nn.Linear):
-    """What `backward` needs of `forward`, in an attribute of its own."""
+    """What `backward` needs of `forward`, in an attribute of its own that `kept` does not name."""
 
-    replayable = False
+    replayable = True
     last = 0.0
 
     def forward(self, state):
@@ -166,6 +172,8 @@ class KeepsItselfBetweenPasses(nn.Linear):
 
 
 class ReadsVariancesAgain(nn.Linear):
+    needs_variances = False
+
     def backward(self, delta, pool, need_input, accumulate):
         delta.mu[...] *= 1 + self._input.var.mean()
         return super().backward(delta, pool, need_input, accumulate)
@@ -183,6 +191,7 @@ class HidesSetting(nn.LeakyReLU):
 
 
 class KeepsRecordings(nn.LeakyReLU):
+    replayable = True
     negative_slope = 0.1  # a plain attribute
 
 

@@ -12,6 +12,7 @@ from pytagi_ddp import cuda, nn
 from pytagi_ddp.kernels.cuda.compile import Kernel
 from pytagi_ddp.kernels.cuda.recorder import recording
 from tests.nn.networks import assert_same, pass_through, random_batch, randomise
+from tests.nn.own_layers import Passes
 
 
 def dense() -> nn.Sequential:
@@ -294,3 +295,47 @@ def test_memory_and_smoother():
         net.set_lstm_states(states)
         assert all(np.array_equal(np.stack(net.get_lstm_states()[k]), np.stack(states[k])) for k in states)
     assert_same(found[1], found[0], 2e-5)
+
+
+class OnHost(nn.BaseLayer):
+    """Doubles its input, in NumPy on the host."""
+
+    name = "OnHost"
+
+    def forward(self, state):
+        host = self.kernels.array.to_host
+        self.jcb = 1 if state.jcb is None else host(state.jcb)
+        return nn.State(2 * host(state.mu), 4 * host(state.var))
+
+    def backward(self, delta, pool, need_input, accumulate):
+        host = self.kernels.array.to_host
+        return nn.Delta(2 * self.jcb * host(delta.mu), (2 * self.jcb) ** 2 * host(delta.var))
+
+
+class Norm(nn.BatchNorm2d):
+    """Doubles on the host what it is given, and what it gives."""
+
+    def forward(self, state):
+        host = self.kernels.array.to_host
+        var, jcb = (np.ones(state.mu.shape) if a is None else host(a) for a in (state.var, state.jcb))
+        moments = (self.kernels.array.place(np.float32(a)) for a in (2 * host(state.mu), 4 * var, jcb))
+        out = super().forward(nn.State(*moments))
+        return nn.State(2 * host(out.mu), 4 * host(out.var))
+
+
+class Conv(nn.Conv2d):
+    def forward(self, state):
+        out = super().forward(state)
+        return nn.State(2 * self.kernels.array.to_host(out.mu), out.var)
+
+
+def test_layers_that_know_nothing_of_the_device():
+    """Where kernels would join a normalisation with the convolution and the activation in front."""
+    block = nn.ResNetBlock(nn.LayerBlock(nn.Conv2d(2, 2, 1), nn.ReLU(), Norm(2)))
+    stem = Conv(1, 2, 1, in_width=2, in_height=2), nn.ReLU(), nn.BatchNorm2d(2), nn.Tanh(), OnHost()
+    host = randomise(nn.Sequential(*stem, block, Passes(), nn.Linear(8, 2)))
+    device = copy.deepcopy(host)
+    device.to_device("cuda")
+    train(host, 2)
+    train(device, 2)
+    assert_equal_states(device, host, 1e-4)
