@@ -33,7 +33,7 @@ SIZES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 48, 64, 84, 100, 127, 
 CHANNELS = (1, 2, 3, 7, 8, 16, 17, 32, 48)
 WINOGRAD = ((3, 1, 1), (3, 1, 0), (5, 1, 2), (3, 2, 1), (3, 2, 0), (4, 2, 1))  # kernel, stride, padding
 # Threads cut sums in other places, so that the same float32 terms are added in another order: in blocks of up to 512
-# terms this changes results by about 1e-6 of the largest number of an array, in Winograd forms by 3e-6, and a few layers
+# terms this changes results by about 1e-6 of the largest number of an array, in Winograd forms by 3e-6; a few layers
 # may amplify it. A tile that is left out or made twice changes some results by as much as they are.
 TOLERANCE = 5e-5
 Layers = Callable[[], list[nn.BaseLayer]]
@@ -159,8 +159,8 @@ def block(draw: Draw) -> Case:
     return Case("ResNetBlock", f"ResNetBlock of {c} channels, {side} pixels", make, 9 * c * c * side**2)
 
 
-PRODUCTS = (dense, dense, convolution, convolution, transposed, attention, recurrent)
-KINDS = (*PRODUCTS, norm, pooling, activation, embedding, block)
+PRODUCTS = (dense, dense, convolution, convolution, transposed)  # no loops that Numba would compile for threads
+KINDS = (*PRODUCTS, attention, recurrent, norm, pooling, activation, embedding, block)
 
 
 def run_case(seed: int, number: int, kinds: tuple[Callable[[Draw], Case], ...] = KINDS) -> str:
