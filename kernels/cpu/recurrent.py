@@ -236,7 +236,7 @@ def _forward(
                     at = t if out_mu.shape[1] == steps else 0
                     _copy(h_mu[b], out_mu[b, at])
                     _copy(h_var[b], out_var[b, at])
-        if end_mu.size:
+        if end_mu.size and part == 0:  # one thread alone, whatever the batch
             _copy(h_mu[first], end_mu[:outputs])
             _copy(c_mu[first], end_mu[outputs:])
             _copy(h_var[first], end_var[:outputs])

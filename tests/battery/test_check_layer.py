@@ -125,6 +125,8 @@ class NoisyWhereKnown(nn.Linear):
 
 
 class KnowsThreads(nn.ReLU):
+    replayable = False  # its product is no call of a kernel
+
     def forward(self, state):
         state.mu[...] *= self.num_threads
         return super().forward(state)
@@ -215,6 +217,7 @@ FAULTS = {
     numerics.order_does_not_matter: (FirstSampleCounts, "output mean: error"),
     numerics.nothing_is_left_of_other_batches: (RemembersBatches, "output mean: error"),
     numerics.missing_observations_teach_nothing: (lambda: LearnsFromNothing(6, 6), "without observations has deltas"),
+    numerics.threads_do_not_change_products: (KnowsThreads, "output mean: error"),
     numerics.threads_do_not_change_numbers: (KnowsThreads, "output mean: error"),
     passes.recorded_passes_have_the_same_bits: (FirstSampleCounts, "differ"),
     passes.blocks_have_the_same_bits: (RemembersBatches, "one block, recomputed: theta differs"),
