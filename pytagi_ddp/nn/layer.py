@@ -21,6 +21,7 @@ from pytagi_ddp.nn.deferred import DeferredParameters, is_deferring
 from pytagi_ddp.nn.parameters import Parameters, ParameterValues
 from pytagi_ddp.nn.pytagi_view import LayerView
 from pytagi_ddp.nn.state import UNKNOWN, Array, Delta, DeltaPool, Reader, Shape, State, StateTensor
+from pytagi_ddp.nn.unpickled import writable
 
 if TYPE_CHECKING:
     from pytagi_ddp.nn.hooks import LeafHooks
@@ -397,3 +398,6 @@ class BaseLayer(LayerView, ABC):
         state.update(_buffers={}, _memory=None, _pool=None, _input=NO_STATE, _network=None, state={})
         state.update(pool_at_step=False, reduce_sums=None, on_moments=None)  # a copy belongs to no DDPSequential
         return state
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(writable(state))
