@@ -7,6 +7,7 @@ from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.protocol import ArrayFunctions
 from pytagi_ddp.nn.hierarchical_softmax import HRCSoftmax
 from pytagi_ddp.nn.state import Array, State
+from pytagi_ddp.nn.unpickled import writable
 from pytagi_ddp.nn.validate import check_finite, check_integers, flat_float32, round_up_variances
 
 __all__ = ["BaseDeltaStates", "BaseHiddenStates", "HRCSoftmax"]
@@ -33,6 +34,9 @@ class OnDevice:
     @property
     def _array(self) -> ArrayFunctions:
         return get_kernels(self.device).array
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(writable(state))
 
 
 class BaseHiddenStates(OnDevice):

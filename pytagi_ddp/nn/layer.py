@@ -24,6 +24,7 @@ from pytagi_ddp.nn.owner import Owner
 from pytagi_ddp.nn.parameters import Parameters, ParameterValues
 from pytagi_ddp.nn.pytagi_view import LayerView
 from pytagi_ddp.nn.state import UNKNOWN, Array, BlockMemory, Delta, DeltaPool, Reader, Shape, State, StateTensor
+from pytagi_ddp.nn.unpickled import writable
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -510,3 +511,6 @@ class BaseLayer(LayerView, OtherNames, ABC):
         state.update(_buffers={}, _memory=None, _pool=None, _input=NO_STATE, _network=None, state={})
         state.update(pool_at_step=False, reduce_sums=None, on_moments=None)  # a copy belongs to no DDPSequential
         return state
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(writable(state))

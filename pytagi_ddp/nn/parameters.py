@@ -13,6 +13,7 @@ from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.protocol import ArrayFunctions
 from pytagi_ddp.kernels.tensors import Array, Tensor
 from pytagi_ddp.nn.owner import Owner
+from pytagi_ddp.nn.unpickled import writable
 from pytagi_ddp.nn.validate import check_finite, check_variances, flat_float32
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Parameters:
         return self.rows, self.weight_shape
 
     def __setstate__(self, state: tuple[Tensor, tuple[int, ...]]) -> None:
-        self.__init__(*state)  # type: ignore[misc]
+        self.__init__(*writable(state))  # type: ignore[misc]
 
     @property
     def views(self) -> tuple[Array, Array, Array, Array]:

@@ -37,6 +37,7 @@ from pytagi_ddp.nn.recompute import is_block
 from pytagi_ddp.nn.recurrent_network import States, lstm_states, set_lstm_states, smooth
 from pytagi_ddp.nn.state import State
 from pytagi_ddp.nn.table import columns
+from pytagi_ddp.nn.unpickled import writable
 from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics
 from pytagi_ddp.nn.validate import check_batch_size, check_predictions, flat_float32
 
@@ -1092,7 +1093,7 @@ class Sequential(LayerSequence, OtherNames):
         return state | {"pending": pending, "trainer": None, "_hooks": LeafHooks()}
 
     def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(state)
+        self.__dict__.update(writable(state))
         self._training = self.__dict__.pop("training", self._training)  # the name that it had in earlier versions
         for layer in self.layers:
             layer.claim(self)

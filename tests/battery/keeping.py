@@ -24,6 +24,7 @@ from tests.battery.example import (
     train,
 )
 from tests.headers import with_header
+from tests.pickled import out_of_band
 
 # Arguments of constructors that are no settings: they shape the prior, and are not needed once it is drawn.
 PRIOR = {"gain_weight", "gain_bias", "init_method", "scale"}
@@ -31,8 +32,11 @@ PRIOR = {"gain_weight", "gain_bias", "init_method", "scale"}
 
 @check
 def copies_continue_alone(example: Example) -> None:
-    """Copies by deepcopy and pickle, made while deltas accumulate, continue with the same bits, and share no memory."""
-    for duplicate in (copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))):
+    """Copies by deepcopy and pickle, made while deltas accumulate, continue with the same bits, and share no memory.
+
+    So do those of pickles whose arrays come back read-only.
+    """
+    for duplicate in (copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net)), out_of_band):
         net = train(example.network(), 4, 3)
         with net.accumulate():
             observe(net, 4)

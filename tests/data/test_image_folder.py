@@ -1,8 +1,10 @@
 """Images in files: which are found, which part of them a network sees, copies of them, and files that hold none."""
 
+import copy
 import io
 import multiprocessing
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -235,6 +237,25 @@ def test_it_goes_on_where_it_was(tree):
     with FolderLoader(ImageFolder.find(tree), 5, size=16) as loader:
         loader.load_state_dict(state)
         np.testing.assert_array_equal(next(iter(loader))[0], whole[1][0])
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
+def test_a_copy_under_iteration_has_workers_of_its_own(tree, duplicate):
+    found = ImageFolder.find(tree)
+    whole = batches(found, 5)
+    with FolderLoader(found, 5, size=16) as loader:
+        iteration = iter(loader)
+        next(iteration)
+        with duplicate(loader) as twin:
+            assert twin.state_dict() == loader.state_dict()
+            for (x, labels), (expected, own) in zip(twin, whole, strict=True):
+                np.testing.assert_array_equal(x, expected)
+                np.testing.assert_array_equal(labels, own)
+        np.testing.assert_array_equal(next(iteration)[0], whole[1][0])
+    with ThreadPoolExecutor(1) as executor, FolderLoader(found, 5, size=16, workers=executor) as loader:
+        next(iter(loader))
+        with pytest.raises(TypeError, match="with an executor that it was given, and that cannot be copied: make anot"):
+            duplicate(loader)
 
 
 def test_copies_are_kept_until_their_files_change(tree, tmp_path, monkeypatch):
