@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pytagi_ddp.distributed.engine.errors import LaunchError
 from pytagi_ddp.distributed.engine.interface import Communicator
-from pytagi_ddp.distributed.engine.launcher import detect_launcher
+from pytagi_ddp.distributed.engine.launcher import detect_launcher, looks_like_one_of_many
 from pytagi_ddp.distributed.engine.limits import TIMEOUT, time_limit
 from pytagi_ddp.distributed.engine.offspring import why_no_rank
 from pytagi_ddp.distributed.engine.serial import SerialCommunicator
@@ -35,7 +35,8 @@ def create_communicator(
     "nccl"    CuPy                           NVIDIA GPUs, one rank on each   CuPy, NCCL, and MPI above one rank
     "threads" NumPy, CuPy                    one process, a rank a thread    `run_threads`
     "auto"    "mpi" when a launcher such as mpirun has started more than one rank, "threads" in a rank of `run_threads`,
-              else "serial"; a process that a rank has started or forked is no rank, takes "serial", and warns
+              else "serial"; a process that a rank has started or forked is no rank, takes "serial", and warns, as does
+              one for which RANK and WORLD_SIZE alone speak of several processes
     ========= ============================== =============================== =========================
 
     Args:
@@ -49,11 +50,18 @@ def create_communicator(
     Raises:
         ValueError: unknown backend, bad time-out, or a rank or world size that is not the engine's (found only after
             MPI has started, because only MPI knows them).
-        LaunchError: the launcher does not fit the MPI library, mpi4py is missing, or /dev/shm is too small; or this
-            process was started or forked by a rank; for ``"nccl"``: some rank has no NCCL or no GPU of its own.
+        LaunchError: the launcher does not fit the MPI library (torchrun and horovodrun fit none), mpi4py is missing,
+            or /dev/shm is too small; or this process was started or forked by a rank; for ``"nccl"``: some rank has no NCCL or no GPU of its own.
     """
     if backend == "auto" and current_member() is None and detect_launcher() and (problem := why_no_rank()):
         warn(f"this process is no rank and works by itself: {problem}", RuntimeWarning)
+    if backend == "auto" and current_member() is None and (signs := looks_like_one_of_many()):
+        warn(
+            f"{signs} suggest that this process is one of several, but no launcher of MPI has started it: it works by "
+            "itself, as rank 0 of 1. Start ranks with python -m pytagi_ddp.launch -np 2 ...; or, if it is to work by "
+            "itself, use backend 'serial'",
+            RuntimeWarning,
+        )
     backend = resolve_backend(backend)
     limit = time_limit("PYTAGI_DDP_TIMEOUT", TIMEOUT, timeout)
     communicator = ENGINES[backend](limit, device_ids, cuda_aware_mpi)
