@@ -240,7 +240,8 @@ def check_gpu(device: str, file: Path | None = None) -> int:
         print(f"no GPU to check: {error}")
         code, rows = 2, []
     if file is not None:
-        file.write_text(json.dumps({"exit code": code, "rows": [row._asdict() for row in rows]}, indent=1))
+        table = json.dumps({"exit code": code, "rows": [row._asdict() for row in rows]}, indent=1)
+        file.write_text(table)  # into a pipe or device, too, such as /dev/stdout
     return code
 
 

@@ -19,6 +19,7 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.runtime import rtsys
 
+from pytagi_ddp.files import atomic_write
 from pytagi_ddp.kernels.sealed import read_sealed, seal
 
 try:
@@ -83,8 +84,7 @@ class SealedFiles(IndexDataCacheFile):
     def _open_for_write(self, filepath: str) -> Iterator[io.BytesIO]:
         content = io.BytesIO()
         yield content
-        with super()._open_for_write(filepath) as file:
-            file.write(seal(content.getvalue()))
+        atomic_write(filepath, seal(content.getvalue()))
 
     def _load_index(self) -> dict:
         return {} if read_sealed(self._index_path) is None else super()._load_index()

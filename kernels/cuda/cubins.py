@@ -3,12 +3,11 @@
 They lie in the folder of `kernels.cpu.compile.cache_folder`, which is named after the sources.
 """
 
-import os
-import tempfile
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+from pytagi_ddp.files import atomic_write
 from pytagi_ddp.kernels.cpu.compile import cache_folder
 from pytagi_ddp.kernels.sealed import read_sealed, seal
 
@@ -59,6 +58,4 @@ def kept(file: str) -> bytes | None:
 def keep(file: str, cubin: bytes) -> None:
     """Writes a cubin into this file of the folder, if there is one."""
     if place := folder():
-        with tempfile.NamedTemporaryFile(dir=place, delete=False) as temporary:
-            temporary.write(seal(cubin))
-        os.replace(temporary.name, place / file)  # atomic: other ranks see the whole file or none
+        atomic_write(place / file, seal(cubin))  # other ranks see the whole file or none
