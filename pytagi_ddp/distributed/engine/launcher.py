@@ -140,7 +140,7 @@ def check_starts_mpi(launch: Launch | None) -> None:
 
 def start_command(launch: Launch) -> str:
     """The command that starts the ranks of this job with MPI."""
-    return f"python -m pytagi_ddp.launch -np {launch.world_size or 2} {Path(sys.argv[0]).name or 'train.py'} ..."
+    return f"python -m pytagi_ddp.launch -np {launch.world_size or 2} ..."
 
 
 def mpi_family(text: str) -> str:
@@ -153,7 +153,7 @@ def mpi_family(text: str) -> str:
         ``"MPICH"``, ``"Open MPI"``, ``"Intel MPI"``, ``"MVAPICH"``, or the first line of the text when unknown.
     """
     signs = [("Open MPI", OPEN_MPI), ("Intel(R) MPI", INTEL_MPI), ("MVAPICH", MVAPICH)]
-    signs += [("MPICH", MPICH), ("HYDRA", MPICH)]
+    signs += [("MPICH", MPICH), ("HYDRA", MPICH), ("OpenRTE", OPEN_MPI), ("PRRTE", OPEN_MPI)]
     return next((family for sign, family in signs if sign in text), text.strip().partition("\n")[0])
 
 

@@ -128,6 +128,8 @@ def test_a_launcher_that_does_not_tell_the_size():
         ("MVAPICH Version: 3.0\nMPICH ...", "MVAPICH", "MVAPICH 3.0"),
         ("HYDRA build details:\n    Version: 5.0.2", "MPICH", "HYDRA build details:"),
         ("mpirun (Open MPI) 4.1.4\n", "Open MPI", "mpirun (Open MPI) 4.1.4"),
+        ("orterun (OpenRTE) 4.1.4\n", "Open MPI", "orterun (OpenRTE) 4.1.4"),
+        ("prterun (PRRTE) 3.0.6\n", "Open MPI", "prterun (PRRTE) 3.0.6"),
         ("Some MPI 1.0\nmore", "Some MPI 1.0", "Some MPI 1.0"),
     ],
 )
