@@ -197,8 +197,8 @@ def _trial(mpirun: str) -> Finding:
 _REFUSALS = {
     "run as root": "run as another user; or, as in a container that has only root: export OMPI_ALLOW_RUN_AS_ROOT=1 "
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-    "not enough slots": "there are fewer cores here than ranks: start with mpirun --oversubscribe (Open MPI 5: --map-by "
-    ":OVERSUBSCRIBE)",
+    "not enough slots": "there are fewer cores here than ranks: start with mpirun --oversubscribe (Open MPI 5: "
+    "--map-by :OVERSUBSCRIBE)",
 }
 
 
@@ -258,7 +258,7 @@ _EXCEPTION = re.compile(r"^\s*(?:\[rank [^]]*\] )?(?:\w+\.)*\w+(?:Error|Exceptio
 
 
 def reason(text: str) -> str:
-    """What the error output of a program says: its last exception, or else its first sentence without lines of dashes."""
+    """What the error output of a program says: its last exception, or else its first sentence."""
     exceptions = _EXCEPTION.findall(text)
     return exceptions[-1].strip() if exceptions else first_sentence(text)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pytagi_ddp.distributed.buckets import Buckets
 from pytagi_ddp.distributed.collective import collective
-from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.communicator import Ranks
 from pytagi_ddp.distributed.config import DDPConfig
 from pytagi_ddp.distributed.exchange import EveryStep, Exchange, pool_statistics
 from pytagi_ddp.distributed.merge import MERGES, PosteriorMerge
@@ -90,7 +90,7 @@ class DDPSequential(TrainedOnRanks):
         sync_batch_norm: bool = False,
         every: int = 1,
         merge: str | None = None,
-        communicator: Communicator | None = None,
+        communicator: Ranks | None = None,
     ):
         super().__init__(model, DDPConfig() if config is None else config, average)
         (sync_batch_norm,) = as_bools("DDPSequential", sync_batch_norm=sync_batch_norm)

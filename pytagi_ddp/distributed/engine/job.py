@@ -93,8 +93,8 @@ class Job(Member):
             raise LaunchError(
                 f"{launch.launcher} started {launch.world_size} ranks ({launch.evidence}), but MPI says that this is "
                 f"rank {self.rank} of {self.world_size}: they do not belong together. Under srun, name the process "
-                "interface: srun --mpi=pmi2 for MPICH, srun --mpi=pmix for Open MPI. Elsewhere, use the launcher of the "
-                f"MPI library that mpi4py loads: {start_command(launch)}"
+                "interface: srun --mpi=pmi2 for MPICH, srun --mpi=pmix for Open MPI. Elsewhere, use the launcher of "
+                f"the MPI library that mpi4py loads: {start_command(launch)}"
             )
         if self.world_size > 1:
             self.hook.rank, self.hook.world_size, self.hook.abort = self.rank, self.world_size, world.Abort

@@ -101,7 +101,7 @@ def detect_launcher(environ: Mapping[str, str] = os.environ) -> Launch | None:
         return launch("srun", (), ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""])
     if "PMIX_RANK" in environ:
         return launch("a PMIx launcher", (), ["PMIX_RANK", "", "PMIX_LOCAL_RANK", ""])
-    if has_numbers("RANK", "WORLD_SIZE", "LOCAL_RANK") and "MASTER_ADDR" in environ:  # DeepSpeed, Lightning, old PyTorch
+    if has_numbers("RANK", "WORLD_SIZE", "LOCAL_RANK") and "MASTER_ADDR" in environ:  # DeepSpeed
         return launch("a launcher of PyTorch programs", (), _TORCH, starts_mpi=False)
     return None
 

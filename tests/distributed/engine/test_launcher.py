@@ -26,11 +26,11 @@ OPEN_MPI = {
     "PMIX_RANK": "2",
 }
 SLURM = {"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "3", "SLURM_LOCALID": "1", "SLURM_NTASKS": "3"}
-MVAPICH = {f"MV2_COMM_WORLD_{part}": n for part, n in zip(("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"), "2312")}
+MVAPICH = {f"MV2_COMM_WORLD_{part}": n for part, n in zip(("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"), "2312", strict=True)}
 MVAPICH_3 = {name.replace("MV2", "MVP"): value for name, value in MVAPICH.items()}
 PYTORCH = {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "node"}
 TORCHRUN = PYTORCH | {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0"}
-HOROVOD = {f"HOROVOD_{part}": n for part, n in zip(("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"), "2312")}
+HOROVOD = {f"HOROVOD_{part}": n for part, n in zip(("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"), "2312", strict=True)}
 
 MPICH_TEXT = "MPICH Version:      5.0.2\nMPICH Release date: some day\nMPICH Device:       ch4:ofi\n"
 OPEN_MPI_TEXT = "Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4, repo rev: v4.1.4, May 26, 2022"
@@ -140,8 +140,15 @@ def test_families(text, family, short):
 
 @pytest.mark.parametrize(
     ("environ", "library"),
-    [(HYDRA, MPICH_TEXT), (HYDRA, INTEL_TEXT), (OPEN_MPI, OPEN_MPI_TEXT), (SLURM, MPICH_TEXT), (SLURM, OPEN_MPI_TEXT)]
-    + [(MVAPICH, MPICH_TEXT), (MVAPICH_3, "MVAPICH Version: 3.0")],
+    [
+        (HYDRA, MPICH_TEXT),
+        (HYDRA, INTEL_TEXT),
+        (OPEN_MPI, OPEN_MPI_TEXT),
+        (SLURM, MPICH_TEXT),
+        (SLURM, OPEN_MPI_TEXT),
+        (MVAPICH, MPICH_TEXT),
+        (MVAPICH_3, "MVAPICH Version: 3.0"),
+    ],
 )
 def test_a_launcher_that_fits(environ, library):
     check_launcher(detect_launcher(environ), library)
