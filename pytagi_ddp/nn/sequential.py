@@ -23,7 +23,7 @@ from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.memory import gigabytes
 from pytagi_ddp.nn.network_input import MISSING, NetworkInput, rows_of_samples, variances_like
 from pytagi_ddp.nn.network_modes import NetworkModes
-from pytagi_ddp.nn.passes import Passes
+from pytagi_ddp.nn.passes import NO_SAMPLES, Passes
 from pytagi_ddp.nn.pending import PendingDeltas
 from pytagi_ddp.nn.pytagi_view import NetworkView, refuse_assignment
 from pytagi_ddp.nn.recompute import is_block
@@ -233,7 +233,9 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
         Args:
             mu_x: batch x inputs values of any real dtype and strides, flat or with one dimension for the batch in front
                 (images as NCHW, sequences as batch, time steps, features), of NumPy, PyTorch, pandas, JAX or any
-                library that `pytagi_ddp.arrays.to_numpy` reads; or the `output_z_buffer` of another network.
+                library that `pytagi_ddp.arrays.to_numpy` reads; or the `output_z_buffer` of another network. A batch
+                may have no samples, as the last one of a rank: then the outputs, an output update and `backward` are
+                empty too, and `step` takes it for none.
             var_x: variances of the inputs, as many; None for a deterministic input. A variance just below 0, within
                 rounding errors of float32, counts as 0.
 
@@ -260,6 +262,8 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
         if mu_x is self.output_z_buffer:
             raise ValueError("a network cannot read its own output_z_buffer, which it writes to: pass get_outputs()")
         state = self._input.state(mu_x, var_x, self._missing_inputs)
+        if not state.batch:
+            return self._run_nothing()
         out = self._passes.forward(state, self.training, own=not isinstance(mu_x, BaseHiddenStates))
         self.output_z_buffer.hold(out, self.device, self._chain.layers[-1].positive_noise)
         self.input_delta_z_buffer.set_size(out.batch * self.out_shape.size, out.batch)
@@ -268,15 +272,31 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
             self._one_thread.went_forward()
         return out
 
+    def _run_nothing(self) -> State:
+        """`_run` for a batch without samples: there are no outputs, and nothing to observe."""
+        self._passes.forward_nothing(self.training)
+        empty = self.kernels.array.empty
+        out = State(*(empty((0, self.out_shape.size)) for _ in range(2)))
+        self.output_z_buffer.hold(out, self.device)
+        self.input_delta_z_buffer.set_size(0, 0)
+        self.input_delta_z_buffer.outdated = False
+        if self.training:
+            self._one_thread.went_forward()
+        return out
+
     def check_input(self, mu_x: ArrayLike, var_x: ArrayLike | None = None) -> None:
-        """Raises what `forward` would raise for this input, except that a batch without samples is allowed."""
-        self._input.moments(mu_x, var_x, self._missing_inputs, may_be_empty=True)
+        """Raises what `forward` would raise for this input."""
+        self._input.moments(mu_x, var_x, self._missing_inputs)
 
     @alone
     def pass_forward(self, mu_x: ArrayLike | BaseHiddenStates) -> State:
         """A forward pass from which no backward pass can follow; `output_z_buffer` is emptied."""
         state = self._input.state(mu_x, missing=self._missing_inputs)
         self.output_z_buffer.set_size(0, 1)  # its memory is written to
+        if not state.batch:
+            out = self._run_nothing()
+            self._passes.end_ways_back()
+            return out
         return self._passes.forward_only(state)
 
     @alone
@@ -402,6 +422,12 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
                 "backward() would overwrite the deltas of all ranks: call step() first, which applies them"
             )
         source = self.input_delta_z_buffer
+        if batch == NO_SAMPLES:
+            source.check(0, self.out_shape.size)
+            self.output_delta_z_buffer.set_size(0, 0)
+            if not self.pending.adds:
+                self.pending.forget()
+            return
         source.check(batch, self.out_shape.size)
         source.move(self.device)
         end = None
@@ -428,7 +454,7 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
         self._one_thread.goes_on()
         samples, average = self.pending.counted, self.pending.average
         self.pending.stepped()
-        all_finite = self._express.step(self._passes, samples) if average is None else None
+        all_finite = self._express.step(self._passes, samples) if average is None and samples else None
         if all_finite is None:
             self._step(samples, average)
         elif not all_finite:
@@ -439,7 +465,8 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
         self._one_thread.stepped()
         self.parameters_changed()
         if average is None:
-            self._passes.step(samples)
+            if samples:  # else the sums are those of an earlier batch, or none
+                self._passes.step(samples)
         else:
             self.arena.step_pooled(average)
 
@@ -538,7 +565,7 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
             moments = self._express.forward(self, self._passes, x, var_x, False)
         if moments is not None:
             return moments[0].reshape(-1, *one), moments[1].reshape(-1, *one)
-        mu_x = rows_of_samples(x, "x", self.in_shape, may_be_empty=True)
+        mu_x = rows_of_samples(x, "x", self.in_shape)
         variances = variances_like(mu_x, var_x, "var_x", self.in_shape)
         n = len(mu_x)
         mu, var = np.empty((2, n, self.out_shape.size), np.float32)
@@ -587,7 +614,7 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
         """
         mu = flat_float32(delta_mu, "delta_mu")
         batch, rest = divmod(mu.size, self.out_shape.size)
-        if rest or not batch:
+        if rest:
             raise ValueError(f"delta_mu holds {mu.size} values, not a whole number of samples of {self.out_shape.size}")
         var = flat_float32(delta_var, "delta_var", mu.size)
         self.input_delta_z_buffer.set_size(mu.size, batch)
