@@ -99,8 +99,8 @@ def as_communicator(ranks: Ranks, timeout: float | None = None) -> Communicator:
             `create_communicator`.
 
     Raises:
-        TypeError: neither. ValueError: one of mpi4py that is null or freed, has two groups, or has ranks that are not in
-            COMM_WORLD. LaunchError: as in `create_communicator`. RuntimeError: MPI has ended, or has no room.
+        TypeError: neither. ValueError: one of mpi4py that is null or freed, has two groups, or has ranks that are not
+            in COMM_WORLD. LaunchError: as in `create_communicator`. RuntimeError: MPI has ended, or has no room.
     """
     if isinstance(ranks, Communicator):
         return ranks

@@ -96,7 +96,8 @@ class DDPConfig:
         """`communicator`, or one for the ranks of a communicator of mpi4py, if it is what these options ask for.
 
         Raises:
-            TypeError, LaunchError: as in `as_communicator`. ValueError: it has another rank or world size, another backend, or another time-out.
+            TypeError, LaunchError: as in `as_communicator`.
+            ValueError: it has another rank or world size, another backend, or another time-out.
         """
         communicator = as_communicator(communicator, self.timeout)
         asked: dict[str, Any] = {"rank": self.rank, "world_size": self.world_size}

@@ -66,8 +66,9 @@ class DDPSequential(TrainedOnRanks):
         every: steps between two exchanges.
         merge: how the posteriors of the ranks are merged after `every` steps, "precision_weighted" or "mean". None:
             with `every=1` ranks add deltas instead of merging; with more, "precision_weighted".
-        communicator: of the ranks that train the network; None: that of `pytagi_ddp.distributed.initialize`, if it has
-            been called for this backend and fits `config`, or else a new one.
+        communicator: of the ranks that train the network, also one of mpi4py (`MPI.COMM_WORLD`, or a part of it that
+            Split has made); None: that of `pytagi_ddp.distributed.initialize`, if it has been called for this backend
+            and fits `config`, or else a new one.
 
     Attributes:
         model: the wrapped network. config, average: as given. communicator: rank, world_size, all_reduce, ...

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.distributed.collective import collective
-from pytagi_ddp.distributed.communicator import Communicator, Ranks
+from pytagi_ddp.distributed.communicator import Ranks
 from pytagi_ddp.distributed.compare import compare_arguments, compare_networks
 from pytagi_ddp.distributed.config import DDPConfig
 from pytagi_ddp.distributed.exchange import Exchange

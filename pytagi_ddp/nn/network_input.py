@@ -91,9 +91,7 @@ class NetworkInput:
             self._array.copy(var, state.var)
         return state
 
-    def moments(
-        self, mu_x: ArrayLike, var_x: ArrayLike | None, missing: str
-    ) -> tuple[np.ndarray, np.ndarray | None]:
+    def moments(self, mu_x: ArrayLike, var_x: ArrayLike | None, missing: str) -> tuple[np.ndarray, np.ndarray | None]:
         """Rows of means and variances as the first layer gets them; errors are those of `Sequential.forward`."""
         mu = rows_of_samples(mu_x, "mu_x", self._shape)
         if not len(mu):

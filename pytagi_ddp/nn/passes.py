@@ -14,7 +14,6 @@ from pytagi_ddp.nn.memory import pass_bytes, refuse_too_large
 from pytagi_ddp.nn.recompute import recomputing
 from pytagi_ddp.nn.state import Array, Delta, State
 
-
 NO_SAMPLES = -1  # stands for the batch size of a forward pass without samples
 
 

@@ -131,8 +131,8 @@ class MPIGroup(Group):
 
 def _no_room(what: str, error: Exception) -> RuntimeError:
     return RuntimeError(
-        f"{what}: MPI makes no more communicators; each group takes {len(KINDS)}, of some 2,000 in MPICH: close() those "
-        f"that are no longer needed, on every rank ({error})"
+        f"{what}: MPI makes no more communicators; each group takes {len(KINDS)}, of some 2,000 in MPICH: close() "
+        f"those that are no longer needed, on every rank ({error})"
     )
 
 

@@ -26,7 +26,9 @@ OPEN_MPI = {
     "PMIX_RANK": "2",
 }
 SLURM = {"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "3", "SLURM_LOCALID": "1", "SLURM_NTASKS": "3"}
-MVAPICH = {f"MV2_COMM_WORLD_{part}": n for part, n in zip(("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"), "2312", strict=True)}
+MVAPICH = {
+    f"MV2_COMM_WORLD_{part}": n for part, n in zip(("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"), "2312", strict=True)
+}
 MVAPICH_3 = {name.replace("MV2", "MVP"): value for name, value in MVAPICH.items()}
 PYTORCH = {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "node"}
 TORCHRUN = PYTORCH | {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0"}
