@@ -427,6 +427,8 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
             self.output_delta_z_buffer.set_size(0, 0)
             if not self.pending.adds:
                 self.pending.forget()
+                if self.trainer is None:  # else an exchange between ranks clears them
+                    self.arena.drop_sums()
             return
         source.check(batch, self.out_shape.size)
         source.move(self.device)
@@ -454,7 +456,7 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
         self._one_thread.goes_on()
         samples, average = self.pending.counted, self.pending.average
         self.pending.stepped()
-        all_finite = self._express.step(self._passes, samples) if average is None and samples else None
+        all_finite = self._express.step(self._passes, samples) if average is None else None
         if all_finite is None:
             self._step(samples, average)
         elif not all_finite:
@@ -465,8 +467,7 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
         self._one_thread.stepped()
         self.parameters_changed()
         if average is None:
-            if samples:  # else the sums are those of an earlier batch, or none
-                self._passes.step(samples)
+            self._passes.step(samples)
         else:
             self.arena.step_pooled(average)
 
