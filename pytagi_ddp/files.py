@@ -44,20 +44,39 @@ def read_file(path: AnyPath, limit: int | None = None) -> bytes:
     return as_path(path).read_bytes()
 
 
+def check_replaceable(path: str | Path) -> None:
+    """Refuses to write where something stands that a file must not take the place of.
+
+    Raises:
+        OSError: `path` is a folder, device, pipe or socket, or a link to one.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:  # nothing is there, or a link that leads nowhere
+        return
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        problem = f"{os.strerror(errno.EINVAL)}: a device, pipe or socket is not replaced by a file, give another name"
+        raise OSError(errno.EINVAL, problem, str(path))
+
+
 @contextlib.contextmanager
 def atomic_file(path: AnyPath) -> Iterator[BinaryIO]:
     """A file to write, which appears as `path` once the block has ended without an error.
 
     It is written beside `path`, synced to disk and renamed. If the process dies before that, the previous file is
     unchanged. Missing folders are made. The permissions of the previous file are kept if it belongs to this user. A
-    link is replaced and not followed, as in a folder where others can write it may lead to any file of this user.
+    link is replaced and not followed, as in a folder where others can write it may lead to any file of this user. What
+    is neither a regular file nor a link to one (folder, device, pipe, socket) is never replaced.
 
     Raises:
-        OSError: no space, no permission, ...; names `path`. The previous file is as it was.
+        OSError: such a thing is there; no space, no permission, ...; names `path`. The previous file is as it was.
     """
     path = as_path(path)
     if not path.name:  # of "", "." and "/"
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    check_replaceable(path)
     mode = _own_mode(path)
     temporary = path.with_name(_temporary_name(path.name, uuid.uuid4().hex))
     try:
@@ -69,6 +88,7 @@ def atomic_file(path: AnyPath) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
+        check_replaceable(path)  # again, as writing may have taken long
         os.replace(temporary, path)
     except BaseException as error:
         with contextlib.suppress(OSError):

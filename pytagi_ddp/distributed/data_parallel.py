@@ -117,7 +117,7 @@ class DataParallel(Wrapper):
         self._rows = []
         mu, var, parts = self._divide(mu_x, var_x)
         if self._meets_in_forward and self.model.training:
-            if len(parts) < len(self.devices):
+            if 0 < len(mu) < len(self.devices):
                 raise ValueError(
                     f"with sync_batch_norm each of {len(self.devices)} devices needs a sample, the batch has {len(mu)}"
                 )
@@ -239,7 +239,7 @@ class DataParallel(Wrapper):
         If there is no sample, the first device gets an empty slice.
         """
         shape = self.model.in_shape
-        mu = rows_of_samples(mu_x, "mu_x", shape, may_be_empty=True)
+        mu = rows_of_samples(mu_x, "mu_x", shape)
         var = variances_like(mu, var_x, "var_x", shape)
         n, devices = len(mu), len(self.devices)
         ends = np.cumsum([0, *(n // devices + (rank < n % devices) for rank in range(devices))]).tolist()

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.distributed.collective import collective
-from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.communicator import Ranks
 from pytagi_ddp.distributed.config import DDPConfig
 from pytagi_ddp.distributed.engine.offspring import keep_from_children
 from pytagi_ddp.distributed.engine.together import errors_of_all_ranks, on_rank_0
@@ -98,7 +98,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         reshard_after_forward: bool = True,
         min_num_params: int = 1_000_000,
         sync_batch_norm: bool = False,
-        communicator: Communicator | None = None,
+        communicator: Ranks | None = None,
     ):
         super().__init__(model, DDPConfig() if config is None else config, average)
         reshard_after_forward, sync_batch_norm = as_bools(

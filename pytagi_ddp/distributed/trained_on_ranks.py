@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.distributed.collective import collective
-from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.communicator import Ranks
 from pytagi_ddp.distributed.compare import compare_arguments, compare_networks
 from pytagi_ddp.distributed.config import DDPConfig
 from pytagi_ddp.distributed.exchange import Exchange
@@ -54,7 +54,7 @@ class TrainedOnRanks(Replica):
         self._stop = False
         self._in_no_sync = False
 
-    def _connect(self, communicator: Communicator | None, options: Mapping[str, Any]) -> None:
+    def _connect(self, communicator: Ranks | None, options: Mapping[str, Any]) -> None:
         """Finds the other ranks, moves the network to the GPU of this rank, and compares networks and `options`."""
         c, model = self.config, self.model
         self.communicator = c.connect(model.device) if communicator is None else c.accept(communicator)

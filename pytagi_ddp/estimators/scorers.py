@@ -13,7 +13,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from pytagi_ddp.estimators.classifier import TAGIClassifier
-from pytagi_ddp.estimators.ensemble import unmasked
+from pytagi_ddp.estimators.ensemble import unwrapped
 from pytagi_ddp.estimators.regressor import TAGIRegressor
 
 COVERAGE = 0.9
@@ -65,7 +65,7 @@ def neg_interval_score_scorer(estimator: Any, X: ArrayLike, y: ArrayLike) -> flo
     """
     regressor, X = _regressor(estimator, X)
     low, high = regressor.predict_interval(X, COVERAGE)
-    observed = column_or_1d(unmasked(y), dtype=np.float64)
+    observed = column_or_1d(unwrapped(y, "y"), dtype=np.float64)
     check_consistent_length(low, observed)
     outside = np.maximum(low - observed, 0) + np.maximum(observed - high, 0)
     return -float(np.mean(high - low + 2 / (1 - COVERAGE) * outside))

@@ -17,6 +17,8 @@ NO_ONES = "", np.ones(0, np.float32)
 
 def _units(size: int, block_size: int) -> int:
     """Units of each of `block_size` samples, of `size` values in all."""
+    if size == block_size == 0:  # a batch without samples
+        return 0
     if block_size < 1 or size % block_size:
         raise ValueError(f"{size} values are no whole number of units for {block_size} samples")
     return size // block_size
@@ -185,6 +187,8 @@ class BaseDeltaStates(OnDevice):
 
     def check(self, batch: int, units: int) -> None:
         """Raises an error if the deltas do not belong to the last batch, of `batch` samples of `units` units each."""
+        if batch == self.size == 0:
+            return
         if (self.block_size, self.actual_size) != (batch, units):
             held = f"{self.block_size} x {self.actual_size}"
             raise ValueError(f"input_delta_z_buffer holds {held} deltas, the batch has {batch} x {units}")

@@ -29,7 +29,7 @@ from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.memory import gigabytes
 from pytagi_ddp.nn.network_input import MISSING, NetworkInput, rows_of_samples, variances_like
 from pytagi_ddp.nn.other_names import NETWORK, OtherNames
-from pytagi_ddp.nn.passes import Passes
+from pytagi_ddp.nn.passes import NO_SAMPLES, Passes
 from pytagi_ddp.nn.pending import PendingDeltas
 from pytagi_ddp.nn.profile import Profile, profile
 from pytagi_ddp.nn.pytagi_view import refuse_assignment
@@ -329,7 +329,9 @@ class Sequential(LayerSequence, OtherNames):
         Args:
             mu_x: batch x inputs values of any real dtype and strides, flat or with one dimension for the batch in front
                 (images as NCHW, sequences as batch, time steps, features), of NumPy, PyTorch, pandas, JAX or any
-                library that `pytagi_ddp.arrays.to_numpy` reads; or the `output_z_buffer` of another network.
+                library that `pytagi_ddp.arrays.to_numpy` reads; or the `output_z_buffer` of another network. A batch
+                may have no samples, as the last one of a rank: then the outputs, an output update and `backward` are
+                empty too, and `step` takes it for none.
             var_x: variances of the inputs, as many; None for a deterministic input. A variance just below 0, within
                 rounding errors of float32, counts as 0.
 
@@ -356,6 +358,8 @@ class Sequential(LayerSequence, OtherNames):
         if mu_x is self.output_z_buffer:
             raise ValueError("a network cannot read its own output_z_buffer, which it writes to: pass get_outputs()")
         state = self._input.state(mu_x, var_x, self._missing_inputs)
+        if not state.batch:
+            return self._run_nothing()
         out = self._passes.forward(state, self.training, own=not isinstance(mu_x, BaseHiddenStates))
         self.output_z_buffer.hold(out, self.device, self._chain.layers[-1].positive_noise)
         self.input_delta_z_buffer.set_size(out.batch * self.out_shape.size, out.batch)
@@ -364,15 +368,31 @@ class Sequential(LayerSequence, OtherNames):
             self._one_thread.went_forward()
         return out
 
+    def _run_nothing(self) -> State:
+        """`_run` for a batch without samples: there are no outputs, and nothing to observe."""
+        self._passes.forward_nothing(self.training)
+        empty = self.kernels.array.empty
+        out = State(*(empty((0, self.out_shape.size)) for _ in range(2)))
+        self.output_z_buffer.hold(out, self.device)
+        self.input_delta_z_buffer.set_size(0, 0)
+        self.input_delta_z_buffer.outdated = False
+        if self.training:
+            self._one_thread.went_forward()
+        return out
+
     def check_input(self, mu_x: ArrayLike, var_x: ArrayLike | None = None) -> None:
-        """Raises what `forward` would raise for this input, except that a batch without samples is allowed."""
-        self._input.moments(mu_x, var_x, self._missing_inputs, may_be_empty=True)
+        """Raises what `forward` would raise for this input."""
+        self._input.moments(mu_x, var_x, self._missing_inputs)
 
     @alone
     def pass_forward(self, mu_x: ArrayLike | BaseHiddenStates) -> State:
         """A forward pass from which no backward pass can follow; `output_z_buffer` is emptied."""
         state = self._input.state(mu_x, missing=self._missing_inputs)
         self.output_z_buffer.set_size(0, 1)  # its memory is written to
+        if not state.batch:
+            out = self._run_nothing()
+            self._passes.end_ways_back()
+            return out
         return self._passes.forward_only(state)
 
     @alone
@@ -498,6 +518,14 @@ class Sequential(LayerSequence, OtherNames):
                 "backward() would overwrite the deltas of all ranks: call step() first, which applies them"
             )
         source = self.input_delta_z_buffer
+        if batch == NO_SAMPLES:
+            source.check(0, self.out_shape.size)
+            self.output_delta_z_buffer.set_size(0, 0)
+            if not self.pending.adds:
+                self.pending.forget()
+                if self.trainer is None:  # else an exchange between ranks clears them
+                    self.arena.drop_sums()
+            return
         source.check(batch, self.out_shape.size)
         source.move(self.device)
         end = None
@@ -634,7 +662,7 @@ class Sequential(LayerSequence, OtherNames):
             moments = self._express.forward(self, self._passes, x, var_x, False)
         if moments is not None:
             return moments[0].reshape(-1, *one), moments[1].reshape(-1, *one)
-        mu_x = rows_of_samples(x, "x", self.in_shape, may_be_empty=True)
+        mu_x = rows_of_samples(x, "x", self.in_shape)
         variances = variances_like(mu_x, var_x, "var_x", self.in_shape)
         n = len(mu_x)
         mu, var = np.empty((2, n, self.out_shape.size), np.float32)
@@ -683,7 +711,7 @@ class Sequential(LayerSequence, OtherNames):
         """
         mu = flat_float32(delta_mu, "delta_mu")
         batch, rest = divmod(mu.size, self.out_shape.size)
-        if rest or not batch:
+        if rest:
             raise ValueError(f"delta_mu holds {mu.size} values, not a whole number of samples of {self.out_shape.size}")
         var = flat_float32(delta_var, "delta_var", mu.size)
         self.input_delta_z_buffer.set_size(mu.size, batch)

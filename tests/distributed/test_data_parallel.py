@@ -316,8 +316,21 @@ def test_no_samples():
     net = DataParallel(dense(), ["cpu"] * 2)
     none = np.zeros((0, 3))
     assert [a.shape for a in net.predict(none)] == [a.shape for a in net.model.predict(none)] == [(0, 2)] * 2
-    with pytest.raises(ValueError, match="holds 0 values"):
-        net(none)
+    before = net.model.state_dict()
+    for _ in range(2):
+        assert [a.shape for a in net(none)] == [(0,)] * 2
+        OutputUpdater("cpu").update(net.output_z_buffer, none, 0.1, net.input_delta_z_buffer)
+        net.backward()
+        net.step()
+    assert net.model.state_dict() == before
+    rng = np.random.default_rng(0)
+    for x in (rng.normal(size=(4, 3)), none, rng.normal(size=(1, 3))):  # goes on behind it
+        net(x)
+        OutputUpdater("cpu").update(net.output_z_buffer, np.ones((len(x), 2)), 0.1, net.input_delta_z_buffer)
+        net.backward()
+        kept = net.model.state_dict()
+        net.step()
+        assert (net.model.state_dict() == kept) == (len(x) == 0)
     net.close()
 
 

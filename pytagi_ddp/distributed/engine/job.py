@@ -18,9 +18,11 @@ from pytagi_ddp.distributed.engine.launcher import (
     MPICH_LIKE,
     Launch,
     check_launcher,
+    check_starts_mpi,
     detect_launcher,
     load_mpi,
     mpi_family,
+    start_command,
 )
 from pytagi_ddp.distributed.engine.limits import EXIT_TIMEOUT, time_limit
 from pytagi_ddp.distributed.engine.mpi_group import MPIGroup, MPIMember, ended_after
@@ -64,6 +66,7 @@ class Job(MPIMember):
 
     def __init__(self, timeout: float):
         launch = detect_launcher()
+        check_starts_mpi(launch)
         if launch and (problem := why_no_rank()):
             raise LaunchError(
                 f"backend 'mpi': this process is no rank of the job that its environment tells of: {problem}. Use "
@@ -86,7 +89,8 @@ class Job(MPIMember):
             raise LaunchError(
                 f"{launch.launcher} started {launch.world_size} ranks ({launch.evidence}), but MPI says that this is "
                 f"rank {self.rank} of {self.world_size}: they do not belong together. Under srun, name the process "
-                f"interface: srun --mpi=pmi2 for MPICH, srun --mpi=pmix for Open MPI"
+                "interface: srun --mpi=pmi2 for MPICH, srun --mpi=pmix for Open MPI. Elsewhere, use the launcher of "
+                f"the MPI library that mpi4py loads: {start_command(launch)}"
             )
         if self.world_size > 1:
             self.hook.rank, self.hook.world_size, self.hook.abort = self.rank, self.world_size, world.Abort

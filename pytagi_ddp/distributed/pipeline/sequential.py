@@ -26,7 +26,7 @@ from pytagi_ddp.distributed.pipeline.schedule import (
     make_schedule,
     micro_batch_rows,
 )
-from pytagi_ddp.distributed.pipeline.stage import MAY_BE_EMPTY, Observe, Stage
+from pytagi_ddp.distributed.pipeline.stage import Observe, Stage
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.distributed.wire import reduction
 from pytagi_ddp.nn.architecture import architecture, sizes
@@ -239,7 +239,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         """The passes of a batch, forward and back, by the schedule.
 
         Args:
-            x: the batch, on the first stage; the other stages ignore it, and may pass None.
+            x: the batch, on the first stage, maybe without samples; the other stages ignore it, and may pass None.
             observe: called on the last stage as ``observe(states, rows, deltas)`` for each micro-batch: fills `deltas`
                 from the observations ``y[rows]`` and the outputs `states`, which `OutputUpdater.update` takes. The
                 other stages may have None.
@@ -376,6 +376,8 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         self._adds = self._in_no_sync
 
     def _actions(self, micro_batches: int) -> list[Action]:
+        if not micro_batches:  # of a batch without samples
+            return []
         return make_schedule(self.pipe_group.world_size, micro_batches, self.schedule)[self.pipe_group.rank]
 
     def _pass(
@@ -399,7 +401,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         if self.is_first:
             if x is None or isinstance(x, BaseHiddenStates):
                 raise TypeError(f"{kind} on the first stage needs an array of inputs, got {type(x).__name__}")
-            samples = rows_of_samples(x, "x", self._in_shape, may_be_empty=kind in MAY_BE_EMPTY)
+            samples = rows_of_samples(x, "x", self._in_shape)
             variances = variances_like(samples, var_x, "var_x", self._in_shape)
 
         def cut(count: int) -> list[slice]:
