@@ -113,5 +113,5 @@ def refusal(bad: int, of: int, where: str) -> FloatingPointError:
     return FloatingPointError(
         f"{bad} of {of} parameters have a delta that is not finite, or would become so, the first of them in {where}; "
         "they were not changed. Check the observations and their variances, and whether inputs, outputs or variances "
-        "of parameters are too large for float32."
+        "of parameters are too large for float32: standardise the inputs, or make the prior smaller."
     )
