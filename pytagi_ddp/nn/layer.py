@@ -17,9 +17,10 @@ import numpy as np
 
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import NO_STATE, Normalization
+from pytagi_ddp.nn.attributes import KnownAttributes
 from pytagi_ddp.nn.deferred import DeferredParameters, is_deferring
 from pytagi_ddp.nn.parameters import Parameters, ParameterValues
-from pytagi_ddp.nn.pytagi_view import LayerView
+from pytagi_ddp.nn.pytagi_view import LayerView, refuse_assignment
 from pytagi_ddp.nn.state import UNKNOWN, Array, Delta, DeltaPool, Reader, Shape, State, StateTensor
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pytagi_ddp.nn.sequential import Sequential
 
 
-class BaseLayer(LayerView, ABC):
+class BaseLayer(KnownAttributes, LayerView, ABC):
     """Base of all layers: sizes, parameters and buffers.
 
     Attributes:
@@ -36,8 +37,10 @@ class BaseLayer(LayerView, ABC):
         in_channels, in_height, in_width, out_channels, out_height, out_width: image geometry, 0 for flat units.
         training: whether statistics are taken from the batch. `train` and `eval` of a network set it for all of its
             layers; setting it on a block sets it for every layer inside. A BatchNorm2d with False in a network in
-            training is frozen: it normalises by its running statistics, which stay as they are. A copy of a layer keeps
-            the value: call `train` on a network that is built from copies.
+            training is frozen: it normalises by its running statistics, which stay as they are. (Its gamma and beta go
+            on learning, unless `freeze` is called, too.) A copy of a layer keeps the value: call `train` on a network
+            that is built from copies.
+        frozen: whether steps leave the parameters as they are, see `freeze`; of a block: all parameters in it.
         bias: whether the layer has biases.
         mu_w, var_w, mu_b, var_b: means and variances of weights and biases: flat float32 views of the parameters (from
             a GPU read-only copies), assignable. After an assignment a backward pass needs a new forward pass. The
@@ -60,6 +63,7 @@ class BaseLayer(LayerView, ABC):
     needs_variances = True  # whether `backward` reads the variances of the layer's input
     kept: tuple[str, ...] = ("_buffers", "_input")  # attributes in which a forward pass leaves what `backward` needs
     _training = _way_back = True  # `_way_back`: whether a backward pass may follow; the network sets it
+    _frozen = False
     recomputing = False  # True while a forward pass is repeated: nothing that outlasts the pass may change
     kernels: Kernels
     shared_sums: Array
@@ -96,6 +100,40 @@ class BaseLayer(LayerView, ABC):
                 layer._training = bool(value)
             if self._owner is not None:
                 self._owner.has_layers_of_other_modes()
+
+    def freeze(self) -> None:
+        """From now on, no step changes the parameters of the layer; of a block: those of all layers in it.
+
+            for layer in net.layers[:-1]:  # fine-tuning: only the last layer learns
+                layer.freeze()
+
+        Means and variances stay as they are, also in `forget_evidence`. Predictions go on using both, and deltas still
+        flow through the layer to those before it. Assignments, `load` and `load_state_dict` change the values.
+
+        BatchNorm2d: gamma and beta are frozen. The running statistics are not learnt; `training = False` freezes those.
+
+        Copies keep the setting, also by pickle. Files, checkpoints and state dicts hold what was learnt and not how to
+        go on: a program that resumes a run freezes the same layers again, before or after it loads. On many ranks,
+        freeze the same layers on every rank; the constructors of `DDPSequential` and the like compare them. A frozen
+        layer saves no time.
+        """
+        self._set_frozen(True)
+
+    def unfreeze(self) -> None:
+        """Undoes `freeze`: steps change the parameters again, from the variances that they have."""
+        self._set_frozen(False)
+
+    def _set_frozen(self, value: bool) -> None:
+        with self._alone:
+            for leaf in self.leaves():
+                leaf._frozen = value
+            if self._owner is not None:
+                self._owner.has_frozen_layers()
+
+    @property
+    def frozen(self) -> bool:
+        learned = [leaf._frozen for leaf in self.leaves() if leaf.parameters is not None]
+        return bool(learned) and all(learned)
 
     # -- stages -----------------------------------------------------------------------------------------------
 
@@ -264,7 +302,8 @@ class BaseLayer(LayerView, ABC):
         return {}
 
     def __repr__(self) -> str:
-        return f"{self.name}({', '.join(f'{name}={value!r}' for name, value in self.settings().items())})"
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.settings().items())
+        return f"{self.name}({arguments})" + (" frozen" if self.frozen else "")
 
     # -- computing --------------------------------------------------------------------------------------------
 
@@ -397,3 +436,6 @@ class BaseLayer(LayerView, ABC):
         state.update(_buffers={}, _memory=None, _pool=None, _input=NO_STATE, _network=None, state={})
         state.update(pool_at_step=False, reduce_sums=None, on_moments=None)  # a copy belongs to no DDPSequential
         return state
+
+
+refuse_assignment(BaseLayer, ("frozen",), "call freeze() or unfreeze()")

@@ -13,6 +13,7 @@ from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn import csv_files, persistence, pytagi_format, state_dicts
 from pytagi_ddp.nn.alone import alone
 from pytagi_ddp.nn.arena import ParameterArena
+from pytagi_ddp.nn.attributes import KnownAttributes
 from pytagi_ddp.nn.inspection import Inspection, inspect
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.profile import Profile, profile
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from pytagi_ddp.nn.sequential import Sequential
 
 
-class NetworkParameters(ABC):
+class NetworkParameters(KnownAttributes, ABC):
     """Access to the parameters of a network: the part of `Sequential` that neither trains nor predicts.
 
     Attributes:
@@ -182,13 +183,15 @@ class NetworkParameters(ABC):
         return "".join(f"{layer.get_layer_info()}\n" for layer in self.layers)
 
     def summary(self) -> str:
-        """A table of all computing layers: key, output shape, parameters."""
-        rows = [("layer", "output", "parameters")]
-        rows += [
-            (key, str(leaf.out_shape), f"{leaf.num_weights + leaf.num_biases:,}") for key, leaf in self.named_leaves()
-        ]
-        rows.append(("total", "", f"{self.num_parameters:,}"))
-        return columns(rows, "<>>")
+        """A table of all computing layers: key, output shape, parameters, and which layers are frozen."""
+        rows = [("layer", "output", "parameters", "")]
+        for key, leaf in self.named_leaves():
+            parameters = f"{leaf.num_weights + leaf.num_biases:,}"
+            rows.append((key, str(leaf.out_shape), parameters, "frozen" if leaf.frozen else ""))
+        rows.append(("total", "", f"{self.num_parameters:,}", ""))
+        if not any(mark for *_, mark in rows):
+            return columns([row[:3] for row in rows], "<>>")
+        return columns(rows, "<>><")
 
     @alone
     def inspect(self, x: ArrayLike, var_x: ArrayLike | None = None) -> Inspection:

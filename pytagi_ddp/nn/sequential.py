@@ -55,7 +55,8 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
         input_delta_z_buffer: deltas at the output, where `backward` starts.
         output_delta_z_buffer: deltas at the input, where `backward` ends (with `input_state_update`).
         pending: what waits for a step, a `PendingDeltas`.
-        trainer: the `DDPSequential` that trains this network, or None.
+        trainer: the `DDPSequential` or the like that trains this network, or None.
+        awaits_backward: whether a backward pass may follow the last forward pass, and none has done so.
         input_state_update: whether `backward` computes the deltas of the network's input.
         missing_inputs: what a NaN in `mu_x` means. "error" (default): it is refused. "standard normal": an unknown
             value N(0, 1), the prior of an input that was standardised; its variance goes through the network and widens
@@ -151,6 +152,12 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
     @property
     def layers(self) -> tuple[BaseLayer, ...]:  # a tuple, as passes would not notice a change of a list
         return tuple(self._chain.layers)
+
+    @alone
+    def has_frozen_layers(self) -> None:
+        """Notes that layers were frozen, or are no longer: the recorded step is that of other parameters."""
+        self.arena.cut_steps()
+        self.forget_graphs()
 
     @property
     def one_thread(self) -> Any:
@@ -290,8 +297,7 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
             RuntimeError: the network belongs to a `DDPSequential`, whose own `update_bn` serves all ranks. Other errors
                 are those of `nn.update_bn`.
         """
-        if self.trainer is not None:
-            raise RuntimeError("update_bn() of a network in a DDPSequential: call that one's, on every rank")
+        self._refuse_alone("update_bn()")
         return take_statistics(self, loader, num_batches)
 
     @alone
@@ -422,9 +428,19 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
         variances that the first one has left; pytagi adds the same deltas.
 
         Raises:
+            RuntimeError: an output update has filled `input_delta_z_buffer`, and `backward` has not been called; or the
+                network belongs to a `DDPSequential` or the like, whose own method serves all ranks.
             FloatingPointError: a delta is not finite; its parameter was not changed. On a GPU the next `step`, `eval`
                 or `state_dict` raises this, so that no step waits for the one before.
         """
+        if self.trainer is not None:
+            self._refuse_alone("step()")
+        self.step_alone()
+
+    def step_alone(self) -> None:
+        """`step`, for classes that wrap the network: also of a network that belongs to one of them."""
+        if not self._passes.went_back:
+            self.refuse_unread_deltas(self.input_delta_z_buffer)
         self._one_thread.goes_on()
         samples, average = self.pending.counted, self.pending.average
         self.pending.stepped()
@@ -433,6 +449,27 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
             self._step(samples, average)
         elif not all_finite:
             self.arena.finish()
+
+    def refuse_unread_deltas(self, deltas: BaseDeltaStates) -> None:
+        """Raises RuntimeError if `deltas`, at the output, belong to the last batch, and wait for a backward pass.
+
+        Not if a step has earlier deltas to apply, which that pass would replace: it may have been refused for these.
+        """
+        pending = self.pending
+        adds = pending.average is None and (pending.accumulating or not pending.waiting)
+        if adds and self.awaits_backward:
+            deltas.refuse_step()
+
+    @property
+    def awaits_backward(self) -> bool:
+        """Whether a backward pass may follow the last forward pass, and none has done so."""
+        return self._passes.batch > 0 and not self._passes.went_back
+
+    def _refuse_alone(self, call: str) -> None:
+        """Raises RuntimeError in a network that belongs to a `DDPSequential` or the like."""
+        if self.trainer is not None:
+            copied = "" if self.arena.in_shards else ". A copy of the network (copy.deepcopy) is independent of it"
+            raise RuntimeError(f"{call} of a network in a {self.trainer.title}: call that one's, on every rank{copied}")
 
     @alone
     def _step(self, samples: int, average: bool | None) -> None:
@@ -501,9 +538,7 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
         Models", whose discount factor delta turns a variance C into C/delta.
         """
         number = check_factor(factor)
-        if self.trainer is not None:
-            name = type(self.trainer).__name__
-            raise RuntimeError(f"forget_evidence() of a network in a {name}: call that one's, on every rank")
+        self._refuse_alone("forget_evidence()")
         self.pending.refuse_waiting("forget_evidence()")
         self.arena.forget_evidence(number)
         self.parameters_changed()
@@ -570,8 +605,8 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
             RuntimeError: `input_state_update` is off, or was off during `backward`, which then does not compute them;
                 or `backward` has not been called yet for the last batch in training mode.
         """
-        deltas, waits = self.output_delta_z_buffer, self._passes.batch > 0 and not self._passes.went_back
-        if not self.input_state_update or not deltas.size or waits:
+        deltas = self.output_delta_z_buffer
+        if not self.input_state_update or not deltas.size or self.awaits_backward:
             raise RuntimeError(
                 "get_input_states() returns what backward() has computed for the last batch: set input_state_update = "
                 "True, then call backward()"

@@ -53,11 +53,12 @@ AnyPiece = TypeVar("AnyPiece", Piece, PriorPiece)
 
 
 def pieces_of(leaves: Iterable[BaseLayer]) -> Iterator[Piece]:
-    """The tensors of `leaves`, one behind the other: weights, then biases, leaf by leaf."""
+    """The tensors of `leaves` that steps change (not those of frozen layers), in order: weights, then biases."""
     begin = 0
     for leaf in leaves:
         for size, layer in ((leaf.num_weights, leaf), (leaf.num_biases, None)):
-            yield Piece(begin, begin + size, leaf.steps, layer)
+            if not leaf.frozen:
+                yield Piece(begin, begin + size, leaf.steps, layer)
             begin += size
 
 
