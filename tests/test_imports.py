@@ -110,8 +110,8 @@ def circles(imports: dict[str, set[str]]) -> list[list[str]]:
 # in this table. Names of modules go without `pytagi_ddp.`; `name.*` is a package with all that is in it.
 ROOMS = {
     "util": """
-        _version arrays blas files interrupts listing process_tree text warn kernels.sealed nn.other_names nn.table
-        nn.unpickled nn.validate
+        _version arrays blas files interrupts listing process_tree text warn kernels.sealed nn.attributes
+        nn.other_names nn.table nn.unpickled nn.validate
     """,
     "kernels/formulas": "kernels.formulas.*",
     "kernels/interface": "kernels.protocol kernels.tensors",

@@ -59,8 +59,8 @@ class DataParallel(Wrapper):
 
     Attributes:
         model: replica 0; the others equal it after each step. If all of its parameters are replaced (`net.model.load`,
-            `PosteriorAverage`), or its norms are frozen, the others follow with the next call. After an assignment to
-            one of its layers, call `synchronize`.
+            `PosteriorAverage`), or layers of it are frozen, the others follow with the next call. After an assignment
+            to one of its layers, call `synchronize`.
         devices: those of the replicas.
         device: "cpu", where the output and its deltas are.
         output_z_buffer: moments of the last output, of the whole batch.
@@ -154,8 +154,9 @@ class DataParallel(Wrapper):
         """Adds the deltas of all devices and applies them on each, see `DDPSequential.step`.
 
         Raises:
-            FloatingPointError: as there.
+            RuntimeError: `backward` was left out, see `Sequential.step`. FloatingPointError: as there.
         """
+        self.model.refuse_unread_deltas(self.input_delta_z_buffer)
         self._everywhere(DDPSequential.step)
 
     def forget_evidence(self, factor: float) -> None:
@@ -263,6 +264,9 @@ class DataParallel(Wrapper):
             for norm, own in zip(first.model.arena.running, net.model.arena.running, strict=True):
                 if own.training != norm.training:
                     own.training = norm.training
+            for leaf, own in zip(first.model.arena.leaves, net.model.arena.leaves, strict=True):
+                if own.frozen != leaf.frozen:
+                    own.freeze() if leaf.frozen else own.unfreeze()
         return self._crew.run(function, arguments)
 
 
@@ -270,6 +274,7 @@ class DataParallelReplica(DDPSequential):
     """A replica. `loads` counts how often its parameters were replaced since all replicas were last made equal."""
 
     loads = 0
+    title = "DataParallel"
 
     def parameters_changed(self) -> None:
         super().parameters_changed()

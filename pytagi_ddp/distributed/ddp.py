@@ -52,8 +52,8 @@ class DDPSequential(TrainedOnRanks):
     other ranks, which ends the job. So no rank is left in the middle of a step, and a single process (for example in a
     notebook) can go on with the next forward. A second Ctrl-C is answered at once.
 
-    `model.step()` is a step of this rank alone. Replicas then differ until `synchronize` is called, which a later
-    `step` notices only with ``PYTAGI_DDP_DEBUG=1``.
+    `model.step()` would be a step of this rank alone, and is refused. Where replicas differ for another reason, such as
+    an assignment on one rank, `synchronize` makes them equal; `step` notices it only with ``PYTAGI_DDP_DEBUG=1``.
 
     A network belongs to the last DDPSequential that was made of it. To get a network that is independent of the ranks,
     copy or pickle `model`.

@@ -164,6 +164,10 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
     def _arena(self) -> ShardedArena:
         return self._gathering.transfers.arena
 
+    def _refuse_unread_deltas(self) -> None:
+        if not self._gathering.unsharded:  # where neither that pass nor a step is possible
+            super()._refuse_unread_deltas()
+
     @contextmanager
     def unshard(self) -> Iterator[None]:
         """Inside the block every rank has all parameters; collective. PyTorch's FSDP calls it `summon_full_params`.

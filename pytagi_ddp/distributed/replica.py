@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pytagi_ddp.nn.attributes import KnownAttributes
 from pytagi_ddp.nn.chain import listing
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.other_names import NETWORK
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Wrapper:
+class Wrapper(KnownAttributes):
     """Wraps the network `model`. Settings of the network cannot be assigned here; they have to be assigned to `model`.
 
     Reading such a setting here gives an error that says where it is. Arguments of the constructor (`_settled`) cannot
@@ -31,22 +32,23 @@ class Wrapper:
     _settled: tuple[str, ...] = ()
     _made = False
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if self._made and name in self._settled:
-            raise AttributeError(
-                f"{name!r} of a {type(self).__name__} is settled by its constructor: make another one, of a new network"
-            )
-        own = name.startswith("_") or name in self.__dict__ or hasattr(type(self), name)
-        if not own and hasattr(self.__dict__.get("model"), name):
-            raise AttributeError(
-                f"{name!r} is an attribute of the network, not of {type(self).__name__}: {self._remedy}"
-            )
-        super().__setattr__(name, value)
+    def _unknown(self, name: str) -> str:
+        if hasattr(self.__dict__.get("model"), name):
+            return f"{name!r} is an attribute of the network, not of {type(self).__name__}: {self._remedy}"
+        return super()._unknown(name)
 
     def __repr__(self) -> str:
         return listing(type(self).__name__, {"model": self.__dict__.get("model")})
 
     if not TYPE_CHECKING:  # or every name would pass as an attribute
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if self._made and name in self._settled:
+                raise AttributeError(
+                    f"{name!r} of a {type(self).__name__} is settled by its constructor: make another one, of a new "
+                    "network"
+                )
+            super().__setattr__(name, value)
 
         def __getattr__(self, name: str) -> Any:
             text = f"{type(self).__name__!r} object has no attribute {name!r}"

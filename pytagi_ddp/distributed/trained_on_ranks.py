@@ -54,6 +54,11 @@ class TrainedOnRanks(Replica):
         self._stop = False
         self._in_no_sync = False
 
+    @property
+    def title(self) -> str:
+        """The name by which messages call it."""
+        return type(self).__name__
+
     def _connect(self, communicator: Ranks | None, options: Mapping[str, Any]) -> None:
         """Finds the other ranks, moves the network to the GPU of this rank, and compares networks and `options`."""
         c, model = self.config, self.model
@@ -108,13 +113,18 @@ class TrainedOnRanks(Replica):
         merges.
 
         Raises:
-            RuntimeError: inside `no_sync`, or another DDPSequential was made of the network.
+            RuntimeError: inside `no_sync`; another DDPSequential was made of the network; or `backward` was left out.
             FloatingPointError: a delta is not finite (raised on every rank, except where ranks merge); its parameter
                 was not changed. On a GPU the next step raises it, see `Sequential.step`.
             ReplicaMismatchError: with ``PYTAGI_DDP_DEBUG=1``, parameters that differ between ranks.
         """
         self._check("step")
+        self._refuse_unread_deltas()
         self._exchange.step(self._stop)
+
+    def _refuse_unread_deltas(self) -> None:
+        """Raises RuntimeError if the deltas at the outputs wait for a backward pass."""
+        self.model.refuse_unread_deltas(self.input_delta_z_buffer)
 
     def _check(self, name: str) -> None:
         if self._in_no_sync:
@@ -159,6 +169,7 @@ class TrainedOnRanks(Replica):
                     net.step()
         """
         yield
+        self._refuse_unread_deltas()
         while True:
             self._check("join")
             with held_back():

@@ -114,6 +114,10 @@ class Arena(ABC):
         """Raises FloatingPointError if the last step met deltas that are not finite; see `step`."""
 
     @abstractmethod
+    def cut_steps(self) -> None:
+        """Cuts the step into parts anew; to be called when layers were frozen, or are no longer."""
+
+    @abstractmethod
     def forget_evidence(self, factor: float) -> None:
         """`Sequential.forget_evidence` of the parameters that are here; `factor` is one of `check_factor`."""
 
@@ -181,8 +185,12 @@ class ParameterArena(Arena):
         self.delta = self.buffer[: 2 * P].reshape(2, P)
         self._attach()
         self._attach_state()
-        self._stepping = Stepping(cut(pieces_of(leaves), 0, P), kernels)
         self._unchecked: Array | None = None  # counts of deltas that were not finite, in the last step
+        self.cut_steps()
+
+    def cut_steps(self) -> None:
+        self.check()  # which needs the parts of the last step
+        self._stepping = Stepping(cut(pieces_of(self.leaves), 0, self.num_parameters), self._kernels)
 
     def _attach(self) -> None:
         rows = (*self.theta, *self.delta)
@@ -268,6 +276,9 @@ class DeferredArena(Arena):
         )
 
     _apply = forget_evidence = step
+
+    def cut_steps(self) -> None:
+        pass
 
     def finish(self) -> None:
         pass

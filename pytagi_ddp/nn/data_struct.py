@@ -198,6 +198,14 @@ class BaseDeltaStates(OnDevice):
                 "OutputUpdater.update() and set_delta_z() fill it; reset_zeros() says that nothing was observed"
             )
 
+    def refuse_step(self) -> None:
+        """Raises RuntimeError if the deltas belong to the last batch; called when no backward pass has read them."""
+        if not self.outdated:
+            raise RuntimeError(
+                "step() while the deltas at the output wait for a backward pass: call backward() first, which makes "
+                "those of the parameters. To leave the batch out, call forward again, or drop_deltas() of the network"
+            )
+
     def move(self, device: str) -> None:
         """Takes the deltas to `device`."""
         if device != self.device:

@@ -41,6 +41,7 @@ class LayerInspection:
         capped: share of parameters whose delta the cap cuts, |s g| or s^2 |h| > sqrt(s)/c, for the batch sums g, h of
             the last backward pass and c of `Sequential.step`. If the step has been taken already, s is the variance
             that it left.
+        frozen: whether steps leave the parameters as they are (`BaseLayer.freeze`); shown behind the name.
     """
 
     key: str
@@ -51,6 +52,7 @@ class LayerInspection:
     snr: tuple[float, float, float] = (math.nan, math.nan, math.nan)
     var_ratio: float = math.nan
     capped: float = math.nan
+    frozen: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,7 +74,8 @@ class Inspection:
         for row in self.rows:
             shares = (text(value, ".1%") for value in (row.uncertain, row.dead, row.saturated))
             ratios = (text(value, ".3g") for value in (*row.snr, row.var_ratio))
-            cells.append((row.key, row.layer, *shares, *ratios, text(row.capped, ".1%")))
+            name = row.layer + (" frozen" if row.frozen else "")
+            cells.append((row.key, name, *shares, *ratios, text(row.capped, ".1%")))
         return columns(cells, "<<>>>>>>>>")
 
 
@@ -89,9 +92,9 @@ def inspect(net: TrainableNetwork, x: ArrayLike, var_x: ArrayLike | None = None)
     scale, samples, caps = _step_of(net)
     rows = []
     for key, leaf in net.named_leaves():
-        of_parameters: dict[str, Any] = {}
+        of_parameters: dict[str, Any] = {"frozen": leaf.frozen}
         if leaf.parameters is not None:
-            of_parameters = {"snr": _snr(leaf), "var_ratio": _var_ratio(leaf)}
+            of_parameters |= {"snr": _snr(leaf), "var_ratio": _var_ratio(leaf)}
             if samples > 0:
                 of_parameters["capped"] = _capped(leaf, scale, caps * cap_factor(round(samples) * leaf.steps))
         rows.append(LayerInspection(key, leaf.get_layer_info(), **units[key], **of_parameters))

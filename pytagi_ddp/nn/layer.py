@@ -17,12 +17,13 @@ import numpy as np
 
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import NO_STATE, Normalization
+from pytagi_ddp.nn.attributes import KnownAttributes
 from pytagi_ddp.nn.deferred import DeferredParameters, is_deferring
 from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.other_names import LAYER, OtherNames
 from pytagi_ddp.nn.owner import Owner
 from pytagi_ddp.nn.parameters import Parameters, ParameterValues
-from pytagi_ddp.nn.pytagi_view import LayerView
+from pytagi_ddp.nn.pytagi_view import LayerView, refuse_assignment
 from pytagi_ddp.nn.state import UNKNOWN, Array, BlockMemory, Delta, DeltaPool, Reader, Shape, State, StateTensor
 from pytagi_ddp.nn.unpickled import writable
 
@@ -44,7 +45,7 @@ def _is_ours(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
-class BaseLayer(LayerView, OtherNames, ABC):
+class BaseLayer(KnownAttributes, LayerView, OtherNames, ABC):
     """Base of all layers: sizes, parameters and buffers.
 
     Attributes:
@@ -52,8 +53,10 @@ class BaseLayer(LayerView, OtherNames, ABC):
         in_channels, in_height, in_width, out_channels, out_height, out_width: image geometry, 0 for flat units.
         training: whether statistics are taken from the batch. `train` and `eval` of a network set it for all of its
             layers; setting it on a block sets it for every layer inside. A BatchNorm2d with False in a network in
-            training is frozen: it normalises by its running statistics, which stay as they are. A copy of a layer keeps
-            the value: call `train` on a network that is built from copies.
+            training is frozen: it normalises by its running statistics, which stay as they are. (Its gamma and beta go
+            on learning, unless `freeze` is called, too.) A copy of a layer keeps the value: call `train` on a network
+            that is built from copies.
+        frozen: whether steps leave the parameters as they are, see `freeze`; of a block: all parameters in it.
         bias: whether the layer has biases.
         mu_w, var_w, mu_b, var_b: means and variances of weights and biases: flat float32 views of the parameters (from
             a GPU read-only copies), assignable. After an assignment a backward pass needs a new forward pass. The
@@ -79,6 +82,7 @@ class BaseLayer(LayerView, OtherNames, ABC):
     kept: tuple[str, ...] = ("_buffers", "_input")  # attributes in which a forward pass leaves what `backward` needs
     _left: frozenset[str] = frozenset()  # further ones that forward passes assign, see `_run_forward`
     _training = _way_back = True  # `_way_back`: whether a backward pass may follow; the network sets it
+    _frozen = False
     recomputing = False  # True while a forward pass is repeated: nothing that outlasts the pass may change
     kernels: Kernels
     shared_sums: Array
@@ -129,6 +133,40 @@ class BaseLayer(LayerView, OtherNames, ABC):
                 layer._training = bool(value)
             if self._owner is not None:
                 self._owner.has_layers_of_other_modes()
+
+    def freeze(self) -> None:
+        """From now on, no step changes the parameters of the layer; of a block: those of all layers in it.
+
+            for layer in net.layers[:-1]:  # fine-tuning: only the last layer learns
+                layer.freeze()
+
+        Means and variances stay as they are, also in `forget_evidence`. Predictions go on using both, and deltas still
+        flow through the layer to those before it. Assignments, `load` and `load_state_dict` change the values.
+
+        BatchNorm2d: gamma and beta are frozen. The running statistics are not learnt; `training = False` freezes those.
+
+        Copies keep the setting, also by pickle. Files, checkpoints and state dicts hold what was learnt and not how to
+        go on: a program that resumes a run freezes the same layers again, before or after it loads. On many ranks,
+        freeze the same layers on every rank; the constructors of `DDPSequential` and the like compare them. A frozen
+        layer saves no time.
+        """
+        self._set_frozen(True)
+
+    def unfreeze(self) -> None:
+        """Undoes `freeze`: steps change the parameters again, from the variances that they have."""
+        self._set_frozen(False)
+
+    def _set_frozen(self, value: bool) -> None:
+        with self._alone:
+            for leaf in self.leaves():
+                leaf._frozen = value
+            if self._owner is not None:
+                self._owner.has_frozen_layers()
+
+    @property
+    def frozen(self) -> bool:
+        learned = [leaf._frozen for leaf in self.leaves() if leaf.parameters is not None]
+        return bool(learned) and all(learned)
 
     # -- stages -----------------------------------------------------------------------------------------------
 
@@ -319,7 +357,8 @@ class BaseLayer(LayerView, OtherNames, ABC):
         return {}
 
     def __repr__(self) -> str:
-        return f"{self.name}({', '.join(f'{name}={value!r}' for name, value in self.settings().items())})"
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.settings().items())
+        return f"{self.name}({arguments})" + (" frozen" if self.frozen else "")
 
     # -- computing --------------------------------------------------------------------------------------------
 
@@ -514,3 +553,6 @@ class BaseLayer(LayerView, OtherNames, ABC):
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(writable(state))
+
+
+refuse_assignment(BaseLayer, ("frozen",), "call freeze() or unfreeze()")

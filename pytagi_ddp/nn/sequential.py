@@ -19,6 +19,7 @@ from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn import csv_files, persistence, pytagi_format, state_dicts
 from pytagi_ddp.nn.alone import alone
 from pytagi_ddp.nn.arena import DeferredArena, ParameterArena
+from pytagi_ddp.nn.attributes import KnownAttributes
 from pytagi_ddp.nn.chain import Chain, LayerSequence
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.deferred import is_deferring
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Sequential(LayerSequence, OtherNames):
+class Sequential(KnownAttributes, LayerSequence, OtherNames):
     """Layers run one after the other, trained by TAGI.
 
     One training step: `forward`, an `OutputUpdater` that fills `input_delta_z_buffer` from the observations,
@@ -72,7 +73,8 @@ class Sequential(LayerSequence, OtherNames):
         input_delta_z_buffer: deltas at the output, where `backward` starts.
         output_delta_z_buffer: deltas at the input, where `backward` ends (with `input_state_update`).
         pending: what waits for a step, a `PendingDeltas`.
-        trainer: the `DDPSequential` that trains this network, or None.
+        trainer: the `DDPSequential` or the like that trains this network, or None.
+        awaits_backward: whether a backward pass may follow the last forward pass, and none has done so.
         num_samples: the least number of time steps that `smoother` returns, for which SLSTM layers make room; None: as
             many as were recorded.
         input_state_update: whether `backward` computes the deltas of the network's input.
@@ -178,6 +180,12 @@ class Sequential(LayerSequence, OtherNames):
     @property
     def layers(self) -> tuple[BaseLayer, ...]:  # a tuple, as passes would not notice a change of a list
         return tuple(self._chain.layers)
+
+    @alone
+    def has_frozen_layers(self) -> None:
+        """Notes that layers were frozen, or are no longer: the recorded step is that of other parameters."""
+        self.arena.cut_steps()
+        self.forget_graphs()
 
     @property
     def one_thread(self) -> Any:
@@ -406,8 +414,7 @@ class Sequential(LayerSequence, OtherNames):
             RuntimeError: the network belongs to a `DDPSequential`, whose own `update_bn` serves all ranks. Other errors
                 are those of `nn.update_bn`.
         """
-        if self.trainer is not None:
-            raise RuntimeError("update_bn() of a network in a DDPSequential: call that one's, on every rank")
+        self._refuse_alone("update_bn()")
         return take_statistics(self, loader, num_batches)
 
     @alone
@@ -546,9 +553,19 @@ class Sequential(LayerSequence, OtherNames):
         variances that the first one has left; pytagi adds the same deltas.
 
         Raises:
+            RuntimeError: an output update has filled `input_delta_z_buffer`, and `backward` has not been called; or the
+                network belongs to a `DDPSequential` or the like, whose own method serves all ranks.
             FloatingPointError: a delta is not finite; its parameter was not changed. On a GPU the next `step`, `eval`
                 or `state_dict` raises this, so that no step waits for the one before.
         """
+        if self.trainer is not None:
+            self._refuse_alone("step()")
+        self.step_alone()
+
+    def step_alone(self) -> None:
+        """`step`, for classes that wrap the network: also of a network that belongs to one of them."""
+        if not self._passes.went_back:
+            self.refuse_unread_deltas(self.input_delta_z_buffer)
         self._one_thread.goes_on()
         samples, average = self.pending.counted, self.pending.average
         self.pending.stepped()
@@ -557,6 +574,27 @@ class Sequential(LayerSequence, OtherNames):
             self._step(samples, average)
         elif not all_finite:
             self.arena.finish()
+
+    def refuse_unread_deltas(self, deltas: BaseDeltaStates) -> None:
+        """Raises RuntimeError if `deltas`, at the output, belong to the last batch, and wait for a backward pass.
+
+        Not if a step has earlier deltas to apply, which that pass would replace: it may have been refused for these.
+        """
+        pending = self.pending
+        adds = pending.average is None and (pending.accumulating or not pending.waiting)
+        if adds and self.awaits_backward:
+            deltas.refuse_step()
+
+    @property
+    def awaits_backward(self) -> bool:
+        """Whether a backward pass may follow the last forward pass, and none has done so."""
+        return self._passes.batch > 0 and not self._passes.went_back
+
+    def _refuse_alone(self, call: str) -> None:
+        """Raises RuntimeError in a network that belongs to a `DDPSequential` or the like."""
+        if self.trainer is not None:
+            copied = "" if self.arena.in_shards else ". A copy of the network (copy.deepcopy) is independent of it"
+            raise RuntimeError(f"{call} of a network in a {self.trainer.title}: call that one's, on every rank{copied}")
 
     @alone
     def _step(self, samples: int, average: bool | None) -> None:
@@ -625,9 +663,7 @@ class Sequential(LayerSequence, OtherNames):
         Models", whose discount factor delta turns a variance C into C/delta.
         """
         number = check_factor(factor)
-        if self.trainer is not None:
-            name = type(self.trainer).__name__
-            raise RuntimeError(f"forget_evidence() of a network in a {name}: call that one's, on every rank")
+        self._refuse_alone("forget_evidence()")
         self.pending.refuse_waiting("forget_evidence()")
         self.arena.forget_evidence(number)
         self.parameters_changed()
@@ -694,8 +730,8 @@ class Sequential(LayerSequence, OtherNames):
             RuntimeError: `input_state_update` is off, or was off during `backward`, which then does not compute them;
                 or `backward` has not been called yet for the last batch in training mode.
         """
-        deltas, waits = self.output_delta_z_buffer, self._passes.batch > 0 and not self._passes.went_back
-        if not self.input_state_update or not deltas.size or waits:
+        deltas = self.output_delta_z_buffer
+        if not self.input_state_update or not deltas.size or self.awaits_backward:
             raise RuntimeError(
                 "get_input_states() returns what backward() has computed for the last batch: set input_state_update = "
                 "True, then call backward()"
@@ -869,13 +905,15 @@ class Sequential(LayerSequence, OtherNames):
         return "".join(f"{layer.get_layer_info()}\n" for layer in self.layers)
 
     def summary(self) -> str:
-        """A table of all computing layers: key, output shape, parameters."""
-        rows = [("layer", "output", "parameters")]
-        rows += [
-            (key, str(leaf.out_shape), f"{leaf.num_weights + leaf.num_biases:,}") for key, leaf in self.named_leaves()
-        ]
-        rows.append(("total", "", f"{self.num_parameters:,}"))
-        return columns(rows, "<>>")
+        """A table of all computing layers: key, output shape, parameters, and which layers are frozen."""
+        rows = [("layer", "output", "parameters", "")]
+        for key, leaf in self.named_leaves():
+            parameters = f"{leaf.num_weights + leaf.num_biases:,}"
+            rows.append((key, str(leaf.out_shape), parameters, "frozen" if leaf.frozen else ""))
+        rows.append(("total", "", f"{self.num_parameters:,}", ""))
+        if not any(mark for *_, mark in rows):
+            return columns([row[:3] for row in rows], "<>>")
+        return columns(rows, "<>><")
 
     @alone
     def inspect(self, x: ArrayLike, var_x: ArrayLike | None = None) -> Inspection:

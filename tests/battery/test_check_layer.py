@@ -205,6 +205,12 @@ class HasAnotherPrior(nn.Linear):
         self.var_w = 0.5 * self.var_w
 
 
+class LearnsByItself(nn.Linear):
+    def backward(self, delta, pool, need_input, accumulate):
+        self.parameters.w.mu[...] += 1e-3
+        return super().backward(delta, pool, need_input, accumulate)
+
+
 def among(make: Callable[[], nn.BaseLayer], first: Callable = nn.Linear) -> Example:
     """The layer of `make` between dense ones."""
     return Example(lambda: nn.Sequential(first(4, 6), make(), nn.Linear(6, 3)))
@@ -231,6 +237,7 @@ FAULTS = {
     passes.parts_have_the_same_bits: (KnowsItsNetwork, "cut before layer 1: step 0 differs"),
     keeping.copies_continue_alone: (LosesSlope, "a copy, two steps later: theta differs"),
     keeping.forgetting_ends_at_the_prior: (lambda: HasAnotherPrior(6, 6), "forgetting: theta differs"),
+    keeping.frozen_layers_stay_as_they_are: (lambda: LearnsByItself(6, 6), "leaf 1, with leaf 1 frozen"),
     keeping.files_bring_everything_back: (HidesState, "a file, two steps later: theta differs"),
     keeping.settings_that_are_assigned_count: (KeepsRecordings, "negative_slope of .* assigned, two steps"),
     keeping.settings_make_the_layer_again: (HidesSetting, r"settings set\(\), arguments {'negative_slope'}"),

@@ -467,8 +467,10 @@ def test_settings_of_the_network(make, name, value):
     for name in ("average", "model"):  # it would have none either
         with pytest.raises(AttributeError, match=f"'{name}' of a .* is settled by its constructor: make another"):
             setattr(net, name, False)
-    net.notes = "my own"
-    net.notes = "another"
+    with pytest.raises(AttributeError, match=r"has no attribute 'modle', .* did you mean model"):
+        net.modle = True
+    with pytest.raises(AttributeError, match=r"has no attribute 'learning_rate': TAGI has none"):
+        net.learning_rate = 0.1
     net.output_z_buffer = net.output_z_buffer
     for name in ("summary", "inspect", "add_hook"):
         with pytest.raises(AttributeError, match=f"object has no attribute '{name}': it is one of .* `model.{name}`"):

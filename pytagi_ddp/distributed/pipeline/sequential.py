@@ -313,11 +313,13 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         """Adds the deltas of all replicas of this stage and applies them; collective over all ranks.
 
         Raises:
-            RuntimeError: inside `no_sync`.
+            RuntimeError: inside `no_sync`; or the deltas at the outputs wait for `backward`, which is raised on every
+                rank of the pipeline.
             FloatingPointError: a delta is not finite on some rank; its parameter was not changed. Raised on every rank;
                 names the rank and the layer.
         """
         self._check("step")
+        self._refuse_unread_deltas()
         self._under_way = False
         problem = None
         try:
@@ -330,6 +332,18 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         self._stop_requested = bool(flags[1] > 0)
         if flags[0] > 0:
             self._raise_alike(problem)
+
+    def _refuse_unread_deltas(self) -> None:
+        """Raises RuntimeError if the deltas at the outputs wait for a backward pass, on every rank of the pipeline."""
+        if not self._under_way:  # the same on all of them
+            return
+        problem = None
+        if self.is_last:
+            try:
+                self.input_delta_z_buffer.refuse_step()
+            except RuntimeError as error:
+                problem = error
+        raise_on_all_ranks(self.pipe_group, problem)
 
     def parameters_changed(self) -> None:
         super().parameters_changed()

@@ -248,6 +248,45 @@ def test_a_delta_that_is_not_finite_is_reported_with_the_next_step():
             look()
 
 
+@pytest.mark.parametrize(("replay", "graphs"), [(False, False), (True, False), (False, True)])
+def test_frozen_layers(replay, graphs, monkeypatch):
+    monkeypatch.setattr(cuda, "replay_launches", replay)
+    monkeypatch.setattr(cuda, "use_graphs", graphs)
+    start = randomise(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)))
+    start.layers[2].freeze()
+    net, on_host = copy.deepcopy(start), copy.deepcopy(start)
+    net.to_device("cuda")
+    for freeze in (True, False):
+        before = net.state_dict()
+        for each in (net, on_host):
+            each.layers[2].freeze() if freeze else each.layers[2].unfreeze()
+            train(each, 3)
+            each.forget_evidence(1.5)
+            train(each, 1)
+        same = [all(map(np.array_equal, before[key], values)) for key, values in net.state_dict().items()]
+        assert same == [False, freeze, False]
+        for values, expected in zip(net.state_dict().values(), on_host.state_dict().values(), strict=True):
+            for a, b in zip(values, expected, strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    for layer in net.layers:
+        layer.freeze()
+    before = net.state_dict()
+    train(net, 3)
+    assert net.state_dict() == before
+
+
+def test_a_noise_that_overflows_is_reported_with_the_next_step():
+    net = nn.Sequential(nn.Linear(1, 2), nn.EvenExp())
+    net.layers[0].mu_w = [1, 1]
+    net.to_device("cuda")
+    net([[100.0]])
+    nn.OutputUpdater("cuda").update_heteros(net.output_z_buffer, [0.0], net.input_delta_z_buffer)
+    net.backward()
+    net.step()
+    with pytest.raises(FloatingPointError, match="standardise the inputs"):
+        net.eval()
+
+
 def test_replays_and_graphs_do_what_was_recorded(monkeypatch):
     """The same steps walked, replayed and as graphs give the same bits; batch sizes and modes change in between."""
     start, states = randomise(image()), []
