@@ -111,7 +111,7 @@ def circles(imports: dict[str, set[str]]) -> list[list[str]]:
 ROOMS = {
     "util": """
         _version arrays blas files interrupts listing process_tree text warn kernels.sealed nn.attributes
-        nn.other_names nn.table nn.unpickled nn.validate
+        nn.table nn.unpickled nn.validate
     """,
     "kernels/formulas": "kernels.formulas.*",
     "kernels/interface": "kernels.protocol kernels.tensors",

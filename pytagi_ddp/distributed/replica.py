@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pytagi_ddp.nn.attributes import KnownAttributes
+from pytagi_ddp.nn.attributes import NETWORK, KnownAttributes
 from pytagi_ddp.nn.chain import listing
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
-from pytagi_ddp.nn.other_names import NETWORK
 from pytagi_ddp.nn.recurrent_network import States
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.state_dicts import StateDict

@@ -17,10 +17,9 @@ import numpy as np
 
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import NO_STATE, Normalization
-from pytagi_ddp.nn.attributes import KnownAttributes
+from pytagi_ddp.nn.attributes import LAYER, KnownAttributes
 from pytagi_ddp.nn.deferred import DeferredParameters, is_deferring
 from pytagi_ddp.nn.hooks import LeafHooks
-from pytagi_ddp.nn.other_names import LAYER, OtherNames
 from pytagi_ddp.nn.owner import Owner
 from pytagi_ddp.nn.parameters import Parameters, ParameterValues
 from pytagi_ddp.nn.pytagi_view import LayerView, refuse_assignment
@@ -45,7 +44,7 @@ def _is_ours(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
-class BaseLayer(KnownAttributes, LayerView, OtherNames, ABC):
+class BaseLayer(KnownAttributes, LayerView, ABC):
     """Base of all layers: sizes, parameters and buffers.
 
     Attributes:

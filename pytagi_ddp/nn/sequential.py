@@ -19,7 +19,7 @@ from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn import csv_files, persistence, pytagi_format, state_dicts
 from pytagi_ddp.nn.alone import alone
 from pytagi_ddp.nn.arena import DeferredArena, ParameterArena
-from pytagi_ddp.nn.attributes import KnownAttributes
+from pytagi_ddp.nn.attributes import NETWORK, KnownAttributes
 from pytagi_ddp.nn.chain import Chain, LayerSequence
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.deferred import is_deferring
@@ -29,7 +29,6 @@ from pytagi_ddp.nn.inspection import Inspection, inspect
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.memory import gigabytes
 from pytagi_ddp.nn.network_input import MISSING, NetworkInput, rows_of_samples, variances_like
-from pytagi_ddp.nn.other_names import NETWORK, OtherNames
 from pytagi_ddp.nn.passes import NO_SAMPLES, Passes
 from pytagi_ddp.nn.pending import PendingDeltas
 from pytagi_ddp.nn.profile import Profile, profile
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Sequential(KnownAttributes, LayerSequence, OtherNames):
+class Sequential(KnownAttributes, LayerSequence):
     """Layers run one after the other, trained by TAGI.
 
     One training step: `forward`, an `OutputUpdater` that fills `input_delta_z_buffer` from the observations,
