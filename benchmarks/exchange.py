@@ -63,7 +63,7 @@ class Way:
 
         def alone() -> None:
             self._learn()
-            self.net.model.step()
+            self.net.model.step_alone()
 
         return self._timed(alone)
 

@@ -1,6 +1,7 @@
 """How the documentation is built: `make docs`."""
 
 import re
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from sphinx.util.typing import stringify_annotation
 from sphinx_gallery.sorting import FileNameSortKey
 
 import pytagi_ddp
+
+sys.path.insert(0, str(Path(__file__).parent))
+from groups import NETWORKS, groups_of
 
 project, author, copyright = "pytagi_ddp", "The pytagi_ddp developers", "The pytagi_ddp developers, MIT licence"
 version = release = pytagi_ddp.__version__
@@ -56,6 +60,7 @@ python_maximum_signature_line_length = 88
 highlight_language = "text"  # formulas in docstrings; other blocks name their language
 default_role = "py:obj"  # `Sequential` in a docstring leads to its page, and `every=k` is code
 autosummary_generate = True
+autosummary_context = {"groups": {network.__name__: groups_of(network) for network in NETWORKS}}
 autodoc_typehints = "signature"
 autodoc_type_aliases = {"ArrayLike": "ArrayLike"}  # in overloads, which `shorten` does not see
 autodoc_inherit_docstrings = False
@@ -75,7 +80,7 @@ suppress_warnings = ["config.cache"]
 # The gallery begins with these; others follow by name.
 FIRST = (
     *("regression", "noise", "missing", "uci", "classes", "heads", "foreign", "active", "inside"),
-    *("forecasting", "smoothing", "online", "generation", "wanted_input", "attack"),
+    *("forecasting", "smoothing", "online", "generation", "wanted_input", "attack", "own_layer"),
 )
 
 

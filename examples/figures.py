@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytagi_ddp import plot
+from pytagi_ddp.files import check_replaceable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,6 +23,7 @@ def draw(path: str | None, paint: Callable[[Figure], None], size: tuple[float, f
         print(f"no picture: {error}")
         return None
     paint(figure)
+    check_replaceable(path)
     figure.savefig(path, dpi=120)
     print(f"picture: {path}")
     return Path(path)

@@ -13,6 +13,7 @@ from typing import Any
 
 from examples.trackers import TRACKERS, Tracker
 from pytagi_ddp import plot
+from pytagi_ddp.files import check_replaceable
 
 LOG_NAME, PLOT_NAME = "log.jsonl", "curves.png"
 
@@ -39,6 +40,7 @@ class RunLog:
         self.trackers: list[Tracker] = [TRACKERS[name](self.folder) for name in track]
         self._path = self.folder / LOG_NAME
         if self._path.exists() and not append:
+            check_replaceable(self._path)
             numbered = (self.folder / f"{self._path.stem}-{k}{self._path.suffix}" for k in itertools.count(1))
             self._path.rename(next(path for path in numbered if not path.exists()))
         with self._path.open("a+b") as file:
@@ -65,6 +67,7 @@ class RunLog:
             return None
         try:
             plot.learning_curves(figure.add_subplot(), self._path)
+            check_replaceable(self.folder / PLOT_NAME)
             figure.savefig(self.folder / PLOT_NAME, dpi=150)
         except Exception as error:  # whatever it is: the training is worth more than its picture
             print(f"{self.folder / PLOT_NAME} was not drawn: {error!r}", file=sys.stderr)

@@ -7,6 +7,8 @@ here.
 import hashlib
 from pathlib import Path
 
+from pytagi_ddp.files import read_file
+
 SIZE = hashlib.sha256().digest_size
 
 
@@ -18,7 +20,7 @@ def seal(content: bytes) -> bytes:
 def read_sealed(path: str | Path) -> bytes | None:
     """The content of a file that `seal` has made, or None if the file is missing, damaged or cannot be read."""
     try:
-        data = Path(path).read_bytes()
+        data = read_file(path)
     except OSError:
         return None
     content = data[:-SIZE]

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from pytagi_ddp import cuda, metric, nn
+from pytagi_ddp import _version, cuda, metric, moved, nn
 from pytagi_ddp.metric import HRCSoftmaxMetric
 from pytagi_ddp.nn.hierarchical_softmax import HRCSoftmax
 from pytagi_ddp.nn.init import manual_seed
@@ -21,6 +21,8 @@ __all__ = [
     "nn",
 ]
 
+moved.install()
+
 if TYPE_CHECKING:
     from pytagi_ddp import checkpoint, data, distributed, estimators, models, plot  # noqa: F401
 
@@ -33,10 +35,4 @@ else:
             return import_module(f"{__name__}.{name}")
         if name != "__version__":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib.metadata import PackageNotFoundError, version  # here: 16 ms
-
-        try:
-            found = version("pytagi-ddp")
-        except PackageNotFoundError:  # a source tree that is not installed
-            found = "0+unknown"
-        return globals().setdefault(name, found)
+        return globals().setdefault(name, _version.version())

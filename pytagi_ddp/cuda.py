@@ -24,6 +24,8 @@ from types import ModuleType
 from typing import Literal
 from uuid import UUID
 
+from pytagi_ddp.text import first_sentence
+
 allow_tf32: bool = False
 replay_launches: bool = True
 use_graphs: bool | Literal["auto"] = False
@@ -45,6 +47,7 @@ def is_simulated() -> bool:
 
 def why_not() -> str | None:
     """Why networks cannot move to a GPU, and what to do about it; None if they can."""
+    global _failure
     if is_simulated():
         return "NUMBA_ENABLE_CUDASIM is set: kernels run in a simulator"
     missing = [k for k, module in enumerate(_NEEDED) if find_spec(module) is None]
@@ -57,12 +60,38 @@ def why_not() -> str | None:
             return f"{_too_old(driver)}; networks run on the CPU"
         packages = ", ".join(_PACKAGES[extra][k] for k in missing)
         return f"not installed: {packages}; try pip install 'pytagi-ddp[{extra}]'"
-    cupy = _cupy()
+    if _failure is None:
+        try:
+            return _why_no_gpu(_cupy())
+        except Exception as error:  # whatever a broken package raises
+            _failure = _what_failed(error)
+    return _failure
+
+
+_failure: str | None = None  # kept, as another import of a module that has failed may say something else
+
+
+def _why_no_gpu(cupy: ModuleType) -> str | None:
+    runtime = cupy.cuda.runtime
     try:
-        count = cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        return f"CUDA does not start: {error}{_remedy(cupy.cuda.runtime.runtimeGetVersion())}"
+        count = runtime.getDeviceCount()
+    except runtime.CUDARuntimeError as error:
+        return f"CUDA does not start: {error}{_remedy(runtime.runtimeGetVersion())}"
     return None if count else f"CUDA sees no GPU{_remedy(0)}"
+
+
+def _what_failed(error: BaseException) -> str:
+    """Which of the packages does not load, and why: by the first error in the chain, as CuPy wraps it in advice."""
+    package = (
+        "CuPy" if "pytagi_ddp.kernels.cuda.runtime.compile" in sys.modules else "numba-cuda"
+    )  # which is loaded first
+    while error.__cause__ is not None:
+        error = error.__cause__
+    reason = f"{type(error).__name__}: {first_sentence(str(error))}"
+    driver = driver_version()
+    extra = None if driver is None else extra_for(driver)
+    remedy = f"try pip install --force-reinstall 'pytagi-ddp[{extra}]'" if extra else "networks run on the CPU"
+    return f"{package} does not load: {reason}; {remedy}"
 
 
 def driver_version() -> int | None:
@@ -124,7 +153,10 @@ def is_nccl_available() -> bool:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # CuPy's, where it does not find the library
-        return array.nccl().available
+        try:
+            return bool(array.nccl().available)
+        except Exception:  # whatever a broken package raises
+            return False
 
 
 def get_device_count() -> int:

@@ -1,7 +1,8 @@
 """Checks what this machine offers to pytagi_ddp, and tells what to install for what is missing.
 
 ``python -m pytagi_ddp.doctor`` prints one line per finding, and exits with 0 if a run on the CPU would work, else with
-1. What could crash or hang (MPI, CuPy) is checked in a separate process.
+1: also if MPI is installed and its ranks do not start. What could crash or hang (MPI, CuPy) is checked in a separate
+process.
 
 ``python -m pytagi_ddp.doctor --gpu`` tests the GPU instead: every kernel is compared with that of the CPU, and whole
 training steps, TF32 and NCCL are tried. It exits with 0 if all tests pass, 1 if one fails, and 2 without a GPU.
@@ -11,11 +12,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib.metadata
 import importlib.util
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -29,6 +32,7 @@ from pytagi_ddp.blas import blas_in_use
 from pytagi_ddp.distributed.engine import shared_memory
 from pytagi_ddp.distributed.engine.errors import LaunchError
 from pytagi_ddp.distributed.engine.launcher import (
+    MPICH_LIKE,
     check_launcher,
     detect_launcher,
     find_mpirun,
@@ -37,15 +41,20 @@ from pytagi_ddp.distributed.engine.launcher import (
     mpirun_version,
     short_version,
 )
+from pytagi_ddp.text import first_sentence
 
 
 class Finding(NamedTuple):
-    """One line of the report: topic, what was found, what to do about it (if anything), and whether it is needed."""
+    """One line of the report: topic, what was found, what to do about it (if anything), and what does not work so.
+
+    needed: no run does. needed_by_ranks: a run of several ranks does not.
+    """
 
     topic: str
     text: str
     advice: str = ""
     needed: bool = False
+    needed_by_ranks: bool = False
 
 
 def examine() -> list[Finding]:
@@ -130,13 +139,19 @@ def _mpi() -> Iterator[Finding]:
     except importlib.metadata.PackageNotFoundError:
         yield Finding("mpi4py", "not installed", advice)
         return
-    code = "from pytagi_ddp.distributed.engine.launcher import load_mpi; print(load_mpi(None).Get_library_version())"
-    library, error = _ask([sys.executable, "-c", code])
+    library, error = _mpi_library()
     if not library:
-        yield Finding("MPI library", f"does not load: {error}", advice)
+        yield Finding("MPI library", f"does not load: {error}", advice, needed_by_ranks=True)
         return
     yield Finding("MPI library", short_version(library))
     yield from _launcher(library)
+
+
+@functools.cache
+def _mpi_library() -> tuple[str, str]:
+    """The version text of the MPI library that mpi4py loads; or "", and why there is none."""
+    code = "from pytagi_ddp.distributed.engine.launcher import load_mpi; print(load_mpi(None).Get_library_version())"
+    return _ask([sys.executable, "-c", code])
 
 
 def _launcher(library: str) -> Iterator[Finding]:
@@ -149,7 +164,7 @@ def _launcher(library: str) -> Iterator[Finding]:
             check_launcher(launch, library)
             yield Finding("Ranks", ranks)
         except LaunchError as error:
-            yield Finding("Ranks", f"{ranks}, which does not fit", str(error))
+            yield Finding("Ranks", f"{ranks}, which does not fit", str(error), needed_by_ranks=True)
     family = mpi_family(library)
     on_path = shutil.which("mpirun")
     belongs = mpi_family(mpirun_version(on_path)) if on_path else "none"
@@ -174,17 +189,35 @@ def _trial(mpirun: str) -> Finding:
     answer, error = _ask([mpirun, "-np", "2", sys.executable, "-c", code])
     if answer.split() == ["2"]:
         return Finding("Trial", "2 ranks start, add and end")
-    return Finding("Trial", "2 ranks do not work together", f"{answer} {error}".strip())
+    text = f"2 ranks do not work together: {answer.strip() or error}"
+    return Finding("Trial", text, _how_to_start(error), needed_by_ranks=True)
+
+
+# What Open MPI's mpirun refuses, and how it is told to start all the same.
+_REFUSALS = {
+    "run as root": "run as another user; or, as in a container that has only root: export OMPI_ALLOW_RUN_AS_ROOT=1 "
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+    "not enough slots": "there are fewer cores here than ranks: start with mpirun --oversubscribe (Open MPI 5: "
+    "--map-by :OVERSUBSCRIBE)",
+}
+
+
+def _how_to_start(error: str) -> str:
+    """What to do about the error of an mpirun; the error itself if that is not known."""
+    return next((advice for sign, advice in _REFUSALS.items() if sign in error), error)
 
 
 def _shared_memory() -> Iterator[Finding]:
     free = shared_memory.free_bytes()
     if free is None:
         return
-    ranks = os.cpu_count() or 1
-    required = shared_memory.required_bytes(ranks)
-    advice = "" if free >= required else "give the container more (docker run --shm-size=256m), or use fewer ranks"
-    text = f"{free / 1e6:.0f} MB free; MPICH needs {required / 1e6:.0f} MB for {ranks} ranks on this node"
+    ranks, text, advice = os.cpu_count() or 1, f"{free / 1e6:.0f} MB free", ""
+    family = mpi_family(_mpi_library()[0])
+    if family in MPICH_LIKE:
+        required = shared_memory.required_bytes(ranks)
+        text += f"; {family} needs {required / 1e6:.0f} MB for {ranks} ranks on this node"
+        if free < required:
+            advice = "give the container more (docker run --shm-size=256m), or use fewer ranks"
     yield Finding("/dev/shm", text, advice)
     if dead := shared_memory.leftovers():
         size = sum(file.stat().st_size for file in dead) / 1e6
@@ -205,16 +238,29 @@ def _gpus() -> Iterator[Finding]:
     code = "import cupy; from cupy.cuda import nccl; print(cupy.__version__, 'NCCL', nccl.get_version())"
     answer, error = _ask([sys.executable, "-c", code])
     yield Finding("CuPy, NCCL", answer.strip() or f"do not load: {error}")
+    if importlib.util.find_spec("numba_cuda") is not None:
+        answer, error = _ask([sys.executable, "-c", "from numba import cuda; print(cuda.__version__)"])
+        yield Finding("numba-cuda", answer.strip() or f"does not load: {error}")
 
 
 def _ask(command: list[str]) -> tuple[str, str]:
-    """Runs a command; returns its output ("" if it failed), and the last line of its error output if it failed."""
+    """Runs a command; returns its output ("" if it failed), and what its error output says (`reason`) if it failed."""
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired) as error:
         return "", str(error)
-    complaint = (result.stderr.strip() or f"exit code {result.returncode}").splitlines()[-1]
+    complaint = reason(result.stderr) or reason(result.stdout) or f"exit code {result.returncode}"
     return (result.stdout, "") if result.returncode == 0 else ("", complaint)
+
+
+# An exception at the end of a traceback, also one of a rank, or within the text of another one.
+_EXCEPTION = re.compile(r"^\s*(?:\[rank [^]]*\] )?(?:\w+\.)*\w+(?:Error|Exception|Interrupt): \S.*", re.MULTILINE)
+
+
+def reason(text: str) -> str:
+    """What the error output of a program says: its last exception, or else its first sentence."""
+    exceptions = _EXCEPTION.findall(text)
+    return exceptions[-1].strip() if exceptions else first_sentence(text)
 
 
 def report(findings: list[Finding], write: Callable[[str], None] = print) -> int:
@@ -226,8 +272,12 @@ def report(findings: list[Finding], write: Callable[[str], None] = print) -> int
         if finding.advice:
             write(f"\n{finding.topic}: {finding.text}\n    {finding.advice}")
     works = not any(finding.needed for finding in findings)
-    write("\nA CPU run works here." if works else "\nA CPU run does not work here.")
-    return 0 if works else 1
+    ranks_start = not any(finding.needed_by_ranks for finding in findings)
+    if works and not ranks_start:
+        write("\nA CPU run of one process works here; ranks do not start.")
+    else:
+        write("\nA CPU run works here." if works else "\nA CPU run does not work here.")
+    return 0 if works and ranks_start else 1
 
 
 def check_gpu(device: str, file: Path | None = None) -> int:
@@ -240,7 +290,8 @@ def check_gpu(device: str, file: Path | None = None) -> int:
         print(f"no GPU to check: {error}")
         code, rows = 2, []
     if file is not None:
-        file.write_text(json.dumps({"exit code": code, "rows": [row._asdict() for row in rows]}, indent=1))
+        table = json.dumps({"exit code": code, "rows": [row._asdict() for row in rows]}, indent=1)
+        file.write_text(table)  # into a pipe or device, too, such as /dev/stdout
     return code
 
 

@@ -9,8 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+MAX_NAME = 255  # bytes of a name, in nearly every file system
+MARK = 32  # characters that tell temporary files of one name apart
 
-def file_size(path: str | Path) -> int:
+
+def as_path(path: AnyPath) -> Path:
+    """The path, of text, bytes or an object."""
+    return Path(os.fsdecode(path))
+
+
+def file_size(path: AnyPath) -> int:
     """The size of a regular file in bytes.
 
     Raises:
@@ -19,11 +28,11 @@ def file_size(path: str | Path) -> int:
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):
         kind = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
-        raise OSError(kind, f"{os.strerror(kind)}: not a regular file", str(path))
+        raise OSError(kind, f"{os.strerror(kind)}: not a regular file", os.fsdecode(path))
     return status.st_size
 
 
-def read_file(path: str | Path, limit: int | None = None) -> bytes:
+def read_file(path: AnyPath, limit: int | None = None) -> bytes:
     """The content of a regular file.
 
     Raises:
@@ -31,26 +40,45 @@ def read_file(path: str | Path, limit: int | None = None) -> bytes:
     """
     size = file_size(path)
     if limit is not None and size > limit:
-        raise ValueError(f"{path} has {size} bytes, more than the {limit} that such a file may have")
-    return Path(path).read_bytes()
+        raise ValueError(f"{as_path(path)} has {size} bytes, more than the {limit} that such a file may have")
+    return as_path(path).read_bytes()
+
+
+def check_replaceable(path: str | Path) -> None:
+    """Refuses to write where something stands that a file must not take the place of.
+
+    Raises:
+        OSError: `path` is a folder, device, pipe or socket, or a link to one.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:  # nothing is there, or a link that leads nowhere
+        return
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        problem = f"{os.strerror(errno.EINVAL)}: a device, pipe or socket is not replaced by a file, give another name"
+        raise OSError(errno.EINVAL, problem, str(path))
 
 
 @contextlib.contextmanager
-def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
+def atomic_file(path: AnyPath) -> Iterator[BinaryIO]:
     """A file to write, which appears as `path` once the block has ended without an error.
 
     It is written beside `path`, synced to disk and renamed. If the process dies before that, the previous file is
     unchanged. Missing folders are made. The permissions of the previous file are kept if it belongs to this user. A
-    link is replaced and not followed, as in a folder where others can write it may lead to any file of this user.
+    link is replaced and not followed, as in a folder where others can write it may lead to any file of this user. What
+    is neither a regular file nor a link to one (folder, device, pipe, socket) is never replaced.
 
     Raises:
-        OSError: no space, no permission, ...; names `path`. The previous file is as it was.
+        OSError: such a thing is there; no space, no permission, ...; names `path`. The previous file is as it was.
     """
-    path = Path(path)
+    path = as_path(path)
     if not path.name:  # of "", "." and "/"
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    check_replaceable(path)
     mode = _own_mode(path)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    temporary = path.with_name(_temporary_name(path.name, uuid.uuid4().hex))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         made_with = 0o666 if mode is None else mode  # from the start, so that nobody else can read it meanwhile
@@ -60,6 +88,7 @@ def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
+        check_replaceable(path)  # again, as writing may have taken long
         os.replace(temporary, path)
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -68,6 +97,14 @@ def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
             raise OSError(error.errno, error.strerror, str(path)) from None
         raise
     _sync_folder(path.parent)
+
+
+def _temporary_name(name: str, mark: str) -> str:
+    """The name of a temporary file for the file `name`, of which the end is left out where there is no room for it."""
+    room = MAX_NAME - len("..") - MARK - len(".tmp")
+    if len(os.fsencode(name)) > room:
+        name = os.fsencode(name)[:room].decode(errors="ignore")
+    return f".{name}.{mark}.tmp"
 
 
 def _own_mode(path: Path) -> int | None:
@@ -82,7 +119,7 @@ def _own_mode(path: Path) -> int | None:
     return status.st_mode & 0o777 if own else None
 
 
-def atomic_write(path: str | Path, data: bytes) -> None:
+def atomic_write(path: AnyPath, data: bytes) -> None:
     """Writes `data` to a file by `atomic_file`.
 
     Raises:
@@ -97,7 +134,7 @@ def remove_temporary_files(folder: str | Path, name: str) -> None:
 
     Nobody may be writing such a file at the same time.
     """
-    for path in Path(folder).glob(f".{name}.{'[0-9a-f]' * 32}.tmp"):
+    for path in Path(folder).glob(_temporary_name(name, "[0-9a-f]" * MARK)):
         if not path.is_dir():
             path.unlink(missing_ok=True)
 

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import inspect
 import json
 import re
 import subprocess
@@ -126,6 +127,36 @@ def test_all_that_is_public_has_an_entry(name):
     assert [key for key in names if id(getattr(module, key)) not in entries] == []
 
 
+def groups() -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location("groups", DOCS / "groups.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_member_of_a_network_is_in_one_group_of_its_page():
+    table, shown = groups(), set()
+    for network in table.NETWORKS:
+        names = [name for entries in table.groups_of(network).values() for _, name in entries]
+        functions = {name for name, _ in inspect.getmembers(network, inspect.isfunction) if name[0] != "_"}
+        assert {name for name in functions if getattr(network, name).__doc__} <= set(names)
+        assert names[:4] == ["forward", "backward", "step", "predict"]
+        shown |= set(names)
+    assert shown == {name for names in table.GROUPS.values() for name in names}
+
+
+def test_a_member_without_a_group_is_named():
+    class Network:
+        def forward(self):
+            """In a group."""
+
+        def new(self):
+            """In none."""
+
+    with pytest.raises(ValueError, match=r"Network has to be in one group of docs/groups.py: \['new'\]"):
+        groups().groups_of(Network)
+
+
 def test_every_formula_has_an_entry():
     folder, entries, number = ROOT / "kernels/formulas", documented(), 0
     for path in folder.glob("*.py"):
@@ -216,6 +247,8 @@ def check_regressions() -> None:
     assert 3 * with_nan[3] < filled[3] < dropped[3]
     ((above, below),) = numbers("plot_missing", r"(\d+)% of the truth above 0.5 within 2 std, (\d+)% of that below")
     assert above < 60 < 85 < below
+    assert numbers("plot_own_layer", r"at most (\d+) %")[0][0] < 6
+    assert numbers("plot_own_layer", r"RMSE ([\d.]+), with")[0][0] < 0.05
     crowded, _, by_chance, even, _, evenly_by_chance = numbers("plot_active", r"error ([\d.]+) with 40 measurements")
     assert crowded[0] < 0.7 * by_chance[0] and evenly_by_chance[0] < 0.7 * even[0]
 

@@ -77,6 +77,78 @@ def test_the_trial_says_its_sum_once(monkeypatch):
     assert said == [("2\n", "")]  # lines of two ranks would sometimes arrive as "22"
 
 
+LINE = "-" * 74
+# What mpirun of Open MPI 4.1.4 prints, without its last paragraphs.
+AS_ROOT = f"""{LINE}
+mpirun has detected an attempt to run as root.
+
+Running as root is *strongly* discouraged as any mistake (e.g., in
+defining TMPDIR) or bug can result in catastrophic damage to the OS
+file system, leaving your system in an unusable state.
+{LINE}
+"""
+SLOTS = f"""{LINE}
+There are not enough slots available in the system to satisfy the 2
+slots that were requested by the application:
+
+  python
+
+Either request fewer slots for your application, or make more slots
+available for use.
+{LINE}
+"""
+OF_A_RANK = f"""[rank 0/2] Traceback (most recent call last):
+  File "train.py", line 1, in <module>
+pytagi_ddp.distributed.engine.errors.LaunchError: /dev/shm has 16.8 MB
+{LINE}
+Primary job  terminated normally, but 1 process returned
+a non-zero exit code. Per user-direction, the job has been aborted.
+{LINE}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "advice"),
+    [
+        (AS_ROOT, "mpirun has detected an attempt to run as root.", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"),
+        (
+            SLOTS,
+            "There are not enough slots available in the system to satisfy the 2 slots that were requested by the "
+            "application:",
+            "--oversubscribe",
+        ),
+        (OF_A_RANK, "pytagi_ddp.distributed.engine.errors.LaunchError: /dev/shm has 16.8 MB", "/dev/shm has 16.8 MB"),
+        ("", "exit code 1", "exit code 1"),
+    ],
+)
+def test_why_ranks_do_not_start(text, reason, advice, tmp_path):
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{text}END\nexit 1\n")
+    mpirun.chmod(0o755)
+    finding = doctor._trial(str(mpirun))
+    assert finding.text == f"2 ranks do not work together: {reason}"
+    assert advice in finding.advice
+    lines = []
+    assert doctor.report([finding], lines.append) == 1
+    assert lines[-1] == "\nA CPU run of one process works here; ranks do not start."
+
+
+def test_the_error_within_the_text_of_another_one_is_the_reason():
+    text = f"ImportError: \n{LINE}\nFailed to import CuPy.\n\nOriginal error:\n  OSError: libcudart.so.12\n{LINE}\n"
+    assert doctor.reason(text) == "OSError: libcudart.so.12"
+
+
+@pytest.mark.skipif(doctor.shared_memory.free_bytes() is None, reason="the system has no /dev/shm")
+def test_only_what_needs_shared_memory_is_said_to_need_it(monkeypatch):
+    monkeypatch.setattr(doctor, "_mpi_library", lambda: ("MPICH Version:      5.0.2", ""))
+    assert "MB free; MPICH needs" in next(doctor._shared_memory()).text
+    for library in ("Open MPI v4.1.4, package: Debian OpenMPI", ""):
+        monkeypatch.setattr(doctor, "_mpi_library", lambda library=library: (library, ""))
+        finding = next(doctor._shared_memory())
+        assert finding.text.endswith(" MB free")
+        assert finding.advice == ""
+
+
 def test_pinned_kernels_are_said_with_the_remedy(monkeypatch):
     pinned = Blas("openblas 1", "Haswell", "Haswell", "SkylakeX")
     monkeypatch.setattr(doctor, "blas_in_use", lambda: pinned)

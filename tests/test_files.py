@@ -3,14 +3,24 @@
 import os
 import re
 import signal
+import socket
+import stat
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from examples.figures import draw
+from examples.run_log import LOG_NAME, RunLog
+from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
+from pytagi_ddp.checkpoint.manifest import MANIFEST
+from pytagi_ddp.data.download import download_file
+from pytagi_ddp.data.image_shard import write_shard
 from pytagi_ddp.files import atomic_file, atomic_write, remove_temporary_files
+from pytagi_ddp.kernels.cpu.runtime.shared_cache import SealedFiles
 from pytagi_ddp.nn import Linear, Sequential
 
 # Saves networks whose parameters are all of one value, 0, 1, 2, ..., and says so after each.
@@ -61,6 +71,89 @@ def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path):
     assert (target.read_bytes(), link.read_bytes(), link.is_symlink()) == (b"first", b"second", False)
 
 
+def make_fifo(path):
+    os.mkfifo(path)
+
+
+def make_socket(path):
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path.name)  # in the present folder, as such a path has to be short
+
+
+def make_device(path):
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(240, 77))  # a number for local use: no device has it
+    except PermissionError:
+        pytest.skip("only root makes devices")
+
+
+SPECIAL = {"fifo": make_fifo, "socket": make_socket, "device": make_device, "folder": os.mkdir}
+
+
+def net():
+    return Sequential(Linear(1, 1))
+
+
+def fetch(folder):
+    (folder / "source").write_bytes(b"data")
+    download_file((folder / "source").as_uri(), folder / "file", None, 4, progress=False)
+
+
+def cache(folder):
+    with SealedFiles(str(folder), "file", "")._open_for_write(str(folder / "file")) as file:
+        file.write(b"code")
+
+
+# Everything that writes a file, in a folder, and the name of that file.
+WRITERS = {
+    "atomic_write": (lambda folder: atomic_write(folder / "file", b"data"), "file"),
+    "save": (lambda folder: net().save(folder / "file"), "file"),
+    "save_pytagi": (lambda folder: net().save_pytagi(folder / "file"), "file"),
+    "save_csv": (lambda folder: net().save_csv(folder / "file"), "file_1_mw.csv"),
+    "manifest": (lambda folder: CheckpointManager(folder).save(net(), TrainingPosition()), MANIFEST),
+    "download": (fetch, "file"),
+    "images": (lambda folder: write_shard(folder / "file", [np.zeros((1, 1, 3), np.uint8)], ""), "file"),
+    "compiled code": (cache, "file"),
+    "log": (RunLog, LOG_NAME),
+    "picture": (lambda folder: draw(str(folder / "file.png"), lambda figure: None), "file.png"),
+}
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("linked", [False, True])
+def test_what_is_not_a_regular_file_is_never_replaced(kind, writer, linked, tmp_path, monkeypatch):
+    if writer == "picture":
+        pytest.importorskip("matplotlib")
+    write, name = WRITERS[writer]
+    monkeypatch.chdir(tmp_path)
+    path, thing = tmp_path / name, tmp_path / ("thing" if linked else name)
+    SPECIAL[kind](thing)
+    if linked:
+        path.symlink_to(thing)
+    before = thing.lstat()
+    with pytest.raises(OSError, match=name):
+        write(tmp_path)
+    after = thing.lstat()
+    assert (after.st_mode, after.st_ino, after.st_rdev) == (before.st_mode, before.st_ino, before.st_rdev)
+    assert path.is_symlink() == linked
+
+
+def test_what_comes_while_a_file_is_written_is_not_replaced_either(tmp_path):
+    path = tmp_path / "file"
+    with pytest.raises(OSError, match="a device, pipe or socket is not replaced by a file"), atomic_file(path):
+        os.mkfifo(path)
+    assert path.is_fifo()
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_link_that_leads_nowhere_is_replaced(tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "none")
+    atomic_write(link, b"data")
+    assert (link.is_symlink(), link.read_bytes()) == (False, b"data")
+
+
 def test_an_error_leaves_the_previous_file_and_nothing_else(tmp_path):
     path = tmp_path / "file"
     atomic_write(path, b"first")
@@ -98,6 +191,45 @@ def test_leftovers_are_removed(tmp_path):
     remove_temporary_files(tmp_path, "a*")
     remove_temporary_files(tmp_path / "none", "a*")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
+
+
+@pytest.mark.parametrize("name", ["x" * 217, "x" * 218, "x" * 255, "\u00e9" * 127, "x" + "\u00e9" * 127, "\u20ac" * 85])
+def test_names_as_long_as_the_system_takes(tmp_path, name):
+    path = tmp_path / name
+    with atomic_file(path) as file:
+        file.write(b"data")
+        (temporary,) = (other.name for other in tmp_path.iterdir())
+    assert path.read_bytes() == b"data"
+    assert [other.name for other in tmp_path.iterdir()] == [name]
+    assert re.fullmatch(r"\..{50,}\.[0-9a-f]{32}\.tmp", temporary)
+    (tmp_path / temporary).write_bytes(b"of a process that was killed")
+    remove_temporary_files(tmp_path, name)
+    assert [other.name for other in tmp_path.iterdir()] == [name]
+
+
+def test_a_longer_name_is_an_error_that_names_it(tmp_path):
+    with pytest.raises(OSError, match=f"{'x' * 256}'$"):
+        atomic_write(tmp_path / ("x" * 256), b"data")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_paths_of_bytes(tmp_path):
+    net = Sequential(Linear(2, 1))
+    path = os.fsencode(tmp_path / "net")
+    for save, load in ((net.save, net.load), (net.save_pytagi, net.load), (net.save_csv, net.load_csv)):
+        values = net.layers[0].mu_w.copy()
+        save(path)
+        net.layers[0].mu_w = np.zeros(2)
+        load(path)
+        np.testing.assert_array_equal(net.layers[0].mu_w, values)
+    suffixes = ["", "_1_mw.csv", "_2_Sw.csv", "_3_mb.csv", "_4_Sb.csv"]
+    assert sorted(other.name for other in tmp_path.iterdir()) == [f"net{suffix}" for suffix in suffixes]
+    for load, name in ((net.load, "nothing"), (net.load_csv, "nothing_1_mw.csv")):
+        with pytest.raises(FileNotFoundError, match=f"'{tmp_path / name}'$"):
+            load(os.fsencode(tmp_path / "nothing"))
+    CheckpointManager(os.fsencode(tmp_path / "checkpoints")).save(net, TrainingPosition(epoch=1))
+    restored = CheckpointManager(tmp_path / "checkpoints").latest()
+    assert restored is not None
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="the system has no SIGKILL")

@@ -1,12 +1,14 @@
-"""Modules of the package import each other in one direction."""
+"""Modules of the package import each other in one direction: no circles, and each room only the rooms above it."""
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from textwrap import dedent
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
-# The folder `kernels` is the package `pytagi_ddp.kernels`, through a link.
-FILES = [*(ROOT / "pytagi_ddp").rglob("*.py"), *(ROOT / "kernels").rglob("*.py")]
 
 
 def module_name(path: Path) -> str:
@@ -15,69 +17,229 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-MODULES = {module_name(path): path for path in FILES}
+def import_statements(path: Path) -> str:
+    """The source of a module; of a Cython module, its imports alone, as Python writes them."""
+    if path.suffix == ".py":
+        return path.read_text()
+    found = re.finditer(r"^ *from [\w.]+ c?import (\([^)]*\)|.*)", path.read_text(), re.MULTILINE)
+    return "\n".join(dedent(statement[0]).replace(" cimport ", " import ") for statement in found)
+
+
+# The folder `kernels` is the package `pytagi_ddp.kernels`, through a link. A Cython module is two files, or one.
+FILES = [
+    path
+    for ending in ("py", "pyx", "pxd")
+    for folder in ("pytagi_ddp", "kernels")
+    for path in sorted((ROOT / folder).rglob(f"*.{ending}"))
+    if not path.is_relative_to(ROOT / "pytagi_ddp" / "kernels")
+]
+SOURCES: dict[str, str] = {}
+for path in FILES:
+    SOURCES[module_name(path)] = SOURCES.get(module_name(path), "") + "\n" + import_statements(path)
 
 
 def at_import(node: ast.AST) -> Iterator[ast.AST]:
     """The statements under `node` that run when the module is imported."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            continue
-        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
-            continue
-        yield child
-        yield from at_import(child)
+    for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    for child in node.orelse if for_types else ast.iter_child_nodes(node):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield child
+            yield from at_import(child)
 
 
-def imported(name: str, source: str) -> set[str]:
-    """Modules of the package that run before `name` does: those it names, and the packages that these are in.
-
-    Not the packages that `name` itself is in: they have begun before.
-    """
-    named = set()
-    for node in at_import(ast.parse(source)):
+def named(name: str, nodes: Iterable[ast.AST]) -> set[str]:
+    """The modules of the package that imports among `nodes` name; also constants of `import_module` and `load`."""
+    found: set[str] = set()
+    for node in nodes:
         if isinstance(node, ast.Import):
-            named |= {alias.name for alias in node.names}
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{name}: the package has no relative imports"
             # `from package import name` may name a module of the package, or what stands in it.
-            found = {f"{node.module}.{alias.name}" for alias in node.names}
-            named |= found & MODULES.keys() or {node.module}
-            named |= {node.module} if found - MODULES.keys() else set()
-    with_packages = {".".join(module.split(".")[:k]) for module in named for k in range(1, module.count(".") + 2)}
-    return {module for module in with_packages & MODULES.keys() if not f"{name}.".startswith(f"{module}.")}
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= names & SOURCES.keys() or {str(node.module)}
+            found |= {str(node.module)} if names - SOURCES.keys() else set()
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            found |= {argument.value for argument in node.args if isinstance(argument, ast.Constant)}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "load":  # of kernels.cpu.runtime.extension
+            found |= {f"pytagi_ddp.kernels.cpu.{a.value}" for a in node.args if isinstance(a, ast.Constant)}
+    return (found & SOURCES.keys()) - {name}
 
 
-def circle(imports: dict[str, set[str]]) -> list[str]:
-    """Modules that import each other in a ring; empty if there are none."""
-    done: set[str] = set()
+def run_before(name: str, source: str) -> set[str]:
+    """Modules that run before `name` does: those that it imports at once, and the packages that these are in.
 
-    def follow(name: str, path: list[str]) -> list[str]:
-        if name in path:
-            return [*path[path.index(name) :], name]
-        if name not in done:
-            for other in sorted(imports.get(name, ())):
-                if found := follow(other, [*path, name]):
-                    return found
-            done.add(name)
-        return []
-
-    return next(filter(None, (follow(name, []) for name in sorted(imports))), [])
+    Not the packages that `name` itself is in: they have begun before.
+    """
+    modules = named(name, at_import(ast.parse(source)))
+    with_packages = {".".join(module.split(".")[:k]) for module in modules for k in range(1, module.count(".") + 2)}
+    return {module for module in with_packages & SOURCES.keys() if not f"{name}.".startswith(f"{module}.")}
 
 
-def test_no_module_imports_itself_by_way_of_others():
-    imports = {name: imported(name, path.read_text()) for name, path in MODULES.items()}
-    assert "pytagi_ddp.kernels.tensors" in imports["pytagi_ddp.nn.parameters"]
-    assert sum(map(len, imports.values())) > 300
-    assert circle(imports) == []
+def arrows(name: str, source: str) -> set[str]:
+    """Modules that `name` imports anywhere: at once, in a function, or for type annotations alone."""
+    return named(name, ast.walk(ast.parse(source)))
+
+
+def circles(imports: dict[str, set[str]]) -> list[list[str]]:
+    """The groups of modules that import each other in a ring (strongly connected components), each sorted."""
+    numbers: dict[str, int] = {}
+    least: dict[str, int] = {}  # of the numbers that a module reaches
+    path: list[str] = []
+    groups: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        numbers[name] = least[name] = len(numbers)
+        path.append(name)
+        for other in sorted(imports.get(name, ())):
+            if other not in numbers:
+                visit(other)
+            if other in path:
+                least[name] = min(least[name], least[other])
+        if least[name] == numbers[name]:
+            group = sorted(path[path.index(name) :])
+            del path[path.index(name) :]
+            if len(group) > 1 or name in imports.get(name, ()):
+                groups.append(group)
+
+    for name in sorted(imports):
+        if name not in numbers:
+            visit(name)
+    return groups
+
+
+# The rooms of the package, from the ground up: a file imports files of its own room and of rooms that stand before it
+# in this table. Names of modules go without `pytagi_ddp.`; `name.*` is a package with all that is in it.
+ROOMS = {
+    "util": """
+        _version arrays blas files interrupts listing moved process_tree text warn kernels.sealed nn.attributes
+        nn.table nn.unpickled nn.validate
+    """,
+    "kernels/formulas": "kernels.formulas.*",
+    "kernels/interface": "kernels.protocol kernels.tensors",
+    "kernels/cpu/products": "kernels.cpu.products.*",
+    "kernels/cpu/runtime": "kernels.cpu.runtime.*",
+    "kernels/cpu/layers": "kernels.cpu.layers.* kernels.cpu",
+    "kernels/cuda/runtime": "cuda kernels.cuda.runtime.*",
+    "kernels/cuda/products": "kernels.cuda.products.*",
+    "kernels/cuda/layers": "kernels.cuda.layers.* kernels.cuda",
+    "kernels": "kernels kernels.one_thread",
+    "nn/core": """
+        nn.alone nn.arena nn.base_layer nn.data_struct nn.deferred nn.forgetting nn.hierarchical_softmax nn.hooks
+        nn.init nn.layer nn.network nn.owner nn.parameters nn.pending nn.prior nn.pytagi_view nn.setting nn.state
+        nn.stepping nn.window
+    """,
+    "nn/layers": """
+        nn.activation nn.attention nn.batch_norm nn.chain nn.conv2d nn.convolution nn.convtranspose2d nn.embedding
+        nn.layer_block nn.layer_norm nn.linear nn.lstm nn.norm nn.pooling nn.recompute nn.resnet_block nn.rmsnorm
+        nn.slinear nn.slstm
+    """,
+    "nn/run": "nn.memory nn.network_input nn.output_updater nn.passes",
+    "nn/files": """
+        nn.architecture nn.csv_files nn.file_format nn.persistence nn.pytagi_format nn.slices nn.state_dicts
+    """,
+    "nn/tools": "nn.inspection nn.profile nn.recurrent_network nn.update_bn",
+    "nn/sequential": "nn.sequential",
+    "nn/convert": "nn.posterior_average nn.torch_modules nn.torch_state",
+    "distributed/comm": """
+        distributed.backends distributed.collective distributed.communicator distributed.container
+        distributed.device_mesh distributed.engine.* distributed.metrics distributed.rank_zero
+        distributed.run_threads distributed.verbs
+    """,
+    "distributed/train": """
+        distributed.buckets distributed.compare distributed.config distributed.ddp distributed.exchange
+        distributed.functional distributed.merge distributed.replica distributed.sharded
+        distributed.sync_batch_norm distributed.trained_on_ranks distributed.trees distributed.wire
+    """,
+    "distributed/fsdp": """
+        distributed.fsdp distributed.gathering distributed.shard_transfers distributed.sharded_arena
+        distributed.sharded_step distributed.units
+    """,
+    "distributed/pipeline": "distributed.pipeline.*",
+    "distributed/threads": "distributed.crew distributed.data_parallel",
+    "distributed": "distributed",
+    "nn": "nn nn.ddp",  # the face of all layers, which also hands on, when asked for it, what trains on many ranks
+    "checkpoint": "checkpoint.*",
+    "data": "data.*",
+    "metrics": "metric tagi_utils",
+    "models": "models.*",
+    "estimators": "estimators.*",
+    "plot": "plot",
+    "package": "pytagi_ddp",
+    "selfcheck": "selfcheck.*",
+    "doctor": "doctor",
+    "launch": "launch",
+    "pytagi": "alias.* as_pytagi",
+}
+
+ARROWS = {name: arrows(name, source) for name, source in SOURCES.items()}
+
+
+def test_no_module_is_imported_while_it_waits_for_the_importer():
+    before = {name: run_before(name, source) for name, source in SOURCES.items()}
+    assert "pytagi_ddp.kernels.tensors" in before["pytagi_ddp.nn.parameters"]
+    assert sum(map(len, before.values())) > 300
+    assert circles(before) == []
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """Imports for types alone count, and those inside functions."""
+    assert sum(map(len, ARROWS.values())) > 1000
+    assert "pytagi_ddp.kernels.cpu.products._blas" in ARROWS["pytagi_ddp.kernels.cpu.layers._linear"]
+    assert circles(ARROWS) == []
+
+
+def rooms(table: dict[str, str], modules: Iterable[str]) -> dict[str, str]:
+    """The room of each module: that which names it, or else that of the smallest package around it with `.*`."""
+    named_in = {name: room for room, names in table.items() for name in names.split()}
+    assert len(named_in) == sum(len(names.split()) for names in table.values()), "a name stands in two rooms"
+    found, used = {}, set()
+    for module in modules:
+        packages = [".".join(module.split(".")[:k]) + ".*" for k in range(module.count(".") + 1, 0, -1)]
+        name = next((name for name in (module, *packages) if name in named_in), None)
+        assert name is not None, f"{module} is in no room: put it into one of ROOMS"
+        found[module] = named_in[name]
+        used.add(name)
+    assert named_in.keys() == used, f"ROOMS names what is not there: {sorted(named_in.keys() - used)}"
+    return found
+
+
+def upward(table: dict[str, str], imports: dict[str, set[str]]) -> set[tuple[str, str]]:
+    """The imports from a room that stands later in `table` than that of the importer."""
+    order, room = list(table), rooms(table, imports)
+    pairs = ((name, other) for name, others in imports.items() for other in others)
+    return {(a, b) for a, b in pairs if order.index(room[b]) > order.index(room[a])}
+
+
+def test_a_room_imports_only_rooms_before_it():
+    short = {
+        name.removeprefix("pytagi_ddp."): {other.removeprefix("pytagi_ddp.") for other in others}
+        for name, others in ARROWS.items()
+    }
+    assert upward(ROOMS, short) == set(), "a file imports one of a room that stands later in ROOMS"
+
+
+def test_an_import_from_a_later_room_is_found():
+    table = {"ground": "files", "kernels": "kernels.*", "nn": "nn.layer nn.*"}
+    imports: dict[str, set[str]] = {"files": {"kernels"}, "nn.layer": {"nn.net"}, "nn.net": set(), "kernels": set()}
+    imports["kernels.cpu.step"] = {"files"}
+    assert upward(table, imports) == {("files", "kernels")}
+    with pytest.raises(AssertionError, match=r"plot is in no room"):
+        rooms(table, [*imports, "plot"])
+    with pytest.raises(AssertionError, match=r"not there: \['nn.layer'\]"):
+        rooms(table, ["files", "kernels.cpu.step", "nn.net"])
 
 
 def test_a_circle_is_found():
-    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
-    assert circle({"a": {"b", "c"}, "b": {"c"}}) == []
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [["b", "c"]]
+    assert circles({"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": {"e"}, "e": {"d"}}) == [["d", "e"], ["a", "b", "c"]]
+    assert circles({"a": {"b", "c"}, "b": {"c"}}) == []
     late = "def f():\n    import pytagi_ddp.nn\nif TYPE_CHECKING:\n    from pytagi_ddp.nn import Linear\n"
-    assert imported("pytagi_ddp.files", late) == set()
-    assert imported("pytagi_ddp.files", "try:\n    from pytagi_ddp.nn import linear, Linear\nfinally: pass") == {
-        "pytagi_ddp.nn",
-        "pytagi_ddp.nn.linear",
-    }
+    assert run_before("pytagi_ddp.files", late) == set()
+    assert arrows("pytagi_ddp.files", late) == {"pytagi_ddp.nn"}
+    assert arrows("pytagi_ddp.files", "def f():\n    import_module('pytagi_ddp.nn')") == {"pytagi_ddp.nn"}
+    loaded = "call = load('runtime._replay').call"
+    assert arrows("pytagi_ddp.files", loaded) == {"pytagi_ddp.kernels.cpu.runtime._replay"}
+    both = "try:\n    from pytagi_ddp.nn import linear, Linear\nfinally: pass"
+    assert arrows("pytagi_ddp.files", both) == {"pytagi_ddp.nn", "pytagi_ddp.nn.linear"}
+    assert run_before("pytagi_ddp.files", both) == {"pytagi_ddp.nn", "pytagi_ddp.nn.linear"}

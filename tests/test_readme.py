@@ -34,16 +34,27 @@ def test_python_runs(index, tmp_path):
     run(blocks("python")[index], tmp_path)
 
 
+def predictions(printed: str) -> dict[float, tuple[float, ...]]:
+    """(mean, standard deviation, truth) by place."""
+    pattern = r"x = *(\S+): y = *(\S+) \+- (\S+) \(true *(\S+)\)"
+    found = [re.fullmatch(pattern, line).groups() for line in printed.splitlines()]
+    return {float(x): tuple(map(float, row)) for x, *row in found}
+
+
 def test_the_error_bars_are_as_said(tmp_path):
-    lines = run(blocks("python")[1], tmp_path).splitlines()
-    found = [re.fullmatch(r"x = *(\S+): y = *(\S+) \+- (\S+) \(true *(\S+)\)", line).groups() for line in lines]
-    rows = {float(x): tuple(map(float, row)) for x, *row in found}
-    assert rows.keys() == {-3, -1, 0, 0.5, 1, 3}
-    for x in (-1, 0, 0.5, 1):
-        mean, std, true = rows[x]
-        assert abs(mean - true) < 0.1
-        assert abs(mean - true) < 3 * std
-        assert 25 * std < min(rows[-3][1], rows[3][1])
+    rows = predictions(run(blocks("python")[1], tmp_path))
+    assert rows.keys() == {-5, -4, -2, 1, 4, 5}
+    assert all(abs(mean - true) < 2 * std for mean, std, true in rows.values())
+    far, near = ([rows[x][1] for x in places] for places in ((-4, 4), (-2, 1)))
+    assert 30 * max(near) < min(far) and max(near) < 0.05
+    assert rows[-5][1] > rows[-4][1] and rows[5][1] > rows[4][1]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/start.md"])
+def test_what_is_quoted_is_what_is_printed(tmp_path, page):
+    (quoted,) = map(predictions, blocks("text", (ROOT / page).read_text()))
+    for x, printed in predictions(run(blocks("python")[1], tmp_path)).items():
+        assert quoted[x] == pytest.approx(printed, rel=0.1, abs=0.02)  # other processors round otherwise
 
 
 @pytest.mark.mpi

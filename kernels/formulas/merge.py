@@ -7,7 +7,8 @@ ranks (`contribution`), and the sums give the merged parameter (`merged`).
     precision-weighted    m = sum m_r/s_r / sum 1/s_r              1/s = 1/s0 + sum (1/s_r - 1/s0)
 
 Weighted, every rank's evidence counts once, and the prior once. Where the ranks lost precision on the whole, their mean
-precision is taken, so that it stays positive. A prior of variance 0 has no precision: there the mean is taken.
+precision is taken, so that it stays positive. A prior of variance 0 has no precision: there the mean is taken. A
+parameter of which no rank has learnt anything (as in frozen layers) stays what it is, to the last bit.
 """
 
 import numpy as np
@@ -33,7 +34,7 @@ def merged(m0, s0, first, second, ranks, weighted):
         prior = ONE / s0
         mean_precision = prior + second / ranks
         precision = prior + second if second > ZERO else mean_precision
-        return m0 + first / (ranks * mean_precision), ONE / precision
+        return m0 + first / (ranks * mean_precision), (s0 if second == ZERO else ONE / precision)
     return m0 + first / ranks, s0 + second / ranks
 
 

@@ -13,7 +13,7 @@ from pytagi_ddp.kernels.formulas.formula import formula
 f = np.float32
 ZERO, HALF, ONE, TWO, THREE, FOUR = f(0), f(0.5), f(1), f(2), f(3), f(4)
 TENTH, LARGEST, NAN = f(0.1), f(np.finfo(np.float32).max), f(np.nan)
-VAR_FLOOR = f(1e-5)
+VAR_FLOOR, NOTHING = f(1e-5), f(2**-30)
 
 
 @formula
@@ -21,12 +21,12 @@ def observation_delta(m, s, j, y, var_obs):
     """Deltas at an output N(m, s), Jacobian j, from the observation y with variance var_obs.
 
     dm = j (y - m)/(s + var_obs), ds = -j^2/(s + var_obs); a NaN observation is missing: (0, 0). An output that is not
-    finite makes NaN, which the parameter step reports.
+    finite, or whose Jacobian is not, makes NaN, which the parameter step reports.
     """
     q = j / (s + var_obs)
     dm = q * (y - m)
     ds = -q * j
-    finite = math.isfinite(abs(m) + s)
+    finite = math.isfinite(abs(m) + s) and math.isfinite(j)
     known = finite and math.isfinite(dm) and math.isfinite(ds)
     otherwise = ZERO if finite or math.isnan(y) else NAN
     return (dm if known else otherwise), (ds if known else otherwise)
@@ -36,8 +36,9 @@ def observation_delta(m, s, j, y, var_obs):
 def heteros_delta(m, s, j, noise_m, noise_s, noise_j, y):
     """Deltas at (mean output, noise output) of a network that predicts its own noise variance (AGVI).
 
-    noise_m, noise_s: moments of the predicted observation variance; noise_j: its Jacobian. NaN y: all zero. What is not
-    finite in (m, s) makes NaN, as in `observation_delta`; a noise that is too large to tell anything makes zeros.
+    noise_m, noise_s: moments of the predicted observation variance; noise_j: its Jacobian. NaN y: all zero. Moments or
+    Jacobians that are not finite make NaN, as in `observation_delta`; a noise that is finite, but so large that its own
+    deltas overflow, has zeros for these.
     """
     total = s + noise_m
     dm = j * (y - m) / total
@@ -52,7 +53,8 @@ def heteros_delta(m, s, j, noise_m, noise_s, noise_j, y):
     jv = noise_j / noise_s
     dn = jv * k * (v2_mean - noise_m)
     dns = jv * jv * k * k * (v2_var - prior_var)
-    finite = math.isfinite(abs(m) + s) and not math.isnan(noise_m)
+    finite = math.isfinite(abs(m) + s) and math.isfinite(abs(noise_m) + noise_s)
+    finite = finite and math.isfinite(abs(j) + abs(noise_j))
     known = finite and math.isfinite(dm) and math.isfinite(ds)
     otherwise = ZERO if finite or math.isnan(y) else NAN
     trusted = known and math.isfinite(dn) and math.isfinite(dns)
@@ -68,14 +70,15 @@ def heteros_delta(m, s, j, noise_m, noise_s, noise_j, y):
 def capped_step(m, s, g, h, cap):
     """One parameter's posterior from its prior N(m, s) and batch sums g, h: (m, s, variance was negative).
 
-    Both deltas, s g and s^2 h, are limited to +-sqrt(s)/cap; a variance that ends <= 0 becomes 1e-5.
+    Both deltas, s g and s^2 h, are limited to +-sqrt(s)/cap; a variance that ends <= 0 becomes 1e-5. A parameter of
+    variance 0 is known: it stays as it is.
     """
     bar = math.sqrt(s) / cap
     dm = at_most(at_least(s * g, -bar), bar)
     ds = at_most(at_least(at_most(s * s, LARGEST) * h, -bar), bar)  # nothing is learned with h = 0, however large s is
-    s = s + ds
-    negative = s <= ZERO
-    return m + dm, (VAR_FLOOR if negative else s), negative
+    new_s = s + ds
+    negative = new_s < NOTHING * s  # new_s <= 0 < s, as s + ds is never so small; one comparison costs half as much
+    return m + dm, (VAR_FLOOR if negative else new_s), negative
 
 
 @formula

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-import pytagi_ddp
+from pytagi_ddp import _version
 from pytagi_ddp.checkpoint.manifest import DamagedCheckpointError
 from pytagi_ddp.checkpoint.position import TrainingPosition
 from pytagi_ddp.nn.file_format import Contents
@@ -51,7 +51,7 @@ def metadata(position: TrainingPosition, world_size: int, settings: dict[str, An
         "position": asdict(position),
         "world_size": world_size,
         "settings": settings or {},
-        "version": pytagi_ddp.__version__,
+        "version": _version.version(),
     }
     return {key: json.dumps(value, default=_plain) for key, value in values.items()}
 

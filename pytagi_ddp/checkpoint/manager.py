@@ -17,7 +17,7 @@ from pytagi_ddp.distributed.communicator import SerialCommunicator
 from pytagi_ddp.distributed.ddp import DDPSequential
 from pytagi_ddp.distributed.engine.together import errors_of_all_ranks, on_rank_0
 from pytagi_ddp.distributed.sharded import ShardedNetwork
-from pytagi_ddp.files import atomic_write, remove_temporary_files
+from pytagi_ddp.files import as_path, atomic_write, remove_temporary_files
 from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.persistence import take, to_bytes
 from pytagi_ddp.nn.posterior_average import PosteriorAverage
@@ -47,10 +47,10 @@ class CheckpointManager:
         ValueError: keep_last below 1. TypeError: it is no integer.
     """
 
-    def __init__(self, folder: str | Path, keep_last: int | None = 3):
+    def __init__(self, folder: str | bytes | Path, keep_last: int | None = 3):
         if keep_last is not None and operator.index(keep_last) < 1:
             raise ValueError(f"keep_last must be at least 1, or None for all, got {keep_last}")
-        self.folder = Path(folder)
+        self.folder = as_path(folder)
         self.keep_last = keep_last
 
     def save(
@@ -182,7 +182,7 @@ class CheckpointManager:
     def load(
         self,
         model: Sequential | DDPSequential | ShardedNetwork,
-        path: str | Path,
+        path: str | bytes | Path,
         settings: dict[str, Any] | None = None,
         allow_changes: bool = False,
         fall_back: bool = False,
@@ -192,7 +192,7 @@ class CheckpointManager:
     def load(
         self,
         model: Sequential | DDPSequential | ShardedNetwork,
-        path: str | Path | None = None,
+        path: str | bytes | Path | None = None,
         settings: dict[str, Any] | None = None,
         allow_changes: bool = False,
         fall_back: bool = False,
@@ -201,7 +201,7 @@ class CheckpointManager:
     def load(
         self,
         model: Sequential | DDPSequential | ShardedNetwork,
-        path: str | Path | None = None,
+        path: str | bytes | Path | None = None,
         settings: dict[str, Any] | None = None,
         allow_changes: bool = False,
         fall_back: bool = False,

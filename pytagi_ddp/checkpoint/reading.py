@@ -19,7 +19,7 @@ from pytagi_ddp.checkpoint.manifest import (
 from pytagi_ddp.checkpoint.shards import INDEX, Shard, TensorReader, parse_index, read_index, verify
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.engine.together import on_rank_0
-from pytagi_ddp.files import read_file
+from pytagi_ddp.files import as_path, read_file
 from pytagi_ddp.nn import file_format
 from pytagi_ddp.nn.file_format import Contents
 from pytagi_ddp.nn.validate import check_finite
@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 def load_from(
     communicator: Communicator,
     folder: Path,
-    path: str | Path | None,
+    path: str | bytes | Path | None,
     take: Callable[[Path, Entry | None], Result],
     fall_back: bool,
 ) -> Result | None:
@@ -47,7 +47,7 @@ def load_from(
         """(folder, checkpoint that was asked for, its entry), as rank 0 sees them."""
         if path is None:
             return folder, None, None
-        one = Path(path)
+        one = as_path(path)
         if one.is_dir() and not (one / INDEX).exists():
             return one, None, None
         listed = read_manifest(one.parent) if one.exists() else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence, Sized
 from contextlib import closing
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 import numpy as np
@@ -125,6 +125,13 @@ class RankBatches(ABC):
             "seed": self.seed,
             **self._order,
         }
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy has the settings and the position, and none of the iterations under way."""
+        return self.__dict__ | {"_iterations": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _iterations=WeakSet())
 
     def __iter__(self) -> Iterator[Batch]:
         start, self._start_batch = self._start_batch, 0

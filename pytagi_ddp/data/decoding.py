@@ -26,6 +26,12 @@ TRIES = 10
 NUMBERS = 4 * TRIES + 1  # random ones that an image takes
 AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)  # of a random part: share of the image's area, width over height
 CENTRE = 224 / 256  # side of the part that is evaluated, over the image's shorter side
+ORIENTATION = 0x0112  # the number of EXIF's field: how the camera was held
+# What makes an image upright, a name in `Image.Transpose`, by that field; all else is upright as it is.
+TURNS = {
+    **{2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM"},
+    **{5: "TRANSPOSE", 6: "ROTATE_270", 7: "TRANSVERSE", 8: "ROTATE_90"},  # these exchange the sides
+}
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
@@ -79,7 +85,7 @@ def open_image(path: str) -> Iterator[Picture]:
 
 
 def read_part(source: Source, size: int, numbers: np.ndarray | None) -> np.ndarray:
-    """The part of an image that a network sees; uint8, shape (3, size, size).
+    """The part of an image, upright, that a network sees; uint8, shape (3, size, size).
 
     Args:
         source: the image.
@@ -91,7 +97,7 @@ def read_part(source: Source, size: int, numbers: np.ndarray | None) -> np.ndarr
     """
     if source.shard is None:
         with open_image(source.path) as image:
-            part = cut(image, choose_box(image.size, numbers), (size, size))
+            part = cut(image, choose_box(upright_size(image), numbers), (size, size))
     else:
         pixels = ImageShard.open(source.shard).read(source.row)
         if not pixels.size:
@@ -103,30 +109,54 @@ def read_part(source: Source, size: int, numbers: np.ndarray | None) -> np.ndarr
 
 
 def read_scaled(path: str, side: int) -> np.ndarray:
-    """A whole image whose shorter side has `side` pixels; uint8, shape (height, width, 3).
+    """A whole image, upright, whose shorter side has `side` pixels; uint8, shape (height, width, 3).
 
     Raises:
         ImageError, OSError: as `open_image`.
     """
     with open_image(path) as image:
-        scale = side / min(image.size)
-        width, height = (max(side, round(scale * length)) for length in image.size)
+        whole = upright_size(image)
+        scale = side / min(whole)
+        width, height = (max(side, round(scale * length)) for length in whole)
         if max(width, height) > 100 * side:  # a line of pixels would become a picture that fills the memory
             raise ImageError(f"its sides {image.width} and {image.height} differ by more than a factor of 100")
-        return cut(image, (0, 0, *image.size), (width, height))
+        return cut(image, (0, 0, *whole), (width, height))
+
+
+def orientation(image: Picture) -> int:
+    """How the camera was held, by the image's EXIF data: 1 (upright) to 8; 1 where nothing readable says so."""
+    if image.format != "JPEG":
+        image.load()  # or Pillow does it, as in a PNG the data may stand behind the pixels
+    try:
+        value = image.getexif().get(ORIENTATION, 1)
+    except Exception:  # damaged data of a picture that may well be whole
+        return 1
+    return value if value in TURNS else 1
+
+
+def upright_size(image: Picture) -> tuple[int, int]:
+    """(width, height) of the image once it is turned."""
+    return image.size[::-1] if orientation(image) >= 5 else image.size
 
 
 def cut(image: Picture, box: Box, size: tuple[int, int]) -> np.ndarray:
-    """A part of an image, scaled to `size` (width, height), in three colours; uint8, shape (height, width, 3)."""
-    width, height = image.size
+    """A part of an image, turned upright, scaled to `size`, in three colours; uint8, shape (height, width, 3).
+
+    Args:
+        box: the part, in the upright image. size: (width, height).
+    """
+    (width, height), turn = upright_size(image), orientation(image)
     shrink = min((box[2] - box[0]) / size[0], (box[3] - box[1]) / size[1])
     if shrink >= 2:  # a JPEG is decoded at a half, a quarter or an eighth of its size right away
-        image.draft(None, (math.ceil(width / shrink), math.ceil(height / shrink)))
-        across, down = image.width / width, image.height / height
+        wanted = math.ceil(width / shrink), math.ceil(height / shrink)
+        image.draft(None, wanted[::-1] if turn >= 5 else wanted)
+        across, down = (now / then for now, then in zip(upright_size(image), (width, height), strict=True))
         box = (box[0] * across, box[1] * down, box[2] * across, box[3] * down)
     if image.mode.startswith("I"):  # grey of 16 bits, of which `convert` would make white all that is above 255
         image = pillow().fromarray((np.asarray(image) >> 8).astype(np.uint8))
     whole = image.convert("RGB")
+    if turn in TURNS:
+        whole = whole.transpose(pillow().Transpose[TURNS[turn]])
     return np.asarray(whole.resize(size, pillow().Resampling.BILINEAR, box))
 
 

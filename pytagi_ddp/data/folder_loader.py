@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Executor, Future
+from typing import Any
 
 import numpy as np
 
@@ -82,6 +83,14 @@ class FolderLoader(RankBatches):
         if self._own is not None:
             self._own.shutdown(cancel_futures=True)
             self._own = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        if isinstance(self._workers, Executor):
+            raise TypeError(
+                "this FolderLoader reads with an executor that it was given, and that cannot be copied: make another "
+                "loader of `loader.dataset`, or give a number of workers"
+            )
+        return super().__getstate__() | {"_own": None}  # a copy starts workers of its own
 
     def _images(self, parts: Iterator[IndexBatch], epoch: int) -> Generator[Batch, None, None]:
         pending: deque[tuple[np.ndarray, list[Future]]] = deque()

@@ -19,6 +19,8 @@ from pytagi_ddp.listing import some
 from pytagi_ddp.warn import warn
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".webp")
+# Images in formats that are not read.
+OTHERS = (".bmp", ".gif", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".ppm", ".pgm", ".jfif", ".dng")
 SHARD_SIZE = 256  # images of a shard: of 256 x 340 pixels each they are 67 MB
 
 
@@ -52,7 +54,8 @@ class ImageFolder:
     ) -> ImageFolder:
         """The images in `root`/CLASS/*.jpeg (.jpg, .png, .webp; in capitals too), in the order of their names.
 
-        Names that begin with a dot are left out. Links are followed.
+        Names that begin with a dot are left out, and so is all that is not an image. Images in other formats are left
+        out with a warning that names them. Links are followed. Images are turned upright, as their EXIF data say.
 
         Args:
             root: The folder.
@@ -71,11 +74,19 @@ class ImageFolder:
         folders = sorted(entry.name for entry in _visible(root) if entry.is_dir())
         if unknown := sorted(set(folders) - set(folders if classes is None else classes)):
             raise ValueError(f"{root} has folders that are none of the {len(classes or ())} classes: {some(unknown)}")
-        found = {name: _images(root / name) for name in folders}
+        all_images = {name: _images(root / name) for name in folders}
+        found = {name: [file for file in files if _is_read(file)] for name, files in all_images.items()}
+        unread = [f"{name}/{file}" for name, files in all_images.items() for file in files if not _is_read(file)]
+        others = f"; not read are {some(unread)}: save them in one of these formats" if unread else ""
         if not any(found.values()):
-            raise ValueError(f"{root} holds no images: they are expected as CLASS/NAME.jpeg ({', '.join(SUFFIXES)})")
+            expected = f"they are expected as CLASS/NAME.jpeg ({', '.join(SUFFIXES)})"
+            raise ValueError(f"{root} holds no images: {expected}{others}")
         if empty := [name for name, images in found.items() if not images and classes is None]:
-            raise ValueError(f"{root} has folders without images ({', '.join(SUFFIXES)}): {some(empty)}")
+            raise ValueError(f"{root} has folders without images ({', '.join(SUFFIXES)}): {some(empty)}{others}")
+        if unread:
+            warn(
+                f"{root}: {len(unread)} images of other formats than {', '.join(SUFFIXES)} are left out: {some(unread)}"
+            )
         names = tuple(folders if classes is None else classes)
         index = {name: k for k, name in enumerate(names)}
         labels = np.repeat([index[name] for name in found], [len(images) for images in found.values()])
@@ -158,7 +169,7 @@ class ImageFolder:
 
 def _make_shard(paths: Sequence[str], shard: Path, side: int, on_error: str) -> list[str]:
     """Writes a shard, if there is none of these files; returns what is wrong with those that were left out."""
-    text = "\n".join(f"{Path(path).parts[-2:]} {os.stat(path).st_size}" for path in paths)
+    text = "upright\n" + "\n".join(f"{Path(path).parts[-2:]} {os.stat(path).st_size}" for path in paths)
     made_of = hashlib.sha256(os.fsencode(text)).hexdigest()
     try:
         found = ImageShard(shard)
@@ -191,6 +202,10 @@ def _visible(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def _images(folder: Path) -> list[str]:
-    return sorted(
-        entry.name for entry in _visible(folder) if entry.name.lower().endswith(SUFFIXES) and not entry.is_dir()
-    )
+    """The names of all images in `folder` in order, of those that are not read, too."""
+    ends = SUFFIXES + OTHERS
+    return sorted(entry.name for entry in _visible(folder) if entry.name.lower().endswith(ends) and not entry.is_dir())
+
+
+def _is_read(file: str) -> bool:
+    return file.lower().endswith(SUFFIXES)

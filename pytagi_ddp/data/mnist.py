@@ -30,11 +30,14 @@ CLASSES = tuple("0123456789")
 _SUBFOLDER = "MNIST/raw"
 _GZIPPED = Layout(_SUBFOLDER, tuple(MD5))
 _PLAIN = Layout(_SUBFOLDER, tuple(name.removesuffix(".gz") for name in MD5))
-_MNIST = Published("MNIST", "mnist", (_GZIPPED, _PLAIN), URL)
+_KAGGLE = Layout(_SUBFOLDER, tuple(name.replace("-idx", ".idx") for name in _PLAIN.files))
+_MNIST = Published("MNIST", "mnist", (_GZIPPED, _PLAIN, _KAGGLE), URL)
 
 
 def find_mnist(data_dir: str | os.PathLike[str] | None = None) -> Path | None:
     """The folder that holds the four files of MNIST, gzipped or plain, or None.
+
+    They are called train-images-idx3-ubyte.gz and so on, or without .gz, or as on Kaggle train-images.idx3-ubyte.
 
     Searched in order, each with its subfolder MNIST/raw: data_dir, $PYTAGI_DATA, $PYTAGI_DATA/mnist,
     ./data/mnist.
@@ -97,6 +100,6 @@ def _load(folder: Path, prefix: str, title: str) -> ImageDataset:
 
 
 def _file(folder: Path, name: str) -> Path:
-    """The file `name`, or else gzipped."""
-    plain = folder / name
-    return plain if plain.is_file() else folder / f"{name}.gz"
+    """The file `name`, as on Kaggle, or else gzipped."""
+    plain = (folder / name, folder / name.replace("-idx", ".idx"))
+    return next((path for path in plain if path.is_file()), folder / f"{name}.gz")

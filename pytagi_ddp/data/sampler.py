@@ -36,7 +36,9 @@ def check_sizes(num_samples: int, rank: int, world_size: int) -> None:
         raise TypeError(f"num_samples is a number, len(data) of a data set, got {type(num_samples).__name__}")
     if num_samples < 1:
         raise ValueError(f"num_samples must be at least 1, got {num_samples}")
-    if world_size < 1 or not 0 <= rank < world_size:
+    if world_size < 1:
+        raise ValueError(f"world_size, the number of ranks, must be at least 1, got {world_size}")
+    if not 0 <= rank < world_size:
         raise ValueError(f"rank must be in 0..world_size-1, got rank {rank} of world_size {world_size}")
 
 

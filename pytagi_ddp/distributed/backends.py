@@ -5,9 +5,15 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import Any
 
-from pytagi_ddp.distributed.communicator import Communicator, create_communicator, resolve_backend
+from pytagi_ddp.distributed.communicator import (
+    Communicator,
+    Ranks,
+    as_communicator,
+    create_communicator,
+    resolve_backend,
+)
 
-Backend = str | Communicator
+Backend = str | Ranks
 
 _initialized: dict[str, Communicator] = {}
 _of_rank: ContextVar[dict[str, Communicator] | None] = ContextVar("communicators", default=None)
@@ -56,11 +62,14 @@ def is_initialized(backend: str | None = None) -> bool:
 def get_distributed_backend(backend: Backend = "auto") -> Communicator:
     """Returns the communicator of an initialised backend; a communicator is returned as it is.
 
+    For a communicator of mpi4py, such as `MPI.COMM_WORLD`, this is one of its ranks. The first time is collective.
+
     Raises:
-        RuntimeError: the backend is not initialised. ValueError: unknown name.
+        RuntimeError: the backend is not initialised. ValueError: unknown name; a communicator of mpi4py that is freed.
+        TypeError: neither a name nor a communicator.
     """
-    if isinstance(backend, Communicator):
-        return backend
+    if not isinstance(backend, str):
+        return as_communicator(backend)
     if not is_initialized(backend):
         raise RuntimeError(f"backend {backend!r} is not initialised: call initialize({backend!r}) first, on every rank")
     return _known()[resolve_backend(backend)]

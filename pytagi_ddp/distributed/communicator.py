@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pytagi_ddp.distributed.engine.errors import LaunchError
 from pytagi_ddp.distributed.engine.interface import Communicator
-from pytagi_ddp.distributed.engine.launcher import detect_launcher
+from pytagi_ddp.distributed.engine.launcher import detect_launcher, looks_like_one_of_many
 from pytagi_ddp.distributed.engine.limits import TIMEOUT, time_limit
 from pytagi_ddp.distributed.engine.offspring import why_no_rank
 from pytagi_ddp.distributed.engine.serial import SerialCommunicator
 from pytagi_ddp.distributed.engine.threads import ThreadCommunicator, current_member
 from pytagi_ddp.warn import warn
 
-__all__ = ["Communicator", "SerialCommunicator", "ThreadCommunicator", "create_communicator"]
+if TYPE_CHECKING:
+    from mpi4py.MPI import Comm
+
+    Ranks = Communicator | Comm  # what a function takes that is given ranks
+else:
+    Ranks = Communicator
+
+__all__ = ["Communicator", "SerialCommunicator", "ThreadCommunicator", "as_communicator", "create_communicator"]
 
 
 def create_communicator(
@@ -35,7 +44,8 @@ def create_communicator(
     "nccl"    CuPy                           NVIDIA GPUs, one rank on each   CuPy, NCCL, and MPI above one rank
     "threads" NumPy, CuPy                    one process, a rank a thread    `run_threads`
     "auto"    "mpi" when a launcher such as mpirun has started more than one rank, "threads" in a rank of `run_threads`,
-              else "serial"; a process that a rank has started or forked is no rank, takes "serial", and warns
+              else "serial"; a process that a rank has started or forked is no rank, takes "serial", and warns, as does
+              one for which RANK and WORLD_SIZE alone speak of several processes
     ========= ============================== =============================== =========================
 
     Args:
@@ -49,11 +59,19 @@ def create_communicator(
     Raises:
         ValueError: unknown backend, bad time-out, or a rank or world size that is not the engine's (found only after
             MPI has started, because only MPI knows them).
-        LaunchError: the launcher does not fit the MPI library, mpi4py is missing, or /dev/shm is too small; or this
-            process was started or forked by a rank; for ``"nccl"``: some rank has no NCCL or no GPU of its own.
+        LaunchError: the launcher does not fit the MPI library (torchrun and horovodrun fit none), mpi4py is missing,
+            or /dev/shm is too small; or this process was started or forked by a rank; for ``"nccl"``: some rank has no
+            NCCL or no GPU of its own.
     """
     if backend == "auto" and current_member() is None and detect_launcher() and (problem := why_no_rank()):
         warn(f"this process is no rank and works by itself: {problem}", RuntimeWarning)
+    if backend == "auto" and current_member() is None and (signs := looks_like_one_of_many()):
+        warn(
+            f"{signs} suggest that this process is one of several, but no launcher of MPI has started it: it works by "
+            "itself, as rank 0 of 1. Start ranks with python -m pytagi_ddp.launch -np 2 ...; or, if it is to work by "
+            "itself, use backend 'serial'",
+            RuntimeWarning,
+        )
     backend = resolve_backend(backend)
     limit = time_limit("PYTAGI_DDP_TIMEOUT", TIMEOUT, timeout)
     communicator = ENGINES[backend](limit, device_ids, cuda_aware_mpi)
@@ -66,6 +84,34 @@ def create_communicator(
                 f"of {communicator.world_size}); leave it out, or start that many ranks with mpirun -np"
             )
     return communicator
+
+
+def as_communicator(ranks: Ranks, timeout: float | None = None) -> Communicator:
+    """A communicator as it is; for one of mpi4py, a communicator of the "mpi" engine for the same ranks.
+
+    The latter is collective over the ranks of that communicator, and the first time over all ranks of the job. It has
+    channels of its own in MPI, so that messages of the program do not mix with its. The same communicator of mpi4py
+    gives the same one here, until that is closed.
+
+    Args:
+        ranks: a `Communicator`, or an `mpi4py.MPI.Comm`: COMM_WORLD, COMM_SELF, or what Split, Dup or Create made.
+        timeout: seconds that ranks of a communicator of mpi4py may wait for each other; None as in
+            `create_communicator`.
+
+    Raises:
+        TypeError: neither. ValueError: one of mpi4py that is null or freed, has two groups, or has ranks that are not
+            in COMM_WORLD. LaunchError: as in `create_communicator`. RuntimeError: MPI has ended, or has no room.
+    """
+    if isinstance(ranks, Communicator):
+        return ranks
+    MPI = sys.modules.get("mpi4py.MPI")
+    if MPI is None or not isinstance(ranks, MPI.Comm):
+        raise TypeError(
+            "a communicator is what initialize() or create_communicator() returns, or an mpi4py.MPI.Comm; got "
+            f"{type(ranks).__name__}"
+        )
+    limit = time_limit("PYTAGI_DDP_TIMEOUT", TIMEOUT, timeout)
+    return importlib.import_module("pytagi_ddp.distributed.engine.mpi").communicator_of(ranks, limit)
 
 
 def resolve_backend(backend: str) -> str:

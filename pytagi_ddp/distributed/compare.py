@@ -21,8 +21,11 @@ def compare_networks(communicator: Communicator, model: Sequential, options: Map
     Raises:
         ValueError: names the first difference (layer and setting), and both ranks.
     """
-    parameters = f"{model.num_parameters} of {model.arena.dtype}"
-    everyone = communicator.all_gather_object((architecture(model), {"parameters": parameters, **options}))
+    of_network = {
+        "parameters": f"{model.num_parameters} of {model.arena.dtype}",
+        "the list of frozen layers": [key for key, leaf in model.named_leaves() if leaf.frozen],
+    }
+    everyone = communicator.all_gather_object((architecture(model), {**of_network, **options}))
     first, first_options = everyone[0]
     for rank, (theirs, their_options) in enumerate(everyone):
         if difference := first_difference(first, theirs):

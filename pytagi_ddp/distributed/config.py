@@ -6,7 +6,7 @@ from numbers import Integral
 from typing import Any
 
 from pytagi_ddp.distributed.backends import get_distributed_backend, is_initialized
-from pytagi_ddp.distributed.communicator import Communicator, create_communicator
+from pytagi_ddp.distributed.communicator import Communicator, Ranks, as_communicator, create_communicator
 from pytagi_ddp.distributed.engine.errors import LaunchError
 from pytagi_ddp.distributed.engine.placement import choose_device
 from pytagi_ddp.distributed.wire import WIRE_DTYPES
@@ -92,12 +92,14 @@ class DDPConfig:
                 warn(f"ranks communicate by {communicator.backend!r} instead of NCCL: {error}")
             return communicator
 
-    def accept(self, communicator: Communicator) -> Communicator:
-        """`communicator`, if it is what these options ask for.
+    def accept(self, communicator: Ranks) -> Communicator:
+        """`communicator`, or one for the ranks of a communicator of mpi4py, if it is what these options ask for.
 
         Raises:
+            TypeError, LaunchError: as in `as_communicator`.
             ValueError: it has another rank or world size, another backend, or another time-out.
         """
+        communicator = as_communicator(communicator, self.timeout)
         asked: dict[str, Any] = {"rank": self.rank, "world_size": self.world_size}
         asked["backend"] = None if self.backend == "auto" else self.backend
         asked["timeout"] = None if communicator.timeout is None else self.timeout

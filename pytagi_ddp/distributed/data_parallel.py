@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise, tee
 from pathlib import Path
 from threading import Lock
-from typing import Any, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,6 +25,9 @@ from pytagi_ddp.nn.state import State
 from pytagi_ddp.nn.state_dicts import StateDict
 from pytagi_ddp.nn.update_bn import StatisticsChange, batches_of
 from pytagi_ddp.nn.validate import as_bools
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class DataParallel(Wrapper):
@@ -56,8 +59,8 @@ class DataParallel(Wrapper):
 
     Attributes:
         model: replica 0; the others equal it after each step. If all of its parameters are replaced (`net.model.load`,
-            `PosteriorAverage`), or its norms are frozen, the others follow with the next call. After an assignment to
-            one of its layers, call `synchronize`.
+            `PosteriorAverage`), or layers of it are frozen, the others follow with the next call. After an assignment
+            to one of its layers, call `synchronize`.
         devices: those of the replicas.
         device: "cpu", where the output and its deltas are.
         output_z_buffer: moments of the last output, of the whole batch.
@@ -114,7 +117,7 @@ class DataParallel(Wrapper):
         self._rows = []
         mu, var, parts = self._divide(mu_x, var_x)
         if self._meets_in_forward and self.model.training:
-            if len(parts) < len(self.devices):
+            if 0 < len(mu) < len(self.devices):
                 raise ValueError(
                     f"with sync_batch_norm each of {len(self.devices)} devices needs a sample, the batch has {len(mu)}"
                 )
@@ -151,8 +154,9 @@ class DataParallel(Wrapper):
         """Adds the deltas of all devices and applies them on each, see `DDPSequential.step`.
 
         Raises:
-            FloatingPointError: as there.
+            RuntimeError: `backward` was left out, see `Sequential.step`. FloatingPointError: as there.
         """
+        self.model.refuse_unread_deltas(self.input_delta_z_buffer)
         self._everywhere(DDPSequential.step)
 
     def forget_evidence(self, factor: float) -> None:
@@ -177,13 +181,14 @@ class DataParallel(Wrapper):
         arguments = [(net, mine, num_batches) for net, mine in zip(self._ranks, parts, strict=True)]
         return self._run(DDPSequential.update_bn, arguments)[0]
 
-    def train(self) -> None:
+    def train(self, mode: bool = True) -> Self:
         """Training mode, see `Sequential.train`."""
-        self._everywhere(DDPSequential.train)
+        self._everywhere(DDPSequential.train, mode)
+        return self
 
-    def eval(self) -> None:
+    def eval(self) -> Self:
         """Evaluation mode, see `Sequential.eval`."""
-        self._everywhere(DDPSequential.eval)
+        return self.train(False)
 
     def predict(
         self, x: ArrayLike, batch_size: int = 256, var_x: ArrayLike | None = None
@@ -203,11 +208,11 @@ class DataParallel(Wrapper):
         """`Sequential.load_state_dict` on every device."""
         self._everywhere(DDPSequential.load_state_dict, state_dict)
 
-    def save(self, filename: str | Path) -> None:
+    def save(self, filename: str | bytes | Path) -> None:
         """`Sequential.save`."""
         self.model.save(filename)
 
-    def load(self, filename: str | Path) -> None:
+    def load(self, filename: str | bytes | Path) -> None:
         """`Sequential.load` on every device."""
         self._everywhere(DDPSequential.load, filename)
 
@@ -235,7 +240,7 @@ class DataParallel(Wrapper):
         If there is no sample, the first device gets an empty slice.
         """
         shape = self.model.in_shape
-        mu = rows_of_samples(mu_x, "mu_x", shape, may_be_empty=True)
+        mu = rows_of_samples(mu_x, "mu_x", shape)
         var = variances_like(mu, var_x, "var_x", shape)
         n, devices = len(mu), len(self.devices)
         ends = np.cumsum([0, *(n // devices + (rank < n % devices) for rank in range(devices))]).tolist()
@@ -259,6 +264,9 @@ class DataParallel(Wrapper):
             for norm, own in zip(first.model.arena.running, net.model.arena.running, strict=True):
                 if own.training != norm.training:
                     own.training = norm.training
+            for leaf, own in zip(first.model.arena.leaves, net.model.arena.leaves, strict=True):
+                if own.frozen != leaf.frozen:
+                    own.freeze() if leaf.frozen else own.unfreeze()
         return self._crew.run(function, arguments)
 
 
@@ -266,6 +274,7 @@ class DataParallelReplica(DDPSequential):
     """A replica. `loads` counts how often its parameters were replaced since all replicas were last made equal."""
 
     loads = 0
+    title = "DataParallel"
 
     def parameters_changed(self) -> None:
         super().parameters_changed()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pytagi_ddp.distributed.buckets import Buckets
 from pytagi_ddp.distributed.collective import collective
-from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.communicator import Ranks
 from pytagi_ddp.distributed.config import DDPConfig
 from pytagi_ddp.distributed.exchange import EveryStep, Exchange, pool_statistics
 from pytagi_ddp.distributed.merge import MERGES, PosteriorMerge
@@ -52,8 +52,8 @@ class DDPSequential(TrainedOnRanks):
     other ranks, which ends the job. So no rank is left in the middle of a step, and a single process (for example in a
     notebook) can go on with the next forward. A second Ctrl-C is answered at once.
 
-    `model.step()` is a step of this rank alone. Replicas then differ until `synchronize` is called, which a later
-    `step` notices only with ``PYTAGI_DDP_DEBUG=1``.
+    `model.step()` would be a step of this rank alone, and is refused. Where replicas differ for another reason, such as
+    an assignment on one rank, `synchronize` makes them equal; `step` notices it only with ``PYTAGI_DDP_DEBUG=1``.
 
     A network belongs to the last DDPSequential that was made of it. To get a network that is independent of the ranks,
     copy or pickle `model`.
@@ -66,8 +66,9 @@ class DDPSequential(TrainedOnRanks):
         every: steps between two exchanges.
         merge: how the posteriors of the ranks are merged after `every` steps, "precision_weighted" or "mean". None:
             with `every=1` ranks add deltas instead of merging; with more, "precision_weighted".
-        communicator: of the ranks that train the network; None: that of `pytagi_ddp.distributed.initialize`, if it has
-            been called for this backend and fits `config`, or else a new one.
+        communicator: of the ranks that train the network, also one of mpi4py (`MPI.COMM_WORLD`, or a part of it that
+            Split has made); None: that of `pytagi_ddp.distributed.initialize`, if it has been called for this backend
+            and fits `config`, or else a new one.
 
     Attributes:
         model: the wrapped network. config, average: as given. communicator: rank, world_size, all_reduce, ...
@@ -90,7 +91,7 @@ class DDPSequential(TrainedOnRanks):
         sync_batch_norm: bool = False,
         every: int = 1,
         merge: str | None = None,
-        communicator: Communicator | None = None,
+        communicator: Ranks | None = None,
     ):
         super().__init__(model, DDPConfig() if config is None else config, average)
         (sync_batch_norm,) = as_bools("DDPSequential", sync_batch_norm=sync_batch_norm)
@@ -142,7 +143,7 @@ class DDPSequential(TrainedOnRanks):
     def steps_since_merge(self) -> int:
         return self._exchange.steps
 
-    def save(self, filename: str | Path) -> None:
+    def save(self, filename: str | bytes | Path) -> None:
         """`Sequential.save` on rank 0; the other ranks return at once."""
         if self.rank == 0:
             self.model.save(filename)

@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from pytagi_ddp.distributed.backends import Backend, initialize
+from pytagi_ddp.distributed.backends import Backend, get_distributed_backend, initialize
 from pytagi_ddp.distributed.engine.interface import Communicator
 
 
@@ -63,14 +63,14 @@ def init_device_mesh(shape: Sequence[int], names: Sequence[str], backend: Backen
     Args:
         shape: length of each dimension; one of them may be -1, which stands for the length that takes all ranks.
         names: names of the dimensions.
-        backend: as in `initialize`, or the communicator whose ranks are arranged.
+        backend: as in `initialize`, or the communicator (also of mpi4py) whose ranks are arranged.
 
     Raises:
         ValueError: the ranks do not fill the grid; there are not as many names as dimensions, or two are equal; another
             mesh on some rank.
         RankLeftError, CollectiveTimeoutError: as `Communicator.split`.
     """
-    communicator = backend if isinstance(backend, Communicator) else initialize(backend)
+    communicator = initialize(backend) if isinstance(backend, str) else get_distributed_backend(backend)
     lengths, labels, ranks = tuple(map(operator.index, shape)), tuple(names), communicator.world_size
     if len(labels) != len(lengths) or len(set(labels)) < len(labels) or not lengths:
         raise ValueError(f"init_device_mesh: each dimension of {lengths} needs a name of its own, got {labels}")

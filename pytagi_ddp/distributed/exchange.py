@@ -205,7 +205,7 @@ class EveryStep(Exchange):
         if self.model.pending.average is not None:
             if self._sync is not None:
                 self._sync.begin_passes()
-            self.model.step()
+            self.model.step_alone()
 
     def before_forgetting(self) -> None:
         self._apply()

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.distributed.collective import collective
-from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.communicator import Ranks
 from pytagi_ddp.distributed.config import DDPConfig
 from pytagi_ddp.distributed.engine.offspring import keep_from_children
 from pytagi_ddp.distributed.engine.together import errors_of_all_ranks, on_rank_0
@@ -98,7 +98,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         reshard_after_forward: bool = True,
         min_num_params: int = 1_000_000,
         sync_batch_norm: bool = False,
-        communicator: Communicator | None = None,
+        communicator: Ranks | None = None,
     ):
         super().__init__(model, DDPConfig() if config is None else config, average)
         reshard_after_forward, sync_batch_norm = as_bools(
@@ -163,6 +163,10 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
     @property
     def _arena(self) -> ShardedArena:
         return self._gathering.transfers.arena
+
+    def _refuse_unread_deltas(self) -> None:
+        if not self._gathering.unsharded:  # where neither that pass nor a step is possible
+            super()._refuse_unread_deltas()
 
     @contextmanager
     def unshard(self) -> Iterator[None]:
@@ -244,7 +248,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
             return to_bytes(self.model, extra) if self.rank == 0 else b""
 
     @collective
-    def save(self, filename: str | Path) -> None:
+    def save(self, filename: str | bytes | Path) -> None:
         """`Sequential.save` of the whole network on rank 0; collective with `reshard_after_forward` (but in `unshard`).
 
         Raises:
@@ -256,7 +260,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         elif self.rank == 0:
             self.model.save(filename)
 
-    def load(self, filename: str | Path) -> None:
+    def load(self, filename: str | bytes | Path) -> None:
         """`Sequential.load`; every rank reads the file, keeps its slices and drops its deltas.
 
         It is collective, except inside `unshard`. If one rank cannot take the file, no rank does. Ranks that have run

@@ -101,7 +101,7 @@ class PosteriorMerge(Exchange):
         self.steps += 1
         if samples:
             try:
-                self.model.step()
+                self.model.step_alone()
             except FloatingPointError as error:
                 problem = error
         self._samples += samples

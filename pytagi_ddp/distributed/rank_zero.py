@@ -82,7 +82,7 @@ def _tell(communicator: Communicator, problem: str | None, timeout: float | None
 
 
 def _rank(backend: Backend) -> int:
-    if isinstance(backend, Communicator) or is_initialized(backend):
+    if not isinstance(backend, str) or is_initialized(backend):
         return get_distributed_backend(backend).rank
     place = current_member() or launcher_of_rank()
     return 0 if place is None else place.rank

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -15,11 +15,11 @@ from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Array, Tensor
 from pytagi_ddp.nn.arena import Arena
-from pytagi_ddp.nn.deferred import drawn
 from pytagi_ddp.nn.forgetting import forget, prior_pieces
 from pytagi_ddp.nn.hooks import Direction
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import REMEDY, AbsentParameters, Parameters
+from pytagi_ddp.nn.prior import drawn
 from pytagi_ddp.nn.stepping import Stepping, cut, pieces_of, refusal
 
 SLOTS = 2  # memories for batch sums that other ranks read: they read one while the next unit fills the other
@@ -142,7 +142,7 @@ class ShardedArena(Arena):
         return self.keeper.array.zeros(shape) if self.offloaded else self._zeros(*shape)
 
     def _sections(self) -> Iterator[Section]:
-        ranks, rank, pieces = self._ranks, self._rank, list(pieces_of(self.leaves))
+        ranks, rank = self._ranks, self._rank
         total, widest = sum(unit.shard for unit in self.units), max((unit.shard for unit in self.units), default=0)
         sums, apart = self._kept(2 * total), self.whole or self.common  # apart: each unit has its own parameters
         if self._shared is None:
@@ -157,18 +157,25 @@ class ShardedArena(Arena):
             n, turn = unit.shard, k % len(slots)
             width, first = ranks * n, ranks * begin if apart else 0
             own_first = first + rank * n if apart else begin
-            start, stop = unit.own(rank)
-            pieces_here = cut(pieces, unit.start + start, unit.start + stop)
             yield Section(
                 _rows(slot, first, first + width),
                 _rows(slots[turn], 0, width),
                 _rows(theta, own_first, own_first + n),
                 sums[2 * begin : 2 * (begin + n)].reshape(2, n),
-                Stepping(pieces_here, self.keeper, unit.start + rank * n),
+                self._stepping_of(unit),
                 turn,
                 None if brought is None else brought[:, turn, :, rank * n : (rank + 1) * n],
             )
             begin += n
+
+    def _stepping_of(self, unit: Unit) -> Stepping:
+        start, stop = unit.own(self._rank)
+        pieces = cut(pieces_of(self.leaves), unit.start + start, unit.start + stop)
+        return Stepping(pieces, self.keeper, unit.start + self._rank * unit.shard)
+
+    def cut_steps(self) -> None:
+        for unit, section in self.sections.items():
+            self.sections[unit] = replace(section, stepping=self._stepping_of(unit))
 
     def _take_over(self, leaf: BaseLayer, communicator: Communicator) -> None:
         """Puts the parameters of a leaf, with the values of rank 0, into this arena."""

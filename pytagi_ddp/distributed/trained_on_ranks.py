@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.distributed.collective import collective
-from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.communicator import Ranks
 from pytagi_ddp.distributed.compare import compare_arguments, compare_networks
 from pytagi_ddp.distributed.config import DDPConfig
 from pytagi_ddp.distributed.exchange import Exchange
@@ -54,7 +54,12 @@ class TrainedOnRanks(Replica):
         self._stop = False
         self._in_no_sync = False
 
-    def _connect(self, communicator: Communicator | None, options: Mapping[str, Any]) -> None:
+    @property
+    def title(self) -> str:
+        """The name by which messages call it."""
+        return type(self).__name__
+
+    def _connect(self, communicator: Ranks | None, options: Mapping[str, Any]) -> None:
         """Finds the other ranks, moves the network to the GPU of this rank, and compares networks and `options`."""
         c, model = self.config, self.model
         self.communicator = c.connect(model.device) if communicator is None else c.accept(communicator)
@@ -108,13 +113,18 @@ class TrainedOnRanks(Replica):
         merges.
 
         Raises:
-            RuntimeError: inside `no_sync`, or another DDPSequential was made of the network.
+            RuntimeError: inside `no_sync`; another DDPSequential was made of the network; or `backward` was left out.
             FloatingPointError: a delta is not finite (raised on every rank, except where ranks merge); its parameter
                 was not changed. On a GPU the next step raises it, see `Sequential.step`.
             ReplicaMismatchError: with ``PYTAGI_DDP_DEBUG=1``, parameters that differ between ranks.
         """
         self._check("step")
+        self._refuse_unread_deltas()
         self._exchange.step(self._stop)
+
+    def _refuse_unread_deltas(self) -> None:
+        """Raises RuntimeError if the deltas at the outputs wait for a backward pass."""
+        self.model.refuse_unread_deltas(self.input_delta_z_buffer)
 
     def _check(self, name: str) -> None:
         if self._in_no_sync:
@@ -159,6 +169,7 @@ class TrainedOnRanks(Replica):
                     net.step()
         """
         yield
+        self._refuse_unread_deltas()
         while True:
             self._check("join")
             with held_back():
@@ -241,7 +252,7 @@ class TrainedOnRanks(Replica):
         self._exchange.before_barrier()
         self.communicator.barrier()
 
-    def load(self, filename: str | Path) -> None:
+    def load(self, filename: str | bytes | Path) -> None:
         """`Sequential.load`; every rank reads the file, and drops its deltas that wait for a step.
 
         With `sync_batch_norm`, a rank that had no batch takes part in the passes of the others only in its next

@@ -15,5 +15,12 @@ if importlib.util.find_spec("sklearn") is None:
 
 from pytagi_ddp.estimators.classifier import TAGIClassifier
 from pytagi_ddp.estimators.regressor import TAGIRegressor
+from pytagi_ddp.estimators.scorers import log_likelihood_scorer, neg_crps_scorer, neg_interval_score_scorer
 
-__all__ = ["TAGIClassifier", "TAGIRegressor"]
+__all__ = [
+    "TAGIClassifier",
+    "TAGIRegressor",
+    "log_likelihood_scorer",
+    "neg_crps_scorer",
+    "neg_interval_score_scorer",
+]

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_X_y, column_or_1d
 from pytagi_ddp.estimators.ensemble import EnsembleEstimator, is_deviation, unchanged_if_refused, unwrapped
 from pytagi_ddp.estimators.folds import assign_folds
 from pytagi_ddp.estimators.members import PREDICTED, Observe, Training, learn, run_epoch
+from pytagi_ddp.estimators.turns import turn
 from pytagi_ddp.nn import OutputUpdater, Sequential
 from pytagi_ddp.nn.hierarchical_softmax import class_probabilities, encode_classes, hierarchical_softmax
 
@@ -39,7 +40,8 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         classes_: the classes, sorted. networks_: the networks, fold by fold. temperature_: T.
         n_features_in_, feature_names_in_: as in scikit-learn.
 
-    NaN in the inputs is a missing value; it is taken as N(0, 1), the standardised prior.
+    NaN in the inputs is a missing value; it is taken as N(0, 1), the standardised prior. Threads and batches: as of
+    `TAGIRegressor`; probabilities of a sample that stands in another batch differ by less than 1e-5.
 
     Source: `nn.hierarchical_softmax`; Guo et al. (2017), "On calibration of modern neural networks", for T.
     """
@@ -131,8 +133,9 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
             if first:
                 self.temperature_, self.networks_ = 1.0, self._untrained(training, x)
         observe = labels(numbers, len(self.classes_), self.sigma_v)
-        for k, net in enumerate(self.networks_):
-            learn(net, x, observe, self.batch_size, np.random.default_rng(k).permutation(len(x)))
+        with turn(self):
+            for k, net in enumerate(self.networks_):
+                learn(net, x, observe, self.batch_size, np.random.default_rng(k).permutation(len(x)))
         return self
 
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
@@ -142,7 +145,9 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
             X: (n, features) numbers; NaN is missing.
         """
         x = self._standardised(X)
-        return tempered(self._probabilities(self.networks_, x), self.temperature_)
+        with turn(self):
+            probabilities = self._probabilities(self.networks_, x)
+        return tempered(probabilities, self.temperature_)
 
     def predict_log_proba(self, X: ArrayLike) -> np.ndarray:
         """ln of the probabilities, as `predict_proba` gives them."""

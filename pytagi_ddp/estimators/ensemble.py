@@ -188,8 +188,9 @@ def unchanged_if_refused(estimator: BaseEstimator) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        vars(estimator).clear()
-        vars(estimator).update(before)
+        vars(estimator).update(before)  # first, as other threads may be predicting
+        for name in vars(estimator).keys() - before.keys():
+            delattr(estimator, name)
         raise
 
 

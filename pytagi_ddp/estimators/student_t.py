@@ -9,6 +9,7 @@ import numpy as np
 
 DEGREES = (3.0, 4.0, 5.0, 7.0, 10.0, 20.0, math.inf)  # degrees of freedom that are tried; infinity: a Gaussian
 _ROUNDS = 60
+_FAR = 1e100
 
 
 def log_density(squares: np.ndarray, log_scale2: np.ndarray, degrees: float) -> np.ndarray:
@@ -25,11 +26,31 @@ def log_density(squares: np.ndarray, log_scale2: np.ndarray, degrees: float) -> 
     return constant - 0.5 * log_scale2 - (degrees + 1) / 2 * np.log1p(squares * np.exp(-log_scale2) / degrees)
 
 
-def quantile(probability: float, degrees: float) -> float:
-    """The quantile of Student's t-distribution of scale 1."""
+def quantile(probability: float | np.ndarray, degrees: float) -> np.ndarray:
+    """Quantiles of Student's t-distribution of scale 1."""
     from scipy.special import ndtri, stdtrit  # a slow import, which only intervals need
 
-    return float(ndtri(probability) if math.isinf(degrees) else stdtrit(degrees, probability))
+    return ndtri(probability) if math.isinf(degrees) else stdtrit(degrees, probability)
+
+
+def ranked_score(z: np.ndarray, degrees: float) -> np.ndarray:
+    """Continuous ranked probability scores of observations z under Student's t-distribution F of scale 1, density f.
+
+        z (2 F(z) - 1) + 2 f(z) (v + z^2)/(v - 1) - 2 sqrt(v)/(v - 1) B(1/2, v - 1/2)/B(1/2, v/2)^2
+
+    Args:
+        z: observations. degrees: v > 1, may be infinite: z (2 F(z) - 1) + 2 f(z) - 1/sqrt(pi).
+
+    Source: Jordan, Krueger & Lerch (2019), "Evaluating probabilistic forecasts with scoringRules", JSS 90.
+    """
+    from scipy.special import beta, ndtr, stdtr  # as in `quantile`
+
+    v, near = degrees, np.clip(z, -_FAR, _FAR)  # whose square is finite: the terms with a density are 0 there
+    density = np.exp(log_density(near**2, np.zeros(np.shape(z)), v))
+    if math.isinf(v):
+        return z * (2 * ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi)
+    least = 2 * math.sqrt(v) / (v - 1) * beta(0.5, v - 0.5) / beta(0.5, v / 2) ** 2
+    return z * (2 * stdtr(v, z) - 1) + 2 * density * (v + near**2) / (v - 1) - least
 
 
 @dataclass(frozen=True)

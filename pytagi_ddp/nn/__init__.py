@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from pytagi_ddp.nn.activation import (
     ELU,
+    Activation,
     ClosedFormSoftmax,
     EvenExp,
     LeakyReLU,
@@ -39,6 +40,7 @@ from pytagi_ddp.nn.rmsnorm import RMSNorm
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.slinear import SLinear
 from pytagi_ddp.nn.slstm import SLSTM
+from pytagi_ddp.nn.state import Delta, State
 from pytagi_ddp.nn.torch_modules import from_torch
 from pytagi_ddp.nn.torch_state import load_torch_state_dict, to_torch_state_dict
 from pytagi_ddp.nn.update_bn import update_bn
@@ -47,6 +49,7 @@ __all__ = [
     "ELU",
     "LSTM",
     "SLSTM",
+    "Activation",
     "AvgPool2d",
     "BaseDeltaStates",
     "BaseHiddenStates",
@@ -57,6 +60,7 @@ __all__ = [
     "ConvTranspose2d",
     "DDPConfig",
     "DDPSequential",
+    "Delta",
     "Embedding",
     "EvenExp",
     "FSDPSequential",
@@ -82,6 +86,7 @@ __all__ = [
     "Sigmoid",
     "Softmax",
     "Softplus",
+    "State",
     "Tanh",
     "balance_by_size",
     "balance_by_time",

@@ -26,6 +26,7 @@ class Activation(BaseLayer):
     """
 
     gives_jacobian = True
+    replayable = True
     needs_variances = False
     formula = ""
     formula_settings: tuple[str, ...] = ()

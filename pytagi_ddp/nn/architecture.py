@@ -2,17 +2,15 @@
 
 import json
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pytagi_ddp.nn.network import Network
 from pytagi_ddp.nn.recompute import is_block
-
-if TYPE_CHECKING:
-    from pytagi_ddp.nn.network_parameters import NetworkParameters
 
 SINCE = {"through_statistics": False}  # settings that files of earlier versions lack, with what they were then
 
 
-def architecture(model: "NetworkParameters") -> str:
+def architecture(model: Network) -> str:
     """The settings of every layer by its key, in forward order, as JSON.
 
     A block has its key and no settings: what is in it follows, with keys of its own.
@@ -48,7 +46,7 @@ def _layers(text: str) -> list[tuple[str, dict]]:
     return list(layers.items())
 
 
-def sizes(model: "NetworkParameters") -> str:
+def sizes(model: Network) -> str:
     """The architecture as in files of the first format: a line for each layer that computes, with pytagi's sizes."""
     return "".join(f"{key}: {leaf.get_layer_info()}\n" for key, leaf in model.named_leaves())
 

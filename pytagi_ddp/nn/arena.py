@@ -14,10 +14,10 @@ import numpy as np
 
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Array, Tensor
-from pytagi_ddp.nn.deferred import drawn
 from pytagi_ddp.nn.forgetting import forget, prior_pieces
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters, ParametersNotHereError
+from pytagi_ddp.nn.prior import drawn
 from pytagi_ddp.nn.stepping import Stepping, cut, pieces_of, refusal
 
 HEADER = 3  # tail[:3]: samples, ranks with samples, ranks that ask to stop
@@ -114,6 +114,10 @@ class Arena(ABC):
         """Raises FloatingPointError if the last step met deltas that are not finite; see `step`."""
 
     @abstractmethod
+    def cut_steps(self) -> None:
+        """Cuts the step into parts anew; to be called when layers were frozen, or are no longer."""
+
+    @abstractmethod
     def forget_evidence(self, factor: float) -> None:
         """`Sequential.forget_evidence` of the parameters that are here; `factor` is one of `check_factor`."""
 
@@ -181,8 +185,12 @@ class ParameterArena(Arena):
         self.delta = self.buffer[: 2 * P].reshape(2, P)
         self._attach()
         self._attach_state()
-        self._stepping = Stepping(cut(pieces_of(leaves), 0, P), kernels)
         self._unchecked: Array | None = None  # counts of deltas that were not finite, in the last step
+        self.cut_steps()
+
+    def cut_steps(self) -> None:
+        self.check()  # which needs the parts of the last step
+        self._stepping = Stepping(cut(pieces_of(self.leaves), 0, self.num_parameters), self._kernels)
 
     def _attach(self) -> None:
         rows = (*self.theta, *self.delta)
@@ -268,6 +276,9 @@ class DeferredArena(Arena):
         )
 
     _apply = forget_evidence = step
+
+    def cut_steps(self) -> None:
+        pass
 
     def finish(self) -> None:
         pass

@@ -55,6 +55,7 @@ class MultiheadAttention(BaseLayer):
     """
 
     name = "MultiheadAttention"
+    replayable = True
     needs_variances = False
     causal = Switch()
     embed_dim, num_heads, num_kv_heads, head_dim = Fixed(), Fixed(), Fixed(), Fixed()

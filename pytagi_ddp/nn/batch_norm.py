@@ -8,7 +8,6 @@ import numpy as np
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Normalization, PartialMoments, Sums
 from pytagi_ddp.nn.activation import Activation
-from pytagi_ddp.nn.convolution import Convolution
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.norm import Norm
 from pytagi_ddp.nn.setting import Fixed, Setting, Switch
@@ -129,12 +128,11 @@ class BatchNorm2d(Norm):
         return self.state["var"]
 
     def takes(self, activation: str) -> bool:
-        own = type(self).forward is not BatchNorm2d.forward  # a subclass's, which may not take an activation
-        return not own and activation in self.kernels.batch_norm.activations
+        return activation in self.kernels.batch_norm.activations
 
     def takes_moments_of(self, layer: BaseLayer) -> bool:
         of_channels = self.in_shape.channels_last and self.in_shape.channels == self.num_features
-        return of_channels and isinstance(layer, Convolution) and layer.gives_moments
+        return of_channels and layer.gives_moments
 
     @property
     def needs_variances(self) -> bool:  # type: ignore[override]
@@ -147,7 +145,7 @@ class BatchNorm2d(Norm):
         return self.training and not self.recomputing
 
     def forward(self, state: State, activation: Activation | None = None) -> State:
-        norm = self.begin(state, activation)
+        norm = BatchNorm2d.begin(self, state, activation)  # of a subclass, it is `forward`
         self.kernels.batch_norm.forward(norm)
         return norm.out.reshape(state.batch, self.out_shape.size)
 

@@ -1,16 +1,17 @@
 """A list of layers run one after the other: what `Sequential` and the blocks share."""
 
 import textwrap
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsIndex, overload
 
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Normalization
 from pytagi_ddp.nn.activation import Activation
 from pytagi_ddp.nn.hooks import Direction, LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
-from pytagi_ddp.nn.recompute import BlockMemory, Recomputed, is_block
-from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Reader, Shape, State
+from pytagi_ddp.nn.recompute import Recomputed, is_block
+from pytagi_ddp.nn.state import Array, BlockMemory, Delta, DeltaPool, Reader, Shape, State
 
 
 def listing(owner: str, parts: Mapping[Any, Any]) -> str:
@@ -19,11 +20,67 @@ def listing(owner: str, parts: Mapping[Any, Any]) -> str:
     return f"{owner}(\n{textwrap.indent(inside, '  ')})"
 
 
+def layers_of(arguments: Sequence[Any], owner: str) -> list[BaseLayer]:
+    """The layers that a constructor was given, one by one or as one list or tuple.
+
+    Raises:
+        ValueError: none. TypeError: something that is not a layer.
+    """
+    one = arguments[0] if len(arguments) == 1 else None
+    layers = list(one) if isinstance(one, list | tuple) else list(arguments)
+    if not layers:
+        raise ValueError(f"{owner} needs at least one layer")
+    for layer in layers:
+        if not isinstance(layer, BaseLayer):
+            raise TypeError(f"{owner} takes layers, got {_not_a_layer(layer)}")
+    return layers
+
+
+def _not_a_layer(thing: Any) -> str:
+    if isinstance(thing, type) and issubclass(thing, BaseLayer):
+        return f"the class {thing.__name__}: write {thing.__name__}(...)"
+    if isinstance(thing, LayerSequence):
+        return f"a {type(thing).__name__}: for layers within a network use LayerBlock"
+    if isinstance(thing, Mapping):
+        return f"a {type(thing).__name__}: pass its values, as layers have no names"
+    return f"{type(thing).__name__}: {thing!r:.200}"
+
+
+class LayerSequence:
+    """What is made of layers in order gives them by number, as a list does."""
+
+    @property
+    @abstractmethod
+    def layers(self) -> tuple[BaseLayer, ...]:
+        """The layers as given."""
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __iter__(self) -> Iterator[BaseLayer]:
+        return iter(self.layers)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> BaseLayer: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[BaseLayer, ...]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> BaseLayer | tuple[BaseLayer, ...]:
+        try:
+            return self.layers[index]
+        except IndexError:
+            raise IndexError(f"there is no layer {index}: this {type(self).__name__} has {len(self)} layers") from None
+        except TypeError:
+            raise TypeError(
+                f"layers have numbers, and slices of them, got {index!r:.50}; by key: dict(net.named_layers())"
+            ) from None
+
+
 class Reorder(BaseLayer):
     """Changes the order of an image in memory. Not a layer of the user's: chains put it where it is needed."""
 
     name = "Reorder"
     is_leaf = False  # no layer of the network's: without parameters, state or a key
+    replayable = True
     needs_variances = False
 
     def _infer_output(self, shape: Shape) -> Shape:
@@ -69,13 +126,8 @@ class Chain:
     pool: DeltaPool
     blocks: BlockMemory
 
-    def __init__(self, layers: Sequence[BaseLayer], owner: str):
-        if not layers:
-            raise ValueError(f"{owner} needs at least one layer")
-        for layer in layers:
-            if not isinstance(layer, BaseLayer):
-                raise TypeError(f"{owner} takes layers, got {type(layer).__name__}: {layer!r}")
-        self.layers = list(layers)
+    def __init__(self, layers: Sequence[BaseLayer | Sequence[BaseLayer]], owner: str):
+        self.layers = layers_of(layers, owner)
         self.operations: list[BaseLayer] = []
         self._steps: list[tuple[Any, tuple]] = []  # see `_joined`; from `attach` on
         self._first_learned: int | None = None  # position of the first operation with parameters
@@ -129,7 +181,7 @@ class Chain:
             if position and (reader := next((leaf for leaf in layer.leaves() if leaf.checks_input), None)):
                 raise ValueError(f"{reader.get_layer_info()} takes the input of a network: put it first")
             if isinstance(layer, Activation):
-                layer.in_place = in_place
+                layer.in_place = in_place and layer.replayable
             shape = layer.build(self._reorder(shape, layer.input_shape(shape)))
             self.operations.append(layer)
             in_place = True
@@ -272,9 +324,9 @@ class Chain:
     def _watched(self, operation: BaseLayer, call: Callable, state: State, taken: tuple) -> Any:
         """`call(state, *taken)` of an operation, with the hooks around it."""
         if not self._hooks or not operation.is_leaf:
-            return call(state, *taken)
+            return operation._run_forward(call, state, *taken)
         self._hooks.before(operation, "forward")
-        result = call(state, *taken)
+        result = operation._run_forward(call, state, *taken)
         self._hooks.after(operation, "forward")
         return result
 
@@ -304,7 +356,7 @@ class Chain:
             if onto is not None and position == 0:
                 into = operation.backward_onto(onto, delta, pool, accumulate)
             else:
-                into = operation.backward(delta, pool, needed, accumulate)
+                into = operation._run_backward(delta, pool, needed, accumulate)
             if hooks is not None:
                 hooks.after(operation, "backward")
             if into is None:

@@ -18,6 +18,7 @@ class Convolution(WindowView, BaseLayer):
     """Base of layers on images whose weights are shared by position. The arguments are those of `Conv2d`."""
 
     parameters: Parameters
+    replayable = True
     needs_variances = False
     bias = Fixed()
 
@@ -100,7 +101,7 @@ class Convolution(WindowView, BaseLayer):
             self.init_weight_bias()
 
     @property
-    def gives_moments(self) -> bool:
+    def gives_moments(self) -> bool:  # type: ignore[override]
         """Whether the forward pass can compute moments for the normalisation behind."""
         return self._kernels.gives_moments
 

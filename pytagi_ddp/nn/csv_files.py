@@ -2,36 +2,33 @@
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytagi_ddp.files import atomic_write, file_size
+from pytagi_ddp.files import AnyPath, as_path, atomic_write, file_size
+from pytagi_ddp.nn.network import Network
 from pytagi_ddp.nn.state_dicts import FIELDS, entries, load_from_file, savable
-
-if TYPE_CHECKING:
-    from pytagi_ddp.nn.network_parameters import NetworkParameters
 
 SUFFIXES = dict(zip(FIELDS, ("_1_mw.csv", "_2_Sw.csv", "_3_mb.csv", "_4_Sb.csv"), strict=True))
 
 
-def save_csv(model: "NetworkParameters", prefix: str | Path) -> None:
+def save_csv(model: Network, prefix: AnyPath) -> None:
     savable(model)
     columns = zip(*model.parameters(), strict=True)
     for suffix, arrays in zip(SUFFIXES.values(), columns, strict=True):
         text = "".join(f"{value:.9g}\n" for value in np.concatenate(arrays))
-        atomic_write(f"{prefix}{suffix}", text.encode())
+        atomic_write(f"{as_path(prefix)}{suffix}", text.encode())
 
 
-def load_csv(model: "NetworkParameters", prefix: str | Path) -> None:
+def load_csv(model: Network, prefix: AnyPath) -> None:
     learned = [entry for entry in entries(model) if not entry.kind]
     columns = []
     for field, suffix in SUFFIXES.items():
         sizes = [entry.sizes[field] for entry in learned]
-        values = _numbers(Path(f"{prefix}{suffix}"), sum(sizes))
+        values = _numbers(Path(f"{as_path(prefix)}{suffix}"), sum(sizes))
         columns.append(np.split(values, np.cumsum(sizes)[:-1]))
     found = {entry.key: arrays for entry, *arrays in zip(learned, *columns, strict=True)}
-    load_from_file(model, found, str(prefix))
+    load_from_file(model, found, str(as_path(prefix)))
 
 
 def _numbers(path: Path, count: int) -> np.ndarray:

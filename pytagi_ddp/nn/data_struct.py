@@ -7,6 +7,7 @@ from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.protocol import ArrayFunctions
 from pytagi_ddp.nn.hierarchical_softmax import HRCSoftmax
 from pytagi_ddp.nn.state import Array, State
+from pytagi_ddp.nn.unpickled import writable
 from pytagi_ddp.nn.validate import check_finite, check_integers, flat_float32, round_up_variances
 
 __all__ = ["BaseDeltaStates", "BaseHiddenStates", "HRCSoftmax"]
@@ -16,6 +17,8 @@ NO_ONES = "", np.ones(0, np.float32)
 
 def _units(size: int, block_size: int) -> int:
     """Units of each of `block_size` samples, of `size` values in all."""
+    if size == block_size == 0:  # a batch without samples
+        return 0
     if block_size < 1 or size % block_size:
         raise ValueError(f"{size} values are no whole number of units for {block_size} samples")
     return size // block_size
@@ -33,6 +36,9 @@ class OnDevice:
     @property
     def _array(self) -> ArrayFunctions:
         return get_kernels(self.device).array
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(writable(state))
 
 
 class BaseHiddenStates(OnDevice):
@@ -181,6 +187,8 @@ class BaseDeltaStates(OnDevice):
 
     def check(self, batch: int, units: int) -> None:
         """Raises an error if the deltas do not belong to the last batch, of `batch` samples of `units` units each."""
+        if batch == self.size == 0:
+            return
         if (self.block_size, self.actual_size) != (batch, units):
             held = f"{self.block_size} x {self.actual_size}"
             raise ValueError(f"input_delta_z_buffer holds {held} deltas, the batch has {batch} x {units}")
@@ -188,6 +196,14 @@ class BaseDeltaStates(OnDevice):
             raise RuntimeError(
                 "input_delta_z_buffer was not filled since the network was called: its deltas are of an earlier batch. "
                 "OutputUpdater.update() and set_delta_z() fill it; reset_zeros() says that nothing was observed"
+            )
+
+    def refuse_step(self) -> None:
+        """Raises RuntimeError if the deltas belong to the last batch; called when no backward pass has read them."""
+        if not self.outdated:
+            raise RuntimeError(
+                "step() while the deltas at the output wait for a backward pass: call backward() first, which makes "
+                "those of the parameters. To leave the batch out, call forward again, or drop_deltas() of the network"
             )
 
     def move(self, device: str) -> None:

@@ -43,6 +43,7 @@ class Embedding(BaseLayer):
     """
 
     name = "Embedding"
+    replayable = True
     parameters: Parameters
     checks_input = True
     num_embeddings, embedding_dim, padding_idx = Fixed(), Fixed(), Fixed()

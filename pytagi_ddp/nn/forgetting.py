@@ -15,9 +15,15 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 def prior_pieces(leaves: Iterable[BaseLayer]) -> Iterator[PriorPiece]:
-    """The parameters of `leaves` in order, in pieces of one prior variance; mostly the weights or biases of a leaf."""
+    """The parameters of `leaves` in order, in pieces of one prior variance; mostly the weights or biases of a leaf.
+
+    Those of frozen layers are left out.
+    """
     begin = 0
     for leaf in leaves:
+        if leaf.frozen:
+            begin += leaf.num_weights + leaf.num_biases
+            continue
         for var in prior_variances(leaf):
             changes = np.flatnonzero(var[1:] != var[:-1]) + 1  # the projections of attention differ in their priors
             for start, stop in zip([0, *changes], [*changes, var.size] if var.size else [], strict=False):

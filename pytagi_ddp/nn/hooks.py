@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from pytagi_ddp.nn.layer import BaseLayer
+from typing import Any, Literal
 
 Direction = Literal["forward", "backward"]
-Hook = Callable[["BaseLayer", Direction], None]
+Leaf = Any  # a `BaseLayer`, whose file imports this one
+Hook = Callable[[Leaf, Direction], None]
 
 
 class LeafHooks:
@@ -47,12 +45,12 @@ class LeafHooks:
         if handle in self._pairs:
             self._pairs.remove(handle)
 
-    def before(self, leaf: BaseLayer, direction: Direction) -> None:
+    def before(self, leaf: Leaf, direction: Direction) -> None:
         for handle in tuple(self._pairs):  # a hook may take itself off
             if handle.before is not None:
                 handle.before(leaf, direction)
 
-    def after(self, leaf: BaseLayer, direction: Direction) -> None:
+    def after(self, leaf: Leaf, direction: Direction) -> None:
         for handle in tuple(reversed(self._pairs)):
             if handle.after is not None:
                 handle.after(leaf, direction)

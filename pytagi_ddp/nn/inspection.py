@@ -6,20 +6,17 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.network import TrainableNetwork
 from pytagi_ddp.nn.prior import prior_variances
 from pytagi_ddp.nn.state import Shape, State
 from pytagi_ddp.nn.stepping import cap_factor
 from pytagi_ddp.nn.table import columns
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    from pytagi_ddp.nn.sequential import Sequential
 
 DEAD = 1e-3  # a unit is dead up to this share of the layer's largest |mean|
 SATURATED = 0.01  # an output is saturated up to this |Jacobian|
@@ -44,6 +41,7 @@ class LayerInspection:
         capped: share of parameters whose delta the cap cuts, |s g| or s^2 |h| > sqrt(s)/c, for the batch sums g, h of
             the last backward pass and c of `Sequential.step`. If the step has been taken already, s is the variance
             that it left.
+        frozen: whether steps leave the parameters as they are (`BaseLayer.freeze`); shown behind the name.
     """
 
     key: str
@@ -54,6 +52,7 @@ class LayerInspection:
     snr: tuple[float, float, float] = (math.nan, math.nan, math.nan)
     var_ratio: float = math.nan
     capped: float = math.nan
+    frozen: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,11 +74,12 @@ class Inspection:
         for row in self.rows:
             shares = (text(value, ".1%") for value in (row.uncertain, row.dead, row.saturated))
             ratios = (text(value, ".3g") for value in (*row.snr, row.var_ratio))
-            cells.append((row.key, row.layer, *shares, *ratios, text(row.capped, ".1%")))
+            name = row.layer + (" frozen" if row.frozen else "")
+            cells.append((row.key, name, *shares, *ratios, text(row.capped, ".1%")))
         return columns(cells, "<<>>>>>>>>")
 
 
-def inspect(net: Sequential, x: ArrayLike, var_x: ArrayLike | None = None) -> Inspection:
+def inspect(net: TrainableNetwork, x: ArrayLike, var_x: ArrayLike | None = None) -> Inspection:
     """`Sequential.inspect`."""
     units: dict[str, dict[str, Any]] = {}
     twin = copy.deepcopy(net)  # so that passes leave the network as it is
@@ -88,13 +88,13 @@ def inspect(net: Sequential, x: ArrayLike, var_x: ArrayLike | None = None) -> In
     for key, leaf in twin.named_leaves():
         _watch(leaf, twin.kernels.array.to_host, units.setdefault(key, {}))
     with twin.add_hook():  # so that layers are called one by one
-        twin(x, var_x)
+        twin.forward(x, var_x)
     scale, samples, caps = _step_of(net)
     rows = []
     for key, leaf in net.named_leaves():
-        of_parameters: dict[str, Any] = {}
+        of_parameters: dict[str, Any] = {"frozen": leaf.frozen}
         if leaf.parameters is not None:
-            of_parameters = {"snr": _snr(leaf), "var_ratio": _var_ratio(leaf)}
+            of_parameters |= {"snr": _snr(leaf), "var_ratio": _var_ratio(leaf)}
             if samples > 0:
                 of_parameters["capped"] = _capped(leaf, scale, caps * cap_factor(round(samples) * leaf.steps))
         rows.append(LayerInspection(key, leaf.get_layer_info(), **units[key], **of_parameters))
@@ -147,7 +147,7 @@ def _var_ratio(leaf: BaseLayer) -> float:
     return now / prior if prior else math.nan
 
 
-def _step_of(net: Sequential) -> tuple[float, float, float]:
+def _step_of(net: TrainableNetwork) -> tuple[float, float, float]:
     """(scale, samples, caps) of the coming step, or else of the last one; 0 samples where its batch sums are gone."""
     if not net.arena.keeps_sums:
         return 1.0, 0.0, 1.0

@@ -17,18 +17,34 @@ import numpy as np
 
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import NO_STATE, Normalization
+from pytagi_ddp.nn.attributes import LAYER, KnownAttributes
 from pytagi_ddp.nn.deferred import DeferredParameters, is_deferring
+from pytagi_ddp.nn.hooks import LeafHooks
+from pytagi_ddp.nn.owner import Owner
 from pytagi_ddp.nn.parameters import Parameters, ParameterValues
-from pytagi_ddp.nn.pytagi_view import LayerView
-from pytagi_ddp.nn.state import UNKNOWN, Array, Delta, DeltaPool, Reader, Shape, State, StateTensor
+from pytagi_ddp.nn.pytagi_view import LayerView, refuse_assignment
+from pytagi_ddp.nn.state import UNKNOWN, Array, BlockMemory, Delta, DeltaPool, Reader, Shape, State, StateTensor
+from pytagi_ddp.nn.unpickled import writable
 
 if TYPE_CHECKING:
-    from pytagi_ddp.nn.hooks import LeafHooks
-    from pytagi_ddp.nn.recompute import BlockMemory
-    from pytagi_ddp.nn.sequential import Sequential
+    from numpy.typing import ArrayLike
 
 
-class BaseLayer(LayerView, ABC):
+# What a layer promises of its passes, so that the library may leave something out. By default nothing is promised.
+PROMISES = {
+    *("replayable", "needs_variances", "spares_deltas", "takes", "takes_moments_of", "gives_moments"),
+    *("begin", "backward_onto"),
+}
+# What a class may override and still compute in the same way; names that begin with two underscores are of these, too.
+DESCRIPTIONS = {"name", "settings", "get_layer_name", "get_layer_info", "init_weight_bias", "_abc_impl"}
+
+
+def _is_ours(kind: type) -> bool:
+    """Whether a class is one of this library's."""
+    return kind.__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
+class BaseLayer(KnownAttributes, LayerView, ABC):
     """Base of all layers: sizes, parameters and buffers.
 
     Attributes:
@@ -36,8 +52,10 @@ class BaseLayer(LayerView, ABC):
         in_channels, in_height, in_width, out_channels, out_height, out_width: image geometry, 0 for flat units.
         training: whether statistics are taken from the batch. `train` and `eval` of a network set it for all of its
             layers; setting it on a block sets it for every layer inside. A BatchNorm2d with False in a network in
-            training is frozen: it normalises by its running statistics, which stay as they are. A copy of a layer keeps
-            the value: call `train` on a network that is built from copies.
+            training is frozen: it normalises by its running statistics, which stay as they are. (Its gamma and beta go
+            on learning, unless `freeze` is called, too.) A copy of a layer keeps the value: call `train` on a network
+            that is built from copies.
+        frozen: whether steps leave the parameters as they are, see `freeze`; of a block: all parameters in it.
         bias: whether the layer has biases.
         mu_w, var_w, mu_b, var_b: means and variances of weights and biases: flat float32 views of the parameters (from
             a GPU read-only copies), assignable. After an assignment a backward pass needs a new forward pass. The
@@ -48,21 +66,39 @@ class BaseLayer(LayerView, ABC):
         shared_sums: the layer's `num_sums` sums over the batch, from `attach_state` on.
     """
 
+    _other_names = LAYER
     name = "BaseLayer"
     bias = False
     num_sums = 0  # sums over the batch that are added over ranks, in the tail of the reduced buffer
     is_leaf = True  # a layer that computes; False: a block of layers, or a change of order between them
-    replayable = True  # False: its passes do more than call kernels, so a network that has it is never replayed
+    replayable = False  # True: its passes keep rule 6 of CONTRIBUTING.md, and may be replayed without their Python
     follows_backward = False  # whether it has an `after_backward`
     gives_jacobian = False  # whether its output states hold a Jacobian
+    gives_moments = False  # whether `forward` can compute moments for the normalisation behind
     positive_noise = False  # whether outputs 1, 3, ... are never negative, as variances of noise are not
     checks_input = False  # whether it has a `check_input`; such a layer takes the input of a network only
     needs_variances = True  # whether `backward` reads the variances of the layer's input
     kept: tuple[str, ...] = ("_buffers", "_input")  # attributes in which a forward pass leaves what `backward` needs
+    _left: frozenset[str] = frozenset()  # further ones that forward passes assign, see `_run_forward`
     _training = _way_back = True  # `_way_back`: whether a backward pass may follow; the network sets it
+    _frozen = False
     recomputing = False  # True while a forward pass is repeated: nothing that outlasts the pass may change
     kernels: Kernels
     shared_sums: Array
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Takes the inherited `PROMISES` from a class outside this library that computes in another way.
+
+        It computes in another way if it, or a class outside this library that it is made of, overrides more than
+        `DESCRIPTIONS`. A promise that the body of the class itself makes counts.
+        """
+        super().__init_subclass__(**options)
+        ours = [base for base in cls.__mro__ if _is_ours(base)]
+        known = set().union(*map(vars, ours)) - DESCRIPTIONS
+        overridden = {name for base in cls.__mro__ if base not in ours for name in vars(base) if name in known}
+        if any(not name.startswith("__") for name in overridden):
+            for name in PROMISES - vars(cls).keys():
+                setattr(cls, name, vars(BaseLayer)[name])
 
     mu_w, var_w = ParameterValues("w", "mu"), ParameterValues("w", "var")
     mu_b, var_b = ParameterValues("b", "mu"), ParameterValues("b", "var")
@@ -77,7 +113,7 @@ class BaseLayer(LayerView, ABC):
         self._pool: DeltaPool | None = None  # holds what only the next operation reads, see `lend`
         self._reader = Reader.USER
         self._input = NO_STATE  # what the backward pass needs of the last forward pass
-        self._network: ref[Sequential] | None = None  # weak, so that a network's memory is free when it is dropped
+        self._network: ref[Owner] | None = None  # weak, so that a network's memory is free when it is dropped
         # State that is not learned, see `state_tensors`.
         self.state: dict[str, Array] = {}
         self._saved_state: dict[str, np.ndarray] | None = None  # on the way to another device, or in a copy
@@ -96,6 +132,40 @@ class BaseLayer(LayerView, ABC):
                 layer._training = bool(value)
             if self._owner is not None:
                 self._owner.has_layers_of_other_modes()
+
+    def freeze(self) -> None:
+        """From now on, no step changes the parameters of the layer; of a block: those of all layers in it.
+
+            for layer in net.layers[:-1]:  # fine-tuning: only the last layer learns
+                layer.freeze()
+
+        Means and variances stay as they are, also in `forget_evidence`. Predictions go on using both, and deltas still
+        flow through the layer to those before it. Assignments, `load` and `load_state_dict` change the values.
+
+        BatchNorm2d: gamma and beta are frozen. The running statistics are not learnt; `training = False` freezes those.
+
+        Copies keep the setting, also by pickle. Files, checkpoints and state dicts hold what was learnt and not how to
+        go on: a program that resumes a run freezes the same layers again, before or after it loads. On many ranks,
+        freeze the same layers on every rank; the constructors of `DDPSequential` and the like compare them. A frozen
+        layer saves no time.
+        """
+        self._set_frozen(True)
+
+    def unfreeze(self) -> None:
+        """Undoes `freeze`: steps change the parameters again, from the variances that they have."""
+        self._set_frozen(False)
+
+    def _set_frozen(self, value: bool) -> None:
+        with self._alone:
+            for leaf in self.leaves():
+                leaf._frozen = value
+            if self._owner is not None:
+                self._owner.has_frozen_layers()
+
+    @property
+    def frozen(self) -> bool:
+        learned = [leaf._frozen for leaf in self.leaves() if leaf.parameters is not None]
+        return bool(learned) and all(learned)
 
     # -- stages -----------------------------------------------------------------------------------------------
 
@@ -138,6 +208,25 @@ class BaseLayer(LayerView, ABC):
     def draw_prior(self) -> None:
         """Draws the parameters, if the layer has any and they have not been drawn."""
 
+    def set_prior(self, mu_w: ArrayLike, var_w: ArrayLike, mu_b: ArrayLike = (), var_b: ArrayLike = ()) -> None:
+        """Takes means and variances of weights and biases as the prior; for `init_weight_bias` of a layer of your own.
+
+        The parameters are `parameters.w`, of the shape of `mu_w`, and `parameters.b`, flat (None without biases). Of
+        each, `mu` and `var` are its moments, and `backward` writes g = sum A dm into `delta_mu_sum` and h = sum A^2 ds
+        into `delta_var_sum`, summed over the batch, or adds to them if `accumulate`.
+
+        Args:
+            mu_w, var_w: of any shape, the same for both. mu_b, var_b: flat.
+
+        Raises:
+            ValueError: means and variances of different shapes.
+        """
+        w, v, b, v_b = (np.array(values, np.float32) for values in (mu_w, var_w, mu_b, var_b))
+        for name, mu, var in (("weights", w, v), ("biases", b, v_b)):
+            if mu.shape != var.shape:
+                raise ValueError(f"set_prior(): means of {name} are of {mu.shape}, their variances of {var.shape}")
+        self._set_prior((w.ravel(), v.ravel(), b, v_b), w.shape)
+
     def _set_prior(
         self, prior: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], weight_shape: tuple[int, ...]
     ) -> None:
@@ -148,26 +237,29 @@ class BaseLayer(LayerView, ABC):
                     f"{self.get_layer_info()} has parameters already, and inside deferred_init() they cannot be drawn "
                     "anew: call init_weight_bias() outside of it"
                 )
-            self.parameters = cast(Parameters, DeferredParameters(self, weight_shape, prior[2].size))
+            self.parameters = cast(Parameters, DeferredParameters(self.get_layer_info(), weight_shape, prior[2].size))
         elif self.parameters is None:
             self.parameters = Parameters.from_prior(prior, weight_shape)
         else:
             self.mu_w, self.var_w, self.mu_b, self.var_b = prior
 
-    def claim(self, owner: Sequential) -> None:
-        """Marks the layer as part of the network `owner`.
+    def claim(self, owner: Owner) -> None:
+        """Marks the layer as part of the network `owner`; one whose network is gone becomes what a copy of it is.
 
         Raises:
             ValueError: it belongs to another network, or stands twice in this one.
         """
-        if self._network is not None:
+        if self._owner is not None:
             raise ValueError(
-                f"{self.get_layer_info()} is already part of a network; a layer belongs to one Sequential "
-                "(use copy.deepcopy for a second one)"
+                f"{self.get_layer_info()} is already part of a network; a layer belongs to one Sequential: use "
+                "copy.deepcopy(layer), or copy.deepcopy(net.layers) for all of a network; copies keep the weights"
             )
+        if "kernels" in self.__dict__:  # it has been attached
+            self.set_hooks(None)
+            self.__dict__ = self.__getstate__()
         self._network = ref(owner)
 
-    def release(self, owner: Sequential) -> None:
+    def release(self, owner: Owner) -> None:
         """Takes back `claim`: the construction of `owner` failed, and another network may have the layer."""
         if self._owner is owner:
             self._network = None
@@ -240,7 +332,7 @@ class BaseLayer(LayerView, ABC):
 
     def put_away(self) -> dict[str, Any]:
         """Returns what the last pass has left here, which the next pass will not overwrite; `take_up` restores it."""
-        own = {name: self.__dict__[name] for name in self.kept if name in self.__dict__}
+        own = {name: self.__dict__[name] for name in {*self.kept, *self._left} if name in self.__dict__}
         self._buffers = {}
         return own
 
@@ -264,7 +356,8 @@ class BaseLayer(LayerView, ABC):
         return {}
 
     def __repr__(self) -> str:
-        return f"{self.name}({', '.join(f'{name}={value!r}' for name, value in self.settings().items())})"
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.settings().items())
+        return f"{self.name}({arguments})" + (" frozen" if self.frozen else "")
 
     # -- computing --------------------------------------------------------------------------------------------
 
@@ -282,6 +375,65 @@ class BaseLayer(LayerView, ABC):
             need_input: whether an earlier layer or the user needs the deltas of the input.
             accumulate: add to the batch sums of the last pass instead of replacing them.
         """
+
+    def _run_forward(self, forward: Callable[..., Any], state: State, *taken: Any) -> Any:
+        """`forward(state, *taken)`: the layer's `forward` or `begin`, called by what the layer is part of.
+
+        A layer that is not `replayable` may know nothing of the rules of memory. What it gives is copied, as the next
+        operation may overwrite it, and what it assigns to its attributes is taken for what `backward` needs.
+
+        Raises:
+            TypeError, ValueError: such a layer gives no State, or one of another size.
+        """
+        if self.replayable:
+            return forward(state, *taken)
+        before, nothing = dict(self.__dict__), object()
+        out = forward(state, *taken)
+        self._left |= {name for name, value in self.__dict__.items() if before.get(name, nothing) is not value}
+        if not isinstance(out, State):
+            raise TypeError(f"forward() of {self.get_layer_info()} has to give a State, got {type(out).__name__}")
+        if out.var is None:
+            out = out._replace(var=np.zeros((state.batch, self.out_shape.size), np.float32))
+        own = {}
+        for name, values in out._asdict().items():
+            if values is not None:
+                own[name] = self._buffer(f"given {name}", state.batch, self.out_shape.size)
+                self._copy_given(values, own[name])
+        return State(**own)
+
+    def _run_backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
+        """`backward`, called by what the layer is part of; what it gives is as the pool needs it, see `_run_forward`.
+
+        Raises:
+            TypeError, ValueError: a layer that is not `replayable` gives no Delta where one is needed, or one of
+                another size.
+        """
+        into = self.backward(delta, pool, need_input, accumulate)
+        if self.replayable:
+            return into
+        if not need_input:  # nobody reads what the layer gives
+            if isinstance(into, Delta) and into.memory is not None:
+                pool.give(into)
+            return None
+        if not isinstance(into, Delta):
+            raise TypeError(
+                f"backward() of {self.get_layer_info()} has to give the Delta of its input if need_input, got "
+                f"{type(into).__name__}"
+            )
+        if into.memory is not None and into.mu.dtype == into.var.dtype == np.float32:
+            return into
+        own = pool.take(len(delta.mu), self.in_shape.size)
+        self._copy_given(into.mu, own.mu)
+        self._copy_given(into.var, own.var)
+        return own
+
+    def _copy_given(self, values: Array, into: Array) -> None:
+        """Copies numbers of any type and order."""
+        if values.shape != into.shape:
+            raise ValueError(f"{self.get_layer_info()} has to give arrays of {into.shape}, got {values.shape}")
+        if values.dtype != np.float32 or not values.flags.c_contiguous:
+            values = values.astype(np.float32, order="C")
+        self.kernels.array.copy(values, into)
 
     def after_backward(self, batch: int, repeated: bool) -> None:
         """Called by the network after each backward pass, whether it walked through the layers or was replayed.
@@ -314,7 +466,7 @@ class BaseLayer(LayerView, ABC):
 
     def backward_onto(self, onto: Delta, delta: Delta, pool: DeltaPool, accumulate: bool) -> Delta | None:
         """`backward`, with `onto` added to the deltas of the input; the memory of `onto` is given back or returned."""
-        into = self.backward(delta, pool, True, accumulate)
+        into = self._run_backward(delta, pool, True, accumulate)
         if into is not None:
             self.kernels.elementwise.add_state(into, onto)
         pool.give(onto)
@@ -397,3 +549,9 @@ class BaseLayer(LayerView, ABC):
         state.update(_buffers={}, _memory=None, _pool=None, _input=NO_STATE, _network=None, state={})
         state.update(pool_at_step=False, reduce_sums=None, on_moments=None)  # a copy belongs to no DDPSequential
         return state
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(writable(state))
+
+
+refuse_assignment(BaseLayer, ("frozen",), "call freeze() or unfreeze()")

@@ -1,37 +1,37 @@
 """A block of layers that counts as one."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Normalization
-from pytagi_ddp.nn.chain import Chain
+from pytagi_ddp.nn.chain import Chain, LayerSequence
 from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.owner import Owner
 from pytagi_ddp.nn.pytagi_view import refuse_assignment
-from pytagi_ddp.nn.recompute import BlockMemory
-from pytagi_ddp.nn.state import Delta, DeltaPool, Reader, Shape, State
-
-if TYPE_CHECKING:
-    from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.nn.state import BlockMemory, Delta, DeltaPool, Reader, Shape, State
 
 
-class LayerBlock(BaseLayer):
+class LayerBlock(LayerSequence, BaseLayer):
     """Layers run one after the other, for use inside a `ResNetBlock` or a `Sequential`.
 
     The block trains exactly as its layers would without it, whatever their number and kind.
 
+    `block[0]`, `block[1:]`, `len(block)` and `for layer in block` are those of the tuple `block.layers`.
+
     Args:
-        layers: at least one.
+        layers: at least one; one by one, or as one list or tuple.
 
     Raises:
-        ValueError: no layer. TypeError: something that is no layer.
+        ValueError: no layer. TypeError: something that is not a layer.
     """
 
     name = "LayerBlock"
     is_leaf = False
+    replayable = True
 
-    def __init__(self, *layers: BaseLayer):
+    def __init__(self, *layers: BaseLayer | Sequence[BaseLayer]):
         super().__init__()
         self.chain = Chain(layers, "LayerBlock")
         self.out_like: Shape | None = None  # required image and memory order of the output; None: as the layers give it
@@ -49,14 +49,14 @@ class LayerBlock(BaseLayer):
             return self.chain.build(shape, None, first_in_place=False)
         return self.chain.build(shape, like.channels_last, first_in_place=False, image=like.image)
 
-    def claim(self, owner: "Sequential") -> None:
+    def claim(self, owner: Owner) -> None:
         super().claim(owner)
+        self.out_like = None
         for layer in self.layers:
             layer.claim(owner)
 
-    def release(self, owner: "Sequential") -> None:
+    def release(self, owner: Owner) -> None:
         super().release(owner)
-        self.out_like = None
         for layer in self.layers:
             layer.release(owner)
 

@@ -38,6 +38,7 @@ class Linear(BaseLayer):
     """
 
     name = "Linear"
+    replayable = True
     needs_variances = False
     bias = Fixed()
     parameters: Parameters

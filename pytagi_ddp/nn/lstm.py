@@ -57,6 +57,7 @@ class LSTM(BaseLayer):
     """
 
     name = "LSTM"
+    replayable = True
     needs_variances = False
     kept = ("_buffers", "_input", "_kept")
     last_timestep, seq_len, bias, recurrent = Fixed(), Fixed(), Fixed(), Fixed()

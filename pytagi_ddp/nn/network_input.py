@@ -17,10 +17,8 @@ MISSING = ("error", "standard normal", "pass")
 REMEDY = "; if NaN says that an input is missing, set missing_inputs of the network"
 
 
-def rows_of_samples(
-    values: ArrayLike, what: str, shape: Shape, may_be_empty: bool = False, size: int | None = None
-) -> np.ndarray:
-    """`values` of any library and dtype as float32 rows, one for each sample of this shape.
+def rows_of_samples(values: ArrayLike, what: str, shape: Shape, size: int | None = None) -> np.ndarray:
+    """`values` of any library and dtype as float32 rows, one for each sample of this shape; there may be none.
 
     A flat array holds sample after sample. In an array of more dimensions, the last ones are those of a sample:
     (channels, height, width) of an image, (time steps, features) of a sequence, or all units. The dimensions before
@@ -33,7 +31,7 @@ def rows_of_samples(
     """
     array = to_numpy(values, what)
     rows = flat_float32(array, what, size)
-    if rows.size % shape.size or not (rows.size or may_be_empty):
+    if rows.size % shape.size:
         raise ValueError(f"{what} holds {rows.size} values, not a whole number of samples of {shape.size} inputs")
     rows = rows.reshape(-1, shape.size)
     if array.ndim > 1:
@@ -55,7 +53,7 @@ def rows_of_samples(
 
 def variances_like(rows: np.ndarray, values: ArrayLike | None, what: str, shape: Shape) -> np.ndarray | None:
     """`values`, of which there must be as many as in `rows`, as rows too; None stays None."""
-    return None if values is None else rows_of_samples(values, what, shape, may_be_empty=True, size=rows.size)
+    return None if values is None else rows_of_samples(values, what, shape, rows.size)
 
 
 class NetworkInput:
@@ -76,7 +74,10 @@ class NetworkInput:
     def state(
         self, mu_x: ArrayLike | BaseHiddenStates, var_x: ArrayLike | None = None, missing: str = "error"
     ) -> State:
-        """The input as a batch; arguments and errors are those of `Sequential.forward`, and its `missing_inputs`."""
+        """The input as a batch, maybe of no samples; arguments are those of `Sequential.forward`, and its errors.
+
+        missing: its `missing_inputs`.
+        """
         if isinstance(mu_x, BaseHiddenStates):
             if mu_x.actual_size != self._size:
                 raise ValueError(f"the network takes {self._size} inputs, the other network gives {mu_x.actual_size}")
@@ -90,11 +91,11 @@ class NetworkInput:
             self._array.copy(var, state.var)
         return state
 
-    def moments(
-        self, mu_x: ArrayLike, var_x: ArrayLike | None, missing: str, may_be_empty: bool = False
-    ) -> tuple[np.ndarray, np.ndarray | None]:
+    def moments(self, mu_x: ArrayLike, var_x: ArrayLike | None, missing: str) -> tuple[np.ndarray, np.ndarray | None]:
         """Rows of means and variances as the first layer gets them; errors are those of `Sequential.forward`."""
-        mu = rows_of_samples(mu_x, "mu_x", self._shape, may_be_empty)
+        mu = rows_of_samples(mu_x, "mu_x", self._shape)
+        if not len(mu):
+            return mu, variances_like(mu, var_x, "var_x", self._shape)
         given, var = mu, variances_like(mu, var_x, "var_x", self._shape)
         if missing != "error" and (nan := np.isnan(mu)).any():
             check_finite(np.where(nan, 0, mu), "mu_x")

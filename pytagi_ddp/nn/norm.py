@@ -18,6 +18,7 @@ Moments = Callable[[State, float, Array, Array], None]
 class Norm(BaseLayer):
     """z = r (a - mean) w + b with uncertain w and b, one of each per feature."""
 
+    replayable = True
     parameters: Parameters
     num_features = Fixed()
     eps = Setting(0, 1e30)

@@ -30,6 +30,10 @@ class OutputUpdater:
         self._spread = 0.0, np.zeros(0, np.float32)  # the last variance that was one number for all, and as an array
         self.device = model_device
 
+    def __setstate__(self, state: dict) -> None:
+        self._spread = 0.0, np.zeros(0, np.float32)  # which pickles of version 0.2.0 do not have
+        self.__dict__ |= state
+
     def update(
         self,
         output_states: BaseHiddenStates,
@@ -60,6 +64,8 @@ class OutputUpdater:
         except AttributeError:
             _check_buffers("update", output_states, delta_states)
             raise
+        if _has_no_samples(output_states, delta_states, mu_obs):
+            return
         size = _size(output_states)
         observed = State(_observations(mu_obs, size, output_states), _variances(var_obs, size, output_states))
         self._run("update", output_states, delta_states, observed)
@@ -98,6 +104,8 @@ class OutputUpdater:
         _check_buffers("update_using_indices", output_states, delta_states)
         if output_states.elsewhere:
             return
+        if _has_no_samples(output_states, delta_states, mu_obs):
+            return
         _size(output_states)
         steps = output_states.seq_len
         batch, outputs = output_states.block_size * steps, output_states.actual_size // steps
@@ -134,6 +142,8 @@ class OutputUpdater:
         """
         _check_buffers("update_heteros", output_states, delta_states)
         if output_states.elsewhere:
+            return
+        if _has_no_samples(output_states, delta_states, mu_obs):
             return
         size = _size(output_states)
         if output_states.actual_size % 2:
@@ -172,6 +182,20 @@ def _check_buffers(method: str, states: object, deltas: object) -> None:
             raise TypeError(
                 f"{method} takes the {place} of a network as its {name} argument, got {type(buffer).__name__}"
             )
+
+
+def _has_no_samples(states: BaseHiddenStates, deltas: BaseDeltaStates, mu_obs: ArrayLike) -> bool:
+    """Whether the outputs are those of a batch without samples; then the deltas become empty, too.
+
+    Raises:
+        ValueError: there are observations all the same.
+    """
+    if states.block_size:
+        return False
+    flat_float32(to_numpy(mu_obs, "mu_obs"), "mu_obs", 0)
+    deltas.set_size(0, 0)
+    deltas.outdated = False
+    return True
 
 
 def _size(states: BaseHiddenStates) -> int:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 import numpy as np
 
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.protocol import ArrayFunctions
 from pytagi_ddp.kernels.tensors import Array, Tensor
+from pytagi_ddp.nn.owner import Owner
+from pytagi_ddp.nn.unpickled import writable
 from pytagi_ddp.nn.validate import check_finite, check_variances, flat_float32
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
-
-    from pytagi_ddp.nn.layer import BaseLayer
 
 Part = Literal["w", "b"]  # weights or biases
 Moment = Literal["mu", "var"]
@@ -83,7 +84,7 @@ class Parameters:
         return self.rows, self.weight_shape
 
     def __setstate__(self, state: tuple[Tensor, tuple[int, ...]]) -> None:
-        self.__init__(*state)  # type: ignore[misc]
+        self.__init__(*writable(state))  # type: ignore[misc]
 
     @property
     def views(self) -> tuple[Array, Array, Array, Array]:
@@ -165,6 +166,18 @@ class AbsentParameters:
         raise ParametersNotHereError(self.__dict__.get("_why", "parameters that are not here"))
 
 
+class HasParameters(Protocol):
+    """A layer, as its attributes of parameters see it."""
+
+    @property
+    def parameters(self) -> Parameters | None: ...
+    @property
+    def _owner(self) -> Owner | None: ...
+    @property
+    def _alone(self) -> AbstractContextManager[None]: ...
+    def get_layer_info(self) -> str: ...
+
+
 class ParameterValues:
     """An attribute of layers such as `mu_w` or `delta_var_b`: an assignable flat array, empty without parameters."""
 
@@ -174,8 +187,8 @@ class ParameterValues:
     @overload
     def __get__(self, layer: None, owner: type) -> ParameterValues: ...
     @overload
-    def __get__(self, layer: BaseLayer, owner: type | None = None) -> np.ndarray: ...
-    def __get__(self, layer: BaseLayer | None, owner: type | None = None) -> ParameterValues | np.ndarray:
+    def __get__(self, layer: HasParameters, owner: type | None = None) -> np.ndarray: ...
+    def __get__(self, layer: HasParameters | None, owner: type | None = None) -> ParameterValues | np.ndarray:
         if layer is None:
             return self
         p = layer.parameters
@@ -183,7 +196,7 @@ class ParameterValues:
             return np.zeros(0, np.float32)
         return p.deltas(*self._what) if self._deltas else p.moments(*self._what)
 
-    def __set__(self, layer: BaseLayer, values: ArrayLike) -> None:
+    def __set__(self, layer: HasParameters, values: ArrayLike) -> None:
         p = layer.parameters
         if p is None:
             raise AttributeError(f"{layer.get_layer_info()} has no parameters of its own")

@@ -14,6 +14,8 @@ from pytagi_ddp.nn.memory import pass_bytes, refuse_too_large
 from pytagi_ddp.nn.recompute import recomputing
 from pytagi_ddp.nn.state import Array, Delta, State
 
+NO_SAMPLES = -1  # stands for the batch size of a forward pass without samples
+
 
 class Passes:
     """Forward passes, backward passes and steps of a network on one device.
@@ -23,7 +25,8 @@ class Passes:
         hooks: its hooks. While there are any, passes are walked through and not replayed (`LeafHooks` has exceptions).
 
     Attributes:
-        batch: samples of the forward pass that `backward` would continue; 0: there is none.
+        batch: samples of the forward pass that `backward` would continue; 0: there is none. `NO_SAMPLES`: there is one,
+            of a batch without samples, whose backward pass does nothing.
         went_back: whether there has been a backward pass from that forward pass already.
         frame: the frame in use, see `use`.
         last: batch size, mode and input of the last forward pass.
@@ -34,7 +37,7 @@ class Passes:
         self._chain, self._arena, self._hooks, self._copy = chain, arena, hooks, kernels.array.copy
         self._kernels = kernels
         self._fits: dict[bool, int] = {}  # the largest batch that is known to fit into memory, by `training`
-        self._replayable = all(leaf.replayable for leaf in arena.leaves)
+        self._replayable = all(part.replayable for part in chain.parts())
         self._checks_input = any(leaf.checks_input for leaf in arena.leaves)
         self._recorders = [leaf for leaf in arena.leaves if leaf.follows_backward]
         self._graphs = kernels.graph.Graphs(kernels.array)
@@ -65,6 +68,10 @@ class Passes:
         if training:
             self.batch = out.batch
         return out
+
+    def forward_nothing(self, training: bool) -> None:
+        """To be called in the place of `forward` for a batch without samples, which the layers do not see."""
+        self.batch, self.went_back = NO_SAMPLES if training else 0, False
 
     def forward_only(self, state: State) -> State:
         """A forward pass for its own sake: no backward pass can follow."""

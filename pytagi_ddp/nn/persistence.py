@@ -1,26 +1,22 @@
 """Networks in files: of this library (`file_format`), and of pytagi (`pytagi_format`)."""
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytagi_ddp.files import read_file
+from pytagi_ddp.files import AnyPath, as_path, read_file
 from pytagi_ddp.nn import pytagi_format
 from pytagi_ddp.nn.architecture import architecture, first_difference, first_other_size, sizes
 from pytagi_ddp.nn.file_format import FORMAT_OF_SIZES, Contents, packed, read
+from pytagi_ddp.nn.network import Network
 from pytagi_ddp.nn.state_dicts import StateDict as StateDict  # also for what earlier versions have pickled
 from pytagi_ddp.nn.state_dicts import entries, load_from_file, padded, savable
-
-if TYPE_CHECKING:
-    from pytagi_ddp.nn.network_parameters import NetworkParameters
 
 BESIDE = "beside"  # key of the arrays of a file that do not belong to the network
 
 
 def to_bytes(
-    model: "NetworkParameters",
+    model: Network,
     extra: dict[str, str] | None = None,
     carried: bool = False,
     beside: Mapping[str, np.ndarray] | None = None,
@@ -40,7 +36,7 @@ def to_bytes(
     return packed(tensors(model, carried) | others, {"architecture": architecture(model), **(extra or {})})
 
 
-def tensors(model: "NetworkParameters", carried: bool = False) -> dict[str, np.ndarray]:
+def tensors(model: Network, carried: bool = False) -> dict[str, np.ndarray]:
     """The arrays of a network that are saved, by name; errors are those of `savable`."""
     state = savable(model, carried)
     return {
@@ -51,7 +47,7 @@ def tensors(model: "NetworkParameters", carried: bool = False) -> dict[str, np.n
     }
 
 
-def take(model: "NetworkParameters", contents: Contents) -> None:
+def take(model: Network, contents: Contents) -> None:
     """Takes the values of a file.
 
     Raises:
@@ -61,7 +57,7 @@ def take(model: "NetworkParameters", contents: Contents) -> None:
     take_tensors(model, contents.tensors, contents.what)
 
 
-def take_tensors(model: "NetworkParameters", tensors: Mapping[str, np.ndarray], what: str) -> None:
+def take_tensors(model: Network, tensors: Mapping[str, np.ndarray], what: str) -> None:
     """`take` of the tensors of the file `what`, without comparing the architecture."""
     rest = {name: array for name, array in tensors.items() if name.rpartition("/")[0] != BESIDE}
     empty = np.zeros(0, np.float32)
@@ -94,8 +90,8 @@ def check_architecture(architecture: str, sizes: str, meta: Mapping[str, str], w
         raise ValueError(f"{what} has another architecture: {setting} is {theirs!s:.200} there and {ours} here")
 
 
-def load(model: "NetworkParameters", filename: str | Path) -> None:
-    data, what = read_file(filename), str(filename)
+def load(model: Network, filename: AnyPath) -> None:
+    data, what = read_file(filename), str(as_path(filename))
     if data[8:9] == b"{":
         take(model, read(data, what))
     else:

@@ -14,6 +14,7 @@ from pytagi_ddp.nn.window import Window, as_image, pixels
 class _Pool2d(WindowView, BaseLayer):
     """Base of both poolings: geometry, and the Jacobian of the input in the backward pass."""
 
+    replayable = True
     needs_variances = False
 
     def __init__(self, kernel_size: int, stride: int, padding: int, padding_type: int):

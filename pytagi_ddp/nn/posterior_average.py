@@ -14,6 +14,7 @@ from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.tensors import Array, Tensor
 from pytagi_ddp.nn.alone import alone
 from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.nn.unpickled import writable
 
 
 class PosteriorAverage:
@@ -78,7 +79,7 @@ class PosteriorAverage:
         return self.__dict__ | {"_theta": self._kernels.array.to_host(self._theta), "_kernels": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _kernels=get_kernels("cpu"))
+        self.__dict__.update(writable(state), _kernels=get_kernels("cpu"))
 
     @alone
     def update(self) -> None:

@@ -1,8 +1,11 @@
-"""Prior variances of a layer's parameters."""
+"""Parameters that are drawn from the prior, and the variances of the prior."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
-from pytagi_ddp.nn.deferred import deferred_init
+from pytagi_ddp.nn.deferred import DeferredParameters, deferred_init, deferring
 from pytagi_ddp.nn.layer import BaseLayer
 
 
@@ -25,3 +28,23 @@ def prior_variances(leaf: BaseLayer) -> tuple[np.ndarray, np.ndarray]:
         new.init_weight_bias()
     _, var_w, _, var_b = given[0]
     return var_w, var_b
+
+
+def drawn(leaves: Iterable[BaseLayer]) -> Iterator[BaseLayer]:
+    """Draws the parameters of `leaves` that have none yet, and yields each leaf once it has them.
+
+    Deferred leaves come first, in the order in which they were made. A caller that moves the parameters of each leaf
+    elsewhere before asking for the next one never holds newly drawn parameters of two leaves.
+    """
+    leaves = list(leaves)
+    found: list[tuple[BaseLayer, Any]] = [(leaf, leaf.parameters) for leaf in leaves]
+    deferred = {leaf: stands.number for leaf, stands in found if isinstance(stands, DeferredParameters)}
+    with deferring(False):
+        for leaf in sorted(deferred, key=deferred.__getitem__):
+            leaf.parameters = None
+            leaf.init_weight_bias()
+            yield leaf
+        for leaf in leaves:
+            if leaf not in deferred:
+                leaf.draw_prior()
+                yield leaf

@@ -8,18 +8,15 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.network import TrainableNetwork
 from pytagi_ddp.nn.output_updater import OutputUpdater
 from pytagi_ddp.nn.table import columns
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    from pytagi_ddp.nn.sequential import Sequential
 
 BETWEEN, STEP = "between layers", "parameter step"
 
@@ -102,7 +99,7 @@ class _Watch:
         return time.perf_counter()
 
 
-def profile(net: Sequential, x: ArrayLike, y: ArrayLike | None = None, repeat: int = 3) -> Profile:
+def profile(net: TrainableNetwork, x: ArrayLike, y: ArrayLike | None = None, repeat: int = 3) -> Profile:
     """`Sequential.profile`."""
     if repeat < 1:
         raise ValueError(f"profile needs at least one round, got repeat={repeat}")
@@ -130,13 +127,12 @@ def profile(net: Sequential, x: ArrayLike, y: ArrayLike | None = None, repeat: i
     return _table(net, leaves, rounds)
 
 
-def _table(net: Sequential, leaves: dict, rounds: list[dict[Any, float]]) -> Profile:
+def _table(net: TrainableNetwork, leaves: dict, rounds: list[dict[Any, float]]) -> Profile:
     def ms(name: str, direction: str) -> float:
         return 1e3 * statistics.median(seconds.get((name, direction), 0.0) for seconds in rounds)
 
     names = [(key, leaf.get_layer_info(), leaf.buffer_bytes) for key, leaf in leaves.items()]
-    others = sum(part.buffer_bytes for part in net._chain.parts() if not part.is_leaf)
-    names += [("", BETWEEN, net._input.nbytes + others + net._passes.nbytes), ("", STEP, 0)]
+    names += [("", BETWEEN, net._bytes_between), ("", STEP, 0)]
     times = [(ms(key or layer, "forward"), ms(key or layer, "backward")) for key, layer, _ in names]
     total = sum(map(sum, times))
     rows = (

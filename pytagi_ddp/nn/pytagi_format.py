@@ -6,20 +6,16 @@ the statistics of its last batch (of unknown size; pytagi cannot load them back,
 endian, no header.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from pytagi_ddp.nn.activation import Activation
+from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.layer_norm import LayerNorm
+from pytagi_ddp.nn.network import Network
 from pytagi_ddp.nn.state_dicts import padded, savable
 
-if TYPE_CHECKING:
-    from pytagi_ddp.nn.layer import BaseLayer
-    from pytagi_ddp.nn.network_parameters import NetworkParameters
 
-
-def parse(model: "NetworkParameters", data: bytes, what: str) -> dict:
+def parse(model: Network, data: bytes, what: str) -> dict:
     """The state dict of `model` in the file contents `data`; `what` names the file in errors.
 
     Raises:
@@ -65,7 +61,7 @@ def parse(model: "NetworkParameters", data: bytes, what: str) -> dict:
     return result
 
 
-def format_bytes(model: "NetworkParameters") -> bytes:
+def format_bytes(model: Network) -> bytes:
     """The contents of a file that pytagi loads into the same network; errors are those of `savable`."""
     savable(model)
     parts = []
@@ -79,6 +75,6 @@ def format_bytes(model: "NetworkParameters") -> bytes:
     return b"".join(parts)
 
 
-def _header(leaf: "BaseLayer") -> bytes:
+def _header(leaf: BaseLayer) -> bytes:
     info = leaf.get_layer_info().encode()
     return len(info).to_bytes(8, "little") + info

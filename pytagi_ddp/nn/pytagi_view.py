@@ -6,22 +6,20 @@ an AttributeError that tells what to do instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 from weakref import ref
 
 import numpy as np
 
 from pytagi_ddp.nn.data_struct import BaseHiddenStates
-
-if TYPE_CHECKING:
-    from pytagi_ddp.nn.parameters import Parameters
-    from pytagi_ddp.nn.sequential import Sequential
-    from pytagi_ddp.nn.state import Shape, State
-    from pytagi_ddp.nn.window import Window
+from pytagi_ddp.nn.owner import Owner
+from pytagi_ddp.nn.parameters import Parameters
+from pytagi_ddp.nn.state import Shape, State
+from pytagi_ddp.nn.window import Window
 
 
 def refuse_assignment(owner: type, names: tuple[str, ...], remedy: str) -> None:
@@ -68,17 +66,17 @@ class LayerView:
     bias: bool
     gain_weight: float
     gain_bias: float
-    _network: ref[Sequential] | None
+    _network: ref[Owner] | None
 
     @property
-    def _owner(self) -> Sequential | None:
+    def _owner(self) -> Owner | None:
         """The network that the layer belongs to, if it still exists."""
         return None if self._network is None else self._network()
 
     @property
     def _alone(self) -> AbstractContextManager[None]:
         """A context for assignments, in which no other thread can be in a pass of the network."""
-        return nullcontext() if self._owner is None else self._owner._one_thread
+        return nullcontext() if self._owner is None else self._owner.one_thread
 
     @property
     def input_size(self) -> int:
@@ -189,49 +187,6 @@ class WindowView:
 refuse_assignment(
     WindowView, ("kernel_size", "stride", "padding", "padding_type"), "the constructor of the layer takes it"
 )
-
-
-class NetworkView:
-    """What programs written for pytagi ask of a network, and is done or known here without their asking."""
-
-    output_z_buffer: BaseHiddenStates
-    named_layers: Callable[[], Iterator[tuple[str, LayerView]]]
-
-    def preinit_layer(self) -> None:
-        """Does nothing: parameters exist from the start."""
-
-    def params_to_device(self) -> None:
-        """Does nothing: parameters are on the device."""
-
-    def params_to_host(self) -> None:
-        """Does nothing: what is read comes to the host."""
-
-    def output_to_host(self) -> None:
-        """Does nothing: the output comes to the host when it is read."""
-
-    def delta_z_to_host(self) -> None:
-        """Does nothing: deltas come to the host when they are read."""
-
-    def set_threads(self, num_threads: int) -> None:
-        """Threads of all CPU work of this process, BLAS included."""
-        from pytagi_ddp.kernels.cpu.runtime.threads import (
-            set_threads,  # here, because `import pytagi_ddp` shall not wait for it
-        )
-
-        set_threads(num_threads)
-
-    @property
-    def z_buffer_size(self) -> int:
-        """Values that the widest layer holds for the last batch."""
-        return max(layer.get_max_num_states() for _, layer in self.named_layers()) * self.z_buffer_block_size
-
-    @property
-    def z_buffer_block_size(self) -> int:
-        """Batch size of the last forward pass."""
-        return self.output_z_buffer.block_size if self.output_z_buffer.size else 0
-
-
-refuse_assignment(NetworkView, ("z_buffer_size", "z_buffer_block_size"), "it follows from the last forward pass")
 
 
 class _InnerStates(BaseHiddenStates):

@@ -8,40 +8,7 @@ from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import NO_STATE
 from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
-from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Reader, State
-
-
-class BlockMemory:
-    """Memory for the activations of one block, which all blocks of a network use in turn.
-
-    The k-th array that a pass through any block asks for is the k-th here, which grows to the largest size.
-
-    Attributes:
-        holder: the block whose activations are here now.
-    """
-
-    def __init__(self, kernels: Kernels):
-        self.holder: BaseLayer | None = None
-        self._empty = kernels.array.empty
-        self._arrays: dict[tuple, Array] = {}
-        self._taken = 0
-
-    def begin(self, block: BaseLayer) -> None:
-        """Begins a pass through `block`."""
-        self.holder, self._taken = block, 0
-
-    def take(self, batch: int, size: int, dtype: type) -> Array:
-        key = (self._taken, dtype)
-        self._taken += 1
-        array = self._arrays.get(key)
-        if array is None or array.size < batch * size:
-            self._arrays[key] = None  # frees the smaller array before the larger one is made
-            array = self._arrays[key] = self._empty(batch * size, dtype)
-        return array[: batch * size].reshape(batch, size)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(array.nbytes for array in self._arrays.values())
+from pytagi_ddp.nn.state import BlockMemory, Delta, DeltaPool, Reader, State
 
 
 class Recomputed(BaseLayer):
@@ -54,6 +21,7 @@ class Recomputed(BaseLayer):
 
     name = "Recomputed"
     is_leaf = False
+    replayable = True
     memory: BlockMemory  # of the block, set by the chain; the output that this layer keeps is in its own buffers
 
     def __init__(self, block: BaseLayer):
@@ -86,7 +54,7 @@ class Recomputed(BaseLayer):
     def forward(self, state: State) -> State:
         self._input = state
         self.memory.begin(self)
-        out = self.block.forward(state)
+        out = self.block._run_forward(self.block.forward, state)
         if not self.block._way_back:
             return out
         kept = (None if a is None else self._buffer(name, *a.shape) for name, a in zip(State._fields, out, strict=True))
@@ -100,9 +68,9 @@ class Recomputed(BaseLayer):
         if self.memory.holder is not self:
             self.memory.begin(self)
             with recomputing(self.block.leaves()):
-                self.block.forward(self._input)
+                self.block._run_forward(self.block.forward, self._input)
             pool.take_back(0, NO_STATE)
-        return self.block.backward(delta, pool, need_input, accumulate)
+        return self.block._run_backward(delta, pool, need_input, accumulate)
 
     def __getstate__(self) -> dict:
         state = super().__getstate__()

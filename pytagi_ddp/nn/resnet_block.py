@@ -1,7 +1,7 @@
 """Residual block."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Normalization
@@ -9,12 +9,9 @@ from pytagi_ddp.nn.chain import listing
 from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.layer_block import LayerBlock
+from pytagi_ddp.nn.owner import Owner
 from pytagi_ddp.nn.pytagi_view import BlockView, refuse_assignment
-from pytagi_ddp.nn.recompute import BlockMemory
-from pytagi_ddp.nn.state import Delta, DeltaPool, Reader, Shape, State, apply_jacobian
-
-if TYPE_CHECKING:
-    from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.nn.state import BlockMemory, Delta, DeltaPool, Reader, Shape, State, apply_jacobian
 
 
 class ResNetBlock(BlockView, BaseLayer):
@@ -25,7 +22,7 @@ class ResNetBlock(BlockView, BaseLayer):
     too.
 
     Args:
-        main_block: a `LayerBlock` or a single layer.
+        main_block: a `LayerBlock`, a single layer, or a list or tuple of layers.
         shortcut: the same, or None for the identity.
 
     Raises:
@@ -36,11 +33,16 @@ class ResNetBlock(BlockView, BaseLayer):
 
     name = "ResNetBlock"
     is_leaf = False
+    replayable = True
     kept = ("_buffers", "_input", "_ends")
     _ends: list[State] | None = None  # outputs of the branches, from `forward` to `backward`
 
-    def __init__(self, main_block: BaseLayer, shortcut: BaseLayer | None = None):
+    def __init__(
+        self, main_block: BaseLayer | Sequence[BaseLayer], shortcut: BaseLayer | Sequence[BaseLayer] | None = None
+    ):
         super().__init__()
+        if shortcut is not None and not isinstance(shortcut, BaseLayer):
+            shortcut = LayerBlock(shortcut)
         self._shortcut = shortcut
         # Inside, a single layer is a block of one; outside (names, files) it stays what the user gave.
         self._branches = [main_block if isinstance(main_block, LayerBlock) else LayerBlock(main_block)]
@@ -76,12 +78,12 @@ class ResNetBlock(BlockView, BaseLayer):
                 branch.build(shape)
         return target
 
-    def claim(self, owner: "Sequential") -> None:
+    def claim(self, owner: Owner) -> None:
         super().claim(owner)
         for branch in self._branches:
             branch.claim(owner)
 
-    def release(self, owner: "Sequential") -> None:
+    def release(self, owner: Owner) -> None:
         super().release(owner)
         for branch in self._branches:
             branch.release(owner)
@@ -132,7 +134,7 @@ class ResNetBlock(BlockView, BaseLayer):
 
     def forward(self, state: State) -> State:
         self._input, norm = state, self.kernels.batch_norm
-        ends = [branch.begin(state) for branch in self._branches]
+        ends = [branch._run_forward(branch.begin, state) for branch in self._branches]
         self._ends = [end.out if isinstance(end, Normalization) else end for end in ends]
         main, short = (*ends, state)[:2]
         if isinstance(short, Normalization) and not isinstance(main, Normalization):
@@ -165,7 +167,7 @@ class ResNetBlock(BlockView, BaseLayer):
             delta = pool.own_copy(delta)
             apply_jacobian(self.kernels, delta, end)
         if onto is None:
-            return branch.backward(delta, pool, need_input, accumulate)
+            return branch._run_backward(delta, pool, need_input, accumulate)
         return branch.backward_onto(onto, delta, pool, accumulate)
 
     def __getstate__(self) -> dict:

@@ -1,47 +1,63 @@
 """A network of layers in order."""
 
-from collections.abc import Callable, Iterable, Iterator
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp import cuda
+from pytagi_ddp.files import atomic_write
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.one_thread import one_thread
 from pytagi_ddp.kernels.protocol import Kernels
+from pytagi_ddp.nn import csv_files, persistence, pytagi_format, state_dicts
 from pytagi_ddp.nn.alone import alone
 from pytagi_ddp.nn.arena import DeferredArena, ParameterArena
-from pytagi_ddp.nn.chain import Chain
+from pytagi_ddp.nn.attributes import NETWORK, KnownAttributes
+from pytagi_ddp.nn.chain import Chain, LayerSequence
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.deferred import is_deferring
 from pytagi_ddp.nn.forgetting import check_factor
 from pytagi_ddp.nn.hooks import Direction, Hook, HookHandle, LeafHooks
+from pytagi_ddp.nn.inspection import Inspection, inspect
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.memory import gigabytes
 from pytagi_ddp.nn.network_input import MISSING, NetworkInput, rows_of_samples, variances_like
-from pytagi_ddp.nn.network_modes import NetworkModes
-from pytagi_ddp.nn.passes import Passes
+from pytagi_ddp.nn.passes import NO_SAMPLES, Passes
 from pytagi_ddp.nn.pending import PendingDeltas
-from pytagi_ddp.nn.pytagi_view import NetworkView, refuse_assignment
+from pytagi_ddp.nn.profile import Profile, profile
+from pytagi_ddp.nn.pytagi_view import refuse_assignment
 from pytagi_ddp.nn.recompute import is_block
-from pytagi_ddp.nn.recurrent_network import RecurrentNetwork
+from pytagi_ddp.nn.recurrent_network import States, lstm_states, set_lstm_states, smooth
 from pytagi_ddp.nn.state import State
+from pytagi_ddp.nn.table import columns
+from pytagi_ddp.nn.unpickled import writable
 from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics
 from pytagi_ddp.nn.validate import check_batch_size, check_predictions, flat_float32
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
-class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
+
+class Sequential(KnownAttributes, LayerSequence):
     """Layers run one after the other, trained by TAGI.
 
     One training step: `forward`, an `OutputUpdater` that fills `input_delta_z_buffer` from the observations,
     `backward`, `step`.
 
+    `net[0]`, `net[-1]`, `len(net)` and `for layer in net` give layers, and `net[1:3]` a tuple of them. A layer belongs
+    to one network at a time, and is free once that network is garbage. A copy of a layer is free:
+    `Sequential(copy.deepcopy(net[1:3]))` is a network of its own that begins with the same weights.
+
     Args:
-        layers: at least one; the first one that is no activation must know the size of its input. A layer belongs
-            to one network.
+        layers: at least one, one by one or as one list or tuple; the first one that is not an activation must know the
+            size of its input.
         checkpoint_blocks: keep only the outputs of blocks (`LayerBlock`, `ResNetBlock`) for the backward pass, and run
             each block again when the backward pass comes to it: less memory, more time, the same bits.
         precision: "float32", or "mixed" for less time on CPUs with avx512_bf16 instructions: where dense layers and
@@ -50,12 +66,16 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
 
     Attributes:
         layers: the layers as given.
+        arena: the memory of the parameters. kernels: those of the network's device.
         output_z_buffer: moments of the last output (`BaseHiddenStates`); `forward` of another network accepts it as its
             input.
         input_delta_z_buffer: deltas at the output, where `backward` starts.
         output_delta_z_buffer: deltas at the input, where `backward` ends (with `input_state_update`).
         pending: what waits for a step, a `PendingDeltas`.
-        trainer: the `DDPSequential` that trains this network, or None.
+        trainer: the `DDPSequential` or the like that trains this network, or None.
+        awaits_backward: whether a backward pass may follow the last forward pass, and none has done so.
+        num_samples: the least number of time steps that `smoother` returns, for which SLSTM layers make room; None: as
+            many as were recorded.
         input_state_update: whether `backward` computes the deltas of the network's input.
         missing_inputs: what a NaN in `mu_x` means. "error" (default): it is refused. "standard normal": an unknown
             value N(0, 1), the prior of an input that was standardised; its variance goes through the network and widens
@@ -68,7 +88,7 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
     Raises:
         ValueError: layers that do not fit together, or belong to another network; the message names the sizes. Or
             `checkpoint_blocks` without a block.
-        TypeError: something that is no layer.
+        TypeError: something that is not a layer.
         RuntimeError: a precision that the device does not have; says why.
 
     Example:
@@ -88,9 +108,17 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
     JMLR 22. Interface: pytagi.
     """
 
+    first_layer = 0  # the number of the first layer, counted in the whole network if this is a part of one
     _make_arena: Callable[[list[BaseLayer], Kernels], Any] = ParameterArena
+    num_samples: int | None = None
+    _smoothed_outputs: tuple[np.ndarray, np.ndarray] | None = None
+    _training = True
+    _of_one_mode = True  # False: some layer may be in the other mode
+    _other_names = NETWORK
 
-    def __init__(self, *layers: BaseLayer, checkpoint_blocks: bool = False, precision: str = "float32"):
+    def __init__(
+        self, *layers: BaseLayer | Sequence[BaseLayer], checkpoint_blocks: bool = False, precision: str = "float32"
+    ):
         get_kernels("cpu", precision)  # refuses an unknown precision before layers are claimed
         self._precision = precision
         self._chain = Chain(layers, "Sequential")
@@ -132,7 +160,7 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
         for _, layer in self.named_layers():
             layer._way_back = self.training  # layers may be copies of those of another network, in evaluation
         self._chain.attach_network(self.kernels)
-        self.arena = self._make_arena(list(self._chain.leaves()), self.kernels)
+        self.arena: ParameterArena = self._make_arena(list(self._chain.leaves()), self.kernels)
         self._passes = Passes(self._chain, self.arena, self.kernels, self._hooks)
         self._express = self._passes.express
         self._express.one_thread = self._one_thread
@@ -151,6 +179,12 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
     @property
     def layers(self) -> tuple[BaseLayer, ...]:  # a tuple, as passes would not notice a change of a list
         return tuple(self._chain.layers)
+
+    @alone
+    def has_frozen_layers(self) -> None:
+        """Notes that layers were frozen, or are no longer: the recorded step is that of other parameters."""
+        self.arena.cut_steps()
+        self.forget_graphs()
 
     @property
     def one_thread(self) -> Any:
@@ -223,6 +257,75 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
             raise ValueError(f"missing_inputs must be one of {', '.join(map(repr, MISSING))}, got {value!r}")
         self._missing_inputs = value
 
+    # -- modes ------------------------------------------------------------------------------------------------
+
+    def train(self, mode: bool = True) -> Self:
+        """Training mode: batch statistics come from the batch, and `backward` may follow a forward pass.
+
+        Args:
+            mode: False: evaluation mode, as by `eval`.
+
+        Returns:
+            The network.
+        """
+        if not mode:
+            return self.eval()
+        self._set_training(True)
+        return self
+
+    @alone
+    def eval(self) -> Self:
+        """Evaluation mode: running statistics, and no change of state by a forward pass.
+
+        Returns:
+            The network.
+
+        Raises:
+            FloatingPointError: on a GPU, if the last `step` met deltas that are not finite.
+        """
+        self.arena.check()
+        self._set_training(False)
+        return self
+
+    @property
+    def training(self) -> bool:
+        """Whether the network is in training mode; assigning it calls `train` or `eval`."""
+        return self._training
+
+    @training.setter
+    def training(self, value: bool) -> None:
+        self.train() if value else self.eval()
+
+    @alone
+    def _set_training(self, training: bool) -> None:
+        layers = [layer for _, layer in self.named_layers()]
+        if any(layer.training != self.training for layer in layers):  # recorded passes have these layers frozen
+            self.has_layers_of_other_modes()
+        self._training, self._of_one_mode = training, True
+        for layer in layers:
+            layer._training = layer._way_back = training
+
+    @alone
+    def has_layers_of_other_modes(self) -> None:
+        """Notes that the mode of a single layer was set; no backward pass can follow an earlier forward pass then."""
+        self._of_one_mode = False
+        self._passes.end_ways_back()
+        self.forget_graphs()
+
+    @contextmanager
+    def in_mode(self, training: bool) -> Iterator[None]:
+        """Training or evaluation mode inside the block; restores the earlier mode, and that of frozen layers."""
+        before, frozen = self.training, [layer for _, layer in self.named_layers() if layer.training != self.training]
+        try:
+            self.train() if training else self.eval()
+            yield
+        finally:
+            self._set_training(before)
+            for layer in frozen:
+                layer._training = not before
+            if frozen:
+                self.has_layers_of_other_modes()
+
     # -- training ---------------------------------------------------------------------------------------------
 
     def forward(
@@ -233,7 +336,9 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
         Args:
             mu_x: batch x inputs values of any real dtype and strides, flat or with one dimension for the batch in front
                 (images as NCHW, sequences as batch, time steps, features), of NumPy, PyTorch, pandas, JAX or any
-                library that `pytagi_ddp.arrays.to_numpy` reads; or the `output_z_buffer` of another network.
+                library that `pytagi_ddp.arrays.to_numpy` reads; or the `output_z_buffer` of another network. A batch
+                may have no samples, as the last one of a rank: then the outputs, an output update and `backward` are
+                empty too, and `step` takes it for none.
             var_x: variances of the inputs, as many; None for a deterministic input. A variance just below 0, within
                 rounding errors of float32, counts as 0.
 
@@ -260,6 +365,8 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
         if mu_x is self.output_z_buffer:
             raise ValueError("a network cannot read its own output_z_buffer, which it writes to: pass get_outputs()")
         state = self._input.state(mu_x, var_x, self._missing_inputs)
+        if not state.batch:
+            return self._run_nothing()
         out = self._passes.forward(state, self.training, own=not isinstance(mu_x, BaseHiddenStates))
         self.output_z_buffer.hold(out, self.device, self._chain.layers[-1].positive_noise)
         self.input_delta_z_buffer.set_size(out.batch * self.out_shape.size, out.batch)
@@ -268,15 +375,31 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
             self._one_thread.went_forward()
         return out
 
+    def _run_nothing(self) -> State:
+        """`_run` for a batch without samples: there are no outputs, and nothing to observe."""
+        self._passes.forward_nothing(self.training)
+        empty = self.kernels.array.empty
+        out = State(*(empty((0, self.out_shape.size)) for _ in range(2)))
+        self.output_z_buffer.hold(out, self.device)
+        self.input_delta_z_buffer.set_size(0, 0)
+        self.input_delta_z_buffer.outdated = False
+        if self.training:
+            self._one_thread.went_forward()
+        return out
+
     def check_input(self, mu_x: ArrayLike, var_x: ArrayLike | None = None) -> None:
-        """Raises what `forward` would raise for this input, except that a batch without samples is allowed."""
-        self._input.moments(mu_x, var_x, self._missing_inputs, may_be_empty=True)
+        """Raises what `forward` would raise for this input."""
+        self._input.moments(mu_x, var_x, self._missing_inputs)
 
     @alone
     def pass_forward(self, mu_x: ArrayLike | BaseHiddenStates) -> State:
         """A forward pass from which no backward pass can follow; `output_z_buffer` is emptied."""
         state = self._input.state(mu_x, missing=self._missing_inputs)
         self.output_z_buffer.set_size(0, 1)  # its memory is written to
+        if not state.batch:
+            out = self._run_nothing()
+            self._passes.end_ways_back()
+            return out
         return self._passes.forward_only(state)
 
     @alone
@@ -290,8 +413,7 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
             RuntimeError: the network belongs to a `DDPSequential`, whose own `update_bn` serves all ranks. Other errors
                 are those of `nn.update_bn`.
         """
-        if self.trainer is not None:
-            raise RuntimeError("update_bn() of a network in a DDPSequential: call that one's, on every rank")
+        self._refuse_alone("update_bn()")
         return take_statistics(self, loader, num_batches)
 
     @alone
@@ -402,6 +524,14 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
                 "backward() would overwrite the deltas of all ranks: call step() first, which applies them"
             )
         source = self.input_delta_z_buffer
+        if batch == NO_SAMPLES:
+            source.check(0, self.out_shape.size)
+            self.output_delta_z_buffer.set_size(0, 0)
+            if not self.pending.adds:
+                self.pending.forget()
+                if self.trainer is None:  # else an exchange between ranks clears them
+                    self.arena.drop_sums()
+            return
         source.check(batch, self.out_shape.size)
         source.move(self.device)
         end = None
@@ -422,9 +552,19 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
         variances that the first one has left; pytagi adds the same deltas.
 
         Raises:
+            RuntimeError: an output update has filled `input_delta_z_buffer`, and `backward` has not been called; or the
+                network belongs to a `DDPSequential` or the like, whose own method serves all ranks.
             FloatingPointError: a delta is not finite; its parameter was not changed. On a GPU the next `step`, `eval`
                 or `state_dict` raises this, so that no step waits for the one before.
         """
+        if self.trainer is not None:
+            self._refuse_alone("step()")
+        self.step_alone()
+
+    def step_alone(self) -> None:
+        """`step`, for classes that wrap the network: also of a network that belongs to one of them."""
+        if not self._passes.went_back:
+            self.refuse_unread_deltas(self.input_delta_z_buffer)
         self._one_thread.goes_on()
         samples, average = self.pending.counted, self.pending.average
         self.pending.stepped()
@@ -433,6 +573,27 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
             self._step(samples, average)
         elif not all_finite:
             self.arena.finish()
+
+    def refuse_unread_deltas(self, deltas: BaseDeltaStates) -> None:
+        """Raises RuntimeError if `deltas`, at the output, belong to the last batch, and wait for a backward pass.
+
+        Not if a step has earlier deltas to apply, which that pass would replace: it may have been refused for these.
+        """
+        pending = self.pending
+        adds = pending.average is None and (pending.accumulating or not pending.waiting)
+        if adds and self.awaits_backward:
+            deltas.refuse_step()
+
+    @property
+    def awaits_backward(self) -> bool:
+        """Whether a backward pass may follow the last forward pass, and none has done so."""
+        return self._passes.batch > 0 and not self._passes.went_back
+
+    def _refuse_alone(self, call: str) -> None:
+        """Raises RuntimeError in a network that belongs to a `DDPSequential` or the like."""
+        if self.trainer is not None:
+            copied = "" if self.arena.in_shards else ". A copy of the network (copy.deepcopy) is independent of it"
+            raise RuntimeError(f"{call} of a network in a {self.trainer.title}: call that one's, on every rank{copied}")
 
     @alone
     def _step(self, samples: int, average: bool | None) -> None:
@@ -501,9 +662,7 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
         Models", whose discount factor delta turns a variance C into C/delta.
         """
         number = check_factor(factor)
-        if self.trainer is not None:
-            name = type(self.trainer).__name__
-            raise RuntimeError(f"forget_evidence() of a network in a {name}: call that one's, on every rank")
+        self._refuse_alone("forget_evidence()")
         self.pending.refuse_waiting("forget_evidence()")
         self.arena.forget_evidence(number)
         self.parameters_changed()
@@ -538,7 +697,7 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
             moments = self._express.forward(self, self._passes, x, var_x, False)
         if moments is not None:
             return moments[0].reshape(-1, *one), moments[1].reshape(-1, *one)
-        mu_x = rows_of_samples(x, "x", self.in_shape, may_be_empty=True)
+        mu_x = rows_of_samples(x, "x", self.in_shape)
         variances = variances_like(mu_x, var_x, "var_x", self.in_shape)
         n = len(mu_x)
         mu, var = np.empty((2, n, self.out_shape.size), np.float32)
@@ -570,8 +729,8 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
             RuntimeError: `input_state_update` is off, or was off during `backward`, which then does not compute them;
                 or `backward` has not been called yet for the last batch in training mode.
         """
-        deltas, waits = self.output_delta_z_buffer, self._passes.batch > 0 and not self._passes.went_back
-        if not self.input_state_update or not deltas.size or waits:
+        deltas = self.output_delta_z_buffer
+        if not self.input_state_update or not deltas.size or self.awaits_backward:
             raise RuntimeError(
                 "get_input_states() returns what backward() has computed for the last batch: set input_state_update = "
                 "True, then call backward()"
@@ -587,15 +746,285 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
         """
         mu = flat_float32(delta_mu, "delta_mu")
         batch, rest = divmod(mu.size, self.out_shape.size)
-        if rest or not batch:
+        if rest:
             raise ValueError(f"delta_mu holds {mu.size} values, not a whole number of samples of {self.out_shape.size}")
         var = flat_float32(delta_var, "delta_var", mu.size)
         self.input_delta_z_buffer.set_size(mu.size, batch)
         self.input_delta_z_buffer.delta_mu = mu
         self.input_delta_z_buffer.delta_var = var
 
+    @property
+    def _bytes_between(self) -> int:
+        """Size of what is kept for a batch and belongs to no layer that computes; for `profile`."""
+        others = sum(part.buffer_bytes for part in self._chain.parts() if not part.is_leaf)
+        return self._input.nbytes + others + self._passes.nbytes
+
     def __repr__(self) -> str:
         return self._chain.listing("Sequential")
+
+    # -- parameters and files ---------------------------------------------------------------------------------
+
+    def named_layers(self) -> Iterator[tuple[str, BaseLayer]]:
+        """(state-dict key, layer) for every layer in forward order, a block before what is in it."""
+        for index, layer in enumerate(self.layers, self.first_layer):
+            yield from layer.named_layers(str(index))
+
+    def named_leaves(self) -> Iterator[tuple[str, BaseLayer]]:
+        """The layers of `named_layers` that compute: those inside blocks, but not the blocks."""
+        return ((key, layer) for key, layer in self.named_layers() if not is_block(layer))
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of parameter means (there are as many variances)."""
+        return self.arena.num_parameters
+
+    @alone
+    def parameters(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+        """(mu_w, var_w, mu_b, var_b) of every layer with parameters, in forward order; flat copies, empty if none."""
+        host, learned = self.kernels.array.to_host, (leaf for leaf in self.arena.leaves if leaf.num_weights)
+        return [(host(leaf.mu_w), host(leaf.var_w), host(leaf.mu_b), host(leaf.var_b)) for leaf in learned]
+
+    @alone
+    def state_dict(self, carried: bool = False) -> state_dicts.StateDict:
+        """Parameters and running statistics by layer, see `state_dicts.StateDict`; copies on the host.
+
+        Args:
+            carried: whether to include what recurrent layers carry from call to call.
+
+        Raises:
+            FloatingPointError: on a GPU, if the last `step` met deltas that are not finite.
+        """
+        self.arena.check()
+        return state_dicts.state_dict(self, carried)
+
+    @alone
+    def reset_state(self) -> None:
+        """Sets what layers carry from call to call (the memory of recurrent layers) to the values of a new network."""
+        for leaf in self.arena.leaves:
+            for tensor in leaf.state_tensors():
+                if tensor.kind == "carried":
+                    initial = np.full(tensor.size, tensor.initial, np.float32)
+                    self.kernels.array.copy(initial, leaf.state[tensor.name])
+
+    @alone
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes the values of `state_dict`, from this library or from pytagi (CPU or CUDA).
+
+        Deltas that wait for a step are dropped, as they belong to the earlier parameters. Every method that loads
+        does so.
+
+        Raises:
+            KeyError: layers are missing, or keys have no layer here. ValueError: sizes differ, or values are not finite
+                or no variances. The message names all of them, and the network is as it was.
+            RuntimeError: deltas are on their way to other ranks, with `DDPConfig(buckets=...)`: call step() first.
+        """
+        state_dicts.load_state_dict(self, state_dict)
+
+    def params_from(self, other: Sequential) -> None:
+        """Takes parameters and running statistics of a network with the same layers."""
+        self.load_state_dict(other.state_dict())
+
+    @alone
+    def save(self, filename: str | bytes | Path, carried: bool = False) -> None:
+        """Writes parameters, running statistics and architecture as safetensors; never leaves half a file.
+
+        A file that is replaced keeps its permissions; a link is replaced by the file.
+
+        Args:
+            carried: whether to include what recurrent layers carry from call to call; `load` then restores it.
+
+        Raises:
+            ValueError: values that are NaN or infinite, which `load` would refuse; names them.
+        """
+        atomic_write(filename, persistence.to_bytes(self, carried=carried))
+
+    @alone
+    def load(self, filename: str | bytes | Path) -> None:
+        """Reads a file of `save`, or a binary file of pytagi's `save`; drops deltas as `load_state_dict` does.
+
+        Raises:
+            ValueError: another architecture, or a truncated, changed or foreign file; names it, and the network is as
+                it was. OSError: no such file, or no regular one.
+        """
+        persistence.load(self, filename)
+
+    @alone
+    def save_pytagi(self, filename: str | bytes | Path) -> None:
+        """Writes the binary file that pytagi's `load` reads into the same network; never leaves half a file.
+
+        Raises:
+            ValueError: values that are NaN or infinite.
+        """
+        atomic_write(filename, pytagi_format.format_bytes(self))
+
+    @alone
+    def save_csv(self, filename: str | bytes | Path) -> None:
+        """Writes four text files, `<filename>_1_mw.csv`, `_2_Sw.csv`, `_3_mb.csv`, `_4_Sb.csv`: a value per line.
+
+        As in pytagi, they hold parameters only: after `load_csv` take the statistics of BatchNorm2d anew (`update_bn`).
+        """
+        csv_files.save_csv(self, filename)
+
+    @alone
+    def load_csv(self, filename: str | bytes | Path) -> None:
+        """Reads the four files of `save_csv`."""
+        csv_files.load_csv(self, filename)
+
+    @alone
+    def get_neg_var_w_counter(self) -> dict[str, int]:
+        """Weights whose variance fell to 0 or below in the last step (and became 1e-5), by layer; equal layers add."""
+        counts: dict[str, int] = {}
+        negative = self.arena.negative_variances()
+        for layer in self.layers:
+            info = layer.get_layer_info()
+            counts[info] = counts.get(info, 0) + sum(negative[id(leaf)] for leaf in layer.leaves())
+        return counts
+
+    @alone
+    def get_norm_mean_var(self) -> dict[str, tuple[list, list, list, list]]:
+        """Running means, running variances, batch means and variances of the BatchNorm2d, by layer of the network.
+
+        A key is `<info of the layer>_<its number>`; each list has one array per BatchNorm2d in the layer, more than one
+        in a block.
+        """
+        result = {}
+        for index, layer in enumerate(self.layers, self.first_layer):
+            found = (leaf.normalisation_moments() for leaf in layer.leaves())
+            rows = [moments for moments in found if moments is not None]
+            if rows:
+                by_kind = zip(*rows, strict=True)
+                a, b, c, d = ([self.kernels.array.to_host(moments) for moments in kind] for kind in by_kind)
+                result[f"{layer.get_layer_info()}_{index}"] = (a, b, c, d)
+        return result
+
+    # -- tables -----------------------------------------------------------------------------------------------
+
+    def get_layer_stack_info(self) -> str:
+        """One line per layer: its name and sizes."""
+        return "".join(f"{layer.get_layer_info()}\n" for layer in self.layers)
+
+    def summary(self) -> str:
+        """A table of all computing layers: key, output shape, parameters, and which layers are frozen."""
+        rows = [("layer", "output", "parameters", "")]
+        for key, leaf in self.named_leaves():
+            parameters = f"{leaf.num_weights + leaf.num_biases:,}"
+            rows.append((key, str(leaf.out_shape), parameters, "frozen" if leaf.frozen else ""))
+        rows.append(("total", "", f"{self.num_parameters:,}", ""))
+        if not any(mark for *_, mark in rows):
+            return columns([row[:3] for row in rows], "<>>")
+        return columns(rows, "<>><")
+
+    @alone
+    def inspect(self, x: ArrayLike, var_x: ArrayLike | None = None) -> Inspection:
+        """What each layer has learnt, and the state of its units on a batch: `print(net.inspect(x))`.
+
+        By layer: the share of outputs that are uncertain (sqrt(s) > |m|), dead and saturated; the signal to noise
+        |mu|/sqrt(var) of the weights; the mean variance of the parameters over the prior's; and the share of parameters
+        whose delta the cap cuts, once there has been a backward pass. `LayerInspection` defines each of them.
+
+        The batch goes through a copy of the network, in evaluation mode: nothing of the network changes, and memory for
+        a second one is needed meanwhile.
+
+        Args:
+            x, var_x: a batch of inputs, as for `forward`.
+
+        Returns:
+            An `Inspection`, whose `rows` hold the numbers; `pytagi_ddp.plot.inspection` draws it.
+
+        Raises:
+            ValueError: sizes that do not fit, or values that are not finite.
+        """
+        return inspect(self, x, var_x)
+
+    def profile(self, x: ArrayLike, y: ArrayLike | None = None, repeat: int = 3) -> Profile:
+        """Time and memory of a training step by layer: `print(net.profile(x))`.
+
+        The steps are those of a copy of the network, in training mode: parameters, statistics, deltas and outputs stay
+        as they are, and memory for a second network of this batch size is needed meanwhile. On a GPU every layer is
+        waited for, so that the sum is more than the time of a step in which layers overlap.
+
+        Args:
+            x: a batch of inputs, as for `forward`.
+            y: its observations; without them 0 is observed. Times hardly depend on it.
+            repeat: steps after one that warms up; times are medians over them.
+
+        Returns:
+            A `Profile`, whose `rows` hold key, layer, forward_ms, backward_ms, memory (bytes) and share.
+
+        Raises:
+            ValueError: sizes that do not fit, values that are not finite, or repeat < 1.
+        """
+        return profile(self, x, y, repeat)
+
+    # -- recurrent layers -------------------------------------------------------------------------------------
+
+    @alone
+    def get_lstm_states(self, time_step: int = -1) -> States:
+        """Memory of each LSTM by the number of the layer: (mu_h, var_h, mu_c, var_c), moments of h and C, copies.
+
+        The memory of layers in blocks is in `state_dict(carried=True)`. A layer of several time steps carries none, and
+        gives zeros.
+
+        Args:
+            time_step: -1 for the present memory; else the states of that step, of each SLSTM, which the last `smoother`
+                has found.
+
+        Raises:
+            IndexError: the last `smoother` had no such time step.
+        """
+        return lstm_states(self, time_step)
+
+    @alone
+    def set_lstm_states(self, states: Mapping[int, Any] | Mapping[str, Any]) -> None:
+        """Sets the memory of all LSTM layers or of some, as `get_lstm_states` gives it.
+
+        Args:
+            states: by the number of the layer, or by that number as text, which JSON makes of it.
+
+        Raises:
+            KeyError: a number that is not that of an LSTM. ValueError: wrong number of values, values that are not
+                finite, a negative variance, or a memory for a layer that has none.
+        """
+        set_lstm_states(self, states)
+
+    def reset_lstm_states(self) -> None:
+        """Sets the memory of all LSTM layers to 0."""
+        self.reset_state()
+
+    @alone
+    def smoother(self) -> tuple[np.ndarray, np.ndarray]:
+        """Smooths the training steps since the last call: their states and outputs, given all of their observations.
+
+        A step has one sample of one time step. The states of each `SLSTM` are smoothed from the last step to the first
+        (`get_lstm_states` returns them). The `SLinear` behind the last `SLSTM`, which must end the network, makes the
+        outputs from the smoothed h. Afterwards the memory is 0, and a new record begins. Without a step since the last
+        call, the states are those of that call, and `SLinear` makes the outputs from them with its present weights.
+
+        Returns:
+            (mu, var): means and variances of the outputs, flat, time step by time step; those of h without an
+            `SLinear`. If `num_samples` is more than there are steps, the rest is what `SLinear` makes of h = 0.
+
+        Raises:
+            RuntimeError: there is no SLSTM, or no step was recorded; or an `SLinear` does not come right behind the
+                last SLSTM, or does not end the network, so that its results would not be the outputs.
+
+        Source: Rauch, Tung & Striebel (1965); cuTAGI.
+        """
+        outputs = smooth(self, self.num_samples or 0)
+        self.reset_lstm_states()
+        self._smoothed_outputs = outputs
+        return self.get_outputs_smoother()
+
+    def get_outputs_smoother(self) -> tuple[np.ndarray, np.ndarray]:
+        """Copies of what the last `smoother` has returned.
+
+        Raises:
+            RuntimeError: there was none.
+        """
+        if self._smoothed_outputs is None:
+            raise RuntimeError("get_outputs_smoother() returns the result of smoother(): call that first")
+        mu, var = self._smoothed_outputs
+        return mu.copy(), var.copy()
 
     # -- device and threads -----------------------------------------------------------------------------------
 
@@ -681,6 +1110,43 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
         """Drops recorded passes (see `pytagi_ddp.cuda` for a GPU's); call after changing what a layer calls."""
         self._passes.forget()
 
+    # -- names of pytagi --------------------------------------------------------------------------------------
+
+    def preinit_layer(self) -> None:
+        """Does nothing: parameters exist from the start."""
+
+    def params_to_device(self) -> None:
+        """Does nothing: parameters are on the device."""
+
+    def params_to_host(self) -> None:
+        """Does nothing: what is read comes to the host."""
+
+    def output_to_host(self) -> None:
+        """Does nothing: the output comes to the host when it is read."""
+
+    def delta_z_to_host(self) -> None:
+        """Does nothing: deltas come to the host when they are read."""
+
+    def set_threads(self, num_threads: int) -> None:
+        """Threads of all CPU work of this process, BLAS included."""
+        from pytagi_ddp.kernels.cpu.runtime.threads import (
+            set_threads,  # here, because `import pytagi_ddp` shall not wait for it
+        )
+
+        set_threads(num_threads)
+
+    @property
+    def z_buffer_size(self) -> int:
+        """Values that the widest layer holds for the last batch."""
+        return max(layer.get_max_num_states() for _, layer in self.named_layers()) * self.z_buffer_block_size
+
+    @property
+    def z_buffer_block_size(self) -> int:
+        """Batch size of the last forward pass."""
+        return self.output_z_buffer.block_size if self.output_z_buffer.size else 0
+
+    # -- copies -----------------------------------------------------------------------------------------------
+
     @alone
     def __getstate__(self) -> dict:
         state = self.__dict__.copy()
@@ -692,7 +1158,7 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
         return state | {"pending": pending, "trainer": None, "_hooks": LeafHooks()}
 
     def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(state)
+        self.__dict__.update(writable(state))
         self._training = self.__dict__.pop("training", self._training)  # the name that it had in earlier versions
         for layer in self.layers:
             layer.claim(self)
@@ -701,3 +1167,4 @@ class Sequential(NetworkModes, RecurrentNetwork, NetworkView):
 
 
 refuse_assignment(Sequential, ("layers",), "make a new network")
+refuse_assignment(Sequential, ("z_buffer_size", "z_buffer_block_size"), "it follows from the last forward pass")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from pytagi_ddp.nn.network import Network
 from pytagi_ddp.nn.state import Array
 from pytagi_ddp.nn.state_dicts import entries
-
-if TYPE_CHECKING:
-    from pytagi_ddp.nn.network_parameters import NetworkParameters
 
 
 class TensorSlice(NamedTuple):
@@ -36,7 +34,7 @@ class TensorSlice(NamedTuple):
         return self._replace(start=start, stop=stop, array=array, saved=saved)
 
 
-def whole_tensors(model: NetworkParameters, kinds: Sequence[str] = ("", "running")) -> Iterator[TensorSlice]:
+def whole_tensors(model: Network, kinds: Sequence[str] = ("", "running")) -> Iterator[TensorSlice]:
     """The tensors of a network that this rank holds whole, without empty ones; `kinds` are those of their `Entry`."""
     for entry in entries(model):
         if entry.kind in kinds:

@@ -203,3 +203,36 @@ class DeltaPool:
     def nbytes(self) -> int:
         """Size of the blocks that are not in use."""
         return sum(block.nbytes for block in self._free)
+
+
+class BlockMemory:
+    """Memory for the activations of one block, which all blocks of a network use in turn.
+
+    The k-th array that a pass through any block asks for is the k-th here, which grows to the largest size.
+
+    Attributes:
+        holder: the block whose activations are here now.
+    """
+
+    def __init__(self, kernels: Kernels):
+        self.holder: object = None
+        self._empty = kernels.array.empty
+        self._arrays: dict[tuple, Array] = {}
+        self._taken = 0
+
+    def begin(self, block: object) -> None:
+        """Begins a pass through `block`."""
+        self.holder, self._taken = block, 0
+
+    def take(self, batch: int, size: int, dtype: type) -> Array:
+        key = (self._taken, dtype)
+        self._taken += 1
+        array = self._arrays.get(key)
+        if array is None or array.size < batch * size:
+            self._arrays[key] = None  # frees the smaller array before the larger one is made
+            array = self._arrays[key] = self._empty(batch * size, dtype)
+        return array[: batch * size].reshape(batch, size)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self._arrays.values())

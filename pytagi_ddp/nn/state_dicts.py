@@ -3,19 +3,17 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.listing import some
+from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.network import Network
 from pytagi_ddp.nn.parameters import FIELDS
 from pytagi_ddp.nn.state import Array
 from pytagi_ddp.nn.validate import check_finite, check_variances, flat_float32
-
-if TYPE_CHECKING:
-    from pytagi_ddp.nn.layer import BaseLayer
-    from pytagi_ddp.nn.network_parameters import NetworkParameters
 
 
 class StateDict(dict[str, tuple[np.ndarray, ...]]):
@@ -55,7 +53,7 @@ class Entry(NamedTuple):
     arrays: Callable[[], Sequence[Array]]
 
 
-def entries(model: "NetworkParameters") -> Iterator[Entry]:
+def entries(model: Network) -> Iterator[Entry]:
     """All entries in forward order. In a network in shards, their arrays are to be asked for in this order."""
     for key, leaf in model.named_leaves():
         if leaf.parameters is not None:
@@ -70,7 +68,7 @@ def entries(model: "NetworkParameters") -> Iterator[Entry]:
                 yield Entry(f"{key}.{kind}", kind, sizes, variances, partial(list, arrays))
 
 
-def _views(model: "NetworkParameters", leaf: "BaseLayer") -> Sequence[Array]:
+def _views(model: Network, leaf: BaseLayer) -> Sequence[Array]:
     model.arena.bring(leaf)
     assert leaf.parameters is not None
     return leaf.parameters.views
@@ -91,13 +89,13 @@ def padded(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
     return *arrays, *[np.zeros(0, np.float32)] * (len(FIELDS) - len(arrays))
 
 
-def state_dict(model: "NetworkParameters", carried: bool = False) -> StateDict:
+def state_dict(model: Network, carried: bool = False) -> StateDict:
     host = model.kernels.array.to_host
     wanted = (entry for entry in entries(model) if carried or entry.kind != "carried")
     return StateDict((entry.key, padded(list(map(host, entry.arrays())))) for entry in wanted)
 
 
-def savable(model: "NetworkParameters", carried: bool = False) -> StateDict:
+def savable(model: Network, carried: bool = False) -> StateDict:
     """The state dict, checked as it will be when it is read again.
 
     Raises:
@@ -111,13 +109,13 @@ def savable(model: "NetworkParameters", carried: bool = False) -> StateDict:
     return result
 
 
-def load_state_dict(model: "NetworkParameters", values: dict[str, Any]) -> None:
+def load_state_dict(model: Network, values: dict[str, Any]) -> None:
     """Checks everything before it changes anything. Running and carried state may be missing, as in pytagi's files."""
     # Copies, as the values may be views of this very network, which would change on the way.
     _put(model, [(entry, [array.copy() for array in arrays]) for entry, arrays in _checked(model, values)])
 
 
-def load_from_file(model: "NetworkParameters", values: dict, what: str) -> None:
+def load_from_file(model: Network, values: dict, what: str) -> None:
     """`load_state_dict` of what the file `what` held.
 
     Raises:
@@ -129,14 +127,14 @@ def load_from_file(model: "NetworkParameters", values: dict, what: str) -> None:
         raise ValueError(f"{what}: {error.args[0]}") from error
 
 
-def _put(model: "NetworkParameters", checked: list[tuple[Entry, list[np.ndarray]]]) -> None:
+def _put(model: Network, checked: list[tuple[Entry, list[np.ndarray]]]) -> None:
     model.drop_deltas()
     for entry, arrays in checked:
         for array, target in zip(arrays, entry.arrays(), strict=True):
             model.kernels.array.copy(array, target)
 
 
-def _checked(model: "NetworkParameters", values: dict) -> list[tuple[Entry, list[np.ndarray]]]:
+def _checked(model: Network, values: dict) -> list[tuple[Entry, list[np.ndarray]]]:
     """The entries of the network that `values` has, with their new values.
 
     Raises:

@@ -53,11 +53,12 @@ AnyPiece = TypeVar("AnyPiece", Piece, PriorPiece)
 
 
 def pieces_of(leaves: Iterable[BaseLayer]) -> Iterator[Piece]:
-    """The tensors of `leaves`, one behind the other: weights, then biases, leaf by leaf."""
+    """The tensors of `leaves` that steps change (not those of frozen layers), in order: weights, then biases."""
     begin = 0
     for leaf in leaves:
         for size, layer in ((leaf.num_weights, leaf), (leaf.num_biases, None)):
-            yield Piece(begin, begin + size, leaf.steps, layer)
+            if not leaf.frozen:
+                yield Piece(begin, begin + size, leaf.steps, layer)
             begin += size
 
 
@@ -113,5 +114,5 @@ def refusal(bad: int, of: int, where: str) -> FloatingPointError:
     return FloatingPointError(
         f"{bad} of {of} parameters have a delta that is not finite, or would become so, the first of them in {where}; "
         "they were not changed. Check the observations and their variances, and whether inputs, outputs or variances "
-        "of parameters are too large for float32."
+        "of parameters are too large for float32: standardise the inputs, or make the prior smaller."
     )

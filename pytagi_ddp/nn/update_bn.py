@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from pytagi_ddp.nn.layer import BaseLayer
-
-if TYPE_CHECKING:
-    from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.nn.network import TrainableNetwork
 
 
 class StatisticsChange(NamedTuple):
@@ -82,7 +80,7 @@ def update_bn(loader: Iterable[Any], net: HasBatchNorm, num_batches: int | None 
 
 
 def take_statistics(
-    model: Sequential,
+    model: TrainableNetwork,
     loader: Iterable[Any],
     num_batches: int | None,
     add_over_ranks: Callable[[np.ndarray], None] | None = None,
@@ -123,7 +121,7 @@ def take_statistics(
     return [_change(key, statistics[place], fresh[place]) for key, place in places.items()]
 
 
-def unfrozen_norms(model: Sequential) -> list[str]:
+def unfrozen_norms(model: TrainableNetwork) -> list[str]:
     """Keys of the norms that `take_statistics` sets; they must be equal on all ranks whose sums are added."""
     return [key for key, _ in _places(model)]
 
@@ -134,7 +132,7 @@ def check_num_batches(num_batches: int | None) -> None:
 
 
 def sum_moments(
-    model: Sequential, norms: Mapping[str, BaseLayer], inputs: Iterable[Any], run: Callable[[Any], object]
+    model: TrainableNetwork, norms: Mapping[str, BaseLayer], inputs: Iterable[Any], run: Callable[[Any], object]
 ) -> np.ndarray:
     """(count, sums, sums of squares) of every norm's input, one behind the other in float64, over all batches."""
     sums = np.zeros(sum(norm.num_sums for norm in norms.values()))
@@ -176,7 +174,7 @@ def _inputs(loader: Iterable[Any], num_batches: int | None) -> Iterator[Any]:
             yield x
 
 
-def _places(model: Sequential) -> Iterator[tuple[str, slice]]:
+def _places(model: TrainableNetwork) -> Iterator[tuple[str, slice]]:
     """(key, its part of the network's running statistics) of each norm that is not frozen."""
     first = 0
     for key, leaf in model.named_leaves():

@@ -24,6 +24,7 @@ from tests.battery.example import (
     train,
 )
 from tests.headers import with_header
+from tests.pickled import out_of_band
 
 # Arguments of constructors that are no settings: they shape the prior, and are not needed once it is drawn.
 PRIOR = {"gain_weight", "gain_bias", "init_method", "scale"}
@@ -31,8 +32,11 @@ PRIOR = {"gain_weight", "gain_bias", "init_method", "scale"}
 
 @check
 def copies_continue_alone(example: Example) -> None:
-    """Copies by deepcopy and pickle, made while deltas accumulate, continue with the same bits, and share no memory."""
-    for duplicate in (copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))):
+    """Copies by deepcopy and pickle, made while deltas accumulate, continue with the same bits, and share no memory.
+
+    So do those of pickles whose arrays come back read-only.
+    """
+    for duplicate in (copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net)), out_of_band):
         net = train(example.network(), 4, 3)
         with net.accumulate():
             observe(net, 4)
@@ -64,6 +68,36 @@ def forgetting_ends_at_the_prior(example: Example) -> None:
     expected = np.minimum(np.float32(1.5) * var, np.maximum(prior, var))
     assert_same_bits({"theta": net.arena.theta}, {"theta": np.array([mu, expected])}, "forgetting")
     assert_continue_alike(net, copy.deepcopy(net), "after forgetting, a copy, which has recorded nothing")
+
+
+@check
+def frozen_layers_stay_as_they_are(example: Example) -> None:
+    """No step and no forgetting changes a frozen layer. The others learn what they would have learnt beside it."""
+    net = train(example.network(), 4, 4, 4)
+    leaves = [leaf for _, leaf in net.named_leaves() if leaf.parameters is not None]
+    for position, leaf in enumerate(leaves):
+        twin = copy.deepcopy(net)
+        leaf.freeze()
+        assert leaf.frozen and "frozen" in repr(leaf) and "frozen" in net.summary()
+        kept = [moments.copy() for moments in leaf.parameters.views]
+        for each in (net, twin):
+            observe(each, 4)
+            each.step()
+        others = [leaf for _, leaf in twin.named_leaves() if leaf.parameters is not None]
+        for k, (own, other) in enumerate(zip(leaves, others, strict=True)):
+            expected = kept if k == position else other.parameters.views
+            for a, b in zip(own.parameters.views, expected, strict=True):
+                assert np.array_equal(a, b, equal_nan=True), f"parameters of leaf {k}, with leaf {position} frozen"
+        twin = copy.deepcopy(net)
+        net.forget_evidence(1.5)
+        train(net, 4, 4, 4)
+        assert all(map(np.array_equal, leaf.parameters.views, kept)), "a frozen layer learns in recorded passes"
+        train(twin, 4)
+        frozen = [leaf for _, leaf in twin.named_leaves() if leaf.frozen]
+        assert len(frozen) == 1 and all(map(np.array_equal, frozen[0].parameters.views, kept)), "a copy has lost it"
+        leaf.unfreeze()
+        train(net, 4, 4)
+        assert not all(map(np.array_equal, leaf.parameters.views, kept)), "a layer learns no longer"
 
 
 @check

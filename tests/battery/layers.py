@@ -206,12 +206,13 @@ def of_activation(kind: type) -> dict[str, Layers]:
     }
 
 
+BASES = nn.BaseLayer, nn.Activation  # they compute nothing themselves
+
+
 def layers_of(module: ModuleType) -> list[type]:
     """The layers among the public names of `module`."""
     found = (getattr(module, name) for name in module.__all__)
-    return [
-        kind for kind in found if inspect.isclass(kind) and issubclass(kind, nn.BaseLayer) and kind is not nn.BaseLayer
-    ]
+    return [kind for kind in found if inspect.isclass(kind) and issubclass(kind, nn.BaseLayer) and kind not in BASES]
 
 
 def examples_of(kind: type) -> dict[str, Example]:

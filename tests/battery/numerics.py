@@ -1,16 +1,27 @@
 """Checks of the numbers that a pass computes: they are right, and do not depend on how samples form batches."""
 
 import copy
+from contextlib import ExitStack
 from unittest import mock
 
 import numpy as np
 
 from pytagi_ddp import nn
-from pytagi_ddp.kernels.cpu.layers import elementwise
+from pytagi_ddp.kernels.cpu.layers import elementwise, pooling
+from pytagi_ddp.kernels.cpu.products import _blas
 from pytagi_ddp.kernels.cpu.runtime import compile as loops
+from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
 from tests.battery.example import Example, check, rows, snapshot, train
 from tests.nn import golden, reference, reference_activation
-from tests.nn.networks import DELTAS, assert_matches_reference, assert_same, leaves, pass_through, random_batch
+from tests.nn.networks import (
+    DELTAS,
+    assert_matches_reference,
+    assert_same,
+    leaves,
+    pass_through,
+    random_batch,
+    repeated_passes,
+)
 
 TIED = "statistics of the batch tie its samples together"
 
@@ -150,17 +161,37 @@ def missing_observations_teach_nothing(example: Example) -> str | None:
     return None
 
 
+def assert_same_on_threads(example: Example, batch: int, threads: tuple[int, ...]) -> None:
+    """Passes and a step on so many threads give what one thread gives, but for rounding."""
+    numbers = random_batch(example.network(), batch)
+    before = get_threads()
+    try:
+        set_threads(1)
+        expected = repeated_passes(example.network(), *numbers)
+        for count in threads:
+            set_threads(count)
+            assert_same(repeated_passes(example.network(), *numbers), expected, 2 * example.rounding)
+    finally:
+        set_threads(before)
+
+
+@check
+def threads_do_not_change_products(example: Example) -> None:
+    """Matrix products are the same on any number of threads, though there are fewer rows or columns than threads."""
+    try:
+        _blas.set_serial(0)  # otherwise only products of large matrices would use several threads
+        assert_same_on_threads(example, 7, (2, 3, 4, 8, 16))
+    finally:
+        _blas.set_serial()
+
+
 @check
 def threads_do_not_change_numbers(example: Example) -> None:
-    """Two threads give what one gives, but for rounding."""
-    net = example.network()
-    before, results = net.layers[0].num_threads, []
-    small = (mock.patch.object(module, "PARALLEL_MIN", 100) for module in (loops, elementwise))
-    try:
-        with next(small), next(small):  # otherwise only loops over thousands of samples would use two threads
-            for threads in (1, 2):
-                net.set_threads(threads)
-                results.append(one_pass(net, *random_batch(net, 150)))
-    finally:
-        net.set_threads(before)
-    assert_same(results[1], results[0], example.rounding)
+    """All loops together give on several threads what they give on one, but for rounding."""
+    modules = loops, elementwise, pooling
+    with ExitStack() as small:  # otherwise only loops over thousands of samples would use several threads
+        small.callback(_blas.set_serial)
+        _blas.set_serial(0)
+        for module in modules:
+            small.enter_context(mock.patch.object(module, "PARALLEL_MIN", 100))
+        assert_same_on_threads(example, 150, (2, 3))

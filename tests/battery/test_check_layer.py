@@ -52,12 +52,16 @@ def test_a_layer_that_carries_state(monkeypatch):
 class ReadsWhatIsCarried(Memory):
     """Not as the pass found it, but as it is."""
 
+    replayable = True
+
     def _carried(self, name):
         return self.state[name]
 
 
 class CarriesAgain(Memory):
     """In a pass that is run again, too."""
+
+    replayable = True
 
     def _carry(self, name, values):
         self.kernels.array.copy(values, self.state[name])
@@ -84,6 +88,8 @@ def test_what_is_missing_is_named(monkeypatch):
 
 class FirstSampleCounts(nn.ReLU):
     """By NumPy, too, which no recording sees."""
+
+    replayable = True
 
     def forward(self, state):
         state.mu[0] *= 2
@@ -119,6 +125,8 @@ class NoisyWhereKnown(nn.Linear):
 
 
 class KnowsThreads(nn.ReLU):
+    replayable = False  # its product is no call of a kernel
+
     def forward(self, state):
         state.mu[...] *= self.num_threads
         return super().forward(state)
@@ -151,9 +159,9 @@ class HidesState(nn.ReLU):
 
 
 class KeepsItselfBetweenPasses(nn.Linear):
-    """What `backward` needs of `forward`, in an attribute of its own."""
+    """What `backward` needs of `forward`, in an attribute of its own that `kept` does not name."""
 
-    replayable = False
+    replayable = True
     last = 0.0
 
     def forward(self, state):
@@ -166,6 +174,8 @@ class KeepsItselfBetweenPasses(nn.Linear):
 
 
 class ReadsVariancesAgain(nn.Linear):
+    needs_variances = False
+
     def backward(self, delta, pool, need_input, accumulate):
         delta.mu[...] *= 1 + self._input.var.mean()
         return super().backward(delta, pool, need_input, accumulate)
@@ -183,6 +193,7 @@ class HidesSetting(nn.LeakyReLU):
 
 
 class KeepsRecordings(nn.LeakyReLU):
+    replayable = True
     negative_slope = 0.1  # a plain attribute
 
 
@@ -192,6 +203,12 @@ class HasAnotherPrior(nn.Linear):
     def __init__(self, *sizes):
         super().__init__(*sizes)
         self.var_w = 0.5 * self.var_w
+
+
+class LearnsByItself(nn.Linear):
+    def backward(self, delta, pool, need_input, accumulate):
+        self.parameters.w.mu[...] += 1e-3
+        return super().backward(delta, pool, need_input, accumulate)
 
 
 def among(make: Callable[[], nn.BaseLayer], first: Callable = nn.Linear) -> Example:
@@ -206,6 +223,7 @@ FAULTS = {
     numerics.order_does_not_matter: (FirstSampleCounts, "output mean: error"),
     numerics.nothing_is_left_of_other_batches: (RemembersBatches, "output mean: error"),
     numerics.missing_observations_teach_nothing: (lambda: LearnsFromNothing(6, 6), "without observations has deltas"),
+    numerics.threads_do_not_change_products: (KnowsThreads, "output mean: error"),
     numerics.threads_do_not_change_numbers: (KnowsThreads, "output mean: error"),
     passes.recorded_passes_have_the_same_bits: (FirstSampleCounts, "differ"),
     passes.blocks_have_the_same_bits: (RemembersBatches, "one block, recomputed: theta differs"),
@@ -219,6 +237,7 @@ FAULTS = {
     passes.parts_have_the_same_bits: (KnowsItsNetwork, "cut before layer 1: step 0 differs"),
     keeping.copies_continue_alone: (LosesSlope, "a copy, two steps later: theta differs"),
     keeping.forgetting_ends_at_the_prior: (lambda: HasAnotherPrior(6, 6), "forgetting: theta differs"),
+    keeping.frozen_layers_stay_as_they_are: (lambda: LearnsByItself(6, 6), "leaf 1, with leaf 1 frozen"),
     keeping.files_bring_everything_back: (HidesState, "a file, two steps later: theta differs"),
     keeping.settings_that_are_assigned_count: (KeepsRecordings, "negative_slope of .* assigned, two steps"),
     keeping.settings_make_the_layer_again: (HidesSetting, r"settings set\(\), arguments {'negative_slope'}"),

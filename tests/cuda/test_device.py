@@ -2,13 +2,15 @@
 
 import copy
 import ctypes
+import importlib.util
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,8 +18,9 @@ import pytest
 from pytagi_ddp import cuda, nn
 from pytagi_ddp.kernels import cuda as cuda_kernels
 from pytagi_ddp.kernels import get_kernels
-from pytagi_ddp.kernels.cuda.arrival import Arrival
+from pytagi_ddp.kernels.cuda.runtime.arrival import Arrival
 
+ROOT = Path(__file__).parents[2]
 needs_no_gpu = pytest.mark.skipif(cuda.is_available(), reason="this machine has a GPU")
 
 
@@ -95,6 +98,72 @@ def test_why_cuda_does_not_start(version, visible, remedy, monkeypatch):
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert cuda.why_not() == f"CUDA does not start: no device{remedy}"
+
+
+# Asks about GPUs where the package named by the first argument cannot be imported, with each kind of error.
+BROKEN = """
+import builtins, os, sys
+from pytagi_ddp import cuda
+from pytagi_ddp.distributed import create_communicator
+for name in ("ImportError", "OSError", "RuntimeError", "AttributeError"):
+    os.environ["ERROR"], cuda._failure = name, None
+    for module in [module for module in sys.modules if module.startswith(("cupy", "pytagi_ddp.kernels.cuda."))]:
+        del sys.modules[module]
+    reason = cuda.why_not()
+    assert f"{sys.argv[1]} does not load: {name}: libcudart.so.12 is not there;" in reason, reason
+    assert reason == cuda.why_not() and not cuda.is_available() and not cuda.is_nccl_available()
+    assert (cuda.get_device_count(), cuda.get_current_device(), cuda.set_device(0)) == (0, -1, False)
+    for use in (lambda: create_communicator("nccl"), lambda: cuda.get_device_properties(0)):
+        try:
+            use()
+        except RuntimeError as error:  # a LaunchError is one
+            assert reason in str(error), error
+        else:
+            raise AssertionError("no error")
+"""
+# As CuPy does it: the reason stands behind lines of dashes and advice.
+RAISES = """
+import builtins, os
+try:
+    raise getattr(builtins, os.environ["ERROR"])("libcudart.so.12 is not there")
+except Exception as error:
+    raise ImportError("=======", "Failed to import CuPy.", f"Original error: {error}") from error
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("package", "file"), [("CuPy", "cupy/__init__.py"), ("numba-cuda", "numba_cuda/numba/cuda/__init__.py")]
+)
+def test_a_package_that_does_not_load_is_named_with_the_reason(package, file, tmp_path):
+    for name in ("cupy/__init__.py", "numba_cuda/__init__.py", file):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(RAISES if name == file else "")
+    if package == "CuPy":  # the real numba-cuda
+        if importlib.util.find_spec("numba_cuda") is None:
+            pytest.skip("numba-cuda is not installed")
+        shutil.rmtree(tmp_path / "numba_cuda")
+    environment = {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"}
+    environment["PYTHONPATH"] = f"{tmp_path}:{ROOT}"
+    command = [sys.executable, "-c", BROKEN, package]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_package_that_is_only_a_folder(monkeypatch):
+    monkeypatch.setattr(cuda, "_failure", None)
+    monkeypatch.setattr(cuda, "find_spec", lambda name: name)
+    monkeypatch.setattr(cuda, "_cupy", lambda: ModuleType("cupy"))
+    assert " does not load: AttributeError: module 'cupy' has no attribute 'cuda'; " in str(cuda.why_not())
+
+
+def test_an_nccl_that_does_not_load_is_none(monkeypatch):
+    def nccl():
+        raise ImportError("libnccl.so.2")
+
+    monkeypatch.setattr(cuda, "why_not", lambda: None)
+    monkeypatch.setitem(vars(cuda_kernels), "array", SimpleNamespace(nccl=nccl))
+    assert not cuda.is_nccl_available()
 
 
 def test_a_missing_nccl_is_an_answer_and_no_warning(monkeypatch):

@@ -1,8 +1,10 @@
 """Images in files: which are found, which part of them a network sees, copies of them, and files that hold none."""
 
+import copy
 import io
 import multiprocessing
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+ImageOps = pytest.importorskip("PIL.ImageOps", reason="Pillow is not installed")
 
 from pytagi_ddp.data import FolderLoader, ImageError, ImageFolder, image_workers  # noqa: E402
 from pytagi_ddp.data.decoding import NUMBERS, TRIES, Source, choose_box, read_part, read_scaled  # noqa: E402
@@ -75,6 +78,79 @@ def test_what_is_wrong_with_a_folder(tree, tmp_path):
     (tree / "dog").rmdir()
     with pytest.raises(ValueError, match="at least 1 image, got n=0"):
         ImageFolder.find(tree).subset(0)
+
+
+def test_images_of_other_formats_are_named(tree):
+    Image.new("RGB", (20, 20)).save(tree / "bee" / "x.BMP", "BMP")
+    Image.new("RGB", (20, 20)).save(tree / "ant" / "y.tif")
+    (tree / "ant" / "notes.txt").write_text("")
+    with pytest.warns(UserWarning, match=r"2 images of other formats than .* are left out: ant/y.tif, bee/x.BMP"):
+        found = ImageFolder.find(tree)
+    assert len(found) == 12
+    for k in range(4):
+        (tree / "bee" / f"{k}.JPEG").unlink()
+    with pytest.raises(ValueError, match=r"folders without images .*: bee; not read are ant/y.tif, bee/x.BMP: save"):
+        ImageFolder.find(tree)
+    for name in ("ant", "cat"):
+        shutil.rmtree(tree / name)
+    with pytest.raises(ValueError, match=r"holds no images: .*; not read are bee/x.BMP: save them in one of these"):
+        ImageFolder.find(tree)
+
+
+@pytest.mark.parametrize("orientation", range(10))
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
+def test_pictures_of_a_camera_that_was_turned_are_upright(tmp_path, form, orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = tmp_path / f"x.{form.lower()}"
+    Image.fromarray(picture(1, 90, 60)).save(path, form, exif=exif, quality=95)
+    with Image.open(path) as stored:
+        upright = ImageOps.exif_transpose(stored).convert("RGB")
+    upright.save(tmp_path / "upright.png")
+    assert upright.size == ((60, 90) if orientation in (5, 6, 7, 8) else (90, 60))
+    source, twin = Source(str(path)), Source(str(tmp_path / "upright.png"))
+    for numbers in (None, *np.random.default_rng(orientation).random((4, NUMBERS))):
+        np.testing.assert_array_equal(read_part(source, 48, numbers), read_part(twin, 48, numbers))
+    np.testing.assert_array_equal(read_scaled(source.path, 40), read_scaled(twin.path, 40))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_large_jpeg_files_are_upright_where_they_are_decoded_smaller(tmp_path, orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = tmp_path / "x.jpg"
+    Image.fromarray(picture(1, 1600, 1200)).save(path, exif=exif, quality=95)
+    with Image.open(path) as stored:
+        ImageOps.exif_transpose(stored).save(tmp_path / "upright.png")
+    for numbers in (None, np.random.default_rng(1).random(NUMBERS)):
+        part, expected = (
+            read_part(Source(str(tmp_path / name)), 56, numbers).astype(int) for name in ("x.jpg", "upright.png")
+        )
+        assert np.abs(part - expected).mean() < 3
+
+
+def test_copies_of_turned_pictures_are_upright(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    (tmp_path / "set" / "ant").mkdir(parents=True)
+    Image.fromarray(picture(1, 90, 60)).save(tmp_path / "set" / "ant" / "x.jpg", exif=exif, quality=95)
+    found = ImageFolder.find(tmp_path / "set")
+    copies = found.cached(tmp_path / "copies", side=60)
+    np.testing.assert_array_equal(read_part(copies.source(0), 32, None), read_part(found.source(0), 32, None))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")  # which names what is damaged
+def test_a_picture_whose_orientation_is_damaged_is_read(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = io.BytesIO()
+    Image.fromarray(picture(1, 90, 60)).save(data, "JPEG", exif=exif, quality=95)
+    start = data.getvalue().index(b"Exif\0\0")
+    for k in range(6, 32):
+        damaged = bytearray(data.getvalue())
+        damaged[start + k] ^= 0xFF
+        (tmp_path / "x.jpg").write_bytes(damaged)
+        assert read_scaled(str(tmp_path / "x.jpg"), 60).shape in ((60, 90, 3), (90, 60, 3))
 
 
 def test_the_centre_is_evaluated(tmp_path):
@@ -161,6 +237,25 @@ def test_it_goes_on_where_it_was(tree):
     with FolderLoader(ImageFolder.find(tree), 5, size=16) as loader:
         loader.load_state_dict(state)
         np.testing.assert_array_equal(next(iter(loader))[0], whole[1][0])
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
+def test_a_copy_under_iteration_has_workers_of_its_own(tree, duplicate):
+    found = ImageFolder.find(tree)
+    whole = batches(found, 5)
+    with FolderLoader(found, 5, size=16) as loader:
+        iteration = iter(loader)
+        next(iteration)
+        with duplicate(loader) as twin:
+            assert twin.state_dict() == loader.state_dict()
+            for (x, labels), (expected, own) in zip(twin, whole, strict=True):
+                np.testing.assert_array_equal(x, expected)
+                np.testing.assert_array_equal(labels, own)
+        np.testing.assert_array_equal(next(iteration)[0], whole[1][0])
+    with ThreadPoolExecutor(1) as executor, FolderLoader(found, 5, size=16, workers=executor) as loader:
+        next(iter(loader))
+        with pytest.raises(TypeError, match="with an executor that it was given, and that cannot be copied: make anot"):
+            duplicate(loader)
 
 
 def test_copies_are_kept_until_their_files_change(tree, tmp_path, monkeypatch):

@@ -1,3 +1,5 @@
+import copy
+import pickle
 import subprocess
 import sys
 import threading
@@ -250,3 +252,21 @@ def test_bad_positions_are_named():
         loader.set_epoch(0, start_batch=12)
     with pytest.raises(ValueError, match="got -1"):
         loader.set_epoch(-1)
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
+def test_a_copy_of_a_loader_under_iteration_has_its_position_and_goes_on_alone(duplicate, prefetch):
+    loader = BatchLoader(make_data(), 10, seed=3, transform=random_crop_flip, prefetch=prefetch)
+    expected = [x for x, _ in loader]
+    with loader:
+        iteration = iter(loader)
+        for _ in range(3):
+            next(iteration)
+        twin = duplicate(loader)
+        assert twin.state_dict() == loader.state_dict() and twin.state_dict()["batch"] == 3
+        twin.load_state_dict(twin.state_dict())
+        for own in (twin, iteration):
+            np.testing.assert_array_equal(np.concatenate([x for x, _ in own]), np.concatenate(expected[3:]))
+    for epoch in (twin, twin):
+        np.testing.assert_array_equal(np.concatenate([x for x, _ in epoch]), np.concatenate(expected))

@@ -49,6 +49,17 @@ def test_gzipped_and_plain_files_load(tmp_path, arrays, gz, subfolder):
     assert test.classes[7] == "7"
 
 
+@pytest.mark.parametrize("subfolder", [".", "MNIST/raw"])
+def test_the_names_of_kaggle_are_found(tmp_path, arrays, subfolder):
+    write(tmp_path / subfolder, {name.replace("-idx", ".idx"): array for name, array in arrays.items()}, gz=False)
+    for name in arrays:
+        (tmp_path / subfolder / name).mkdir()  # there, each holds the file once more
+    assert find_mnist(tmp_path) == tmp_path / subfolder
+    train, test = load_mnist(tmp_path, download=False)
+    np.testing.assert_array_equal(train.images[:, 0], arrays["train-images-idx3-ubyte"])
+    np.testing.assert_array_equal(test.labels, arrays["t10k-labels-idx1-ubyte"])
+
+
 def test_search_order(tmp_path, arrays, monkeypatch):
     assert find_mnist() is None
     write(tmp_path / "data" / "mnist", arrays)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from pytagi_ddp.data import EvaluationSampler, ShardedSampler
+from pytagi_ddp.data import DistributedSampler, EvaluationSampler, ShardedSampler
 
 WORLD_SIZES = (1, 2, 3, 5)
 
@@ -95,7 +95,8 @@ def test_evaluation_counts_every_sample_once_in_contiguous_shards(num_samples, w
         (lambda: ShardedSampler(0), "got 0"),
         (lambda: ShardedSampler(10, 3, 3), "rank 3 of world_size 3"),
         (lambda: ShardedSampler(10, -1, 2), "rank -1 of world_size 2"),
-        (lambda: EvaluationSampler(10, 0, 0), "rank 0 of world_size 0"),
+        (lambda: EvaluationSampler(10, 0, 0), "world_size, the number of ranks, must be at least 1, got 0"),
+        (lambda: DistributedSampler(10, 0, -1), "world_size, the number of ranks, must be at least 1, got -1"),
         (lambda: ShardedSampler(10, seed=-4), "got -4"),
         (lambda: ShardedSampler(10).set_epoch(-1), "got -1"),
         (lambda: ShardedSampler(10).batches(0), "got 0"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytagi_ddp.distributed import initialize, run_threads
+from pytagi_ddp.distributed import barrier, initialize, rank, run_threads
 from pytagi_ddp.distributed.communicator import SerialCommunicator
 from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, Linear, Sequential
 
@@ -14,6 +14,14 @@ def network() -> Sequential:
 def test_it_is_passed_in():
     communicator = SerialCommunicator()
     assert DDPSequential(network(), communicator=communicator).communicator is communicator
+
+
+@pytest.mark.parametrize("given", [3, object(), ["mpi"]])
+def test_what_is_none_is_named(given):
+    message = f"what initialize.. or create_communicator.. returns, or an mpi4py.MPI.Comm; got {type(given).__name__}"
+    for use in (lambda: DDPSequential(network(), communicator=given), lambda: rank(given), lambda: barrier(given)):
+        with pytest.raises(TypeError, match=message):
+            use()
 
 
 def test_that_of_initialize_is_used():

@@ -316,8 +316,21 @@ def test_no_samples():
     net = DataParallel(dense(), ["cpu"] * 2)
     none = np.zeros((0, 3))
     assert [a.shape for a in net.predict(none)] == [a.shape for a in net.model.predict(none)] == [(0, 2)] * 2
-    with pytest.raises(ValueError, match="holds 0 values"):
-        net(none)
+    before = net.model.state_dict()
+    for _ in range(2):
+        assert [a.shape for a in net(none)] == [(0,)] * 2
+        OutputUpdater("cpu").update(net.output_z_buffer, none, 0.1, net.input_delta_z_buffer)
+        net.backward()
+        net.step()
+    assert net.model.state_dict() == before
+    rng = np.random.default_rng(0)
+    for x in (rng.normal(size=(4, 3)), none, rng.normal(size=(1, 3))):  # goes on behind it
+        net(x)
+        OutputUpdater("cpu").update(net.output_z_buffer, np.ones((len(x), 2)), 0.1, net.input_delta_z_buffer)
+        net.backward()
+        kept = net.model.state_dict()
+        net.step()
+        assert (net.model.state_dict() == kept) == (len(x) == 0)
     net.close()
 
 
@@ -454,8 +467,10 @@ def test_settings_of_the_network(make, name, value):
     for name in ("average", "model"):  # it would have none either
         with pytest.raises(AttributeError, match=f"'{name}' of a .* is settled by its constructor: make another"):
             setattr(net, name, False)
-    net.notes = "my own"
-    net.notes = "another"
+    with pytest.raises(AttributeError, match=r"has no attribute 'modle', .* did you mean model"):
+        net.modle = True
+    with pytest.raises(AttributeError, match=r"has no attribute 'learning_rate': TAGI has none"):
+        net.learning_rate = 0.1
     net.output_z_buffer = net.output_z_buffer
     for name in ("summary", "inspect", "add_hook"):
         with pytest.raises(AttributeError, match=f"object has no attribute '{name}': it is one of .* `model.{name}`"):

@@ -273,10 +273,10 @@ def test_exchanged_deltas_that_no_step_applied_come_first():
     """Whatever kept the step from coming: the other ranks have made it."""
     training = Training(WAYS["DDPSequential"], False, False)
     training.step(0)
-    step, training.model.step = training.model.step, lambda: 1 / 0
+    step, training.model.step_alone = training.model.step_alone, lambda: 1 / 0
     with suppress(ZeroDivisionError):
         training.step(1)
-    training.model.step = step
+    training.model.step_alone = step
     with pytest.raises(RuntimeError, match=r"call step\(\) first"):
         training.model.backward()
     training.step(2)

@@ -61,6 +61,34 @@ def test_log_likelihood_is_that_of_the_intervals(fitted):
             fitted.predict_interval(x, wrong)
 
 
+def test_what_predict_returns(fitted):
+    x, y = data(300, 1)
+    mean, std = fitted.predict(x, return_std=True)
+    asked = [0.95, 0.5, 0.05]
+    plain, quantiles = fitted.predict(x, quantiles=asked)
+    same, again, both = fitted.predict(x, True, np.array(asked))
+    for one, other in ((plain, mean), (same, mean), (again, std), (both, quantiles), (fitted.predict(x), mean)):
+        np.testing.assert_array_equal(one, other)
+    assert quantiles.shape == (300, 3)
+    np.testing.assert_allclose(quantiles[:, 1], mean)
+    np.testing.assert_allclose(quantiles[:, 2::-2].T, fitted.predict_interval(x, 0.9))
+    assert np.mean(y <= quantiles[:, 0]) == pytest.approx(0.95, abs=0.05)
+    for wrong in (0.5, [], [0.5, 1], [[0.5]], [np.nan], "median"):
+        with pytest.raises(ValueError, match="quantiles is a list of probabilities between 0 and 1"):
+            fitted.predict(x, quantiles=wrong)
+
+
+def test_the_ranked_score_is_that_of_the_quantiles(fitted):
+    x, y = data(50, 1)
+    levels = (np.arange(4000) + 0.5) / 4000
+    errors = y[:, None] - fitted.predict(x, quantiles=levels)[1]
+    pinball = np.where(errors > 0, levels * errors, (levels - 1) * errors)
+    np.testing.assert_allclose(fitted.crps(x, y), 2 * pinball.mean(1), rtol=2e-3)
+    assert (fitted.crps(x, y) < np.abs(fitted.predict(x) - y)).mean() > 0.5
+    with pytest.raises(ValueError, match="50 samples, but y has 3 observations"):
+        fitted.crps(x, y[:3])
+
+
 def test_forgetting_evidence_keeps_learning_going():
     rng = np.random.default_rng(0)
     x = rng.uniform(-2, 2, (300, 2))

@@ -1,7 +1,14 @@
 """scikit-learn's own checks of estimators."""
 
+import copy
 import importlib.util
+import os
 import pickle
+import signal
+import threading
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,13 +16,23 @@ import pytest
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from joblib import parallel_config
 from sklearn.base import clone
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.inspection import permutation_importance
+from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils.estimator_checks import check_estimator
 
 from pytagi_ddp import estimators
-from pytagi_ddp.estimators import TAGIClassifier, TAGIRegressor
+from pytagi_ddp.estimators import (
+    TAGIClassifier,
+    TAGIRegressor,
+    log_likelihood_scorer,
+    neg_crps_scorer,
+    neg_interval_score_scorer,
+    turns,
+)
 
 SMALL = {"hidden_layer_sizes": (16,), "epochs": 20, "n_folds": 2, "n_seeds": 1}
 both = pytest.mark.parametrize("kind", [TAGIRegressor, TAGIClassifier])
@@ -68,6 +85,185 @@ def test_works_in_pipelines_and_searches():
     assert search.best_params_["forget"] in (1.0, 4.0) and search.best_score_ > 0.2
     pipeline = make_pipeline(PolynomialFeatures(2), TAGIClassifier(**SMALL, random_state=0))
     assert pipeline.fit(x, y).score(x, y) > 0.8
+
+
+SCORERS = [log_likelihood_scorer, neg_crps_scorer, neg_interval_score_scorer]
+
+
+@pytest.mark.parametrize("scorer", SCORERS)
+def test_scorers_score_what_pipelines_and_searches_end_with(scorer):
+    x, y = data()
+    y = y + 0.3 * x[:, 1]
+    alone = TAGIRegressor(**SMALL, random_state=0)
+    pipeline = make_pipeline(PolynomialFeatures(2), "passthrough", make_pipeline(PolynomialFeatures(1), alone))
+    grid = {"pipeline__tagiregressor__epochs": [1, 20]}
+    search = GridSearchCV(pipeline, grid, scoring=scorer, cv=2, error_score="raise").fit(x, y)
+    assert search.best_params_["pipeline__tagiregressor__epochs"] == 20
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+    alone.fit(PolynomialFeatures(2).fit_transform(x), y)
+    assert scorer(search, x, y) == scorer(search.best_estimator_, x, y) == search.score(x, y)
+    assert pickle.loads(pickle.dumps(scorer)) is scorer
+
+
+def test_scorers_are_means_of_their_scores():
+    x, y = data()
+    fitted = TAGIRegressor(**SMALL, random_state=0).fit(x, y)
+    assert log_likelihood_scorer(fitted, x, y) == fitted.log_likelihood(x, y).mean()
+    assert neg_crps_scorer(fitted, x, y) == -fitted.crps(x, y).mean()
+    low, high = fitted.predict_interval(x, 0.9)
+    scores = [u - l + 20 * max(l - k, 0) + 20 * max(k - u, 0) for l, u, k in zip(low, high, y, strict=True)]  # noqa: E741
+    assert neg_interval_score_scorer(fitted, x, y) == pytest.approx(-np.mean(scores))
+    worse = y + 10.0
+    assert all(scorer(fitted, x, worse) < scorer(fitted, x, y) - 1 for scorer in SCORERS)
+    for scorer in SCORERS:
+        with pytest.raises(ValueError, match=r"60.* 1\b"):
+            scorer(fitted, x, y[:1])
+
+
+@pytest.mark.parametrize("scorer", SCORERS)
+def test_scorers_refuse_what_has_no_density_of_y(scorer):
+    x, y = data()
+    transformed = TransformedTargetRegressor(TAGIRegressor(**SMALL, random_state=0), func=np.exp, inverse_func=np.log)
+    for estimator, message in (
+        (transformed, "a TransformedTargetRegressor predicts no distribution"),
+        (make_pipeline(PolynomialFeatures(1), transformed), "a TransformedTargetRegressor predicts no distribution"),
+        (TAGIClassifier(**SMALL, random_state=0), "neg_log_loss"),
+        (Ridge(), "takes a TAGIRegressor, or a Pipeline or a search that ends with one, got Ridge"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            scorer(estimator.fit(x, y), x, y)
+
+
+def test_a_pipeline_predicts_standard_deviations_and_quantiles():
+    x, y = data()
+    pipeline = make_pipeline(PolynomialFeatures(2), TAGIRegressor(**SMALL, random_state=0)).fit(x, y)
+    mean, std, quantiles = pipeline.predict(x, return_std=True, quantiles=[0.05, 0.95])
+    inside = pipeline[:-1].transform(x)
+    np.testing.assert_array_equal((mean, std), pipeline[-1].predict(inside, return_std=True))
+    np.testing.assert_allclose(quantiles.T, pipeline[-1].predict_interval(inside, 0.9))
+
+
+METHODS = {
+    TAGIRegressor: ("predict", "predict_interval", "score", "log_likelihood", "crps"),
+    TAGIClassifier: ("predict", "predict_proba", "predict_log_proba", "score"),
+}
+
+
+def calls(fitted, x, y):
+    """Each method that predicts, called with samples of several sizes, some of them missing."""
+    x = np.where(x > 2, np.nan, x)
+    found = []
+    for n in (1, 7, len(x)):
+        for name in METHODS[type(fitted)]:
+            with_y = name in ("score", "log_likelihood", "crps")
+            found.append(partial(getattr(fitted, name), *((x[:n], y[:n]) if with_y else (x[:n],))))
+    return found
+
+
+@both
+@pytest.mark.filterwarnings("ignore:R.2 score is not well-defined")
+def test_any_number_of_threads_predicts_what_one_does(kind):
+    x, y = data()
+    fitted = kind(**SMALL, random_state=0).fit(x, y)
+    some = calls(fitted, x, y) * 8
+    expected = [call() for call in some]
+    with ThreadPoolExecutor(8) as executor:
+        found = list(executor.map(lambda call: call(), some))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@both
+def test_threads_predict_while_another_learns_samples(kind):
+    """Each prediction is one of those between two batches; a call that is refused disturbs nobody."""
+    x, y = data()
+    fitted = kind(**SMALL, random_state=0).fit(x, y)
+    online, method = copy.deepcopy(fitted), "predict" if kind is TAGIRegressor else "predict_proba"
+    possible = [getattr(online, method)(x)]
+    for start in range(0, 60, 16):
+        online.partial_fit(x[start : start + 16], y[start : start + 16])
+        possible.append(getattr(online, method)(x))
+    with ThreadPoolExecutor(3) as executor:
+        predictions = [executor.submit(getattr(fitted, method), x) for _ in range(30)]
+        for start in range(0, 60, 16):
+            with pytest.raises(ValueError, match="NaN"):
+                fitted.partial_fit(x, np.full(60, np.nan))
+            fitted.partial_fit(x[start : start + 16], y[start : start + 16])
+            predictions += [executor.submit(getattr(fitted, method), x) for _ in range(5)]
+    assert all(any(np.array_equal(one.result(), other) for other in possible) for one in predictions)
+
+
+def test_many_short_threads_leave_nothing():
+    x, y = data()
+    fitted = TAGIRegressor(**SMALL, random_state=0).fit(x, y)
+
+    def run(count):
+        for _ in range(count):
+            thread = threading.Thread(target=fitted.predict, args=(x,))
+            thread.start()
+            thread.join()
+
+    run(20)
+    tracemalloc.start()
+    run(20)
+    before = tracemalloc.get_traced_memory()[0]
+    run(200)
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert grown < 20_000  # one network is 10 kB
+    assert len(turns._turns) < 100
+
+
+def test_importance_by_threads():
+    x, y = data()
+    fitted = TAGIRegressor(**SMALL, random_state=0).fit(x, y)
+    expected = permutation_importance(fitted, x, y, random_state=0).importances
+    with parallel_config(backend="threading"):
+        found = permutation_importance(fitted, x, y, random_state=0, n_jobs=2).importances
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_fork_amid_predictions_predicts():
+    x, y = data()
+    fitted = TAGIRegressor(**SMALL, random_state=0).fit(x, y)
+    expected, over = fitted.predict(x), threading.Event()
+
+    def serve():
+        while not over.is_set():
+            fitted.predict(x)
+
+    with ThreadPoolExecutor(2) as executor:
+        servers = [executor.submit(serve) for _ in range(2)]
+        codes = []
+        for _ in range(5):
+            child = os.fork()
+            if not child:
+                signal.alarm(20)
+                os._exit(0 if np.array_equal(fitted.predict(x), expected) else 1)
+            codes.append(os.waitpid(child, 0)[1])
+        over.set()
+    assert codes == [0] * 5
+    assert all(server.result() is None for server in servers)
+
+
+@both
+@pytest.mark.parametrize("hidden", [(7,), (50, 50), (400,)])
+def test_predictions_hardly_depend_on_the_batch_they_stand_in(kind, hidden):
+    """Sums of float32 in another order, in batches of another size."""
+    x, y = data(600)
+    fitted = kind(hidden, epochs=2, n_folds=2, n_seeds=1, random_state=0).fit(x, y)
+    if kind is TAGIRegressor:
+        mean, std = fitted.predict(x, return_std=True)
+        whole, units = np.array([mean, std]), std
+    else:
+        whole, units = fitted.predict_proba(x).T, np.ones(len(x))
+    for size in (1, 2, 3, 17, 63, 64, 511):
+        for start in range(0, min(600, 40 * size), size):
+            rows = slice(start, start + size)
+            part = np.array(fitted.predict(x[rows], True)) if kind is TAGIRegressor else fitted.predict_proba(x[rows]).T
+            assert np.abs((part - whole[:, rows]) / units[rows]).max() < 1e-5
 
 
 @both

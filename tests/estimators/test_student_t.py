@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from pytagi_ddp.estimators.student_t import DEGREES, fit_scale, log_density, quantile
+from pytagi_ddp.estimators.student_t import DEGREES, fit_scale, log_density, quantile, ranked_score
 
 
 @pytest.mark.parametrize("degrees", DEGREES)
@@ -18,6 +18,23 @@ def test_density_and_quantile(degrees):
     expected = there.logpdf(r / np.exp(log_scale2 / 2)) - log_scale2 / 2
     np.testing.assert_allclose(log_density(r**2, log_scale2, degrees), expected, rtol=1e-10)
     assert quantile(0.95, degrees) == pytest.approx(there.ppf(0.95))
+    np.testing.assert_allclose(quantile(np.array([0.05, 0.5]), degrees), there.ppf([0.05, 0.5]), atol=1e-12)
+
+
+@pytest.mark.parametrize("degrees", DEGREES)
+def test_the_ranked_score_is_its_integral(degrees):
+    from scipy import integrate, stats
+
+    there = stats.norm if math.isinf(degrees) else stats.t(degrees)
+    z = np.array([-3.0, -0.2, 0.0, 1.5, 40.0])
+
+    def integral(miss, low, high):
+        return integrate.quad(lambda u: miss(u) ** 2, low, high, limit=200)[0]
+
+    expected = [integral(there.cdf, -np.inf, place) + integral(there.sf, place, np.inf) for place in z]
+    np.testing.assert_allclose(ranked_score(z, degrees), expected, rtol=1e-6)
+    far = np.array([1e200, -1e200])  # an absolute error there
+    np.testing.assert_allclose(ranked_score(far, degrees), np.abs(far))
 
 
 @pytest.mark.parametrize("degrees", [4.0, math.inf])

@@ -332,7 +332,7 @@ def picture_files() -> Format:
     """Images, as Pillow decodes them. They have no checksum of pixels, so damaged ones may have other pixels."""
     from PIL import Image
 
-    def encoded(kind: str, **options: int) -> bytes:
+    def encoded(kind: str, **options: object) -> bytes:
         file = io.BytesIO()
         Image.fromarray(_pictures()[0]).save(file, kind, **options)
         return file.getvalue()
@@ -342,7 +342,10 @@ def picture_files() -> Format:
         assert part.shape == (3, 8, 8) and part.dtype == np.uint8
         return part.tobytes()
 
+    turned = Image.Exif()
+    turned[0x0112] = 6
     files = {"x.jpeg": encoded("JPEG"), "y.jpeg": encoded("JPEG", progressive=1), "z.png": encoded("PNG")}
+    files |= {"turned.jpeg": encoded("JPEG", exif=turned), "turned.png": encoded("PNG", exif=turned)}
     return Format(files, read, errors=(ImageError,))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pytagi_ddp.kernels.cpu import layers
+from pytagi_ddp.kernels.cpu.layers.recurrent import address_of_product
 
 LENGTHS = dict(zip("bcfhknpqrwxymn", (3, 4, 5, 7, 2, 11, 9, 6, 8, 10, 2, 3, 12, 13), strict=True))
 LSTM = {"b": 2, "t": 4, "q": 4, "i": 2, "o": 3, "g": 12, "w": 5, "h": 12, "s": 6, "e": 6}
@@ -31,12 +32,6 @@ FITTING = {
     "wire.encode_float16": {"n": 1025, "k": 2},
     "wire.decode_float16": {"n": 2048, "k": 2},
 }
-COMPILED_ONLY = {
-    "recurrent._forward",
-    "recurrent._backward",
-    "wire.encode_float16",
-    "wire.decode_float16",
-}  # addresses, integers of Numba
 
 
 def loops() -> Iterator[tuple[str, Callable]]:
@@ -52,7 +47,7 @@ def loops() -> Iterator[tuple[str, Callable]]:
 def arguments(name: str, loop: Any, random: np.random.Generator) -> tuple:
     """Arguments that fit: arrays of small positive numbers, or of whole ones of which many are out of range."""
     lengths = LENGTHS | FITTING.get(name, {})
-    numbers = {"kernel_size": 3, "rows": 3, "accumulate": bool(random.integers(2))}
+    numbers = {"kernel_size": 3, "rows": 3, "accumulate": bool(random.integers(2)), "product": address_of_product()}
     made: list[Any] = []
     for argument, word in zip(loop.shapes.names, loop.shapes.words, strict=True):
         if word == "_":
@@ -74,7 +69,5 @@ if __name__ == "__main__":  # with NUMBA_DISABLE_JIT
     random = np.random.default_rng(0)
     with np.errstate(all="ignore"):
         for name, loop in loops():
-            if name in COMPILED_ONLY:
-                continue
             loop(*arguments(name, loop, random))
             print(name)

@@ -1,11 +1,10 @@
 """What tests of the CPU kernels share."""
 
-import numpy as np
 import pytest
 
 from pytagi_ddp.kernels.cpu.products import _blas
-from pytagi_ddp.kernels.cpu.runtime.extension import load
 from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
+from tests.kernels.scratch import bounded
 
 
 @pytest.fixture(params=["1 thread, best", "2 threads, whole", "2 threads, avx2", "3 threads, tiles", "2 threads, amx"])
@@ -23,17 +22,8 @@ def threads(request):
 
 
 @pytest.fixture
-def bounded_scratch(threads, monkeypatch):  # `threads` comes first, as it may skip the test
+def bounded_scratch(threads):  # `threads` comes first, as it may skip the test
     """Products write no further into scratch memory than they have asked for."""
-    beyond = []
-
-    def workspace(size):
-        memory = np.full(size + 100_000, 123, np.float32)
-        beyond.append(memory[size:])
-        return memory[:size]
-
-    for name in ("runtime._replay", "layers._conv2d"):
-        monkeypatch.setattr(load(name), "workspace", workspace)
-    yield
-    assert beyond
-    assert all((rest == 123).all() for rest in beyond)
+    with bounded() as asked:
+        yield
+    assert asked

@@ -1,9 +1,11 @@
 """Compiled loops are kept between processes, and never meet sources other than their own."""
 
+import math
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -32,9 +34,10 @@ def tree(tmp_path) -> Path:
     return tmp_path
 
 
-def run(tree: Path, cache: str = "cache") -> float:
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tree / cache), "PYTHONDONTWRITEBYTECODE": "1"}
-    result = subprocess.run([sys.executable, "-c", PROGRAM], cwd=tree, env=environment, capture_output=True, text=True)
+def run(tree: Path, program: str = PROGRAM, launcher: Sequence[str] = ()) -> float:
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tree / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [*launcher, sys.executable, "-c", program]
+    result = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     return float(result.stdout)
 
@@ -65,6 +68,43 @@ def test_an_edited_formula_never_meets_a_stale_cache(tree):
     both = files(tree)
     assert run(tree) == pytest.approx(-0.8)
     assert files(tree) == both, "the first cache was not found again"
+
+
+# Counts the loops that are compiled, not loaded, and prints their number instead.
+COUNT = """
+import numba.core.event as event
+class Count(event.Listener):
+    compiled = 0
+    def on_start(self, started):
+        self.compiled += 1
+    def on_end(self, ended):
+        pass
+count = Count()
+event.register("numba:compile", count)
+"""
+
+
+def test_a_filled_cache_that_can_only_be_read_is_used(tree):
+    launcher = []
+    if os.geteuid() == 0:  # who may write anywhere, unless this capability is taken away
+        if shutil.which("setpriv") is None:
+            pytest.skip("needs setpriv, to test a read-only folder as root")
+        launcher = ["setpriv", "--bounding-set=-dac_override"]
+    assert run(tree) == pytest.approx(-0.8)
+    filled = files(tree)
+    folders = [tree / "cache", *(path for path in (tree / "cache").rglob("*") if path.is_dir())]
+    for folder in folders:
+        folder.chmod(0o555)
+    try:
+        counting = COUNT + PROGRAM.replace("print(net([-8.0])[0][0])", "net([-8.0])\nprint(count.compiled)")
+        assert run(tree, counting, launcher) == 0
+        # A loop that is missing there is compiled, and not kept.
+        more = PROGRAM.replace("nn.LeakyReLU()", "nn.LeakyReLU(), nn.Tanh()").replace("layers[1]", "layers[2]")
+        assert run(tree, more, launcher) == pytest.approx(math.tanh(-0.8))
+        assert files(tree) == filled
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
 
 
 WARNING = "there is no place to keep compiled loops"

@@ -1,4 +1,7 @@
-"""One number of threads for OpenMP, Numba and BLAS."""
+"""One number of threads for OpenMP, Numba and BLAS, and the same numbers on any number of threads.
+
+`tests/battery` compares each layer on several threads, and `tests/kernels/threads.py` networks of random sizes.
+"""
 
 import os
 import subprocess
@@ -10,7 +13,9 @@ import numba
 import pytest
 from threadpoolctl import threadpool_info
 
+from pytagi_ddp import nn
 from pytagi_ddp.kernels.cpu.runtime import threads
+from tests.kernels import threads as random_cases
 
 LAUNCHERS = ("PYTAGI_DDP_NUM_THREADS", "OMP_NUM_THREADS", *threads._RANKS_ON_NODE)
 
@@ -20,6 +25,43 @@ def restore():
     before = threads.get_threads()
     yield
     threads.set_threads(before)
+
+
+FEW_INPUTS = [(2, 8, 8), (2, 1, 1), (2, 15, 15), (3, 16, 4), (4, 31, 15), (8, 63, 10), (8, 50, 1), (16, 84, 10)]
+
+
+@pytest.mark.parametrize(("count", "inputs", "outputs"), FEW_INPUTS)
+def test_fewer_inputs_than_threads_share(count, inputs, outputs):
+    """Tiles of inputs begin at multiples of 16: several of them begin at 0, and all of these but one are empty."""
+    layer = random_cases.Case("Linear", "", lambda: [nn.Linear(inputs, outputs)], inputs * outputs)
+    random_cases.compare(layer, random_cases.Draw(0, 0), count)
+
+
+@pytest.mark.parametrize("number", range(28))
+def test_random_products(number):
+    random_cases.run_case(0, number, random_cases.PRODUCTS)
+
+
+@pytest.mark.slow
+def test_random_networks():
+    command = [sys.executable, "-m", "tests.kernels.threads", "--cases", "25", "--seed", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("25 cases, the same on one thread and on several")
+
+
+def test_a_wrong_sum_is_found(monkeypatch):
+    """The comparison itself: threads that make different numbers, and passes that differ from time to time."""
+    made = random_cases.repeated_passes
+    layer = random_cases.Case("Linear", "Linear(8,8)", lambda: [nn.Linear(8, 8)], 64)
+
+    def twice_on_threads(net, *batch):
+        result = made(net, *batch)
+        return result if threads.get_threads() == 1 else {name: 1.001 * array for name, array in result.items()}
+
+    monkeypatch.setattr(random_cases, "repeated_passes", twice_on_threads)
+    with pytest.raises(AssertionError, match=r"Linear\(8,8\), .*, batch \d+, 2 threads: one batch: output mean: error"):
+        random_cases.compare(layer, random_cases.Draw(0, 0), 2)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import hashlib
 import numpy as np
 
 from pytagi_ddp import nn
+from tests.nn.own_layers import own_layers
 
 IMAGE = {"in_width": 6, "in_height": 6}
 
@@ -46,6 +47,7 @@ WITHOUT_BATCH_NORM = {
     "LayerBlock of one": lambda: conv(nn.LayerBlock(nn.Conv2d(3, 3, 3, padding=1)), features=108),
     "ResNetBlock": lambda: residual(None),
     "ResNetBlock with shortcut": lambda: residual(branch()),
+    "layers of somebody's own": own_layers,
 } | {
     kind: lambda kind=kind: dense(getattr(nn, kind)())
     for kind in (

@@ -4,9 +4,11 @@ import copy
 from functools import partial
 
 import numpy as np
+import pytest
 
 from pytagi_ddp import manual_seed
-from pytagi_ddp.nn import DDPConfig, DDPSequential, Linear, ReLU, Sequential
+from pytagi_ddp.data import BatchLoader, ImageDataset
+from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, Linear, ReLU, Sequential
 from pytagi_ddp.nn.stepping import cap_factor
 from tests.mpi.ddp_networks import (
     WITHOUT_BATCH_NORM,
@@ -176,6 +178,92 @@ def test_ranks_without_samples(results):
         assert result["average over ranks with samples"] < 1e-5
         assert (result["asked to stop before"], result["asked to stop"]) == (False, True)
         assert result["saved"]
+
+
+WAYS = {
+    "DDP": lambda net, comm: DDPSequential(net, average=False, communicator=comm),
+    "buckets": lambda net, comm: DDPSequential(net, DDPConfig(buckets=2), False, communicator=comm),
+    "bfloat16": lambda net, comm: DDPSequential(net, DDPConfig(wire_dtype="bfloat16"), False, communicator=comm),
+    "sync_batch_norm": lambda net, comm: DDPSequential(net, average=False, sync_batch_norm=True, communicator=comm),
+    "merge": lambda net, comm: DDPSequential(net, every=2, communicator=comm),
+    "FSDP": lambda net, comm: FSDPSequential(net, average=False, min_num_params=20, communicator=comm),
+    "FSDP, whole": lambda net, comm: FSDPSequential(
+        net, average=False, min_num_params=20, reshard_after_forward=False, sync_batch_norm=True, communicator=comm
+    ),
+}
+
+
+def empty_batches(comm, way, norms):
+    """Each rank calls all methods, whether it has samples or not: [0] differences from a rank that then calls none.
+
+    [1]: differences from one process with all samples. The first step is with samples everywhere.
+    """
+    make = partial(with_batch_norm, blocks=0) if norms else WITHOUT_BATCH_NORM["Conv2d"]
+    manual_seed(5)
+    nets = [make() for _ in range(2)]
+    nets[1].load_state_dict(nets[0].state_dict())
+    reference = copy.deepcopy(nets[0])
+    whole, silent = (WAYS[way](net, comm) for net in nets)
+    last = comm.rank == comm.world_size - 1
+    for step in range(4):
+        n = 0 if last and step > 0 else 3
+        x, y = batch(reference, 3 * comm.world_size, step)
+        x_mine, y_mine = (a[3 * comm.rank :][:n] for a in (x, y))
+        if step == 2:  # micro-batches, the first of which is empty, and on the last rank each
+            with whole.no_sync():
+                backpropagate(whole, x[:0], y[:0])
+                backpropagate(whole, x_mine, y_mine)
+            backpropagate(whole, x[:0], y[:0].reshape(0, 4))
+        else:
+            backpropagate(whole, x_mine, y_mine)
+        whole.step()
+        if n:
+            backpropagate(silent, x_mine, y_mine)
+        silent.step()
+        used = slice(0, 3 * (comm.world_size - (step > 0)))
+        backpropagate(reference, x[used], y[used])
+        reference.step()
+    if norms and comm.world_size > 1:
+        assert whole.update_bn([x_mine]) == silent.update_bn([x_mine])
+    found, also, expected = whole.state_dict(), silent.state_dict(), reference.state_dict()
+    if isinstance(whole, FSDPSequential) and comm.rank:  # rank 0 alone has got them
+        return [0.0, 0.0]
+    return [difference(also, found), difference(expected, found) if not norms else 0.0]
+
+
+@on_ranks(empty_batches, 1, 2, 3)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("norms", [False, True])
+def test_a_batch_without_samples_counts_as_none(results, way, norms):
+    assert all(silent == 0 for silent, _ in results)
+    if way not in ("merge", "bfloat16"):
+        assert all(one < 2e-5 for _, one in results), results
+
+
+def shares_of_65(comm):
+    """The loop of a training program, which takes what the loader gives, on 65 samples in batches of 16 per rank."""
+    images = np.random.default_rng(0).integers(0, 256, (65, 2, 2, 1), np.uint8)
+    data = ImageDataset(images, np.arange(65) % 2, ("a", "b"), "data")
+    manual_seed(1)
+    net = Sequential(Linear(4, 5), ReLU(), Linear(5, 2))
+    reference = copy.deepcopy(net)
+    ddp = DDPSequential(net, average=False, communicator=comm)
+    sizes = []
+    for trained, rank, size in ((ddp, comm.rank, comm.world_size), (reference, 0, 1)):
+        batch_size = 16 * comm.world_size // size
+        with BatchLoader(data, batch_size, rank, size, seed=3) as loader:
+            for x, labels in loader:
+                backpropagate(trained, x, np.eye(2, dtype=np.float32)[labels])
+                trained.step()
+                sizes += [len(x)]
+    return [difference(reference.state_dict(), ddp.state_dict()), sizes.count(0), same_everywhere(ddp)]
+
+
+@on_ranks(shares_of_65, 1, 2, 4)
+def test_shares_of_which_some_are_empty(results):
+    differences, empty, same = zip(*results, strict=True)
+    assert max(differences) < 2e-5 and all(same)
+    assert sum(empty) == len(results) - 1  # 65 = 64 + 1, or 4 x 16 + 1
 
 
 def different_networks(comm):

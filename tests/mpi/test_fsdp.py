@@ -332,7 +332,7 @@ def test_misuse_is_refused_on_every_rank(results, reshard):
         "offload": "needs a network on a GPU",
         "replica offload": "is for an FSDPSequential",
         "again": "lies in shards",
-        "step": "call step() of its FSDPSequential",
+        "step": "step() of a network in a FSDPSequential: call that one's",
         "copy": "unshard()",
         "pickle": "copy or pickle its `model`",
         "deltas": "unshard()",

@@ -10,8 +10,17 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from pytagi_ddp.distributed import RankLeftError, create_communicator, init_device_mesh, initialize, run_threads
+from pytagi_ddp.distributed import (
+    RankLeftError,
+    all_reduce,
+    create_communicator,
+    get_distributed_backend,
+    init_device_mesh,
+    initialize,
+    run_threads,
+)
 from pytagi_ddp.distributed.engine.combine import tree_sum
+from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, Linear, PipelineSequential, Sequential
 from tests.mpi.ddp_networks import error_of
 from tests.mpi.run import mpirun
 from tests.mpi.shared import on_ranks
@@ -55,6 +64,49 @@ def test_who_is_where(results):
         place = same.index(rank) // 2 * 2
         assert of_group == same[place : place + 2]
         assert summed and nobody
+
+
+def of_mpi4py(comm):
+    """Each communicator of mpi4py stands for its ranks, wherever a communicator is an argument."""
+    from mpi4py import MPI
+
+    world, found = MPI.COMM_WORLD, {}
+    made = {"dup": world.Dup(), "split": world.Split(comm.rank % 2, -comm.rank)}
+    made["grid"] = made["split"].Create_cart([made["split"].size])
+    for name, ranks in ({"world": world, "self": MPI.COMM_SELF} | made).items():
+        ddp = DDPSequential(Sequential(Linear(2, 1)), communicator=ranks)
+        assert (ddp.rank, ddp.world_size, ddp.communicator.backend) == (ranks.rank, ranks.size, "mpi")
+        fsdp = FSDPSequential(Sequential(Linear(2, 1)), communicator=ranks)
+        mesh = init_device_mesh((-1,), ("pipe",), ranks)
+        pipeline = PipelineSequential(Sequential(*(Linear(2, 2) for _ in range(4))), mesh=mesh)
+        assert fsdp.communicator is pipeline.communicator is ddp.communicator is get_distributed_backend(ranks)
+        row = np.full(1000, comm.rank + 1, np.float32)
+        all_reduce(ranks, row)
+        assert (row == ranks.allreduce(comm.rank + 1)).all()
+        found[name] = [ddp.communicator.local_rank, ddp.communicator.all_gather_object(comm.rank)]
+        mesh.close()
+    with pytest.raises(ValueError, match="DDPConfig asks for backend='nccl', the communicator has 'mpi'"):
+        DDPSequential(Sequential(Linear(2, 1)), DDPConfig(backend="nccl"), communicator=world)
+    split = get_distributed_backend(made["split"])
+    split.close()
+    assert get_distributed_backend(made["split"]) is not split  # which is closed
+    for ranks in made.values():
+        ranks.Free()
+    for ranks in (*made.values(), MPI.COMM_NULL):
+        with pytest.raises(ValueError, match="this communicator of mpi4py is null: it was freed"):
+            DDPSequential(Sequential(Linear(2, 1)), communicator=ranks)
+    comm.barrier()
+    return found
+
+
+@on_ranks(of_mpi4py, 1, 2, 3, threads=False)
+def test_communicators_of_mpi4py(results):
+    size = len(results)
+    for rank, found in enumerate(results):
+        same = [r for r in reversed(range(size)) if r % 2 == rank % 2]
+        assert found["world"] == found["dup"] == [rank, [*range(size)]]
+        assert found["split"] == found["grid"] == [same.index(rank), same]
+        assert found["self"] == [0, [rank]]
 
 
 def all_verbs(comm):

@@ -62,6 +62,50 @@ def test_a_launcher_whose_size_mpi_does_not_see():
     assert "training" not in result.stdout
 
 
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}
+
+
+@pytest.mark.parametrize(
+    ("env", "name"),
+    [
+        (TORCHRUN, "torchrun (WORLD_SIZE=2)"),
+        ({"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"}, "horovodrun (HOROVOD_SIZE=2)"),
+    ],
+)
+@pytest.mark.parametrize("backend", ["auto", "mpi"])
+def test_a_launcher_that_does_not_start_mpi(env, name, backend):
+    env = env | {"PYTHONPATH": str(ROOT)}
+    result = MpiJob(partial(launch.train, backend=backend), np=1, env=env, launcher=[sys.executable]).finish()
+    assert result.returncode != 0
+    assert f"LaunchError: this job was started by {name}, which does not start MPI" in result.stderr
+    assert "python -m pytagi_ddp.launch -np 2 " in result.stderr
+    assert "training" not in result.stdout
+
+
+def test_processes_of_such_a_launcher_that_work_alone():
+    env = TORCHRUN | {"PYTHONPATH": str(ROOT)}
+    result = MpiJob(partial(launch.train, backend="serial"), np=1, env=env, launcher=[sys.executable]).finish()
+    assert (result.returncode, result.stdout, result.stderr) == (0, "training 0 1\n", "")
+
+
+def test_mvapichs_launcher_whose_ranks_mpi_does_not_see():
+    env = {"MV2_COMM_WORLD_RANK": "1", "MV2_COMM_WORLD_SIZE": "2", "PYTHONPATH": str(ROOT)}
+    result = MpiJob(launch.train, np=1, env=env, launcher=[sys.executable]).finish()
+    assert result.returncode != 0
+    assert "MVAPICH's mpirun_rsh started 2 ranks (MV2_COMM_WORLD_SIZE=2), but MPI says" in result.stderr
+    assert "training" not in result.stdout
+
+
+def test_variables_that_a_cluster_leaves_give_a_warning():
+    env = {"RANK": "1", "WORLD_SIZE": "2", "PYTHONPATH": str(ROOT)}
+    result = MpiJob(launch.train, np=1, env=env, launcher=[sys.executable]).finish()
+    assert (result.returncode, result.stdout) == (0, "training 0 1\n")
+    assert "RANK=1 and WORLD_SIZE=2 suggest that this process is one of several" in result.stderr
+    env = {"WORLD_SIZE": "2", "PYTHONPATH": str(ROOT)}
+    result = MpiJob(launch.train, np=1, env=env, launcher=[sys.executable]).finish()
+    assert (result.returncode, result.stdout, result.stderr) == (0, "training 0 1\n", "")
+
+
 def test_mpi_without_a_launcher_is_one_rank():
     job = MpiJob(partial(launch.train, backend="mpi"), np=1, launcher=[sys.executable])
     result = job.finish()

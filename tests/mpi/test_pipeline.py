@@ -145,6 +145,37 @@ def test_ordinary_loop(results):
         assert "needs a forward pass in training mode" in twice
 
 
+def empty_share(comm, schedule):
+    """Two stages, and as many replicas as there are ranks for: in the second of three steps, one has no samples."""
+    mesh = init_device_mesh((-1, 2), ("data", "pipe"), comm)
+    replicas, replica = mesh["data"].world_size, mesh["data"].rank
+    reference = network("ReLU")
+    options = {"average": False, "n_microbatches": 2, "schedule": schedule, "mesh": mesh}
+    net, updater = pipeline(comm, "ReLU", **options), nn.OutputUpdater("cpu")
+    for step in range(3):
+        x, y = batch(reference, 3 * replicas, step)
+        backpropagate(reference, *((x[3:], y[3:]) if step == 1 else (x, y)))
+        reference.step()
+        rows = slice(3 * replica, 3 * replica + (0 if step == 1 and replica == 0 else 3))
+        if schedule == "GPipe":
+            mu, var = net(x[rows])
+            updater.update(net.output_z_buffer, y[rows], np.full(y[rows].size, 1.0), net.input_delta_z_buffer)
+            net.backward()
+        else:
+            mu, var = learn(net, x[rows], y[rows])
+        assert mu.shape == var.shape == ((rows.stop - rows.start) * y.shape[1] * net.is_last,)
+        net.step()
+    state = net.state_dict()
+    mesh.close()
+    return ddp_networks.difference(reference.state_dict(), state) if comm.rank == 0 else 0.0
+
+
+@on_ranks(empty_share, 2, 4)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_batch_without_samples_counts_as_none(results, schedule):
+    assert max(results) < 2e-5
+
+
 def accumulation(comm):
     """Batches that add up inside no_sync; else one replaces those that wait."""
     x, y = steps_of("BatchNorm2d", 6)[0]

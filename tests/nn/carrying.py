@@ -8,6 +8,7 @@ class Memory(nn.BaseLayer):
     """Adds what it carries from batch to batch: the mean of the last sample that it gave, moved by the deltas of it."""
 
     name = "Memory"
+    replayable = True
 
     def state_tensors(self):
         return (StateTensor("mean", self.in_shape.size, "carried", initial=1),)

@@ -1,5 +1,7 @@
 """What the tests of networks share: random parameters, one training step, and the comparison with the reference."""
 
+from contextlib import nullcontext
+
 import numpy as np
 
 from pytagi_ddp import nn
@@ -57,6 +59,27 @@ def pass_through(net: nn.Sequential, x, var_x, delta_mu, delta_var) -> dict[str,
     for k, leaf in enumerate(learned(net)):
         result |= {f"{name} of layer {k} {leaf!r}": np.array(getattr(leaf, name)) for name in DELTAS}
     return result
+
+
+def repeated_passes(net: nn.Sequential, *batch) -> dict[str, np.ndarray]:
+    """Every number that `pass_through` makes of a batch, of parts of it that are accumulated, and the step after them.
+
+    Each pass is made three times: walked through, recorded and replayed. Asserts that the bits are the same each time.
+    """
+    size = len(batch[0])
+    results: dict[str, np.ndarray] = {}
+    for what, parts in (("one batch", [(0, size)]), ("accumulated", [(0, size), (0, size), (size // 2, size)])):
+        for time in range(3):
+            net.reset_state()
+            net.pending.forget()
+            with net.accumulate() if len(parts) > 1 else nullcontext():
+                for start, stop in parts:
+                    found = pass_through(net, *(None if array is None else array[start:stop] for array in batch))
+            for name, array in found.items():
+                first = results.setdefault(f"{what}: {name}", array.copy())
+                assert np.array_equal(array, first, equal_nan=True), f"{what}: {name} differs in pass {time + 1}"
+    net.step()
+    return results | {name: getattr(net.arena, name).copy() for name in ("theta", "statistics", "carried")}
 
 
 def assert_same(actual: dict, expected: dict, tolerance: float) -> None:

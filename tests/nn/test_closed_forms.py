@@ -121,13 +121,16 @@ def test_a_variance_that_falls_below_zero_becomes_1e_5_and_is_counted():
     assert net.get_neg_var_w_counter() == {"Linear(2,2)": 0, "ReLU()": 0, "Linear(2,1)": 0}
 
 
-def test_a_parameter_without_variance_gets_the_floor():
-    """As in pytagi: 0 counts as fallen to 0, and the mean stays in that step."""
+def test_a_parameter_without_variance_is_known():
+    """It stays as it is. (pytagi gives it the variance 1e-5 in a step, and it learns from then on.)"""
     net = nn.Sequential(nn.Linear(3, 2))
     layer = net.layers[0]
     layer.var_w = np.zeros(6)
     before = np.array(layer.mu_w)
-    observe(net, nn.OutputUpdater(net.device), np.ones(12), np.full(8, 5.0), 0.1)
+    biases = np.array(layer.mu_b)
+    for _ in range(3):
+        observe(net, nn.OutputUpdater(net.device), np.ones(12), np.full(8, 5.0), 0.1)
     np.testing.assert_array_equal(layer.mu_w, before)
-    np.testing.assert_allclose(layer.var_w, 1e-5)
-    assert net.get_neg_var_w_counter() == {"Linear(3,2)": 6}
+    np.testing.assert_array_equal(layer.var_w, 0)
+    assert (layer.mu_b != biases).all() and (layer.var_b > 0).all()
+    assert net.get_neg_var_w_counter() == {"Linear(3,2)": 0}

@@ -1,25 +1,171 @@
 """What a network takes as layers, and what is left of a construction that failed."""
 
 import copy
+import pickle
+import re
 
 import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed, nn
+from pytagi_ddp.distributed import DataParallel
 from tests.battery.example import train
 from tests.nn.networks import assert_matches_reference
 
 
 def test_a_layer_belongs_to_one_network():
     layer = nn.Linear(3, 3)
-    nn.Sequential(layer)
+    net = nn.Sequential(layer)
     with pytest.raises(ValueError, match=r"Linear\(3,3\) is already part of a network.*copy.deepcopy"):
         nn.Sequential(layer)
     inside = nn.Tanh()
-    nn.Sequential(nn.Linear(2, 2), nn.ResNetBlock(nn.LayerBlock(nn.Linear(2, 2), inside)))
+    outside = nn.Sequential(nn.Linear(2, 2), nn.ResNetBlock(nn.LayerBlock(nn.Linear(2, 2), inside)))
     with pytest.raises(ValueError, match=r"Tanh\(\) is already part"):
         nn.Sequential(nn.Linear(2, 2), inside)
     nn.Sequential(copy.deepcopy(layer))
+    assert net.layers == (layer,) and len(outside) == 2
+
+
+LAYERS = {
+    "dense": lambda: [nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)],
+    "statistics, in blocks": lambda: [
+        nn.Conv2d(1, 2, 3, in_width=2, in_height=2, padding=1),
+        nn.BatchNorm2d(2),
+        nn.ResNetBlock([nn.Conv2d(2, 2, 3, padding=1), nn.BatchNorm2d(2)], [nn.Conv2d(2, 2, 1)]),
+        nn.Linear(8, 2),
+    ],
+    "memory": lambda: [nn.LSTM(4, 3), nn.Linear(3, 2)],
+}
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize("how", ["copy of the network", "copy of the layers", "pickle of the layers", "old network"])
+def test_layers_of_another_network_keep_all_that_it_has_learnt(kind, how):
+    x = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    net = nn.Sequential(LAYERS[kind]())
+    train(net, 1, 1, 1)
+    twin = copy.deepcopy(net)
+    if how == "copy of the network":
+        other = nn.Sequential(*copy.deepcopy(net).layers)
+    elif how == "copy of the layers":
+        other = nn.Sequential(copy.deepcopy(net.layers))
+    elif how == "pickle of the layers":
+        other = nn.Sequential(pickle.loads(pickle.dumps(net[:])))
+    else:
+        net.add_hook(before=lambda leaf, direction: pytest.fail("a hook of the network that is gone"))
+        layers = net[:]
+        del net
+        other = nn.Sequential(layers)
+    for _ in range(2):
+        assert other.state_dict(carried=True).keys() == twin.state_dict(carried=True).keys()
+        for mine, of_twin in zip(other.predict(x), twin.predict(x), strict=True):
+            np.testing.assert_array_equal(mine, of_twin)
+        train(other, 1, 1)
+        train(twin, 1, 1)
+
+
+def test_layers_that_a_network_has_given_up_keep_their_statistics():
+    net = nn.Sequential(LAYERS["statistics, in blocks"]())
+    train(net, 1, 1, 1)
+    twin, first, shape = copy.deepcopy(net), net[:2], net[2].in_shape
+    net.keep_layers(2, 4)
+    front = nn.Sequential(first)
+    assert front.out_shape.image == shape.image
+    for key, values in front.state_dict().items():
+        for mine, of_twin in zip(values, twin.state_dict()[key], strict=True):
+            np.testing.assert_array_equal(mine, of_twin)
+
+
+def test_layers_by_number():
+    layers = [nn.Linear(2, 3), nn.LayerBlock([nn.ReLU(), nn.Linear(3, 3)]), nn.Tanh()]
+    net, block = nn.Sequential(layers), layers[1]
+    assert net.layers == tuple(layers)
+    assert [net[0], net[-1], net[np.int64(1)]] == [layers[0], layers[2], block]
+    assert (len(net), list(net), net[1:]) == (3, layers, (block, layers[2]))
+    assert (len(block), list(block), block[::-1]) == (2, [*block.layers], block.layers[::-1])
+    assert layers[2] in net and layers[2] not in block
+    with pytest.raises(IndexError, match="there is no layer 3: this Sequential has 3 layers"):
+        net[3]
+    with pytest.raises(TypeError, match=r"layers have numbers, and slices of them, got 'Linear\.0'; by key"):
+        net["Linear.0"]
+
+
+@pytest.mark.parametrize("many", [list, tuple])
+def test_layers_in_a_list_are_those_one_by_one(many):
+    parts = [nn.Linear(2, 3), nn.ResNetBlock(many([nn.Linear(3, 3), nn.ReLU()]), many([nn.Linear(3, 3)]))]
+    written_out = [
+        nn.Linear(2, 3),
+        nn.ResNetBlock(nn.LayerBlock(nn.Linear(3, 3), nn.ReLU()), nn.LayerBlock(nn.Linear(3, 3))),
+    ]
+    assert repr(nn.Sequential(many(parts))) == repr(nn.Sequential(*written_out))
+
+
+NET = nn.Sequential(nn.Linear(2, 1))
+
+
+@pytest.mark.parametrize(
+    ("thing", "name", "remedy"),
+    [
+        (NET, "to", "call to_device"),
+        (NET, "cuda", "call to_device"),
+        (NET, "append", "make a new one"),
+        (NET, "zero_grad", "there are no gradients"),
+        (NET, "fit", "TAGIRegressor and TAGIClassifier"),
+        (NET, "named_parameters", "state_dict"),
+        (NET, "modules", "named_layers"),
+        (NET[0], "weight", "mu_w, var_w, mu_b, var_b"),
+        (NET[0], "to", "of the network"),
+        (NET[0], "eval", "assign `training`"),
+        (NET[0], "in_features", "input_size"),
+    ],
+)
+def test_names_of_other_libraries_are_answered_by_those_of_this_one(thing, name, remedy):
+    assert not hasattr(thing, name)
+    with pytest.raises(AttributeError, match=f"{type(thing).__name__!r} object has no attribute {name!r}.*{remedy}"):
+        getattr(thing, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("to", "; of the network, `model`: call to_device"),
+        ("module", ": the network is `model`"),
+        ("summary", ": it is one of the network, `model.summary`"),
+    ],
+)
+def test_a_wrapper_names_the_network(name, remedy):
+    net = nn.DDPSequential(copy.deepcopy(NET))
+    with pytest.raises(AttributeError, match=f"'DDPSequential' object has no attribute {name!r}{remedy}"):
+        getattr(net, name)
+
+
+def test_what_is_named_in_remedies_is_there():
+    from pytagi_ddp.nn.attributes import LAYER, NETWORK
+
+    for table in (NETWORK, LAYER):
+        for remedy in table.values():
+            for name in re.findall(r"(\w+)\(", remedy):
+                assert any(hasattr(owner, name) for owner in (NET, copy, nn)), name
+    assert not any(hasattr(NET, name) for name in NETWORK)
+    assert not any(hasattr(NET[0], name) for name in LAYER)
+
+
+def test_other_names_hide_no_error():
+    with pytest.raises(AttributeError, match=r"object has no attribute 'nothing'$"):
+        _ = NET.nothing
+    block = nn.ResNetBlock(nn.Linear(2, 2))
+    with pytest.raises(AttributeError, match="deltas inside a network are not kept"):  # raised by a property
+        _ = block.input_delta_z
+
+
+@pytest.mark.parametrize("wrap", [lambda net: net, nn.DDPSequential, lambda net: DataParallel(net, ["cpu"])])
+def test_modes_as_in_pytorch(wrap):
+    net = wrap(nn.Sequential(nn.Linear(2, 1)))
+    network = getattr(net, "model", net)
+    for call, training in ((net.eval, False), (net.train, True), (lambda: net.train(False), False)):
+        assert call() is net
+        assert network.training is training
+    assert "(0): Linear(input_size=2, output_size=1, bias=True)" in repr(net)
 
 
 def test_a_layer_stands_once_in_a_network():
@@ -72,10 +218,25 @@ def test_sizes_that_do_not_fit_are_named(layers, message):
         nn.Sequential(*layers)
 
 
-@pytest.mark.parametrize("wrong", [[nn.Linear(1, 1)], nn.ReLU, "Linear", None, 3])
-def test_what_is_no_layer(wrong):
-    with pytest.raises(TypeError, match=f"takes layers, got {type(wrong).__name__}"):
-        nn.Sequential(nn.Linear(1, 1), wrong)
+@pytest.mark.parametrize("container", [nn.Sequential, nn.LayerBlock])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ([nn.Linear(1, 1)], r"list: \[Linear"),
+        (nn.ReLU, r"the class ReLU: write ReLU\(\.\.\.\)"),
+        (NET, "a Sequential: for layers within a network use LayerBlock"),
+        ({"a": nn.Linear(1, 1)}, "a dict: pass its values"),
+        ("Linear", "str: 'Linear'"),
+        (None, "NoneType: None"),
+        (3, "int: 3"),
+    ],
+)
+def test_what_is_not_a_layer(container, wrong, message):
+    for layers in ([nn.Linear(1, 1), wrong], [[wrong, nn.ReLU()]]):
+        with pytest.raises(TypeError, match=f"{container.__name__} takes layers, got {message}"):
+            container(*layers)
+    with pytest.raises(ValueError, match="at least one layer"):
+        container([])
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,7 @@ class Counter(Memory):
     """Counts its training passes, too."""
 
     name = "Counter"
+    replayable = True
 
     def state_tensors(self):
         return *super().state_tensors(), StateTensor("passes", 1, "running", variance=True)

@@ -136,7 +136,7 @@ def test_a_changed_input_does_not_reach_the_backward_pass(net):
     ("mu_x", "var_x", "message"),
     [
         (np.zeros(7), None, "mu_x holds 7 values, not a whole number of samples of 4 inputs"),
-        (np.zeros(0), None, "mu_x holds 0 values"),
+        (np.zeros((0, 3)), None, r"mu_x has the shape \(0, 3\), and a sample is 4"),
         (X, np.zeros(8), "var_x must hold 12 values, got 8"),
         (X, 0.1, "var_x must hold 12 values, got 1"),
         ([1, 2, np.nan, np.inf], None, "mu_x: 2 of 4 values are NaN or infinite"),

@@ -1,6 +1,11 @@
 """LSTM: its arguments, its memory, the chain rule through time."""
 
 import copy
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -131,7 +136,9 @@ def test_states_that_are_refused():
     zeros = [np.zeros(3)] * 4
     net.set_lstm_states({0: zeros, 1: [np.zeros(4)] * 4})
     for states, error, message in (
-        ({2: zeros}, KeyError, "layer 2 is no LSTM"),
+        ({2: zeros}, KeyError, r"layer 2 is not an LSTM of this network; these are: \[0, 1\]"),
+        ({"LSTM.0": zeros}, KeyError, "layer 'LSTM.0' is not an LSTM"),
+        ({0: zeros, "0": zeros}, KeyError, "given twice"),
         ({0: zeros[:3]}, ValueError, "got 3 arrays"),
         ({0: [np.zeros(4)] * 4}, ValueError, "mu_h"),
         ({0: [*zeros[:3], -np.ones(3)]}, ValueError, "var_c"),
@@ -139,6 +146,41 @@ def test_states_that_are_refused():
     ):
         with pytest.raises(error, match=message):
             net.set_lstm_states(states)
+
+
+def test_states_go_through_json():
+    net = nn.Sequential(nn.LSTM(1, 2), nn.Linear(2, 1))
+    net(np.ones(1))
+    states = net.get_lstm_states()
+    text = json.dumps({k: [values.tolist() for values in state] for k, state in states.items()})
+    net.reset_lstm_states()
+    net.set_lstm_states(json.loads(text))
+    np.testing.assert_array_equal(net.get_lstm_states()[0], states[0])
+    assert np.any(states[0][0])
+
+
+UNCOMPILED = """
+import numpy as np
+from pytagi_ddp import manual_seed, nn
+from tests.battery.example import train
+for batch in (2, 5, 20):  # products of few rows, and others
+    manual_seed(0)
+    net = train(nn.Sequential(nn.LSTM(2, 4, seq_len=3), nn.Linear(12, 1)), batch)
+    print(*net.predict(np.linspace(-1, 1, 12)), sep="\\n")
+"""
+
+
+@pytest.mark.slow
+def test_uncompiled_loops_give_the_same():
+    printed = []
+    for disabled in ("0", "1"):
+        environment = os.environ | {"NUMBA_DISABLE_JIT": disabled}
+        command = [sys.executable, "-c", UNCOMPILED]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+        assert (done.returncode, done.stderr) == (0, "")
+        printed.append(np.array(done.stdout.replace("[", "").replace("]", "").split(), float))
+    assert printed[0].size == 12
+    np.testing.assert_allclose(*printed, rtol=1e-4)
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])

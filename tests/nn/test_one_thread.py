@@ -105,6 +105,8 @@ CALLS: dict[str, Callable[[nn.Sequential], object]] = {
     "smoother": lambda net: net.smoother(),
     "state_dict": lambda net: net.state_dict(),
     "step": lambda net: net.step(),
+    "step_alone": lambda net: net.step_alone(),
+    "has_frozen_layers": lambda net: net.has_frozen_layers(),
     "to_device": lambda net: net.to_device("cpu"),
     "train": lambda net: net.train(),
     "update_bn": lambda net: net.update_bn([X]),
@@ -123,6 +125,7 @@ FREE = {
     *("layers", "first_layer", "named_layers", "named_leaves", "visits", "num_parameters", "summary"),
     *("get_layer_stack_info", "is_deferred", "materialize", "missing_inputs", "num_samples", "training"),
     *("get_outputs_smoother", "set_threads", "z_buffer_size", "z_buffer_block_size", "check_input", "one_thread"),
+    *("refuse_unread_deltas", "awaits_backward"),
     *("preinit_layer", "output_to_host", "delta_z_to_host", "params_to_device", "params_to_host"),
 }
 

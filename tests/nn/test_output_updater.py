@@ -240,6 +240,43 @@ def test_an_output_that_is_not_finite_makes_deltas_that_a_step_reports(updater, 
             assert np.isnan(values[0]) and np.isfinite(values[1:]).sum() >= 2 and values[2] == 0
 
 
+@pytest.mark.parametrize(
+    ("noise", "noise_var", "noise_jcb"), [(np.inf, 1, 1), (NAN, 1, 1), (2, np.inf, 1), (2, NAN, 1), (2, 1, np.inf)]
+)
+def test_a_noise_that_is_not_finite_makes_deltas_that_a_step_reports(updater, noise, noise_var, noise_jcb):
+    states, buffer = nn.BaseHiddenStates(4, 2), nn.BaseDeltaStates(4, 2)
+    states.mu_a, states.var_a, states.jcb = [1, noise] * 2, [1, noise_var] * 2, [1, noise_jcb] * 2
+    updater.update_heteros(states, [1.0, NAN], buffer)
+    for values in (buffer.delta_mu, buffer.delta_var):
+        assert np.isnan(values[1]) and (values[2:] == 0).all()
+
+
+def test_a_jacobian_that_is_not_finite_makes_deltas_that_a_step_reports(updater):
+    states, buffer = nn.BaseHiddenStates(2, 2), nn.BaseDeltaStates(2, 2)
+    states.mu_a, states.var_a, states.jcb = [1, 1], [1, 1], [np.inf, np.inf]
+    updater.update(states, [1.0, NAN], np.ones(2), buffer)
+    assert np.isnan(buffer.delta_mu[0]) and buffer.delta_mu[1] == 0
+
+
+def test_a_noise_that_overflows_is_an_error_of_the_step(updater):
+    """All deltas were zero, and nothing was learnt, in silence."""
+    net = nn.Sequential(nn.Linear(1, 2), nn.EvenExp())
+    net.layers[0].mu_w = [1, 1]
+    before = net.state_dict()
+    for _ in range(3):  # recorded passes, too
+        net(np.full((4, 1), 100))
+        updater.update_heteros(net.output_z_buffer, np.zeros(4), net.input_delta_z_buffer)
+        net.backward()
+        with pytest.raises(FloatingPointError, match=r"layer 0 .*standardise the inputs"):
+            net.step()
+    assert net.state_dict() == before
+    net(np.full((4, 1), 1))
+    updater.update_heteros(net.output_z_buffer, np.zeros(4), net.input_delta_z_buffer)
+    net.backward()
+    net.step()
+    assert net.state_dict() != before
+
+
 def test_two_observations_of_one_output():
     """The last one counts: deltas are no sums over observations."""
     net = nn.Sequential(nn.Linear(1, 2))

@@ -197,6 +197,36 @@ def test_params_from(net):
     assert net.state_dict() != other.state_dict()
 
 
+class Annotated(nn.Linear):
+    def __init__(self):
+        self.before = 1
+        super().__init__(2, 3)
+        self.epoch = 3
+
+
 def test_attributes_of_the_users_own(net):
-    net.epoch, net.layers[0].note = 3, "stem"
-    assert (net.epoch, net.layers[0].note) == (3, "stem")
+    """A class of the user's may have them; in one of the library a misspelt name would be without effect."""
+    layer = Annotated()
+    layer.note = "stem"
+    assert (layer.before, layer.epoch, layer.note) == (1, 3, "stem")
+    net.layers[0]._note = "private"
+    with pytest.raises(AttributeError, match=r"Annotated has no attribute 'trainable': layer\.freeze"):
+        layer.trainable = False
+
+
+@pytest.mark.parametrize("of", [lambda net: net.layers[0], lambda net: net], ids=["layer", "network"])
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("requires_grad", "layer.freeze"),
+        ("trainable", "layer.freeze"),
+        ("learning_rate", "TAGI has none"),
+        ("traning", "did you mean training"),
+        ("divice", "did you mean device"),
+        ("epoch", "setting it would have no effect"),
+    ],
+)
+def test_attributes_that_are_not_there(net, of, name, remedy):
+    with pytest.raises(AttributeError, match=f"has no attribute '{name}'.*{remedy}"):
+        setattr(of(net), name, 1)
+    assert not hasattr(of(net), name)

@@ -1,5 +1,7 @@
 """The order of calls in training, devices and threads: errors say what is wrong."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -102,11 +104,94 @@ def test_no_way_back_with_other_parameters(change, steps, checkpoint_blocks):
         learn()
         net.step()
     net(X)
-    net.set_delta_z(np.ones(6), -np.ones(6))
     change(net)
+    net.set_delta_z(np.ones(6), -np.ones(6))
     with pytest.raises(RuntimeError, match=r"no step, and no other change of parameters.* between them"):
         net.backward()
     learn()
+
+
+def step_without_backward(net, fill):
+    with pytest.raises(RuntimeError, match=r"step\(\) while the deltas .* call backward\(\) first"):
+        fill(net)
+        net.step()
+
+
+def observe_all(net):
+    net(X)
+    nn.OutputUpdater("cpu").update(net.output_z_buffer, np.ones(6), np.ones(6), net.input_delta_z_buffer)
+
+
+def set_deltas(net):
+    net(X)
+    net.set_delta_z(np.ones(6), -np.ones(6))
+
+
+def write_deltas(net):
+    net(X)
+    net.input_delta_z_buffer.delta_mu[:] = 1
+
+
+@pytest.mark.parametrize("fill", [observe_all, set_deltas, write_deltas])
+@pytest.mark.parametrize("steps", [0, 1, 4])
+def test_a_step_needs_the_backward_pass(net, fill, steps):
+    """It learnt nothing, in silence; recorded passes take another way."""
+    net.step()  # nothing waits
+    for _ in range(steps):
+        fill(net)
+        net.backward()
+        net.step()
+        net.step()  # the same deltas once more
+    before = net.state_dict()
+    step_without_backward(net, fill)
+    assert net.state_dict() == before
+    net.backward()
+    net.step()
+    assert net.state_dict() != before
+
+
+def test_a_step_after_a_batch_that_was_left_out(net):
+    with net.accumulate():
+        observe_all(net)
+        net.backward()
+        observe_all(net)
+        net.backward()
+    observe_all(net)  # skipped
+    net(X)
+    net.step()
+    assert not net.pending.waiting
+    observe_all(net)
+    net.backward()
+    net.eval()
+    observe_all(net)  # for its deltas only
+    net.train()
+    net.step()
+    observe_all(net)
+    net.drop_deltas()
+    net.step()
+    with net.accumulate():
+        observe_all(net)
+        net.backward()
+        step_without_backward(net, observe_all)
+        net.backward()
+    assert net.pending.waiting == 6
+
+
+def test_a_network_in_a_wrapper_does_not_step_alone(net):
+    wrapped = nn.DDPSequential(net, nn.DDPConfig(backend="serial"))
+    observe_all(wrapped)
+    with pytest.raises(RuntimeError, match=r"step\(\) while the deltas"):
+        wrapped.step()
+    wrapped.backward()
+    before = net.state_dict()
+    with pytest.raises(RuntimeError, match=r"step\(\) of a network in a DDPSequential: call that one's"):
+        net.step()
+    assert net.state_dict() == before and net.pending.waiting == 3
+    wrapped.step()
+    assert net.state_dict() != before
+    observe_all(copied := copy.deepcopy(net))
+    copied.backward()
+    copied.step()
 
 
 def test_no_way_back_with_the_parameters_of_an_average(net):

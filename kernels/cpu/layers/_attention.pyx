@@ -10,7 +10,7 @@ leaves out the columns beyond the diagonal of its last row.
 
 from cython.parallel cimport prange
 
-from pytagi_ddp.kernels.cpu.products._blas cimport copy_rows, lines, product, square, square_plus
+from pytagi_ddp.kernels.cpu.products._blas cimport copy_rows, lines, product, square, square_plus, threads_for
 
 from pytagi_ddp.kernels.cpu.runtime.workspace import workspace
 
@@ -22,7 +22,6 @@ cdef enum:
     FACTOR = 1  # `kernels.tensors.CAUSAL_FACTOR`: the first factor is causal
     RESULT = 2  # `kernels.tensors.CAUSAL_RESULT`: the result is
     ROWS = 128  # rows of a block of the first factor, as it lies in memory
-    SERIAL = 500000  # multiply-adds of a product below which waking the threads costs more than they save
 
 
 # A matrix for each head of each sample, as `kernels.tensors.Heads` describes it. Element (i, j) for head h of sample b
@@ -70,8 +69,7 @@ def multiply(const float[::1] x_mu, const float[::1] x_var, tuple x_place, const
     cdef Matrix y = matrix_of(y_mu, y_var, y_place, batch, heads, depth, columns)
     cdef Matrix out = matrix_of(out_mu, out_var, out_place, batch, heads, rows, columns)
     cdef int groups = batch * heads // out.share, t
-    if <double>groups * out.share * rows * depth * columns < SERIAL:
-        threads = 1
+    threads = threads_for(<double>groups * out.share * rows * depth * columns, threads)
     cdef size_t control
     cdef size_t of_x = lines(<size_t>ROWS * (rows if x.transposed else depth))
     cdef size_t per_thread = of_x + 3 * lines(<size_t>depth * columns)

@@ -15,9 +15,8 @@ kernels of usual sizes are made in faster forms (_winograd.pyx).
 """
 
 from cython.parallel cimport parallel, prange
-from libc.string cimport memset
 
-from pytagi_ddp.kernels.cpu.products._blas cimport Product, cut, lines, sum_rows, variance_product
+from pytagi_ddp.kernels.cpu.products._blas cimport Product, cut, lines, sum_columns, threads_for, variance_product
 from pytagi_ddp.kernels.cpu.products._conv2d_output cimport output_size, output_tile
 from pytagi_ddp.kernels.cpu.products._conv2d_product cimport Factors, Finish
 from pytagi_ddp.kernels.cpu.products._conv2d_state cimport state_size, state_tile
@@ -33,7 +32,6 @@ cdef extern from "flush.h" nogil:
     void set_control_word "tagi_set_control_word"(size_t word)
 
 cdef enum:
-    SERIAL = 500000  # multiply-adds of a product below which waking the threads costs more than they save
     LARGEST = 1073741824  # bound of all counts of pixels, taps and lines, so that sums of two still fit into an int
 
 
@@ -49,10 +47,9 @@ cdef const float* first_of(const float[:, :, :, ::1] array):
     return NULL if array is None else &array[0, 0, 0, 0]
 
 
-cdef int threads_for(const Patches* image, int O, int threads) noexcept nogil:
-    """How many of the threads are worth waking for a product."""
-    cdef double terms = <double>positions_of(image) * O * image.channels * image.kernel_height * image.kernel_width
-    return 1 if terms < SERIAL else threads
+cdef double terms_of(const Patches* image, int O) noexcept nogil:
+    """How many multiply-adds a product takes."""
+    return <double>positions_of(image) * O * image.channels * image.kernel_height * image.kernel_width
 
 
 cdef bint countable(double B, double H, double W, double k, double stride, double Ho, double Wo):
@@ -87,7 +84,7 @@ def forward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] var, const f
     cdef Factors factors = Factors(first_of(mu), first_of(var), first_of(w_mu), first_of(w_var))
     cdef Finish finish = Finish(start_of(b_mu), start_of(b_var), NULL)
     cdef Product multiply_var = variance_product(mixed)
-    cdef int n = threads_for(&patches, O, threads), t
+    cdef int n = threads_for(terms_of(&patches, O), threads), t
     cdef size_t control
     cdef size_t per_thread = state_size(&patches, O, n) if transposed else output_size(&patches, O, n)
     cdef float[::1] scratch = workspace(n * lines(per_thread))
@@ -137,7 +134,7 @@ def backward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] jcb, const 
     if transposed:
         terms = Terms(first_of(mu), NULL, first_of(delta_mu), first_of(delta_var))
     cdef Product multiply_var = variance_product(mixed)
-    cdef int n = threads_for(&patches, O, threads), t
+    cdef int n = threads_for(terms_of(&patches, O), threads), t
     cdef size_t control
     cdef int slices = weight_slices(n, C, k * k)
     cdef size_t sums = lines(sums_size(&patches, O, slices, n))
@@ -152,7 +149,7 @@ def backward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] jcb, const 
     cdef float* h = &h_w[0, 0, 0, 0]
     cdef float* image_g = <float*>start_of(g_b)
     cdef float* image_h = <float*>start_of(h_b)
-    cdef float* bias_g = NULL if transposed else image_g  # a transposed one has its bias at the image: `sum_image`
+    cdef float* bias_g = NULL if transposed else image_g  # a transposed one has its bias at the image: `sum_columns`
     cdef float* bias_h = NULL if transposed else image_h
     with nogil, parallel(num_threads=n):
         control = flush()
@@ -164,17 +161,10 @@ def backward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] jcb, const 
             weight_tile(multiply_var, &patches, &terms, g, h, bias_g, bias_h, accumulate, O, t, n, slices,
                         totals + t * sums, blocks + t * per_thread)
             if transposed and image_g:
-                sum_image(terms.image, image_g, B * H * W, C, accumulate, cut(C, t, n), cut(C, t + 1, n))
-                sum_image(terms.image_var, image_h, B * H * W, C, accumulate, cut(C, t, n), cut(C, t + 1, n))
+                sum_columns(terms.image, <long>B * H * W, C, image_g, accumulate, t, n)
+                sum_columns(terms.image_var, <long>B * H * W, C, image_h, accumulate, t, n)
         if slices < n:
             for t in prange(n, schedule="static"):
                 add_parts(&patches, totals, sums, n, slices, g, h, bias_g, bias_h, accumulate, O, cut(O, t, n),
                           cut(O, t + 1, n))
         set_control_word(control)
-
-
-cdef void sum_image(const float* x, float* total, long pixels, int C, bint accumulate, int c0, int c1) noexcept nogil:
-    """total[c0:c1] = the sums of x (pixels, C) over all pixels, or += if `accumulate`."""
-    if not accumulate:
-        memset(total + c0, 0, (c1 - c0) * sizeof(float))
-    sum_rows(x + c0, C, total + c0, pixels, c1 - c0)

@@ -11,12 +11,11 @@ a few cache sets, which halves the speed of a product. Squares are made from the
 
 from cython.parallel cimport prange
 from libc.stdint cimport intptr_t
-from libc.string cimport memset
 
 from pytagi_ddp.kernels.cpu.products._blas cimport (Grid, Product, best_grid, by_amx, copy_rows, cut, even, fill_rows,
                                                     lines, packed, panel_of, panel_width, prefers_columns, product,
-                                                    square, square_plus, sum_rows, times_jacobian, times_panels,
-                                                    variance_product)
+                                                    square, square_plus, sum_columns, threads_for, times_jacobian,
+                                                    times_panels, variance_product)
 
 from pytagi_ddp.kernels.cpu.runtime._replay cimport issue
 
@@ -45,7 +44,6 @@ cdef enum:
     MOST_OUTPUTS = 256  # the same, where AMX makes the products
     INNER = 576  # outputs of a block in `state_tile`, inputs of a block in `weight_tile`
     BATCH = 512  # samples of a block
-    SERIAL = 500000  # multiply-adds of a product below which waking the threads costs more than they save
 
 
 cdef bint shaped(const Py_ssize_t* shape, Py_ssize_t rows, Py_ssize_t columns):
@@ -67,8 +65,7 @@ def forward(const float[:, ::1] mu, const float[:, ::1] var, const float[:, ::1]
         raise size_error("linear.forward", mu=mu, var=var, w_mu=w_mu, w_var=w_var, b_mu=b_mu, b_var=b_var,
                          out_mu=out_mu, out_var=out_var)
     cdef Product multiply_var = variance_product(mixed)
-    if <double>B * I * O < SERIAL:
-        threads = 1
+    threads = threads_for(<double>B * I * O, threads)
     cdef const float* bias_mu = <const float*>NULL if b_mu is None else &b_mu[0]
     cdef const float* bias_var = <const float*>NULL if b_var is None else &b_var[0]
     cdef const float* variance = <const float*>NULL if var is None else &var[0, 0]
@@ -191,8 +188,7 @@ def backward(const float[:, ::1] mu, const float[:, ::1] jcb, const float[:, ::1
         raise size_error("linear.backward", mu=mu, jcb=jcb, delta_mu=delta_mu, delta_var=delta_var, w_mu=w_mu,
                          in_delta_mu=in_delta_mu, in_delta_var=in_delta_var, g_w=g_w, h_w=h_w, g_b=g_b, h_b=h_b)
     cdef Product multiply_var = variance_product(mixed)
-    if <double>B * I * O < SERIAL:
-        threads = 1
+    threads = threads_for(<double>B * I * O, threads)
     cdef const float* jacobian = <const float*>NULL if jcb is None else &jcb[0, 0]
     cdef float* in_mu = NULL if in_delta_mu is None else &in_delta_mu[0, 0]
     cdef float* in_var = NULL if in_delta_var is None else &in_delta_var[0, 0]
@@ -236,8 +232,11 @@ cdef void backward_entry(const intptr_t* words, float* scratch) noexcept nogil:
                        cut(B, t // state.column_parts + 1, state.row_parts),
                        cut(I, t % state.column_parts, state.column_parts),
                        cut(I, t % state.column_parts + 1, state.column_parts), scratch + t * per_thread)
+        if words[15]:
+            sum_columns(<float*>words[8], B, O, <float*>words[15], words[5], t, threads)
+            sum_columns(<float*>words[9], B, O, <float*>words[16], words[5], t, threads)
         weight_tile(multiply_var, <float*>words[6], <float*>words[8], <float*>words[9], <float*>words[13],
-                    <float*>words[14], <float*>words[15], <float*>words[16], words[5], B, I, O,
+                    <float*>words[14], words[5], B, I, O,
                     cut(O, t // weight.column_parts, weight.row_parts),
                     cut(O, t // weight.column_parts + 1, weight.row_parts),
                     cut(I, t % weight.column_parts, weight.column_parts),
@@ -273,19 +272,13 @@ cdef void state_tile(Product multiply_var, const float* delta_mu, const float* d
 
 
 cdef void weight_tile(Product multiply_var, const float* mu, const float* delta_mu, const float* delta_var, float* g,
-                      float* h, float* g_b, float* h_b, bint accumulate, int B, long I, long O, int o0, int o1, int i0,
-                      int i1, float* scratch) noexcept nogil:
-    """The sums over the batch for weights [o0:o1, i0:i1], and, if i0 is 0, for the bias of outputs o0:o1."""
+                      float* h, bint accumulate, int B, long I, long O, int o0, int o1, int i0, int i1,
+                      float* scratch) noexcept nogil:
+    """The sums over the batch for weights [o0:o1, i0:i1]."""
     cdef int b, i, k, n, step = even(i1 - i0, INNER)
     cdef float beta
     cdef float* columns = scratch
     cdef float* panel = columns + lines(<long>step * min(B, BATCH))
-    if i0 == 0 and i1 > 0 and g_b:  # an empty tile may begin at 0, too
-        if not accumulate:
-            memset(g_b + o0, 0, (o1 - o0) * sizeof(float))
-            memset(h_b + o0, 0, (o1 - o0) * sizeof(float))
-        sum_rows(delta_mu + o0, O, g_b + o0, B, o1 - o0)
-        sum_rows(delta_var + o0, O, h_b + o0, B, o1 - o0)
     for i from i0 <= i < i1 by step:
         n = min(step, i1 - i)
         for b from 0 <= b < B by BATCH:

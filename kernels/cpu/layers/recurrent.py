@@ -5,9 +5,11 @@ stay in the caches. Products of a few rows are computed in loops that read the w
 forward pass writes `kept` for the backward pass; its arrays are ordered by time step.
 """
 
+from ctypes import CFUNCTYPE, c_float, c_int, c_int64
 from functools import partial
 from typing import Any
 
+import numba
 import numpy as np
 from llvmlite import ir
 from numba import prange, types
@@ -51,6 +53,14 @@ def _call(typing, function, ta, tb, m, n, k, a, lda, b, ldb, beta, c, ldc):
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 10, types.float32, *[types.int64] * 2), generate
+
+
+if numba.config.DISABLE_JIT:  # loops run as Python, which cannot call an intrinsic
+    _PRODUCT = CFUNCTYPE(None, *[c_int] * 5, *[c_int64] * 4, c_float, *[c_int64] * 2)
+
+    def _call(function, *arguments):
+        """The same from Python."""
+        _PRODUCT(function)(*arguments)
 
 
 @row
@@ -226,7 +236,7 @@ def _forward(
                     at = t if out_mu.shape[1] == steps else 0
                     _copy(h_mu[b], out_mu[b, at])
                     _copy(h_var[b], out_var[b, at])
-        if end_mu.size:
+        if end_mu.size and part == 0:  # one thread alone, whatever the batch
             _copy(h_mu[first], end_mu[:outputs])
             _copy(c_mu[first], end_mu[outputs:])
             _copy(h_var[first], end_var[:outputs])

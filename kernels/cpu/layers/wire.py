@@ -54,7 +54,7 @@ def encode_float16(values, half, exponents):
             largest = max(largest, BITS(FLOAT(values[i]).view(BITS) & MAGNITUDE))
         exponent = min(141 - np.int32(largest >> MANTISSA), 127) if largest < INFINITE else 0
         exponents[k] = exponent
-        scale = FLOAT(math.ldexp(ONE, exponent))
+        scale = FLOAT(math.ldexp(ONE, int(exponent)))
         for i in range(start, stop):
             u = FLOAT(values[i] * scale).view(BITS)
             a = BITS(u & MAGNITUDE)
@@ -69,7 +69,7 @@ def encode_float16(values, half, exponents):
 def decode_float16(half, exponents, values):
     """The reverse of `encode_float16`."""
     for k in prange(exponents.size):
-        scale = FLOAT(math.ldexp(ONE, -exponents[k]))
+        scale = FLOAT(math.ldexp(ONE, -int(exponents[k])))
         for i in range(k * BLOCK, min((k + 1) * BLOCK, values.size)):
             h = BITS(half[i])
             a = BITS(h & HALF_MAGNITUDE)

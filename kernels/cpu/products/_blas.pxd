@@ -18,8 +18,11 @@ cdef struct Grid:  # how the rows and columns of a result are cut into tiles, on
     int column_parts
 
 
+cdef int threads_for(double terms, int threads) noexcept nogil
 cdef Grid best_grid(long rows, long columns, int tiles) noexcept nogil
 cdef int cut(long size, int part, int parts) noexcept nogil
+cdef void sum_columns(const float* x, long rows, long columns, float* total, bint accumulate, int part,
+                      int parts) noexcept nogil
 cdef int even(int size, int limit) noexcept nogil
 cdef size_t lines(size_t size) noexcept nogil
 cdef bint by_amx(int m, int n, int k) noexcept nogil

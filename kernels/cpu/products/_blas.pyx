@@ -54,10 +54,12 @@ cdef extern from *:
     """
     enum: HAS_OPENMP
 
-has_openmp = bool(HAS_OPENMP)  # without OpenMP, loops over tiles run on one thread
-
 cdef enum:
     SMALL = 1000000  # multiply-adds up to which OpenBLAS reads operands in place
+    SERIAL = 500000  # multiply-adds of a product below which waking the threads costs more than they save
+
+shared_from = int(SERIAL)  # for tests, which make products that are just large enough for several threads
+has_openmp = bool(HAS_OPENMP)  # without OpenMP, loops over tiles run on one thread
 
 
 cpdef enum Way:
@@ -216,6 +218,23 @@ cdef void times_panels(Product multiply, const float* a, int m, int k, const flo
         multiply(False, False, m, width, k, a, k, b + <long>first * k, width, beta, c + first, ldc)
 
 
+cdef double serial = SERIAL
+
+
+def set_serial(double terms=SERIAL):
+    """Sets the multiply-adds from which on a product is shared between threads, for tests; without `terms`, as usual.
+
+    Results must be the same but for rounding.
+    """
+    global serial
+    serial = terms
+
+
+cdef int threads_for(double terms, int threads) noexcept nogil:
+    """How many of the threads are worth waking for a product of so many multiply-adds."""
+    return 1 if terms < serial else threads
+
+
 cdef Grid best_grid(long rows, long columns, int tiles) noexcept nogil:
     """Cuts a result into so many tiles with the smallest edges, as a product reads one number per edge and term."""
     cdef Grid grid = Grid(1, tiles)
@@ -234,6 +253,19 @@ cdef int cut(long size, int part, int parts) noexcept nogil:
     """Where part `part` of `parts` begins, from 0 to size: at a multiple of 16, so that parts are whole vectors."""
     cdef long at = (size * part // parts + 8) // 16 * 16
     return size if part == parts or at > size else at
+
+
+cdef void sum_columns(const float* x, long rows, long columns, float* total, bint accumulate, int part,
+                      int parts) noexcept nogil:
+    """total (columns) = the sums of x (rows x columns) over its rows, or += if `accumulate`: for one part of the columns.
+
+    Each thread makes the part of its own number. Parts do not overlap, even if there are more of them than columns, so
+    every sum is made once, however other results are cut into tiles.
+    """
+    cdef int first = cut(columns, part, parts), width = cut(columns, part + 1, parts) - first
+    if not accumulate:
+        memset(total + first, 0, width * sizeof(float))
+    sum_rows(x + first, columns, total + first, rows, width)
 
 
 cdef size_t lines(size_t size) noexcept nogil:

@@ -42,10 +42,12 @@ def _source_hash() -> str:
 
 @cache
 def cache_folder() -> Path | None:
-    """The folder of this source tree's compiled loops, or None, with a warning, if no folder can be written.
+    """The folder of this source tree's compiled loops, or None, with a warning, if there is none.
 
-    Below `$NUMBA_CACHE_DIR` if that is set, else below the user's cache directory.
+    Below `$NUMBA_CACHE_DIR` if that is set, else below the user's cache directory. A folder that holds compiled loops
+    may be one that can only be read, as in the image of a container; loops that it lacks are then not kept.
     """
+    folder = None
     try:
         base = os.environ.get("NUMBA_CACHE_DIR") or _user_folder()
         folder = Path(base) / f"kernels-{_source_hash()}"
@@ -53,6 +55,8 @@ def cache_folder() -> Path | None:
         with tempfile.TemporaryFile(dir=folder):
             return folder
     except (OSError, RuntimeError) as error:
+        if folder is not None and any(folder.rglob("*.nbi")):
+            return folder
         warn(
             f"there is no place to keep compiled loops ({error}), so that every process compiles them again: set "
             "NUMBA_CACHE_DIR to a folder that you may write to",

@@ -19,6 +19,7 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.runtime import rtsys
 
+from pytagi_ddp.files import atomic_write
 from pytagi_ddp.kernels.sealed import read_sealed, seal
 
 try:
@@ -83,8 +84,7 @@ class SealedFiles(IndexDataCacheFile):
     def _open_for_write(self, filepath: str) -> Iterator[io.BytesIO]:
         content = io.BytesIO()
         yield content
-        with super()._open_for_write(filepath) as file:
-            file.write(seal(content.getvalue()))
+        atomic_write(filepath, seal(content.getvalue()))
 
     def _load_index(self) -> dict:
         return {} if read_sealed(self._index_path) is None else super()._load_index()
@@ -93,8 +93,24 @@ class SealedFiles(IndexDataCacheFile):
         return None if read_sealed(self._data_path(name)) is None else super()._load_data(name)
 
 
+class AnyFolder(FunctionCache._impl_class._locator_classes[0]):
+    """Numba's place for the files of a function, without its trial to write there: the folder may be read-only."""
+
+    def ensure_cache_path(self) -> None:
+        with contextlib.suppress(OSError):
+            os.makedirs(self.get_cache_path(), exist_ok=True)
+
+
+class InAnyFolder(FunctionCache._impl_class):
+    """Numba's description of compiled code, kept in `AnyFolder`."""
+
+    _locator_classes = [AnyFolder]  # noqa: RUF012
+
+
 class SharedCache(FunctionCache):
     """Numba's cache of one function, with a lock that is taken before anything is compiled for it."""
+
+    _impl_class = InAnyFolder
 
     def __init__(self, function: Callable):
         super().__init__(function)
@@ -121,7 +137,7 @@ class SharedCache(FunctionCache):
             return self._load_overload(sig, target_context)
 
     def save_overload(self, sig, data) -> None:
-        """Stores compiled code. If that fails, as on a full disk, the next process compiles again."""
+        """Stores compiled code. If that fails (full disk, read-only folder), the next process compiles again."""
         with contextlib.suppress(OSError):
             super().save_overload(sig, data)
 

@@ -16,11 +16,11 @@ from types import ModuleType
 
 import numpy as np
 
-from pytagi_ddp.kernels.cuda.arrival import Arrival
-from pytagi_ddp.kernels.cuda.runtime.compile import SIMULATOR
+from pytagi_ddp.kernels.cuda.runtime.arrival import Arrival
 from pytagi_ddp.kernels.cuda.runtime.device_arrays import TO_DEVICE, TO_HOST, DeviceArrays
 from pytagi_ddp.kernels.cuda.runtime.recorder import meets_host, queue
 from pytagi_ddp.kernels.cuda.runtime.simulated_arrays import SimulatedArrays
+from pytagi_ddp.kernels.cuda.runtime.simulator import SIMULATOR
 
 if not SIMULATOR and find_spec("cupy") is not None:
     import cupy

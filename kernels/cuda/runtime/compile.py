@@ -36,7 +36,6 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from importlib import import_module
 from importlib.util import find_spec
 from itertools import product
 from types import ModuleType, SimpleNamespace
@@ -49,7 +48,7 @@ from numba import float32, int32, types, uint32
 
 from pytagi_ddp.kernels.cuda.runtime import cubins
 from pytagi_ddp.kernels.cuda.runtime.recorder import queue
-from pytagi_ddp.kernels.cuda.runtime.simulator import Memory, SimulatedCuda, with_pauses
+from pytagi_ddp.kernels.cuda.runtime.simulator import SIMULATOR, Memory, SimulatedCuda, with_pauses
 
 __all__ = [
     "ALIGN",
@@ -72,7 +71,6 @@ __all__ = [
     "uint32",
 ]
 
-SIMULATOR = bool(numba.config.ENABLE_CUDASIM)
 if not SIMULATOR and find_spec("numba_cuda") is None:
     raise ImportError("CUDA kernels need the package numba-cuda: pip install 'pytagi-ddp[cuda]'")
 
@@ -304,7 +302,9 @@ def kernel(
 
 @cache
 def _array() -> ModuleType:
-    return import_module("pytagi_ddp.kernels.cuda.runtime.array")
+    from pytagi_ddp.kernels.cuda.runtime import array  # here, because CuPy is loaded only where a GPU is used
+
+    return array
 
 
 @contextmanager

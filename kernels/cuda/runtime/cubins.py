@@ -3,12 +3,12 @@
 They lie in the folder of `kernels.cpu.runtime.compile.cache_folder`, which is named after the sources.
 """
 
-import os
-import tempfile
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+from pytagi_ddp.files import atomic_write
 from pytagi_ddp.kernels.cpu.runtime.compile import cache_folder
 from pytagi_ddp.kernels.sealed import read_sealed, seal
 
@@ -41,12 +41,15 @@ def assemble(ptx: str, name: str, capability: tuple[int, int]) -> tuple[bytes, s
 
 @cache
 def folder() -> Path | None:
-    """Where cubins of this compiler are kept; None if nothing is."""
+    """Where cubins of this compiler are kept, maybe a folder that can only be read; None if nothing is."""
     base = cache_folder()
     if base is None:
         return None
     made = base / f"cuda-{version('numba-cuda')}"
-    made.mkdir(exist_ok=True)
+    try:
+        made.mkdir(exist_ok=True)
+    except OSError:
+        return None
     return made
 
 
@@ -57,8 +60,7 @@ def kept(file: str) -> bytes | None:
 
 
 def keep(file: str, cubin: bytes) -> None:
-    """Writes a cubin into this file of the folder, if there is one."""
+    """Writes a cubin into this file of the folder, if there is one and it can be written."""
     if place := folder():
-        with tempfile.NamedTemporaryFile(dir=place, delete=False) as temporary:
-            temporary.write(seal(cubin))
-        os.replace(temporary.name, place / file)  # atomic: other ranks see the whole file or none
+        with suppress(OSError):
+            atomic_write(place / file, seal(cubin))  # other ranks see the whole file or none

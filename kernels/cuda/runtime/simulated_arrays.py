@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pytagi_ddp.kernels.cuda.arrival import Arrival
+from pytagi_ddp.kernels.cuda.runtime.arrival import Arrival
 from pytagi_ddp.kernels.cuda.runtime.device_arrays import TO_DEVICE, TO_HOST, DeviceArrays
 from pytagi_ddp.kernels.cuda.runtime.recorder import meets_host, queue
 

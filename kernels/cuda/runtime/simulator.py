@@ -14,9 +14,12 @@ import textwrap
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 from numba import float32, types
 from numba.np.numpy_support import as_dtype
+
+SIMULATOR = bool(numba.config.ENABLE_CUDASIM)  # whether kernels run here and not on a GPU
 
 
 def _spoilt(dtype: types.Type) -> float:

@@ -8,12 +8,29 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pytagi_ddp.distributed.engine.operations import Operation, Operations
+from typing import Protocol
 
 BACKGROUND_SECONDS = 5e-4  # at 1 Gbit/s 60 kB arrive in that time, which fits the buffers of a socket
+
+
+class Started(Protocol):
+    """An operation of a queue; `what` and `short` name it in messages, with its size and without."""
+
+    @property
+    def what(self) -> str: ...
+    @property
+    def short(self) -> str: ...
+
+
+class Queue(Protocol):
+    """Operations that run one after the other."""
+
+    @property
+    def first(self) -> Started | None:
+        """The operation under way, if any."""
+
+    def take_on(self, polls: int) -> None:
+        """Advances the queue without waiting, polling each piece `polls` times."""
 
 
 class Driver:
@@ -38,13 +55,13 @@ class Driver:
             self.yield_core = os.sched_yield  # faster, but Python does not let go of its lock in it
         self.broken: BaseException | None = None
         self.broken_in = ""
-        self.busy: dict[Operations, None] = {}
-        self.unclaimed: dict[Operation, None] = {}
+        self.busy: dict[Queue, None] = {}
+        self.unclaimed: dict[Started, None] = {}
         self.lock = threading.Lock()  # of what `advance` changes
         self._rank, self._ended = rank, ""
 
     @property
-    def forgotten(self) -> Operation | None:
+    def forgotten(self) -> Started | None:
         """The first operation that nobody has waited for."""
         return next(iter(self.unclaimed), None)
 
@@ -52,7 +69,7 @@ class Driver:
         """Refuses all further operations, with `reason`."""
         self._ended = reason
 
-    def advance(self, queue: Operations, polls: int = 1) -> None:
+    def advance(self, queue: Queue, polls: int = 1) -> None:
         """Advances all queues as far as possible without waiting, polling each piece of `queue` `polls` times."""
         with self.lock:
             if self.broken is not None:  # in the other thread: what failed must not look as if it had ended
@@ -63,7 +80,7 @@ class Driver:
                 if other is not queue:
                     self._take_on(other, 1)
 
-    def _take_on(self, queue: Operations, polls: int) -> None:
+    def _take_on(self, queue: Queue, polls: int) -> None:
         try:
             queue.take_on(polls)
         except BaseException as error:
@@ -104,7 +121,7 @@ class Driver:
                 "the ranks are out of step since; end the job and start it again"
             ) from self.broken
 
-    def break_off(self, error: BaseException, queue: Operations) -> None:
+    def break_off(self, error: BaseException, queue: Queue) -> None:
         """Notes the error that has interrupted `queue`, if it is the first one."""
         if self.broken is None:
             first = queue.first

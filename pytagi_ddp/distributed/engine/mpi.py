@@ -6,6 +6,7 @@ import math
 import pickle
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -314,6 +315,33 @@ class _Message:
         if more or status.Get_count(MPI.BYTE) != self._nbytes:
             raise debug.other_length(self._peer, more or status.Get_count(MPI.BYTE), self._rank, self._nbytes)
         return True
+
+
+def communicator_of(comm: Any, timeout: float) -> MPICommunicator:
+    """The communicator for the ranks of one of mpi4py, see `distributed.communicator.as_communicator`."""
+    from mpi4py import MPI  # here, as this module is loaded without it
+
+    if MPI.Is_finalized():
+        raise RuntimeError("MPI has ended (MPI.Finalize), and its communicators with it")
+    if comm == MPI.COMM_NULL:
+        raise ValueError("this communicator of mpi4py is null: it was freed, or this rank is not one of its ranks")
+    job = start_job(timeout)
+    if comm.Is_inter():
+        raise ValueError("this communicator of mpi4py joins two groups of ranks: Merge() makes one of them")
+    key = _attribute(MPI)
+    known = comm.Get_attr(key)
+    if known is None or known.closed:
+        whole = MPI.Comm.Compare(comm, MPI.COMM_WORLD) in (MPI.IDENT, MPI.CONGRUENT)
+        group = job.world if whole else MPIGroup.of(job, comm, timeout)
+        known = MPICommunicator(timeout, group=group)
+        comm.Set_attr(key, known)
+    return known
+
+
+@cache
+def _attribute(MPI: Any) -> int:
+    """Under which a communicator of mpi4py keeps its `MPICommunicator`; a copy of it has none, and none outlives it."""
+    return MPI.Comm.Create_keyval()
 
 
 _open: set[MPICommunicator] = set()

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pytagi_ddp.distributed.engine.group import Group, Offer, new_number, part
+from pytagi_ddp.distributed.engine.abort import AbortHook
+from pytagi_ddp.distributed.engine.group import Group, Member, Offer, new_number, part
+from pytagi_ddp.distributed.engine.operations import Operations
 from pytagi_ddp.distributed.engine.shared_memory import join_shared_sum
 
 if TYPE_CHECKING:
     from pytagi_ddp.distributed.engine._shared_sum import SharedSum
-    from pytagi_ddp.distributed.engine.job import Job
 
 # Each kind of collective has a communicator of MPI of its own. So ranks that have come to different collectives wait
 # for each other, and report where, instead of reading each other's data.
@@ -30,6 +31,22 @@ KINDS = (
 )
 
 
+class MPIMember(Member):
+    """A rank of an MPI job.
+
+    Attributes:
+        MPI: the module ``mpi4py.MPI``.
+        world_size: number of ranks in the job.
+        node: the first rank on this node.
+        hook: the abort hook; installed while a communicator is open.
+    """
+
+    MPI: Any
+    world_size: int
+    node: int
+    hook: AbortHook
+
+
 class MPIGroup(Group):
     """Ranks of an MPI job.
 
@@ -43,11 +60,11 @@ class MPIGroup(Group):
         shared_sum: adds up short float32 arrays, where all ranks are on one node and share memory; else None.
     """
 
-    member: Job
+    member: MPIMember
     local_rank: int
     local_world_size: int
 
-    def __init__(self, job: Job, number: int, ranks: Sequence[int], ranks_of: Any, timeout: float):
+    def __init__(self, job: MPIMember, number: int, ranks: Sequence[int], ranks_of: Any, timeout: float):
         super().__init__(job, number, ranks)
         self.shared_sum: SharedSum | None = None
         starting = "start of MPI" if number == 0 else f"split #{number}"
@@ -87,18 +104,52 @@ class MPIGroup(Group):
                 return None
             group = MPIGroup(job, number, [self.ranks[place] for place in places], ranks_of, timeout)
         except job.MPI.Exception as error:
-            raise RuntimeError(
-                f"split #{number}: MPI makes no more communicators; each group takes {len(KINDS)}, of some 2,000 in "
-                f"MPICH: close() those that are no longer needed, on every rank ({error})"
-            ) from error
-        nodes = [offers[place].node for place in places]
-        here = [place for place, node in enumerate(nodes) if node == offer.node]
-        group.local_rank, group.local_world_size = here.index(group.rank), len(here)
-        if 1 < group.world_size == len(here):
-            with ended_after(timeout):
-                group.shared_sum = join_shared_sum(ranks_of)
+            raise _no_room(f"split #{number}", error) from error
+        group._find_node([offers[place].node for place in places], ranks_of, timeout)
         ranks_of.Free()
         return group
+
+    @classmethod
+    def of(cls, job: MPIMember, comm: Any, timeout: float) -> MPIGroup:
+        """The group of the ranks of a communicator of mpi4py, in their order there; collective over these ranks.
+
+        Raises:
+            ValueError: it has ranks that are not in COMM_WORLD. RuntimeError: MPI has no communicators left.
+        """
+        own, everyone = comm.Get_group(), job.MPI.COMM_WORLD.Get_group()
+        ranks = job.MPI.Group.Translate_ranks(own, list(range(comm.size)), everyone)
+        own.Free()
+        everyone.Free()
+        if job.MPI.UNDEFINED in ranks:
+            raise ValueError("this communicator of mpi4py has ranks that are not in COMM_WORLD, as those of Spawn")
+        what = f"use of a communicator of mpi4py, of {comm.size} ranks"
+        try:
+            ranks_of, request = comm.Idup()
+            meeting = Operations(job.rank, lambda what: None, job.raise_timeout, job.driver)
+            meeting.start(what, 0, iter([request]), timeout).wait()
+            with ended_after(timeout):
+                offers = ranks_of.allgather(Offer(None, 0, job.next_number, job.node))
+            group = cls(job, new_number(offers), ranks, ranks_of, timeout)
+        except job.MPI.Exception as error:
+            raise _no_room(what, error) from error
+        group._find_node([offer.node for offer in offers], ranks_of, timeout)
+        ranks_of.Free()
+        return group
+
+    def _find_node(self, nodes: Sequence[Any], ranks_of: Any, timeout: float) -> None:
+        """Finds the ranks on this node, by the nodes of all ranks of the group, and joins their shared memory."""
+        here = [place for place, node in enumerate(nodes) if node == nodes[self.rank]]
+        self.local_rank, self.local_world_size = here.index(self.rank), len(here)
+        if 1 < self.world_size == len(here):
+            with ended_after(timeout):
+                self.shared_sum = join_shared_sum(ranks_of)
+
+
+def _no_room(what: str, error: Exception) -> RuntimeError:
+    return RuntimeError(
+        f"{what}: MPI makes no more communicators; each group takes {len(KINDS)}, of some 2,000 in MPICH: close() "
+        f"those that are no longer needed, on every rank ({error})"
+    )
 
 
 @contextmanager

@@ -208,7 +208,7 @@ def _place(index: int) -> Place:
     """This rank's place, or what it lacks."""
     node, problem = socket.gethostname(), cuda.why_not()
     if problem is None and not cuda.is_nccl_available():
-        problem = "CuPy does not find NCCL; try pip install nvidia-nccl-cu13 (with CUDA 12: -cu12)"
+        problem = "CuPy does not find or load NCCL; try pip install nvidia-nccl-cu13 (with CUDA 12: -cu12)"
     if problem is None and not cuda.is_device_available(index):
         problem = f"there is no cuda:{index}, only {cuda.get_device_count()} GPUs"
     return Place(node, index, cuda.get_device_uuid(index) if problem is None else "", problem)

@@ -5,20 +5,27 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pytagi_ddp.distributed.engine.debug import CollectiveMismatchError
 from pytagi_ddp.distributed.engine.errors import FOLLOWED
 
-if TYPE_CHECKING:
-    from pytagi_ddp.distributed.engine.interface import Communicator
-
 Result = TypeVar("Result")
+
+
+class Ranks(Protocol):
+    """What a `Communicator` offers for Python objects, which is all that errors need."""
+
+    rank: int
+
+    def all_gather_object(self, obj: Any) -> list: ...
+    def broadcast_object(self, obj: Any, root: int = 0) -> Any: ...
+
 
 OUT_OF_STEP = (*FOLLOWED, CollectiveMismatchError)  # after these, ranks cannot tell each other what went wrong
 
 
-def raise_on_all_ranks(communicator: Communicator, problem: Exception | None) -> None:
+def raise_on_all_ranks(communicator: Ranks, problem: Exception | None) -> None:
     """Raises the problem of the first rank that has one, on every rank; collective."""
     if isinstance(problem, OUT_OF_STEP):
         raise problem
@@ -37,7 +44,7 @@ def _portable(problem: Exception | None) -> Exception | None:
 
 
 @contextmanager
-def errors_of_all_ranks(communicator: Communicator) -> Iterator[None]:
+def errors_of_all_ranks(communicator: Ranks) -> Iterator[None]:
     """At the end of the block, every rank raises what the first rank that failed in it has raised; collective.
 
     In the block, ranks may communicate only where none of them can fail, except by errors of communication itself.
@@ -50,7 +57,7 @@ def errors_of_all_ranks(communicator: Communicator) -> Iterator[None]:
     raise_on_all_ranks(communicator, problem)
 
 
-def on_rank_0(communicator: Communicator, work: Callable[[], Result]) -> Result:
+def on_rank_0(communicator: Ranks, work: Callable[[], Result]) -> Result:
     """Calls `work` on rank 0, and returns its result, or raises its error, on every rank. Collective."""
     result = None
     with errors_of_all_ranks(communicator):

@@ -14,7 +14,7 @@ from pytagi_ddp.distributed.collective import collective
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.engine.together import errors_of_all_ranks, on_rank_0
 from pytagi_ddp.distributed.sharded import ShardedNetwork
-from pytagi_ddp.files import atomic_write, read_file
+from pytagi_ddp.files import as_path, atomic_write, read_file
 from pytagi_ddp.nn import file_format, persistence
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.slices import TensorSlice, whole_tensors
@@ -63,7 +63,7 @@ class StagedNetwork(ShardedNetwork):
         return json.loads(self._architecture).keys() - dict(self.model.named_layers()).keys()
 
     @collective
-    def save(self, filename: str | Path) -> None:
+    def save(self, filename: str | bytes | Path) -> None:
         """Writes the file that `Sequential.save` of the whole network would write, on rank 0; collective.
 
         Raises:
@@ -74,14 +74,14 @@ class StagedNetwork(ShardedNetwork):
         on_rank_0(self.communicator, partial(atomic_write, filename, data))
 
     @collective
-    def load(self, filename: str | Path) -> None:
+    def load(self, filename: str | bytes | Path) -> None:
         """Reads this stage from a file of `Sequential.save` of the whole network, or of `save`; collective.
 
         Raises:
             ValueError, OSError: as in `Sequential.load`; raised on every rank, and no rank has changed.
         """
         with self._all_or_none():
-            what, metadata, tensors = file_format.read(read_file(filename), str(filename))
+            what, metadata, tensors = file_format.read(read_file(filename), str(as_path(filename)))
             persistence.check_architecture(self._architecture, self._sizes, metadata, what)
             elsewhere = self._layers_elsewhere()
             mine = {name: a for name, a in tensors.items() if layer_of(name.rpartition("/")[0]) not in elsewhere}

@@ -26,13 +26,13 @@ from pytagi_ddp.distributed.pipeline.schedule import (
     make_schedule,
     micro_batch_rows,
 )
-from pytagi_ddp.distributed.pipeline.stage import MAY_BE_EMPTY, Observe, Stage
+from pytagi_ddp.distributed.pipeline.stage import Observe, Stage
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.distributed.wire import reduction
 from pytagi_ddp.nn.architecture import architecture, sizes
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
-from pytagi_ddp.nn.deferred import drawn
 from pytagi_ddp.nn.network_input import rows_of_samples, variances_like
+from pytagi_ddp.nn.prior import drawn
 from pytagi_ddp.nn.pytagi_view import refuse_assignment
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.update_bn import StatisticsChange, batches_of, check_num_batches, take_statistics, unfrozen_norms
@@ -239,7 +239,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         """The passes of a batch, forward and back, by the schedule.
 
         Args:
-            x: the batch, on the first stage; the other stages ignore it, and may pass None.
+            x: the batch, on the first stage, maybe without samples; the other stages ignore it, and may pass None.
             observe: called on the last stage as ``observe(states, rows, deltas)`` for each micro-batch: fills `deltas`
                 from the observations ``y[rows]`` and the outputs `states`, which `OutputUpdater.update` takes. The
                 other stages may have None.
@@ -313,11 +313,13 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         """Adds the deltas of all replicas of this stage and applies them; collective over all ranks.
 
         Raises:
-            RuntimeError: inside `no_sync`.
+            RuntimeError: inside `no_sync`; or the deltas at the outputs wait for `backward`, which is raised on every
+                rank of the pipeline.
             FloatingPointError: a delta is not finite on some rank; its parameter was not changed. Raised on every rank;
                 names the rank and the layer.
         """
         self._check("step")
+        self._refuse_unread_deltas()
         self._under_way = False
         problem = None
         try:
@@ -330,6 +332,18 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         self._stop_requested = bool(flags[1] > 0)
         if flags[0] > 0:
             self._raise_alike(problem)
+
+    def _refuse_unread_deltas(self) -> None:
+        """Raises RuntimeError if the deltas at the outputs wait for a backward pass, on every rank of the pipeline."""
+        if not self._under_way:  # the same on all of them
+            return
+        problem = None
+        if self.is_last:
+            try:
+                self.input_delta_z_buffer.refuse_step()
+            except RuntimeError as error:
+                problem = error
+        raise_on_all_ranks(self.pipe_group, problem)
 
     def parameters_changed(self) -> None:
         super().parameters_changed()
@@ -376,6 +390,8 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         self._adds = self._in_no_sync
 
     def _actions(self, micro_batches: int) -> list[Action]:
+        if not micro_batches:  # of a batch without samples
+            return []
         return make_schedule(self.pipe_group.world_size, micro_batches, self.schedule)[self.pipe_group.rank]
 
     def _pass(
@@ -399,7 +415,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         if self.is_first:
             if x is None or isinstance(x, BaseHiddenStates):
                 raise TypeError(f"{kind} on the first stage needs an array of inputs, got {type(x).__name__}")
-            samples = rows_of_samples(x, "x", self._in_shape, may_be_empty=kind in MAY_BE_EMPTY)
+            samples = rows_of_samples(x, "x", self._in_shape)
             variances = variances_like(samples, var_x, "var_x", self._in_shape)
 
         def cut(count: int) -> list[slice]:

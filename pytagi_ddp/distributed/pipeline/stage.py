@@ -14,8 +14,13 @@ from pytagi_ddp.kernels.tensors import Array, State
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.sequential import Sequential
 
-MAY_BE_EMPTY = ("predict()", "update_bn()")
-PASSES = ("forward_backward()", "forward() in training mode", "forward() in evaluation mode", *MAY_BE_EMPTY)
+PASSES = (
+    "forward_backward()",
+    "forward() in training mode",
+    "forward() in evaluation mode",
+    "predict()",
+    "update_bn()",
+)
 Observe = Callable[[BaseHiddenStates, slice, BaseDeltaStates], None]
 
 

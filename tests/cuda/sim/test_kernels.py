@@ -449,6 +449,7 @@ def test_output_update():
     assert delta.mu[0, 3] == delta.var[0, 3] == 0
     output.mu[:, 1::2] = np.abs(output.mu[:, 1::2]) + 0.1
     pairs = State(observed.mu[:20], None)
+    output.mu[1, 1], output.var[2, 3] = np.inf, np.inf  # noises, of pairs 2 and 5
     both("output_update", "update_heteros", [output, pairs, unwritten(Delta, 10, 4)], 1e-5)
 
 
@@ -465,10 +466,13 @@ def test_output_update_using_indices():
 def test_step(factors):
     parameters = Tensor(normal(90), uniform(90), normal(90, seed=1), normal(90, seed=2))
     parameters.delta_mu_sum[5], parameters.delta_var_sum[40], parameters.delta_var_sum[7] = np.nan, np.inf, -1e9
+    parameters.var[11], parameters.var[50] = 0, 0  # known
     starts, stops, steps = np.int32([0, 3, 39]), np.int32([3, 39, 90]), np.int32([1, 200, 3])
     counts = np.full((2, 3), -1, np.int32)
     after = both("step", "step", [parameters, np.float32(factors), starts, stops, steps, *counts])
     np.testing.assert_array_equal(after[6], [0, 1, 1] if factors[0] else [0, 0, 0])
+    np.testing.assert_array_equal(after[0].var[[11, 50]], 0)
+    np.testing.assert_array_equal(after[0].mu[[11, 50]], parameters.mu[[11, 50]])
     if not factors[0]:
         np.testing.assert_array_equal(after[0][:2], parameters[:2])
 
@@ -494,6 +498,7 @@ def test_forget(n):
 @pytest.mark.parametrize("n", sizes([70], [256, 5001]))
 def test_merge(ranks, weighted, n):
     posterior, prior = Tensor(normal(n), uniform(n)), Tensor(normal(n, seed=1), uniform(n, seed=2))
+    posterior.mu[5], posterior.var[5] = prior.mu[5], prior.var[5]  # which stays
     change = both("merge", "contribute", [posterior, prior, unwritten(Delta, n), weighted])[2]
     both("merge", "merge_sums", [posterior, prior, change, np.float32([9, ranks, 0]), weighted])
 

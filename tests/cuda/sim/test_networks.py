@@ -12,6 +12,7 @@ from pytagi_ddp import cuda, nn
 from pytagi_ddp.kernels.cuda.runtime.compile import Kernel
 from pytagi_ddp.kernels.cuda.runtime.recorder import recording
 from tests.nn.networks import assert_same, pass_through, random_batch, randomise
+from tests.nn.own_layers import Passes
 
 
 def dense() -> nn.Sequential:
@@ -247,6 +248,45 @@ def test_a_delta_that_is_not_finite_is_reported_with_the_next_step():
             look()
 
 
+@pytest.mark.parametrize(("replay", "graphs"), [(False, False), (True, False), (False, True)])
+def test_frozen_layers(replay, graphs, monkeypatch):
+    monkeypatch.setattr(cuda, "replay_launches", replay)
+    monkeypatch.setattr(cuda, "use_graphs", graphs)
+    start = randomise(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)))
+    start.layers[2].freeze()
+    net, on_host = copy.deepcopy(start), copy.deepcopy(start)
+    net.to_device("cuda")
+    for freeze in (True, False):
+        before = net.state_dict()
+        for each in (net, on_host):
+            each.layers[2].freeze() if freeze else each.layers[2].unfreeze()
+            train(each, 3)
+            each.forget_evidence(1.5)
+            train(each, 1)
+        same = [all(map(np.array_equal, before[key], values)) for key, values in net.state_dict().items()]
+        assert same == [False, freeze, False]
+        for values, expected in zip(net.state_dict().values(), on_host.state_dict().values(), strict=True):
+            for a, b in zip(values, expected, strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    for layer in net.layers:
+        layer.freeze()
+    before = net.state_dict()
+    train(net, 3)
+    assert net.state_dict() == before
+
+
+def test_a_noise_that_overflows_is_reported_with_the_next_step():
+    net = nn.Sequential(nn.Linear(1, 2), nn.EvenExp())
+    net.layers[0].mu_w = [1, 1]
+    net.to_device("cuda")
+    net([[100.0]])
+    nn.OutputUpdater("cuda").update_heteros(net.output_z_buffer, [0.0], net.input_delta_z_buffer)
+    net.backward()
+    net.step()
+    with pytest.raises(FloatingPointError, match="standardise the inputs"):
+        net.eval()
+
+
 def test_replays_and_graphs_do_what_was_recorded(monkeypatch):
     """The same steps walked, replayed and as graphs give the same bits; batch sizes and modes change in between."""
     start, states = randomise(image()), []
@@ -294,3 +334,47 @@ def test_memory_and_smoother():
         net.set_lstm_states(states)
         assert all(np.array_equal(np.stack(net.get_lstm_states()[k]), np.stack(states[k])) for k in states)
     assert_same(found[1], found[0], 2e-5)
+
+
+class OnHost(nn.BaseLayer):
+    """Doubles its input, in NumPy on the host."""
+
+    name = "OnHost"
+
+    def forward(self, state):
+        host = self.kernels.array.to_host
+        self.jcb = 1 if state.jcb is None else host(state.jcb)
+        return nn.State(2 * host(state.mu), 4 * host(state.var))
+
+    def backward(self, delta, pool, need_input, accumulate):
+        host = self.kernels.array.to_host
+        return nn.Delta(2 * self.jcb * host(delta.mu), (2 * self.jcb) ** 2 * host(delta.var))
+
+
+class Norm(nn.BatchNorm2d):
+    """Doubles on the host what it is given, and what it gives."""
+
+    def forward(self, state):
+        host = self.kernels.array.to_host
+        var, jcb = (np.ones(state.mu.shape) if a is None else host(a) for a in (state.var, state.jcb))
+        moments = (self.kernels.array.place(np.float32(a)) for a in (2 * host(state.mu), 4 * var, jcb))
+        out = super().forward(nn.State(*moments))
+        return nn.State(2 * host(out.mu), 4 * host(out.var))
+
+
+class Conv(nn.Conv2d):
+    def forward(self, state):
+        out = super().forward(state)
+        return nn.State(2 * self.kernels.array.to_host(out.mu), out.var)
+
+
+def test_layers_that_know_nothing_of_the_device():
+    """Where kernels would join a normalisation with the convolution and the activation in front."""
+    block = nn.ResNetBlock(nn.LayerBlock(nn.Conv2d(2, 2, 1), nn.ReLU(), Norm(2)))
+    stem = Conv(1, 2, 1, in_width=2, in_height=2), nn.ReLU(), nn.BatchNorm2d(2), nn.Tanh(), OnHost()
+    host = randomise(nn.Sequential(*stem, block, Passes(), nn.Linear(8, 2)))
+    device = copy.deepcopy(host)
+    device.to_device("cuda")
+    train(host, 2)
+    train(device, 2)
+    assert_equal_states(device, host, 1e-4)

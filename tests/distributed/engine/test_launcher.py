@@ -8,9 +8,11 @@ from pytagi_ddp.distributed.engine import launcher
 from pytagi_ddp.distributed.engine.errors import LaunchError
 from pytagi_ddp.distributed.engine.launcher import (
     check_launcher,
+    check_starts_mpi,
     detect_launcher,
     find_mpirun,
     how_to_get_mpi,
+    looks_like_one_of_many,
     mpi_family,
     short_version,
 )
@@ -24,6 +26,13 @@ OPEN_MPI = {
     "PMIX_RANK": "2",
 }
 SLURM = {"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "3", "SLURM_LOCALID": "1", "SLURM_NTASKS": "3"}
+MVAPICH = {
+    f"MV2_COMM_WORLD_{part}": n for part, n in zip(("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"), "2312", strict=True)
+}
+MVAPICH_3 = {name.replace("MV2", "MVP"): value for name, value in MVAPICH.items()}
+PYTORCH = {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "node"}
+TORCHRUN = PYTORCH | {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0"}
+HOROVOD = {f"HOROVOD_{part}": n for part, n in zip(("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"), "2312", strict=True)}
 
 MPICH_TEXT = "MPICH Version:      5.0.2\nMPICH Release date: some day\nMPICH Device:       ch4:ofi\n"
 OPEN_MPI_TEXT = "Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4, repo rev: v4.1.4, May 26, 2022"
@@ -40,6 +49,15 @@ INTEL_TEXT = "Intel(R) MPI Library 2021.13 for Linux* OS\n"
         (SLURM | {"PMIX_RANK": "2"}, "srun", None),
         (SLURM | HYDRA, "MPICH's mpirun (Hydra)", 2),
         (SLURM | OPEN_MPI, "Open MPI's mpirun", 2),
+        (MVAPICH, "MVAPICH's mpirun_rsh", 2),
+        (MVAPICH_3, "MVAPICH's mpirun_rsh", 2),
+        (TORCHRUN, "torchrun", 2),
+        (PYTORCH, "a launcher of PyTorch programs", 2),
+        (HOROVOD, "horovodrun", 2),
+        (TORCHRUN | HYDRA, "MPICH's mpirun (Hydra)", 2),  # mpirun in an environment of torchrun
+        (TORCHRUN | OPEN_MPI, "Open MPI's mpirun", 2),
+        (SLURM | {"SLURM_STEP_NUM_TASKS": "1"} | TORCHRUN, "torchrun", 2),  # srun starts one torchrun on each node
+        (SLURM | PYTORCH, "srun", None),  # a script that sets PyTorch's variables from those of Slurm
     ],
 )
 def test_detects_the_launcher(environ, name, local_size):
@@ -53,6 +71,49 @@ def test_no_launcher():
     assert detect_launcher({}) is None
     # A batch script before its first srun: the allocation has four tasks, this process is none of them.
     assert detect_launcher({"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_JOB_ID": "7"}) is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "signs"),
+    [
+        ({"WORLD_SIZE": "2"}, None),
+        ({"WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "node"}, None),
+        ({"RANK": "1", "WORLD_SIZE": "two"}, None),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, None),
+        ({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "node", "MASTER_PORT": "1"}, "RANK=1 and WORLD_SIZE=2"),
+        ({"TORCHELASTIC_RUN_ID": "none"}, None),
+    ],
+)
+def test_variables_that_do_not_prove_a_launcher(environ, signs):
+    assert detect_launcher(environ) is None
+    assert looks_like_one_of_many(environ) == signs
+    assert looks_like_one_of_many(environ | HYDRA) is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "name"),
+    [
+        (TORCHRUN, "torchrun (WORLD_SIZE=3)"),
+        (PYTORCH, "a launcher of PyTorch programs (WORLD_SIZE=3)"),
+        (HOROVOD, "horovodrun (HOROVOD_SIZE=3)"),
+    ],
+)
+def test_a_launcher_that_does_not_start_mpi(environ, name):
+    for check in (check_starts_mpi, lambda launch: check_launcher(launch, MPICH_TEXT)):
+        with pytest.raises(LaunchError) as caught:
+            check(detect_launcher(environ))
+        assert f"started by {name}, which does not start MPI" in str(caught.value)
+        assert "Start it with: python -m pytagi_ddp.launch -np 3 " in str(caught.value)
+
+
+def test_one_process_of_such_a_launcher_is_fine():
+    check_launcher(detect_launcher(TORCHRUN | {"RANK": "0", "WORLD_SIZE": "1"}), MPICH_TEXT)
+
+
+@pytest.mark.parametrize("size", ["²", "٣", "-1", "two", "", "9" * 5000])
+def test_a_size_that_is_not_a_number(size):
+    launch = detect_launcher({"PMI_RANK": "1", "PMI_SIZE": size})
+    assert (launch.rank, launch.world_size) == (1, None)
 
 
 def test_a_launcher_that_does_not_tell_the_size():
@@ -69,6 +130,8 @@ def test_a_launcher_that_does_not_tell_the_size():
         ("MVAPICH Version: 3.0\nMPICH ...", "MVAPICH", "MVAPICH 3.0"),
         ("HYDRA build details:\n    Version: 5.0.2", "MPICH", "HYDRA build details:"),
         ("mpirun (Open MPI) 4.1.4\n", "Open MPI", "mpirun (Open MPI) 4.1.4"),
+        ("orterun (OpenRTE) 4.1.4\n", "Open MPI", "orterun (OpenRTE) 4.1.4"),
+        ("prterun (PRRTE) 3.0.6\n", "Open MPI", "prterun (PRRTE) 3.0.6"),
         ("Some MPI 1.0\nmore", "Some MPI 1.0", "Some MPI 1.0"),
     ],
 )
@@ -79,7 +142,15 @@ def test_families(text, family, short):
 
 @pytest.mark.parametrize(
     ("environ", "library"),
-    [(HYDRA, MPICH_TEXT), (HYDRA, INTEL_TEXT), (OPEN_MPI, OPEN_MPI_TEXT), (SLURM, MPICH_TEXT), (SLURM, OPEN_MPI_TEXT)],
+    [
+        (HYDRA, MPICH_TEXT),
+        (HYDRA, INTEL_TEXT),
+        (OPEN_MPI, OPEN_MPI_TEXT),
+        (SLURM, MPICH_TEXT),
+        (SLURM, OPEN_MPI_TEXT),
+        (MVAPICH, MPICH_TEXT),
+        (MVAPICH_3, "MVAPICH Version: 3.0"),
+    ],
 )
 def test_a_launcher_that_fits(environ, library):
     check_launcher(detect_launcher(environ), library)

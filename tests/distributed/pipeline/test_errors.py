@@ -176,7 +176,6 @@ def test_deltas_of_another_size():
     ("x", "message"),
     [
         (np.ones((6, 5)), "x holds 30 values, not a whole number of samples of 4 inputs"),
-        (np.ones((0, 4)), "x holds 0 values"),
         (np.full((6, 4), np.nan), "mu_x"),
         (None, "on the first stage needs an array of inputs, got NoneType"),
     ],
@@ -204,6 +203,32 @@ def test_deltas_of_another_batch():
         run_threads(program, 2)
 
 
+@pytest.mark.parametrize("schedule", ["GPipe", "1F1B"])
+def test_a_step_without_the_backward_pass(schedule):
+    """Every stage says so, and the pipeline can go on; a batch that is skipped is none."""
+
+    def program():
+        net = pipeline(schedule=schedule)
+        net.step()
+        before = net.state_dict()
+        if schedule == "GPipe":
+            for _ in range(2):
+                net(X)
+                if net.is_last:
+                    nn.OutputUpdater("cpu").update(net.output_z_buffer, Y, 1.0, net.input_delta_z_buffer)
+            with pytest.raises(RuntimeError, match=r"step\(\) while the deltas .* call backward\(\) first"):
+                net.step()
+            assert net.state_dict() == before
+            net.backward()
+            net.step()
+            net(X)
+            net.step()
+        with pytest.raises(RuntimeError, match=r"step\(\) of a network in a PipelineSequential"):
+            net.stage.step()
+
+    run_threads(program, 2)
+
+
 CHANGES = {
     "step": lambda net, values: net.step(),
     "load_state_dict": lambda net, values: net.load_state_dict(values),
@@ -217,9 +242,9 @@ def test_no_way_back_by_other_parameters_or_in_another_mode(change):
 
     def learn(net, between=lambda: None):
         net(X)
+        between()
         if net.is_last:
             nn.OutputUpdater("cpu").update(net.output_z_buffer, Y, 1.0, net.input_delta_z_buffer)
-        between()
         net.backward()
         net.step()
 

@@ -42,6 +42,17 @@ def test_formulas(weighted):
 
 
 @pytest.mark.parametrize("weighted", [True, False])
+def test_what_no_rank_has_changed_stays(weighted):
+    """1/(1/s) is not always s in float32; parameters of frozen layers would drift."""
+    rng = np.random.default_rng(1)
+    m0, s0 = rng.normal(size=500).astype(np.float32), rng.uniform(1e-4, 1, 500).astype(np.float32)
+    assert (1 / (1 / s0) != s0).any()
+    mu, var = merged([m0] * RANKS, [s0] * RANKS, m0, s0, weighted)
+    np.testing.assert_array_equal(mu, m0)
+    np.testing.assert_array_equal(var, s0)
+
+
+@pytest.mark.parametrize("weighted", [True, False])
 def test_a_prior_without_variance(weighted):
     m0, s0 = np.float32([2, 2]), np.float32([0, 0])
     means, variances = np.float32([[2, 2], [2, 5], [2, 2]]), np.float32([[0, 0], [0, 3e-5], [0, 0]])

@@ -115,6 +115,23 @@ def test_capped_step(cap):
     assert np.abs(out_mu - m).max() > 0 and fell.any() and not fell.all()
 
 
+@pytest.mark.parametrize("cap", [0.1, 1.0, 2.0, 3.0])
+def test_a_parameter_of_variance_0_is_known(cap):
+    m, g, h = [1.5, -2, 0, 3], [1e30, -4, 0, 1], [-1e30, 4, 0, 1e9]
+    out_mu, out_var, fell, _ = table(m, [0] * 4, g, h, cap)
+    np.testing.assert_array_equal(out_mu, np.float32(m))
+    np.testing.assert_array_equal(out_var, 0)
+    assert not fell.any()
+
+
+def test_a_variance_that_falls_to_exactly_0_becomes_the_floor():
+    s = np.float32(10.0) ** np.arange(-12, 9)
+    _, out_var, fell, _ = table(np.zeros(s.size), s, np.zeros(s.size), -1 / s, 1e-8)
+    near = np.abs(s + s * s * np.float32(-1 / s)) <= 1e-7 * s
+    assert near.all() and fell[out_var == np.float32(1e-5)].all() and fell.sum() > 5
+    assert (out_var > 0).all()
+
+
 def test_a_delta_of_tiny_variance_does_not_underflow():
     """s = 1e-12: s^2 h is 1e-24 h, far below float32's rounding of 1, and must still arrive."""
     _, out_var, _, _ = table([0.0], [1e-12], [0.0], [-5e11], 2)

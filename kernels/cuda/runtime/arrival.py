@@ -1,4 +1,4 @@
-"""Results that are still on their way from the GPU. Pickles of results name this module: it cannot be moved."""
+"""Results that are still on their way from the GPU."""
 
 from collections.abc import Callable
 

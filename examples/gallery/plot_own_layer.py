@@ -1,0 +1,119 @@
+"""
+A layer of your own
+===================
+
+How to write a layer in NumPy: an activation, and a layer with parameters. Both work in every network, with blocks,
+copies and files, and on many ranks.
+"""
+
+# %%
+# A layer maps moments to moments. ``forward`` takes the means ``mu`` and the variances ``var`` of its input, (samples,
+# units), and gives those of its output. An activation also gives its Jacobian J. Here sin z is linearised around the
+# mean m of z ~ N(m, s):
+#
+#     mean sin m, variance J² s, J = cos m
+#
+# The layer behind applies that Jacobian, so an activation has no backward pass of its own. ``var`` is None where inputs
+# are known, and ``jcb`` is None where no activation is in front; another one's is a factor.
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+import pytagi_ddp
+from pytagi_ddp import nn
+
+
+class Sine(nn.Activation):
+    name = "Sine"
+
+    def forward(self, x):
+        slope = np.cos(x.mu)
+        var = np.zeros_like(x.mu) if x.var is None else slope**2 * x.var
+        return nn.State(np.sin(x.mu), var, slope if x.jcb is None else slope * x.jcb)
+
+
+# %%
+# A layer with parameters has a prior and a backward pass. This one multiplies each unit z ~ N(m, s) by an uncertain
+# factor w ~ N(µ, σ²), independent of it. The product has the exact moments
+#
+#     mean µ m, variance (µ² + σ²) s + σ² m²
+#
+# ``backward`` gets the deltas dm and ds of the output. For each parameter it sums A dm and A² ds over the batch, where
+# A is the derivative of the output by the parameter: here m. (With ``accumulate`` it adds to the sums of the passes
+# before.) ``step`` then changes the parameters of all layers in the same way. For the input it gives A dm and A² ds,
+# where A is the derivative by the input, µ, times the Jacobian of the activation in front. What ``backward`` needs of
+# ``forward`` is kept in attributes of the layer.
+
+
+class Scale(nn.BaseLayer):
+    name = "Scale"
+
+    def build(self, shape):
+        shape = super().build(shape)  # from now on, `in_shape` is known
+        if self.parameters is None:
+            self.init_weight_bias()
+        return shape
+
+    def init_weight_bias(self):
+        self.set_prior(np.ones(self.in_shape.size), np.full(self.in_shape.size, 0.1))
+
+    def forward(self, x):
+        w, self.x = self.parameters.w, x
+        var = 0 if x.var is None else x.var
+        return nn.State(w.mu * x.mu, (w.mu**2 + w.var) * var + w.var * x.mu**2)
+
+    def backward(self, delta, pool, need_input, accumulate):
+        w, x = self.parameters.w, self.x
+        w.delta_mu_sum[:] = accumulate * w.delta_mu_sum + (x.mu * delta.mu).sum(0)
+        w.delta_var_sum[:] = accumulate * w.delta_var_sum + (x.mu**2 * delta.var).sum(0)
+        slope = w.mu if x.jcb is None else w.mu * x.jcb
+        return nn.Delta(slope * delta.mu, slope**2 * delta.var)
+
+
+# %%
+# A layer whose constructor takes arguments returns them from ``settings()``, as a dictionary: files and ranks compare
+# them. The moments are checked by sampling:
+
+pytagi_ddp.manual_seed(0)
+net = nn.Sequential(nn.Linear(1, 100), Sine(), Scale(), nn.Linear(100, 1))
+scale = net.layers[2]
+
+rng = np.random.default_rng(0)
+mu, var = rng.normal(size=(1, 100)), rng.uniform(0.1, 1, (1, 100))
+samples = rng.normal(mu, np.sqrt(var), (20_000, 100)) * rng.normal(scale.mu_w, np.sqrt(scale.var_w), (20_000, 100))
+out = scale.forward(nn.State(mu, var))
+error = np.abs(samples.var(0) / out.var - 1).max()
+print(f"variances of {len(samples)} samples differ by at most {100 * error:.0f} %")
+
+# %%
+# The network learns a periodic function from noisy observations, by the same lines as any other.
+
+x = rng.uniform(-2, 2, (400, 1))
+y = np.sin(3 * x) + 0.5 * x + rng.normal(0, 0.1, x.shape)
+updater = nn.OutputUpdater(net.device)
+
+for _ in range(30):
+    for batch in np.array_split(rng.permutation(len(x)), 40):
+        net(x[batch])
+        updater.update(net.output_z_buffer, y[batch], 0.1**2, net.input_delta_z_buffer)
+        net.backward()
+        net.step()
+
+grid = np.linspace(-2, 2, 200)[:, None]
+mean, variance = (moments[:, 0] for moments in net.predict(grid))
+std = np.sqrt(variance + 0.1**2)
+rmse = np.sqrt(np.mean((mean - np.sin(3 * grid[:, 0]) - 0.5 * grid[:, 0]) ** 2))
+print(f"RMSE {rmse:.3f}, with noise of 0.1 on each observation")
+
+figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
+axes.plot(x, y, ".", color="0.7", markersize=3, label="observations")
+axes.plot(grid, mean, label="mean")
+axes.fill_between(grid[:, 0], mean - 2 * std, mean + 2 * std, alpha=0.2, label="±2 standard deviations")
+axes.legend()
+plt.show()
+
+# %%
+# The passes of the library's own layers are recorded, and replayed without Python. A network with a layer such as these
+# is walked through in Python, layer by layer, and what they give is copied: a step takes some tenths of a millisecond
+# more. A class that keeps the rules for layers in ``CONTRIBUTING.md`` may say ``replayable = True`` in its body. This
+# is not inherited by a class that computes in another way.

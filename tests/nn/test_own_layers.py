@@ -1,0 +1,340 @@
+"""Layers that know nothing of how the library runs them: in NumPy, or derived from its own."""
+
+import copy
+import pickle
+import sys
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import manual_seed, nn
+from tests.battery import check_layer
+from tests.nn import reference, reference_activation
+from tests.nn.networks import assert_same, expected_pass, pass_through, random_batch, randomise
+from tests.nn.own_layers import KeepsItsOutput, Passes, Scale, Sine, own_layers, scale, sine
+
+
+@pytest.fixture(autouse=True)
+def formulas(monkeypatch):
+    monkeypatch.setitem(reference.LAYERS, Scale, scale)
+    monkeypatch.setitem(reference.LAYERS, Passes, lambda layer, m, s: (m, s, lambda dm, ds, sums: (dm, ds)))
+
+    def exponential(layer, m, s):
+        out = np.exp(m)
+        return out, out**2 * s, lambda dm, ds, sums: (out * dm, out**2 * ds)
+
+    monkeypatch.setitem(reference.LAYERS, KeepsItsOutput, exponential)
+    monkeypatch.setitem(reference_activation.FORMULAS, "Sine", sine)
+
+
+def learn(net: nn.Sequential, seed: int, batch: int = 5) -> None:
+    x, var_x, y, _ = random_batch(net, batch, seed)
+    net(x, var_x)
+    nn.OutputUpdater("cpu").update(net.output_z_buffer, y, np.full(y.shape, 0.3), net.input_delta_z_buffer)
+    net.backward()
+    net.step()
+
+
+@pytest.mark.parametrize("layer", [Sine, Scale])
+def test_they_pass_the_battery(layer):
+    skipped = check_layer(lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), layer(), nn.Linear(6, 3)))
+    assert skipped == {
+        "recorded_passes_have_the_same_bits": "a layer of it says that its passes are more than calls of kernels"
+    }
+
+
+@pytest.mark.parametrize("checkpoint_blocks", [False, True])
+@pytest.mark.parametrize(
+    "layers",
+    [
+        lambda: own_layers().layers,
+        lambda: [nn.Linear(4, 6), nn.Tanh(), KeepsItsOutput(), nn.ReLU(), nn.Linear(6, 3)],
+        lambda: [nn.Linear(4, 6), nn.ResNetBlock(nn.LayerBlock(Scale(), KeepsItsOutput())), nn.Linear(6, 3)],
+        lambda: [nn.Linear(4, 6), nn.ReLU(), nn.ResNetBlock(KeepsItsOutput(), Scale()), nn.Linear(6, 3)],
+        lambda: [nn.Linear(4, 6), nn.ResNetBlock(Passes(), nn.LayerBlock(Sine(), Passes())), nn.Linear(6, 3)],
+        lambda: [nn.Linear(4, 6), nn.ResNetBlock(Passes(), nn.Linear(6, 6)), Scale(), nn.Linear(6, 3), Passes()],
+        lambda: [nn.ResNetBlock(Scale(), nn.Linear(4, 4)), nn.Tanh(), nn.Linear(4, 3)],
+    ],
+)
+def test_each_of_twelve_steps_is_that_of_float64(layers, checkpoint_blocks):
+    manual_seed(1)
+    net = randomise(nn.Sequential(*copy.deepcopy(layers())))
+    if any(isinstance(layer, nn.ResNetBlock) for layer in net.layers):
+        net.checkpoint_blocks = checkpoint_blocks
+    start = net.arena.theta.copy()
+    for seed in range(12):
+        batch = random_batch(net, 4 + seed % 2, seed)
+        expected = expected_pass(net, *batch)
+        assert_same(pass_through(net, *batch), expected, 2e-5)
+        net.step()
+    assert np.abs(net.arena.theta - start).max() > 0.01
+
+
+def test_first_in_a_network_nobody_reads_what_backward_gives():
+    blocks = nn.ResNetBlock(Scale(), nn.Linear(4, 4)), nn.ResNetBlock(Passes(), nn.Linear(4, 4))
+    net = nn.Sequential(*blocks, nn.Linear(4, 2))
+    twin = copy.deepcopy(net)
+    twin.input_state_update = True
+    rng = np.random.default_rng(0)
+    for _ in range(6):
+        x, *deltas = rng.normal(size=(3, 5, 4)).astype(np.float32)
+        for one in (net, twin):
+            one(x)  # known: without variances
+            one.set_delta_z(*(delta[:, :2] for delta in deltas))
+            one.backward()
+            one.step()
+    assert net.state_dict() == twin.state_dict() and np.isfinite(twin.get_input_states()).all()
+
+
+def test_copies_and_files_continue_alike(tmp_path):
+    net = own_layers()
+    for seed in range(5):
+        learn(net, seed)
+    net.save(tmp_path / "net")
+    loaded = own_layers()
+    loaded.load(tmp_path / "net")
+    twins = [copy.deepcopy(net), pickle.loads(pickle.dumps(net)), loaded]
+    for one in (net, *twins):
+        for seed in range(5, 10):
+            learn(one, seed)
+    assert all(one.state_dict() == net.state_dict() for one in twins)
+    with pytest.raises(ValueError, match=r"layer 1 is Sine\.1 there and ReLU\.1 here"):
+        nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 4)).load(tmp_path / "net")
+
+
+def test_frames_keep_what_forward_assigns():
+    net, twin = own_layers(), own_layers()
+    twin.load_state_dict(net.state_dict())
+    batches = [random_batch(net, 3, seed) for seed in range(3)]
+    for _ in range(2):
+        for frame, (x, var_x, *_) in enumerate(batches):
+            net.use_frame(frame)
+            net(x, var_x)
+        with net.accumulate(), twin.accumulate():
+            for frame, (x, var_x, *deltas) in enumerate(batches):
+                net.use_frame(frame)
+                net.set_delta_z(*deltas)
+                net.backward()
+                twin(x, var_x)
+                twin.set_delta_z(*deltas)
+                twin.backward()
+        for one in (net, twin):
+            one.step()
+    assert net.state_dict() == twin.state_dict()
+
+
+def test_the_prior_comes_back():
+    net = own_layers()
+    before = [np.array(leaf.var_w) for leaf in net.arena.leaves]
+    for seed in range(5):
+        learn(net, seed, 20)
+    net.forget_evidence(1e6)
+    after = [leaf.var_w for leaf in net.arena.leaves]
+    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+    with nn.deferred_init():
+        deferred = own_layers()
+    deferred.materialize()
+    assert np.array_equal(deferred.layers[2].var_w, np.float32([0.1] * 12))
+    with pytest.raises(ValueError, match=r"means of biases are of \(2,\), their variances of \(3,\)"):
+        Scale().set_prior([1], [1], [0, 0], [1, 1, 1])
+
+
+# Classes that are derived from the library's. Each of them computes twice what its base does, in its own Python.
+
+
+class Linear(nn.Linear):
+    """Reads variances of its input, and changes deltas in place."""
+
+    def forward(self, state):
+        out = super().forward(state)
+        self.factor = 1 + float(np.abs(state.var).max())
+        return out
+
+    def backward(self, delta, pool, need_input, accumulate):
+        delta.mu[...] *= 1 + float(np.abs(self._input.var).max()) - self.factor + 2
+        return super().backward(delta, pool, need_input, accumulate)
+
+
+class Conv2d(nn.Conv2d):
+    def forward(self, state):
+        out = super().forward(state)
+        return nn.State(2 * out.mu, 4 * out.var)
+
+    def backward(self, delta, pool, need_input, accumulate):
+        delta.mu[...] *= 2
+        delta.var[...] *= 4
+        return super().backward(delta, pool, need_input, accumulate)
+
+
+class BatchNorm2d(nn.BatchNorm2d):
+    def forward(self, state):
+        out = super().forward(state)
+        return nn.State(2 * out.mu, 4 * out.var)
+
+    def backward(self, delta, pool, need_input, accumulate):
+        delta.mu[...] *= 2
+        delta.var[...] *= 4
+        return super().backward(delta, pool, need_input, accumulate)
+
+
+class Tanh(nn.Tanh):
+    def forward(self, state):
+        out = super().forward(state)
+        return nn.State(2 * out.mu, 4 * out.var, 2 * out.jcb)
+
+
+class Block(nn.LayerBlock):
+    def forward(self, state):
+        out = super().forward(state)
+        return nn.State(2 * out.mu, 4 * out.var)
+
+    def backward(self, delta, pool, need_input, accumulate):
+        delta.mu[...] *= 2
+        delta.var[...] *= 4
+        return super().backward(delta, pool, need_input, accumulate)
+
+
+class Double(nn.BaseLayer):
+    """What the classes above do after the library's layer."""
+
+    def forward(self, state):
+        return nn.State(2 * state.mu, 4 * state.var, None if state.jcb is None else 2 * state.jcb)
+
+    def backward(self, delta, pool, need_input, accumulate):
+        if isinstance(self.behind, nn.Tanh):  # it has given the Jacobian
+            return delta
+        return nn.Delta(2 * delta.mu, 4 * delta.var)
+
+
+def after(layer: nn.BaseLayer) -> nn.LayerBlock:
+    double = Double()
+    double.behind = layer
+    return nn.LayerBlock(layer, double)
+
+
+def image_network(conv, norm, tanh, block) -> nn.Sequential:
+    """Where the library joins operations, writes in place and adds to what is there: each layer in each such place."""
+    main = nn.LayerBlock(conv(2, 2, 3, padding=1), nn.ReLU(), norm(2))
+    short = nn.LayerBlock(conv(2, 2, 1), tanh())
+    return nn.Sequential(
+        *(nn.Conv2d(1, 2, 3, padding=1, in_width=4, in_height=4), nn.ReLU(), norm(2), tanh(), norm(2), nn.ReLU()),
+        *(nn.ResNetBlock(main, short), nn.ResNetBlock(block(conv(2, 2, 3, padding=1)), norm(2))),
+        nn.ResNetBlock(nn.LayerBlock(tanh(), conv(2, 2, 1), tanh()), block(nn.Conv2d(2, 2, 1))),
+        nn.Linear(32, 3),
+    )
+
+
+def test_the_python_of_derived_layers_counts_in_every_step():
+    def doubled(kind):
+        return lambda *args, **kwargs: after(kind(*args, **kwargs))
+
+    manual_seed(1)
+    own = image_network(Conv2d, BatchNorm2d, Tanh, Block)
+    twin = image_network(*map(doubled, (nn.Conv2d, nn.BatchNorm2d, nn.Tanh, nn.LayerBlock)))
+    own.arena.theta[...] *= 1 + 0.2 * np.random.default_rng(0).normal(size=own.arena.theta.shape)
+    own.parameters_changed()
+    twin.arena.theta[...] = own.arena.theta
+    twin.parameters_changed()
+    for net in (own, twin):
+        for seed in range(12):
+            learn(net, seed, 6)
+    assert_same(vars_of(own), vars_of(twin), 1e-4)
+
+
+def vars_of(net: nn.Sequential) -> dict[str, np.ndarray]:
+    return {"theta": net.arena.theta, "statistics": net.arena.statistics}
+
+
+def test_nothing_is_joined_with_a_derived_layer():
+    assert not BatchNorm2d(2).takes("relu") and not Conv2d(1, 2, 3).gives_moments
+    norm, convolution = BatchNorm2d(2), nn.Conv2d(1, 2, 3, in_width=4, in_height=4)
+    nn.Sequential(convolution, norm)
+    assert not norm.takes_moments_of(convolution)
+
+
+def test_a_derived_layer_may_read_variances_and_change_deltas():
+    def network(kind):
+        manual_seed(1)
+        block = nn.ResNetBlock(nn.LayerBlock(nn.ReLU(), kind(6, 6)), nn.Linear(6, 6))
+        return randomise(nn.Sequential(nn.Linear(4, 6), block, kind(6, 3)))
+
+    class Doubles(nn.Linear):
+        """As `Linear`, where all that it reads is in place."""
+
+        def backward(self, delta, pool, need_input, accumulate):
+            mine = nn.Delta(2 * delta.mu, delta.var, delta.memory)
+            return super().backward(mine, pool, need_input, accumulate)
+
+    nets = network(Linear), network(Doubles)
+    for net in nets:
+        for seed in range(12):
+            learn(net, seed)
+    assert np.array_equal(nets[0].arena.theta, nets[1].arena.theta)
+
+
+def test_who_is_replayed():
+    class Says(nn.ReLU):
+        replayable = True
+
+        def forward(self, state):
+            return super().forward(state)
+
+    class SaysNothing(Says):
+        def forward(self, state):
+            return super().forward(state)
+
+    class Inherits(Says):
+        pass
+
+    class Describes(nn.Linear):
+        """Nothing here computes."""
+
+        name = "Describes"
+
+        def __init__(self, size):
+            super().__init__(size, size)
+
+        def settings(self):
+            return {"size": self.input_size}
+
+    class Mixin:
+        def forward(self, state):
+            return super().forward(state)
+
+    class Mixed(Mixin, nn.ReLU):
+        pass
+
+    layers = [kind for kind in vars(nn).values() if isinstance(kind, type) and issubclass(kind, nn.BaseLayer)]
+    assert len(layers) > 25
+    assert [kind for kind in layers if not kind.replayable] == [nn.BaseLayer]
+    assert Says.replayable and Describes.replayable and not Describes.needs_variances
+    assert not (SaysNothing.replayable or Inherits.replayable or Mixed.replayable or Sine.replayable)
+
+
+@pytest.mark.parametrize(
+    ("method", "result", "error", "words"),
+    [
+        ("forward", None, TypeError, r"forward\(\) of Passes\(\) has to give a State, got NoneType"),
+        ("forward", nn.State(np.ones((2, 5)), None), ValueError, r"arrays of \(2, 6\), got \(2, 5\)"),
+        ("backward", None, TypeError, r"backward\(\) of Passes\(\) has to give the Delta of its input"),
+        ("backward", nn.Delta(np.ones(3), np.ones(3)), ValueError, r"arrays of \(2, 6\), got \(3,\)"),
+    ],
+)
+def test_what_no_layer_may_give_is_named(method, result, error, words, monkeypatch):
+    monkeypatch.setattr(Passes, method, lambda *_: result)
+    net = nn.Sequential(nn.Linear(4, 6), Passes(), nn.Linear(6, 3))
+    with pytest.raises(error, match=words):
+        learn(net, 0, 2)
+
+
+def test_the_page_says_what_is_so(capsys, monkeypatch):
+    pytest.importorskip("matplotlib", reason="the plot extra is not installed").use("agg")
+    import runpy
+
+    import matplotlib.pyplot as plt
+
+    found = runpy.run_module("examples.gallery.plot_own_layer")
+    plt.close("all")
+    assert found["error"] < 0.06 and found["rmse"] < 0.05
+    assert "RMSE 0.0" in capsys.readouterr().out
+    assert sys.modules[Sine.__module__].Sine is Sine  # pickles find it
