@@ -117,8 +117,8 @@ class LayerView:
     @property
     def num_threads(self) -> int:
         from pytagi_ddp.kernels.cpu.runtime.threads import (
-            get_threads,  # here, because `import pytagi_ddp` shall not wait for it
-        )
+            get_threads,
+        )  # here: `import pytagi_ddp` shall not wait for it
 
         return get_threads()
 

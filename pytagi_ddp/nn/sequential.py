@@ -1130,8 +1130,8 @@ class Sequential(KnownAttributes, LayerSequence):
     def set_threads(self, num_threads: int) -> None:
         """Threads of all CPU work of this process, BLAS included."""
         from pytagi_ddp.kernels.cpu.runtime.threads import (
-            set_threads,  # here, because `import pytagi_ddp` shall not wait for it
-        )
+            set_threads,
+        )  # here: `import pytagi_ddp` shall not wait for it
 
         set_threads(num_threads)
 
