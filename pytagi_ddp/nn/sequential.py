@@ -1129,9 +1129,8 @@ class Sequential(KnownAttributes, LayerSequence):
 
     def set_threads(self, num_threads: int) -> None:
         """Threads of all CPU work of this process, BLAS included."""
-        from pytagi_ddp.kernels.cpu.runtime.threads import (
-            set_threads,
-        )  # here: `import pytagi_ddp` shall not wait for it
+        # Here, because `import pytagi_ddp` shall not wait for it.
+        from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
 
         set_threads(num_threads)
 
