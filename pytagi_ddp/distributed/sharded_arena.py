@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -20,7 +20,7 @@ from pytagi_ddp.nn.hooks import Direction
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import REMEDY, AbsentParameters, Parameters
 from pytagi_ddp.nn.prior import drawn
-from pytagi_ddp.nn.stepping import Stepping, cut, pieces_of, refusal
+from pytagi_ddp.nn.stepping import Stepping, cut, refusal
 
 SLOTS = 2  # memories for batch sums that other ranks read: they read one while the next unit fills the other
 
@@ -83,7 +83,7 @@ class ShardedArena(Arena):
 
     def __init__(
         self,
-        leaves: list[BaseLayer],
+        leaves: Mapping[str, BaseLayer],
         kernels: Kernels,
         communicator: Communicator,
         min_num_params: int,
@@ -95,7 +95,7 @@ class ShardedArena(Arena):
         self.offloaded = offloaded
         self.keeper = get_kernels("cpu") if offloaded else kernels
         self.whole, self._rank, self._ranks = whole, communicator.rank, communicator.world_size
-        self.units = units_of(leaves, self._ranks, min_num_params)
+        self.units = units_of(self.leaves, self._ranks, min_num_params)
         self.unit_of = {leaf: unit for unit in self.units for leaf in unit.leaves}
         self._memory: list[Array] = []
         self.everywhere: np.ndarray | None = None
@@ -108,7 +108,7 @@ class ShardedArena(Arena):
         self._bring: Callable[[BaseLayer], None] | None = None
         self._written: Unit | None = None
         self._rows_to_write: tuple[Array, Array] | None = None  # of that unit, where others read what is kept
-        for leaf in drawn(leaves):
+        for leaf in drawn(self.leaves):
             if leaf in self.unit_of:
                 self._take_over(leaf, communicator)
         self._attach_state()
@@ -170,7 +170,7 @@ class ShardedArena(Arena):
 
     def _stepping_of(self, unit: Unit) -> Stepping:
         start, stop = unit.own(self._rank)
-        pieces = cut(pieces_of(self.leaves), unit.start + start, unit.start + stop)
+        pieces = cut(self.unfrozen(), unit.start + start, unit.start + stop)
         return Stepping(pieces, self.keeper, unit.start + self._rank * unit.shard)
 
     def cut_steps(self) -> None:
@@ -324,7 +324,7 @@ class ShardedArena(Arena):
             section.stepping.step(Tensor(*section.own_theta, *section.own_sums), factors)
 
     def forget_evidence(self, factor: float) -> None:
-        pieces = list(prior_pieces(self.leaves))
+        pieces = list(prior_pieces(self.unfrozen(variances=True), self.leaves))
         for unit, section in self.sections.items():
             start, stop = (unit.start + position for position in unit.own(self._rank))
             forget(section.own_theta[1][: stop - start], pieces, self.keeper, factor, start)
@@ -349,7 +349,7 @@ class ShardedArena(Arena):
         """Raises FloatingPointError for the results of `bad` on all ranks, combined."""
         raise refusal(bad, self.num_parameters, self.leaf_at(first))
 
-    def _counted(self) -> Iterable[tuple[BaseLayer, int]]:
+    def _counted(self) -> Iterable[tuple[int, int]]:
         for section in self.sections.values():
             yield from section.stepping.negative_variances()
 
