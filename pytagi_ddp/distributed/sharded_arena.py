@@ -102,7 +102,7 @@ class ShardedArena(Arena):
         self.common, self._own_nbytes = False, 0
         self._shared = self._share(communicator) if shares and kernels.array is get_kernels("cpu").array else None
         self.sections = dict(zip(self.units, self._sections(), strict=True))
-        self._at = {leaf: first for unit in self.units for leaf, first in _places(unit)}
+        self._at = {leaf: place.start - self.unit_of[leaf].start for leaf, place in self._places.items()}
         self._views: dict[tuple[BaseLayer, Direction], Any] = {}
         self._absent: dict[BaseLayer, Any] = {}
         self._bring: Callable[[BaseLayer], None] | None = None
@@ -210,10 +210,6 @@ class ShardedArena(Arena):
     def gathers(self) -> bool:
         """Whether a unit has to be gathered before it is used."""
         return not self.whole and not self.common
-
-    def place_of(self, leaf: BaseLayer) -> int:
-        """Position of the first parameter of `leaf` in its unit."""
-        return self._at[leaf]
 
     def part(self, leaf: BaseLayer, rows: tuple[Array, Array]) -> tuple[Array, Array]:
         """The part of the rows of a unit that belongs to `leaf`."""
@@ -361,11 +357,3 @@ class ShardedArena(Arena):
 
 def _rows(memory: Array, start: int, stop: int) -> tuple[Array, Array]:
     return memory[0, start:stop], memory[1, start:stop]
-
-
-def _places(unit: Unit) -> Iterator[tuple[BaseLayer, int]]:
-    """Each leaf with the position of its first parameter in the unit."""
-    first = 0
-    for leaf in unit.leaves:
-        yield leaf, first
-        first += leaf.num_weights + leaf.num_biases

@@ -56,6 +56,11 @@ class Arena(ABC):
         self.tensors = table_of(leaves)
         self._kernels = kernels
         self.num_parameters = _size_of(self.tensors, "learned")
+        self._places: dict[BaseLayer, slice] = {}  # of the parameters of each leaf that has some
+        for spec in self.tensors:
+            if spec.kind == "learned" and spec.field == "mu_w":
+                leaf = self.leaves[spec.leaf]
+                self._places[leaf] = slice(spec.begin, spec.end + leaf.num_biases)
         self.buffer = kernels.array.zeros(sums + HEADER + sum(leaf.num_sums for leaf in self.leaves))
         self.tail = self.buffer[sums:]
         self._factors = kernels.array.zeros(3)  # scale, samples and caps of the step
@@ -212,21 +217,20 @@ class ParameterArena(Arena):
 
     def _attach(self) -> None:
         rows = (*self.theta, *self.delta)
-        starts = {self.leaves[spec.leaf]: spec.begin for spec in self.tensors if spec.field == "mu_w"}
-        found = 0
         for leaf in drawn(self.leaves):  # only now: the memory that one layer draws in is free for the next
             old = leaf.parameters
-            if old is None:
+            if not old:
                 continue
-            start, stop = starts[leaf], starts[leaf] + len(old)
-            found += len(old)
-            views = Tensor(*(row[start:stop] for row in rows))
+            place = self._places.get(leaf, slice(0, 0))
+            if len(old) != place.stop - place.start:  # it would be left out of every exchange
+                raise RuntimeError(
+                    f"{leaf.get_layer_info()} has {len(old)} parameters now, and had {place.stop - place.start} before"
+                )
+            views = Tensor(*(row[place] for row in rows))
             leaf.parameters = Parameters(views, old.weight_shape, self._kernels.array)
             used = 2 if old.no_deltas else 4
             for source, target in zip(old.rows[:used], leaf.parameters.rows[:used], strict=True):
                 self._kernels.array.copy(source, target)
-        if found != self.num_parameters:  # a leaf that the walk misses would be left out of every exchange
-            raise RuntimeError(f"leaves hold {found} parameters, the arena {self.num_parameters}")
 
     @property
     def step_memory(self) -> tuple[Array, Array]:
