@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
 from functools import partial
 from numbers import Integral
 from pathlib import Path
@@ -301,13 +300,13 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         found = []
         for spec in arena.tensors:
             if spec.kind == "running":
-                found.append(replace(spec, array=arena.values(spec), saved=self.rank == 0))
+                found.append(spec.having(array=arena.values(spec), saved=self.rank == 0))
             elif spec.kind == "learned":
                 unit = arena.unit_of[arena.leaves[spec.leaf]]
                 begin, end = (unit.start + place for place in unit.own(self.rank))
                 if part := spec.clipped(begin, end):
                     row = arena.sections[unit].own_theta[spec.variance]
-                    found.append(replace(part, array=row[part.begin - begin : part.end - begin]))
+                    found.append(part.having(array=row[part.begin - begin : part.end - begin]))
         return found
 
     @property

@@ -1,7 +1,6 @@
 """Forgetting of evidence: variances are widened towards those of the prior."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby
 from numbers import Real
 from operator import attrgetter
@@ -24,7 +23,7 @@ def prior_pieces(tensors: Iterable[TensorSpec], leaves: Sequence[BaseLayer]) -> 
         for spec, var in zip(of_leaf, prior_variances(leaves[number]), strict=True):
             changes = np.flatnonzero(var[1:] != var[:-1]) + 1  # the projections of attention differ in their priors
             for start, stop in zip([0, *changes], [*changes, var.size] if var.size else [], strict=False):
-                yield replace(spec, start=int(start), stop=int(stop), initial=float(var[start]))
+                yield spec.having(start=int(start), stop=int(stop), initial=float(var[start]))
 
 
 def check_factor(factor: float) -> float:

@@ -6,7 +6,6 @@ that hold a network together vote between the two.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,7 +54,7 @@ def held(model: Network) -> Iterator[TensorSpec]:
     """The parameters and running statistics of a network that this rank holds whole, with their memory."""
     for spec in model.arena.tensors:
         if spec.kind != "carried" and len(spec):
-            yield replace(spec, array=model.arena.values(spec))
+            yield spec.having(array=model.arena.values(spec))
 
 
 def without_cuda(key: str) -> str:

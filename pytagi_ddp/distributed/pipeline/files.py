@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -93,7 +92,7 @@ class StagedNetwork(ShardedNetwork):
     def slices(self) -> list[TensorSpec]:
         """The tensors of this stage, whole; of its replicas, the first saves them."""
         saved = self.data_group.rank == 0
-        return [replace(spec, saved=saved) for spec in held(self.model)]
+        return [spec.having(saved=saved) for spec in held(self.model)]
 
     @property
     def architecture(self) -> str:

@@ -537,8 +537,8 @@ def _refuse_carried(model: Sequential) -> None:
     for spec in model.arena.tensors:
         if spec.kind == "carried":
             raise ValueError(
-                f"{spec.layer} carries a memory from call to call, which micro-batches under way at the same time would "
-                "mix: a pipeline takes no such layer (an LSTM with seq_len=1)"
+                f"{spec.layer} carries a memory from call to call, which micro-batches under way at the same time "
+                "would mix: a pipeline takes no such layer (an LSTM with seq_len=1)"
             )
 
 
