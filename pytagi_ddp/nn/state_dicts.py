@@ -41,15 +41,6 @@ class StateDict(dict[str, tuple[np.ndarray, ...]]):
 Values = list[tuple[TensorSpec, np.ndarray]]  # tensors of a network, in its order, with their values on the host
 
 
-def entries(model: Network, carried: bool = True) -> dict[str, list[TensorSpec]]:
-    """The entries that a state dict of the network may have, with the tensors of each."""
-    found: dict[str, list[TensorSpec]] = {}
-    for spec in model.arena.tensors:
-        if carried or spec.kind != "carried":
-            found.setdefault(spec.entry, []).append(spec)
-    return found
-
-
 def held(model: Network) -> Iterator[TensorSpec]:
     """The parameters and running statistics of a network that this rank holds whole, with their memory."""
     for spec in model.arena.tensors:
@@ -65,11 +56,6 @@ def without_cuda(key: str) -> str:
 def layer_of(key: str) -> str:
     """The key of the layer that an entry belongs to."""
     return re.sub(r"\.(running|carried)$", "", without_cuda(key))
-
-
-def padded(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """The arrays of an entry, which has four at least, the last of them empty."""
-    return *arrays, *[np.zeros(0, np.float32)] * (len(FIELDS) - len(arrays))
 
 
 def collect(model: Network, carried: bool = False) -> Values:
@@ -100,7 +86,8 @@ def by_entry(values: Iterable[tuple[TensorSpec, np.ndarray]]) -> StateDict:
     arrays: dict[str, list[np.ndarray]] = {}
     for spec, array in values:
         arrays.setdefault(spec.entry, []).append(array)
-    return StateDict({entry: padded(found) for entry, found in arrays.items()})
+    empty = np.zeros(0, np.float32)
+    return StateDict({entry: (*found, *[empty] * (len(FIELDS) - len(found))) for entry, found in arrays.items()})
 
 
 def check(model: Network, values: dict[str, Any]) -> Values:
@@ -143,7 +130,10 @@ def _checked(model: Network, values: dict[str, Any]) -> Values:
     given = {without_cuda(key): value for key, value in values.items()}
     checked: Values = []
     missing, misfits = [], []
-    for key, tensors in entries(model).items():
+    entries: dict[str, list[TensorSpec]] = {}
+    for spec in model.arena.tensors:
+        entries.setdefault(spec.entry, []).append(spec)
+    for key, tensors in entries.items():
         if key not in given:
             missing += [key] if tensors[0].kind == "learned" else []
             continue
