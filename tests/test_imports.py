@@ -127,7 +127,7 @@ ROOMS = {
     "nn/core": """
         nn.alone nn.arena nn.base_layer nn.data_struct nn.deferred nn.forgetting nn.hierarchical_softmax nn.hooks
         nn.init nn.layer nn.network nn.owner nn.parameters nn.pending nn.prior nn.pytagi_view nn.setting nn.state
-        nn.stepping nn.window
+        nn.stepping nn.tensors nn.window
     """,
     "nn/layers": """
         nn.activation nn.attention nn.batch_norm nn.chain nn.conv2d nn.convolution nn.convtranspose2d nn.embedding
@@ -136,7 +136,7 @@ ROOMS = {
     """,
     "nn/run": "nn.memory nn.network_input nn.output_updater nn.passes",
     "nn/files": """
-        nn.architecture nn.csv_files nn.file_format nn.persistence nn.pytagi_format nn.slices nn.state_dicts
+        nn.architecture nn.csv_files nn.file_format nn.persistence nn.pytagi_format nn.state_dicts
     """,
     "nn/tools": "nn.inspection nn.profile nn.recurrent_network nn.update_bn",
     "nn/sequential": "nn.sequential",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -20,7 +20,7 @@ from pytagi_ddp.nn.hooks import Direction
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import REMEDY, AbsentParameters, Parameters
 from pytagi_ddp.nn.prior import drawn
-from pytagi_ddp.nn.stepping import Stepping, cut, pieces_of, refusal
+from pytagi_ddp.nn.stepping import Stepping, cut, refusal
 
 SLOTS = 2  # memories for batch sums that other ranks read: they read one while the next unit fills the other
 
@@ -83,7 +83,7 @@ class ShardedArena(Arena):
 
     def __init__(
         self,
-        leaves: list[BaseLayer],
+        leaves: Mapping[str, BaseLayer],
         kernels: Kernels,
         communicator: Communicator,
         min_num_params: int,
@@ -95,20 +95,20 @@ class ShardedArena(Arena):
         self.offloaded = offloaded
         self.keeper = get_kernels("cpu") if offloaded else kernels
         self.whole, self._rank, self._ranks = whole, communicator.rank, communicator.world_size
-        self.units = units_of(leaves, self._ranks, min_num_params)
+        self.units = units_of(self.leaves, self._ranks, min_num_params)
         self.unit_of = {leaf: unit for unit in self.units for leaf in unit.leaves}
         self._memory: list[Array] = []
         self.everywhere: np.ndarray | None = None
         self.common, self._own_nbytes = False, 0
         self._shared = self._share(communicator) if shares and kernels.array is get_kernels("cpu").array else None
         self.sections = dict(zip(self.units, self._sections(), strict=True))
-        self._at = {leaf: first for unit in self.units for leaf, first in _places(unit)}
+        self._at = {leaf: place.start - self.unit_of[leaf].start for leaf, place in self._places.items()}
         self._views: dict[tuple[BaseLayer, Direction], Any] = {}
         self._absent: dict[BaseLayer, Any] = {}
         self._bring: Callable[[BaseLayer], None] | None = None
         self._written: Unit | None = None
         self._rows_to_write: tuple[Array, Array] | None = None  # of that unit, where others read what is kept
-        for leaf in drawn(leaves):
+        for leaf in drawn(self.leaves):
             if leaf in self.unit_of:
                 self._take_over(leaf, communicator)
         self._attach_state()
@@ -170,7 +170,7 @@ class ShardedArena(Arena):
 
     def _stepping_of(self, unit: Unit) -> Stepping:
         start, stop = unit.own(self._rank)
-        pieces = cut(pieces_of(self.leaves), unit.start + start, unit.start + stop)
+        pieces = cut(self.unfrozen(), unit.start + start, unit.start + stop)
         return Stepping(pieces, self.keeper, unit.start + self._rank * unit.shard)
 
     def cut_steps(self) -> None:
@@ -210,10 +210,6 @@ class ShardedArena(Arena):
     def gathers(self) -> bool:
         """Whether a unit has to be gathered before it is used."""
         return not self.whole and not self.common
-
-    def place_of(self, leaf: BaseLayer) -> int:
-        """Position of the first parameter of `leaf` in its unit."""
-        return self._at[leaf]
 
     def part(self, leaf: BaseLayer, rows: tuple[Array, Array]) -> tuple[Array, Array]:
         """The part of the rows of a unit that belongs to `leaf`."""
@@ -324,7 +320,7 @@ class ShardedArena(Arena):
             section.stepping.step(Tensor(*section.own_theta, *section.own_sums), factors)
 
     def forget_evidence(self, factor: float) -> None:
-        pieces = list(prior_pieces(self.leaves))
+        pieces = list(prior_pieces(self.unfrozen(variances=True), self.leaves))
         for unit, section in self.sections.items():
             start, stop = (unit.start + position for position in unit.own(self._rank))
             forget(section.own_theta[1][: stop - start], pieces, self.keeper, factor, start)
@@ -349,7 +345,7 @@ class ShardedArena(Arena):
         """Raises FloatingPointError for the results of `bad` on all ranks, combined."""
         raise refusal(bad, self.num_parameters, self.leaf_at(first))
 
-    def _counted(self) -> Iterable[tuple[BaseLayer, int]]:
+    def _counted(self) -> Iterable[tuple[int, int]]:
         for section in self.sections.values():
             yield from section.stepping.negative_variances()
 
@@ -361,11 +357,3 @@ class ShardedArena(Arena):
 
 def _rows(memory: Array, start: int, stop: int) -> tuple[Array, Array]:
     return memory[0, start:stop], memory[1, start:stop]
-
-
-def _places(unit: Unit) -> Iterator[tuple[BaseLayer, int]]:
-    """Each leaf with the position of its first parameter in the unit."""
-    first = 0
-    for leaf in unit.leaves:
-        yield leaf, first
-        first += leaf.num_weights + leaf.num_biases
