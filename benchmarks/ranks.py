@@ -71,17 +71,21 @@ def measure_steps(workload: str, repeat: int) -> dict:
     job = Workload(workload)
     net = DDPSequential(job.net, DDPConfig(), average=False)
 
+    def alone() -> None:
+        job.pass_through(job.net)
+        job.net.step_alone()
+
     def full() -> None:
         job.pass_through(net)
         net.step()
 
     times: dict[str, list[float]] = {"alone": [], "step": []}
     for _ in range(2):
-        job.step()
+        alone()
         full()
     enough = max(repeat, min(200, int(repeat * 0.3 / slowest(net.communicator, full))))
     for _ in range(enough):
-        times["alone"].append(slowest(net.communicator, job.step))
+        times["alone"].append(slowest(net.communicator, alone))
         times["step"].append(slowest(net.communicator, full))
     medians = {name: statistics.median(values) for name, values in times.items()}
     return {"batch": job.batch, "nbytes": job.net.arena.buffer.nbytes} | medians

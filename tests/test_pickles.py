@@ -166,6 +166,8 @@ NOT_PICKLED = {
     "Checkpoint": "paths and numbers",
     "ImageFolder": "tests/data/test_image_folder.py",
     "FolderLoader": "tests/data/test_image_folder.py",
+    "State": "a tuple of arrays",
+    "Delta": "a tuple of arrays",
 }
 
 
