@@ -289,7 +289,10 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
                 self.parameters_changed()
 
     def slices(self) -> list[TensorSpec]:
-        """The parts of tensors that this rank holds, with their names as in a state dict, and their memory.
+        """The parts of tensors that this rank holds, and their memory.
+
+        Each has a `name` ("Linear.2/mu_w"), the range `start` to `stop` of the values that are in `array`, and the
+        `size` of the whole tensor.
 
         The N parameters of a unit form one row: weights and biases of its first layer, then of its second, ... Rank r
         holds the values [r n, (r + 1) n) of that row, n = 16 ceil(N / 16 R), of the means and of the variances. So it

@@ -21,6 +21,7 @@ from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import REMEDY, AbsentParameters, Parameters
 from pytagi_ddp.nn.prior import drawn
 from pytagi_ddp.nn.stepping import Stepping, cut, refusal
+from pytagi_ddp.nn.tensors import TensorSpec
 
 SLOTS = 2  # memories for batch sums that other ranks read: they read one while the next unit fills the other
 
@@ -152,7 +153,7 @@ class ShardedArena(Arena):
         else:
             theta, brought = self._shared
             slot, slots = theta, brought[rank]
-        begin = 0
+        begin, means = 0, self.unfrozen()
         for k, unit in enumerate(self.units):
             n, turn = unit.shard, k % len(slots)
             width, first = ranks * n, ranks * begin if apart else 0
@@ -162,20 +163,20 @@ class ShardedArena(Arena):
                 _rows(slots[turn], 0, width),
                 _rows(theta, own_first, own_first + n),
                 sums[2 * begin : 2 * (begin + n)].reshape(2, n),
-                self._stepping_of(unit),
+                self._stepping_of(unit, means),
                 turn,
                 None if brought is None else brought[:, turn, :, rank * n : (rank + 1) * n],
             )
             begin += n
 
-    def _stepping_of(self, unit: Unit) -> Stepping:
-        start, stop = unit.own(self._rank)
-        pieces = cut(self.unfrozen(), unit.start + start, unit.start + stop)
-        return Stepping(pieces, self.keeper, unit.start + self._rank * unit.shard)
+    def _stepping_of(self, unit: Unit, means: list[TensorSpec]) -> Stepping:
+        begin, end = (unit.start + place for place in unit.own(self._rank))
+        return Stepping(cut(means, begin, end), self.keeper, unit.start + self._rank * unit.shard)
 
     def cut_steps(self) -> None:
+        means = self.unfrozen()
         for unit, section in self.sections.items():
-            self.sections[unit] = replace(section, stepping=self._stepping_of(unit))
+            self.sections[unit] = replace(section, stepping=self._stepping_of(unit, means))
 
     def _take_over(self, leaf: BaseLayer, communicator: Communicator) -> None:
         """Puts the parameters of a leaf, with the values of rank 0, into this arena."""

@@ -42,7 +42,8 @@ class Both:
                 results.append(function(net))
             finally:
                 graph.use_graphs = True
-        for a, b in zip(results[0] or (), results[1] or (), strict=True):
+        arrays = [result if isinstance(result, tuple | list) else () for result in results]  # not the network itself
+        for a, b in zip(*arrays, strict=True):
             assert np.array_equal(a, b), "results differ"
         a, b = (net.arena for net in self.nets)
         for name in ("theta", "buffer", "statistics", "carried"):
