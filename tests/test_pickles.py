@@ -6,6 +6,7 @@ import importlib.util
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -260,3 +261,17 @@ def test_an_output_updater_of_version_0_2_0_goes_on():
     )
     for given, expected in zip(observe(earlier), observe(updater()), strict=True):
         np.testing.assert_array_equal(given, expected)
+
+
+@pytest.mark.parametrize("name", ["images", "sequences", "tables"])
+def test_networks_that_version_020_pickled_go_on(name):
+    """`pickles_0.2.0.npz` was written by that version: each network after two steps, inputs, and what it predicts."""
+    with np.load(Path(__file__).with_name("pickles_0.2.0.npz")) as kept:
+        net, x = pickle.loads(kept[f"{name}.pickle"].tobytes()), kept[f"{name}.x"]
+        for actual, expected in zip(net.predict(x), (kept[f"{name}.out0"], kept[f"{name}.out1"]), strict=True):
+            np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+    net(x)
+    net.set_delta_z(np.full(expected.size, 0.1), np.full(expected.size, -0.1))
+    net.backward()
+    net.step()
+    assert np.isfinite(net.predict(x)).all()
