@@ -172,7 +172,7 @@ def test_it_can_be_sent():
 
 def without_it(_):
     comm = communicator_with("0")
-    operations, names, results = comm._group.operations, [], []
+    operations, names, results = comm._group.collectives, [], []
     start = operations.start
     with patch.object(operations, "start", lambda name, *rest: names.append(name) or start(name, *rest)):
         comm.all_reduce(np.full(3, np.nan))
