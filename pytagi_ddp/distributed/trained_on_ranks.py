@@ -118,7 +118,8 @@ class TrainedOnRanks(Replica):
             ReplicaMismatchError: with ``PYTAGI_DDP_DEBUG=1``, parameters that differ between ranks.
         """
         self._begin("step")
-        self.model.refuse_unread_deltas(self.model.input_delta_z_buffer)
+        if self.model.awaits_backward:
+            self.model.refuse_unread_deltas(self.model.input_delta_z_buffer)
         self._exchange.step(self._stop)
 
     def _begin(self, name: str, in_no_sync: bool = False) -> None:

@@ -58,7 +58,7 @@ class Communicator(CommunicatorBase, ABC):
             CollectiveTimeoutError: a rank did not come in time.
         """
         check_reducible("all_reduce", buffer, op)
-        engine, start = self._prepare("all_reduce", buffer, op=op), self._count_reduction(buffer)
+        engine, start = self._prepare("all_reduce", buffer, reduces=True, op=op), time.perf_counter()
         engine._all_reduce(buffer, op).wait()
         self.reduce_seconds += time.perf_counter() - start
         if self.debug:
@@ -78,15 +78,16 @@ class Communicator(CommunicatorBase, ABC):
             TypeError, ValueError: as `all_reduce`. RuntimeError: an earlier handle was dropped.
         """
         check_reducible(name, buffer, op)
-        engine, start = self._prepare("all_reduce", buffer, op=op), self._count_reduction(buffer)
+        engine, start = self._prepare("all_reduce", buffer, reduces=True, op=op), time.perf_counter()
         work = engine._all_reduce(buffer, op)
         self.reduce_seconds += time.perf_counter() - start
         return Handle(self, f"{name} of {buffer.nbytes / 1e6:.3g} MB", buffer, work, reduction=True)
 
-    def _prepare(self, name: str, *arrays: np.ndarray, **details: Any) -> Communicator:
+    def _prepare(self, name: str, *arrays: np.ndarray, reduces: bool = False, **details: Any) -> Communicator:
         """The communicator whose engine moves these arrays.
 
-        Raises if this rank cannot run a collective, or (in debug mode) if other ranks are about to run another.
+        Raises if this rank cannot run a collective, or (in debug mode) if other ranks are about to run another. Counts
+        it if it `reduces` the first array.
         """
         if self._closed or self._dropped is not None:
             self._check_usable(name)
@@ -94,16 +95,14 @@ class Communicator(CommunicatorBase, ABC):
             self._compared += 1
             everyone = self._engine_of()._all_gather_object(debug.fingerprint(name, arrays, details), "debug")
             debug.compare(self._compared, everyone)
+        if reduces:
+            self.reduce_calls += 1
+            self.reduce_bytes += arrays[0].nbytes
         return self._engine_of(*arrays)
 
     def _engine_of(self, *arrays: np.ndarray) -> Communicator:
         """The communicator whose engine moves these arrays; without arrays, that for objects."""
         return self
-
-    def _count_reduction(self, buffer: np.ndarray) -> float:
-        self.reduce_calls += 1
-        self.reduce_bytes += buffer.nbytes
-        return time.perf_counter()
 
     def reduce_scatter(self, send: np.ndarray, receive: np.ndarray, op: str = "sum") -> None:
         """Combines ``send`` over all ranks, and leaves one block of the result on each: block r on rank r.
@@ -144,7 +143,7 @@ class Communicator(CommunicatorBase, ABC):
     def _begin_scatter(self, name: str, send: np.ndarray, receive: np.ndarray, op: str) -> tuple[Communicator, float]:
         check_exchange(name, send, receive, self.world_size, 1, own=self.rank)
         check_op(name, send, op)
-        return self._prepare("reduce_scatter", send, receive, op=op), self._count_reduction(send)
+        return self._prepare("reduce_scatter", send, receive, reduces=True, op=op), time.perf_counter()
 
     def shared_zeros(self, *shape: int) -> np.ndarray | None:
         """Float32 zeros in host memory that every rank reads and writes; collective.
@@ -174,8 +173,8 @@ class Communicator(CommunicatorBase, ABC):
         """
         if parts.shape != (self.world_size, *receive.shape):
             raise ValueError(f"{name}: parts {parts.shape} of {self.world_size} ranks do not add up to {receive.shape}")
-        self._prepare("start_reduce_shared", parts, receive)
-        start = self._count_reduction(parts)
+        self._prepare("start_reduce_shared", parts, receive, reduces=True)
+        start = time.perf_counter()
         work = self._reduce_shared(parts, receive)
         self.reduce_seconds += time.perf_counter() - start
         what = f"{name} of {parts.nbytes / 1e6:.3g} MB"

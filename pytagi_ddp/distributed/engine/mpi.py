@@ -78,7 +78,7 @@ class MPICommunicator(Communicator):
     def _all_reduce(self, buffer: np.ndarray, op: str) -> Work:
         plain = op == "sum" and isinstance(buffer, np.ndarray)
         requests = self._sums(buffer) if plain else self._reductions("all_reduce", buffer, op, None)
-        return self._start("all_reduce", buffer.nbytes, requests)
+        return self._group.collectives.start("all_reduce", buffer.nbytes, requests, self.timeout)
 
     def _sums(self, buffer: np.ndarray) -> Iterator:
         """`_reductions` in the most frequent case, kept short because every line of Python delays small arrays."""

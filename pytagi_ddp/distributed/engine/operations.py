@@ -56,12 +56,6 @@ class Operation:
     def what(self) -> str:
         return f"{self.short} ({self._nbytes / 1e6:.3g} MB)"
 
-    def post(self) -> None:
-        """Posts the next piece, if there is one."""
-        request = self.request = next(self.requests, None)
-        if request is not None:
-            self.pieces += 1
-
     def test(self) -> bool:
         """Advances the operations as far as possible without waiting, and returns whether this one is done."""
         return self._queue.test(self)
@@ -232,7 +226,8 @@ class Queue:
                 self._pending.append(operation)
                 operations.busy[self] = None
                 if self._at_once:
-                    operation.post()
+                    operation.request = next(requests, None)
+                    operation.pieces = 1
             operations.advance(self)
         except BaseException as error:
             operations.break_off(error, self)
@@ -259,7 +254,8 @@ class Queue:
         operations.unclaimed.pop(operation, None)
         if operation.done:
             return
-        operations.check(operation.what)
+        if operations.broken is not None or operations.ended:
+            operations.check(operation.what)
         try:
             self._finish(operation)
         except BaseException as error:
@@ -272,12 +268,13 @@ class Queue:
             first = self._pending[0]
             while first.request is None or first.request.Test() or (polls > 1 and _ends(first.request, polls)):
                 self._progress += 1
-                first.post()
+                first.request = next(first.requests, None)
                 if first.request is None:
                     self._pending.popleft()
                     self.completed += 1
                     first.done = True
                     break
+                first.pieces += 1
             else:
                 return
         self.operations.busy.pop(self, None)
