@@ -120,6 +120,7 @@ class ShardedSampler:
         return self._batches(batch_size, start_batch, self.order())
 
     def order(self) -> np.ndarray:
+        """The samples of this epoch, of all ranks, in the order in which they are taken: their indices."""
         if self.shuffle:
             generator = np.random.Generator(np.random.PCG64([self.seed, self.epoch]))
             return generator.permutation(self.num_samples)

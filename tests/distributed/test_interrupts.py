@@ -290,7 +290,7 @@ def collectives_of(communicator) -> list[str]:
     """The names of those that it begins from now on."""
     begun: list[str] = []
     prepare = communicator._prepare
-    communicator._prepare = lambda name, *rest, **details: (begun.append(name), prepare(name, *rest, **details))[1]
+    communicator._prepare = lambda name, *rest, **details: (begun.append(name), prepare(name, *rest, **details))
     return begun
 
 

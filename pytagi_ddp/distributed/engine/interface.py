@@ -58,8 +58,9 @@ class Communicator(CommunicatorBase, ABC):
             CollectiveTimeoutError: a rank did not come in time.
         """
         check_reducible("all_reduce", buffer, op)
-        engine, start = self._prepare("all_reduce", buffer, reduces=True, op=op), time.perf_counter()
-        engine._all_reduce(buffer, op).wait()
+        self._prepare("all_reduce", buffer, reduces=True, op=op)
+        start = time.perf_counter()
+        self._engine_of(buffer)._all_reduce(buffer, op).wait()
         self.reduce_seconds += time.perf_counter() - start
         if self.debug:
             debug.check_finite(f"all_reduce of {buffer.nbytes / 1e6:.3g} MB", buffer)
@@ -78,16 +79,16 @@ class Communicator(CommunicatorBase, ABC):
             TypeError, ValueError: as `all_reduce`. RuntimeError: an earlier handle was dropped.
         """
         check_reducible(name, buffer, op)
-        engine, start = self._prepare("all_reduce", buffer, reduces=True, op=op), time.perf_counter()
-        work = engine._all_reduce(buffer, op)
+        self._prepare("all_reduce", buffer, reduces=True, op=op)
+        start = time.perf_counter()
+        work = self._engine_of(buffer)._all_reduce(buffer, op)
         self.reduce_seconds += time.perf_counter() - start
         return Handle(self, f"{name} of {buffer.nbytes / 1e6:.3g} MB", buffer, work, reduction=True)
 
-    def _prepare(self, name: str, *arrays: np.ndarray, reduces: bool = False, **details: Any) -> Communicator:
-        """The communicator whose engine moves these arrays.
+    def _prepare(self, name: str, *arrays: np.ndarray, reduces: bool = False, **details: Any) -> None:
+        """Raises if this rank cannot run a collective, or (in debug mode) if other ranks are about to run another.
 
-        Raises if this rank cannot run a collective, or (in debug mode) if other ranks are about to run another. Counts
-        it if it `reduces` the first array.
+        Counts it if it `reduces` the first array.
         """
         if self._closed or self._dropped is not None:
             self._check_usable(name)
@@ -98,7 +99,6 @@ class Communicator(CommunicatorBase, ABC):
         if reduces:
             self.reduce_calls += 1
             self.reduce_bytes += arrays[0].nbytes
-        return self._engine_of(*arrays)
 
     def _engine_of(self, *arrays: np.ndarray) -> Communicator:
         """The communicator whose engine moves these arrays; without arrays, that for objects."""
@@ -123,8 +123,8 @@ class Communicator(CommunicatorBase, ABC):
             ValueError: sizes that do not fit, or memory that the two share otherwise; an unknown op.
             RankLeftError, CollectiveTimeoutError: as `all_reduce`.
         """
-        engine, start = self._begin_scatter("reduce_scatter", send, receive, op)
-        engine._reduce_scatter(send, receive, op).wait()
+        start = self._begin_scatter("reduce_scatter", send, receive, op)
+        self._engine_of(send)._reduce_scatter(send, receive, op).wait()
         self.reduce_seconds += time.perf_counter() - start
         if self.debug:
             with errors_of_all_ranks(self):
@@ -134,16 +134,17 @@ class Communicator(CommunicatorBase, ABC):
         self, send: np.ndarray, receive: np.ndarray, op: str = "sum", name: str = "start_reduce_scatter"
     ) -> Handle:
         """Starts `reduce_scatter`, see `start_all_reduce`; do not use either array before it is done."""
-        engine, start = self._begin_scatter(name, send, receive, op)
-        work = engine._reduce_scatter(send, receive, op)
+        start = self._begin_scatter(name, send, receive, op)
+        work = self._engine_of(send)._reduce_scatter(send, receive, op)
         self.reduce_seconds += time.perf_counter() - start
         what = f"{name} of {send.nbytes / 1e6:.3g} MB"
         return Handle(self, what, receive, work, reduction=True, source=send, everywhere=False)
 
-    def _begin_scatter(self, name: str, send: np.ndarray, receive: np.ndarray, op: str) -> tuple[Communicator, float]:
+    def _begin_scatter(self, name: str, send: np.ndarray, receive: np.ndarray, op: str) -> float:
         check_exchange(name, send, receive, self.world_size, 1, own=self.rank)
         check_op(name, send, op)
-        return self._prepare("reduce_scatter", send, receive, reduces=True, op=op), time.perf_counter()
+        self._prepare("reduce_scatter", send, receive, reduces=True, op=op)
+        return time.perf_counter()
 
     def shared_zeros(self, *shape: int) -> np.ndarray | None:
         """Float32 zeros in host memory that every rank reads and writes; collective.
@@ -192,7 +193,8 @@ class Communicator(CommunicatorBase, ABC):
         """
         check_reducible("reduce", buffer, op)
         self._check_root("reduce", root)
-        self._prepare("reduce", buffer, op=op, root=root)._reduce(buffer, op, root)
+        self._prepare("reduce", buffer, op=op, root=root)
+        self._engine_of(buffer)._reduce(buffer, op, root)
         if self.debug:
             with errors_of_all_ranks(self):
                 if self.rank == root:
@@ -214,7 +216,8 @@ class Communicator(CommunicatorBase, ABC):
         """Starts `broadcast`, see `start_all_reduce`."""
         check_buffer(name, buffer)
         self._check_root(name, root)
-        work = self._prepare("broadcast", buffer, root=root)._broadcast(buffer, root)
+        self._prepare("broadcast", buffer, root=root)
+        work = self._engine_of(buffer)._broadcast(buffer, root)
         return Handle(self, f"{name} of {buffer.nbytes / 1e6:.3g} MB", buffer, work)
 
     def all_gather(self, send: np.ndarray, receive: np.ndarray) -> None:
@@ -236,9 +239,9 @@ class Communicator(CommunicatorBase, ABC):
     def start_all_gather(self, send: np.ndarray, receive: np.ndarray, name: str = "start_all_gather") -> Handle:
         """Starts `all_gather`, see `start_all_reduce`; do not use either array before it is done."""
         check_exchange(name, send, receive, 1, self.world_size, own=self.rank)
-        engine = self._prepare("all_gather", send, receive)
+        self._prepare("all_gather", send, receive)
         self.gather_bytes += receive.nbytes
-        work = engine._all_gather(send, receive)
+        work = self._engine_of(send)._all_gather(send, receive)
         return Handle(self, f"{name} of {receive.nbytes / 1e6:.3g} MB", receive, work, source=send)
 
     def all_to_all(self, send: np.ndarray, receive: np.ndarray) -> None:
@@ -253,7 +256,8 @@ class Communicator(CommunicatorBase, ABC):
                 copied to the host first.
         """
         check_exchange("all_to_all", send, receive, self.world_size, self.world_size)
-        self._prepare("all_to_all", send, receive)._all_to_all(send, receive)
+        self._prepare("all_to_all", send, receive)
+        self._engine_of(send)._all_to_all(send, receive)
 
     def send(self, array: np.ndarray, peer: int) -> None:
         """Sends ``array`` to one other rank, which calls `receive`; returns when ``array`` may change.
@@ -332,11 +336,13 @@ class Communicator(CommunicatorBase, ABC):
     def broadcast_object(self, obj: Any, root: int = 0) -> Any:
         """Returns rank ``root``'s ``obj`` (anything that pickles) on every rank; the others' argument is ignored."""
         self._check_root("broadcast_object", root)
-        return self._prepare("broadcast_object", root=root)._broadcast_object(obj, root)
+        self._prepare("broadcast_object", root=root)
+        return self._engine_of()._broadcast_object(obj, root)
 
     def all_gather_object(self, obj: Any) -> list:
         """Returns the ``obj`` (anything that pickles) of every rank, in the order of the ranks, on every rank."""
-        return self._prepare("all_gather_object")._all_gather_object(obj)
+        self._prepare("all_gather_object")
+        return self._engine_of()._all_gather_object(obj)
 
     def barrier(self, timeout: float | None = None) -> None:
         """Returns when every rank has called it.
@@ -346,7 +352,8 @@ class Communicator(CommunicatorBase, ABC):
         """
         if timeout is not None and not timeout > 0:
             raise ValueError(f"barrier: timeout must be a number of seconds above 0, got {timeout}")
-        self._prepare("barrier")._barrier(timeout)
+        self._prepare("barrier")
+        self._engine_of()._barrier(timeout)
 
     def in_background(self) -> AbstractContextManager:
         """A context in which handles make progress while the body computes, if the engine can do so.
