@@ -47,11 +47,12 @@ SECONDS ?= 60
 fuzz: $(INSTALLED)
 	$(BIN)/python -m tests.fuzz $(if $(CASES),--cases $(CASES),--seconds $(SECONDS))
 
-ENGINE := pytagi_ddp/distributed/engine
-$(INSTALLED): pyproject.toml setup.py $(wildcard kernels/cpu/*.pyx kernels/cpu/*.pxd kernels/cpu/*.h $(ENGINE)/*.pyx $(ENGINE)/*.h)
+COMPILED := kernels/cpu/* pytagi_ddp/distributed/engine
+$(INSTALLED): pyproject.toml setup.py $(wildcard $(foreach ending,pyx pxd h,$(addsuffix /*.$(ending),$(COMPILED))))
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable ".[mpi,plot,docs,test]"
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist docs/_build docs/gallery docs/api/generated *.egg-info kernels/cpu/*.so kernels/cpu/*.c $(ENGINE)/*.so $(ENGINE)/*.c
+	rm -rf $(VENV) build dist docs/_build docs/gallery docs/api/generated *.egg-info
+	rm -f $(foreach ending,so c,$(addsuffix /*.$(ending),$(COMPILED)))

@@ -18,7 +18,8 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-KERNELS, ENGINE = Path("pytagi_ddp/kernels/cpu"), Path("pytagi_ddp/distributed/engine")
+ROOMS = [Path("pytagi_ddp/kernels/cpu", room) for room in ("products", "runtime", "layers")]
+ENGINE = Path("pytagi_ddp/distributed/engine")
 COMPILER = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "")  # none known: Windows
 SANITIZE = os.environ.get("PYTAGI_DDP_SANITIZE") == "1"
 COMPILING = {"build", "build_ext", "bdist_wheel", "editable_wheel", "develop", "install"} & set(sys.argv)
@@ -61,8 +62,8 @@ if COMPILING and COMPILER and (what := missing()):
     sys.exit(f"pytagi_ddp cannot be compiled: {what}")
 OPENMP = openmp() if COMPILER else []
 FLAGS = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address"] if SANITIZE else ["-O3"]
-# Nothing is tuned for this machine: loops pick their instructions when they are loaded (kernels/cpu/loops.h). Compilers
-# differ on how wide vectors of AVX-512 should be, and with the width last bits of sums change: so it is said here.
+# Nothing is tuned for this machine: loops pick their instructions when they are loaded (loops.h). Compilers differ on
+# how wide vectors of AVX-512 should be, and with the width last bits of sums change: so it is said here.
 if COMPILING and COMPILER and compiles("int main(void) { return 0; }", "-Werror", "-mprefer-vector-width=256"):
     FLAGS.append("-mprefer-vector-width=256")
 
@@ -75,19 +76,25 @@ class BuildKernels(build_ext):
         self.parallel = self.parallel or os.cpu_count()
 
 
+def rooms(source):
+    """The folders whose headers a module may use: its own, and those of kernels that come before it."""
+    return ROOMS[: ROOMS.index(source.parent) + 1] if source.parent in ROOMS else [source.parent]
+
+
 def extension(source):
     return Extension(
         ".".join(source.with_suffix("").parts),
         [str(source)],
-        depends=[str(path) for pattern in ("*.h", "*.pxd") for path in source.parent.glob(pattern)],
-        include_dirs=[numpy.get_include()],
+        depends=[str(path) for pattern in ("*.h", "*.pxd") for room in rooms(source) for path in room.glob(pattern)],
+        include_dirs=[numpy.get_include(), *map(str, rooms(source))],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
         extra_compile_args=[*FLAGS, *OPENMP],
         extra_link_args=[*OPENMP, *(["-fsanitize=address"] if SANITIZE else [])],
     )
 
 
-SOURCES = sorted([*KERNELS.glob("*.pyx"), *ENGINE.glob("*.pyx")], reverse=True)  # begins with those that take longest
+SOURCES = [path for folder in (*ROOMS, ENGINE) for path in folder.glob("*.pyx")]
+SOURCES.sort(key=lambda path: path.name, reverse=True)  # begins with those that take longest
 setup(
     ext_modules=cythonize(
         [extension(source) for source in SOURCES],

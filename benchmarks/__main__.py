@@ -16,7 +16,7 @@ from benchmarks.peak import CopyBandwidth, SgemmPeak
 from benchmarks.peers import OWN, PEERS
 from benchmarks.workloads import SMALL, SPECS
 from pytagi_ddp.blas import Blas
-from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
+from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
 
 SECTIONS = {
     "training": "steps of every workload, and peers beside them",

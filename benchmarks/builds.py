@@ -19,7 +19,7 @@ from benchmarks.report import Spread, spread, table
 from benchmarks.training import SETTLE
 from benchmarks.worker import ROOT, Worker
 from benchmarks.workloads import SMALL, SPECS
-from pytagi_ddp.kernels.cpu.threads import get_threads
+from pytagi_ddp.kernels.cpu.runtime.threads import get_threads
 
 LARGE = ("mlp-4096-b256", "conv64-b32", "resnet18-b16")
 

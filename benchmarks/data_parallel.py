@@ -20,7 +20,7 @@ from benchmarks.report import table
 from benchmarks.training_step import WORKLOADS, Workload
 from pytagi_ddp import nn
 from pytagi_ddp.distributed import DataParallel
-from pytagi_ddp.kernels.cpu.threads import set_threads, usable_cores
+from pytagi_ddp.kernels.cpu.runtime.threads import set_threads, usable_cores
 
 
 def seconds_of(step: Callable[[], object], seconds: float) -> float:

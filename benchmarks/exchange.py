@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.training_step import WORKLOADS
-from pytagi_ddp.kernels.cpu.threads import set_threads
+from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
 from pytagi_ddp.nn import DDPConfig, DDPSequential, OutputUpdater
 
 WAYS: dict[str, dict[str, Any]] = {

@@ -21,7 +21,7 @@ from benchmarks.report import table
 from benchmarks.workloads import cifar_cnn, let_deltas_through, mlp, mnist_cnn
 from pytagi_ddp import nn
 from pytagi_ddp.data import BatchLoader, ImageDataset, load_cifar10, load_mnist
-from pytagi_ddp.kernels.cpu.threads import set_threads
+from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
 from pytagi_ddp.models import resnet8_cifar10
 
 BATCH = 32

@@ -87,7 +87,7 @@ Say = Callable[[str], None]
 
 
 def report_machine(say: Say) -> dict:
-    from pytagi_ddp.kernels.cuda.array import cupy, nccl
+    from pytagi_ddp.kernels.cuda.runtime.array import cupy, nccl
 
     runtime, found = cupy.cuda.runtime, {}
     for index in range(cuda.get_device_count()):

@@ -22,9 +22,9 @@ import numpy as np
 from benchmarks import roofline, step_counts
 from benchmarks.training_step import WORKLOADS
 from pytagi_ddp import cuda
-from pytagi_ddp.kernels.cuda import simulated_arrays
-from pytagi_ddp.kernels.cuda.compile import Kernel
-from pytagi_ddp.kernels.cuda.recorder import recording
+from pytagi_ddp.kernels.cuda.runtime import simulated_arrays
+from pytagi_ddp.kernels.cuda.runtime.compile import Kernel
+from pytagi_ddp.kernels.cuda.runtime.recorder import recording
 from pytagi_ddp.nn import OutputUpdater, Sequential
 
 CHOSEN = ("mlp-128-b32", "mlp-4096-b256", "mnist-cnn-b128", "resnet18-b16")

@@ -12,9 +12,9 @@ import numpy as np
 
 from benchmarks.training_step import Workload
 from pytagi_ddp import cuda
-from pytagi_ddp.kernels.cuda import conv2d, linear
-from pytagi_ddp.kernels.cuda.array import arrays, compute_capability, cupy
-from pytagi_ddp.kernels.cuda.recorder import recording, replay
+from pytagi_ddp.kernels.cuda.layers import conv2d, linear
+from pytagi_ddp.kernels.cuda.runtime.array import arrays, compute_capability, cupy
+from pytagi_ddp.kernels.cuda.runtime.recorder import recording, replay
 from pytagi_ddp.kernels.tensors import Delta, State, Tensor
 from pytagi_ddp.nn import Conv2d, Linear, OutputUpdater, Sequential
 

@@ -19,7 +19,7 @@ from benchmarks.merging import learn
 from benchmarks.report import Spread, table
 from pytagi_ddp import Utils, manual_seed
 from pytagi_ddp.data import FolderLoader, ImageFolder
-from pytagi_ddp.kernels.cpu.threads import set_threads
+from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
 from pytagi_ddp.models import resnet18_imagenet
 from pytagi_ddp.nn import Sequential
 

@@ -14,7 +14,7 @@ def describe() -> dict:
     No name of the host, no paths.
     """
     from pytagi_ddp.blas import blas_in_use
-    from pytagi_ddp.kernels.cpu.threads import usable_cores
+    from pytagi_ddp.kernels.cpu.runtime.threads import usable_cores
 
     info = _read("/proc/cpuinfo")
     model = re.search(r"^model name\s*:\s*(.*)$", info, re.MULTILINE)

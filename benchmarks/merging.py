@@ -22,8 +22,8 @@ import pytagi_ddp
 from benchmarks.workloads import mlp
 from pytagi_ddp import Utils, nn
 from pytagi_ddp.data import BatchLoader, ImageDataset, load_mnist
-from pytagi_ddp.kernels.cpu import merge
-from pytagi_ddp.kernels.cpu.threads import set_threads
+from pytagi_ddp.kernels.cpu.layers import merge
+from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
 from pytagi_ddp.kernels.tensors import Delta, Tensor
 from pytagi_ddp.nn import DDPSequential, OutputUpdater, Sequential
 

@@ -34,7 +34,7 @@ from benchmarks.training_step import WORKLOADS, Workload
 from benchmarks.worker import ROOT
 from pytagi_ddp.distributed.communicator import create_communicator
 from pytagi_ddp.distributed.sharded_arena import units_of
-from pytagi_ddp.kernels.cpu.threads import set_threads
+from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
 from pytagi_ddp.nn import (
     BaseDeltaStates,
     BaseHiddenStates,

@@ -21,7 +21,7 @@ from benchmarks.training_step import Workload
 from benchmarks.worker import ROOT
 from pytagi_ddp.distributed.communicator import Communicator, create_communicator
 from pytagi_ddp.distributed.engine.launcher import OPEN_MPI, find_mpirun, load_mpi, mpi_family
-from pytagi_ddp.kernels.cpu.threads import set_threads
+from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
 
 
 def mpirun(ranks: int) -> list[str]:

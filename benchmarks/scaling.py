@@ -23,7 +23,7 @@ from benchmarks.peak import SgemmPeak
 from benchmarks.ranks import launch
 from benchmarks.report import duration, table
 from benchmarks.training_step import WORKLOADS
-from pytagi_ddp.kernels.cpu.threads import usable_cores
+from pytagi_ddp.kernels.cpu.runtime.threads import usable_cores
 
 SIZES = (4, 1 << 12, 1 << 16, 1 << 20, 1 << 24, 94_000_000)
 RANKS = (1, 2, 3, 4)

@@ -95,7 +95,7 @@ def count(name: str, tf32: bool = False) -> dict:
 def _recorded(spec: Spec, tf32: bool) -> list:
     """The launches and copies of the second step."""
     from pytagi_ddp import cuda, nn
-    from pytagi_ddp.kernels.cuda.recorder import recording
+    from pytagi_ddp.kernels.cuda.runtime.recorder import recording
 
     cuda.allow_tf32, cuda.replay_launches = tf32, False
     net = spec.build(nn)

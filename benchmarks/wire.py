@@ -16,7 +16,7 @@ import pytagi_ddp
 from benchmarks.merging import CLASSES, evaluate, learn, load
 from pytagi_ddp.data import BatchLoader
 from pytagi_ddp.distributed.wire import WIRE_DTYPES
-from pytagi_ddp.kernels.cpu.threads import set_threads
+from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
 from pytagi_ddp.nn import DDPConfig, DDPSequential, Linear, ReLU, Sequential
 
 

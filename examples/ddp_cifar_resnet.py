@@ -19,7 +19,7 @@ from examples.options import parse_arguments
 from examples.rank_training import Loaders, on_all_ranks, run_on_ranks, train_and_test
 from pytagi_ddp.data import BatchLoader, random_crop_flip
 from pytagi_ddp.distributed.communicator import Communicator
-from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
+from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
 from pytagi_ddp.models import resnet8_cifar10, resnet18_cifar10
 from pytagi_ddp.nn import Sequential
 

@@ -25,7 +25,7 @@ from examples.rank_training import Loaders, on_all_ranks, run_on_ranks, train_an
 from pytagi_ddp.data import FolderLoader, ImageFolder, image_workers, synthetic_images
 from pytagi_ddp.data.decoding import pillow
 from pytagi_ddp.distributed.communicator import Communicator
-from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
+from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
 from pytagi_ddp.models import resnet18_imagenet, resnet50_imagenet
 from pytagi_ddp.nn import Sequential
 from pytagi_ddp.nn.hierarchical_softmax import hierarchical_softmax

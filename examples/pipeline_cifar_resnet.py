@@ -31,7 +31,7 @@ from pytagi_ddp.data import BatchLoader, random_crop_flip
 from pytagi_ddp.distributed import init_device_mesh
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.pipeline.schedule import SCHEDULES, Timeline, bubble, draw, make_schedule, simulate
-from pytagi_ddp.kernels.cpu.threads import get_threads
+from pytagi_ddp.kernels.cpu.runtime.threads import get_threads
 from pytagi_ddp.nn import DDPConfig, PipelineSequential, Sequential, balance_by_size, balance_by_time
 
 NOT_HERE = ("checkpoint_dir", "resume", "log_dir", "track", "parallel", "average_last")

@@ -4,7 +4,7 @@ from typing import Any
 
 
 def one_thread() -> Any:
-    """Returns a new `kernels.cpu._one_thread.OneThread`, a context manager that only one thread may be inside of."""
-    from pytagi_ddp.kernels.cpu.extension import load  # here, as importing the library loads no kernels
+    """Returns a new `OneThread` (`kernels.cpu.runtime._one_thread`): only one thread may be inside of this context."""
+    from pytagi_ddp.kernels.cpu.runtime.extension import load  # here, as importing the library loads no kernels
 
-    return load("_one_thread").OneThread()
+    return load("runtime._one_thread").OneThread()

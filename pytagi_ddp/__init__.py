@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from pytagi_ddp import _version, cuda, metric, nn
+from pytagi_ddp import _version, cuda, metric, moved, nn
 from pytagi_ddp.metric import HRCSoftmaxMetric
 from pytagi_ddp.nn.hierarchical_softmax import HRCSoftmax
 from pytagi_ddp.nn.init import manual_seed
@@ -20,6 +20,8 @@ __all__ = [
     "metric",
     "nn",
 ]
+
+moved.install()
 
 if TYPE_CHECKING:
     from pytagi_ddp import checkpoint, data, distributed, estimators, models, plot  # noqa: F401

@@ -82,7 +82,8 @@ def _why_no_gpu(cupy: ModuleType) -> str | None:
 
 def _what_failed(error: BaseException) -> str:
     """Which of the packages does not load, and why: by the first error in the chain, as CuPy wraps it in advice."""
-    package = "CuPy" if "pytagi_ddp.kernels.cuda.compile" in sys.modules else "numba-cuda"  # which is loaded first
+    numba_cuda_loads = "pytagi_ddp.kernels.cuda.runtime.compile" in sys.modules
+    package = "CuPy" if numba_cuda_loads else "numba-cuda"
     while error.__cause__ is not None:
         error = error.__cause__
     reason = f"{type(error).__name__}: {first_sentence(str(error))}"
@@ -147,7 +148,7 @@ def is_nccl_available() -> bool:
     """Whether ranks can communicate by NCCL: a GPU, and CuPy finds the library."""
     if not is_available():
         return False
-    from pytagi_ddp.kernels.cuda import array  # here, because CuPy is loaded only where a GPU is used
+    from pytagi_ddp.kernels.cuda.runtime import array  # here, because CuPy is loaded only where a GPU is used
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # CuPy's, where it does not find the library
@@ -246,6 +247,8 @@ def _require(device_index: int) -> None:
 
 
 def _cupy() -> ModuleType:
-    from pytagi_ddp.kernels.cuda import array  # here, because CuPy is loaded only where a GPU is used
+    # Here, because they are loaded only where a GPU is used: numba-cuda, and then CuPy (see `_what_failed`).
+    import pytagi_ddp.kernels.cuda.runtime.compile  # noqa: F401
+    from pytagi_ddp.kernels.cuda.runtime import array
 
     return array.cupy

@@ -61,7 +61,7 @@ def examine() -> list[Finding]:
     """Makes all checks, in the order of the report. A check that raises an error becomes a finding, too."""
     findings: list[Finding] = []
     with contextlib.suppress(ImportError):  # imported first, as in a program: this decides how threads wait
-        import_module("pytagi_ddp.kernels.cpu.threads")
+        import_module("pytagi_ddp.kernels.cpu.runtime.threads")
     for check in (_python, _numerics, _products, _kernels, _threads, _mpi, _shared_memory, _gpus):
         try:
             findings += check()
@@ -111,7 +111,7 @@ def _imports(module: str) -> bool:
 def _kernels() -> Iterator[Finding]:
     try:
         importlib.import_module("pytagi_ddp.kernels.cpu")
-        blas = importlib.import_module("pytagi_ddp.kernels.cpu._blas")
+        blas = importlib.import_module("pytagi_ddp.kernels.cpu.products._blas")
         if blas.has_openmp:
             amx = blas.best_way() == blas.Way.AMX
             yield Finding("CPU kernels", "built; AMX for large products" if amx else "built")
@@ -123,7 +123,7 @@ def _kernels() -> Iterator[Finding]:
 
 
 def _threads() -> Iterator[Finding]:
-    from pytagi_ddp.kernels.cpu import threads, waiting  # here: the doctor must start even if these are not built
+    from pytagi_ddp.kernels.cpu.runtime import threads, waiting  # here: the doctor must start if these are not built
 
     names = ("PYTAGI_DDP_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     settings = ", ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ) or "no variable set"

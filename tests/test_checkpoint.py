@@ -190,6 +190,17 @@ def test_an_average_of_another_network_or_none(manager):
         manager.load(network(), path)
 
 
+def test_an_average_that_could_not_be_loaded_is_not_saved(manager):
+    net = network()
+    good, average = manager.save(net, at(1)), averaged(net)
+    average.theta[0, 1] = np.nan
+    with pytest.raises(
+        ValueError, match=r"no checkpoint is saved, .*: the average has means or variances that are not"
+    ):
+        manager.save(net, at(2), average=average)
+    assert manager.latest() == good
+
+
 def test_a_damaged_average_is_a_damaged_checkpoint(manager, monkeypatch):
     net = network(value=1)
     manager.save(net, at(1), average=averaged(net))

@@ -210,7 +210,7 @@ def test_falling_back_skips_networks_that_are_not_finite(manager, monkeypatch):
     manager.keep_last = 3
     paths = []
     with monkeypatch.context() as patch:
-        patch.setattr(persistence, "savable", state_dicts.state_dict)
+        patch.setattr(persistence, "savable", state_dicts.collect)
         for step, value in enumerate((1, np.nan, np.inf), 1):
             paths.append(manager.save(network(value), TrainingPosition(step=step)))
     with pytest.raises(DamagedCheckpointError, match=f"{paths[2]}: .*infinite; the one before is {paths[1]}"):

@@ -83,7 +83,7 @@ def c_sources(tmp_path_factory) -> Path:
 CHECK = (
     STEP
     + """
-from pytagi_ddp.kernels.cpu._blas import has_openmp
+from pytagi_ddp.kernels.cpu.products._blas import has_openmp
 net = Sequential(Linear(300, 200), ReLU(), Conv2d(8, 4, 3, in_width=5, in_height=5))
 net.set_threads(2)
 x = np.linspace(-1, 1, 64 * 300, dtype=np.float32).reshape(64, 300)

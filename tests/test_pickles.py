@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import HRCSoftmaxMetric, Normalizer, Utils, checkpoint, data, distributed, manual_seed, nn
+from pytagi_ddp.moved import MOVED
 from pytagi_ddp.nn.unpickled import writable
 from tests.pickled import out_of_band
 from tests.public_api import MODULES, names_of
@@ -238,3 +239,22 @@ def test_only_what_has_to_be_is_copied():
     assert found["a"][0] is inside and found["itself"] is kept
     assert found["a"][1][0].flags.writeable and found["b"].mu.flags.writeable and type(found["b"]) is type(state)
     assert not locked.flags.writeable
+
+
+@pytest.mark.parametrize("old", MOVED)
+def test_pickles_may_name_a_module_by_its_old_place(old):
+    if "cuda.output" in old:
+        pytest.importorskip("numba_cuda")
+    new = importlib.import_module(MOVED[old])
+    name = "Arrival" if old.endswith("arrival") else "express_update"
+    assert pickle.loads(f"c{old}\n{name}\n.".encode()) is getattr(new, name)
+    assert new.__spec__.name == MOVED[old]
+
+
+def test_an_output_updater_of_version_0_2_0_goes_on():
+    earlier = pickle.loads(
+        b"ccopyreg\n_reconstructor\n(cpytagi_ddp.nn.output_updater\nOutputUpdater\nc__builtin__\nobject\nNtR"
+        b"(dV_express\ncpytagi_ddp.kernels.cpu.output_update\nexpress_update\nsVdevice\nVcpu\nsb."
+    )
+    for given, expected in zip(observe(earlier), observe(updater()), strict=True):
+        np.testing.assert_array_equal(given, expected)

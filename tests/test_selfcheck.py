@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import nn
-from pytagi_ddp.kernels.cuda import cubins
+from pytagi_ddp.kernels.cuda.runtime import cubins
 from pytagi_ddp.selfcheck import examples, gpu
 from tests.cuda import compile_report
 from tests.mpi import run

@@ -27,7 +27,7 @@ from pytagi_ddp.nn import (
 )
 from pytagi_ddp.nn.architecture import architecture, sizes
 from pytagi_ddp.nn.persistence import to_bytes
-from pytagi_ddp.nn.slices import whole_tensors
+from pytagi_ddp.nn.state_dicts import held
 
 pytestmark = pytest.mark.filterwarnings("ignore:training on from")
 
@@ -48,9 +48,9 @@ class Spread(ShardedNetwork):
     def slices(self):
         rank, ranks = self.communicator.rank, self.communicator.world_size
         parts = []
-        for tensor in whole_tensors(self.model):
+        for tensor in held(self.model):
             start, stop = tensor.size * rank // ranks, tensor.size * (rank + 1) // ranks
-            parts.append(tensor.part(start, stop, tensor.array[start:stop]))
+            parts.append(tensor.clipped(tensor.offset + start, tensor.offset + stop))
         return parts
 
     @property
@@ -122,7 +122,7 @@ def test_a_job_trains_on_while_the_newest_is_read(tmp_path, monkeypatch, fall_ba
 
 
 def tensors(net):
-    return {tensor.name: np.array(tensor.array) for tensor in whole_tensors(net)}
+    return {tensor.name: np.array(tensor.array) for tensor in held(net)}
 
 
 def assert_equal(found, expected):

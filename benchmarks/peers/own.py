@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytagi_ddp
 from benchmarks.training_step import Workload
-from pytagi_ddp.kernels.cpu.threads import set_threads
+from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
 
 
 def versions() -> dict[str, str]:

@@ -29,7 +29,7 @@ from benchmarks.workloads import Head, cifar_cnn, let_deltas_through, mnist_cnn,
 from examples.classifier import HierarchicalHead, RemaxHead, forgets_before
 from pytagi_ddp import metric, nn
 from pytagi_ddp.data import BatchLoader, ImageDataset, load_cifar10, load_mnist, synthetic_images
-from pytagi_ddp.kernels.cpu.threads import set_threads
+from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
 from pytagi_ddp.nn.hierarchical_softmax import class_probabilities, hierarchical_softmax
 
 BATCH = 32

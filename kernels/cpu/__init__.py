@@ -1,15 +1,13 @@
 """CPU kernels: BLAS products driven from Cython, everything else Numba loops over the formulas."""
 
-from pytagi_ddp.kernels.cpu import (
+from pytagi_ddp.kernels.cpu.layers import (
     activation,
-    array,
     attention,
     batch_norm,
     conv2d,
     convtranspose2d,
     elementwise,
     embedding,
-    graph,
     layer_norm,
     linear,
     merge,
@@ -18,8 +16,8 @@ from pytagi_ddp.kernels.cpu import (
     recurrent,
     softmax,
     step,
-    threads,
 )
+from pytagi_ddp.kernels.cpu.runtime import array, graph, threads
 
 __all__ = [
     "activation",

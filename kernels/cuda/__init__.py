@@ -28,5 +28,6 @@ __all__ = [
 
 def __getattr__(name: str):
     if name in __all__:
-        return import_module(f"{__name__}.{name}")
+        room = "runtime" if name in ("array", "graph") else "layers"
+        return import_module(f"{__name__}.{room}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,7 +16,7 @@ from pytagi_ddp.checkpoint.manifest import DamagedCheckpointError
 from pytagi_ddp.checkpoint.position import TrainingPosition
 from pytagi_ddp.nn.file_format import Contents
 from pytagi_ddp.nn.persistence import BESIDE
-from pytagi_ddp.nn.posterior_average import PosteriorAverage
+from pytagi_ddp.nn.posterior_average import PosteriorAverage, check_average
 from pytagi_ddp.warn import warn
 
 KEYS = ("position", "world_size", "settings", "version")
@@ -57,10 +57,18 @@ def metadata(position: TrainingPosition, world_size: int, settings: dict[str, An
 
 
 def average_entries(average: PosteriorAverage | None) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """(arrays beside the network, entries of the header) for `read_average`; both empty without an average."""
+    """(arrays beside the network, entries of the header) for `read_average`; both empty without an average.
+
+    Raises:
+        ValueError: an average that could not be loaded again, as it holds NaN or the like.
+    """
     if average is None or not average.n_averaged:
         return {}, {}
     arrays = average.state_dict()
+    try:
+        check_average(arrays, average.net.num_parameters)
+    except ValueError as error:
+        raise ValueError(f"no checkpoint is saved, because it could not be loaded again: {error}") from None
     return arrays, {"n_averaged": str(arrays.pop("n_averaged"))}
 
 
@@ -71,11 +79,16 @@ def read_average(contents: Contents, num_parameters: int) -> dict[str, Any]:
         DamagedCheckpointError: the average does not fit a network with `num_parameters` parameters, or is damaged.
     """
     n = contents.metadata.get("n_averaged", "0")
-    mean, var = (contents.tensors.get(f"{BESIDE}/{name}", np.zeros(0, np.float32)) for name in ("mean", "var"))
-    fits = mean.shape == var.shape == (num_parameters if n != "0" else 0,)
-    if not fits or not re.fullmatch("0|[1-9][0-9]{0,14}", n) or (var < 0).any():
-        raise DamagedCheckpointError(f"checkpoint {contents.what} is damaged: its average does not fit its network")
-    return {"mean": mean, "var": var, "n_averaged": int(n)}
+    state = {name: contents.tensors.get(f"{BESIDE}/{name}", np.zeros(0, np.float32)) for name in ("mean", "var")}
+    try:
+        if not re.fullmatch("0|[1-9][0-9]{0,14}", n):
+            raise ValueError(f"{n!r:.50} is not a number of posteriors")
+        check_average({**state, "n_averaged": int(n)}, num_parameters)
+    except ValueError as error:
+        raise DamagedCheckpointError(
+            f"checkpoint {contents.what} is damaged: its average does not fit its network: {error}"
+        ) from None
+    return {**state, "n_averaged": int(n)}
 
 
 def _plain(value: Any) -> Any:

@@ -19,9 +19,10 @@ from pytagi_ddp.distributed.engine.together import errors_of_all_ranks, on_rank_
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.files import as_path, atomic_write, remove_temporary_files
 from pytagi_ddp.interrupts import held_back
-from pytagi_ddp.nn.persistence import take, to_bytes
+from pytagi_ddp.nn import persistence
 from pytagi_ddp.nn.posterior_average import PosteriorAverage
 from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.nn.state_dicts import put
 
 
 class CheckpointManager:
@@ -106,7 +107,7 @@ class CheckpointManager:
             return None
         beside, entries = average_entries(average)
         extra = metadata(position, world_size, settings) | entries
-        data = to_bytes(network, extra, carried=world_size == 1, beside=beside)
+        data = persistence.to_bytes(network, extra, carried=world_size == 1, beside=beside)
         return self._write(data, position, world_size)
 
     def _write(self, data: bytes, position: TrainingPosition, world_size: int) -> Path:
@@ -279,7 +280,7 @@ def _load_whole(
         own = {name: array for name, array in contents.tensors.items() if ".carried/" not in name}
         contents = contents._replace(tensors=own)
     averaged = read_average(contents, network.num_parameters) if average is not None else {}
-    take(network, contents)
+    put(network, persistence.check(network, contents))
     if average is not None:
         average.load_state_dict(averaged)
     return checkpoint

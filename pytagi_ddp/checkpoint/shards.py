@@ -22,9 +22,9 @@ from safetensors.numpy import save as save_safetensors
 from pytagi_ddp.checkpoint.manifest import MAX_BYTES, DamagedCheckpointError, check_size, checksum, compare_checksums
 from pytagi_ddp.files import atomic_write, read_file
 from pytagi_ddp.nn.file_format import header_size
-from pytagi_ddp.nn.slices import TensorSlice
 from pytagi_ddp.nn.state import Array
-from pytagi_ddp.nn.validate import check_finite, check_variances
+from pytagi_ddp.nn.tensors import TensorSpec
+from pytagi_ddp.nn.validate import check_finite
 
 INDEX = "shards.json"
 FORMAT = "pytagi_ddp shards 1"
@@ -53,7 +53,7 @@ class Shard:
             raise TypeError(f"bytes of {self.file} must be an integer, got {self.bytes!r:.50}")
 
 
-def write_shard(path: Path, slices: Iterable[TensorSlice], to_host: Callable[[Array], np.ndarray]) -> Shard:
+def write_shard(path: Path, slices: Iterable[TensorSpec], to_host: Callable[[Array], np.ndarray]) -> Shard:
     """Writes those of `slices` that this rank has to save.
 
     Raises:
@@ -62,20 +62,14 @@ def write_shard(path: Path, slices: Iterable[TensorSlice], to_host: Callable[[Ar
     """
     tensors = {}
     for part in slices:
-        if part.saved and part.stop > part.start:
+        if part.saved and part:
             name = f"{part.name}@{part.start}:{part.stop}"
-            tensors[name] = _checked(to_host(part.array).reshape(-1), name, part.variance)
+            tensors[name] = to_host(part.array).reshape(-1)
+            part.check(tensors[name], name)
     data = save_safetensors(tensors)
     header_size(data)
     atomic_write(path, data)
     return Shard(path.name, len(data), checksum(data))
-
-
-def _checked(values: np.ndarray, what: str, variance: bool) -> np.ndarray:
-    check_finite(values, what)
-    if variance:
-        check_variances(values, what)
-    return values
 
 
 def index_bytes(metadata: dict[str, str], shards: Sequence[Shard]) -> bytes:
@@ -196,7 +190,7 @@ class TensorReader(ExitStack):
             end = stop
         return end
 
-    def read(self, part: TensorSlice) -> np.ndarray:
+    def read(self, part: TensorSpec) -> np.ndarray:
         """The values of a part of a tensor.
 
         Raises:
@@ -206,17 +200,21 @@ class TensorReader(ExitStack):
         if self.sizes.get(part.name) != part.size:
             found = self.sizes.get(part.name, "no")
             raise ValueError(f"{self._what}: {part.name} has {found} numbers there and {part.size} here")
-        result = np.empty(part.stop - part.start, np.float32)
-        for start, stop, values in self._parts[part.name]:
-            a, b = max(start, part.start), min(stop, part.stop)
+        return self._values(part.name, part.start, part.stop, part.check)
+
+    def _values(self, name: str, first: int, last: int, check: Callable[[np.ndarray, str], None]) -> np.ndarray:
+        result = np.empty(last - first, np.float32)
+        for start, stop, values in self._parts[name]:
+            a, b = max(start, first), min(stop, last)
             if a < b:
-                result[a - part.start : b - part.start] = values[a - start : b - start]
+                result[a - first : b - first] = values[a - start : b - start]
         try:
-            return _checked(result, f"{self._what}: {part.name}", part.variance)
+            check(result, f"{self._what}: {name}")
         except ValueError as error:
             raise DamagedCheckpointError(str(error)) from None
+        return result
 
     def read_whole(self) -> Iterator[tuple[str, np.ndarray]]:
         """All tensors with their names, one after the other."""
         for name, size in self.sizes.items():
-            yield name, self.read(TensorSlice(name, 0, size, size, None, False))
+            yield name, self._values(name, 0, size, check_finite)

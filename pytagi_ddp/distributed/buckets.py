@@ -13,6 +13,7 @@ from pytagi_ddp.distributed.exchange import EveryStep, Options, check_count
 from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.nn.tensors import TensorSpec
 
 
 class Buckets(EveryStep):
@@ -33,17 +34,18 @@ class Buckets(EveryStep):
     def __init__(self, communicator: Communicator, model: Sequential, options: Options):
         super().__init__(communicator, model, options)
         self.reduce = self._finish
-        self._parts: list[tuple[set[BaseLayer], slice]] = []  # last first: leaves with parameters, and those parameters
-        stop = begin = model.num_parameters
-        target = begin / options.config.buckets
-        leaves: set[BaseLayer] = set()
+        count = options.config.buckets
+        means: dict[BaseLayer, list[TensorSpec]] = {}
+        for spec in model.arena.tensors:
+            if spec.kind == "learned" and not spec.variance:  # a variance has the position of its mean
+                means.setdefault(model.arena.leaves[spec.leaf], []).append(spec)
+        self._parts: list[list[TensorSpec]] = []  # last first
+        part: list[TensorSpec] = []
         for layer in reversed(model.layers):
-            learned = {leaf for leaf in layer.leaves() if leaf.num_weights}
-            leaves |= learned
-            begin -= sum(leaf.num_weights + leaf.num_biases for leaf in learned)
-            if stop - begin >= target or (begin == 0 and stop > 0):
-                self._parts.append((leaves, slice(begin, stop)))
-                stop, leaves = begin, set()
+            part = [spec for leaf in layer.leaves() for spec in means.get(leaf, ())] + part
+            if part and (sum(map(len, part)) >= model.num_parameters / count or not part[0].begin):
+                self._parts.append(part)
+                part = []
         self._background = ExitStack()
         self._handles: list[Handle] = []
         self._started = 0
@@ -84,7 +86,8 @@ class Buckets(EveryStep):
             return
         self._done.add(leaf)
         while self._started < len(self._parts):
-            if not self._parts[self._started][0] <= self._done:
+            leaves = self.model.arena.leaves
+            if not {leaves[spec.leaf] for spec in self._parts[self._started]} <= self._done:
                 return
             self._start()
 
@@ -111,9 +114,10 @@ class Buckets(EveryStep):
     def _start(self) -> None:
         if not self._started:
             self._background.enter_context(self.communicator.in_background())
-        part = self._parts[self._started][1]
+        part = self._parts[self._started]
         self._started += 1
-        self._handles += [self.communicator.start_all_reduce(row[part]) for row in self.model.arena.delta]
+        rows = (row[part[0].begin : part[-1].end] for row in self.model.arena.delta)
+        self._handles += map(self.communicator.start_all_reduce, rows)
 
     def _finish(self) -> None:
         """Reduces what is left, and waits for all of it; collective."""

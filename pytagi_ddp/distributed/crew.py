@@ -26,7 +26,7 @@ class Crew:
     """
 
     def __init__(self, world_size: int):
-        from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads  # here: an import loads no kernels
+        from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads  # here: an import loads no kernels
 
         self.world_size = world_size
         self._world = World(world_size)
@@ -108,7 +108,7 @@ def _serve(world: World, rank: int, tasks: SimpleQueue, results: SimpleQueue) ->
 
 
 def _end(tasks: Sequence[SimpleQueue], before: int, during: int) -> None:
-    from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads  # here: an import loads no kernels
+    from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads  # here: an import loads no kernels
 
     if get_threads() == during:  # and nobody has set another number since
         set_threads(before)

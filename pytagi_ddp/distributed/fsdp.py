@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from numbers import Integral
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,12 +22,12 @@ from pytagi_ddp.distributed.sharded_arena import ShardedArena
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.distributed.wrapper import collective
 from pytagi_ddp.interrupts import held_back
+from pytagi_ddp.nn.alone import alone
 from pytagi_ddp.nn.architecture import architecture, sizes
-from pytagi_ddp.nn.parameters import FIELDS
-from pytagi_ddp.nn.persistence import to_bytes
+from pytagi_ddp.nn.persistence import check_path, to_bytes
 from pytagi_ddp.nn.sequential import Sequential
-from pytagi_ddp.nn.slices import TensorSlice, whole_tensors
-from pytagi_ddp.nn.state_dicts import StateDict
+from pytagi_ddp.nn.state_dicts import StateDict, Values, check, put
+from pytagi_ddp.nn.tensors import TensorSpec
 from pytagi_ddp.nn.validate import as_bools
 
 
@@ -226,26 +227,35 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         elif self.rank == 0:
             self.model.save(filename)
 
-    @contextmanager
-    def _new_parameters(self) -> Iterator[None]:
-        """The context of `load` and `load_state_dict`, which every rank calls; it keeps this rank's slices.
+    def load(self, filename: str | bytes | Path) -> None:
+        """`Sequential.load`; every rank reads the file, keeps its slices and drops its deltas.
 
-        They are collective, except inside `unshard`. If one rank cannot take the values, no rank does. Ranks that have
-        run fewer passes first take part in those of others.
+        It is collective, except inside `unshard`. If one rank cannot take the file, no rank does. Ranks that have run
+        fewer passes first take part in those of others.
         """
+        self._load(partial(check_path, self.model, filename))
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """`Sequential.load_state_dict`, with the same values on every rank; collective as `load`."""
+        self._load(partial(check, self.model, state_dict))
+
+    @alone
+    def _load(self, checked: Callable[[], Values]) -> None:
         if self._exchange.unsharded:
-            yield
+            put(self.model, checked())
             self.parameters_changed()
             return
         with held_back():
             self._exchange.come("load")  # nobody reads what is about to change
+            with errors_of_all_ranks(self.communicator):
+                values = checked()
             try:
-                with self._all_or_none(), self._exchange.arena.writing():
-                    yield
+                with self._exchange.arena.writing():
+                    put(self.model, values)
             finally:  # also after an error, as what was gathered has been overwritten
                 self.parameters_changed()
 
-    def slices(self) -> list[TensorSlice]:
+    def slices(self) -> list[TensorSpec]:
         """The parts of tensors that this rank holds, with their names as in a state dict, and their memory.
 
         The N parameters of a unit form one row: weights and biases of its first layer, then of its second, ... Rank r
@@ -255,21 +265,16 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         arena = self._exchange.arena
         self._exchange.keep_changes()
         found = []
-        for key, leaf in self.model.named_leaves():
-            if leaf in arena.unit_of:
-                unit = arena.unit_of[leaf]
-                begin, (first, last) = arena.place_of(leaf), unit.own(self.rank)
-                own = arena.sections[unit].own_theta
-                for size, names in ((leaf.num_weights, FIELDS[:2]), (leaf.num_biases, FIELDS[2:])):
-                    start, stop = max(first - begin, 0), min(last - begin, size)
-                    if start < stop:
-                        place = slice(begin + start - first, begin + stop - first)
-                        for name, row in zip(names, own, strict=True):
-                            variance = name.startswith("var")
-                            found.append(TensorSlice(f"{key}/{name}", start, stop, size, row[place], variance))
-                    begin += size
-        running = whole_tensors(self.model, ["running"])
-        return found + [part._replace(saved=self.rank == 0) for part in running]
+        for spec in arena.tensors:
+            if spec.kind == "running":
+                found.append(spec.having(array=arena.values(spec), saved=self.rank == 0))
+            elif spec.kind == "learned":
+                unit = arena.unit_of[arena.leaves[spec.leaf]]
+                begin, end = (unit.start + place for place in unit.own(self.rank))
+                if part := spec.clipped(begin, end):
+                    row = arena.sections[unit].own_theta[spec.variance]
+                    found.append(part.having(array=row[part.begin - begin : part.end - begin]))
+        return found
 
     @property
     def architecture(self) -> str:
@@ -279,7 +284,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
     def sizes(self) -> str:
         return sizes(self.model)
 
-    def take(self, values: list[tuple[TensorSlice, np.ndarray]]) -> None:
+    def take(self, values: list[tuple[TensorSpec, np.ndarray]]) -> None:
         """Takes new values of slices; collective.
 
         Raises:

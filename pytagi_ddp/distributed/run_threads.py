@@ -39,7 +39,7 @@ def run_threads(program: Callable[..., Result], world_size: int, *arguments: Any
         ValueError: fewer than one rank.
         Exception: what a rank has raised; of several errors the first that is not a consequence of another rank's.
     """
-    from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads  # here: an import loads no kernels
+    from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads  # here: an import loads no kernels
 
     ranks = operator.index(world_size)
     if ranks < 1:

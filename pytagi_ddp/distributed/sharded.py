@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
-from pytagi_ddp.distributed.engine.together import on_rank_0, raise_on_all_ranks
+from pytagi_ddp.distributed.engine.together import on_rank_0
 from pytagi_ddp.distributed.wrapper import collective
 from pytagi_ddp.files import atomic_write
 from pytagi_ddp.nn.sequential import Sequential
-from pytagi_ddp.nn.slices import TensorSlice
 from pytagi_ddp.nn.state import Array
+from pytagi_ddp.nn.tensors import TensorSpec
 
 
 class ShardedNetwork(ABC):
@@ -29,34 +27,10 @@ class ShardedNetwork(ABC):
 
     model: Sequential
     communicator: Communicator
-    _loading = False
     _one_thread: Any
 
-    @contextmanager
-    def _all_or_none(self) -> Iterator[None]:
-        """Runs a load, which every rank calls. If one rank cannot take it, none does, and all raise that error."""
-        self._loading = True
-        try:
-            yield
-            self._agree(None)  # not done yet if the network now belongs to another wrapper
-        except Exception as error:
-            self._agree(error)
-            raise
-        finally:
-            self._loading = False
-
-    def deltas_dropped(self) -> None:
-        """Called by the network after all new values have been checked, and before it takes any of them."""
-        self._agree(None)
-        super().deltas_dropped()  # type: ignore[misc]  # of `TrainedOnRanks`, the next base of the subclasses
-
-    def _agree(self, problem: Exception | None) -> None:
-        if self._loading:
-            self._loading = False
-            raise_on_all_ranks(self.communicator, problem)
-
     @abstractmethod
-    def slices(self) -> list[TensorSlice]:
+    def slices(self) -> list[TensorSpec]:
         """The parts of parameters and running statistics that this rank holds; the ranks together hold all of them."""
 
     @property
@@ -92,5 +66,5 @@ class ShardedNetwork(ABC):
         on_rank_0(self.communicator, partial(atomic_write, filename, data))
 
     @abstractmethod
-    def take(self, values: list[tuple[TensorSlice, np.ndarray]]) -> None:
+    def take(self, values: list[tuple[TensorSpec, np.ndarray]]) -> None:
         """Takes new values of slices; collective."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -20,7 +20,7 @@ from pytagi_ddp.nn.hooks import Direction
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import REMEDY, AbsentParameters, Parameters
 from pytagi_ddp.nn.prior import drawn
-from pytagi_ddp.nn.stepping import Stepping, cut, pieces_of, refusal
+from pytagi_ddp.nn.stepping import Stepping, cut, refusal
 
 ALIGNMENT = 16  # the number of parameters in a shard is a multiple of this: 64 bytes
 
@@ -117,7 +117,7 @@ class ShardedArena(Arena):
 
     def __init__(
         self,
-        leaves: list[BaseLayer],
+        leaves: Mapping[str, BaseLayer],
         kernels: Kernels,
         communicator: Communicator,
         min_num_params: int,
@@ -129,18 +129,18 @@ class ShardedArena(Arena):
         self.keeper = get_kernels("cpu") if offloaded else kernels
         self._communicator = communicator
         self.whole, self._rank, self._ranks = whole, communicator.rank, communicator.world_size
-        self.units = units_of(leaves, self._ranks, min_num_params)
+        self.units = units_of(self.leaves, self._ranks, min_num_params)
         self.unit_of = {leaf: unit for unit in self.units for leaf in unit.leaves}
         self._memory: list[Array] = []
         self.sections = dict(zip(self.units, self._sections(), strict=True))
-        self._at = {leaf: first for unit in self.units for leaf, first in _places(unit)}
+        self._at = {leaf: place.start - self.unit_of[leaf].start for leaf, place in self._places.items()}
         self._views: dict[tuple[BaseLayer, Direction], Any] = {}
         self._absent: dict[BaseLayer, Any] = {}
         self._bring: Callable[[BaseLayer], None] | None = None
         self._written: Unit | None = None
         self.held: Unit | None = None
         self._with_variances = False  # whether its variances are gathered too
-        for leaf in drawn(leaves):
+        for leaf in drawn(self.leaves):
             if leaf in self.unit_of:
                 self._take_over(leaf)
         self._attach_state()
@@ -179,7 +179,7 @@ class ShardedArena(Arena):
 
     def _stepping_of(self, unit: Unit) -> Stepping:
         start, stop = unit.own(self._rank)
-        pieces = cut(pieces_of(self.leaves), unit.start + start, unit.start + stop)
+        pieces = cut(self.unfrozen(), unit.start + start, unit.start + stop)
         return Stepping(pieces, self.keeper, unit.start + self._rank * unit.shard)
 
     def cut_steps(self) -> None:
@@ -212,10 +212,6 @@ class ShardedArena(Arena):
         for row, own in zip(section.theta, section.own_theta, strict=True):
             if start < stop and not self.whole:
                 self._kernels.array.copy(row[start:stop], own[start - offset : stop - offset])
-
-    def place_of(self, leaf: BaseLayer) -> int:
-        """Position of the first parameter of `leaf` in its unit."""
-        return self._at[leaf]
 
     def part(self, leaf: BaseLayer, rows: tuple[Array, Array]) -> tuple[Array, Array]:
         """The part of the rows of a unit that belongs to `leaf`."""
@@ -378,7 +374,7 @@ class ShardedArena(Arena):
             section.stepping.step(Tensor(*section.own_theta, *section.own_sums), factors)
 
     def forget_evidence(self, factor: float) -> None:
-        pieces = list(prior_pieces(self.leaves))
+        pieces = list(prior_pieces(self.unfrozen(variances=True), self.leaves))
         for unit, section in self.sections.items():
             start, stop = (unit.start + position for position in unit.own(self._rank))
             forget(section.own_theta[1][: stop - start], pieces, self.keeper, factor, start)
@@ -404,7 +400,7 @@ class ShardedArena(Arena):
         """Raises FloatingPointError for the results of `bad` on all ranks, combined."""
         raise refusal(bad, self.num_parameters, self.leaf_at(first))
 
-    def _counted(self) -> Iterable[tuple[BaseLayer, int]]:
+    def _counted(self) -> Iterable[tuple[int, int]]:
         for section in self.sections.values():
             yield from section.stepping.negative_variances()
 
@@ -416,11 +412,3 @@ class ShardedArena(Arena):
 
 def _rows(memory: Array, start: int, stop: int) -> tuple[Array, Array]:
     return memory[0, start:stop], memory[1, start:stop]
-
-
-def _places(unit: Unit) -> Iterator[tuple[BaseLayer, int]]:
-    """Each leaf with the position of its first parameter in the unit."""
-    first = 0
-    for leaf in unit.leaves:
-        yield leaf, first
-        first += leaf.num_weights + leaf.num_biases

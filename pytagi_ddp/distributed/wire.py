@@ -92,7 +92,7 @@ class HalfPrecisionSum:
 
 class _BFloat16:
     def __init__(self) -> None:
-        from pytagi_ddp.kernels.cpu import wire  # here, because `import pytagi_ddp` shall not wait for Numba
+        from pytagi_ddp.kernels.cpu.layers import wire  # here, because `import pytagi_ddp` shall not wait for Numba
 
         self._wire, self.block = wire, wire.BLOCK
 

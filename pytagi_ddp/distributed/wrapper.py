@@ -13,10 +13,9 @@ import numpy as np
 from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.alone import Method, alone
 from pytagi_ddp.nn.alone import Network as OneThreadNetwork
-from pytagi_ddp.nn.attributes import KnownAttributes
+from pytagi_ddp.nn.attributes import NETWORK, KnownAttributes
 from pytagi_ddp.nn.chain import listing
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
-from pytagi_ddp.nn.other_names import NETWORK
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.state_dicts import StateDict
 

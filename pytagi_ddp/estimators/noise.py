@@ -182,7 +182,8 @@ def learn_noise(
 def _fit_noise(features: np.ndarray, target: np.ndarray, seed: int) -> Sequential:
     training = Training((HIDDEN,), EPOCHS, gain=0.5)
     net, rng = training.network(features.shape[1], seed), np.random.default_rng(seed)
-    net.arena.theta[0][-HIDDEN - 1 :] *= np.float32(0.1)  # of the last layer: h begins near a constant
+    last = net.layers[-1]
+    last.mu_w, last.mu_b = last.mu_w * np.float32(0.1), last.mu_b * np.float32(0.1)  # h begins near a constant
     for _ in range(EPOCHS):
         run_epoch(net, features, values(target, CAUTION * LOG_CHI2_VAR), training.batch_size, rng)
     return net

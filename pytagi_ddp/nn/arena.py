@@ -7,7 +7,7 @@ all-reduce serves all layers. `Arena` is the interface that every such memory ha
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -18,22 +18,30 @@ from pytagi_ddp.nn.forgetting import forget, prior_pieces
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters, ParametersNotHereError
 from pytagi_ddp.nn.prior import drawn
-from pytagi_ddp.nn.stepping import Stepping, cut, pieces_of, refusal
+from pytagi_ddp.nn.stepping import Stepping, cut, refusal
+from pytagi_ddp.nn.tensors import FIELDS, TensorSpec, table_of
 
 HEADER = 3  # tail[:3]: samples, ranks with samples, ranks that ask to stop
+
+
+def _size_of(tensors: Iterable[TensorSpec], kind: str) -> int:
+    """Numbers of a kind; parameters count once, not by mean and variance."""
+    return max((spec.end for spec in tensors if spec.kind == kind), default=0)
 
 
 class Arena(ABC):
     """The parameters, batch sums and running statistics of `leaves`, in forward order, wherever they lie.
 
     Args:
-        leaves: the layers that compute. kernels: those of the network's device.
+        leaves: the layers that compute, by their keys in a state dict. kernels: those of the network's device.
         sums: numbers in `buffer` before its tail.
 
     Attributes:
+        tensors: the table of all tensors: parameters, running and carried state of each leaf, in forward order.
+        leaves: the layers that compute.
         buffer: what is added over ranks in a step. tail: the end of it, which holds samples, active ranks, stop
             requests, and then the sums that layers share.
-        statistics: state of kind "running" of all leaves, flat. carried: that of kind "carried" (see `StateTensor`).
+        statistics: state of kind "running" of all leaves, flat. carried: that of kind "carried" (see `TensorSpec`).
         running: the leaves that have running state.
         num_parameters: P.
         in_shards: whether each rank holds only a part of the parameters.
@@ -43,31 +51,49 @@ class Arena(ABC):
     in_shards = False
     keeps_sums = True
 
-    def __init__(self, leaves: list[BaseLayer], kernels: Kernels, sums: int):
-        self.leaves = leaves
+    def __init__(self, leaves: Mapping[str, BaseLayer], kernels: Kernels, sums: int):
+        self.leaves = list(leaves.values())
+        self.tensors = table_of(leaves)
         self._kernels = kernels
-        self.num_parameters = sum(leaf.num_weights + leaf.num_biases for leaf in leaves)
-        self.buffer = kernels.array.zeros(sums + HEADER + sum(leaf.num_sums for leaf in leaves))
+        self.num_parameters = _size_of(self.tensors, "learned")
+        self._places: dict[BaseLayer, slice] = {}  # of the parameters of each leaf that has some
+        for spec in self.tensors:
+            if spec.kind == "learned" and spec.field == "mu_w":
+                leaf = self.leaves[spec.leaf]
+                self._places[leaf] = slice(spec.begin, spec.end + leaf.num_biases)
+        self.buffer = kernels.array.zeros(sums + HEADER + sum(leaf.num_sums for leaf in self.leaves))
         self.tail = self.buffer[sums:]
         self._factors = kernels.array.zeros(3)  # scale, samples and caps of the step
 
     def _attach_state(self) -> None:
-        tensors = [tensor for leaf in self.leaves for tensor in leaf.state_tensors()]
-        memory = {
-            kind: self._kernels.array.zeros(sum(tensor.size for tensor in tensors if tensor.kind == kind))
-            for kind in ("running", "carried")
-        }
-        self.statistics, self.carried = memory["running"], memory["carried"]
-        self.running = [leaf for leaf in self.leaves if any(t.kind == "running" for t in leaf.state_tensors())]
-        used, sums = {"running": 0, "carried": 0}, HEADER
-        for leaf in self.leaves:
-            views = {}
-            for tensor in leaf.state_tensors():
-                first = used[tensor.kind]
-                used[tensor.kind] = first + tensor.size
-                views[tensor.name] = memory[tensor.kind][first : first + tensor.size]
-            leaf.attach_state(views, self.tail[sums : sums + leaf.num_sums])
+        self.statistics, self.carried = (
+            self._kernels.array.zeros(_size_of(self.tensors, kind)) for kind in ("running", "carried")
+        )
+        views: list[dict[str, Array]] = [{} for _ in self.leaves]
+        for spec in self.tensors:
+            if spec.kind != "learned":
+                memory = self.statistics if spec.kind == "running" else self.carried
+                views[spec.leaf][spec.field] = memory[spec.begin : spec.end]
+        sums = HEADER
+        for leaf, own in zip(self.leaves, views, strict=True):
+            leaf.attach_state(own, self.tail[sums : sums + leaf.num_sums])
             sums += leaf.num_sums
+        numbers = dict.fromkeys(spec.leaf for spec in self.tensors if spec.kind == "running")
+        self.running = [self.leaves[number] for number in numbers]
+
+    def unfrozen(self, variances: bool = False) -> list[TensorSpec]:
+        """The means of the parameters that steps change (not those of frozen layers), or their variances."""
+        learned = (spec for spec in self.tensors if spec.kind == "learned" and spec.variance == variances)
+        return [spec for spec in learned if not self.leaves[spec.leaf].frozen]
+
+    def values(self, spec: TensorSpec) -> Array:
+        """The memory of a tensor, or of a part of it; in a network in shards to be asked for in forward order."""
+        leaf = self.leaves[spec.leaf]
+        if spec.kind != "learned":
+            return leaf.state[spec.field][spec.start : spec.stop]
+        self.bring(leaf)
+        assert leaf.parameters is not None
+        return leaf.parameters.views[FIELDS.index(spec.field)][spec.start : spec.stop]
 
     @abstractmethod
     def step(
@@ -136,22 +162,19 @@ class Arena(ABC):
 
     def leaf_at(self, position: int) -> str:
         """The layer that a position among the parameters belongs to, for messages."""
-        end = 0
-        for index, leaf in enumerate(self.leaves):
-            end += leaf.num_weights + leaf.num_biases
-            if position < end:
-                return f"layer {index} ({leaf.get_layer_info()})"
-        raise IndexError(position)
+        learned = (spec for spec in self.tensors if spec.kind == "learned")
+        number = next(spec.leaf for spec in learned if spec.begin <= position < spec.end)
+        return f"layer {number} ({self.leaves[number].get_layer_info()})"
 
     @abstractmethod
-    def _counted(self) -> Iterable[tuple[BaseLayer, int]]:
-        """(layer, weights whose variance fell to <= 0 in the last step); a layer may come several times, in parts."""
+    def _counted(self) -> Iterable[tuple[int, int]]:
+        """(number of a leaf, weights whose variance fell to <= 0 in the last step), perhaps in several parts of it."""
 
     def negative_variances(self) -> dict[int, int]:
         """Weights (not biases) of each leaf whose variance fell to <= 0 in the last step, by `id` of the leaf."""
         counts = {id(leaf): 0 for leaf in self.leaves}
-        for layer, count in self._counted():
-            counts[id(layer)] += count
+        for number, count in self._counted():
+            counts[id(self.leaves[number])] += count
         return counts
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -178,8 +201,8 @@ class ParameterArena(Arena):
         delta: (2, P) batch sums g = sum A dm and h = sum A^2 ds, a view of `buffer`.
     """
 
-    def __init__(self, leaves: list[BaseLayer], kernels: Kernels):
-        P = sum(leaf.num_weights + leaf.num_biases for leaf in leaves)
+    def __init__(self, leaves: Mapping[str, BaseLayer], kernels: Kernels):
+        P = sum(leaf.num_weights + leaf.num_biases for leaf in leaves.values())
         super().__init__(leaves, kernels, 2 * P)
         self.theta = kernels.array.empty((2, P))
         self.delta = self.buffer[: 2 * P].reshape(2, P)
@@ -190,28 +213,24 @@ class ParameterArena(Arena):
 
     def cut_steps(self) -> None:
         self.check()  # which needs the parts of the last step
-        self._stepping = Stepping(cut(pieces_of(self.leaves), 0, self.num_parameters), self._kernels)
+        self._stepping = Stepping(cut(self.unfrozen(), 0, self.num_parameters), self._kernels)
 
     def _attach(self) -> None:
         rows = (*self.theta, *self.delta)
-        starts, end = {}, 0
-        for leaf in self.leaves:
-            starts[leaf] = end
-            end += leaf.num_weights + leaf.num_biases
-        found = 0
         for leaf in drawn(self.leaves):  # only now: the memory that one layer draws in is free for the next
             old = leaf.parameters
-            if old is None:
+            if not old:
                 continue
-            start, stop = starts[leaf], starts[leaf] + len(old)
-            found += len(old)
-            views = Tensor(*(row[start:stop] for row in rows))
+            place = self._places.get(leaf, slice(0, 0))
+            if len(old) != place.stop - place.start:  # it would be left out of every exchange
+                raise RuntimeError(
+                    f"{leaf.get_layer_info()} has {len(old)} parameters now, and had {place.stop - place.start} before"
+                )
+            views = Tensor(*(row[place] for row in rows))
             leaf.parameters = Parameters(views, old.weight_shape, self._kernels.array)
             used = 2 if old.no_deltas else 4
             for source, target in zip(old.rows[:used], leaf.parameters.rows[:used], strict=True):
                 self._kernels.array.copy(source, target)
-        if found != self.num_parameters:  # a leaf that the walk misses would be left out of every exchange
-            raise RuntimeError(f"leaves hold {found} parameters, the arena {self.num_parameters}")
 
     @property
     def step_memory(self) -> tuple[Array, Array]:
@@ -245,9 +264,9 @@ class ParameterArena(Arena):
             raise refusal(bad, self.num_parameters, self.leaf_at(first))
 
     def forget_evidence(self, factor: float) -> None:
-        forget(self.theta[1], prior_pieces(self.leaves), self._kernels, factor)
+        forget(self.theta[1], prior_pieces(self.unfrozen(variances=True), self.leaves), self._kernels, factor)
 
-    def _counted(self) -> Iterable[tuple[BaseLayer, int]]:
+    def _counted(self) -> Iterable[tuple[int, int]]:
         return self._stepping.negative_variances()
 
     @property
@@ -263,9 +282,9 @@ class ParameterArena(Arena):
 class DeferredArena(Arena):
     """The arena of a network whose parameters are not drawn yet, see `nn.deferred_init`: it has none of them."""
 
-    def __init__(self, leaves: list[BaseLayer], kernels: Kernels):
+    def __init__(self, leaves: Mapping[str, BaseLayer], kernels: Kernels):
         super().__init__(leaves, kernels, 0)
-        for leaf in leaves:
+        for leaf in self.leaves:
             leaf.draw_prior()  # which notes the order
         self._attach_state()
 
@@ -290,7 +309,7 @@ class DeferredArena(Arena):
         for leaf in self.leaves:
             leaf.keep_state()
 
-    def _counted(self) -> Iterable[tuple[BaseLayer, int]]:
+    def _counted(self) -> Iterable[tuple[int, int]]:
         return ()
 
     @property

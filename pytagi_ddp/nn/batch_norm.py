@@ -11,7 +11,8 @@ from pytagi_ddp.nn.activation import Activation
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.norm import Norm
 from pytagi_ddp.nn.setting import Fixed, Setting, Switch
-from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State, StateTensor
+from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State
+from pytagi_ddp.nn.tensors import TensorSpec
 from pytagi_ddp.nn.validate import as_bools, check_integers
 
 NO_VALUE = 2.0**-30  # the count of a frozen norm: more than 0, but over all ranks together less than one value
@@ -110,9 +111,9 @@ class BatchNorm2d(Norm):
         super().detach()
         self._trained = False
 
-    def state_tensors(self) -> tuple[StateTensor, StateTensor]:
+    def state_tensors(self) -> tuple[TensorSpec, TensorSpec]:
         n = self.num_features
-        return StateTensor("mean", n, "running"), StateTensor("var", n, "running", initial=1, variance=True)
+        return TensorSpec("mean", n, "running"), TensorSpec("var", n, "running", initial=1, variance=True)
 
     def attach_state(self, state: dict[str, Array], sums: Array) -> None:
         super().attach_state(state, sums)

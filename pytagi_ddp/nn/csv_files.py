@@ -7,28 +7,29 @@ import numpy as np
 
 from pytagi_ddp.files import AnyPath, as_path, atomic_write, file_size
 from pytagi_ddp.nn.network import Network
-from pytagi_ddp.nn.state_dicts import FIELDS, entries, load_from_file, savable
+from pytagi_ddp.nn.state_dicts import Values, by_entry, check_file, savable
+from pytagi_ddp.nn.tensors import FIELDS
 
 SUFFIXES = dict(zip(FIELDS, ("_1_mw.csv", "_2_Sw.csv", "_3_mb.csv", "_4_Sb.csv"), strict=True))
 
 
 def save_csv(model: Network, prefix: AnyPath) -> None:
-    savable(model)
-    columns = zip(*model.parameters(), strict=True)
-    for suffix, arrays in zip(SUFFIXES.values(), columns, strict=True):
+    values = savable(model)
+    for field, suffix in SUFFIXES.items():
+        arrays = [array for spec, array in values if spec.kind == "learned" and spec.field == field]
         text = "".join(f"{value:.9g}\n" for value in np.concatenate(arrays))
         atomic_write(f"{as_path(prefix)}{suffix}", text.encode())
 
 
-def load_csv(model: Network, prefix: AnyPath) -> None:
-    learned = [entry for entry in entries(model) if not entry.kind]
-    columns = []
+def check_csv(model: Network, prefix: AnyPath) -> Values:
+    """The values of the four files, for `state_dicts.put`; changes nothing."""
+    found: Values = []
     for field, suffix in SUFFIXES.items():
-        sizes = [entry.sizes[field] for entry in learned]
-        values = _numbers(Path(f"{as_path(prefix)}{suffix}"), sum(sizes))
-        columns.append(np.split(values, np.cumsum(sizes)[:-1]))
-    found = {entry.key: arrays for entry, *arrays in zip(learned, *columns, strict=True)}
-    load_from_file(model, found, str(as_path(prefix)))
+        tensors = [spec for spec in model.arena.tensors if spec.kind == "learned" and spec.field == field]
+        ends = np.cumsum([spec.size for spec in tensors])
+        column = _numbers(Path(f"{as_path(prefix)}{suffix}"), sum(spec.size for spec in tensors))
+        found += zip(tensors, np.split(column, ends[:-1]), strict=True)
+    return check_file(model, by_entry(found), str(as_path(prefix)))
 
 
 def _numbers(path: Path, count: int) -> np.ndarray:

@@ -1,7 +1,9 @@
 """Forgetting of evidence: variances are widened towards those of the prior."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from numbers import Real
+from operator import attrgetter
 
 import numpy as np
 
@@ -9,26 +11,19 @@ from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Array
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.prior import prior_variances
-from pytagi_ddp.nn.stepping import PriorPiece, cut
+from pytagi_ddp.nn.stepping import cut
+from pytagi_ddp.nn.tensors import TensorSpec
 
 LARGEST = float(np.finfo(np.float32).max)
 
 
-def prior_pieces(leaves: Iterable[BaseLayer]) -> Iterator[PriorPiece]:
-    """The parameters of `leaves` in order, in pieces of one prior variance; mostly the weights or biases of a leaf.
-
-    Those of frozen layers are left out.
-    """
-    begin = 0
-    for leaf in leaves:
-        if leaf.frozen:
-            begin += leaf.num_weights + leaf.num_biases
-            continue
-        for var in prior_variances(leaf):
+def prior_pieces(tensors: Iterable[TensorSpec], leaves: Sequence[BaseLayer]) -> Iterator[TensorSpec]:
+    """The variances `tensors` of parameters of `leaves`, in pieces of one prior variance, which is their `initial`."""
+    for number, of_leaf in groupby(tensors, attrgetter("leaf")):
+        for spec, var in zip(of_leaf, prior_variances(leaves[number]), strict=True):
             changes = np.flatnonzero(var[1:] != var[:-1]) + 1  # the projections of attention differ in their priors
             for start, stop in zip([0, *changes], [*changes, var.size] if var.size else [], strict=False):
-                yield PriorPiece(begin + int(start), begin + int(stop), float(var[start]))
-            begin += var.size
+                yield spec.having(start=int(start), stop=int(stop), initial=float(var[start]))
 
 
 def check_factor(factor: float) -> float:
@@ -47,20 +42,18 @@ def check_factor(factor: float) -> float:
     return float(factor)
 
 
-def forget(var: Array, pieces: Iterable[PriorPiece], kernels: Kernels, factor: float, start: int = 0) -> None:
+def forget(var: Array, pieces: Iterable[TensorSpec], kernels: Kernels, factor: float, start: int = 0) -> None:
     """Widens variances in place, see `kernels.cpu.step.forget`.
 
     Args:
         var: the variances of the parameters from `start` on, flat.
-        pieces: of all parameters.
+        pieces: of all parameters, from `prior_pieces`.
         kernels: of the device of `var`.
         factor: of `check_factor`.
     """
     parts = cut(pieces, start, start + var.size)
     if parts:  # a rank may have nothing but padding
-        place = kernels.array.place
-        starts, stops = (
-            place((np.array(ends) - start).astype(np.int32)) for ends in list(zip(*parts, strict=True))[:2]
-        )
-        priors = place(np.array([part.var for part in parts], np.float32))
+        columns = np.array([(part.begin - start, part.end - start) for part in parts], np.int32).T
+        starts, stops = (kernels.array.place(column.copy()) for column in columns)
+        priors = kernels.array.place(np.array([part.initial for part in parts], np.float32))
         kernels.step.forget(var, starts, stops, priors, factor)

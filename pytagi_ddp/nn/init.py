@@ -93,7 +93,7 @@ def normal(n: int, scale: float | np.floating) -> np.ndarray:
         raise ValueError(f"cannot draw {n} values")
     if is_deferring():
         return np.zeros(n, np.float32)  # only their number matters
-    from pytagi_ddp.kernels.cpu.prior import polar_pairs  # here, because `import pytagi_ddp` shall not wait for it
+    from pytagi_ddp.kernels.cpu.layers.prior import polar_pairs  # here: `import pytagi_ddp` shall not wait for it
 
     pairs = np.empty(((n + 1) // 2, 2), np.float32)
     filled = 0

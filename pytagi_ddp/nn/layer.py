@@ -17,14 +17,14 @@ import numpy as np
 
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import NO_STATE, Normalization
-from pytagi_ddp.nn.attributes import KnownAttributes
+from pytagi_ddp.nn.attributes import LAYER, KnownAttributes
 from pytagi_ddp.nn.deferred import DeferredParameters, is_deferring
 from pytagi_ddp.nn.hooks import LeafHooks
-from pytagi_ddp.nn.other_names import LAYER, OtherNames
 from pytagi_ddp.nn.owner import Owner
 from pytagi_ddp.nn.parameters import Parameters, ParameterValues
 from pytagi_ddp.nn.pytagi_view import LayerView, refuse_assignment
-from pytagi_ddp.nn.state import UNKNOWN, Array, BlockMemory, Delta, DeltaPool, Reader, Shape, State, StateTensor
+from pytagi_ddp.nn.state import UNKNOWN, Array, BlockMemory, Delta, DeltaPool, Reader, Shape, State
+from pytagi_ddp.nn.tensors import TensorSpec
 from pytagi_ddp.nn.unpickled import writable
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _is_ours(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
-class BaseLayer(KnownAttributes, LayerView, OtherNames, ABC):
+class BaseLayer(KnownAttributes, LayerView, ABC):
     """Base of all layers: sizes, parameters and buffers.
 
     Attributes:
@@ -293,16 +293,16 @@ class BaseLayer(KnownAttributes, LayerView, OtherNames, ABC):
         """Copies the state to the host; `attach_state` puts this copy into the memory that it is given."""
         self._saved_state = self._state_on_host()
 
-    def state_tensors(self) -> tuple[StateTensor, ...]:
+    def state_tensors(self) -> tuple[TensorSpec, ...]:
         """What the layer keeps between passes and does not learn. The arena provides the memory: `state`, by name."""
         return ()
 
     def attach_state(self, state: dict[str, Array], sums: Array) -> None:
         """Hands over the memory of `state_tensors`, and the layer's part of the reduced sums."""
-        for tensor in self.state_tensors():
-            saved = None if self._saved_state is None else self._saved_state[tensor.name]
-            source = np.full(tensor.size, tensor.initial, np.float32) if saved is None else saved
-            self.kernels.array.copy(source, state[tensor.name])
+        for spec in self.state_tensors():
+            saved = None if self._saved_state is None else self._saved_state[spec.field]
+            source = np.full(spec.size, spec.initial, np.float32) if saved is None else saved
+            self.kernels.array.copy(source, state[spec.field])
         self.state, self._saved_state, self.shared_sums = state, None, sums
 
     def _state_on_host(self) -> dict[str, np.ndarray] | None:

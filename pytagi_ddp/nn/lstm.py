@@ -11,7 +11,8 @@ from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
 from pytagi_ddp.nn.pytagi_view import either_order, refuse_assignment
 from pytagi_ddp.nn.setting import Fixed, Switch
-from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, StateTensor
+from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State
+from pytagi_ddp.nn.tensors import TensorSpec
 from pytagi_ddp.nn.validate import as_bools, check_integers
 
 GATES = 4
@@ -167,11 +168,11 @@ class LSTM(BaseLayer):
     def _infer_output(self, shape: Shape) -> Shape:
         return Shape.of_sequence(1 if self.last_timestep else self.seq_len, self.output_size)
 
-    def state_tensors(self) -> tuple[StateTensor, ...]:
+    def state_tensors(self) -> tuple[TensorSpec, ...]:
         if not self.carries:
             return ()
         n = 2 * self.output_size  # of h, then of C
-        return StateTensor("mu", n, "carried"), StateTensor("var", n, "carried", variance=True)
+        return TensorSpec("mu", n, "carried"), TensorSpec("var", n, "carried", variance=True)
 
     def get_memory(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """(mu_h, var_h, mu_c, var_c): moments of h and C that the next call begins with; copies."""

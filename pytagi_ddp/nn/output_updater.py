@@ -30,6 +30,10 @@ class OutputUpdater:
         self._spread = 0.0, np.zeros(0, np.float32)  # the last variance that was one number for all, and as an array
         self.device = model_device
 
+    def __setstate__(self, state: dict) -> None:
+        self._spread = 0.0, np.zeros(0, np.float32)  # which pickles of version 0.2.0 do not have
+        self.__dict__ |= state
+
     def update(
         self,
         output_states: BaseHiddenStates,

@@ -13,6 +13,7 @@ from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.protocol import ArrayFunctions
 from pytagi_ddp.kernels.tensors import Array, Tensor
 from pytagi_ddp.nn.owner import Owner
+from pytagi_ddp.nn.tensors import FIELDS
 from pytagi_ddp.nn.unpickled import writable
 from pytagi_ddp.nn.validate import check_finite, check_variances, flat_float32
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 Part = Literal["w", "b"]  # weights or biases
 Moment = Literal["mu", "var"]
 
-FIELDS = ("mu_w", "var_w", "mu_b", "var_b")
 REMEDY = "read it inside `with net.unshard():` of the FSDPSequential, on every rank, or in its state_dict()"
 
 

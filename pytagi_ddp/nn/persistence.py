@@ -10,7 +10,7 @@ from pytagi_ddp.nn.architecture import architecture, first_difference, first_oth
 from pytagi_ddp.nn.file_format import FORMAT_OF_SIZES, Contents, packed, read
 from pytagi_ddp.nn.network import Network
 from pytagi_ddp.nn.state_dicts import StateDict as StateDict  # also for what earlier versions have pickled
-from pytagi_ddp.nn.state_dicts import entries, load_from_file, padded, savable
+from pytagi_ddp.nn.state_dicts import Values, by_entry, check_file, savable
 
 BESIDE = "beside"  # key of the arrays of a file that do not belong to the network
 
@@ -38,37 +38,28 @@ def to_bytes(
 
 def tensors(model: Network, carried: bool = False) -> dict[str, np.ndarray]:
     """The arrays of a network that are saved, by name; errors are those of `savable`."""
-    state = savable(model, carried)
-    return {
-        f"{entry.key}/{name}": array
-        for entry in entries(model)
-        for name, array in zip(entry.sizes, state.get(entry.key, ()), strict=False)
-        if array.size
-    }
+    return {spec.name: array for spec, array in savable(model, carried) if array.size}
 
 
-def take(model: Network, contents: Contents) -> None:
-    """Takes the values of a file.
+def check(model: Network, contents: Contents) -> Values:
+    """The values of a file, for `state_dicts.put`; changes nothing.
 
     Raises:
-        ValueError: another architecture, or values that no network has. The network is as it was.
+        ValueError: another architecture, or values that no network has.
     """
     check_architecture(architecture(model), sizes(model), contents.metadata, contents.what)
-    take_tensors(model, contents.tensors, contents.what)
+    return check_tensors(model, contents.tensors, contents.what)
 
 
-def take_tensors(model: Network, tensors: Mapping[str, np.ndarray], what: str) -> None:
-    """`take` of the tensors of the file `what`, without comparing the architecture."""
+def check_tensors(model: Network, tensors: Mapping[str, np.ndarray], what: str) -> Values:
+    """`check` of the tensors of the file `what`, without comparing the architecture."""
     rest = {name: array for name, array in tensors.items() if name.rpartition("/")[0] != BESIDE}
+    there = {name.rpartition("/")[0] for name in rest}
     empty = np.zeros(0, np.float32)
-    values = {}
-    for entry in entries(model):
-        arrays = [rest.pop(f"{entry.key}/{name}", empty) for name in entry.sizes]
-        if any(array is not empty for array in arrays):
-            values[entry.key] = padded(arrays)
+    found = [(spec, rest.pop(spec.name, empty)) for spec in model.arena.tensors if spec.entry in there]
     if rest:
         raise ValueError(f"{what}: the network has no place for {min(rest)}")
-    load_from_file(model, values, what)
+    return check_file(model, by_entry(found), what)
 
 
 def check_architecture(architecture: str, sizes: str, meta: Mapping[str, str], what: str) -> None:
@@ -90,9 +81,9 @@ def check_architecture(architecture: str, sizes: str, meta: Mapping[str, str], w
         raise ValueError(f"{what} has another architecture: {setting} is {theirs!s:.200} there and {ours} here")
 
 
-def load(model: Network, filename: AnyPath) -> None:
+def check_path(model: Network, filename: AnyPath) -> Values:
+    """`check` of a file of this library, or of pytagi's `save`."""
     data, what = read_file(filename), str(as_path(filename))
     if data[8:9] == b"{":
-        take(model, read(data, what))
-    else:
-        load_from_file(model, pytagi_format.parse(model, data, what), what)
+        return check(model, read(data, what))
+    return check_file(model, pytagi_format.parse(model, data, what), what)

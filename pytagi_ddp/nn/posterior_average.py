@@ -161,17 +161,7 @@ class PosteriorAverage:
             KeyError: an entry is missing. ValueError: the network has another number of parameters, or the values
                 cannot be means and variances. TypeError: a number of posteriors that is no integer.
         """
-        n = operator.index(state_dict["n_averaged"])
-        mean, var = np.ravel(state_dict["mean"]), np.ravel(state_dict["var"])
-        expected = self.net.arena.num_parameters if n else 0
-        if n < 0 or not mean.size == var.size == expected:
-            raise ValueError(
-                f"an average of {n} posteriors with {mean.size} means and {var.size} variances for a network of "
-                f"{self.net.arena.num_parameters}"
-            )
-        rows = np.array([mean, var], np.float32)
-        if not np.isfinite(rows).all() or (rows[1] < 0).any():
-            raise ValueError("the average has means or variances that are not finite, or negative variances")
+        rows, n = check_average(state_dict, self.net.arena.num_parameters)
         if n:
             self.net.kernels.array.copy(rows, self.theta)
         self.n_averaged = n
@@ -196,3 +186,22 @@ class PosteriorAverage:
 
     def _changed(self) -> None:
         (self.net.trainer or self.net).parameters_changed()
+
+
+def check_average(state_dict: Mapping[str, Any], num_parameters: int) -> tuple[np.ndarray, int]:
+    """(means and variances, number of posteriors) of the `state_dict` of an average.
+
+    Raises:
+        KeyError, ValueError, TypeError: as `PosteriorAverage.load_state_dict`.
+    """
+    n = operator.index(state_dict["n_averaged"])
+    mean, var = np.ravel(state_dict["mean"]), np.ravel(state_dict["var"])
+    if n < 0 or not mean.size == var.size == (num_parameters if n else 0):
+        raise ValueError(
+            f"an average of {n} posteriors with {mean.size} means and {var.size} variances for a network of "
+            f"{num_parameters}"
+        )
+    rows = np.array([mean, var], np.float32)
+    if not np.isfinite(rows).all() or (rows[1] < 0).any():
+        raise ValueError("the average has means or variances that are not finite, or negative variances")
+    return rows, n

@@ -12,7 +12,8 @@ from pytagi_ddp.nn.activation import Activation
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.layer_norm import LayerNorm
 from pytagi_ddp.nn.network import Network
-from pytagi_ddp.nn.state_dicts import padded, savable
+from pytagi_ddp.nn.state_dicts import Values, by_entry, savable
+from pytagi_ddp.nn.tensors import TensorSpec
 
 
 def parse(model: Network, data: bytes, what: str) -> dict:
@@ -22,7 +23,11 @@ def parse(model: Network, data: bytes, what: str) -> dict:
         ValueError: another architecture, or a truncated or foreign file.
     """
     layers = [(key, leaf) for key, leaf in model.named_leaves() if not isinstance(leaf, Activation)]
-    result = {}
+    tensors: dict[str, list[TensorSpec]] = {key: [] for key, _ in layers}
+    for spec in model.arena.tensors:
+        if spec.kind != "carried" and spec.layer in tensors:
+            tensors[spec.layer].append(spec)
+    values: Values = []
     position = 0
 
     def take(count: int, key: str) -> np.ndarray:
@@ -43,14 +48,8 @@ def parse(model: Network, data: bytes, what: str) -> dict:
                 f"{position}, found {found[8:]!r}"
             )
         position += len(header)
-        if leaf.parameters is None:
-            continue
-        n_w, n_b = leaf.num_weights, leaf.num_biases
-        result[key] = tuple(take(n, key) for n in (n_w, n_w, n_b, n_b))
-        running = [tensor for tensor in leaf.state_tensors() if tensor.kind == "running"]
-        if running:
-            result[f"{key}.running"] = padded([take(tensor.size, key) for tensor in running])
-        if isinstance(leaf, LayerNorm):  # skip the batch statistics, up to the next layer
+        values += [(spec, take(spec.size, key)) for spec in tensors[key]]
+        if isinstance(leaf, LayerNorm) and tensors[key]:  # skip the batch statistics, up to the next layer
             following = layers[index + 1 :]
             end = data.find(_header(following[0][1]), position) if following else len(data)
             if end < 0 or (end - position) % 8:
@@ -58,21 +57,16 @@ def parse(model: Network, data: bytes, what: str) -> dict:
             position = end
     if position != len(data):
         raise ValueError(f"{what} goes on for {len(data) - position} bytes after the last layer")
-    return result
+    return by_entry(values)
 
 
 def format_bytes(model: Network) -> bytes:
     """The contents of a file that pytagi loads into the same network; errors are those of `savable`."""
-    savable(model)
-    parts = []
-    for _, leaf in model.named_leaves():
-        if isinstance(leaf, Activation):
-            continue
-        parts.append(_header(leaf))
-        running = [leaf.state[tensor.name] for tensor in leaf.state_tensors() if tensor.kind == "running"]
-        arrays = [] if leaf.parameters is None else [*leaf.parameters.views, *running]
-        parts += [model.kernels.array.to_host(array).astype("<f4").tobytes() for array in arrays]
-    return b"".join(parts)
+    parts = {key: [_header(leaf)] for key, leaf in model.named_leaves() if not isinstance(leaf, Activation)}
+    for spec, array in savable(model):
+        if spec.layer in parts:
+            parts[spec.layer].append(array.astype("<f4").tobytes())
+    return b"".join(part for of_layer in parts.values() for part in of_layer)
 
 
 def _header(leaf: BaseLayer) -> bytes:

@@ -116,9 +116,8 @@ class LayerView:
 
     @property
     def num_threads(self) -> int:
-        from pytagi_ddp.kernels.cpu.threads import (
-            get_threads,  # here, because `import pytagi_ddp` shall not wait for it
-        )
+        # Here, because `import pytagi_ddp` shall not wait for it.
+        from pytagi_ddp.kernels.cpu.runtime.threads import get_threads
 
         return get_threads()
 

@@ -19,7 +19,7 @@ from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn import csv_files, persistence, pytagi_format, state_dicts
 from pytagi_ddp.nn.alone import alone
 from pytagi_ddp.nn.arena import DeferredArena, ParameterArena
-from pytagi_ddp.nn.attributes import KnownAttributes
+from pytagi_ddp.nn.attributes import NETWORK, KnownAttributes
 from pytagi_ddp.nn.chain import Chain, LayerSequence
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.deferred import is_deferring
@@ -29,7 +29,6 @@ from pytagi_ddp.nn.inspection import Inspection, inspect
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.memory import gigabytes
 from pytagi_ddp.nn.network_input import MISSING, NetworkInput, rows_of_samples, variances_like
-from pytagi_ddp.nn.other_names import NETWORK, OtherNames
 from pytagi_ddp.nn.passes import NO_SAMPLES, Passes
 from pytagi_ddp.nn.pending import PendingDeltas
 from pytagi_ddp.nn.profile import Profile, profile
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Sequential(KnownAttributes, LayerSequence, OtherNames):
+class Sequential(KnownAttributes, LayerSequence):
     """Layers run one after the other, trained by TAGI.
 
     One training step: `forward`, an `OutputUpdater` that fills `input_delta_z_buffer` from the observations,
@@ -110,7 +109,7 @@ class Sequential(KnownAttributes, LayerSequence, OtherNames):
     """
 
     first_layer = 0  # the number of the first layer, counted in the whole network if this is a part of one
-    _make_arena: Callable[[list[BaseLayer], Kernels], Any] = ParameterArena
+    _make_arena: Callable[[dict[str, BaseLayer], Kernels], Any] = ParameterArena
     num_samples: int | None = None
     _smoothed_outputs: tuple[np.ndarray, np.ndarray] | None = None
     _training = True
@@ -161,7 +160,7 @@ class Sequential(KnownAttributes, LayerSequence, OtherNames):
         for _, layer in self.named_layers():
             layer._way_back = self.training  # layers may be copies of those of another network, in evaluation
         self._chain.attach_network(self.kernels)
-        self.arena: ParameterArena = self._make_arena(list(self._chain.leaves()), self.kernels)
+        self.arena: ParameterArena = self._make_arena(dict(self.named_leaves()), self.kernels)
         self._passes = Passes(self._chain, self.arena, self.kernels, self._hooks)
         self._express = self._passes.express
         self._express.one_thread = self._one_thread
@@ -216,11 +215,11 @@ class Sequential(KnownAttributes, LayerSequence, OtherNames):
             self._attach_again()
 
     @alone
-    def rehouse(self, make_arena: Callable[[list[BaseLayer], Kernels], Any]) -> None:
+    def rehouse(self, make_arena: Callable[[dict[str, BaseLayer], Kernels], Any]) -> None:
         """Moves parameters and state to another arena and drops deltas that wait; for networks trained in shards.
 
         Args:
-            make_arena: called with the leaves, whose parameters it takes over, and with the kernels.
+            make_arena: called with the leaves by their keys, whose parameters it takes over, and with the kernels.
         """
         for leaf in self.arena.leaves:
             leaf.keep_state()
@@ -796,16 +795,14 @@ class Sequential(KnownAttributes, LayerSequence, OtherNames):
             FloatingPointError: on a GPU, if the last `step` met deltas that are not finite.
         """
         self.arena.check()
-        return state_dicts.state_dict(self, carried)
+        return state_dicts.by_entry(state_dicts.collect(self, carried))
 
     @alone
     def reset_state(self) -> None:
         """Sets what layers carry from call to call (the memory of recurrent layers) to the values of a new network."""
-        for leaf in self.arena.leaves:
-            for tensor in leaf.state_tensors():
-                if tensor.kind == "carried":
-                    initial = np.full(tensor.size, tensor.initial, np.float32)
-                    self.kernels.array.copy(initial, leaf.state[tensor.name])
+        for spec in self.arena.tensors:
+            if spec.kind == "carried":
+                self.kernels.array.copy(np.full(spec.size, spec.initial, np.float32), self.arena.values(spec))
 
     @alone
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -819,7 +816,7 @@ class Sequential(KnownAttributes, LayerSequence, OtherNames):
                 or no variances. The message names all of them, and the network is as it was.
             RuntimeError: deltas are on their way to other ranks, with `DDPConfig(buckets=...)`: call step() first.
         """
-        state_dicts.load_state_dict(self, state_dict)
+        state_dicts.put(self, state_dicts.check(self, state_dict))
 
     def params_from(self, other: Sequential) -> None:
         """Takes parameters and running statistics of a network with the same layers."""
@@ -847,7 +844,7 @@ class Sequential(KnownAttributes, LayerSequence, OtherNames):
             ValueError: another architecture, or a truncated, changed or foreign file; names it, and the network is as
                 it was. OSError: no such file, or no regular one.
         """
-        persistence.load(self, filename)
+        state_dicts.put(self, persistence.check_path(self, filename))
 
     @alone
     def save_pytagi(self, filename: str | bytes | Path) -> None:
@@ -869,7 +866,7 @@ class Sequential(KnownAttributes, LayerSequence, OtherNames):
     @alone
     def load_csv(self, filename: str | bytes | Path) -> None:
         """Reads the four files of `save_csv`."""
-        csv_files.load_csv(self, filename)
+        state_dicts.put(self, csv_files.check_csv(self, filename))
 
     @alone
     def get_neg_var_w_counter(self) -> dict[str, int]:
@@ -1130,9 +1127,8 @@ class Sequential(KnownAttributes, LayerSequence, OtherNames):
 
     def set_threads(self, num_threads: int) -> None:
         """Threads of all CPU work of this process, BLAS included."""
-        from pytagi_ddp.kernels.cpu.threads import (
-            set_threads,  # here, because `import pytagi_ddp` shall not wait for it
-        )
+        # Here, because `import pytagi_ddp` shall not wait for it.
+        from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
 
         set_threads(num_threads)
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Array, Delta, State
@@ -72,28 +72,6 @@ class Shape:
 
 
 UNKNOWN = Shape(0)  # of a layer that is not part of a network yet
-
-
-@dataclass(frozen=True)
-class StateTensor:
-    """Values that a layer keeps between passes and does not learn.
-
-    Attributes:
-        name: unique in the layer.
-        size: how many values there are.
-        kind: "running": statistics of the data, equal on every rank, moved in training, saved with the parameters.
-            "carried": memory from one call to the next, such as that of a recurrent layer; each rank's own, saved when
-            asked for, and reset by the user (`Sequential.reset_state`). A layer reads and writes it by `_carried` and
-            `_carry`.
-        initial: value of a new network.
-        variance: whether the values are variances, which must not be negative.
-    """
-
-    name: str
-    size: int
-    kind: Literal["running", "carried"]
-    initial: float = 0.0
-    variance: bool = False
 
 
 Moments = TypeVar("Moments", State, Delta)

@@ -1,19 +1,20 @@
-"""What a network has learnt, as a dictionary of arrays: collected from it, checked, and taken by it."""
+"""What a network has learnt, as a dictionary of arrays.
+
+Loading has two phases, whatever the format: `check` gives the new values and changes nothing, `put` takes them. Ranks
+that hold a network together vote between the two.
+"""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.listing import some
-from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.network import Network
-from pytagi_ddp.nn.parameters import FIELDS
-from pytagi_ddp.nn.state import Array
-from pytagi_ddp.nn.validate import check_finite, check_variances, flat_float32
+from pytagi_ddp.nn.tensors import FIELDS, TensorSpec
+from pytagi_ddp.nn.validate import flat_float32
 
 
 class StateDict(dict[str, tuple[np.ndarray, ...]]):
@@ -37,41 +38,14 @@ class StateDict(dict[str, tuple[np.ndarray, ...]]):
     __hash__ = None
 
 
-class Entry(NamedTuple):
-    """One entry that a state dict of a network may have.
-
-    Attributes:
-        key: of the entry. kind: "running" or "carried"; empty for parameters, which every state dict has.
-        sizes: the number of values of each array, by its name. variances: names of the arrays that hold variances.
-        arrays: gives the arrays where they live.
-    """
-
-    key: str
-    kind: str
-    sizes: dict[str, int]
-    variances: Sequence[str]
-    arrays: Callable[[], Sequence[Array]]
+Values = list[tuple[TensorSpec, np.ndarray]]  # tensors of a network, in its order, with their values on the host
 
 
-def entries(model: Network) -> Iterator[Entry]:
-    """All entries in forward order. In a network in shards, their arrays are to be asked for in this order."""
-    for key, leaf in model.named_leaves():
-        if leaf.parameters is not None:
-            w, b = leaf.num_weights, leaf.num_biases
-            sizes = dict(zip(FIELDS, (w, w, b, b), strict=True))
-            yield Entry(key, "", sizes, FIELDS[1::2], partial(_views, model, leaf))
-        for kind in ("running", "carried"):
-            if tensors := [tensor for tensor in leaf.state_tensors() if tensor.kind == kind]:
-                sizes = {tensor.name: tensor.size for tensor in tensors}
-                variances = [tensor.name for tensor in tensors if tensor.variance]
-                arrays = [leaf.state[name] for name in sizes]
-                yield Entry(f"{key}.{kind}", kind, sizes, variances, partial(list, arrays))
-
-
-def _views(model: Network, leaf: BaseLayer) -> Sequence[Array]:
-    model.arena.bring(leaf)
-    assert leaf.parameters is not None
-    return leaf.parameters.views
+def held(model: Network) -> Iterator[TensorSpec]:
+    """The parameters and running statistics of a network that this rank holds whole, with their memory."""
+    for spec in model.arena.tensors:
+        if spec.kind != "carried" and len(spec):
+            yield spec.having(array=model.arena.values(spec))
 
 
 def without_cuda(key: str) -> str:
@@ -84,75 +58,87 @@ def layer_of(key: str) -> str:
     return re.sub(r"\.(running|carried)$", "", without_cuda(key))
 
 
-def padded(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """The arrays of an entry, which has four at least, the last of them empty."""
-    return *arrays, *[np.zeros(0, np.float32)] * (len(FIELDS) - len(arrays))
+def collect(model: Network, carried: bool = False) -> Values:
+    """Copies of all values of the network."""
+    host, arena = model.kernels.array.to_host, model.arena
+    return [(spec, host(arena.values(spec))) for spec in arena.tensors if carried or spec.kind != "carried"]
 
 
-def state_dict(model: Network, carried: bool = False) -> StateDict:
-    host = model.kernels.array.to_host
-    wanted = (entry for entry in entries(model) if carried or entry.kind != "carried")
-    return StateDict((entry.key, padded(list(map(host, entry.arrays())))) for entry in wanted)
-
-
-def savable(model: Network, carried: bool = False) -> StateDict:
-    """The state dict, checked as it will be when it is read again.
+def savable(model: Network, carried: bool = False) -> Values:
+    """`collect`, of values that can be loaded again.
 
     Raises:
-        ValueError: values that loading would refuse.
+        ValueError: others, such as NaN; names them.
     """
-    result = state_dict(model, carried)
-    try:
-        _checked(model, result)
-    except ValueError as error:
-        raise ValueError(f"the network is not saved, because it could not be loaded again: {error}") from None
-    return result
+    values, problems = collect(model, carried), []
+    for spec, array in values:
+        try:
+            spec.check(array, f"{spec.entry} {spec.field}")
+        except ValueError as error:
+            problems.append(str(error))
+    if problems:
+        raise ValueError(f"the network is not saved, because it could not be loaded again: {'; '.join(problems)}")
+    return values
 
 
-def load_state_dict(model: Network, values: dict[str, Any]) -> None:
-    """Checks everything before it changes anything. Running and carried state may be missing, as in pytagi's files."""
-    # Copies, as the values may be views of this very network, which would change on the way.
-    _put(model, [(entry, [array.copy() for array in arrays]) for entry, arrays in _checked(model, values)])
+def by_entry(values: Iterable[tuple[TensorSpec, np.ndarray]]) -> StateDict:
+    """Values of tensors as a state dict."""
+    arrays: dict[str, list[np.ndarray]] = {}
+    for spec, array in values:
+        arrays.setdefault(spec.entry, []).append(array)
+    empty = np.zeros(0, np.float32)
+    return StateDict({entry: (*found, *[empty] * (len(FIELDS) - len(found))) for entry, found in arrays.items()})
 
 
-def load_from_file(model: Network, values: dict, what: str) -> None:
-    """`load_state_dict` of what the file `what` held.
+def check(model: Network, values: dict[str, Any]) -> Values:
+    """The tensors of the network that a state dict has, with copies of their new values, for `put`; changes nothing.
+
+    Copies, as the values may be views of this very network. Running and carried state may be missing, as in pytagi's
+    files.
+
+    Raises:
+        KeyError, ValueError, TypeError: what the network cannot take; names the entry.
+    """
+    return [(spec, array.copy()) for spec, array in _checked(model, values)]
+
+
+def check_file(model: Network, values: dict[str, Any], what: str) -> Values:
+    """`check` of what the file `what` held, without copies.
 
     Raises:
         ValueError: what the network cannot take; names the file.
     """
     try:
-        _put(model, _checked(model, values))
+        return _checked(model, values)
     except (KeyError, ValueError) as error:
         raise ValueError(f"{what}: {error.args[0]}") from error
 
 
-def _put(model: Network, checked: list[tuple[Entry, list[np.ndarray]]]) -> None:
+def put(model: Network, values: Values) -> None:
+    """Gives the network the values of `check`; deltas that wait for a step are dropped."""
     model.drop_deltas()
-    for entry, arrays in checked:
-        for array, target in zip(arrays, entry.arrays(), strict=True):
-            model.kernels.array.copy(array, target)
+    for spec, array in values:
+        model.kernels.array.copy(array, model.arena.values(spec))
 
 
-def _checked(model: Network, values: dict) -> list[tuple[Entry, list[np.ndarray]]]:
-    """The entries of the network that `values` has, with their new values.
-
-    Raises:
-        KeyError, ValueError, TypeError: what the network cannot take; names the entry.
-    """
+def _checked(model: Network, values: dict[str, Any]) -> Values:
+    """`check` without copies."""
     if not isinstance(values, Mapping):
         raise TypeError(f"a state dict is a dictionary of arrays by layer, got {type(values).__name__}")
     if strange := [key for key in values if not isinstance(key, str)]:
         raise TypeError(f"the keys of a state dict are texts such as 'Linear.0', got {strange[0]!r:.50}")
     given = {without_cuda(key): value for key, value in values.items()}
-    checked: list[tuple[Entry, list[np.ndarray]]] = []
+    checked: Values = []
     missing, misfits = [], []
-    for entry in entries(model):
-        if entry.key not in given:
-            missing += [] if entry.kind else [entry.key]
+    entries: dict[str, list[TensorSpec]] = {}
+    for spec in model.arena.tensors:
+        entries.setdefault(spec.entry, []).append(spec)
+    for key, tensors in entries.items():
+        if key not in given:
+            missing += [key] if tensors[0].kind == "learned" else []
             continue
         try:
-            checked.append((entry, _fitting(entry, given.pop(entry.key))))
+            checked += _fitting(key, tensors, given.pop(key))
         except ValueError as error:
             misfits.append(str(error))
     if missing or given:
@@ -164,19 +150,18 @@ def _checked(model: Network, values: dict) -> list[tuple[Entry, list[np.ndarray]
     return checked
 
 
-def _fitting(entry: Entry, value: Sequence[ArrayLike]) -> list[np.ndarray]:
-    """The arrays of an entry, without the empty ones that it may end with."""
-    key, sizes = entry.key, entry.sizes
-    expected = max(len(FIELDS), len(sizes))
+def _fitting(key: str, tensors: Sequence[TensorSpec], value: Sequence[ArrayLike]) -> Values:
+    """The values of an entry, without the empty arrays that it may end with."""
+    names, expected = ", ".join(spec.field for spec in tensors), max(len(FIELDS), len(tensors))
     if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str):
-        raise TypeError(f"{key}: expected {expected} arrays ({', '.join(sizes)}), got {type(value).__name__}")
+        raise TypeError(f"{key}: expected {expected} arrays ({names}), got {type(value).__name__}")
     if len(value) != expected:
-        raise ValueError(f"{key}: expected {expected} arrays ({', '.join(sizes)}), got {len(value)}")
-    arrays = {name: flat_float32(a, f"{key} {name}", n) for a, (name, n) in zip(value, sizes.items(), strict=False)}
-    for name, array in arrays.items():
-        check_finite(array, f"{key} {name}")
-        if name in entry.variances:
-            check_variances(array, f"{key} {name}")
-    for rest in value[len(sizes) :]:
-        flat_float32(rest, f"{key}, behind {', '.join(sizes)}", 0)
-    return list(arrays.values())
+        raise ValueError(f"{key}: expected {expected} arrays ({names}), got {len(value)}")
+    found = []
+    for spec, given in zip(tensors, value, strict=False):
+        array = flat_float32(given, f"{key} {spec.field}", spec.size)
+        spec.check(array, f"{key} {spec.field}")
+        found.append((spec, array))
+    for rest in value[len(tensors) :]:
+        flat_float32(rest, f"{key}, behind {names}", 0)
+    return found

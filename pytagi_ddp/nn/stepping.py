@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Array, Tensor
-from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.tensors import TensorSpec
 
 SEGMENT = 16_384  # parameters that one thread updates at a time
 
@@ -21,53 +20,12 @@ def cap_factor(samples: int) -> float:
     return float(update.cap_factor.py_func(samples))
 
 
-class Piece(NamedTuple):
-    """Neighbouring parameters of one tensor, by their positions among all of `pieces_of`.
-
-    Attributes:
-        start, stop: the positions.
-        steps: time steps at which they are used, see `BaseLayer.steps`.
-        weights_of: the layer whose weights they are; None for biases.
-    """
-
-    start: int
-    stop: int
-    steps: int
-    weights_of: BaseLayer | None
-
-
-class PriorPiece(NamedTuple):
-    """Neighbouring parameters of one prior variance, by their positions among all of the network.
-
-    Attributes:
-        start, stop: the positions.
-        var: the variance.
-    """
-
-    start: int
-    stop: int
-    var: float
-
-
-AnyPiece = TypeVar("AnyPiece", Piece, PriorPiece)
-
-
-def pieces_of(leaves: Iterable[BaseLayer]) -> Iterator[Piece]:
-    """The tensors of `leaves` that steps change (not those of frozen layers), in order: weights, then biases."""
-    begin = 0
-    for leaf in leaves:
-        for size, layer in ((leaf.num_weights, leaf), (leaf.num_biases, None)):
-            if not leaf.frozen:
-                yield Piece(begin, begin + size, leaf.steps, layer)
-            begin += size
-
-
-def cut(pieces: Iterable[AnyPiece], start: int, stop: int) -> list[AnyPiece]:
-    """What lies in [start, stop), in parts of at most `SEGMENT` parameters for a thread each."""
+def cut(tensors: Iterable[TensorSpec], begin: int, end: int) -> list[TensorSpec]:
+    """What of `tensors` lies at the positions [begin, end), in parts of at most `SEGMENT` values for a thread each."""
     parts = []
-    for piece in pieces:
-        first, last = max(piece.start, start), min(piece.stop, stop)
-        parts += [piece._replace(start=a, stop=min(a + SEGMENT, last)) for a in range(first, last, SEGMENT)]
+    for spec in tensors:
+        first, last = max(spec.begin, begin), min(spec.end, end)
+        parts += [spec.clipped(a, min(a + SEGMENT, last)) for a in range(first, last, SEGMENT)]
     return parts
 
 
@@ -75,16 +33,17 @@ class Stepping:
     """Steps over parameters: every part is changed by itself, so that any cut gives the same bits.
 
     Args:
-        parts: from `cut`. kernels: of the device. first: position of the first parameter in the rows given to `step`.
+        parts: from `cut`, of means; their variances, which have the same positions, are changed with them.
+        kernels: of the device. first: position of the first parameter in the rows given to `step`.
     """
 
-    def __init__(self, parts: list[Piece], kernels: Kernels, first: int = 0):
+    def __init__(self, parts: list[TensorSpec], kernels: Kernels, first: int = 0):
         zeros, copy = kernels.array.zeros, kernels.array.copy
         self._parts, self._kernels = parts, kernels
         self._starts, self._stops, self._steps, self._negative, self.non_finite = (
             zeros(len(parts), np.int32) for _ in range(5)
         )
-        columns = zip(*((part.start - first, part.stop - first, part.steps) for part in parts), strict=True)
+        columns = zip(*((part.begin - first, part.end - first, part.steps) for part in parts), strict=True)
         for values, target in zip(columns, (self._starts, self._stops, self._steps), strict=False):
             copy(np.array(values, np.int32), target)
 
@@ -100,13 +59,13 @@ class Stepping:
 
     def start_of(self, part: int) -> int:
         """Position of the first parameter of a part."""
-        return self._parts[part].start
+        return self._parts[part].begin
 
-    def negative_variances(self) -> Iterator[tuple[BaseLayer, int]]:
-        """(layer, weights of it whose variance fell to <= 0 in the last step) for each part of weights."""
+    def negative_variances(self) -> Iterator[tuple[int, int]]:
+        """(number of the leaf, weights whose variance fell to <= 0 in the last step) for each part of weights."""
         for part, count in zip(self._parts, self._kernels.array.to_host(self._negative), strict=True):
-            if part.weights_of is not None:
-                yield part.weights_of, int(count)
+            if part.field == "mu_w":
+                yield part.leaf, int(count)
 
 
 def refusal(bad: int, of: int, where: str) -> FloatingPointError:

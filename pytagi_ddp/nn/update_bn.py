@@ -11,6 +11,7 @@ import numpy as np
 
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.network import TrainableNetwork
+from pytagi_ddp.nn.tensors import TensorSpec
 
 
 class StatisticsChange(NamedTuple):
@@ -94,8 +95,9 @@ def take_statistics(
         run: does a forward pass of an input in training mode, without replay; None: `model.pass_forward`.
     """
     check_num_batches(num_batches)
-    places = dict(_places(model))
-    norms = {key: leaf for key, leaf in model.named_leaves() if key in places}
+    running = _running(model)
+    norms = {key: model.arena.leaves[tensors[0].leaf] for key, tensors in running.items()}
+    places = {key: slice(tensors[0].begin, tensors[-1].end) for key, tensors in running.items()}
     inputs = _inputs(loader, num_batches)
     if not norms:
         if run is not None:  # other stages of a pipeline may have some
@@ -123,7 +125,7 @@ def take_statistics(
 
 def unfrozen_norms(model: TrainableNetwork) -> list[str]:
     """Keys of the norms that `take_statistics` sets; they must be equal on all ranks whose sums are added."""
-    return [key for key, _ in _places(model)]
+    return list(_running(model))
 
 
 def check_num_batches(num_batches: int | None) -> None:
@@ -174,14 +176,13 @@ def _inputs(loader: Iterable[Any], num_batches: int | None) -> Iterator[Any]:
             yield x
 
 
-def _places(model: TrainableNetwork) -> Iterator[tuple[str, slice]]:
-    """(key, its part of the network's running statistics) of each norm that is not frozen."""
-    first = 0
-    for key, leaf in model.named_leaves():
-        if leaf in model.arena.running:
-            first, before = first + leaf.num_sums - 1, first
-            if leaf.training or not model.training:
-                yield key, slice(before, first)
+def _running(model: TrainableNetwork) -> dict[str, list[TensorSpec]]:
+    """The running statistics of each norm that is not frozen, by its key."""
+    found: dict[str, list[TensorSpec]] = {}
+    for spec in model.arena.tensors:
+        if spec.kind == "running" and (model.arena.leaves[spec.leaf].training or not model.training):
+            found.setdefault(spec.layer, []).append(spec)
+    return found
 
 
 def _parts(norms: Mapping[str, BaseLayer], sums: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:

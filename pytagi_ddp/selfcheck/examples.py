@@ -26,7 +26,7 @@ class Example(NamedTuple):
 
     Attributes:
         tf32: whether to run it again with `pytagi_ddp.cuda.allow_tf32`.
-        tile: the only tile that products on the GPU may use, or None for any; see `kernels.cuda.products`.
+        tile: the only tile that products on the GPU may use, or None for any; see `kernels.cuda.products.dispatch`.
     """
 
     name: str
@@ -43,16 +43,16 @@ class Example(NamedTuple):
 
 def examples() -> list[Example]:
     """All examples, including those for each tile of products, which only GPUs have."""
-    from pytagi_ddp.kernels.cuda import products  # here, as it needs numba-cuda
+    from pytagi_ddp.kernels.cuda.products import dispatch  # here, as it needs numba-cuda
 
     made = [Example(f"activation {kind.__name__}", *_of_activation(kind)) for kind in _activations()]
     made += [Example(name, _Steps(make, **options)) for name, (make, options) in NETWORKS.items()]
     made += [Example(name, call) for name, call in CALLS.items()]
-    for tile in sorted({tile for _, tile in products.FP32}):
+    for tile in sorted({tile for _, tile in dispatch.FP32}):
         for name, make in PRODUCTS.items():
-            kind = products.TRANSPOSED if name.startswith("transposed") else products.FORWARD
-            if (kind, tile) in products.FP32:
-                what, tf32 = f"{name}, tiles of {tile.rows}x{tile.columns}", (kind, tile) in products.TF32
+            kind = dispatch.TRANSPOSED if name.startswith("transposed") else dispatch.FORWARD
+            if (kind, tile) in dispatch.FP32:
+                what, tf32 = f"{name}, tiles of {tile.rows}x{tile.columns}", (kind, tile) in dispatch.TF32
                 made.append(Example(what, _Steps(make, batch=5), tf32=tf32, tile=tile))
     return made
 
@@ -60,14 +60,14 @@ def examples() -> list[Example]:
 @contextmanager
 def _only(tile: Any) -> Iterator[None]:
     """Makes products use this tile, whatever their sizes."""
-    from pytagi_ddp.kernels.cuda import plan, products
+    from pytagi_ddp.kernels.cuda.products import dispatch, plan
 
-    before = products.SPEEDS, products.TF32_SPEEDS
-    products.SPEEDS = products.TF32_SPEEDS = {tile: plan.Speed(1, 1.0)}
+    before = dispatch.SPEEDS, dispatch.TF32_SPEEDS
+    dispatch.SPEEDS = dispatch.TF32_SPEEDS = {tile: plan.Speed(1, 1.0)}
     try:
         yield
     finally:
-        products.SPEEDS, products.TF32_SPEEDS = before
+        dispatch.SPEEDS, dispatch.TF32_SPEEDS = before
 
 
 # -- networks -------------------------------------------------------------------------------------------------------

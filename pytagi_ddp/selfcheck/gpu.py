@@ -17,7 +17,7 @@ import numpy as np
 from pytagi_ddp import cuda
 from pytagi_ddp.distributed.engine.errors import LaunchError
 from pytagi_ddp.distributed.engine.launcher import detect_launcher, find_mpirun, load_mpi, mpi_family
-from pytagi_ddp.kernels.cuda import cubins
+from pytagi_ddp.kernels.cuda.runtime import cubins
 from pytagi_ddp.selfcheck.examples import TF32, TOLERANCE, WAYS, Example, Results, examples, steps_in_a_way
 
 WORKERS = 16  # processes that compile, at most
@@ -71,7 +71,7 @@ def check_gpu(device: str, say: Callable[[Row], None] = lambda row: None) -> lis
 
 
 def _rows(name: str, index: int) -> Iterator[Row]:
-    from pytagi_ddp.kernels.cuda.array import compute_capability  # here, because CuPy is loaded only for a GPU
+    from pytagi_ddp.kernels.cuda.runtime.array import compute_capability  # here, because CuPy is loaded only for a GPU
 
     capability, ran = compute_capability(index), set[str]()
     yield _tried(f"kernels compile for {'.'.join(map(str, capability))}", partial(_compile_all, capability))
@@ -117,9 +117,9 @@ def _tried(what: str, function: Callable[[], float | None]) -> Row:
 def _kernels(capability: tuple[int, int]) -> dict:
     """All kernels that a GPU of this compute capability can run, by name."""
     package = import_module("pytagi_ddp.kernels.cuda")
-    for module in package.__all__:
-        import_module(f"{package.__name__}.{module}")
-    registry = import_module(f"{package.__name__}.compile").REGISTRY
+    for name in package.__all__:
+        getattr(package, name)  # imports it
+    registry = import_module("pytagi_ddp.kernels.cuda.runtime.compile").REGISTRY
     return {name: kernel for name, kernel in registry.items() if kernel.min_capability <= capability}
 
 
@@ -148,7 +148,7 @@ def _compile(capability: tuple[int, int], kernel: tuple[str, tuple[bool, ...]]) 
 
 def _compare(example: Example, device: str, tolerance: float, ran: set[str], tf32: bool = False) -> float:
     """The largest error of an example; `ran` receives the kernels that it launches."""
-    from pytagi_ddp.kernels.cuda.recorder import recording
+    from pytagi_ddp.kernels.cuda.runtime.recorder import recording
 
     expected = example.on("cpu")
     cuda.allow_tf32 = tf32

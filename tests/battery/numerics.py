@@ -7,9 +7,10 @@ from unittest import mock
 import numpy as np
 
 from pytagi_ddp import nn
-from pytagi_ddp.kernels.cpu import _blas, elementwise, pooling
-from pytagi_ddp.kernels.cpu import compile as loops
-from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
+from pytagi_ddp.kernels.cpu.layers import elementwise, pooling
+from pytagi_ddp.kernels.cpu.products import _blas
+from pytagi_ddp.kernels.cpu.runtime import compile as loops
+from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
 from tests.battery.example import Example, check, rows, snapshot, train
 from tests.nn import golden, reference, reference_activation
 from tests.nn.networks import (

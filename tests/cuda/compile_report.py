@@ -72,9 +72,9 @@ def nvdisasm() -> Path | None:
 def registry() -> dict:
     """All kernels of the library."""
     package = importlib.import_module("pytagi_ddp.kernels.cuda")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")
-    return importlib.import_module("pytagi_ddp.kernels.cuda.compile").REGISTRY
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        importlib.import_module(module.name)
+    return importlib.import_module("pytagi_ddp.kernels.cuda.runtime.compile").REGISTRY
 
 
 def compile_all(words: tuple[str, ...] = (), processes: int = 2) -> list[Row]:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from pytagi_ddp.kernels.cpu.compile import cache_folder
+from pytagi_ddp.kernels.cpu.runtime.compile import cache_folder
 
 ROOT = Path(__file__).parents[2]
 DAYS = 14  # that a file is kept which nobody asks for
@@ -64,10 +64,10 @@ def keep(path: Path, content: str) -> None:
 
 def keep_ptx() -> None:
     """Makes kernels of this process take their PTX from a folder, named after sources and compilers, if it is there."""
-    from pytagi_ddp.kernels.cuda.compile import Kernel  # here, as it needs numba-cuda
+    from pytagi_ddp.kernels.cuda.runtime.compile import Kernel  # here, as it needs numba-cuda
 
     digest = hashlib.sha256("".join(version(name) for name in ("numba-cuda", "numba", "llvmlite", "numpy")).encode())
-    for path in sorted([*(ROOT / "kernels/cuda").glob("*.py"), *(ROOT / "kernels/formulas").glob("*.py")]):
+    for path in sorted([*(ROOT / "kernels/cuda").rglob("*.py"), *(ROOT / "kernels/formulas").glob("*.py")]):
         digest.update(path.name.encode() + path.read_bytes())
     place, compiled = folder("ptx"), Kernel._ptx
 

@@ -18,7 +18,7 @@ import pytest
 from pytagi_ddp import cuda, nn
 from pytagi_ddp.kernels import cuda as cuda_kernels
 from pytagi_ddp.kernels import get_kernels
-from pytagi_ddp.kernels.cuda.arrival import Arrival
+from pytagi_ddp.kernels.cuda.runtime.arrival import Arrival
 
 ROOT = Path(__file__).parents[2]
 needs_no_gpu = pytest.mark.skipif(cuda.is_available(), reason="this machine has a GPU")

@@ -188,7 +188,7 @@ def test_two_ranks_share_one_gpu_and_equal_one_process(backend):
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
     variables = {}
     if backend == "nccl":
-        from pytagi_ddp.kernels.cuda import array
+        from pytagi_ddp.kernels.cuda.runtime import array
 
         if not cuda.is_nccl_available() or array.nccl().get_version() < SHARED_GPU_VERSION:
             pytest.skip("NCCL below 2.30 takes one rank on each GPU")

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.skipif(compile_report.missing() is not None, reason=str
 
 
 def test_each_variant_is_compiled_once(monkeypatch, tmp_path):
-    from pytagi_ddp.kernels.cuda.compile import Kernel  # where numba-cuda is there
+    from pytagi_ddp.kernels.cuda.runtime.compile import Kernel  # where numba-cuda is there
 
     compiled = []
     monkeypatch.setattr(Kernel, "_ptx", lambda kernel, variant: compiled.append(variant) or f"{kernel.name} {variant}")

@@ -31,7 +31,7 @@ class Driver:
 
 @pytest.fixture
 def driver(monkeypatch, tmp_path):
-    from pytagi_ddp.kernels.cuda import compile, cubins
+    from pytagi_ddp.kernels.cuda.runtime import compile, cubins
 
     driver = Driver()
     monkeypatch.setattr(compile, "_array", lambda: driver)
@@ -41,7 +41,7 @@ def driver(monkeypatch, tmp_path):
 
 
 def make(**options):
-    from pytagi_ddp.kernels.cuda.compile import floats, int32, kernel, optional, thread_index
+    from pytagi_ddp.kernels.cuda.runtime.compile import floats, int32, kernel, optional, thread_index
 
     @kernel(floats, optional(floats), floats, int32, threads=64, name="launch_test", **options)
     def add(x, y, out, n):
@@ -70,7 +70,7 @@ def test_a_choice_that_nobody_makes_has_no_code(driver):
 
 
 def test_a_second_process_finds_the_cubin(driver, monkeypatch):
-    from pytagi_ddp.kernels.cuda import compile
+    from pytagi_ddp.kernels.cuda.runtime import compile
 
     x = np.ones(5, np.float32)
     make().launch(1, x, x, x, 5)
@@ -83,7 +83,7 @@ def test_a_second_process_finds_the_cubin(driver, monkeypatch):
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data[:-40] + b"!" + data[-39:], lambda _: b""])
 def test_a_damaged_cubin_is_made_again(driver, tmp_path, damage):
-    from pytagi_ddp.kernels.cuda import compile
+    from pytagi_ddp.kernels.cuda.runtime import compile
 
     x = np.ones(5, np.float32)
     make().launch(1, x, x, x, 5)
@@ -111,7 +111,7 @@ def test_arguments(driver):
 
 def test_prepared_arguments_lie_where_pointers_say(monkeypatch):
     """As the driver reads them: eight bytes for an array or a null pointer, four for a number."""
-    from pytagi_ddp.kernels.cuda import array
+    from pytagi_ddp.kernels.cuda.runtime import array
 
     launches = []
     module = SimpleNamespace(load=lambda cubin: None, get_function=lambda name: lambda *a: launches.append(a))
@@ -132,7 +132,7 @@ def test_prepared_arguments_lie_where_pointers_say(monkeypatch):
 
 
 def test_refuses_other_arrays_and_older_gpus(driver):
-    from pytagi_ddp.kernels.cuda.compile import floats, kernel
+    from pytagi_ddp.kernels.cuda.runtime.compile import floats, kernel
 
     add, x = make(), np.ones((2, 3), np.float32)
     with pytest.raises(ValueError, match="argument 0 is float64"):
@@ -158,7 +158,7 @@ def test_two_kernels_of_one_name(driver):
 
 @pytest.mark.parametrize("name", ["0_tiny", "_", "a-b", "ä", "<lambda>"])
 def test_names_that_ptx_refuses(driver, name):
-    from pytagi_ddp.kernels.cuda.compile import floats, kernel
+    from pytagi_ddp.kernels.cuda.runtime.compile import floats, kernel
 
     with pytest.raises(ValueError, match=f"kernel '{name}': a name is of letters"):
         kernel(floats, threads=32, name=name)(lambda x: None)

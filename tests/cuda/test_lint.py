@@ -7,8 +7,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LIBRARY = sorted([*(ROOT / "kernels").rglob("*.py"), *(ROOT / "pytagi_ddp").rglob("*.py")])
-KERNELS = sorted([*(ROOT / "kernels" / "cuda").glob("*.py"), *(ROOT / "kernels" / "formulas").glob("*.py")])
-HOME = {"numba.cuda": "kernels/cuda/compile.py", "cupy": "kernels/cuda/array.py"}  # the only file that imports it
+KERNELS = sorted([*(ROOT / "kernels" / "cuda").rglob("*.py"), *(ROOT / "kernels" / "formulas").glob("*.py")])
+# Of each package, the only file that imports it.
+HOME = {"numba.cuda": "kernels/cuda/runtime/compile.py", "cupy": "kernels/cuda/runtime/array.py"}
 DECORATORS = {"kernel", "device", "formula"}
 
 

@@ -2,7 +2,18 @@
 
 import pytest
 
-from pytagi_ddp.kernels.cuda.plan import DEPTH, FORWARD, KNOWN, PARAMETERS, STATE, WORKSPACE, Sizes, Speed, Tile, plan
+from pytagi_ddp.kernels.cuda.products.plan import (
+    DEPTH,
+    FORWARD,
+    KNOWN,
+    PARAMETERS,
+    STATE,
+    WORKSPACE,
+    Sizes,
+    Speed,
+    Tile,
+    plan,
+)
 
 LARGE, SMALL, WIDE, TALL = Tile(128, 64, 8, 8), Tile(32, 32, 4, 4), Tile(8, 64, 4, 4), Tile(64, 8, 4, 4)
 SPEEDS = ((LARGE, Speed(264, 1.0)), (SMALL, Speed(1056, 0.7)))

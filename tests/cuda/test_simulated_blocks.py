@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numba import float32
 
-from pytagi_ddp.kernels.cuda.simulator import Memory, SimulatedCuda, with_pauses
+from pytagi_ddp.kernels.cuda.runtime.simulator import Memory, SimulatedCuda, with_pauses
 
 cuda = SimulatedCuda()
 THREADS = 8

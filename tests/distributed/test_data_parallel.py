@@ -14,7 +14,7 @@ import pytest
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.distributed import DataParallel, DDPConfig, PipelineSequential, initialize, run_threads
 from pytagi_ddp.distributed.crew import Crew
-from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
+from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
 from pytagi_ddp.nn import (
     BatchNorm2d,
     Conv2d,

@@ -10,7 +10,7 @@ from pytagi_ddp import manual_seed
 from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
 from pytagi_ddp.checkpoint.content import metadata
 from pytagi_ddp.distributed import FSDPSequential, PipelineSequential, run_threads
-from pytagi_ddp.nn import BatchNorm2d, DDPConfig, DDPSequential, Linear, ReLU, Sequential, file_format
+from pytagi_ddp.nn import BatchNorm2d, DDPConfig, DDPSequential, Linear, OutputUpdater, ReLU, Sequential, file_format
 from tests.headers import with_header
 from tests.nn.test_persistence import GOLDEN, make
 
@@ -38,6 +38,27 @@ def loads(kind, file):
 def test_all_ranks_load_or_none(kind, what, tmp_path):
     network(2).save(tmp_path / "0")
     assert run_threads(loads, 2, kind, tmp_path if what == "file" else None) == [[True, True]] * 2
+
+
+def trains_on(reshard):
+    net = FSDPSequential(network(1), reshard_after_forward=reshard)
+    x, y = np.ones((3, 4), np.float32), np.zeros(6, np.float32)
+    wrong = network(2).state_dict()
+    wrong["Linear.3"] = [np.full_like(a, np.nan) for a in wrong["Linear.3"]]
+    mu, _ = net(x)
+    OutputUpdater(net.model.device).update(net.output_z_buffer, y, np.ones_like(y), net.input_delta_z_buffer)
+    with pytest.raises(ValueError, match=r"Linear\.3"):
+        net.load_state_dict(wrong)
+    net.backward()
+    net.step()
+    learned = net.communicator.broadcast_object(net.state_dict())
+    return [bool(np.isfinite(mu).all()), learned != network(1).state_dict()]
+
+
+@pytest.mark.parametrize("reshard", [True, False])
+def test_training_goes_on_after_a_load_that_is_refused(reshard):
+    """Between forward and backward, too: nothing has changed."""
+    assert run_threads(trains_on, 2, reshard) == [[True, True]] * 2
 
 
 def refuses(kind, file):

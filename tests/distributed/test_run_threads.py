@@ -23,7 +23,7 @@ from pytagi_ddp.distributed import (
     world_size,
 )
 from pytagi_ddp.distributed.engine.combine import tree_sum
-from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
+from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
 from pytagi_ddp.nn import DDPSequential, Linear, OutputUpdater, ReLU, Sequential
 
 

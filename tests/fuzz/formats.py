@@ -19,7 +19,7 @@ from pytagi_ddp.data import BatchLoader, ImageDataset, cifar10, uci
 from pytagi_ddp.data.decoding import ImageError, Source, read_part
 from pytagi_ddp.data.idx import read_idx
 from pytagi_ddp.data.image_shard import ImageShard, write_shard
-from pytagi_ddp.kernels.cpu.shared_cache import SealedFiles
+from pytagi_ddp.kernels.cpu.runtime.shared_cache import SealedFiles
 from pytagi_ddp.nn import file_format, persistence
 from pytagi_ddp.nn.csv_files import SUFFIXES
 from pytagi_ddp.plot import read_epochs

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed, nn
-from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
+from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
 
 hypothesis = pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 from hypothesis import strategies as st  # noqa: E402

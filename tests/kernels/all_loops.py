@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pytagi_ddp.kernels import cpu
-from pytagi_ddp.kernels.cpu.recurrent import address_of_product
+from pytagi_ddp.kernels.cpu import layers
+from pytagi_ddp.kernels.cpu.layers.recurrent import address_of_product
 
 LENGTHS = dict(zip("bcfhknpqrwxymn", (3, 4, 5, 7, 2, 11, 9, 6, 8, 10, 2, 3, 12, 13), strict=True))
 LSTM = {"b": 2, "t": 4, "q": 4, "i": 2, "o": 3, "g": 12, "w": 5, "h": 12, "s": 6, "e": 6}
@@ -36,9 +36,9 @@ FITTING = {
 
 def loops() -> Iterator[tuple[str, Callable]]:
     """(name, loop) of all."""
-    for info in pkgutil.iter_modules(cpu.__path__):
-        if info.name in cpu.__all__ or info.name in ("prior", "wire", "columns"):
-            module = importlib.import_module(f"{cpu.__name__}.{info.name}")
+    for info in pkgutil.iter_modules(layers.__path__):
+        if not info.name.startswith("_"):
+            module = importlib.import_module(f"{layers.__name__}.{info.name}")
             found = list(vars(module).values()) + list(getattr(module, "_LOOPS", {}).values())
             for loop in {id(f): f for f in found if hasattr(f, "shapes") and f.__module__ == module.__name__}.values():
                 yield f"{info.name}.{loop.__name__}", loop

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pytagi_ddp.kernels.cpu import _blas
-from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
+from pytagi_ddp.kernels.cpu.products import _blas
+from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
 from tests.kernels.scratch import bounded
 
 

@@ -6,7 +6,7 @@ from unittest import mock
 
 import numpy as np
 
-from pytagi_ddp.kernels.cpu.extension import load
+from pytagi_ddp.kernels.cpu.runtime.extension import load
 
 MARGIN, UNTOUCHED = 100_000, 123
 
@@ -26,7 +26,7 @@ def bounded() -> Iterator[list[np.ndarray]]:
         return memory[:size]
 
     with ExitStack() as stack:
-        for name in ("_replay", "_conv2d", "_attention"):
+        for name in ("runtime._replay", "layers._conv2d", "layers._attention"):
             stack.enter_context(mock.patch.object(load(name), "workspace", workspace))
         yield margins
     assert all((margin == UNTOUCHED).all() for margin in margins), "a product writes beyond its scratch memory"

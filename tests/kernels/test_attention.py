@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pytagi_ddp.kernels.cpu import attention
+from pytagi_ddp.kernels.cpu.layers import attention
 from pytagi_ddp.kernels.tensors import ALL, Heads, State
 
 BATCH, HEADS, STEPS, SIZE = 2, 4, 5, 3

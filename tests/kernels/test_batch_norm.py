@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pytagi_ddp.kernels.cpu import batch_norm, elementwise
+from pytagi_ddp.kernels.cpu.layers import batch_norm, elementwise
 from pytagi_ddp.kernels.tensors import Delta, Normalization, State, Tensor
 
 SHAPES = [(2, 1), (129, 5), (300, 64)]

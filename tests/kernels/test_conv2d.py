@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from pytagi_ddp.kernels.cpu import _winograd, conv2d
-from pytagi_ddp.kernels.cpu.workspace import workspace
+from pytagi_ddp.kernels.cpu.layers import conv2d
+from pytagi_ddp.kernels.cpu.products import _winograd
+from pytagi_ddp.kernels.cpu.runtime.workspace import workspace
 from pytagi_ddp.kernels.tensors import Delta, State, Tensor
 
 CASES = [  # batch, height, width, channels, outputs, kernel, stride, zeros at top/left, zeros at bottom/right

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from pytagi_ddp.kernels.cpu import convtranspose2d
+from pytagi_ddp.kernels.cpu.layers import convtranspose2d
 from tests.kernels import test_conv2d
 from tests.kernels.test_conv2d import CASES, adjoint, arrays, close, convolve, weight_sums
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from pytagi_ddp.kernels.cpu.extension import load
+from pytagi_ddp.kernels.cpu.runtime.extension import load
 
 pytestmark = pytest.mark.slow  # starts processes of its own
 
@@ -29,7 +29,7 @@ def test_scipy_linalg_can_be_imported_before_and_after(first):
 {first}
 import scipy.linalg.cython_blas
 import pytagi_ddp.kernels.cpu
-from pytagi_ddp.kernels.cpu.threads import set_threads
+from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
 set_threads(1)
 print(len(scipy.linalg.cython_blas.__pyx_capi__) > 100, scipy.linalg.det([[2, 0], [0, 3]]))
 """
@@ -38,4 +38,4 @@ print(len(scipy.linalg.cython_blas.__pyx_capi__) > 100, scipy.linalg.det([[2, 0]
 
 def test_a_module_that_is_not_built_is_named_with_the_remedy():
     with pytest.raises(ImportError, match=r"_no_such_kernel is not built: run `pip install -e \.`"):
-        load("_no_such_kernel")
+        load("layers._no_such_kernel")

@@ -11,7 +11,8 @@ from numba import njit, prange
 
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.kernels import cpu as kernels
-from pytagi_ddp.kernels.cpu import _replay, graph, threads, wire
+from pytagi_ddp.kernels.cpu.layers import wire
+from pytagi_ddp.kernels.cpu.runtime import _replay, graph, threads
 from pytagi_ddp.kernels.tensors import Delta, State, Tensor
 
 pytestmark = pytest.mark.skipif(
@@ -169,7 +170,7 @@ NEW_POOL = """
     import numpy as np
     from numba import njit, prange
     from pytagi_ddp.kernels import cpu as kernels
-    from pytagi_ddp.kernels.cpu import _replay, threads
+    from pytagi_ddp.kernels.cpu.runtime import _replay, threads
     from pytagi_ddp.kernels.tensors import State, Tensor
 
     @njit(parallel=True)

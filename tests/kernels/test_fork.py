@@ -15,7 +15,7 @@ PREPARE = """
 import multiprocessing, os, sys, warnings
 import numpy as np
 from pytagi_ddp import manual_seed, nn
-from pytagi_ddp.kernels.cpu import threads
+from pytagi_ddp.kernels.cpu.runtime import threads
 
 manual_seed(1)
 model = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 2))

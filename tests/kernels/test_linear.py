@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pytagi_ddp.kernels.cpu import linear
-from pytagi_ddp.kernels.cpu.workspace import workspace
+from pytagi_ddp.kernels.cpu.layers import linear
+from pytagi_ddp.kernels.cpu.runtime.workspace import workspace
 from pytagi_ddp.kernels.tensors import Delta, State, Tensor
 
 SHAPES = [  # batch, inputs, outputs

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import kernels
-from pytagi_ddp.kernels.cpu import conv2d, linear
+from pytagi_ddp.kernels.cpu.layers import conv2d, linear
 from pytagi_ddp.kernels.tensors import State, Tensor
 from tests.kernels import test_conv2d, test_linear
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pytagi_ddp.kernels.cpu import pooling
+from pytagi_ddp.kernels.cpu.layers import pooling
 from pytagi_ddp.kernels.tensors import Delta, State
 
 # batch, height, width, channels, kernel, stride, pad

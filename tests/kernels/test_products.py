@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pytagi_ddp.kernels.cpu import _blas
+from pytagi_ddp.kernels.cpu.products import _blas
 
 MATRIX = ctypes.POINTER(ctypes.c_float)
 PRODUCT = ctypes.CFUNCTYPE(

@@ -45,7 +45,7 @@ def device(request) -> str:
 
 
 def module_of(device: str, name: str):
-    return importlib.import_module(f"pytagi_ddp.kernels.{device}.{name}")
+    return getattr(importlib.import_module(f"pytagi_ddp.kernels.{device}"), name)
 
 
 @pytest.mark.parametrize("name", sorted(MODULES.keys() - {"array", "graph"}))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pytagi_ddp.kernels.cpu import quota, threads
+from pytagi_ddp.kernels.cpu.runtime import quota, threads
 
 V2 = "30 1 0:26 {root} {mount} rw,nosuid - cgroup2 cgroup2 rw"
 V1 = "31 1 0:27 {root} {mount} rw shared:9 - cgroup cgroup rw,cpu,cpuacct"

@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from pytagi_ddp.kernels.cpu import layer_norm
-from pytagi_ddp.kernels.cpu.shapes import KEPT, Shapes
+from pytagi_ddp.kernels.cpu.layers import layer_norm
+from pytagi_ddp.kernels.cpu.runtime.shapes import KEPT, Shapes
 from pytagi_ddp.kernels.tensors import Delta, State, Tensor
 from tests.kernels.all_loops import arguments, loops
 

@@ -12,7 +12,7 @@ import pytest
 
 fcntl = pytest.importorskip("fcntl", reason="this system has no flock: every process compiles")
 
-from pytagi_ddp.kernels.cpu.shared_cache import FileLock  # noqa: E402
+from pytagi_ddp.kernels.cpu.runtime.shared_cache import FileLock  # noqa: E402
 
 pytestmark = pytest.mark.slow  # starts processes of its own
 
@@ -22,7 +22,7 @@ import sys, time
 from pathlib import Path
 import numba.core.event as event
 import numpy as np
-from pytagi_ddp.kernels.cpu import elementwise
+from pytagi_ddp.kernels.cpu.layers import elementwise
 from pytagi_ddp.kernels.tensors import Delta
 
 class Count(event.Listener):

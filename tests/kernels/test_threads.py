@@ -14,7 +14,7 @@ import pytest
 from threadpoolctl import threadpool_info
 
 from pytagi_ddp import nn
-from pytagi_ddp.kernels.cpu import threads
+from pytagi_ddp.kernels.cpu.runtime import threads
 from tests.kernels import threads as random_cases
 
 LAUNCHERS = ("PYTAGI_DDP_NUM_THREADS", "OMP_NUM_THREADS", *threads._RANKS_ON_NODE)
@@ -156,7 +156,7 @@ def test_refuses_a_senseless_environment(no_launcher, value):
 def test_affinity_limits_the_cores():
     code = (
         "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]);"
-        "from pytagi_ddp.kernels.cpu.threads import usable_cores; print(usable_cores())"
+        "from pytagi_ddp.kernels.cpu.runtime.threads import usable_cores; print(usable_cores())"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "1"

@@ -6,14 +6,14 @@ import sys
 
 import pytest
 
-from pytagi_ddp.kernels.cpu import waiting
+from pytagi_ddp.kernels.cpu.runtime import waiting
 
 pytestmark = pytest.mark.slow  # starts processes of its own
 
 PROGRAM = """
 import os, ctypes
 {before}
-from pytagi_ddp.kernels.cpu import threads, waiting
+from pytagi_ddp.kernels.cpu.runtime import threads, waiting
 print(waiting.describe())
 print(os.environ.get("GOMP_SPINCOUNT"))
 """
@@ -59,8 +59,8 @@ def test_another_library_was_first():
 
 CROWDED = """
 import os, time
-from pytagi_ddp.kernels.cpu.extension import load
-replay = load("_replay")
+from pytagi_ddp.kernels.cpu.runtime.extension import load
+replay = load("runtime._replay")
 def loop():
     replay.flushed(int, 2, ())
 def used():  # seconds of processors, while threads wait for the next loop

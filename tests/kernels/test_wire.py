@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pytagi_ddp.kernels.cpu import wire
+from pytagi_ddp.kernels.cpu.layers import wire
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytagi_ddp import manual_seed, nn
-from pytagi_ddp.kernels.cpu import _blas
-from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
+from pytagi_ddp.kernels.cpu.products import _blas
+from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
 from pytagi_ddp.nn.activation import Activation
 from tests.battery.layers import layers_of
 from tests.kernels.scratch import bounded

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import HRCSoftmaxMetric, Utils, manual_seed, nn
-from pytagi_ddp.kernels.cpu import threads
+from pytagi_ddp.kernels.cpu.runtime import threads
 from pytagi_ddp.models import resnet8_cifar10, resnet18_cifar10
 
 

@@ -223,7 +223,9 @@ def all_parameters(comm, reshard):
     wrong = dict(expected) | {"Linear.4": expected["Linear.4"][:1] * 4}
     refused = error_of(lambda: sharded.load_state_dict(wrong), ValueError)
     results["refused"] = "Linear.4" in refused and same(sharded, other)
-    parts = comm.all_gather_object([(*part[:4], np.array(part.array)) for part in sharded.slices() if part.saved])
+    parts = comm.all_gather_object(
+        [(part.name, part.start, part.stop, part.size, np.array(part.array)) for part in sharded.slices() if part.saved]
+    )
     gathered = {}
     for name, start, stop, size, values in (part for theirs in parts for part in theirs):
         gathered.setdefault(name, np.full(size, np.nan, np.float32))[start:stop] = values

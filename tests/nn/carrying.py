@@ -1,7 +1,8 @@
 """A layer that carries state from pass to pass, as a recurrent one does, for tests."""
 
 from pytagi_ddp import nn
-from pytagi_ddp.nn.state import StateTensor, apply_jacobian
+from pytagi_ddp.nn.state import apply_jacobian
+from pytagi_ddp.nn.tensors import TensorSpec
 
 
 class Memory(nn.BaseLayer):
@@ -11,7 +12,7 @@ class Memory(nn.BaseLayer):
     replayable = True
 
     def state_tensors(self):
-        return (StateTensor("mean", self.in_shape.size, "carried", initial=1),)
+        return (TensorSpec("mean", self.in_shape.size, "carried", initial=1),)
 
     def forward(self, state):
         self._input = x = self._with_variance(state)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import nn
-from pytagi_ddp.nn.state import StateTensor
+from pytagi_ddp.nn.tensors import TensorSpec
 from tests.nn.carrying import Memory
 from tests.nn.networks import random_batch, randomise
 
@@ -125,7 +125,7 @@ class Counter(Memory):
     replayable = True
 
     def state_tensors(self):
-        return *super().state_tensors(), StateTensor("passes", 1, "running", variance=True)
+        return *super().state_tensors(), TensorSpec("passes", 1, "running", variance=True)
 
     def forward(self, state):
         if self.training and not self.recomputing:

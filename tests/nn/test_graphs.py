@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed, nn
-from pytagi_ddp.kernels.cpu.extension import load
-from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
+from pytagi_ddp.kernels.cpu.runtime.extension import load
+from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
 from tests.mpi.ddp_networks import with_batch_norm
 from tests.nn.networks import randomise
 from tests.nn.twins import Both
@@ -177,7 +177,7 @@ def test_threads_with_a_network_each():
 
 
 def test_a_plan_goes_through_python_where_it_must():
-    replay, calls = load("_replay"), []
+    replay, calls = load("runtime._replay"), []
     a, b = np.ones((2, 3), np.float32)
     with replay.recording() as plan:
         replay.copy(a, b, 1)
@@ -194,7 +194,7 @@ def test_a_plan_goes_through_python_where_it_must():
 @pytest.mark.parametrize("size", [262_143, 262_144, 300_001])
 def test_large_copies_on_many_threads(size):
     source, (out, replayed) = np.arange(size, dtype=np.float32), np.zeros((2, size + 1), np.float32)
-    replay = load("_replay")
+    replay = load("runtime._replay")
     with replay.recording() as plan:
         replay.copy(source, out[:-1], 3)
         replay.copy(out, replayed, 3)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import nn
-from pytagi_ddp.kernels.cpu.threads import get_threads, set_threads
+from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
 from tests.nn.networks import randomise
 
 NAN = np.nan

@@ -153,7 +153,7 @@ def test_every_damaged_byte_is_noticed(trained):
         changed = bytearray(data)
         changed[position] ^= 4
         with pytest.raises(ValueError, match=r"^memory "):
-            persistence.take(net, file_format.read(bytes(changed), "memory"))
+            persistence.check(net, file_format.read(bytes(changed), "memory"))
     assert net.state_dict() == before
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed, nn
-from pytagi_ddp.kernels.cpu.linear import why_not_mixed
+from pytagi_ddp.kernels.cpu.layers.linear import why_not_mixed
 from tests.nn.networks import FIELDS, learned, pass_through, random_batch, randomise
 
 REASON = why_not_mixed()

@@ -7,7 +7,7 @@ import pytest
 
 from pytagi_ddp import nn
 from pytagi_ddp.kernels.tensors import Tensor
-from pytagi_ddp.nn.stepping import SEGMENT, Stepping, cut, pieces_of
+from pytagi_ddp.nn.stepping import SEGMENT, Stepping, cut
 from tests.nn.networks import randomise
 
 
@@ -29,18 +29,18 @@ def with_deltas(net):
 def test_any_cut_of_the_arena(cuts, samples):
     whole = with_deltas(network())
     parts = copy.deepcopy(whole)
-    leaves, P = list(whole.arena.leaves), whole.num_parameters
+    P = whole.num_parameters
     with pytest.raises(FloatingPointError, match="1 of"):
         whole.arena.step(samples)
     factors = np.array([1, samples, 1], np.float32)
-    bad, negative = 0, dict.fromkeys(range(len(leaves)), 0)
+    bad, negative = 0, dict.fromkeys(range(len(whole.arena.leaves)), 0)
     for start, stop in zip([0, *cuts], [*cuts, P], strict=True):
         rows = Tensor(*(row[start:stop] for row in (*parts.arena.theta, *parts.arena.delta)))
-        stepping = Stepping(cut(pieces_of(leaves), start, stop), parts.kernels, start)
+        stepping = Stepping(cut(whole.arena.unfrozen(), start, stop), parts.kernels, start)
         stepping.step(rows, factors)
         bad += stepping.non_finite.sum()
-        for layer, count in stepping.negative_variances():
-            negative[leaves.index(layer)] += count
+        for leaf, count in stepping.negative_variances():
+            negative[leaf] += count
     assert (whole.arena.theta == parts.arena.theta).all()
     assert bad == 1
     assert list(negative.values()) == list(whole.arena.negative_variances().values())
@@ -48,12 +48,13 @@ def test_any_cut_of_the_arena(cuts, samples):
 
 
 def test_parts_lie_within_one_tensor_and_cover_all():
-    leaves = network().arena.leaves
-    pieces = list(pieces_of(leaves))
-    parts = cut(pieces, 7, 40_000)
-    assert [part.start for part in parts[1:]] == [part.stop for part in parts[:-1]]
-    assert (parts[0].start, parts[-1].stop) == (7, 40_000)
-    assert max(part.stop - part.start for part in parts) == SEGMENT
+    means = network().arena.unfrozen()
+    parts = cut(means, 7, 40_000)
+    assert [part.begin for part in parts[1:]] == [part.end for part in parts[:-1]]
+    assert (parts[0].begin, parts[-1].end) == (7, 40_000)
+    assert max(map(len, parts)) == SEGMENT
     for part in parts:
-        assert any(p.start <= part.start and part.stop <= p.stop and p[2:] == part[2:] for p in pieces)
+        (whole,) = (spec for spec in means if spec.name == part.name)
+        assert whole.clipped(part.begin, part.end) == part
+        assert 0 <= part.start < part.stop <= part.size == whole.size
     assert {part.steps for part in parts} == {1, 2}

@@ -8,7 +8,7 @@ from unittest import mock
 import numpy as np
 
 from pytagi_ddp import nn
-from pytagi_ddp.kernels.cpu import graph
+from pytagi_ddp.kernels.cpu.runtime import graph
 from tests.nn.networks import random_inputs
 
 

@@ -15,7 +15,7 @@ from pytagi_ddp.distributed.engine.placement import Place, check_places, choose_
 from pytagi_ddp.distributed.engine.watchdog import Progress, Watchdog
 
 if TYPE_CHECKING:
-    from pytagi_ddp.kernels.cuda.array import SideStream
+    from pytagi_ddp.kernels.cuda.runtime.array import SideStream
 
 _TYPES = {np.float32: "NCCL_FLOAT32", np.float64: "NCCL_FLOAT64", np.int64: "NCCL_INT64"}
 _OPS = {"sum": "NCCL_SUM", "mean": "NCCL_AVG", "max": "NCCL_MAX", "min": "NCCL_MIN", "prod": "NCCL_PROD"}
@@ -57,7 +57,7 @@ class NCCLCommunicator(Communicator):
         self._connect()
 
     def _connect(self) -> None:
-        from pytagi_ddp.kernels.cuda import array  # here, because CuPy is loaded only where a GPU is used
+        from pytagi_ddp.kernels.cuda.runtime import array  # here, because CuPy is loaded only where a GPU is used
 
         nccl = _nccl()
         unique_id = self._host.broadcast_object(nccl.get_unique_id() if self.rank == 0 else None)
@@ -197,6 +197,6 @@ def _kinds(buffer: Any, op: str) -> tuple[int, int]:
 
 
 def _nccl() -> Any:
-    from pytagi_ddp.kernels.cuda import array  # here, because CuPy is loaded only where a GPU is used
+    from pytagi_ddp.kernels.cuda.runtime import array  # here, because CuPy is loaded only where a GPU is used
 
     return array.nccl()

@@ -29,7 +29,7 @@ class Staging:
         if isinstance(buffer, np.ndarray) or buffer.size == 0:
             yield buffer
             return
-        from pytagi_ddp.kernels.cuda import array  # here, because CuPy is loaded only where a GPU is used
+        from pytagi_ddp.kernels.cuda.runtime import array  # here, because CuPy is loaded only where a GPU is used
 
         device = array.arrays(array.device_of(buffer))
         if self.cuda_aware:
@@ -45,7 +45,7 @@ class Staging:
         if isinstance(buffer, np.ndarray) or buffer.size == 0:
             yield buffer
             return
-        from pytagi_ddp.kernels.cuda import array  # here, because CuPy is loaded only where a GPU is used
+        from pytagi_ddp.kernels.cuda.runtime import array  # here, because CuPy is loaded only where a GPU is used
 
         host = self._pinned(array, buffer.nbytes).view(buffer.dtype).reshape(buffer.shape)
         if reads:
@@ -66,6 +66,6 @@ def copy(source: Any, out: Any) -> None:
     if isinstance(device, np.ndarray):
         np.copyto(out.reshape(-1), source.reshape(-1))
         return
-    from pytagi_ddp.kernels.cuda import array  # here, because CuPy is loaded only where a GPU is used
+    from pytagi_ddp.kernels.cuda.runtime import array  # here, because CuPy is loaded only where a GPU is used
 
     array.arrays(array.device_of(device)).copy(source, out)

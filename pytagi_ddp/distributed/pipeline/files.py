@@ -16,8 +16,8 @@ from pytagi_ddp.distributed.wrapper import collective
 from pytagi_ddp.files import as_path, read_file
 from pytagi_ddp.nn import file_format, persistence
 from pytagi_ddp.nn.sequential import Sequential
-from pytagi_ddp.nn.slices import TensorSlice, whole_tensors
-from pytagi_ddp.nn.state_dicts import StateDict, layer_of
+from pytagi_ddp.nn.state_dicts import StateDict, check, held, layer_of, put
+from pytagi_ddp.nn.tensors import TensorSpec
 
 
 class StagedNetwork(ShardedNetwork):
@@ -53,8 +53,9 @@ class StagedNetwork(ShardedNetwork):
         if isinstance(state_dict, Mapping):
             elsewhere = self._layers_elsewhere()
             state_dict = {key: arrays for key, arrays in state_dict.items() if layer_of(str(key)) not in elsewhere}
-        with self._all_or_none():
-            self.model.load_state_dict(state_dict)
+        with errors_of_all_ranks(self.communicator):
+            values = check(self.model, state_dict)
+        put(self.model, values)
 
     def _layers_elsewhere(self) -> set[str]:
         """The keys of the layers of other stages."""
@@ -67,17 +68,18 @@ class StagedNetwork(ShardedNetwork):
         Raises:
             ValueError, OSError: as in `Sequential.load`; raised on every rank, and no rank has changed.
         """
-        with self._all_or_none():
+        with errors_of_all_ranks(self.communicator):
             what, metadata, tensors = file_format.read(read_file(filename), str(as_path(filename)))
             persistence.check_architecture(self._architecture, self._sizes, metadata, what)
             elsewhere = self._layers_elsewhere()
             mine = {name: a for name, a in tensors.items() if layer_of(name.rpartition("/")[0]) not in elsewhere}
-            persistence.take_tensors(self.model, mine, what)
+            values = persistence.check_tensors(self.model, mine, what)
+        put(self.model, values)
 
-    def slices(self) -> list[TensorSlice]:
+    def slices(self) -> list[TensorSpec]:
         """The tensors of this stage, whole; of its replicas, the first saves them."""
         saved = self.data_group.rank == 0
-        return [part._replace(saved=saved) for part in whole_tensors(self.model)]
+        return [spec.having(saved=saved) for spec in held(self.model)]
 
     @property
     def architecture(self) -> str:
@@ -99,7 +101,5 @@ class StagedNetwork(ShardedNetwork):
             arrays = {name: array for part in parts for name, array in part.items()}
             return file_format.packed(arrays, {"architecture": self._architecture, **(extra or {})})
 
-    def take(self, values: list[tuple[TensorSlice, np.ndarray]]) -> None:
-        self.model.drop_deltas()
-        for part, new in values:
-            self.model.kernels.array.copy(new, part.array)
+    def take(self, values: list[tuple[TensorSpec, np.ndarray]]) -> None:
+        put(self.model, values)

@@ -526,11 +526,11 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
 
 
 def _refuse_carried(model: Sequential) -> None:
-    for key, leaf in model.named_leaves():
-        if any(tensor.kind == "carried" for tensor in leaf.state_tensors()):
+    for spec in model.arena.tensors:
+        if spec.kind == "carried":
             raise ValueError(
-                f"{key} carries a memory from call to call, which micro-batches under way at the same time would mix: "
-                "a pipeline takes no such layer (an LSTM with seq_len=1)"
+                f"{spec.layer} carries a memory from call to call, which micro-batches under way at the same time "
+                "would mix: a pipeline takes no such layer (an LSTM with seq_len=1)"
             )
 
 

@@ -40,7 +40,7 @@ def way(request, monkeypatch):
     """One way to run: the order of threads, and whether arrays begin at multiples of 16 bytes."""
     import cupy
 
-    from pytagi_ddp.kernels.cuda.device_arrays import DeviceArrays
+    from pytagi_ddp.kernels.cuda.runtime.device_arrays import DeviceArrays
 
     machine.order = WAYS[request.param]
     if request.param == "unaligned":
@@ -76,6 +76,6 @@ def pytest_sessionfinish(session):
 
 def _loaded() -> dict[str, list[str]]:
     """Of each kernel the variants that were asked for: with (p) or without (a) its optional arguments."""
-    from pytagi_ddp.kernels.cuda.compile import REGISTRY
+    from pytagi_ddp.kernels.cuda.runtime.compile import REGISTRY
 
     return {name: sorted({letters(variant) for _, variant in kernel._loaded}) for name, kernel in REGISTRY.items()}

@@ -17,7 +17,7 @@ def stand_in(identity: int = 0) -> None:
     identity: which one, among those of other processes.
     """
     sys.path.insert(0, str(Path(__file__).parent / "standin"))
-    from pytagi_ddp.kernels.cuda import array, cubins  # with the stand-in on sys.path
+    from pytagi_ddp.kernels.cuda.runtime import array, cubins  # with the stand-in on sys.path
 
     assert array.cupy.__version__ == "0.ptx", "CuPy was imported before its stand-in"
     array.cupy.cuda.identity = identity
@@ -62,7 +62,7 @@ def without_running() -> None:
     """After `stand_in`: launches and copies on the device do nothing, and arrays are zero."""
     import cupy
 
-    from pytagi_ddp.kernels.cuda import array
+    from pytagi_ddp.kernels.cuda.runtime import array
 
     cupy.Memory, cupy.cuda.function.Module = Untouched, Idle
     cupy.cuda.MEMORY = 1 << 60

@@ -62,7 +62,7 @@ def connected(**options):
 
 def on_device(values: np.ndarray):
     """An array of a GPU."""
-    from pytagi_ddp.kernels.cuda.array import arrays  # here, with the stand-in
+    from pytagi_ddp.kernels.cuda.runtime.array import arrays  # here, with the stand-in
 
     return arrays(0).place(values)
 

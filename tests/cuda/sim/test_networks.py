@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import cuda, nn
-from pytagi_ddp.kernels.cuda.compile import Kernel
-from pytagi_ddp.kernels.cuda.recorder import recording
+from pytagi_ddp.kernels.cuda.runtime.compile import Kernel
+from pytagi_ddp.kernels.cuda.runtime.recorder import recording
 from tests.nn.networks import assert_same, pass_through, random_batch, randomise
 from tests.nn.own_layers import Passes
 

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import cuda
-from pytagi_ddp.kernels.cpu import activation as cpu_activation
-from pytagi_ddp.kernels.cpu import array as cpu_array
-from pytagi_ddp.kernels.cpu import conv2d as cpu_conv2d
-from pytagi_ddp.kernels.cpu import convtranspose2d as cpu_convtranspose2d
-from pytagi_ddp.kernels.cpu import linear as cpu_linear
-from pytagi_ddp.kernels.cuda import array as cuda_array
-from pytagi_ddp.kernels.cuda import conv2d, convtranspose2d, linear, plan, product_tf32, products
-from pytagi_ddp.kernels.cuda.activation import TAKEN
-from pytagi_ddp.kernels.cuda.plan import FORWARD, KNOWN, PARAMETERS, STATE, TRANSPOSED, Speed, Tile
+from pytagi_ddp.kernels.cpu.layers import activation as cpu_activation
+from pytagi_ddp.kernels.cpu.layers import conv2d as cpu_conv2d
+from pytagi_ddp.kernels.cpu.layers import convtranspose2d as cpu_convtranspose2d
+from pytagi_ddp.kernels.cpu.layers import linear as cpu_linear
+from pytagi_ddp.kernels.cpu.runtime import array as cpu_array
+from pytagi_ddp.kernels.cuda.layers import conv2d, convtranspose2d, linear
+from pytagi_ddp.kernels.cuda.products import dispatch, plan, product_tf32
+from pytagi_ddp.kernels.cuda.products.fused_activation import TAKEN
+from pytagi_ddp.kernels.cuda.products.plan import FORWARD, KNOWN, PARAMETERS, STATE, TRANSPOSED, Speed, Tile
+from pytagi_ddp.kernels.cuda.runtime import array as cuda_array
 from pytagi_ddp.kernels.tensors import Delta, State, Tensor
 
 KINDS = (FORWARD, KNOWN, STATE, PARAMETERS)
@@ -29,7 +30,7 @@ if cuda.is_simulated():
         for tile in TF32_TILES
     }
 else:
-    TINY, TF32_TILES, TF32 = products.SMALL, [products.LARGE], {products.LARGE: products.TF32}
+    TINY, TF32_TILES, TF32 = dispatch.SMALL, [dispatch.LARGE], {dispatch.LARGE: dispatch.TF32}
 DENSE = [(1, 1, 1), (1, 7, 3), (5, 1, 17), (9, 34, 10), (12, 12, 8)]  # batch, inputs, outputs
 CONV = [  # batch, height, width, channels, outputs, kernel, stride, zeros at top/left, zeros at bottom/right
     (1, 1, 1, 1, 1, 1, 1, 0, 0),
@@ -61,13 +62,13 @@ def use(monkeypatch):
     def choose(tile, split=False, tf32=None):
         speeds = {tile: Speed(1 << 16 if split else 1, 1.0)}
         for name in ("SPEEDS", "TF32_SPEEDS"):
-            monkeypatch.setattr(products, name, speeds)
+            monkeypatch.setattr(dispatch, name, speeds)
         if split:
             monkeypatch.setattr(plan, "MIN_PART", 8)
             monkeypatch.setattr(plan, "LAUNCH", 0)
         if tf32:
-            monkeypatch.setattr(products, "TF32", tf32)
-            monkeypatch.setattr(products, "tensor_cores", lambda like: True)
+            monkeypatch.setattr(dispatch, "TF32", tf32)
+            monkeypatch.setattr(dispatch, "tensor_cores", lambda like: True)
         plan.plan.cache_clear()
 
     yield choose
@@ -167,7 +168,7 @@ def test_transposed_convolution(case, switches):
     compare(everything(convtranspose2d, a, window, **switches), expected)
 
 
-@pytest.mark.parametrize("tile", [products.SMALL, products.LARGE, *products.NARROW])
+@pytest.mark.parametrize("tile", [dispatch.SMALL, dispatch.LARGE, *dispatch.NARROW])
 @pytest.mark.parametrize("case", [(3, 5, 9), (4, 12, 8), *MORE_DENSE])
 def test_tiles_of_the_gpu(tile, case, use):
     use(tile)
@@ -178,7 +179,7 @@ def test_tiles_of_the_gpu(tile, case, use):
 @pytest.mark.skipif(cuda.is_simulated(), reason="takes too long in the simulator")
 @pytest.mark.parametrize(
     ("tile", "tf32"),
-    [*((tile, None) for tile in (products.SMALL, products.LARGE, *products.NARROW)), (products.LARGE, products.TF32)],
+    [*((tile, None) for tile in (dispatch.SMALL, dispatch.LARGE, *dispatch.NARROW)), (dispatch.LARGE, dispatch.TF32)],
 )
 @pytest.mark.parametrize("case", MORE_CONV)
 @pytest.mark.parametrize("var", [True, False])
@@ -187,13 +188,13 @@ def test_tiles_of_the_gpu_in_convolutions(tile, tf32, case, var, use):
     for product, cpu_product, make in (
         (conv2d, cpu_conv2d, convolution),
         (convtranspose2d, cpu_convtranspose2d, transposed),
-    )[: 1 if tile in products.NARROW else 2]:
+    )[: 1 if tile in dispatch.NARROW else 2]:
         a, window = make(case, coarse if tf32 else normal)
         compare(everything(product, a, window, var=var), everything(cpu_product, a, window, var=var), 4e-6)
 
 
 def test_every_thread_of_the_large_tile(use):
-    use(products.LARGE)
+    use(dispatch.LARGE)
     a, window = dense((131, 3, 70))  # two tiles of rows, two of columns
     out = everything(linear, a, window, var=False)["out"]
     np.testing.assert_allclose(out[0], a["mu"] @ a["w"].T + a["b"], rtol=0, atol=1e-5)
@@ -204,7 +205,7 @@ def test_every_thread_of_the_large_tile(use):
 def test_split_sums(switches, use):
     use(TINY, split=True)
     sizes = plan.Sizes.dense(26, 20, 9)
-    assert all(products.plan_of(kind, sizes, None).parts > 1 for kind in (KNOWN, PARAMETERS))
+    assert all(dispatch.plan_of(kind, sizes, None).parts > 1 for kind in (KNOWN, PARAMETERS))
     a, window = dense((26, 20, 9))
     compare(everything(linear, a, window, **switches), everything(cpu_linear, a, window, **switches))
 
@@ -213,7 +214,7 @@ def test_split_sums_of_a_strided_convolution(use):
     use(TINY, split=True)
     a, window = convolution((1, 9, 8, 4, 8, 3, 2, 1, 1))
     sizes = plan.Sizes(1, 9, 8, 4, 5, 4, 8, 3, 2, 1)
-    assert all(products.plan_of(kind, sizes, None).parts > 1 for kind in KINDS)
+    assert all(dispatch.plan_of(kind, sizes, None).parts > 1 for kind in KINDS)
     compare(everything(conv2d, a, window), everything(cpu_conv2d, a, window))
 
 
@@ -221,7 +222,7 @@ def test_split_sums_of_a_transposed_convolution(use):
     use(TINY, split=True)
     a, window = transposed((1, 9, 8, 4, 8, 3, 2, 1, 1))
     sizes = plan.Sizes(1, 9, 8, 4, 5, 4, 8, 3, 2, 1)
-    assert all(products.plan_of(kind + TRANSPOSED, sizes, None).parts > 1 for kind in KINDS)
+    assert all(dispatch.plan_of(kind + TRANSPOSED, sizes, None).parts > 1 for kind in KINDS)
     compare(everything(convtranspose2d, a, window), everything(cpu_convtranspose2d, a, window))
 
 
@@ -265,7 +266,7 @@ def test_the_same_bits_every_time(product, use):
 
 
 @pytest.mark.parametrize("case", CONV[1:7:2] + MORE_CONV[:2])
-@pytest.mark.parametrize("tile", [TINY, *TF32_TILES, *([] if cuda.is_simulated() else [products.LARGE])])
+@pytest.mark.parametrize("tile", [TINY, *TF32_TILES, *([] if cuda.is_simulated() else [dispatch.LARGE])])
 @pytest.mark.parametrize("activation", TAKEN)
 @pytest.mark.parametrize("var", [True, False])
 def test_moments_of_an_output(case, tile, activation, var, use):
@@ -331,6 +332,6 @@ def test_arrays_of_another_kind():
 
 
 def test_which_kernel():
-    names = {tensor: products.kernel_of(STATE, products.LARGE, tensor).name for tensor in (False, True)}
+    names = {tensor: dispatch.kernel_of(STATE, dispatch.LARGE, tensor).name for tensor in (False, True)}
     assert names == {False: "state_fp32_128x64", True: "state_tf32_128x64"}
-    assert products.kernel_of(STATE, products.SMALL, True).name == "state_fp32_32x32"
+    assert dispatch.kernel_of(STATE, dispatch.SMALL, True).name == "state_fp32_32x32"

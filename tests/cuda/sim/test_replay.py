@@ -9,10 +9,10 @@ import pytest
 
 from pytagi_ddp import cuda, manual_seed, nn
 from pytagi_ddp.distributed.ddp import DDPConfig, DDPSequential
-from pytagi_ddp.kernels.cuda import graph
-from pytagi_ddp.kernels.cuda.array import arrays
-from pytagi_ddp.kernels.cuda.compile import Kernel
-from pytagi_ddp.kernels.cuda.recorder import is_recording, recording
+from pytagi_ddp.kernels.cuda.runtime import graph
+from pytagi_ddp.kernels.cuda.runtime.array import arrays
+from pytagi_ddp.kernels.cuda.runtime.compile import Kernel
+from pytagi_ddp.kernels.cuda.runtime.recorder import is_recording, recording
 from pytagi_ddp.nn import chain
 from pytagi_ddp.nn.state import DeltaPool
 from tests.cuda.sim.test_networks import train

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import nn
-from pytagi_ddp.kernels.cpu import activation
+from pytagi_ddp.kernels.cpu.layers import activation
 from pytagi_ddp.kernels.formulas.activation import ELEMENTWISE, parameters_of
 from pytagi_ddp.kernels.tensors import State
 from tests.nn import reference_activation

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pytagi_ddp.kernels.cpu import attention, batch_norm, softmax, step
+from pytagi_ddp.kernels.cpu.layers import attention, batch_norm, softmax, step
 from pytagi_ddp.kernels.formulas import lstm
 from pytagi_ddp.kernels.tensors import Delta, State, Sums, Tensor
 from tests.kernels.formulas.test_activation import KERNELS, moments

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pytagi_ddp.kernels.cpu import merge
+from pytagi_ddp.kernels.cpu.layers import merge
 from pytagi_ddp.kernels.tensors import Delta, Tensor
 
 RANKS = 3

@@ -5,7 +5,7 @@ import pytest
 from numba import njit
 from scipy.special import expit, ndtr
 
-from pytagi_ddp.kernels.cpu.compile import FASTMATH
+from pytagi_ddp.kernels.cpu.runtime.compile import FASTMATH
 from pytagi_ddp.kernels.formulas import normal
 
 GRID = np.concatenate([np.linspace(-100, 100, 200_001), np.linspace(-1e-3, 1e-3, 2001)]).astype(np.float32)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pytagi_ddp.kernels.cpu import attention, softmax
+from pytagi_ddp.kernels.cpu.layers import attention, softmax
 from pytagi_ddp.kernels.tensors import Delta, State
 from tests.nn import reference_activation
 

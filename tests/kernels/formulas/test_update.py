@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numba import njit
 
-from pytagi_ddp.kernels.cpu import output_update
-from pytagi_ddp.kernels.cpu.compile import FASTMATH
+from pytagi_ddp.kernels.cpu.layers import output_update
+from pytagi_ddp.kernels.cpu.runtime.compile import FASTMATH
 from pytagi_ddp.kernels.formulas.normalize import normalized_moments
 from pytagi_ddp.kernels.formulas.update import capped_step
 from pytagi_ddp.kernels.tensors import Delta, State

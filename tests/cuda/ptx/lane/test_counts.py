@@ -10,7 +10,7 @@ from benchmarks.roofline import counted
 from benchmarks.step_counts import totals
 from benchmarks.workloads import SMALL, SPECS, Spec
 from pytagi_ddp import cuda, nn
-from pytagi_ddp.kernels.cuda.array import arrays
+from pytagi_ddp.kernels.cuda.runtime.array import arrays
 from tests.cuda.ptx.machine import Piece, Program, machine
 from tests.cuda.ptx.outline import outline
 

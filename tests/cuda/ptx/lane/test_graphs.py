@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import cuda, nn
-from pytagi_ddp.kernels.cuda import graph
+from pytagi_ddp.kernels.cuda.runtime import graph
 from pytagi_ddp.selfcheck.examples import steps_in_a_way
 
 AUTO = 'with use_graphs = "auto"'

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import nn
-from pytagi_ddp.kernels.cuda import workspace
+from pytagi_ddp.kernels.cuda.runtime import workspace
 from pytagi_ddp.models import resnet8_cifar10
 from pytagi_ddp.nn import memory
 from pytagi_ddp.selfcheck.examples import NETWORKS, network

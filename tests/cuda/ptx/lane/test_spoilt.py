@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from pytagi_ddp.kernels.cuda import products
+from pytagi_ddp.kernels.cuda.products import dispatch
 from tests.cuda.ptx.machine import Program, machine
 from tests.cuda.sim import test_kernels, test_products
 from tests.cuda.sim.test_products import use as use  # a fixture
@@ -25,7 +25,7 @@ def dense(use, tile, **options):
     test_products.compare(actual, test_products.everything(test_products.cpu_linear, a, window))
 
 
-SMALL, TENSOR = (products.SMALL, {}), (products.LARGE, {"tf32": products.TF32})
+SMALL, TENSOR = (dispatch.SMALL, {}), (dispatch.LARGE, {"tf32": dispatch.TF32})
 SPOILT = {  # kernel, what is replaced, how many such come before, by what, the test
     "no barrier behind the first write of a sum": ("softmax__softmax", BARRIER, 0, "", softmax),
     "no barrier within a sum": ("softmax__softmax", BARRIER, 3, "", softmax),

@@ -1,0 +1,69 @@
+"""Activations of single units. `out` also receives the Jacobian; it may share its memory with the input, or not.
+
+The loops themselves work in place. A loop from one pair of arrays to another would be compiled with a check for
+overlaps. If they overlap, as nearly always in a network, it would run without vector instructions, ten times slower.
+"""
+
+from collections.abc import Callable
+from types import FunctionType
+
+import numpy as np
+from numba import prange
+
+from pytagi_ddp.kernels.cpu.runtime.array import copy
+from pytagi_ddp.kernels.cpu.runtime.compile import loop
+from pytagi_ddp.kernels.formulas.activation import ELEMENTWISE, exp_moments, parameters_of
+from pytagi_ddp.kernels.tensors import State
+
+moments = None  # stands for the formula in the two loops that follow
+
+
+def _units(mu, var, jcb):
+    for i in prange(mu.size):
+        mu[i], var[i], jcb[i] = moments(mu[i], var[i])
+
+
+def _units_with_parameter(mu, var, jcb, parameter):
+    for i in prange(mu.size):
+        mu[i], var[i], jcb[i] = moments(mu[i], var[i], parameter)
+
+
+def _loop_of(name: str, formula: Callable) -> Callable:
+    """The loop over units, in place, with this formula.
+
+    The formula is a global of the loop, and the loop is named after the activation: Numba's cache finds compiled code
+    by its name, but never that of a closure over another function.
+    """
+    pattern = (_units, _units_with_parameter)[len(parameters_of(formula))]
+    function = FunctionType(pattern.__code__, globals() | {"moments": formula}, name)
+    function.__qualname__ = name
+    return loop("n n n _" if pattern is _units_with_parameter else "n n n")(function)
+
+
+_LOOPS = {name: _loop_of(name, formula) for name, formula in ELEMENTWISE.items()}
+
+
+@loop("n n n")
+def _even_exp(mu, var, jcb):
+    for i in prange(mu.size):
+        if i % 2:
+            mu[i], var[i], jcb[i] = exp_moments(mu[i], var[i])
+        else:
+            jcb[i] = 1
+
+
+def elementwise(name: str, x: State, out: State, *parameters: float) -> None:
+    """The activation `name` of `formulas.activation.ELEMENTWISE`, with the parameters that follow (m, s)."""
+    _in_place(_LOOPS[name], x, out, *map(np.float32, parameters))
+
+
+def even_exp(x: State, out: State) -> None:
+    """Even positions are passed on; odd positions become log-normal (a predicted observation variance)."""
+    _in_place(_even_exp, x, out)
+
+
+def _in_place(in_place: Callable, x: State, out: State, *parameters: np.float32) -> None:
+    if not np.may_share_memory(x.mu, out.mu):
+        copy(x.mu, out.mu)
+        copy(x.var, out.var)
+    in_place(out.mu.reshape(-1), out.var.reshape(-1), out.jcb.reshape(-1), *parameters)

@@ -1,0 +1,29 @@
+"""Sums over the rows of a (rows, features) array: blocks of rows first, then the partial sums."""
+
+import numpy as np
+from numba import prange
+
+from pytagi_ddp.kernels.cpu.runtime.compile import loop
+from pytagi_ddp.kernels.tensors import Array, Tensor
+
+ZERO = np.float32(0)
+
+
+@loop("2kf _ g g", lambda n: n.g in (0, n.f))
+def _add_partials(partial, accumulate, g, h):
+    for c in prange(g.size):
+        g_c, h_c = (g[c], h[c]) if accumulate else (ZERO, ZERO)
+        for k in range(partial.shape[1]):
+            g_c += partial[0, k, c]
+            h_c += partial[1, k, c]
+        g[c], h[c] = g_c, h_c
+
+
+def add_partials(partial: Array, accumulate: bool, weights: Tensor, bias: Tensor) -> None:
+    """Sums partial (4, parts, features) over its parts; writes the sums to g and h, or adds them if `accumulate`.
+
+    The planes of partial belong to g and h of the weights, then to g and h of the biases. Those of the biases are left
+    out if `bias` has none.
+    """
+    _add_partials(partial[:2], accumulate, *weights[2:])
+    _add_partials(partial[2:], accumulate, *bias[2:])

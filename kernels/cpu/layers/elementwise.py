@@ -1,0 +1,65 @@
+"""Whole-array operations between layers: sums of states and deltas, and the change of image layout.
+
+Arrays are C-contiguous and, except in `transpose`, of any shape.
+"""
+
+from numba import prange
+
+from pytagi_ddp.kernels.cpu.runtime.compile import PARALLEL_MIN, loop
+from pytagi_ddp.kernels.cpu.runtime.extension import load
+from pytagi_ddp.kernels.cpu.runtime.threads import get_threads
+from pytagi_ddp.kernels.tensors import Array, Delta, State
+
+_transpose = load("layers._transpose")
+call = load("runtime._replay").call
+
+
+@loop("n n n")
+def _add(a, b, out):
+    for i in prange(out.size):
+        out[i] = a[i] + b[i]
+
+
+@loop("n n")
+def _multiply(out, factor):
+    for i in prange(out.size):
+        out[i] *= factor[i]
+
+
+@loop("n n n")
+def _apply_jacobian(delta_mu, delta_var, jcb):
+    for i in prange(delta_mu.size):
+        j = jcb[i]
+        delta_mu[i] *= j
+        delta_var[i] *= j * j
+
+
+def add(a: Array, b: Array, out: Array) -> None:
+    """out = a + b; out may be a."""
+    _add(a.reshape(-1), b.reshape(-1), out.reshape(-1))
+
+
+def add_state(out: State | Delta, added: State | Delta) -> None:
+    """out += added, both moments; variances stay as they are if `added` has none."""
+    add(out.mu, added.mu, out.mu)
+    if added.var is not None:
+        add(out.var, added.var, out.var)
+
+
+def multiply(out: Array, factor: Array) -> None:
+    """out *= factor: the chain rule of stacked activations."""
+    _multiply(out.reshape(-1), factor.reshape(-1))
+
+
+def apply_jacobian(delta: Delta, jcb: Array) -> None:
+    """Deltas through an activation: delta.mu *= J, delta.var *= J^2."""
+    _apply_jacobian(delta.mu.reshape(-1), delta.var.reshape(-1), jcb.reshape(-1))
+
+
+def transpose(source: Array, out: Array) -> None:
+    """out[b, j, i] = source[b, i, j]: channels-first to channels-last images and back.
+
+    Raises:
+        ValueError: an array is not C-contiguous float32, or shapes do not fit together.
+    """
+    call(_transpose.transpose, source, out, get_threads() if source.size >= PARALLEL_MIN else 1)

@@ -1,0 +1,112 @@
+"""Norms of (batch, positions, features): statistics per sample, affine map per feature."""
+
+import numpy as np
+from numba import prange
+
+from pytagi_ddp.kernels.cpu.layers.columns import add_partials
+from pytagi_ddp.kernels.cpu.runtime.compile import loop
+from pytagi_ddp.kernels.formulas.normalize import (
+    input_deltas,
+    normalized_moments,
+    reciprocal_deviation,
+    weight_summands,
+)
+from pytagi_ddp.kernels.tensors import Array, Delta, State, Tensor
+
+ZERO, ONE = np.float32(0), np.float32(1)
+
+
+@loop("bpf bpf _ b b")
+def _moments(mu, var, eps, mean, r):
+    batch, positions, features = mu.shape
+    n = np.float32(positions * features)
+    for b in prange(batch):
+        total = ZERO
+        for p in range(positions):
+            part = ZERO
+            for c in range(features):
+                part += mu[b, p, c]
+            total += part
+        m = total / n
+        total = ZERO
+        for p in range(positions):
+            part = ZERO
+            for c in range(features):
+                d = mu[b, p, c] - m
+                part += d * d + var[b, p, c]
+            total += part
+        mean[b] = m
+        r[b] = reciprocal_deviation(total, n - ONE, eps)
+
+
+@loop("bpf bpf _ b b")
+def _mean_squares(mu, var, eps, mean, r):
+    batch, positions, features = mu.shape
+    for b in prange(batch):
+        total = ZERO
+        for p in range(positions):
+            part = ZERO
+            for c in range(features):
+                part += mu[b, p, c] * mu[b, p, c] + var[b, p, c]
+            total += part
+        mean[b] = ZERO
+        r[b] = reciprocal_deviation(total, np.float32(positions * features), eps)
+
+
+@loop("bpf bpf b b f f f f bpf bpf")
+def _forward(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
+    batch, positions, features = mu.shape
+    for b in prange(batch):
+        for p in range(positions):
+            for c in range(features):
+                out_mu[b, p, c], out_var[b, p, c] = normalized_moments(
+                    mu[b, p, c], var[b, p, c], mean[b], r[b], w_mu[c], w_var[c], b_mu[c], b_var[c]
+                )
+
+
+@loop("bpf b b f bpf bpf 4bf")
+def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial):
+    batch, positions, features = mu.shape
+    for b in prange(batch):
+        for j in range(4):
+            for c in range(features):
+                partial[j, b, c] = ZERO
+        for p in range(positions):
+            for c in range(features):
+                dm, ds = delta_mu[b, p, c], delta_var[b, p, c]
+                g, h = weight_summands(mu[b, p, c], mean[b], r[b], dm, ds)
+                partial[0, b, c] += g
+                partial[1, b, c] += h
+                partial[2, b, c] += dm
+                partial[3, b, c] += ds
+                delta_mu[b, p, c], delta_var[b, p, c] = input_deltas(r[b], w_mu[c], dm, ds)
+
+
+def moments(x: State, eps: float, mean: Array, r: Array) -> None:
+    """Per sample: mean over all positions and features, r = 1/sqrt(variance + eps) with n - 1 in the denominator."""
+    _moments(x.mu, x.var, np.float32(eps), mean, r)
+
+
+def mean_squares(x: State, eps: float, mean: Array, r: Array) -> None:
+    """Per sample: mean 0, r = 1/sqrt(E[a^2] + eps) with the mean of a^2 over all positions and features."""
+    _mean_squares(x.mu, x.var, np.float32(eps), mean, r)
+
+
+def forward(x: State, mean: Array, r: Array, weights: Tensor, bias: Tensor, out: State) -> None:
+    """out = r (x - mean) w + b."""
+    _forward(x.mu, x.var, mean, r, weights.mu, weights.var, bias.mu, bias.var, out.mu, out.var)
+
+
+def backward(
+    x: State,
+    delta: Delta,
+    mean: Array,
+    r: Array,
+    weights: Tensor,
+    bias: Tensor,
+    partial: Array,
+    accumulate: bool,
+) -> None:
+    """Batch sums for w and b (partial: (4, batch, features) scratch); `delta` becomes the deltas of the input."""
+    _backward(x.mu, mean, r, weights.mu, delta.mu, delta.var, partial)
+    add_partials(partial, accumulate, weights, bias)

@@ -1,0 +1,48 @@
+"""Merging of the posteriors of several ranks, or of several steps, over the whole arena in one call."""
+
+import numpy as np
+from numba import prange
+
+from pytagi_ddp.kernels.cpu.runtime.compile import loop
+from pytagi_ddp.kernels.formulas import merge
+from pytagi_ddp.kernels.tensors import Array, Delta, Tensor
+
+contribution, merged, mixed = merge.contribution, merge.merged, merge.mixed
+
+
+@loop("n n n n n n _")
+def _contribute(mu, var, prior_mu, prior_var, first, second, weighted):
+    for i in prange(mu.size):
+        first[i], second[i] = contribution(mu[i], var[i], prior_mu[i], prior_var[i], weighted)
+
+
+@loop("n n n n n n 3 _")
+def _merge_sums(mu, var, prior_mu, prior_var, first, second, header, weighted):
+    ranks = header[1]
+    for i in prange(mu.size):
+        m, s = prior_mu[i], prior_var[i]
+        if ranks:
+            m, s = merged(m, s, first[i], second[i], ranks, weighted)
+        mu[i], var[i] = m, s
+        prior_mu[i], prior_var[i] = m, s
+
+
+@loop("n n n n _")
+def _mix(mu, var, into_mu, into_var, weight):
+    for i in prange(mu.size):
+        into_mu[i], into_var[i] = mixed(into_mu[i], into_var[i], mu[i], var[i], weight)
+
+
+def contribute(posterior: Tensor, prior: Tensor, change: Delta, weighted: bool) -> None:
+    """change = this rank's summands, see `formulas.merge`; all arrays flat, of one length."""
+    _contribute(posterior.mu, posterior.var, prior.mu, prior.var, change.mu, change.var, weighted)
+
+
+def merge_sums(posterior: Tensor, prior: Tensor, change: Delta, header: Array, weighted: bool) -> None:
+    """Sets both to the posterior merged over header[1] ranks, from the summed `change`; to the prior for no ranks."""
+    _merge_sums(posterior.mu, posterior.var, prior.mu, prior.var, change.mu, change.var, header, weighted)
+
+
+def mix(posterior: Tensor, into: Tensor, weight: float) -> None:
+    """`into` = the Gaussians with the moments of (1 - weight) `into` + weight `posterior`; all arrays flat."""
+    _mix(posterior.mu, posterior.var, into.mu, into.var, np.float32(weight))

@@ -1,0 +1,72 @@
+"""Deltas at the output layer, from observations. Outputs have variances and Jacobians."""
+
+from typing import Any
+
+import numpy as np
+from numba import prange
+
+from pytagi_ddp.kernels.cpu.runtime.compile import loop
+from pytagi_ddp.kernels.cpu.runtime.entries import entry_of
+from pytagi_ddp.kernels.cpu.runtime.extension import load
+from pytagi_ddp.kernels.formulas.update import heteros_delta, observation_delta
+from pytagi_ddp.kernels.tensors import Array, Delta, State
+
+_express = load("runtime._express")
+NOTHING = np.zeros(0, np.float32)
+
+
+def express_update(states: Any, mu_obs: Any, var_obs: Any, deltas: Any) -> bool:
+    """The common case of `OutputUpdater.update`; returns False in any other case."""
+    return _express.update(states, mu_obs, var_obs, deltas)
+
+
+@loop("n n n n n n n")
+def _update(mu, var, jcb, obs, var_obs, delta_mu, delta_var):
+    for i in prange(mu.size):
+        delta_mu[i], delta_var[i] = observation_delta(mu[i], var[i], jcb[i], obs[i], var_obs[i])
+
+
+@loop("bk bk bk bn bn bn bk bk")
+def _update_using_indices(mu, var, jcb, obs, var_obs, index, delta_mu, delta_var):
+    for b in prange(mu.shape[0]):
+        for k in range(mu.shape[1]):
+            delta_mu[b, k] = 0
+            delta_var[b, k] = 0
+        for n in range(index.shape[1]):
+            k = index[b, n]
+            if 0 <= k < mu.shape[1]:  # the updater reports other indices; here they must not be written to
+                delta_mu[b, k], delta_var[b, k] = observation_delta(
+                    mu[b, k], var[b, k], jcb[b, k], obs[b, n], var_obs[b, n]
+                )
+
+
+@loop("m m m n m m", lambda n: n.m == 2 * n.n)
+def _update_heteros(mu, var, jcb, obs, delta_mu, delta_var):
+    for i in prange(obs.size):
+        z, v = 2 * i, 2 * i + 1
+        delta_mu[z], delta_var[z], delta_mu[v], delta_var[v] = heteros_delta(
+            mu[z], var[z], jcb[z], mu[v], var[v], jcb[v], obs[i]
+        )
+
+
+def update(output: State, observed: State, delta: Delta) -> None:
+    """One observation for each output; observed: means and variances of observations."""
+    output, observed, delta = output.reshape(-1), observed.reshape(-1), delta.reshape(-1)
+    arguments = (*output, observed.mu, observed.var, delta.mu, delta.var)
+    _update(*arguments)
+    if not _express.has_update():
+        serial = _update.compiled_for(NOTHING)
+        serial(*[NOTHING] * len(arguments))  # so that it is compiled
+        if (found := entry_of(serial, (NOTHING,) * len(arguments))) is not None:
+            _express.offer_update(*found)
+
+
+def update_using_indices(output: State, observed: State, index: Array, delta: Delta) -> None:
+    """observed, index: (batch, n) observations of the outputs `index` (from 0) of each sample; all others get zero."""
+    _update_using_indices(*output, observed.mu, observed.var, index, delta.mu, delta.var)
+
+
+def update_heteros(output: State, observed: State, delta: Delta) -> None:
+    """Outputs interleaved [mean, noise variance]; one observation for each pair, whose variance is the noise."""
+    output, delta = output.reshape(-1), delta.reshape(-1)
+    _update_heteros(*output, observed.mu.reshape(-1), delta.mu, delta.var)

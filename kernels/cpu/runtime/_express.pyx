@@ -1,0 +1,421 @@
+# cython: wraparound=False
+"""Short ways through the public calls of a training step, for their common case: all is as when a pass was recorded.
+
+When passes are replayed (_replay.pyx), a step of a small network spends most of its time around them: on checks of
+arguments, conversions, views and copies. Here all of that is C. `Sequential` and `OutputUpdater` call these functions
+first. Whatever is out of the ordinary, errors included, is left to the general way: then a function here changes
+nothing that matters, and returns None or False.
+"""
+
+cimport numpy as cnp
+from cython.parallel cimport prange
+from cpython.object cimport PyObject
+from libc.stdint cimport intptr_t, uint64_t
+from libc.string cimport memcpy
+
+from pytagi_ddp.kernels.cpu.runtime._one_thread cimport OneThread, this_thread
+from pytagi_ddp.kernels.cpu.runtime._replay cimport LARGE, Entry, Plan, copy_floats
+
+import numpy as np
+
+from pytagi_ddp.kernels.cpu.runtime import threads
+
+cdef extern from "take.h" nogil:
+    enum: INFINITE "TAGI_INFINITE"
+    enum: NOT_A_NUMBER "TAGI_NOT_A_NUMBER"
+    enum: NEGATIVE "TAGI_NEGATIVE"
+    int look_float "tagi_look_float"(const float* x, size_t n)
+    int look_double "tagi_look_double"(const double* x, size_t n)
+    void take_double "tagi_take_double"(const double* x, float* out, size_t n)
+
+cdef extern from "Python.h":
+    PyObject* PyList_GET_ITEM(list items, Py_ssize_t k)  # does not count as a reference
+    Py_ssize_t Py_REFCNT(PyObject* something)
+
+cdef extern from "flush.h" nogil:
+    size_t flush "tagi_flush"()
+    void set_control_word "tagi_set_control_word"(size_t word)
+
+cnp.import_array()
+
+cdef dict settings = threads.__dict__  # its "_threads" is the number of threads in force
+
+
+cdef class _Pass:
+    """A recorded forward pass, and the passes back from it."""
+    cdef Plan plan
+    cdef object key, out  # (batch size, mode, input `State`), and the output `State`: objects of the network
+    cdef cnp.ndarray mu, var, out_mu, out_var  # their arrays; var may be None
+    cdef Py_ssize_t batch, size, out_size  # samples, and numbers of the whole input and output
+    cdef bint training
+    cdef dict backward  # (input_state_update, adds) -> (plan, memory of the deltas at the output, at the input)
+
+
+cdef class Express:
+    """The short ways through the calls of one network, to which the network offers (`offer_...`) what was recorded.
+
+    Attributes:
+        one_thread: the guard of the network, which sets it.
+    """
+    cdef public OneThread one_thread
+    cdef dict passes  # (size of the input, whether it has variances, training) -> _Pass
+    cdef _Pass last  # the pass that ran or was offered last
+    cdef Plan step_plan
+    cdef cnp.ndarray factors, non_finite
+    cdef list mu_kept, var_kept  # the copies of large outputs that were given out last, see `copied`
+    cdef uint64_t thread  # the thread that recorded, and its number of threads
+    cdef object num_threads
+
+    def __init__(self):
+        self.clear()
+
+    def clear(self):
+        """Forgets all that was offered."""
+        self.passes, self.last, self.step_plan = {}, None, None
+        self.mu_kept, self.var_kept = [], []
+
+    cdef bint as_recorded(self):
+        """Whether this is the thread that recorded, with as many threads; else `Graphs` may have a recording."""
+        return self.thread == this_thread() and self.num_threads == settings["_threads"]
+
+    cdef record(self):
+        """Notes the present thread, and drops what another one, or another number of threads, has recorded."""
+        if not self.as_recorded():
+            self.clear()
+            self.thread, self.num_threads = this_thread(), settings["_threads"]
+
+    def offer_forward(self, plan, key, state, out):
+        """Takes a recorded forward pass from `state` to `out`, if it is one that `forward` can run.
+
+        key: (batch size, training, state). `forward` copies its input to the memory of `state`.
+        """
+        if plan is None or out.var is None or not (plain(out.mu, out.mu.size) and plain(out.var, out.mu.size)) \
+                or not (plain(state.mu, state.mu.size) and (state.var is None or plain(state.var, state.mu.size))):
+            return
+        cdef _Pass found = _Pass()
+        found.plan, found.key, found.out = plan, key, out
+        found.mu, found.var, found.out_mu, found.out_var = state.mu, state.var, out.mu, out.var
+        found.batch, found.training = key[0], key[1]
+        found.size, found.out_size = state.mu.size, out.mu.size
+        found.backward = {}
+        self.record()
+        self.passes[found.size, state.var is not None, found.training] = self.last = found
+
+    def forward(self, net, passes, mu_x, var_x, bint training):
+        """`Sequential.forward` in this mode: (mu, var), flat; or None if this is not the common case."""
+        cdef _Pass found = self.last
+        if found is None or type(mu_x) is not cnp.ndarray or not self.as_recorded():
+            return None
+        cdef Py_ssize_t size = cnp.PyArray_SIZE(mu_x)
+        if size != found.size or training != found.training or (found.var is None) != (var_x is None):
+            found = self.passes.get((size, var_x is not None, training))
+            if found is None:
+                return None
+        if not (in_rows(mu_x, found.batch) and (var_x is None or in_rows(var_x, found.batch))):
+            return None
+        if look(mu_x, size) & ~NEGATIVE or (var_x is not None and look(var_x, size)):
+            return None
+        self.one_thread.enter()
+        try:
+            self.last = found
+            passes.batch, passes.went_back = 0, False
+            take(mu_x, cnp.PyArray_DATA(found.mu))
+            if var_x is not None:
+                take(var_x, cnp.PyArray_DATA(found.var))
+            passes.last = found.key
+            found.plan.run()
+            if not training and (look(found.out_mu, found.out_size) | look(found.out_var, found.out_size)) & ~NEGATIVE:
+                return None  # the general way raises the error
+            states, deltas = net.output_z_buffer, net.input_delta_z_buffer
+            if states.state is not found.out:
+                states.hold(found.out, net.device)
+            if not holds(deltas, found.batch, found.out_size):
+                deltas.set_size(found.out_size, found.batch)
+            deltas.outdated = True
+            if training:
+                passes.batch = found.batch
+                self.one_thread.went_forward()
+            return copied(found.out_mu, self.mu_kept), copied(found.out_var, self.var_kept)
+        finally:
+            self.one_thread.leave()
+
+    def offer_backward(self, plan, forward_key, key, start, end):
+        """Takes a recorded backward pass, from deltas in the memory `start` to deltas in `end`.
+
+        Without its forward pass it is of no use. So it is dropped if `forward_key` is not that of the last forward pass
+        here, but of one that was not replayed.
+        """
+        if plan is not None and self.last is not None and self.last.key is forward_key and self.as_recorded():
+            self.last.backward[key] = (plan, start, end)
+
+    def backward(self, net, passes):
+        """`Sequential.backward`; returns whether this was the common case, and it is done."""
+        cdef _Pass found = self.last
+        if found is None or passes.batch != found.batch or passes.last is not found.key or not self.as_recorded():
+            return False
+        if not net._training:
+            return False  # the general way raises the error
+        pending = net.pending
+        if pending.accumulating or pending.average is not None:
+            return False
+        recorded = found.backward.get((net.input_state_update, False))
+        if recorded is None:
+            return False
+        plan, start, end = recorded
+        source = net.input_delta_z_buffer
+        if source.memory is not start or not holds(source, found.batch, found.out_size):
+            return False
+        if source.outdated:
+            return False  # the general way raises the error
+        self.one_thread.enter()
+        try:
+            self.one_thread.goes_on()
+            if end is not None:
+                target = net.output_delta_z_buffer
+                if target.memory is not end:
+                    return False
+                target.set_size(found.size, found.batch)
+            try:
+                (<Plan>plan).run()
+            except:
+                pending.begin()
+                raise
+            passes.went_back = True
+            pending.samples, pending.applied = found.batch, False
+            return True
+        finally:
+            self.one_thread.leave()
+
+    def offer_step(self, plan, factors, non_finite):
+        """Takes the recorded step of the arena, with the arrays of its factors and of its counts of bad deltas."""
+        if plan is not None:
+            self.record()
+            self.step_plan, self.factors, self.non_finite = plan, factors, non_finite
+
+    def step(self, passes, float samples):
+        """`Sequential.step` with so many samples: whether all deltas were finite, or None if it was not done."""
+        cdef Py_ssize_t k
+        if self.step_plan is None or not self.as_recorded():
+            return None
+        cdef float* factors = <float*>cnp.PyArray_DATA(self.factors)
+        self.one_thread.enter()
+        try:
+            passes.batch = 0  # no backward pass can follow a forward pass with other parameters
+            factors[0], factors[1], factors[2] = 1, samples, 1
+            self.step_plan.run()
+            self.one_thread.stepped()
+        finally:
+            self.one_thread.leave()
+        cdef int* bad = <int*>cnp.PyArray_DATA(self.non_finite)
+        for k in range(cnp.PyArray_SIZE(self.non_finite)):
+            if bad[k]:
+                return False
+        return True
+
+
+cdef bint in_rows(array, Py_ssize_t batch):
+    """Whether the shape of an array is sure to fit so many samples; the general way knows images and sequences."""
+    return type(array) is cnp.ndarray and (
+        cnp.PyArray_NDIM(array) < 2 or cnp.PyArray_NDIM(array) == 2 and cnp.PyArray_DIM(array, 0) == batch)
+
+
+cdef int threads_for(Py_ssize_t size):
+    """How many threads go through so many numbers."""
+    return threads.threads_in_force() if size >= LARGE else 1
+
+
+cdef int look(array, Py_ssize_t size):
+    """Flags (INFINITE, ...) for what there is in an array, as float32; all of them if `take` cannot read it."""
+    if type(array) is cnp.ndarray and cnp.PyArray_SIZE(array) == size and cnp.PyArray_ISCARRAY_RO(array):
+        if cnp.PyArray_TYPE(array) == cnp.NPY_FLOAT32 or cnp.PyArray_TYPE(array) == cnp.NPY_FLOAT64:
+            return look_at(<const char*>cnp.PyArray_DATA(array), is_single(array), size, threads_for(size))
+    return INFINITE | NOT_A_NUMBER | NEGATIVE
+
+
+cdef int look_at(const char* data, bint single, Py_ssize_t size, int threads) noexcept nogil:
+    cdef int k, found = 0
+    if threads == 1:
+        return look_between(data, single, 0, size)
+    for k in prange(threads, num_threads=threads):
+        found |= look_between(data, single, k * size // threads, (k + 1) * size // threads)
+    return found
+
+
+cdef int look_between(const char* data, bint single, Py_ssize_t start, Py_ssize_t end) noexcept nogil:
+    if single:
+        return look_float(<const float*>data + start, end - start)
+    return look_double(<const double*>data + start, end - start)
+
+
+cdef void take(cnp.ndarray source, void* out):
+    """out = source in float32, for an array that `look` could read."""
+    cdef Py_ssize_t size = cnp.PyArray_SIZE(source)
+    take_at(<const char*>cnp.PyArray_DATA(source), is_single(source), <float*>out, size, threads_for(size))
+
+
+cdef void take_at(const char* data, bint single, float* out, Py_ssize_t size, int threads) noexcept nogil:
+    cdef int k
+    if single:
+        copy_floats(<const float*>data, out, size, threads)
+    elif threads == 1:
+        take_double(<const double*>data, out, size)
+    else:
+        for k in prange(threads, num_threads=threads):
+            take_doubles(<const double*>data, out, k * size // threads, (k + 1) * size // threads)
+
+
+cdef void take_doubles(const double* data, float* out, Py_ssize_t start, Py_ssize_t end) noexcept nogil:
+    take_double(data + start, out + start, end - start)
+
+
+cdef bint is_single(cnp.ndarray array):
+    return cnp.PyArray_TYPE(array) == cnp.NPY_FLOAT32
+
+
+cdef object copied(cnp.ndarray source, list kept):
+    """A flat copy of contiguous float32 values, in an array that nobody else has.
+
+    For a large copy that is the array of the last call, in `kept`, if the program has let go of it: new memory comes
+    from the operating system page by page, which takes longer than the copy.
+    """
+    cdef cnp.npy_intp size = cnp.PyArray_SIZE(source)
+    cdef object array = None
+    if size >= LARGE and kept and Py_REFCNT(PyList_GET_ITEM(kept, 0)) == 1:
+        array = kept[0]
+        if cnp.PyArray_NDIM(array) != 1 or not cnp.PyArray_ISCARRAY(array) or not plain(array, size):
+            array = None  # the program has changed its shape or made it read-only
+    if array is None:
+        array = cnp.PyArray_EMPTY(1, &size, cnp.NPY_FLOAT32, 0)
+    take(source, cnp.PyArray_DATA(array))
+    if size >= LARGE:
+        kept[:] = [array]
+    return array
+
+
+cdef enum:
+    SOME = 1024  # observations that the loop gets at a time: so many are converted to float32 on the stack
+    ARRAY = 7  # words of a flat array: its owner (2 words), number of elements, size of one, address, length, stride
+
+cdef struct Observed:  # the arguments of an update
+    const float* mu  # of the outputs, as var and jcb
+    const float* var
+    const float* jcb  # NULL stands for 1
+    const char* obs  # observations
+    const char* var_obs
+    bint obs_single, var_obs_single  # whether observations and their variances are float32, or else float64
+    float* delta_mu
+    float* delta_var
+
+# `update` calls the loop that Numba has compiled from output_update._update, by its entry (entries.py). The words are
+# the address of the loop, and then 7 flat arrays, of which `observe_between` sets length and address.
+cdef intptr_t update_words[1 + 7 * ARRAY]
+cdef Entry update_entry = NULL
+cdef cnp.ndarray ones = np.ones(SOME, np.float32)  # the Jacobian of outputs that have none
+cdef intptr_t one_each = <intptr_t>cnp.PyArray_DATA(ones)
+
+
+def has_update():
+    """Whether `offer_update` has been called with success."""
+    return update_entry is not NULL
+
+
+def offer_update(intptr_t entry, words):
+    """Takes the entry of the loop output_update._update for flat arrays, and the words of any call of it."""
+    global update_entry
+    cdef int k
+    if len(words) == 1 + 7 * ARRAY:
+        for k in range(1 + 7 * ARRAY):
+            update_words[k] = words[k]
+        update_entry = <Entry>entry
+
+
+def update(states, mu_obs, var_obs, deltas):
+    """`OutputUpdater.update`; returns whether this was the common case, and it is done."""
+    cdef cnp.npy_intp size
+    cdef Py_ssize_t batch
+    cdef Observed all
+    if update_entry is NULL:
+        return False
+    mu, var, jcb = states.state
+    block = deltas.memory
+    if type(mu) is not cnp.ndarray or type(var) is not cnp.ndarray or type(block) is not cnp.ndarray:
+        return False
+    size = cnp.PyArray_SIZE(mu)
+    if not (plain(mu, size) and plain(var, size) and holds_deltas(block, size)):
+        return False
+    if jcb is not None and not (type(jcb) is cnp.ndarray and plain(jcb, size)):
+        return False
+    batch = states.block_size
+    if not (holds(deltas, batch, size) and in_rows(mu_obs, batch) and in_rows(var_obs, batch)):
+        return False
+    if look(mu_obs, size) & INFINITE or look(var_obs, size) & (NEGATIVE | NOT_A_NUMBER):
+        return False
+    all.mu, all.var = <const float*>cnp.PyArray_DATA(mu), <const float*>cnp.PyArray_DATA(var)
+    all.jcb = NULL if jcb is None else <const float*>cnp.PyArray_DATA(jcb)
+    all.obs, all.obs_single = <const char*>cnp.PyArray_DATA(mu_obs), is_single(mu_obs)
+    all.var_obs, all.var_obs_single = <const char*>cnp.PyArray_DATA(var_obs), is_single(var_obs)
+    all.delta_mu = <float*>cnp.PyArray_DATA(block)
+    all.delta_var = all.delta_mu + cnp.PyArray_DIM(block, 1)
+    deltas.outdated = False
+    observe(&all, size, threads_for(size))
+    return True
+
+
+cdef void observe(const Observed* all, Py_ssize_t size, int threads) noexcept nogil:
+    cdef int k
+    if threads == 1:
+        observe_between(all, 0, size)
+    else:
+        for k in prange(threads, num_threads=threads):
+            observe_between(all, k * size // threads, (k + 1) * size // threads)
+
+
+cdef void observe_between(const Observed* all, Py_ssize_t start, Py_ssize_t end) noexcept nogil:
+    """Makes the deltas of outputs start:end."""
+    cdef intptr_t[1 + 7 * ARRAY] words
+    cdef intptr_t[7] addresses
+    cdef float[SOME] obs
+    cdef float[SOME] var_obs
+    cdef Py_ssize_t n
+    cdef int k
+    cdef size_t control = flush()
+    memcpy(words, update_words, sizeof(words))
+    while start < end:
+        n = min(SOME, end - start)
+        addresses = [<intptr_t>(all.mu + start), <intptr_t>(all.var + start),
+                     one_each if all.jcb is NULL else <intptr_t>(all.jcb + start),
+                     as_single(all.obs, all.obs_single, obs, start, n),
+                     as_single(all.var_obs, all.var_obs_single, var_obs, start, n),
+                     <intptr_t>(all.delta_mu + start), <intptr_t>(all.delta_var + start)]
+        for k in range(7):
+            words[1 + k * ARRAY + 2] = words[1 + k * ARRAY + 5] = n
+            words[1 + k * ARRAY + 4] = addresses[k]
+        update_entry(words, NULL)
+        start += n
+    set_control_word(control)
+
+
+cdef intptr_t as_single(const char* data, bint single, float* room, Py_ssize_t start, Py_ssize_t n) noexcept nogil:
+    """The address of numbers start:start + n in float32: where they lie, or of a converted copy in `room`."""
+    if single:
+        return <intptr_t>(<const float*>data + start)
+    take_double(<const double*>data + start, room, n)
+    return <intptr_t>room
+
+
+cdef bint holds(deltas, Py_ssize_t batch, Py_ssize_t size):
+    """Whether a buffer of deltas has so many samples and values. (Its attribute `size` would be a Python call.)"""
+    cdef Py_ssize_t units = deltas.actual_size
+    return deltas.block_size == batch and units * batch == size
+
+
+cdef bint holds_deltas(cnp.ndarray block, cnp.npy_intp size):
+    """Whether deltas of so many units can be written to a block: a row for those of means, and one for variances."""
+    return cnp.PyArray_NDIM(block) == 2 and cnp.PyArray_DIM(block, 0) == 2 and cnp.PyArray_DIM(block, 1) >= size \
+        and cnp.PyArray_TYPE(block) == cnp.NPY_FLOAT32 and cnp.PyArray_ISCARRAY(block)
+
+
+cdef bint plain(cnp.ndarray array, cnp.npy_intp size):
+    """Whether an array consists of so many float32 that lie side by side."""
+    return cnp.PyArray_SIZE(array) == size and cnp.PyArray_TYPE(array) == cnp.NPY_FLOAT32 \
+        and cnp.PyArray_ISCARRAY_RO(array)

@@ -1,0 +1,277 @@
+"""Lists of kernel calls: calls are written down while they are made, and can be made again from C in one go.
+
+graph.py records the parts of a training step so, and replays them: a small network would spend most of its time in
+Python otherwise. A call is the address of a C function, an `Entry`, and the block of machine words that it reads its
+arguments from. Cython kernels have their entries beside them (`forward_entry` in _linear.pyx); for loops that Numba has
+compiled, entries.py makes them. A kernel without an entry is written down as a Python call, and replayed as one.
+"""
+
+import threading
+
+cimport numpy as cnp
+from cython.parallel cimport prange
+from libc.stdint cimport intptr_t
+from libc.string cimport memcpy, memset
+
+import numpy as np
+
+from pytagi_ddp.kernels.cpu.runtime.workspace import workspace
+
+cdef extern from "flush.h" nogil:
+    enum: FLUSH_THREADS "TAGI_FLUSH_THREADS"
+    enum: FLUSH_BITS "TAGI_FLUSH_BITS"
+    void flush_threads "tagi_flush_threads"(int threads, size_t* words)
+    void unflush_threads "tagi_unflush_threads"(int threads, const size_t* words)
+
+cdef extern from "crowd.h" nogil:
+    void notice_crowd "tagi_notice_crowd"(int threads)
+    void watch_crowd "tagi_watch_crowd"(bint on)
+    bint is_crowded "tagi_is_crowded"()
+
+cnp.import_array()
+
+can_flush = FLUSH_BITS != 0  # whether kernels of this build take subnormal numbers for zero
+cdef int recorders = 0  # `recording` blocks of all threads; while it is 0, `current` need not look for one
+_local = threading.local()  # plan: what this thread records into; allocations: see `count_allocation`
+
+
+cdef class Plan:
+    """A list of calls, which `run` makes in order.
+
+    Attributes:
+        calls: how many there are.
+    """
+
+    def __init__(self):
+        self.steps = []
+        self.calls = 0
+
+    cdef void add(self, Entry entry, const intptr_t* words, int count, Py_ssize_t scratch, int threads, object arrays):
+        if not self.steps or type(self.steps[-1]) is not _Segment:
+            self.steps.append(_Segment())
+        (<_Segment>self.steps[-1]).add(entry, words, count, scratch, threads, arrays)
+        self.calls += 1
+
+    def add_entry(self, intptr_t entry, words, arrays, int threads):
+        """Adds a call of the C function at an address.
+
+        Args:
+            words: its arguments, as integers.
+            arrays: what has to live as long as the plan, as words are addresses of it.
+            threads: how many threads it runs on.
+        """
+        cdef intptr_t[::1] block = np.array(words, np.intp)
+        self.add(<Entry>entry, &block[0], block.shape[0], 0, threads, arrays)
+
+    def add_call(self, function, tuple arguments):
+        """Adds a Python call."""
+        self.steps.append((function, arguments))
+        self.calls += 1
+
+    cpdef int run(self) except -1:
+        for step in self.steps:
+            if type(step) is _Segment:
+                (<_Segment>step).run()
+            else:
+                (<object>(<tuple>step)[0])(*<tuple>(<tuple>step)[1])
+        return 0
+
+
+cdef intptr_t[::1] grown(intptr_t[::1] words):
+    """A copy of twice the length."""
+    return np.concatenate([words, np.zeros_like(words)])
+
+
+cdef class _Segment:
+    """Calls of C functions that follow each other without Python between them."""
+    cdef intptr_t[::1] entries, firsts, words  # of call k: its entry, and where in `words` its words begin
+    cdef int count, used, threads  # calls and words that there are, and the largest number of threads
+    cdef Py_ssize_t scratch  # the largest scratch memory that a call needs
+    cdef list arrays  # they are kept alive, as words are addresses of them
+
+    def __init__(self):
+        self.entries, self.firsts = np.zeros((2, 16), np.intp)
+        self.words = np.zeros(256, np.intp)
+        self.count = self.used = 0
+        self.threads = 1
+        self.scratch = 0
+        self.arrays = []
+
+    cdef void add(self, Entry entry, const intptr_t* words, int count, Py_ssize_t scratch, int threads, object arrays):
+        if self.count == self.entries.shape[0]:
+            self.entries, self.firsts = grown(self.entries), grown(self.firsts)
+        while self.used + count > self.words.shape[0]:
+            self.words = grown(self.words)
+        self.entries[self.count] = <intptr_t>entry
+        self.firsts[self.count] = self.used
+        memcpy(&self.words[self.used], words, count * sizeof(intptr_t))
+        self.count += 1
+        self.used += count
+        self.scratch = max(self.scratch, scratch)
+        self.threads = max(self.threads, threads)
+        self.arrays.append(arrays)
+
+    cdef int run(self) except -1:
+        cdef int k
+        cdef size_t[FLUSH_THREADS] control
+        cdef float[::1] memory
+        cdef float* scratch = NULL
+        if self.scratch:
+            memory = workspace(self.scratch)  # that of the present thread, which may not be the one that recorded
+            scratch = &memory[0]
+        with nogil:
+            notice_crowd(self.threads)
+            flush_threads(self.threads, control)
+            for k in range(self.count):
+                (<Entry>self.entries[k])(&self.words[self.firsts[k]], scratch)
+            unflush_threads(self.threads, control)
+        return 0
+
+
+class recording:
+    """`with recording() as plan:` writes the kernel calls that this thread makes in the block into a new `Plan`."""
+
+    def __enter__(self):
+        global recorders
+        self._outer = getattr(_local, "plan", None)
+        _local.plan = plan = Plan()
+        recorders += 1
+        return plan
+
+    def __exit__(self, *exc_info):
+        global recorders
+        recorders -= 1
+        _local.plan = self._outer
+
+
+cpdef Plan current():
+    """The plan that this thread records into, or None."""
+    return getattr(_local, "plan", None) if recorders else None
+
+
+def call(function, *arguments):
+    """Calls `function(*arguments)`, and records this as a Python call. Kernels that it calls are not recorded again."""
+    cdef Plan plan = current()
+    if plan is None:
+        return function(*arguments)
+    _local.plan = None
+    try:
+        result = function(*arguments)
+    finally:
+        _local.plan = plan
+    plan.add_call(function, arguments)
+    return result
+
+
+cdef int issue(Entry entry, const intptr_t* words, int count, Py_ssize_t scratch, int threads, tuple arrays) except -1:
+    """Calls an entry, and records the call if this thread is recording.
+
+    Args:
+        entry, words, count: the function, and its `count` words, which are copied.
+        scratch: how many float32 of scratch memory it gets; with 0 it gets NULL.
+        threads: how many threads it runs on; they are made to flush subnormal numbers here (flush.h).
+        arrays: what the words are addresses of; a plan keeps it alive.
+    """
+    cdef size_t[FLUSH_THREADS] control
+    cdef float[::1] memory
+    cdef float* start = NULL
+    if scratch:
+        memory = workspace(scratch)
+        start = &memory[0]
+    with nogil:
+        notice_crowd(threads)
+        flush_threads(threads, control)
+        entry(words, start)
+        unflush_threads(threads, control)
+    cdef Plan plan
+    if recorders:
+        plan = current()
+        if plan is not None:
+            plan.add(entry, words, count, scratch, threads, arrays)
+    return 0
+
+
+def flushed(function, int threads, tuple arguments):
+    """Calls `function(*arguments)`, a loop over so many threads, while these flush subnormal numbers (flush.h)."""
+    cdef size_t[FLUSH_THREADS] control
+    notice_crowd(threads)
+    flush_threads(threads, control)
+    try:
+        return function(*arguments)
+    finally:
+        unflush_threads(threads, control)
+
+
+def watch_cores():
+    """From now on, threads spin only briefly between loops while other programs want the cores (crowd.h)."""
+    watch_crowd(True)
+
+
+def cores_wanted():
+    """Whether other programs wanted the cores when this process last computed; False without `watch_cores`."""
+    return is_crowded()
+
+
+def count_allocation():
+    """Notes that a buffer which kernels work on was made: then recordings may name an older buffer, and are dropped."""
+    _local.allocations = getattr(_local, "allocations", 0) + 1
+
+
+def allocations():
+    """How many buffers this thread has noted."""
+    return getattr(_local, "allocations", 0)
+
+
+def address(cnp.ndarray array not None):
+    """The address of an array's numbers."""
+    return <intptr_t>cnp.PyArray_DATA(array)
+
+
+cdef void copy_entry(const intptr_t* words, float* scratch) noexcept nogil:
+    """Words: addresses of the copy and of the source, number of float32, threads."""
+    copy_floats(<const float*>words[1], <float*>words[0], words[2], words[3])
+
+
+cdef void copy_floats(const float* source, float* out, Py_ssize_t n, int threads) noexcept nogil:
+    cdef int k
+    if threads == 1:
+        memcpy(out, source, n * sizeof(float))
+    else:
+        for k in prange(threads, num_threads=threads):
+            copy_between(source, out, k * n // threads, (k + 1) * n // threads)
+
+
+cdef void copy_between(const float* source, float* out, Py_ssize_t start, Py_ssize_t end) noexcept nogil:
+    memcpy(out + start, source + start, (end - start) * sizeof(float))
+
+
+cdef void clear_entry(const intptr_t* words, float* scratch) noexcept nogil:
+    """Words: address and number of bytes."""
+    memset(<void*>words[0], 0, words[1])
+
+
+cdef bint is_plain(cnp.ndarray array):
+    return cnp.PyArray_IS_C_CONTIGUOUS(array) and cnp.PyArray_TYPE(array) == cnp.NPY_FLOAT32
+
+
+def copy(source, out, int threads):
+    """out[...] = source, for NumPy arrays of any type and shape. Large float32 arrays are copied by so many threads."""
+    cdef intptr_t words[4]
+    if type(source) is cnp.ndarray and type(out) is cnp.ndarray and is_plain(source) and is_plain(out) \
+            and (<cnp.ndarray>source).size == (<cnp.ndarray>out).size and out.flags.writeable:
+        if cnp.PyArray_SIZE(out) < LARGE:
+            threads = 1
+        words = [<intptr_t>cnp.PyArray_DATA(out), <intptr_t>cnp.PyArray_DATA(source), cnp.PyArray_SIZE(out), threads]
+        issue(copy_entry, words, 4, 0, threads, (source, out))
+    else:
+        call(np.copyto, out, source)
+
+
+def clear(cnp.ndarray array not None):
+    """array[...] = 0; of a contiguous float32 array, the call is recorded as a C function."""
+    cdef intptr_t words[2]
+    if is_plain(array) and cnp.PyArray_ISWRITEABLE(array):
+        words = [<intptr_t>cnp.PyArray_DATA(array), cnp.PyArray_NBYTES(array)]
+        issue(clear_entry, words, 2, 0, 1, (array,))
+    else:
+        call(array.fill, 0)

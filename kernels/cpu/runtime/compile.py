@@ -1,0 +1,171 @@
+"""Compilation of CPU loops, and the cache of compiled code.
+
+Numba's own cache notices a change in the file of a kernel, but not in a formula that the kernel imports. So the name of
+the cache folder contains a hash of every source file under `kernels/`: after an edit of any of them, all loops are
+compiled again. Processes that start together share the work through this folder (see `shared_cache`).
+"""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from functools import cache, partial, update_wrapper
+from pathlib import Path
+from typing import Any
+
+import numba
+import platformdirs
+
+from pytagi_ddp.kernels.cpu.runtime.extension import load
+from pytagi_ddp.kernels.cpu.runtime.shapes import Shapes
+from pytagi_ddp.kernels.cpu.runtime.shared_cache import share
+from pytagi_ddp.kernels.cpu.runtime.threads import get_threads
+from pytagi_ddp.kernels.cpu.runtime.waiting import ADAPTED, describe
+from pytagi_ddp.warn import warn
+
+_replay = load("runtime._replay")
+if describe() == ADAPTED:
+    _replay.watch_cores()
+current, flushed = _replay.current, _replay.flushed
+FASTMATH = {"contract", "arcp", "nsz"}  # never "nnan": NaN marks a missing observation
+PARALLEL_MIN = 32_768  # elements; below that, waking the threads costs more than the loop
+
+
+def _source_hash() -> str:
+    digest = hashlib.sha256()
+    root = Path(__file__).resolve().parents[2]
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@cache
+def cache_folder() -> Path | None:
+    """The folder of this source tree's compiled loops, or None, with a warning, if there is none.
+
+    Below `$NUMBA_CACHE_DIR` if that is set, else below the user's cache directory. A folder that holds compiled loops
+    may be one that can only be read, as in the image of a container; loops that it lacks are then not kept.
+    """
+    folder = None
+    try:
+        base = os.environ.get("NUMBA_CACHE_DIR") or _user_folder()
+        folder = Path(base) / f"kernels-{_source_hash()}"
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except (OSError, RuntimeError) as error:
+        if folder is not None and any(folder.rglob("*.nbi")):
+            return folder
+        warn(
+            f"there is no place to keep compiled loops ({error}), so that every process compiles them again: set "
+            "NUMBA_CACHE_DIR to a folder that you may write to",
+            RuntimeWarning,
+        )
+        return None
+
+
+def _user_folder() -> str:
+    folder = platformdirs.user_cache_dir("pytagi_ddp")
+    if folder.startswith("~"):  # not every version of platformdirs says so itself
+        raise RuntimeError("this user has no home directory")
+    return folder
+
+
+def _jit(
+    function: Callable, parallel: bool = False, fastmath: bool | set[str] = FASTMATH, apart: bool = False
+) -> Callable:
+    folder = cache_folder()
+    compiled = inner(function, fastmath, apart, parallel)
+    if folder is not None and not numba.config.DISABLE_JIT:
+        # Serial and parallel code of one function would share a cache entry, hence a folder each.
+        share(compiled, folder / ("parallel" if parallel else "serial"))
+    return compiled
+
+
+def inner(
+    function: Callable, fastmath: bool | set[str] = FASTMATH, apart: bool = False, parallel: bool = False
+) -> Callable:
+    """Compiles a function for loops to call. Options are those of `loop`; the code is not cached by itself."""
+    compiled = numba.njit(error_model="numpy", fastmath=fastmath, nogil=True, parallel=parallel)(function)
+    if apart and not numba.config.DISABLE_JIT:
+        compiled._compiler._customize_flags = _without_aliases
+    return compiled
+
+
+def _without_aliases(flags: Any) -> Any:
+    flags.noalias = True
+    return flags
+
+
+def loop(
+    shapes: str,
+    fits: Callable[[Any], bool] | None = None,
+    fastmath: set[str] = FASTMATH,
+    apart: bool = False,
+    flush: bool = True,
+) -> Callable[[Callable], Any]:
+    """Compiles a loop over `numba.prange` for one thread and for many; the size of the first array decides.
+
+    Each form is compiled (or loaded) when it is first needed: a process of one thread never pays for the other.
+
+    Args:
+        shapes, fits: of the arguments, see `Shapes`.
+        fastmath: transformations of sums and products that the compiler may apply, as in `numba.njit`.
+        apart: promises that no two arrays of a call share memory. Loops that write several arrays need this to be
+            vectorised.
+        flush: whether subnormal numbers count as zero (flush.h).
+    """
+
+    def decorate(function: Callable) -> Any:
+        form = cache(partial(_jit, function, fastmath=fastmath, apart=apart))
+        expected = Shapes(function, shapes, fits)
+
+        def threads_for(first) -> int:
+            return get_threads() if first.size >= PARALLEL_MIN else 1
+
+        def compiled_for(first) -> Callable:
+            return form(threads_for(first) > 1)
+
+        def run(*arguments):
+            expected.check(arguments)
+            threads = threads_for(arguments[0])
+            compiled = form(threads > 1)
+            result = flushed(compiled, threads, arguments) if flush else compiled(*arguments)
+            if (plan := current()) is not None:
+                _write_down(plan, compiled, threads, arguments) if flush else plan.add_call(compiled, arguments)
+            return result
+
+        wrapped: Any = update_wrapper(run, function)
+        wrapped.compiled_for, wrapped.shapes = compiled_for, expected
+        return wrapped
+
+    return decorate
+
+
+def _write_down(plan: Any, compiled: Callable, threads: int, arguments: tuple) -> None:
+    from pytagi_ddp.kernels.cpu.runtime.entries import entry_of  # here, as it takes time and only recording needs it
+
+    found = entry_of(compiled, arguments)
+    if found is None:
+        plan.add_call(flushed, (compiled, threads, arguments))
+    else:
+        plan.add_entry(*found, arguments, threads)
+
+
+def exact_loop(shapes: str, fits: Callable[[Any], bool] | None = None) -> Callable[[Callable], Callable]:
+    """Compiles a loop for one thread, each operation rounded as it is written: the same bits on every machine."""
+
+    def decorate(function: Callable) -> Callable:
+        form = cache(partial(_jit, function, fastmath=False))
+        expected = Shapes(function, shapes, fits)
+
+        def run(*arguments):
+            expected.check(arguments)
+            return form()(*arguments)
+
+        wrapped: Any = update_wrapper(run, function)
+        wrapped.shapes = expected
+        return wrapped
+
+    return decorate

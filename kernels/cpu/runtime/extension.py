@@ -1,0 +1,61 @@
+"""Imports a compiled kernel module, or says how to build it."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from pathlib import Path
+from types import ModuleType
+
+from pytagi_ddp.kernels.cpu.runtime.waiting import bounded
+
+KERNELS = "pytagi_ddp.kernels.cpu"
+
+
+def load(name: str) -> ModuleType:
+    """The extension module `pytagi_ddp.kernels.cpu.<name>`, as in `load("products._blas")`.
+
+    Raises:
+        ImportError: it has not been built.
+    """
+    full_name = f"{KERNELS}.{name}"
+    try:
+        with _blas_alone(), bounded():
+            return import_module(full_name)
+    except ModuleNotFoundError as error:
+        if error.name != full_name:
+            raise
+        raise ImportError(
+            f"{full_name} is not built: run `pip install -e .` in the source tree, with this Python and a C compiler"
+        ) from error
+
+
+@contextlib.contextmanager
+def _blas_alone() -> Iterator[None]:
+    """Provides `scipy.linalg.cython_blas` without the rest of `scipy.linalg`, 0.08 s of imports that no kernel needs.
+
+    Afterwards SciPy is as it was, and `scipy.linalg` can be imported as usual.
+    """
+    name = "scipy.linalg.cython_blas"
+    spec = None
+    if not {"scipy.linalg", f"{KERNELS}.products._blas"} & sys.modules.keys():
+        import scipy
+
+        spec = PathFinder.find_spec(name, [str(Path(folder, "linalg")) for folder in scipy.__path__])
+    if spec is None:
+        yield
+        return
+    sys.modules[name] = module = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        yield
+    finally:
+        del sys.modules[name]
+
+
+def size_error(call: str, **arrays) -> ValueError:
+    """The error for a call whose arrays do not fit together: it names the shape of each."""
+    shapes = ", ".join(f"{name} {None if array is None else tuple(array.shape)}" for name, array in arrays.items())
+    return ValueError(f"{call}: shapes do not fit together: {shapes}")

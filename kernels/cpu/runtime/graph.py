@@ -1,0 +1,92 @@
+"""Kernel calls of a part of a training step, recorded and replayed from C; `kernels.cuda.graph` does it for GPUs.
+
+A step of a small network spends most of its time in Python: walking through the layers, checking shapes, calling
+kernels one by one. But for one batch size and mode, these are always the same calls on the same memory.
+"""
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from pytagi_ddp.kernels.cpu.runtime.extension import load
+from pytagi_ddp.kernels.cpu.runtime.threads import get_threads
+
+_replay = load("runtime._replay")
+Express = load("runtime._express").Express
+
+PARTS = 100  # parts that are kept at most: a program may use ever new batch sizes
+use_graphs = True  # False: every step walks through the layers
+keeps_calls = True
+call = _replay.call
+
+
+class Graphs:
+    """The recorded parts of one network's training step.
+
+    A part runs as Python the first time (buffers are made, loops compiled), is recorded while it runs the second time,
+    and replayed from then on. Parts with several keys are kept side by side: training with one batch size and
+    predicting with another, say. When a run makes new buffers, all recordings are dropped, as they may name old ones.
+    """
+
+    def __init__(self, array: Any):
+        self._parts: dict[Hashable, _Part] = {}
+        self.express = Express()
+        self.plan: Any = None  # plan of the part that ran last, if it was replayed
+
+    def run(
+        self,
+        name: str,
+        key: Hashable,
+        memory: tuple,
+        function: Callable[[], Any],
+        prepare: Callable[[], None] | None = None,
+    ) -> Any:
+        """Calls `function`, or replays what it did for the same key, with the result of the recorded call.
+
+        Args:
+            name: of the part.
+            key: all that the calls depend on.
+            memory: arrays from outside of the network's own buffers; None for one that is absent.
+            function: calls kernels, and does nothing else that a replay would miss.
+            prepare: called before `function`, but not recorded: sets what layers must remember for it.
+        """
+        self.plan = None
+        if not use_graphs:
+            self.clear()
+            if prepare is not None:
+                prepare()
+            return function()
+        key = (name, key, get_threads(), *(None if a is None else _replay.address(a) for a in memory))
+        part = self._parts.get(key)
+        if part is not None and part.plan is not None:
+            part.plan.run()
+            self.plan = part.plan
+            return part.result
+        if prepare is not None:
+            prepare()
+        before = _replay.allocations()
+        try:
+            if part is None:
+                result = function()
+            else:
+                with _replay.recording() as plan:
+                    result = function()
+        except BaseException:
+            self.clear()  # new buffers may have been made
+            raise
+        if _replay.allocations() != before or len(self._parts) >= PARTS:
+            self.clear()
+        self._parts[key] = _Part(plan if part is not None and _replay.allocations() == before else None, result)
+        return result
+
+    def clear(self) -> None:
+        """Forgets all parts; call when layers change what they call."""
+        self._parts.clear()
+        self.express.clear()
+        self.plan = None
+
+
+class _Part:
+    """One part: its calls, None until they are recorded, and its result."""
+
+    def __init__(self, plan: Any, result: Any):
+        self.plan, self.result = plan, result

@@ -1,0 +1,151 @@
+"""One number of threads for everything that runs on the CPU: OpenMP, Numba and BLAS.
+
+The products (Cython) and the elementwise loops (Numba, its `omp` layer) are regions of one OpenMP pool, so their
+threads never compete. SciPy's BLAS is called from inside those regions and therefore stays on one thread; NumPy's,
+which only user code calls, follows the setting.
+
+A forked process has its parent's memory, but only one of its threads: GNU OpenMP would wait for the others for ever,
+and Numba ends the process. So a child whose parent had set up its threads works on one.
+"""
+
+import contextlib
+import operator
+import os
+import sys
+import threading
+
+from pytagi_ddp.kernels.cpu.runtime.extension import load
+from pytagi_ddp.kernels.cpu.runtime.quota import cpu_quota
+from pytagi_ddp.kernels.cpu.runtime.waiting import SHORT, bounded
+from pytagi_ddp.process_tree import ancestor
+from pytagi_ddp.warn import warn
+
+_RANKS_ON_NODE = (  # MPICH and Intel MPI, Open MPI, MVAPICH, Cray, Slurm
+    "MPI_LOCALNRANKS",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "MV2_COMM_WORLD_LOCAL_SIZE",
+    "PALS_LOCAL_SIZE",
+    "SLURM_NTASKS_PER_NODE",
+)
+# What starts the ranks of a node, and binds them to cores, but not itself. (Slurm's may use more than the job has.)
+_LAUNCHERS = ("hydra_pmi_proxy", "mpirun", "mpiexec", "orterun", "orted", "prterun", "prted")
+MOST_THREADS = max(256, 4 * (os.cpu_count() or 1))  # each has scratch memory of some megabytes
+_threads: int | None = None
+_one_only = False  # True after a fork from a process with threads: they are gone and cannot be started again
+_applied = threading.local()  # Numba keeps its number per Python thread
+
+
+def usable_cores(process: int = 0) -> int:
+    """Cores a process may run on (0: this one): its affinity mask, capped by the CPU quotas of our control groups."""
+    cores = len(os.sched_getaffinity(process)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, int(min(cores, cpu_quota())))
+
+
+def ranks_on_node() -> int:
+    """MPI ranks on this node as the launcher announces them in the environment; 1 if it does not."""
+    for name in _RANKS_ON_NODE:
+        if os.environ.get(name, "").isdecimal():
+            return max(1, int(os.environ[name]))
+    return 1
+
+
+def cores_of_rank() -> int:
+    """Usable cores of this rank: at most its equal share of the cores that its node gives to all ranks, at least 1.
+
+    A launcher may bind each rank to cores of its own, as Open MPI does. These are the rank's share already.
+    """
+    mine = node = usable_cores()
+    if (ranks := ranks_on_node()) > 1 and (launcher := ancestor(_LAUNCHERS)):
+        with contextlib.suppress(OSError):  # it has just ended
+            node = usable_cores(int(launcher.name))
+    return max(1, min(mine, node // ranks))
+
+
+def default_threads() -> int:
+    """`$PYTAGI_DDP_NUM_THREADS`, else `$OMP_NUM_THREADS`, else `cores_of_rank()`.
+
+    Raises:
+        ValueError: one of the two variables is set to something other than a positive integer.
+    """
+    for name in ("PYTAGI_DDP_NUM_THREADS", "OMP_NUM_THREADS"):
+        if value := os.environ.get(name):
+            first = value.split(",")[0].strip()  # OpenMP allows a list: one number per nesting level
+            if not first.isdecimal() or int(first) < 1:
+                raise ValueError(f"{name}={value!r}: expected a positive number of threads")
+            return int(first)
+    return cores_of_rank()
+
+
+def set_threads(n: int) -> None:
+    """Makes `n` the number of threads of every CPU kernel of this process, whichever Python thread calls it.
+
+    In a process that was forked from one with threads it stays at 1, with a RuntimeWarning that says what to do.
+
+    Args:
+        n: at least 1. More than the machine's cores is allowed and slow; more than `MOST_THREADS` is not.
+
+    Raises:
+        TypeError: n is no integer. ValueError: it is out of range.
+    """
+    global _threads
+    try:
+        n = operator.index(n)
+    except TypeError:
+        raise TypeError(f"set_threads takes a number of threads, got {n!r}") from None
+    if n < 1:
+        raise ValueError(f"set_threads({n}): a kernel needs at least 1 thread")
+    if n > MOST_THREADS:
+        raise ValueError(f"set_threads({n}): at most {MOST_THREADS} on this machine; more than its cores are slow")
+    if _one_only and n > 1:
+        warn(
+            f"set_threads({n}): this process was forked from one that had threads, and works on one; for more, start "
+            'processes by multiprocessing.get_context("spawn"), or fork before the first network computes',
+            RuntimeWarning,
+        )
+        n = 1
+    _threads = n
+    _limit_blas(_threads)
+    _limit_numba(_threads)
+
+
+def get_threads() -> int:
+    """The number of threads of CPU kernels: the last one given to `set_threads`, or else `default_threads()`."""
+    if _threads is None:
+        set_threads(1 if _one_only else default_threads())
+    assert _threads is not None  # by now
+    if getattr(_applied, "threads", None) != _threads:
+        _limit_numba(_threads)
+    return _threads
+
+
+def threads_in_force() -> int:
+    """Like `get_threads`, but 1 if no number was set or asked for yet, so that copying arrays starts no threads."""
+    return _threads or 1
+
+
+def _after_fork() -> None:
+    global _threads, _one_only
+    numba_pool = sys.modules.get("numba.np.ufunc.parallel")  # set up by us, or by a program's own loops
+    _one_only = _one_only or _threads is not None or getattr(numba_pool, "_is_initialized", False)
+    _threads = None  # this also invalidates recorded passes of several threads
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _limit_numba(n: int) -> None:
+    import numba
+
+    numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
+    with bounded(SHORT):  # it loads GNU OpenMP if our kernels do without, or, in a wheel, have a copy of their own
+        numba.set_num_threads(min(n, numba.config.NUMBA_NUM_THREADS))
+    _applied.threads = n
+
+
+def _limit_blas(n: int) -> None:
+    from threadpoolctl import ThreadpoolController
+
+    load("products._blas")  # and with it the library that is to be limited
+    for library in ThreadpoolController().select(user_api="blas").lib_controllers:
+        library.set_num_threads(n if "numpy.libs" in library.filepath else 1)

@@ -1,0 +1,57 @@
+"""Activations of single units. `out` also receives the Jacobian; it may share its memory with the input, or not."""
+
+from collections.abc import Callable
+
+from pytagi_ddp.kernels.cuda.runtime.compile import Kernel, blocks, float32, floats, int32, kernel, thread_index
+from pytagi_ddp.kernels.cuda.runtime.geometry import block_size
+from pytagi_ddp.kernels.formulas.activation import (
+    ELEMENTWISE,
+    exp_moments,
+    parameters_of,
+)
+from pytagi_ddp.kernels.tensors import State
+
+THREADS = block_size(256)
+
+
+def _kernel_of(name: str, moments: Callable) -> Kernel:
+    """The kernel over units with the formula `moments`."""
+    parameters = len(parameters_of(moments))
+    declare = kernel(*[floats] * 5, int32, *[float32] * parameters, threads=THREADS, name=f"activation_{name}")
+
+    def units(mu, var, out_mu, out_var, out_jcb, n):
+        i = thread_index()
+        if i < n:
+            out_mu[i], out_var[i], out_jcb[i] = moments(mu[i], var[i])
+
+    def units_with_parameter(mu, var, out_mu, out_var, out_jcb, n, parameter):
+        i = thread_index()
+        if i < n:
+            out_mu[i], out_var[i], out_jcb[i] = moments(mu[i], var[i], parameter)
+
+    return declare((units, units_with_parameter)[parameters])
+
+
+_KERNELS = {name: _kernel_of(name, moments) for name, moments in ELEMENTWISE.items()}
+
+
+@kernel(floats, floats, floats, floats, floats, int32, threads=THREADS)
+def _even_exp(mu, var, out_mu, out_var, out_jcb, n):
+    i = thread_index()
+    if i < n:
+        if i % 2:
+            out_mu[i], out_var[i], out_jcb[i] = exp_moments(mu[i], var[i])
+        else:
+            out_mu[i], out_var[i], out_jcb[i] = mu[i], var[i], 1
+
+
+def elementwise(name: str, x: State, out: State, *parameters: float) -> None:
+    """The activation `name` of `formulas.activation.ELEMENTWISE`, with the parameters that follow (m, s)."""
+    n = x.mu.size
+    _KERNELS[name].launch(blocks(n, THREADS), x.mu, x.var, *out, n, *parameters)
+
+
+def even_exp(x: State, out: State) -> None:
+    """Even positions are passed on; odd positions become log-normal (a predicted observation variance)."""
+    n = x.mu.size
+    _even_exp.launch(blocks(n, THREADS), x.mu, x.var, *out, n)

@@ -1,0 +1,91 @@
+"""Whole-array operations between layers: sums of states and deltas, and the change of image layout.
+
+Arrays are C-contiguous and, except in `transpose`, of any shape.
+"""
+
+from pytagi_ddp.kernels.cuda.runtime.compile import blocks, cuda, float32, floats, int32, kernel, thread_index
+from pytagi_ddp.kernels.cuda.runtime.geometry import block_size
+from pytagi_ddp.kernels.tensors import Array, Delta, State
+
+THREADS = block_size(256)
+TILE = 32  # side of a transposed tile
+PITCH = TILE + 1  # of its rows in shared memory: a column then has its numbers in different banks
+TILE_SIZE = TILE * PITCH
+LANES = THREADS // TILE
+
+
+@kernel(floats, floats, floats, int32, threads=THREADS)
+def _add(a, b, out, n):
+    i = thread_index()
+    if i < n:
+        out[i] = a[i] + b[i]
+
+
+@kernel(floats, floats, floats, floats, int32, threads=THREADS)
+def _add_state(mu, var, added_mu, added_var, n):
+    i = thread_index()
+    if i < n:
+        mu[i] += added_mu[i]
+        var[i] += added_var[i]
+
+
+@kernel(floats, floats, int32, threads=THREADS)
+def _multiply(out, factor, n):
+    i = thread_index()
+    if i < n:
+        out[i] *= factor[i]
+
+
+@kernel(floats, floats, floats, int32, threads=THREADS)
+def _apply_jacobian(delta_mu, delta_var, jcb, n):
+    i = thread_index()
+    if i < n:
+        j = jcb[i]
+        delta_mu[i] *= j
+        delta_var[i] *= j * j
+
+
+@kernel(floats, floats, int32, int32, threads=THREADS)
+def _transpose(source, out, rows, columns):
+    tile = cuda.shared.array(TILE_SIZE, float32)
+    x, y = cuda.threadIdx.x % TILE, cuda.threadIdx.x // TILE
+    start = cuda.blockIdx.x * rows * columns
+    top, left = cuda.blockIdx.y * TILE, cuda.blockIdx.z * TILE
+    for r in range(y, TILE, LANES):
+        if top + r < rows and left + x < columns:
+            tile[r * PITCH + x] = source[start + (top + r) * columns + left + x]
+    cuda.syncthreads()
+    for r in range(y, TILE, LANES):
+        if left + r < columns and top + x < rows:
+            out[start + (left + r) * rows + top + x] = tile[x * PITCH + r]
+
+
+def add(a: Array, b: Array, out: Array) -> None:
+    """out = a + b; out may be a."""
+    _add.launch(blocks(out.size, THREADS), a, b, out, out.size)
+
+
+def add_state(out: State | Delta, added: State | Delta) -> None:
+    """out += added, both moments; variances stay as they are if `added` has none."""
+    n = out.mu.size
+    if added.var is None:
+        add(out.mu, added.mu, out.mu)
+    else:
+        _add_state.launch(blocks(n, THREADS), out.mu, out.var, added.mu, added.var, n)
+
+
+def multiply(out: Array, factor: Array) -> None:
+    """out *= factor: the chain rule of stacked activations."""
+    _multiply.launch(blocks(out.size, THREADS), out, factor, out.size)
+
+
+def apply_jacobian(delta: Delta, jcb: Array) -> None:
+    """Deltas through an activation: delta.mu *= J, delta.var *= J^2."""
+    n = jcb.size
+    _apply_jacobian.launch(blocks(n, THREADS), delta.mu, delta.var, jcb, n)
+
+
+def transpose(source: Array, out: Array) -> None:
+    """out[b, j, i] = source[b, i, j]: channels-first to channels-last images and back."""
+    batch, rows, columns = source.shape
+    _transpose.launch((batch, blocks(rows, TILE), blocks(columns, TILE)), source, out, rows, columns)
