@@ -39,7 +39,7 @@ def replicated(workload: str, replicas: int) -> tuple[Callable[[], None], DataPa
     job = Workload(workload)
     net = DataParallel(job.net, ["cpu"] * replicas, average=False)
     x = np.concatenate([job.x] * replicas)
-    y = np.concatenate([job._y] * replicas)
+    y = np.concatenate([job.y] * replicas)
     noise, updater = np.ones_like(y), nn.OutputUpdater(net.device)
 
     def step() -> None:

@@ -33,7 +33,7 @@ from benchmarks.scaling import NETWORKS
 from benchmarks.training_step import WORKLOADS, Workload
 from benchmarks.worker import ROOT
 from pytagi_ddp.distributed.communicator import create_communicator
-from pytagi_ddp.distributed.units import units_of
+from pytagi_ddp.distributed.sharded_arena import units_of
 from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
 from pytagi_ddp.nn import (
     BaseDeltaStates,
@@ -54,8 +54,8 @@ def ddp(model: Sequential, x: np.ndarray, buckets: int = 1) -> DDPSequential:
     return DDPSequential(model, DDPConfig(buckets=buckets), average=False)
 
 
-def fsdp(model: Sequential, x: np.ndarray, reshard: bool = True, share: bool = True) -> FSDPSequential:
-    return FSDPSequential(model, DDPConfig(share_memory=share), average=False, reshard_after_forward=reshard)
+def fsdp(model: Sequential, x: np.ndarray, reshard: bool = True) -> FSDPSequential:
+    return FSDPSequential(model, average=False, reshard_after_forward=reshard)
 
 
 def pipeline(model: Sequential, x: np.ndarray, schedule: str, count: int) -> PipelineSequential:
@@ -70,8 +70,6 @@ WAYS: dict[str, Callable[[Sequential, np.ndarray], Any]] = {  # of a network and
     "DDP, 4 buckets": partial(ddp, buckets=4),
     "FSDP, parameters whole": partial(fsdp, reshard=False),
     "FSDP": fsdp,
-    "FSDP, parameters whole, no shared memory": partial(fsdp, reshard=False, share=False),
-    "FSDP, no shared memory": partial(fsdp, share=False),
     **{f"pipeline 1F1B, {k} micro-batches": partial(pipeline, schedule="1F1B", count=k) for k in MICRO_BATCHES},
     "pipeline GPipe, 8 micro-batches": partial(pipeline, schedule="GPipe", count=8),
 }

@@ -23,7 +23,7 @@ class Workload:
         self.name, self.net, self.batch = name, spec.build(nn), spec.batch
         self.x, self.var_x, y = spec.data()
         self.net.input_state_update = spec.inside
-        self._y, self._noise = y.reshape(-1), y.reshape(-1) * 0 + 1
+        self.y, self._noise = y.reshape(-1), y.reshape(-1) * 0 + 1
         self._updater = nn.OutputUpdater(self.net.device)
         self.step = self._predict if spec.predict else self._train
 
@@ -37,7 +37,7 @@ class Workload:
     def pass_through(self, net: nn.Sequential | nn.DDPSequential) -> None:
         """Forward, output update and backward of `net`: the network, or what wraps it."""
         net(self.x, self.var_x)
-        self._updater.update(net.output_z_buffer, self._y, self._noise, net.input_delta_z_buffer)
+        self._updater.update(net.output_z_buffer, self.y, self._noise, net.input_delta_z_buffer)
         net.backward()
 
     @property

@@ -26,9 +26,9 @@ GROUPS = {
     "Device and threads": ("to_device", "get_device_with_index", "set_threads", "one_thread"),
     "For ways to train": (
         *("add_hook", "visits", "use_frame", "keep_layers", "in_mode", "has_layers_of_other_modes", "forget_graphs"),
-        *("check_input", "pass_forward", "is_deferred", "materialize", "rehouse", "deltas_dropped", "end_in_child"),
+        *("check_input", "pass_forward", "is_deferred", "materialize", "rehouse", "deltas_dropped"),
         *("slices", "take", "to_bytes", "to_host", "awaits_backward", "has_frozen_layers", "refuse_unread_deltas"),
-        "step_alone",
+        *("step_alone", "title"),
     ),
     "For programs written for pytagi": (
         *("preinit_layer", "params_to_device", "params_to_host", "output_to_host", "delta_z_to_host"),

@@ -142,19 +142,15 @@ ROOMS = {
     "nn/sequential": "nn.sequential",
     "nn/convert": "nn.posterior_average nn.torch_modules nn.torch_state",
     "distributed/comm": """
-        distributed.backends distributed.collective distributed.communicator distributed.container
-        distributed.device_mesh distributed.engine.* distributed.metrics distributed.rank_zero
-        distributed.run_threads distributed.verbs
+        distributed.backends distributed.communicator distributed.container distributed.device_mesh
+        distributed.engine.* distributed.metrics distributed.rank_zero distributed.run_threads
     """,
     "distributed/train": """
         distributed.buckets distributed.compare distributed.config distributed.ddp distributed.exchange
-        distributed.functional distributed.merge distributed.replica distributed.sharded
-        distributed.sync_batch_norm distributed.trained_on_ranks distributed.trees distributed.wire
+        distributed.functional distributed.merge distributed.sharded distributed.trained_on_ranks distributed.trees
+        distributed.wire distributed.wrapper
     """,
-    "distributed/fsdp": """
-        distributed.fsdp distributed.gathering distributed.shard_transfers distributed.sharded_arena
-        distributed.sharded_step distributed.units
-    """,
+    "distributed/fsdp": "distributed.fsdp distributed.gathering distributed.sharded_arena",
     "distributed/pipeline": "distributed.pipeline.*",
     "distributed/threads": "distributed.crew distributed.data_parallel",
     "distributed": "distributed",

@@ -117,9 +117,10 @@ class ShardedSampler:
             ValueError: batch_size < 1, or start_batch outside 0..num_batches.
         """
         _check_start(start_batch, self.num_batches(batch_size))
-        return self._batches(batch_size, start_batch, self._order())
+        return self._batches(batch_size, start_batch, self.order())
 
-    def _order(self) -> np.ndarray:
+    def order(self) -> np.ndarray:
+        """The samples of this epoch, of all ranks, in the order in which they are taken: their indices."""
         if self.shuffle:
             generator = np.random.Generator(np.random.PCG64([self.seed, self.epoch]))
             return generator.permutation(self.num_samples)
@@ -242,5 +243,5 @@ class DistributedSampler:
         return len(range(self._sharded.rank, self._total, self._sharded.world_size))
 
     def __iter__(self) -> Iterator[int]:
-        order = np.resize(self._sharded._order(), self._total)  # repeats from the start where it gets longer
+        order = np.resize(self._sharded.order(), self._total)  # repeats from the start where it gets longer
         return iter(order[self._sharded.rank :: self._sharded.world_size].tolist())

@@ -14,7 +14,7 @@
     init_device_mesh                            ranks in a grid, with a communicator along each dimension
     run_threads                                 ranks as threads of this process, for notebooks and tests
 
-All of these use a `Communicator`. Collectives have second names, those of Lux and FluxMPI: see the end of this file.
+All of these use a `Communicator`. Collectives have second names, those of Lux and FluxMPI: see `functional.py`.
 """
 
 from pytagi_ddp.distributed.backends import (
@@ -36,21 +36,27 @@ from pytagi_ddp.distributed.engine.debug import CollectiveMismatchError, NonFini
 from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError, LaunchError, RankLeftError
 from pytagi_ddp.distributed.engine.handle import Handle
 from pytagi_ddp.distributed.fsdp import FSDPSequential
-from pytagi_ddp.distributed.functional import all_reduce_deltas
+from pytagi_ddp.distributed.functional import (
+    all_reduce,
+    all_reduce_deltas,
+    allreduce,
+    allreduce_deltas,
+    barrier,
+    bcast,
+    broadcast,
+    iallreduce,
+    ibcast,
+    reduce,
+    start_all_reduce,
+    start_broadcast,
+    total_workers,
+)
 from pytagi_ddp.distributed.metrics import all_reduce_metrics
 from pytagi_ddp.distributed.pipeline.balance import balance_by_size, balance_by_time
 from pytagi_ddp.distributed.pipeline.sequential import PipelineSequential
 from pytagi_ddp.distributed.rank_zero import rank_zero_first, rank_zero_only, rank_zero_print
 from pytagi_ddp.distributed.run_threads import run_threads
 from pytagi_ddp.distributed.trees import synchronize
-from pytagi_ddp.distributed.verbs import (
-    all_reduce,
-    barrier,
-    broadcast,
-    reduce,
-    start_all_reduce,
-    start_broadcast,
-)
 from pytagi_ddp.nn.parameters import ParametersNotHereError
 
 __all__ = [
@@ -101,11 +107,3 @@ __all__ = [
     "total_workers",
     "world_size",
 ]
-
-# Second names, for programs in the words of Lux's DistributedUtils and of FluxMPI (docs/distributed.md).
-total_workers = world_size
-allreduce = all_reduce
-bcast = broadcast
-iallreduce = start_all_reduce
-ibcast = start_broadcast
-allreduce_deltas = all_reduce_deltas

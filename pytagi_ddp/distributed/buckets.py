@@ -9,8 +9,7 @@ from functools import partial
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.engine.debug import NonFiniteError
 from pytagi_ddp.distributed.engine.handle import Handle
-from pytagi_ddp.distributed.exchange import EveryStep
-from pytagi_ddp.distributed.sync_batch_norm import SyncBatchNorm
+from pytagi_ddp.distributed.exchange import EveryStep, Options, check_count
 from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.sequential import Sequential
@@ -24,20 +23,18 @@ class Buckets(EveryStep):
     parts and of the tail, and waits for all. The order is the same on every rank, whether or not it ran a backward
     pass.
 
+    `DDPConfig.buckets` is the number of parts; there may be fewer, since a layer is not cut.
+
     Args:
-        communicator, model, average, sync: as in `EveryStep`.
-        count: number of parts; there may be fewer, since a layer is not cut.
+        communicator, model, options: as in `Exchange`.
     """
 
-    def __init__(
-        self,
-        communicator: Communicator,
-        model: Sequential,
-        average: bool,
-        sync: SyncBatchNorm | None,
-        count: int,
-    ):
-        super().__init__(communicator, model, average, self._finish, sync)
+    option = "buckets > 1"
+
+    def __init__(self, communicator: Communicator, model: Sequential, options: Options):
+        super().__init__(communicator, model, options)
+        self.reduce = self._finish
+        count = options.config.buckets
         means: dict[BaseLayer, list[TensorSpec]] = {}
         for spec in model.arena.tensors:
             if spec.kind == "learned" and not spec.variance:  # a variance has the position of its mean
@@ -54,6 +51,11 @@ class Buckets(EveryStep):
         self._started = 0
         self._done: set[BaseLayer] = set()  # leaves whose deltas are there
 
+    @classmethod
+    def is_asked_for(cls, options: Options) -> bool:
+        check_count("buckets", options.config.buckets)
+        return options.config.buckets > 1
+
     def __len__(self) -> int:
         return len(self._parts)
 
@@ -65,6 +67,7 @@ class Buckets(EveryStep):
         """
         self._collect_alone()
         if self._started:
+            self.model.input_delta_z_buffer.outdated = True  # the batch is left out: the step does not wait for it
             raise RuntimeError(
                 "a second backward() before step(), while the deltas of the first are on their way: put every "
                 "backward() of a step except the last one into no_sync()"
@@ -73,8 +76,8 @@ class Buckets(EveryStep):
             self.model.backward()
             return
         with held_back():
-            if self._sync is not None:  # before the first bucket, as on a rank without a batch
-                self._sync.end_passes()
+            if self.sync is not None:  # before the first bucket, as on a rank without a batch
+                self.sync.end_passes()
             self._done = set()
             with self.model.add_hook(after=self._after):
                 self.model.backward()
@@ -89,10 +92,10 @@ class Buckets(EveryStep):
                 return
             self._start()
 
-    def step(self, stop: bool) -> None:
+    def step(self, stop: bool, now: bool = False) -> None:
         if self._started and not self.model.pending.waiting and self.communicator.world_size > 1:
             raise RuntimeError("backward() failed with a part of its deltas on their way: the ranks cannot go on")
-        super().step(stop)
+        super().step(stop, now)
 
     def deltas_dropped(self) -> None:
         self._collect_alone()
@@ -102,12 +105,12 @@ class Buckets(EveryStep):
                 "rank first"
             )
 
-    def before_statistics(self) -> None:
-        if self.model.pending.waiting:
+    def meet(self, call: str) -> None:
+        if call == "update_bn" and self.model.pending.waiting:
             raise RuntimeError(
                 "update_bn() between backward() and step(), with buckets: call step() on every rank first"
             )
-        super().before_statistics()
+        super().meet(call)
 
     def _start(self) -> None:
         if not self._started:

@@ -6,10 +6,13 @@ from numbers import Integral
 from typing import Any
 
 from pytagi_ddp.distributed.backends import get_distributed_backend, is_initialized
+from pytagi_ddp.distributed.buckets import Buckets
 from pytagi_ddp.distributed.communicator import Communicator, Ranks, as_communicator, create_communicator
 from pytagi_ddp.distributed.engine.errors import LaunchError
 from pytagi_ddp.distributed.engine.placement import choose_device
-from pytagi_ddp.distributed.wire import WIRE_DTYPES
+from pytagi_ddp.distributed.exchange import EveryStep, Exchange, Options
+from pytagi_ddp.distributed.merge import PosteriorMerge
+from pytagi_ddp.distributed.wire import HalfPrecision
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.validate import as_bools
 from pytagi_ddp.warn import warn
@@ -38,8 +41,7 @@ class DDPConfig:
         offload_params: for an `FSDPSequential` on a GPU with `reshard_after_forward`: its shards are kept in host
             memory, where steps are made too. The GPU holds 16 bytes for each parameter of the largest unit, and
             20 P/R bytes travel between GPU and host in a step.
-        share_memory: for an `FSDPSequential` on the CPU: ranks of one node keep their shards in memory that all of them
-            see, and read there what they would otherwise send each other. The bits are the same.
+        share_memory: without effect, and deprecated: ranks no longer keep shards in memory that all of them see.
 
     Raises:
         TypeError: a boolean option is neither True nor False; `device_ids` is no list.
@@ -55,7 +57,7 @@ class DDPConfig:
     wire_dtype: str = "float32"
     buckets: int = 1
     offload_params: bool = False
-    share_memory: bool = True
+    share_memory: bool | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in DDPConfig.__dataclass_fields__:
@@ -64,6 +66,13 @@ class DDPConfig:
             (value,) = as_bools("DDPConfig", **{name: value})
         if name == "device_ids" and isinstance(value, str | Integral):
             raise TypeError(f"device_ids of a DDPConfig is a list, with the GPU of each rank of a node, got {value!r}")
+        if name == "share_memory" and value is not None:
+            (value,) = as_bools("DDPConfig", share_memory=value)
+            warn(
+                "DDPConfig(share_memory=...) has no effect any more, and will be removed: the ranks of an "
+                "FSDPSequential send each other what they read in shared memory before, with the same results",
+                DeprecationWarning,
+            )
         super().__setattr__(name, value)
 
     def connect(self, device: str = "cpu") -> Communicator:
@@ -127,21 +136,23 @@ class DDPConfig:
         Raises:
             TypeError: no whole number. ValueError: out of range, or they exclude each other.
         """
-        if not isinstance(every, Integral) or not isinstance(self.buckets, Integral):
-            raise TypeError(f"every and buckets are whole numbers, got every={every!r}, buckets={self.buckets!r}")
-        if every < 1 or self.buckets < 1:
-            raise ValueError(f"every and buckets must be at least 1, got every={every}, buckets={self.buckets}")
-        if self.offload_params:
-            raise ValueError("offload_params is for an FSDPSequential: a replica lies whole where it computes")
-        if self.wire_dtype not in WIRE_DTYPES:
-            raise ValueError(f"wire_dtype must be one of {', '.join(map(repr, WIRE_DTYPES))}, got {self.wire_dtype!r}")
-        half = self.wire_dtype != "float32"
-        if half and (device != "cpu" or self.backend == "nccl"):
-            raise ValueError(f"wire_dtype={self.wire_dtype!r} is for networks on the CPU; on a GPU use 'float32'")
-        merges |= every > 1
-        if merges + (self.buckets > 1) + half > 1 or (merges and sync_batch_norm):
-            raise ValueError(
-                "of merges (every > 1, or merge=...), buckets > 1 and wire_dtype other than 'float32' only one can be "
-                f"chosen, and merges have no sync_batch_norm; got every={every}, buckets={self.buckets}, "
-                f"wire_dtype={self.wire_dtype!r}, sync_batch_norm={sync_batch_norm}"
-            )
+        merge = "precision_weighted" if merges else None
+        choose_strategy(Options(self, device, every=every, merge=merge, sync_batch_norm=sync_batch_norm))
+
+
+STRATEGIES: tuple[type[Exchange], ...] = (PosteriorMerge, Buckets, HalfPrecision)  # those that an option asks for
+
+
+def choose_strategy(options: Options) -> type[Exchange]:
+    """The strategy that the options ask for; `EveryStep` if none does.
+
+    Raises:
+        TypeError: an option that is not of its type. ValueError: one out of range, or options that exclude each other.
+    """
+    asked = [strategy for strategy in STRATEGIES if strategy.is_asked_for(options)]
+    if options.config.offload_params:
+        raise ValueError("offload_params is for an FSDPSequential: a replica lies whole where it computes")
+    if len(asked) > 1:
+        names = " and ".join(strategy.option for strategy in asked)
+        raise ValueError(f"only one of these can be chosen, leave the others out: {names}")
+    return asked[0] if asked else EveryStep

@@ -85,7 +85,7 @@ class Crew:
 
     def _go_on_after(self, error: BaseException) -> None:
         """Lets the ranks go on after an error, if it did not interrupt a collective."""
-        if any(member.driver.broken is not None for member in self._world.departed.values()):
+        if any(member.operations.broken is not None for member in self._world.departed.values()):
             self._ended = f": {error!r} has cut a collective short; make the network's DataParallel anew"
             self.close()
         self._world.departed.clear()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise, tee
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,12 +17,11 @@ from pytagi_ddp.distributed.config import DDPConfig
 from pytagi_ddp.distributed.crew import Crew
 from pytagi_ddp.distributed.ddp import DDPSequential
 from pytagi_ddp.distributed.exchange import pool_statistics
-from pytagi_ddp.distributed.replica import Wrapper
+from pytagi_ddp.distributed.wrapper import Wrapper
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.network_input import rows_of_samples, variances_like
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.state import State
-from pytagi_ddp.nn.state_dicts import StateDict
 from pytagi_ddp.nn.update_bn import StatisticsChange, batches_of
 from pytagi_ddp.nn.validate import as_bools
 
@@ -72,6 +71,7 @@ class DataParallel(Wrapper):
     """
 
     device = "cpu"
+    _not_copied = "has threads of its own"
     _remedy = "assign it to the network before a DataParallel is made of it"
     _settled = ("model", "device_ids", "devices", "average", "sync_batch_norm")
 
@@ -186,10 +186,6 @@ class DataParallel(Wrapper):
         self._everywhere(DDPSequential.train, mode)
         return self
 
-    def eval(self) -> Self:
-        """Evaluation mode, see `Sequential.eval`."""
-        return self.train(False)
-
     def predict(
         self, x: ArrayLike, batch_size: int = 256, var_x: ArrayLike | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -200,25 +196,13 @@ class DataParallel(Wrapper):
         means, variances = zip(*moments, strict=True)
         return np.concatenate(means), np.concatenate(variances)
 
-    def state_dict(self) -> StateDict:
-        """`Sequential.state_dict`: parameters and running statistics, equal on every device."""
-        return self.model.state_dict()
-
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """`Sequential.load_state_dict` on every device."""
         self._everywhere(DDPSequential.load_state_dict, state_dict)
 
-    def save(self, filename: str | bytes | Path) -> None:
-        """`Sequential.save`."""
-        self.model.save(filename)
-
     def load(self, filename: str | bytes | Path) -> None:
         """`Sequential.load` on every device."""
         self._everywhere(DDPSequential.load, filename)
-
-    def get_outputs(self) -> tuple[np.ndarray, np.ndarray]:
-        """(mu, var) of the last forward pass, flat copies."""
-        return np.array(self.output_z_buffer.mu_a), np.array(self.output_z_buffer.var_a)
 
     def synchronize(self) -> None:
         """Gives every replica the parameters and running statistics of replica 0, as after `layer.mu_w = ...`."""
@@ -230,9 +214,6 @@ class DataParallel(Wrapper):
         if self.model.trainer is self._ranks[0]:
             self.model.trainer = None
             pool_statistics(self.model, False)
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        raise TypeError("a DataParallel has threads of its own: copy or pickle its `model` instead")
 
     def _divide(self, mu_x: ArrayLike, var_x: ArrayLike | None) -> tuple[np.ndarray, np.ndarray | None, list[slice]]:
         """(means, variances, rows of each device): a row for each sample, for the devices that get any.

@@ -2,15 +2,11 @@
 
 from pathlib import Path
 
-from pytagi_ddp.distributed.buckets import Buckets
-from pytagi_ddp.distributed.collective import collective
 from pytagi_ddp.distributed.communicator import Ranks
-from pytagi_ddp.distributed.config import DDPConfig
-from pytagi_ddp.distributed.exchange import EveryStep, Exchange, pool_statistics
-from pytagi_ddp.distributed.merge import MERGES, PosteriorMerge
-from pytagi_ddp.distributed.sync_batch_norm import SyncBatchNorm
+from pytagi_ddp.distributed.config import DDPConfig, choose_strategy
+from pytagi_ddp.distributed.exchange import Options
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
-from pytagi_ddp.distributed.wire import reduction
+from pytagi_ddp.distributed.wrapper import collective
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.validate import as_bools
 
@@ -96,28 +92,17 @@ class DDPSequential(TrainedOnRanks):
         super().__init__(model, DDPConfig() if config is None else config, average)
         (sync_batch_norm,) = as_bools("DDPSequential", sync_batch_norm=sync_batch_norm)
         model.materialize()
-        if merge not in (None, *MERGES):
-            raise ValueError(f"merge must be one of {', '.join(map(repr, MERGES))}, or None, got {merge!r}")
         c, self.every = self.config, every
-        c.check(model.device, every, sync_batch_norm, merge is not None)
-        if every > 1 and merge is None:
-            merge = "precision_weighted"
+        given = Options(c, model.device, self.average, every, merge, sync_batch_norm)
+        strategy = choose_strategy(given)
+        if strategy.merges and merge is None:
+            merge = "precision_weighted"  # as the ranks compare it
         options = {"sync_batch_norm": sync_batch_norm, "every": every, "merge": merge}
         self._connect(communicator, options | {"wire_dtype": c.wire_dtype, "buckets": c.buckets})
-        self._exchange = self._make_exchange(sync_batch_norm, merge)
+        self._exchange = strategy(self.communicator, model, given)
         model.trainer = self
         self.synchronize()
         self._made = True
-
-    def _make_exchange(self, sync_batch_norm: bool, merge: str | None) -> Exchange:
-        model, communicator, c = self.model, self.communicator, self.config
-        pool_statistics(model, merge is None and not sync_batch_norm)
-        if merge is not None:
-            return PosteriorMerge(communicator, model, merge, self.every)
-        sync = SyncBatchNorm(communicator, model) if sync_batch_norm else None
-        if c.buckets > 1:
-            return Buckets(communicator, model, self.average, sync, c.buckets)
-        return EveryStep(communicator, model, self.average, reduction(communicator, model, c.wire_dtype), sync)
 
     @collective
     def synchronize(self) -> None:
@@ -136,8 +121,12 @@ class DDPSequential(TrainedOnRanks):
         Raises:
             RuntimeError: ranks add deltas, so that there is nothing to merge. Other errors are those of `step`.
         """
-        self._check("merge")
-        self._exchange.merge(self._stop)
+        self._begin("merge")
+        if not self._exchange.merges:
+            raise RuntimeError(
+                "merge() is for DDPSequential(..., every=k, merge=...); here step() adds the deltas of all"
+            )
+        self._exchange.step(self._stop, now=True)
 
     @property
     def steps_since_merge(self) -> int:
@@ -146,4 +135,4 @@ class DDPSequential(TrainedOnRanks):
     def save(self, filename: str | bytes | Path) -> None:
         """`Sequential.save` on rank 0; the other ranks return at once."""
         if self.rank == 0:
-            self.model.save(filename)
+            super().save(filename)

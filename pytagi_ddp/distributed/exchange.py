@@ -1,11 +1,16 @@
-"""How the deltas of all ranks are combined: one class for each way, with the same methods."""
+"""How ranks exchange what they have learnt: one class for each strategy, each in a file of its own.
+
+A strategy is a subclass of `Exchange` that says which options ask for it, and what `step` does. `config.STRATEGIES`
+lists them; `EveryStep`, which is here, is the one that needs no option.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from numbers import Integral
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -75,24 +80,66 @@ def exchange_deltas(
     return array.snapshot(header)
 
 
-class Exchange(ABC):
-    """A way of training on many ranks: what happens around the passes of a `DDPSequential`, and in its `step`.
+class Options(NamedTuple):
+    """What decides on a strategy.
 
     Attributes:
+        config: a `DDPConfig`. device: of the network.
+        average, every, merge, sync_batch_norm: as in `DDPSequential`.
+    """
+
+    config: Any
+    device: str = "cpu"
+    average: bool = True
+    every: int = 1
+    merge: str | None = None
+    sync_batch_norm: bool = False
+
+
+def check_count(name: str, value: Any) -> None:
+    """Raises unless an option is a whole number, 1 or more."""
+    if not isinstance(value, Integral):
+        raise TypeError(f"{name} takes whole numbers, got {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+class Exchange(ABC):
+    """A strategy of training on many ranks: what happens around the passes of a `DDPSequential`, and in its `step`.
+
+    In a step, `forward` and `backward` run once for each micro-batch, on this rank alone; then all ranks call `step`.
+    An error may keep a step from ending after its exchange: then `finish_step` runs before anything else that needs
+    parameters. All but `step` have defaults.
+
+    Args:
+        communicator: of all ranks. model: this rank's replica. options: all of them; the strategy's own are valid.
+
+    Attributes:
+        option: the options that ask for the strategy, in words; empty for the default. merges: whether replicas differ
+            between exchanges, so that `DDPSequential.merge` has something to do.
         pooled: (samples, ranks that had any, ranks that ask to stop) of the last exchange; None before the first.
         steps: steps that this rank has taken alone since the last exchange.
     """
 
-    def __init__(self, communicator: Communicator, model: Sequential):
-        self.communicator, self.model = communicator, model
+    option: ClassVar[str] = ""
+    merges: ClassVar[bool] = False
+
+    def __init__(self, communicator: Communicator, model: Sequential, options: Options):
+        self.communicator, self.model, self.average = communicator, model, options.average
         self.pooled: Array | None = None
         self.steps = 0
 
-    def before_forward(self) -> None:  # noqa: B027 - nothing to do in most ways
-        """To be called before each forward pass."""
+    @classmethod
+    def is_asked_for(cls, options: Options) -> bool:
+        """Whether the options ask for this strategy.
 
-    def around_forward(self) -> AbstractContextManager[None]:
-        """A context in which each forward pass runs."""
+        Raises:
+            TypeError: one of its own options is not of its type. ValueError: one is out of range, or excludes another.
+        """
+        return False
+
+    def forward(self) -> AbstractContextManager[None]:
+        """Called before each forward pass; returns the context in which it runs."""
         return nullcontext()
 
     def backward(self, last: bool) -> None:
@@ -100,120 +147,118 @@ class Exchange(ABC):
         self.model.backward()
 
     @abstractmethod
-    def step(self, stop: bool) -> None:
-        """Applies the deltas that wait, those of all ranks if they are exchanged now; collective.
+    def step(self, stop: bool, now: bool = False) -> None:
+        """Applies the deltas that wait: those of all ranks if they are exchanged now; collective.
 
         Args:
             stop: whether this rank asks all to stop.
+            now: exchange in any case, also where other steps have to come first.
         """
 
-    def meet(self, stop: bool) -> None:
-        """`step`, but with an exchange in any case."""
-        self.step(stop)
+    def finish_step(self) -> None:
+        """Ends a step whose deltas are those of all ranks already (`pending.average` is not None)."""
+        self.model.step_alone()
 
-    def merge(self, stop: bool) -> None:
-        """Merges the posteriors of all ranks into one.
+    def meet(self, call: str) -> None:  # noqa: B027 - in most strategies there is nothing to do
+        """Called on every rank where ranks come together outside of a step, in the method `call`.
+
+        That is "barrier", "forget_evidence", and "update_bn", which calls it before its passes and after them.
 
         Raises:
-            RuntimeError: replicas never differ, so that there is nothing to merge.
-        """
-        raise RuntimeError("merge() is for DDPSequential(..., every=k, merge=...); here step() adds the deltas of all")
-
-    @abstractmethod
-    def before_statistics(self) -> None:
-        """To be called before the passes of `update_bn`, which only take statistics.
-
-        Raises:
-            RuntimeError: statistics cannot be taken now; says what to do first.
+            RuntimeError: this cannot be done now; says what to do first.
         """
 
-    def after_statistics(self) -> None:  # noqa: B027 - nothing to do in most ways
-        """To be called after those passes, on every rank, before their sums are added."""
-
-    def before_barrier(self) -> None:  # noqa: B027 - nothing to do in most ways
-        """To be called before ranks wait for each other outside of steps, on every rank."""
-
-    def before_forgetting(self) -> None:  # noqa: B027 - nothing to do in most ways
-        """To be called before the variances of this rank's parameters change, on every rank."""
-
-    def after_forgetting(self) -> None:  # noqa: B027 - nothing to do in most ways
-        """To be called after that change, on every rank."""
-
-    def deltas_dropped(self) -> None:  # noqa: B027 - nothing to do in most ways
-        """To be called before the deltas that wait on this rank are dropped.
+    def deltas_dropped(self) -> None:  # noqa: B027 - in most strategies there is nothing to do
+        """Called before the deltas that wait on this rank are dropped.
 
         Raises:
             RuntimeError: they are on their way to other ranks.
         """
 
-    def parameters_changed(self) -> None:  # noqa: B027 - nothing to do in most ways
-        """To be called when all ranks have been given other parameters."""
-
-
-class CollectivePasses(Protocol):
-    """Passes in which ranks communicate; ranks may run different numbers of them."""
-
-    def end_passes(self) -> None:
-        """Takes part in the passes of other ranks until none runs one; collective, once before each exchange."""
-
-    def begin_passes(self) -> None:
-        """To be called after an exchange: passes may follow."""
+    def parameters_changed(self) -> None:  # noqa: B027 - in most strategies there is nothing to do
+        """Called when all ranks have been given other parameters."""
 
 
 class EveryStep(Exchange):
-    """Deltas are added in every step.
+    """The default strategy: deltas are added in every step, by one all-reduce of the arena's buffer.
+
+    Attributes:
+        reduce: adds that buffer over all ranks in another way; None: one all-reduce. It must look the arena up in each
+            call, as `to_device` makes another one.
+        sync: what adds the statistics of BatchNorm2d over ranks in forward passes, or None.
+    """
+
+    def __init__(self, communicator: Communicator, model: Sequential, options: Options):
+        super().__init__(communicator, model, options)
+        self.reduce: Callable[[], None] | None = None
+        pool_statistics(model, not options.sync_batch_norm)
+        self.sync = SyncBatchNorm(communicator, model) if options.sync_batch_norm else None
+
+    def forward(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.sync is None else held_back()
+
+    def step(self, stop: bool, now: bool = False) -> None:
+        if self.sync is not None:
+            self.sync.end_passes()
+        self.pooled = exchange_deltas(self.communicator, self.model, self.average, stop, self.reduce)
+        self.finish_step()
+        if self.communicator.debug:
+            compare_parameters(self.communicator, self.model)
+
+    def finish_step(self) -> None:
+        if self.sync is not None:
+            self.sync.begin_passes()
+        self.model.step_alone()
+
+    def meet(self, call: str) -> None:
+        """Lets a rank take part in the passes of others first, as ranks may have run different numbers of them."""
+        if self.sync is not None:
+            self.sync.end_passes()
+            self.sync.begin_passes()
+
+
+class SyncBatchNorm:
+    """Lets every BatchNorm2d of a network add counts, sums and sums of squares over ranks in its forward pass.
+
+    Batches may have different sizes, and ranks may run different numbers of passes between two exchanges: the k-th
+    passes of all ranks belong together, and in `end_passes` a rank that runs fewer takes part with empty batches.
 
     Args:
         communicator: of all ranks. model: this rank's replica.
-        average: how the step aggregates, see `DDPSequential`.
-        reduce: adds the arena's buffer over all ranks; None: one all-reduce. It must look the arena up in each call, as
-            `to_device` makes another one.
-        sync: the object through which ranks communicate within passes, or None.
     """
 
-    def __init__(
-        self,
-        communicator: Communicator,
-        model: Sequential,
-        average: bool,
-        reduce: Callable[[], None] | None = None,
-        sync: CollectivePasses | None = None,
-    ):
-        super().__init__(communicator, model)
-        self._average, self._reduce, self._sync = average, reduce, sync
+    def __init__(self, communicator: Communicator, model: Sequential):
+        self._communicator, self._model = communicator, model
+        self._norms = model.arena.running
+        self._ended = False
+        for norm in self._norms:
+            norm.reduce_sums = self._all_reduce
 
-    def before_forward(self) -> None:
-        self._apply()
+    def _all_reduce(self, sums: Array) -> None:
+        if self._ended and self._communicator.world_size > 1:
+            raise RuntimeError(
+                "a forward pass in training mode between backward() and step(): with buckets and sync_batch_norm, the "
+                "other ranks no longer take part in it"
+            )
+        self._communicator.all_reduce(sums)
 
-    def around_forward(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._sync is None else held_back()
+    def end_passes(self) -> None:
+        """Takes part in the forward passes of others until no rank runs one; collective, once before each exchange.
 
-    def step(self, stop: bool) -> None:
-        self._apply()
-        if self._sync is not None:
-            self._sync.end_passes()
-        self.pooled = exchange_deltas(self.communicator, self.model, self._average, stop, self._reduce)
-        self._apply()
-        if self.communicator.debug:
-            self._compare()
+        The sums of the first BatchNorm2d tell whether some rank runs a pass: if none does, their count is 0.
+        """
+        ended, self._ended = self._ended, True
+        if ended or self._communicator.world_size == 1:
+            return
+        array = self._model.kernels.array
+        while self._norms:
+            for norm in self._norms:
+                array.clear(norm.shared_sums)
+                self._communicator.all_reduce(norm.shared_sums)
+                if norm is self._norms[0] and not array.to_host(norm.shared_sums)[0] > 0:
+                    return
+                norm.update_running()
 
-    def _compare(self) -> None:
-        compare_parameters(self.communicator, self.model)
-
-    def _apply(self) -> None:
-        """Applies the deltas of all ranks, if they are there: from this step, or from one that was interrupted."""
-        if self.model.pending.average is not None:
-            if self._sync is not None:
-                self._sync.begin_passes()
-            self.model.step_alone()
-
-    def before_forgetting(self) -> None:
-        self._apply()
-
-    def before_statistics(self) -> None:
-        """Lets a rank take part in the passes of others first, as ranks may have run different numbers of them."""
-        if self._sync is not None:
-            self._sync.end_passes()
-            self._sync.begin_passes()
-
-    after_statistics = before_barrier = before_statistics
+    def begin_passes(self) -> None:
+        """To be called after an exchange: forward passes may follow."""
+        self._ended = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from numbers import Integral
 from pathlib import Path
@@ -12,17 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pytagi_ddp.distributed.collective import collective
 from pytagi_ddp.distributed.communicator import Ranks
 from pytagi_ddp.distributed.config import DDPConfig
-from pytagi_ddp.distributed.engine.offspring import keep_from_children
-from pytagi_ddp.distributed.engine.together import errors_of_all_ranks, on_rank_0
+from pytagi_ddp.distributed.engine.together import errors_of_all_ranks
+from pytagi_ddp.distributed.exchange import Options
 from pytagi_ddp.distributed.gathering import Gathering
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.distributed.sharded_arena import ShardedArena
-from pytagi_ddp.distributed.sharded_step import ShardedStep
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
-from pytagi_ddp.files import atomic_write
+from pytagi_ddp.distributed.wrapper import collective
 from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.alone import alone
 from pytagi_ddp.nn.architecture import architecture, sizes
@@ -53,11 +51,6 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
     and the activations in addition (`checkpoint_blocks` makes these smaller; a block that is run again gathers once
     more). For a network on a GPU, `DDPConfig.offload_params` keeps the shards on the host, which then makes the step.
 
-    Ranks of one node, with a network on the CPU, share the memory of their shards (`DDPConfig.share_memory`). There
-    nothing is gathered, as every rank sees all parameters, and each rank reads the sums of its shard where the others
-    have written them. This needs a second memory for sums, which one unit fills while those of the last unit are read:
-    8 P + 8 P/R + 16 U bytes in all with False; with True it replaces the memory of the gathered unit.
-
     With `reshard_after_forward=False` parameters stay whole on every rank, and are gathered once after each step.
     Forward passes in evaluation mode, `predict`, `state_dict` and `save` are then local, as with `DDPSequential`. With
     True, every pass is collective, also forward, and so are `predict`, `state_dict` and `save`. `load` and
@@ -86,8 +79,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
 
     reshard_after_forward: bool
     _settled = (*TrainedOnRanks._settled, "reshard_after_forward", "min_num_params", "sync_batch_norm")
-    _exchange: ShardedStep
-    _gathering: Gathering
+    _exchange: Gathering
 
     def __init__(
         self,
@@ -118,7 +110,6 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
                 "min_num_params": min_num_params,
                 "sync_batch_norm": sync_batch_norm,
                 "offload_params": offloaded,
-                "share_memory": self.config.share_memory,
             },
         )
         if offloaded and (model.device == "cpu" or not reshard_after_forward):
@@ -131,25 +122,13 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
             communicator=self.communicator,
             min_num_params=min_num_params,
             whole=not reshard_after_forward,
-            shares=self.config.share_memory,
             offloaded=offloaded,
         )
         model.rehouse(make)
-        self._gathering = Gathering(self.communicator, model, sync_batch_norm)
-        self._exchange = ShardedStep(self.communicator, model, average, self._gathering)
+        given = Options(self.config, model.device, self.average, sync_batch_norm=sync_batch_norm)
+        self._exchange = Gathering(self.communicator, model, given)
         model.trainer = self
-        if self._arena.is_shared:
-            keep_from_children(self)
         self._made = True
-
-    def end_in_child(self) -> None:
-        """Called in a forked child, whose parameters lie in memory that the ranks go on changing."""
-        self._arena.take_away(
-            f"this process was forked from rank {self.rank}, and they lie in memory in which the ranks go on changing "
-            "them: copy them before the fork (state_dict()), or train with DDPConfig(share_memory=False)"
-        )
-        with suppress(RuntimeError):  # another thread was in a pass: nobody can use the network here
-            self.model.forget_graphs()
 
     @property
     def nbytes(self) -> int:
@@ -158,15 +137,12 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
     @property
     def _all_are_here(self) -> bool:
         """Whether this rank has all parameters now."""
-        return not self.reshard_after_forward or self._gathering.unsharded
+        return not self.reshard_after_forward or self._exchange.unsharded
 
-    @property
-    def _arena(self) -> ShardedArena:
-        return self._gathering.transfers.arena
-
-    def _refuse_unread_deltas(self) -> None:
-        if not self._gathering.unsharded:  # where neither that pass nor a step is possible
-            super()._refuse_unread_deltas()
+    def _begin(self, name: str, in_no_sync: bool = False) -> None:
+        super()._begin(name, in_no_sync)
+        if self._exchange.unsharded:
+            raise RuntimeError(f"{name}() inside unshard(): leave it first, on every rank")
 
     @contextmanager
     def unshard(self) -> Iterator[None]:
@@ -178,8 +154,8 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
 
         Assignments inside are kept; every rank has to make the same ones. The network cannot be trained inside.
         """
-        self._check("unshard")
-        with self._gathering.unshard():
+        self._begin("unshard")
+        with self._exchange.unshard():
             yield
 
     def predict(
@@ -198,14 +174,6 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
             return super().smoother()
         with held_back(), self.unshard():
             return super().smoother()
-
-    @collective
-    def barrier(self) -> None:
-        """Waits until every rank has called it; a rank that waits takes part in the passes of others.
-
-        Call it before other collectives of the program if ranks may have predicted different numbers of batches.
-        """
-        self.communicator.barrier() if self._gathering.unsharded else self._gathering.come("barrier")
 
     # -- all parameters ---------------------------------------------------------------------------------------
 
@@ -229,8 +197,8 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
     def _reading(self, kind: str) -> Iterator[None]:
         """Inside the block rank 0 can go through all parameters; collective, and an error is raised on all ranks."""
         if not self._all_are_here:
-            self._gathering.come(kind)
-        reading = nullcontext() if self._all_are_here else self._gathering.transfers.reading()
+            self._exchange.come(kind)
+        reading = nullcontext() if self._all_are_here else self._exchange.arena.reading()
         with errors_of_all_ranks(self.communicator), reading:
             yield
 
@@ -255,8 +223,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
             ValueError, OSError: as `Sequential.save`; where it is collective, on every rank.
         """
         if not self._all_are_here:
-            data = self.to_bytes()
-            on_rank_0(self.communicator, partial(atomic_write, filename, data))
+            super().save(filename)
         elif self.rank == 0:
             self.model.save(filename)
 
@@ -274,16 +241,16 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
 
     @alone
     def _load(self, checked: Callable[[], Values]) -> None:
-        if self._gathering.unsharded:
+        if self._exchange.unsharded:
             put(self.model, checked())
             self.parameters_changed()
             return
         with held_back():
-            self._gathering.come("load")  # nobody reads what is about to change
+            self._exchange.come("load")  # nobody reads what is about to change
             with errors_of_all_ranks(self.communicator):
                 values = checked()
             try:
-                with self._arena.writing():
+                with self._exchange.arena.writing():
                     put(self.model, values)
             finally:  # also after an error, as what was gathered has been overwritten
                 self.parameters_changed()
@@ -298,8 +265,8 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         holds the values [r n, (r + 1) n) of that row, n = 16 ceil(N / 16 R), of the means and of the variances. So it
         has at most one part of each tensor. Running statistics are whole on every rank; rank 0 saves them.
         """
-        arena = self._arena
-        self._gathering.keep_changes()
+        arena = self._exchange.arena
+        self._exchange.keep_changes()
         found = []
         for spec in arena.tensors:
             if spec.kind == "running":
@@ -326,12 +293,12 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         Raises:
             RuntimeError: inside `unshard`, at whose end the old values would be put back.
         """
-        if self._gathering.unsharded:
+        if self._exchange.unsharded:
             raise RuntimeError("new values of slices inside unshard(): leave it first, on every rank")
-        self._gathering.come("load")
+        self._exchange.come("load")
         self.model.drop_deltas()
         for part, new in values:
             on_host = isinstance(part.array, np.ndarray)
-            (self._arena.keeper if on_host else self.model.kernels).array.copy(new, part.array)
-        self._gathering.transfers.share()
+            (self._exchange.arena.keeper if on_host else self.model.kernels).array.copy(new, part.array)
+        self._exchange.arena.share()
         self.parameters_changed()

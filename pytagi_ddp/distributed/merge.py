@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.compare import compare_parameters
 from pytagi_ddp.distributed.engine.debug import NonFiniteError
-from pytagi_ddp.distributed.exchange import Exchange
+from pytagi_ddp.distributed.exchange import Exchange, Options, check_count, pool_statistics
 from pytagi_ddp.kernels.tensors import Delta, Tensor
 from pytagi_ddp.nn.arena import HEADER
 from pytagi_ddp.nn.sequential import Sequential
@@ -28,32 +29,48 @@ class PosteriorMerge(Exchange):
     with sums and means over the ranks that have seen samples since the last merge. Running statistics are averaged over
     these ranks. It takes one all-reduce, in the buffer of the deltas, which are no longer needed after local steps.
 
+    The rule is the option `merge`, by default "precision_weighted"; k is `every`.
+
     Args:
-        communicator: of all ranks. model: this rank's replica.
-        rule: one of `MERGES`.
-        every: steps between two merges.
+        communicator, model, options: as in `Exchange`.
 
     Attributes:
         steps: local steps since the last merge.
-
-    Raises:
-        ValueError: another rule.
     """
 
-    def __init__(self, communicator: Communicator, model: Sequential, rule: str, every: int):
-        if rule not in MERGES:
-            raise ValueError(f"merge must be one of {', '.join(map(repr, MERGES))}, got {rule!r}")
-        super().__init__(communicator, model)
-        self._every = every
+    option = "merges (every > 1, or merge=...)"
+    merges = True
+
+    def __init__(self, communicator: Communicator, model: Sequential, options: Options):
+        super().__init__(communicator, model, options)
+        pool_statistics(model, False)
+        self._every = options.every
         self._samples = 0
-        self._weighted = rule == "precision_weighted"
+        self._weighted = options.merge != "mean"
         self._kernels = model.kernels
         empty = model.kernels.array.empty
         self._prior, self._prior_statistics = empty(model.arena.theta.shape), empty(model.arena.statistics.shape)
         self._begun = False
 
-    def before_forward(self) -> None:
-        """The first pass since the last merge starts from the common prior."""
+    @classmethod
+    def is_asked_for(cls, options: Options) -> bool:
+        check_count("every", options.every)
+        if options.merge not in (None, *MERGES):
+            raise ValueError(f"merge must be one of {', '.join(map(repr, MERGES))}, or None, got {options.merge!r}")
+        asked = options.every > 1 or options.merge is not None
+        if asked and options.sync_batch_norm:
+            raise ValueError(
+                f"{cls.option} have no sync_batch_norm; got every={options.every}, merge={options.merge!r}, "
+                "sync_batch_norm=True"
+            )
+        return asked
+
+    def forward(self) -> AbstractContextManager[None]:
+        self._begin()
+        return nullcontext()
+
+    def _begin(self) -> None:
+        """Takes the common prior, from which the first pass since the last merge starts."""
         if not self._begun:
             self._follow()
             copy, arena = self._kernels.array.copy, self.model.arena
@@ -70,19 +87,20 @@ class PosteriorMerge(Exchange):
         """The network has been given other parameters, perhaps not by a method of the DDPSequential."""
         self.parameters_changed()
 
-    def before_statistics(self) -> None:
-        if self.steps or self.model.pending.waiting:
+    def meet(self, call: str) -> None:
+        if call == "update_bn" and (self.steps or self.model.pending.waiting):
             raise RuntimeError("update_bn() between two merges: replicas differ; call merge() on every rank first")
 
-    def step(self, stop: bool) -> None:
-        problem = self._local_step()
-        if self.steps >= self._every:
-            self.merge(stop)
+    def step(self, stop: bool, now: bool = False) -> None:
+        """A step of this rank alone; each k-th one, or with `now` any, also merges the posteriors of all ranks.
+
+        With `now` there is a step only if deltas wait.
+        """
+        problem = None if now and not self.model.pending.waiting else self._local_step()
+        if now or self.steps >= self._every:
+            self._merge(stop)
         if problem is not None:
             raise problem
-
-    def meet(self, stop: bool) -> None:
-        self.merge(stop)
 
     def _local_step(self) -> FloatingPointError | None:
         """`Sequential.step` with this rank's own deltas, if there are any.
@@ -90,7 +108,7 @@ class PosteriorMerge(Exchange):
         Returns its FloatingPointError instead of raising it, as this rank has to take part in the merge before.
 
         Raises:
-            RuntimeError: deltas of a forward pass before which `before_forward` was not called.
+            RuntimeError: deltas of a forward pass that did not go through `forward`.
         """
         samples, problem = self.model.pending.waiting, None
         if samples and not self._begun:
@@ -107,11 +125,9 @@ class PosteriorMerge(Exchange):
         self._samples += samples
         return problem
 
-    def merge(self, stop: bool) -> None:
-        """Merges the posteriors of all ranks, after applying deltas that wait for a step; collective."""
-        problem = self._local_step() if self.model.pending.waiting else None
+    def _merge(self, stop: bool) -> None:
         arena, array = self.model.arena, self.model.kernels.array
-        self.before_forward()
+        self._begin()
         self._follow()
         if self._samples:
             for moments, prior, sums, weighted in self._quantities():
@@ -133,8 +149,6 @@ class PosteriorMerge(Exchange):
         self.model.parameters_changed()
         if self.communicator.debug:
             compare_parameters(self.communicator, self.model)
-        if problem is not None:
-            raise problem
 
     def _follow(self) -> None:
         """Moves the prior to the device of the network, if the network has moved."""

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.engine.together import on_rank_0
+from pytagi_ddp.distributed.wrapper import collective
+from pytagi_ddp.files import atomic_write
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.state import Array
 from pytagi_ddp.nn.tensors import TensorSpec
@@ -21,6 +27,7 @@ class ShardedNetwork(ABC):
 
     model: Sequential
     communicator: Communicator
+    _one_thread: Any
 
     @abstractmethod
     def slices(self) -> list[TensorSpec]:
@@ -46,6 +53,17 @@ class ShardedNetwork(ABC):
     def to_host(self, array: Array) -> np.ndarray:
         """A copy of the array of a slice, in host memory."""
         return self.model.kernels.array.to_host(array)
+
+    @collective
+    def save(self, filename: str | bytes | Path) -> None:
+        """Writes the file that `Sequential.save` of the whole network would write, on rank 0; collective.
+
+        Raises:
+            ValueError: values that are NaN or infinite, on every rank.
+            OSError: the file cannot be written; on every rank.
+        """
+        data = self.to_bytes()
+        on_rank_0(self.communicator, partial(atomic_write, filename, data))
 
     @abstractmethod
     def take(self, values: list[tuple[TensorSpec, np.ndarray]]) -> None:

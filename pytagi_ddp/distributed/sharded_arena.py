@@ -1,7 +1,8 @@
-"""The memory of a network whose parameters and deltas are in shards."""
+"""The memory of a network whose parameters and deltas are in shards, and what ranks send each other of it."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,7 +11,6 @@ from typing import Any, NoReturn
 import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
-from pytagi_ddp.distributed.units import Unit, units_of
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Array, Tensor
@@ -23,7 +23,51 @@ from pytagi_ddp.nn.prior import drawn
 from pytagi_ddp.nn.stepping import Stepping, cut, refusal
 from pytagi_ddp.nn.tensors import TensorSpec
 
-SLOTS = 2  # memories for batch sums that other ranks read: they read one while the next unit fills the other
+ALIGNMENT = 16  # the number of parameters in a shard is a multiple of this: 64 bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """Neighbouring leaves, none of them cut.
+
+    Attributes:
+        leaves: layers with parameters, in forward order.
+        start: position of the first parameter among those of the network. size: N, the number of parameters.
+        shard: n, parameters on each of the R ranks. Rank r has those from r n on; the last R n - N are padding.
+    """
+
+    leaves: tuple[BaseLayer, ...]
+    start: int
+    size: int
+    shard: int
+
+    def own(self, rank: int) -> tuple[int, int]:
+        """(first, last + 1) of the parameters of a rank, by their positions in the unit; a rank may have none."""
+        return min(rank * self.shard, self.size), min((rank + 1) * self.shard, self.size)
+
+
+def units_of(leaves: Iterable[BaseLayer], ranks: int, min_num_params: int) -> list[Unit]:
+    """Groups leaves in order into units of at most `min_num_params` parameters, or of one larger leaf.
+
+    n = 16 ceil(N / (16 R)).
+    """
+    groups: list[list[BaseLayer]] = []
+    size = 0
+    for leaf in leaves:
+        own = leaf.num_weights + leaf.num_biases
+        if not own:
+            continue
+        if not groups or size + own > min_num_params:
+            groups.append([])
+            size = 0
+        groups[-1].append(leaf)
+        size += own
+    units, start = [], 0
+    for group in groups:
+        size = sum(leaf.num_weights + leaf.num_biases for leaf in group)
+        units.append(Unit(tuple(group), start, size, ALIGNMENT * -(-size // (ALIGNMENT * ranks))))
+        start += size
+    return units
 
 
 @dataclass(frozen=True)
@@ -34,8 +78,6 @@ class Section:
         theta, sums: R blocks of n, in the order of the ranks. Units may share this memory and use it in turn.
         own_theta, own_sums: this rank's block, which it keeps.
         stepping: makes the step of the parameters in that block.
-        slot: number of the memory of `sums`.
-        parts: (R, 2, n), this rank's block of the `sums` of each rank, if it sees their memory; else None.
     """
 
     theta: tuple[Array, Array]
@@ -43,8 +85,6 @@ class Section:
     own_theta: tuple[Array, Array]
     own_sums: Array
     stepping: Stepping
-    slot: int = 0
-    parts: np.ndarray | None = None
 
 
 class ShardedArena(Arena):
@@ -56,27 +96,21 @@ class ShardedArena(Arena):
 
         4 sum n + 4 R max n        with `whole`: 2 R sum n + 2 sum n + 2 R max n
 
-    Ranks that share memory see each other's shards. The blocks of all ranks are then side by side, so that nothing has
-    to be gathered; and there are two slots for batch sums, which other ranks read:
-
-        4 sum n + 4 R max n        with `whole`: 2 R sum n + 2 sum n + 4 R max n
-
-    Construction gives all ranks the parameters of rank 0, leaf by leaf; it is collective.
+    Construction gives all ranks the parameters of rank 0, leaf by leaf. It is collective, and so are the methods that
+    move parameters or sums between ranks: `gather`, `all_gather`, `scatter`, `share`, `forget_evidence` and `reading`.
 
     Args:
         leaves, kernels: of the network.
         communicator: of the ranks.
         min_num_params: see `units_of`.
         whole: whether every rank holds all parameters.
-        shares: whether ranks share memory if they can.
         offloaded: whether the shards are in host memory, and the step is made there.
 
     Attributes:
         units: the units, in forward order. unit_of: the unit of each leaf with parameters.
         sections: the memory of each unit, in the same order.
         keeper: the kernels of the device that holds the shards.
-        common: whether all ranks see the parameters in one shared memory, where each rank keeps its blocks.
-        everywhere: (R, 2, R sum n) with `whole`, if ranks share memory: the whole parameters of each rank.
+        held: the unit that is gathered now.
     """
 
     in_shards = True
@@ -89,50 +123,32 @@ class ShardedArena(Arena):
         communicator: Communicator,
         min_num_params: int,
         whole: bool,
-        shares: bool = True,
         offloaded: bool = False,
     ):
         super().__init__(leaves, kernels, 0)
         self.offloaded = offloaded
         self.keeper = get_kernels("cpu") if offloaded else kernels
+        self._communicator = communicator
         self.whole, self._rank, self._ranks = whole, communicator.rank, communicator.world_size
         self.units = units_of(self.leaves, self._ranks, min_num_params)
         self.unit_of = {leaf: unit for unit in self.units for leaf in unit.leaves}
         self._memory: list[Array] = []
-        self.everywhere: np.ndarray | None = None
-        self.common, self._own_nbytes = False, 0
-        self._shared = self._share(communicator) if shares and kernels.array is get_kernels("cpu").array else None
         self.sections = dict(zip(self.units, self._sections(), strict=True))
         self._at = {leaf: place.start - self.unit_of[leaf].start for leaf, place in self._places.items()}
         self._views: dict[tuple[BaseLayer, Direction], Any] = {}
         self._absent: dict[BaseLayer, Any] = {}
         self._bring: Callable[[BaseLayer], None] | None = None
         self._written: Unit | None = None
-        self._rows_to_write: tuple[Array, Array] | None = None  # of that unit, where others read what is kept
+        self.held: Unit | None = None
+        self._with_variances = False  # whether its variances are gathered too
         for leaf in drawn(self.leaves):
             if leaf in self.unit_of:
-                self._take_over(leaf, communicator)
+                self._take_over(leaf)
         self._attach_state()
         communicator.broadcast(self.statistics)
         communicator.barrier()
 
     # -- layout -----------------------------------------------------------------------------------------------
-
-    def _share(self, communicator: Communicator) -> tuple[Array, Array] | None:
-        """(parameters, slots of sums of each rank) in memory that all ranks see; None if they cannot share memory."""
-        ranks, shards = self._ranks, [unit.shard for unit in self.units]
-        total, widest = ranks * sum(shards), ranks * max(shards, default=0)
-        copies = ranks if self.whole else 1
-        memory = communicator.shared_zeros(2 * copies * total + ranks * SLOTS * 2 * widest)
-        if memory is None:
-            return None
-        theta, sums = memory[: 2 * copies * total], memory[2 * copies * total :]
-        self._own_nbytes = memory.nbytes // ranks
-        self.common = not self.whole
-        if self.whole:
-            self.everywhere = theta.reshape(ranks, 2, total)
-            theta = self.everywhere[self._rank]
-        return theta.reshape(2, total), sums.reshape(ranks, SLOTS, 2, widest)
 
     def _zeros(self, *shape: int) -> Array:
         self._memory.append(self._kernels.array.zeros(shape))
@@ -145,27 +161,20 @@ class ShardedArena(Arena):
     def _sections(self) -> Iterator[Section]:
         ranks, rank = self._ranks, self._rank
         total, widest = sum(unit.shard for unit in self.units), max((unit.shard for unit in self.units), default=0)
-        sums, apart = self._kept(2 * total), self.whole or self.common  # apart: each unit has its own parameters
-        if self._shared is None:
-            theta = self._kept(2, ranks * total if self.whole else total)
-            slot = theta if self.whole else self._zeros(2, ranks * widest)
-            slots, brought = [self._zeros(2, ranks * widest)], None
-        else:
-            theta, brought = self._shared
-            slot, slots = theta, brought[rank]
-        begin, means = 0, self.unfrozen()
-        for k, unit in enumerate(self.units):
-            n, turn = unit.shard, k % len(slots)
-            width, first = ranks * n, ranks * begin if apart else 0
-            own_first = first + rank * n if apart else begin
+        sums = self._kept(2 * total)
+        theta = self._kept(2, ranks * total if self.whole else total)
+        slot = theta if self.whole else self._zeros(2, ranks * widest)
+        sums_of_unit, begin, means = self._zeros(2, ranks * widest), 0, self.unfrozen()
+        for unit in self.units:
+            n = unit.shard
+            width, first = ranks * n, ranks * begin if self.whole else 0
+            own_first = first + rank * n if self.whole else begin
             yield Section(
                 _rows(slot, first, first + width),
-                _rows(slots[turn], 0, width),
+                _rows(sums_of_unit, 0, width),
                 _rows(theta, own_first, own_first + n),
                 sums[2 * begin : 2 * (begin + n)].reshape(2, n),
                 self._stepping_of(unit, means),
-                turn,
-                None if brought is None else brought[:, turn, :, rank * n : (rank + 1) * n],
             )
             begin += n
 
@@ -178,17 +187,15 @@ class ShardedArena(Arena):
         for unit, section in self.sections.items():
             self.sections[unit] = replace(section, stepping=self._stepping_of(unit, means))
 
-    def _take_over(self, leaf: BaseLayer, communicator: Communicator) -> None:
+    def _take_over(self, leaf: BaseLayer) -> None:
         """Puts the parameters of a leaf, with the values of rank 0, into this arena."""
         array, section, old = self._kernels.array, self.sections[self.unit_of[leaf]], leaf.parameters
         assert old is not None
         mu, var = self.part(leaf, section.theta)
         g, h = self.part(leaf, section.sums)
         for source, target in zip(old.rows[:2], (mu, var), strict=True):
-            if self._rank == 0 or not self.common:
-                array.copy(source, target)
-            if not self.common:
-                communicator.broadcast(target)
+            array.copy(source, target)
+            self._communicator.broadcast(target)
         kept = var if self.whole else None  # no pass back reads variances
         self._views[leaf, "forward"] = Parameters(Tensor(mu, var, None, None), old.weight_shape, array)
         self._views[leaf, "backward"] = Parameters(Tensor(mu, kept, g, h), old.weight_shape, array)
@@ -204,13 +211,8 @@ class ShardedArena(Arena):
         first, last = unit.own(self._rank)
         start, stop = max(begin, first), min(begin + leaf.num_weights + leaf.num_biases, last)
         for row, own in zip(section.theta, section.own_theta, strict=True):
-            if start < stop and self.gathers:
+            if start < stop and not self.whole:
                 self._kernels.array.copy(row[start:stop], own[start - offset : stop - offset])
-
-    @property
-    def gathers(self) -> bool:
-        """Whether a unit has to be gathered before it is used."""
-        return not self.whole and not self.common
 
     def part(self, leaf: BaseLayer, rows: tuple[Array, Array]) -> tuple[Array, Array]:
         """The part of the rows of a unit that belongs to `leaf`."""
@@ -218,16 +220,84 @@ class ShardedArena(Arena):
         stop = first + leaf.num_weights + leaf.num_biases
         return rows[0][first:stop], rows[1][first:stop]
 
-    def blocks_of_others(self) -> Iterator[tuple[Array, Array]]:
-        """(memory of that rank, memory of this rank) of each block that another rank keeps, with `everywhere`."""
-        assert self.everywhere is not None
-        begin = 0
-        for unit in self.units:
-            for rank in range(self._ranks):
-                block = slice(begin, begin := begin + unit.shard)
-                if rank != self._rank:
-                    for row in range(2):
-                        yield self.everywhere[rank, row, block], self.everywhere[self._rank, row, block]
+    # -- what ranks send each other ---------------------------------------------------------------------------
+
+    def gather(self, unit: Unit, variances: bool = True) -> None:
+        """Gathers the means of a unit, and its variances, unless they are there already."""
+        there = 1 + self._with_variances if self.held is unit else 0
+        section = self.sections[unit]
+        if not there:
+            self.held = None
+        for own, row in list(zip(section.own_theta, section.theta, strict=True))[there : 1 + variances]:
+            self.all_gather(unit, own, row)
+        self.held, self._with_variances = unit, max(there, 1 + variances) == 2
+
+    def all_gather(self, unit: Unit, own: Array, row: Array) -> None:
+        """Puts the blocks of all ranks, of which this rank has `own`, into a row of the whole unit."""
+        if self.offloaded:
+            block = self._block(unit, row)
+            self._kernels.array.copy(own, block)
+            own = block
+        self._communicator.all_gather(own, row)
+
+    def _block(self, unit: Unit, row: Array) -> Array:
+        """This rank's block of a row."""
+        return row[self._rank * unit.shard : (self._rank + 1) * unit.shard]
+
+    def scatter(self, unit: Unit, first: bool) -> None:
+        """Adds the batch sums of all ranks; each rank keeps those of its block.
+
+        first: whether they replace what is in the shards, and are not added to it.
+        """
+        section, array = self.sections[unit], self._kernels.array
+        into = [
+            own if first and not self.offloaded else self._block(unit, row)
+            for row, own in zip(section.sums, section.own_sums, strict=True)
+        ]
+        start = self._communicator.start_reduce_scatter  # which leaves it to the step to look for what is not finite
+        for handle in [start(*rows) for rows in zip(section.sums, into, strict=True)]:
+            handle.wait()
+        for added, own in zip(into, section.own_sums, strict=True):
+            if first and self.offloaded:
+                array.copy(added, own)
+            elif not first:
+                on_keeper = array.to_host(added) if self.offloaded else added
+                self.keeper.elementwise.add(own, on_keeper, own)
+
+    def forget_gathered(self) -> None:
+        """To be called when the parameters in the shards have changed: the gathered unit is outdated."""
+        self.held = None
+
+    def share(self) -> None:
+        """To be called after a change of the shards: updates parameters that are whole on every rank."""
+        self.forget_gathered()
+        for section in self.sections.values() if self.whole else ():
+            for own, row in zip(section.own_theta, section.theta, strict=True):
+                self._communicator.all_gather(own, row)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Inside the block, the parameters of all leaves can be read, in forward order; collective.
+
+        A rank that does not read them, or not all, takes part in the remaining collectives at the end of the block.
+        """
+        units = deque(self.units)
+
+        def bring(leaf: BaseLayer) -> None:
+            while units and self.held is not self.unit_of[leaf]:
+                self.gather(units.popleft())
+            if self.held is not self.unit_of[leaf]:
+                raise RuntimeError(f"{leaf.get_layer_info()} is read behind layers that come after it")
+            self.hold(leaf, "forward")
+
+        self.forget_gathered()
+        try:
+            with self.bringing(bring):
+                yield
+        finally:
+            for unit in units:
+                self.gather(unit)
+            self.forget_gathered()
 
     # -- what leaves see --------------------------------------------------------------------------------------
 
@@ -244,24 +314,11 @@ class ShardedArena(Arena):
         """Takes the memory away from `leaf` again, unless its parameters are whole."""
         leaf.parameters = self._views[leaf, "forward"] if self.whole else self._absent[leaf]
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether other ranks see the memory of the parameters."""
-        return self._shared is not None and self._ranks > 1
-
-    def take_away(self, why: str) -> None:
-        """Takes the parameters away from all leaves for good; `why` ends the error when they are read."""
-        for leaf, old in self._absent.items():
-            what = f"the parameters of {leaf.get_layer_info()} are not here: {why}"
-            absent: Any = AbsentParameters(old.weight_shape, old.num_biases, what)
-            self._absent[leaf] = leaf.parameters = absent
-            self._views[leaf, "forward"] = self._views[leaf, "backward"] = absent
-
     def keep(self, unit: Unit, rows: tuple[Array, Array] | None = None) -> None:
         """Copies this rank's block from the rows of the whole unit (None: those of its section)."""
         section, n = self.sections[unit], unit.shard
         for row, own in zip(rows or section.theta, section.own_theta, strict=True):
-            if rows is not None or self.gathers:
+            if rows is not None or not self.whole:
                 self._kernels.array.copy(row[self._rank * n : (self._rank + 1) * n], own)
 
     def bring(self, leaf: BaseLayer) -> None:
@@ -285,7 +342,7 @@ class ShardedArena(Arena):
 
         This happens when a unit is complete: after an exception, the shards of an incomplete unit are as they were.
         """
-        self._written = self._rows_to_write = None
+        self._written = None
         with self.bringing(self._hold_to_write):
             yield
             self._end_unit()
@@ -294,16 +351,13 @@ class ShardedArena(Arena):
         unit = self.unit_of[leaf]
         if unit is not self._written:
             self._end_unit()
-            if self.common:
-                width = self._ranks * unit.shard
-                self._rows_to_write = self._kernels.array.empty(width), self._kernels.array.empty(width)
         self._written = unit
-        self.hold(leaf, "forward") if self._rows_to_write is None else self.hold_in(leaf, self._rows_to_write)
+        self.hold(leaf, "forward")
 
     def _end_unit(self) -> None:
         if self._written is not None:
-            self.keep(self._written, self._rows_to_write)
-            self._written = self._rows_to_write = None
+            self.keep(self._written)
+            self._written = None
 
     def detach(self) -> NoReturn:
         raise RuntimeError(
@@ -325,6 +379,7 @@ class ShardedArena(Arena):
         for unit, section in self.sections.items():
             start, stop = (unit.start + position for position in unit.own(self._rank))
             forget(section.own_theta[1][: stop - start], pieces, self.keeper, factor, start)
+        self.share()
 
     def finish(self) -> None:
         pass  # ranks check together, by `bad`
@@ -353,7 +408,7 @@ class ShardedArena(Arena):
     @property
     def nbytes(self) -> int:
         state = self.buffer, self.statistics, self.carried
-        return self._own_nbytes + sum(array.nbytes for array in (*self._memory, *state))
+        return sum(array.nbytes for array in (*self._memory, *state))
 
 
 def _rows(memory: Array, start: int, stop: int) -> tuple[Array, Array]:

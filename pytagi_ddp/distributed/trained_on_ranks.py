@@ -2,18 +2,16 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, NoReturn, SupportsIndex
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pytagi_ddp.distributed.collective import collective
 from pytagi_ddp.distributed.communicator import Ranks
 from pytagi_ddp.distributed.compare import compare_arguments, compare_networks
 from pytagi_ddp.distributed.config import DDPConfig
 from pytagi_ddp.distributed.exchange import Exchange
-from pytagi_ddp.distributed.replica import Replica
+from pytagi_ddp.distributed.wrapper import Replica, collective
 from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.data_struct import BaseHiddenStates
 from pytagi_ddp.nn.forgetting import check_factor
@@ -94,8 +92,9 @@ class TrainedOnRanks(Replica):
         self, mu_x: ArrayLike | BaseHiddenStates, var_x: ArrayLike | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """`Sequential.forward` on this rank's share of the batch."""
-        self._exchange.before_forward()
-        with self._exchange.around_forward():
+        if self.model.pending.average is not None:
+            self._exchange.finish_step()
+        with self._exchange.forward():
             return self.model.forward(mu_x, var_x)
 
     __call__ = forward
@@ -118,24 +117,25 @@ class TrainedOnRanks(Replica):
                 was not changed. On a GPU the next step raises it, see `Sequential.step`.
             ReplicaMismatchError: with ``PYTAGI_DDP_DEBUG=1``, parameters that differ between ranks.
         """
-        self._check("step")
-        self._refuse_unread_deltas()
+        self._begin("step")
+        if self.model.awaits_backward:
+            self.model.refuse_unread_deltas(self.model.input_delta_z_buffer)
         self._exchange.step(self._stop)
 
-    def _refuse_unread_deltas(self) -> None:
-        """Raises RuntimeError if the deltas at the outputs wait for a backward pass."""
-        self.model.refuse_unread_deltas(self.input_delta_z_buffer)
+    def _begin(self, name: str, in_no_sync: bool = False) -> None:
+        """Called first in each collective method; ends a step that was interrupted after its exchange.
 
-    def _check(self, name: str) -> None:
-        if self._in_no_sync:
+        Raises:
+            RuntimeError: inside `no_sync`, unless the method may be called there; or another wrapper has the network.
+        """
+        if self._in_no_sync and not in_no_sync:
             raise RuntimeError(f"{name}() inside no_sync(): leave it first, then step() exchanges what was accumulated")
-        self._check_owner(name)
-
-    def _check_owner(self, name: str) -> None:
         if self.model.trainer is not self:
             raise RuntimeError(
                 f"{name}() of a {type(self).__name__} whose network now belongs to another one: use that one"
             )
+        if self.model.pending.average is not None:
+            self._exchange.finish_step()
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -169,11 +169,11 @@ class TrainedOnRanks(Replica):
                     net.step()
         """
         yield
-        self._refuse_unread_deltas()
+        self.model.refuse_unread_deltas(self.model.input_delta_z_buffer)
         while True:
-            self._check("join")
+            self._begin("join")
             with held_back():
-                self._exchange.meet(self._stop)
+                self._exchange.step(self._stop, now=True)
             pooled = self._exchange.pooled
             if pooled is None or not pooled[0] > 0:
                 return
@@ -195,12 +195,12 @@ class TrainedOnRanks(Replica):
             ValueError: on some rank other BatchNorm2d are frozen, or some are frozen and the mode is another one;
                 raised on every rank.
         """
-        self._check("update_bn")
-        self._exchange.before_statistics()
+        self._begin("update_bn")
+        self._exchange.meet("update_bn")
         self._compare_norms(unfrozen_norms(self.model))
 
         def add_over_ranks(sums: np.ndarray) -> None:
-            self._exchange.after_statistics()
+            self._exchange.meet("update_bn")
             self.communicator.all_reduce(sums)
 
         changes = take_statistics(self.model, loader, num_batches, add_over_ranks)
@@ -223,8 +223,8 @@ class TrainedOnRanks(Replica):
             RuntimeError: deltas wait for a step on some rank, or replicas differ, as there was no `merge` since the
                 last step; raised on every rank.
         """
-        self._check("forget_evidence")
-        self._exchange.before_forgetting()
+        self._begin("forget_evidence")
+        self._exchange.meet("forget_evidence")
         waits = self.model.pending.waiting > 0 or self.steps_alone > 0
         compare_arguments(self.communicator, "forget_evidence()", {"factor": repr(factor)})
         number = check_factor(factor)
@@ -234,7 +234,6 @@ class TrainedOnRanks(Replica):
                 "step() first, and with every=k merge(), on every rank"
             )
         self.model.arena.forget_evidence(number)
-        self._exchange.after_forgetting()
         self.parameters_changed()
 
     @property
@@ -248,24 +247,15 @@ class TrainedOnRanks(Replica):
 
     @collective
     def barrier(self) -> None:
-        """Waits until every rank has called it; with `sync_batch_norm`, it takes part in the passes of others."""
-        self._exchange.before_barrier()
+        """Waits until every rank has called it; a rank that waits takes part in the passes of others.
+
+        Call it before `load`, or other collectives of the program, if ranks may have run different numbers of passes
+        in which they communicate: with `sync_batch_norm`, or in shards.
+        """
+        self._exchange.meet("barrier")
         self.communicator.barrier()
 
-    def load(self, filename: str | bytes | Path) -> None:
-        """`Sequential.load`; every rank reads the file, and drops its deltas that wait for a step.
-
-        With `sync_batch_norm`, a rank that had no batch takes part in the passes of the others only in its next
-        collective call: if there may be such a rank, call `barrier` first.
-        """
-        self.model.load(filename)
+    @contextmanager
+    def _new_parameters(self) -> Iterator[None]:
+        yield
         self.parameters_changed()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """`Sequential.load_state_dict`, with the same values on every rank; see `load`."""
-        self.model.load_state_dict(state_dict)
-        self.parameters_changed()
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        name = type(self).__name__
-        raise TypeError(f"a {name} belongs to the ranks of its job: copy or pickle its `model` instead")

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.exchange import EveryStep, Options
 from pytagi_ddp.nn.arena import ParameterArena
-
-if TYPE_CHECKING:
-    from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.nn.sequential import Sequential
 
 WIRE_DTYPES = ("float32", "float16", "bfloat16")
 
 
-def reduction(communicator: Communicator, model: Sequential, wire_dtype: str) -> Callable[[], None] | None:
-    """The function by which an `EveryStep` adds the deltas of all ranks in half precision.
+class HalfPrecision(EveryStep):
+    """Deltas are added in every step, in half precision (`DDPConfig.wire_dtype`)."""
 
-    None (one all-reduce) for float32, and for a single rank, which sends nothing and need not round.
-    """
-    if wire_dtype == "float32" or communicator.world_size == 1:
-        return None
-    half = HalfPrecisionSum(communicator, wire_dtype)
-    return lambda: half.reduce_deltas(model.arena)  # looked up each time: `to_device` makes another
+    option = "wire_dtype other than 'float32'"
+
+    def __init__(self, communicator: Communicator, model: Sequential, options: Options):
+        super().__init__(communicator, model, options)
+        if communicator.world_size > 1:  # a single rank sends nothing, and need not round
+            half = HalfPrecisionSum(communicator, options.config.wire_dtype)
+            self.reduce = lambda: half.reduce_deltas(model.arena)  # looked up each time: `to_device` makes another
+
+    @classmethod
+    def is_asked_for(cls, options: Options) -> bool:
+        dtype = options.config.wire_dtype
+        if dtype not in WIRE_DTYPES:
+            raise ValueError(f"wire_dtype must be one of {', '.join(map(repr, WIRE_DTYPES))}, got {dtype!r}")
+        if dtype != "float32" and (options.device != "cpu" or options.config.backend == "nccl"):
+            raise ValueError(f"wire_dtype={dtype!r} is for networks on the CPU; on a GPU use 'float32'")
+        return dtype != "float32"
 
 
 class HalfPrecisionSum:

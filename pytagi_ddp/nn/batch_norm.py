@@ -250,3 +250,6 @@ class BatchNorm2d(Norm):
         state = super().__getstate__()
         state.pop("sums", None)
         return state | {"_trained": False, "_norm": None, "made": None}
+
+    def __setstate__(self, state: dict) -> None:
+        super().__setstate__({"through_statistics": False} | state)  # version 0.2.0 did not have it

@@ -78,11 +78,21 @@ def test_misspelt_options_of_a_config():
     config.buckets = 2
 
 
-@pytest.mark.parametrize("name", ["cuda_aware_mpi", "offload_params", "share_memory"])
+@pytest.mark.parametrize("name", ["cuda_aware_mpi", "offload_params"])
 def test_options_that_say_yes_or_no(name):
     with pytest.raises(TypeError, match=f"DDPConfig: {name} must be True or False, got 'no'"):
         DDPConfig(**{name: "no"})
     assert getattr(DDPConfig(**{name: 0}), name) is False
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_share_memory_is_accepted_without_effect(share):
+    with pytest.warns(DeprecationWarning, match="share_memory=...\\) has no effect any more") as warned:
+        config = DDPConfig(backend="serial", share_memory=share)
+    assert warned[0].filename == __file__
+    assert config.connect().backend == "serial"
+    with pytest.raises(TypeError, match="DDPConfig: share_memory must be True or False, got 'no'"):
+        DDPConfig(share_memory="no")
 
 
 @pytest.mark.parametrize("ids", [2, "0"])

@@ -9,12 +9,11 @@ import pytest
 
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
-from pytagi_ddp.distributed import CollectiveTimeoutError, RankLeftError, create_communicator, initialize, run_threads
-from pytagi_ddp.distributed.units import ALIGNMENT, units_of
+from pytagi_ddp.distributed import CollectiveTimeoutError, RankLeftError, create_communicator, run_threads
+from pytagi_ddp.distributed.sharded_arena import ALIGNMENT, units_of
 from pytagi_ddp.models import resnet18_cifar10
-from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, OutputUpdater
+from pytagi_ddp.nn import DDPSequential, FSDPSequential, OutputUpdater
 from tests.mpi.ddp_networks import WITHOUT_BATCH_NORM, backpropagate, batch, difference, with_batch_norm
-from tests.nn.test_precision import needs_bfloat16
 
 
 def on_rank_0(what, seconds, folder):
@@ -182,14 +181,25 @@ class Full:
         return self._array.empty(shape)
 
 
+class With:
+    """A thing with other attributes."""
+
+    def __init__(self, thing, **attributes):
+        self._thing = thing
+        vars(self).update(attributes)
+
+    def __getattr__(self, name):
+        return getattr(self._thing, name)
+
+
 def trained_after_an_unshard_that_fails(folder, error):
     communicator = create_communicator("threads", timeout=20)
     net = FSDPSequential(WITHOUT_BATCH_NORM["Conv2d"](), communicator=communicator, min_num_params=60)
-    gathering = net._gathering
-    array, gathering._array = gathering._array, Full(gathering._array, error)
+    kernels = net.model.kernels
+    net.model.kernels = With(kernels, array=Full(kernels.array, error))
     with pytest.raises(type(error)), net.unshard():
         pass
-    gathering._array = array
+    net.model.kernels = kernels
     for _ in range(3):
         backpropagate(net, *batch(net.model, 3, communicator.rank))
         net.step()
@@ -298,12 +308,12 @@ def test_hooks_find_parameters(reshard):
         assert np.all(first != 0)
 
 
-def trained_in_turns(reshard, share):
+def trained_in_turns(reshard):
     """Batches of other sizes, a prediction in between: what is replayed after each step, and whether bits are equal."""
     communicator = create_communicator("threads", timeout=20)
     manual_seed(1)
-    config, make = DDPConfig(backend="threads", share_memory=share), {"communicator": communicator}
-    sharded = FSDPSequential(with_batch_norm(2), config, **make, reshard_after_forward=reshard, min_num_params=100)
+    make = {"communicator": communicator}
+    sharded = FSDPSequential(with_batch_norm(2), **make, reshard_after_forward=reshard, min_num_params=100)
     whole = DDPSequential(with_batch_norm(2), **make)
     whole.load_state_dict(communicator.broadcast_object(sharded.state_dict()))
     replayed = []
@@ -320,10 +330,9 @@ def trained_in_turns(reshard, share):
     return replayed, communicator.rank > 0 or found == whole.state_dict()
 
 
-@pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("reshard", [True, False])
-def test_passes_in_shards_are_recorded(reshard, share):
-    for replayed, equal in run_threads(trained_in_turns, 2, reshard, share):
+def test_passes_in_shards_are_recorded(reshard):
+    for replayed, equal in run_threads(trained_in_turns, 2, reshard):
         assert equal
         assert replayed[3] == replayed[8] == ["backward", "forward"]
 
@@ -358,14 +367,3 @@ def test_units_of_a_resnet18():
         assert 16 * (sum(shards) + ranks * max(shards)) < 1.01 * predicted
     assert len(units_of(leaves, 4, 0)) == sum(1 for leaf in leaves if leaf.num_weights)
     assert len(units_of(leaves, 4, 10**9)) == 1
-
-
-def in_some_precision():
-    network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    network.precision = "float32" if initialize().rank else "mixed"
-    return FSDPSequential(network).model.arena.common
-
-
-@needs_bfloat16
-def test_ranks_share_memory_in_any_precision():
-    assert run_threads(in_some_precision, 2) == [True, True]

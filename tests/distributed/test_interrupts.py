@@ -295,7 +295,7 @@ def collectives_of(communicator) -> list[str]:
 
 
 def fsdp(model) -> FSDPSequential:
-    return FSDPSequential(model, DDPConfig(backend="serial", share_memory=False), min_num_params=20)
+    return FSDPSequential(model, DDPConfig(backend="serial"), min_num_params=20)
 
 
 def pipeline(model) -> PipelineSequential:

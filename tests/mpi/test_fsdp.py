@@ -26,9 +26,9 @@ from tests.mpi.shared import on_ranks
 BOTH = pytest.mark.parametrize("reshard", [True, False])
 
 
-def pair(comm, net, reshard=True, average=True, sync=False, min_num_params=60, share=True):
+def pair(comm, net, reshard=True, average=True, sync=False, min_num_params=60):
     """The same network in shards and as a replica."""
-    config = DDPConfig(backend=comm.backend, share_memory=share)
+    config = DDPConfig(backend=comm.backend)
     whole = DDPSequential(copy.deepcopy(net), config, average, sync_batch_norm=sync)
     options = {"reshard_after_forward": reshard, "min_num_params": min_num_params, "sync_batch_norm": sync}
     return FSDPSequential(net, config, average, **options), whole
@@ -43,7 +43,7 @@ def same(sharded, whole) -> bool:
 def every_network(comm, reshard):
     results = {}
     for name, make in WITHOUT_BATCH_NORM.items():
-        sharded, whole = pair(comm, make(), reshard, average=False, share=reshard)
+        sharded, whole = pair(comm, make(), reshard, average=False)
         sizes = [4, 1, 3, 2][: comm.world_size]
         mine = shard(sizes, comm.rank)
         for step in range(3):
@@ -67,7 +67,7 @@ def options_together(comm, reshard, average, sync, blocks):
     """Ranks with other numbers of samples in each step, none on some; one that has fewer batches than the others."""
     net = with_batch_norm(2)
     net.checkpoint_blocks = blocks
-    sharded, whole = pair(comm, net, reshard, average, sync, min_num_params=100, share=average)
+    sharded, whole = pair(comm, net, reshard, average, sync, min_num_params=100)
     rows = [[3, 2, 4], [2, 0, 2], [0, 4, 3], [2, 2, 0]][comm.rank]
     for k, samples in enumerate(rows):
         x, y = batch(net, samples or 2, 10 * comm.rank + k)
@@ -144,11 +144,11 @@ def test_micro_batches_add_up(results, reshard):
     assert max(results) < 1e-6
 
 
-def bytes_of_a_step(comm, reshard, blocks, share):
+def bytes_of_a_step(comm, reshard, blocks):
     R = comm.world_size
     net = with_batch_norm(2)
     net.checkpoint_blocks = blocks
-    sharded, _ = pair(comm, net, reshard, min_num_params=100, share=share)
+    sharded, _ = pair(comm, net, reshard, min_num_params=100)
     arena, c = net.arena, sharded.communicator
     x, y = batch(net, 3, comm.rank)
     sharded.step()  # nothing is gathered from here on
@@ -161,23 +161,20 @@ def bytes_of_a_step(comm, reshard, blocks, share):
     found = [c.gather_bytes - before[0], c.reduce_bytes - before[1] - reduced]
     n, widest = sum(unit.shard for unit in arena.units), max(unit.shard for unit in arena.units)
     small = arena.tail.nbytes + arena.statistics.nbytes + arena.carried.nbytes
-    memory = 16 * n + 16 * R * widest if reshard else 8 * R * n + 8 * n + (8 + 8 * share) * R * widest
+    memory = 16 * n + 16 * R * widest if reshard else 8 * R * n + 8 * n + 8 * R * widest
     sharded.barrier()
     return [found, rows, sharded.nbytes - small - memory, net.num_parameters]
 
 
 @on_ranks(bytes_of_a_step, 1, 3, "4 threads", threads=False)
-@pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize(("reshard", "blocks"), [(True, False), (False, False), (True, True)])
-def test_bytes_and_memory_are_those_of_the_formulas(results, reshard, blocks, share):
+def test_bytes_and_memory_are_those_of_the_formulas(results, reshard, blocks):
     R = len(results)
     for (gathered, unexplained), rows, memory, P in results:
         assert unexplained == memory == 0
         assert len(rows) == 4
         assert 0 <= sum(rows) - 4 * P < 4 * 64 * R
-        if share:
-            assert gathered == 0
-        elif reshard:  # both rows forward; means backward, but of the last unit, which is still there
+        if reshard:  # both rows forward; means backward, but of the last unit, which is still there
             again = rows[1] * blocks  # the first block is run again: its variances, too
             assert gathered == 2 * sum(rows) + sum(rows[:-1]) + again
         else:

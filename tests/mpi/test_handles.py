@@ -69,7 +69,7 @@ def random_orders(comm):
     """400 collectives, started alike on every rank; waited for, polled and left alone as each likes."""
     rank, size = comm.rank, comm.world_size
     shared, own = np.random.default_rng(5), np.random.default_rng(rank)
-    flying, before = [], comm._group.operations.completed
+    flying, before = [], comm._group.collectives.completed
 
     def finish(index):
         handle, buffer, expected = flying.pop(index)
@@ -99,7 +99,7 @@ def random_orders(comm):
             finish(-1)
     while flying:
         finish(int(own.integers(len(flying))))
-    return comm._group.operations.completed - before
+    return comm._group.collectives.completed - before
 
 
 def in_many_pieces(comm):

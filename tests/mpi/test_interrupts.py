@@ -15,7 +15,7 @@ from tests.mpi.shared import on_ranks
 
 
 def interrupted(comm, kind, call):
-    config = DDPConfig(backend=comm.backend, share_memory=False)
+    config = DDPConfig(backend=comm.backend)
     make = {"ddp": DDPSequential, "fsdp": FSDPSequential, "pipeline": PipelineSequential}[kind]
     net = make(nn.Sequential(nn.Linear(3, 5), nn.BatchNorm2d(5), nn.Tanh(), nn.Linear(5, 2)), config)
     x = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import Any
-
-import numpy as np
-
 from pytagi_ddp.distributed.engine import debug
 from pytagi_ddp.distributed.engine.offspring import FORKED, keep_from_children
 
 
-class CommunicatorBase(ABC):
+class CommunicatorBase:
     """The place of this process among the ranks, and whether it may still take part in collectives."""
 
     backend: str
@@ -31,7 +26,6 @@ class CommunicatorBase(ABC):
         self._closed = False
         self._forked = ""
         self._dropped: str | None = None
-        self._compared = 0
         if world_size > 1:
             keep_from_children(self)
 
@@ -51,13 +45,6 @@ class CommunicatorBase(ABC):
     def report_dropped(self, what: str) -> None:
         """Makes the next collective raise, as the handle of `what` was dropped before anybody had waited for it."""
         self._dropped = self._dropped or what
-
-    def _prepare(self, name: str, *arrays: np.ndarray, **details: Any) -> None:
-        """Raises if this rank cannot run a collective, or (in debug mode) if other ranks are about to run another."""
-        self._check_usable(name)
-        if self.debug:
-            self._compared += 1
-            debug.compare(self._compared, self._all_gather_object(debug.fingerprint(name, arrays, details), "debug"))
 
     def _check_usable(self, name: str) -> None:
         self._check_open(name)
@@ -83,6 +70,3 @@ class CommunicatorBase(ABC):
         if not 0 <= peer < self.world_size or peer == self.rank:
             others = f"a rank from 0 to {self.world_size - 1} other than this one, {self.rank}"
             raise ValueError(f"{name}: peer must be {others}; got {peer}")
-
-    @abstractmethod
-    def _all_gather_object(self, obj: Any, channel: str = "gather") -> list: ...

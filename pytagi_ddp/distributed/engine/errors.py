@@ -1,4 +1,11 @@
-"""Errors of starting a job, and of collectives."""
+"""How long ranks wait for each other, and the errors of starting a job and of collectives."""
+
+from __future__ import annotations
+
+import os
+
+TIMEOUT = 300.0  # in a collective
+EXIT_TIMEOUT = 3600.0  # at the end of the program, for ranks that still have work of their own
 
 
 class LaunchError(RuntimeError):
@@ -41,3 +48,19 @@ def late_elsewhere(gave_up: int, rank: int, what: str) -> CollectiveTimeoutError
 def interrupted(rank: int, what: str) -> RankLeftError:
     """The error on `rank`, a thread that waits in `what`, after Ctrl-C has ended its program."""
     return RankLeftError(f"the program was interrupted (Ctrl-C), while rank {rank} was waiting in {what}")
+
+
+def time_limit(variable: str, default: float, value: float | None = None) -> float:
+    """Seconds: `value`, else the environment variable, else the default.
+
+    Raises:
+        ValueError: not a number above 0; names where it came from.
+    """
+    text, source = (os.environ.get(variable, default), variable) if value is None else (value, "timeout")
+    try:
+        limit = float(text)
+    except ValueError:
+        limit = 0.0
+    if not limit > 0.0:
+        raise ValueError(f"{source} must be a number of seconds above 0, got {text!r}")
+    return limit

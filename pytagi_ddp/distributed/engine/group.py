@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from pytagi_ddp.distributed.engine.driver import Driver
 from pytagi_ddp.distributed.engine.errors import late, late_elsewhere, left_early
-from pytagi_ddp.distributed.engine.operations import Operations
+from pytagi_ddp.distributed.engine.operations import Operations, Queue
 
 SPELLED = 8  # ranks of a group that an error message names
 
@@ -32,7 +31,7 @@ class Member:
         with_ranks: whether other ranks are threads of this process.
 
     Attributes:
-        driver: advances the operations of this rank.
+        operations: all those of this rank.
         groups: the groups that it belongs to, by number; 0 is the group of all ranks.
         departed: for each rank that has left, its tallies of the groups that this rank shares with it.
         gave_up: a rank that has waited too long, or None.
@@ -40,7 +39,7 @@ class Member:
 
     def __init__(self, rank: int, with_ranks: bool = False):
         self.rank = rank
-        self.driver = Driver(rank, with_ranks)
+        self.operations = Operations(rank, with_ranks)
         self.groups: dict[int, Group] = {}
         self.next_number = 0  # of a group; on each rank above those of its groups
         self.departed: dict[int, dict[int, Tally]] = {}
@@ -104,8 +103,8 @@ class Group:
 
     Attributes:
         rank: place of this rank in the group. world_size: number of ranks in it.
-        operations: its collectives; `operations.start(...)` runs one.
-        label: names the ranks, for messages; empty for the group of all ranks. kind: what `operations` counts.
+        collectives: their queue; `collectives.start(...)` runs one.
+        label: names the ranks, for messages; empty for the group of all ranks. kind: what `collectives` counts.
     """
 
     def __init__(self, member: Member, number: int, ranks: Sequence[int]):
@@ -114,16 +113,16 @@ class Group:
         shown = [*map(str, self.ranks[:SPELLED]), *(["..."] if self.world_size > SPELLED else [])]
         self.label = f" of ranks {', '.join(shown)}" if number else ""
         self.kind = f"collectives{self.label}"
-        self.operations = self._queue(self.ranks, 0, self.kind)
-        self._messages: dict[tuple[int, int], Operations] = {}
+        self.collectives = self._queue(self.ranks, 0, self.kind)
+        self._messages: dict[tuple[int, int], Queue] = {}
         member.groups[number] = self
         member.next_number = max(member.next_number, number + 1)
 
-    def sends(self, peer: int) -> Operations:
+    def sends(self, peer: int) -> Queue:
         """The messages to a rank of the group, which that rank counts as received."""
         return self._messages_with(peer, 2, "messages from this one")
 
-    def receives(self, peer: int) -> Operations:
+    def receives(self, peer: int) -> Queue:
         """The messages from a rank of the group."""
         return self._messages_with(peer, 1, "messages to this one")
 
@@ -131,20 +130,20 @@ class Group:
         """The tally of this rank for the rank with this number among all ranks."""
         peer = self.ranks.index(rank)
         messages = [self._messages[peer, count].completed if (peer, count) in self._messages else 0 for count in (2, 1)]
-        return Tally(self.operations.completed, *messages)
+        return Tally(self.collectives.completed, *messages)
 
-    def _messages_with(self, peer: int, count: int, kind: str) -> Operations:
+    def _messages_with(self, peer: int, count: int, kind: str) -> Queue:
         if (peer, count) not in self._messages:
             self._messages[peer, count] = self._queue([self.ranks[peer]], count, f"{kind}{self.label}", at_once=True)
         return self._messages[peer, count]
 
-    def _queue(self, ranks: Sequence[int], count: int, kind: str, at_once: bool = False) -> Operations:
+    def _queue(self, ranks: Sequence[int], count: int, kind: str, at_once: bool = False) -> Queue:
         member = self.member
 
         def check(what: str) -> None:
             member.check_peers(what, self.number, ranks, count, queue.completed, kind)
 
-        queue = Operations(member.rank, check, member.raise_timeout, member.driver, at_once, self.label)
+        queue = Queue(check, member.raise_timeout, member.operations, at_once, self.label)
         return queue
 
 

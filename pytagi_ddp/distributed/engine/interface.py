@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import time
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -17,7 +17,7 @@ from pytagi_ddp.distributed.engine.handle import Handle, Work
 from pytagi_ddp.distributed.engine.together import errors_of_all_ranks
 
 
-class Communicator(CommunicatorBase):
+class Communicator(CommunicatorBase, ABC):
     """The ranks of a job, and the collectives between them.
 
     Every rank must call the same collectives in the same order, from one thread at a time.
@@ -40,6 +40,8 @@ class Communicator(CommunicatorBase):
         sent_bytes: size of the arrays sent to single ranks, in bytes.
     """
 
+    _compared = 0  # collectives so far, in debug mode
+
     def all_reduce(self, buffer: np.ndarray, op: str = "sum") -> None:
         """Combines ``buffer`` over all ranks, in place; every rank gets the same bits.
 
@@ -55,8 +57,10 @@ class Communicator(CommunicatorBase):
             RankLeftError: a rank has left the job.
             CollectiveTimeoutError: a rank did not come in time.
         """
-        start = self._begin_reduction("all_reduce", buffer, op)
-        self._all_reduce(buffer, op).wait()
+        check_reducible("all_reduce", buffer, op)
+        self._prepare("all_reduce", buffer, reduces=True, op=op)
+        start = time.perf_counter()
+        self._engine_of(buffer)._all_reduce(buffer, op).wait()
         self.reduce_seconds += time.perf_counter() - start
         if self.debug:
             debug.check_finite(f"all_reduce of {buffer.nbytes / 1e6:.3g} MB", buffer)
@@ -74,20 +78,31 @@ class Communicator(CommunicatorBase):
         Raises:
             TypeError, ValueError: as `all_reduce`. RuntimeError: an earlier handle was dropped.
         """
-        start = self._begin_reduction(name, buffer, op)
-        work = self._all_reduce(buffer, op)
+        check_reducible(name, buffer, op)
+        self._prepare("all_reduce", buffer, reduces=True, op=op)
+        start = time.perf_counter()
+        work = self._engine_of(buffer)._all_reduce(buffer, op)
         self.reduce_seconds += time.perf_counter() - start
         return Handle(self, f"{name} of {buffer.nbytes / 1e6:.3g} MB", buffer, work, reduction=True)
 
-    def _begin_reduction(self, name: str, buffer: np.ndarray, op: str) -> float:
-        check_reducible(name, buffer, op)
-        self._prepare("all_reduce", buffer, op=op)
-        return self._count_reduction(buffer)
+    def _prepare(self, name: str, *arrays: np.ndarray, reduces: bool = False, **details: Any) -> None:
+        """Raises if this rank cannot run a collective, or (in debug mode) if other ranks are about to run another.
 
-    def _count_reduction(self, buffer: np.ndarray) -> float:
-        self.reduce_calls += 1
-        self.reduce_bytes += buffer.nbytes
-        return time.perf_counter()
+        Counts it if it `reduces` the first array.
+        """
+        if self._closed or self._dropped is not None:
+            self._check_usable(name)
+        if self.debug:
+            self._compared += 1
+            everyone = self._engine_of()._all_gather_object(debug.fingerprint(name, arrays, details), "debug")
+            debug.compare(self._compared, everyone)
+        if reduces:
+            self.reduce_calls += 1
+            self.reduce_bytes += arrays[0].nbytes
+
+    def _engine_of(self, *arrays: np.ndarray) -> Communicator:
+        """The communicator whose engine moves these arrays; without arrays, that for objects."""
+        return self
 
     def reduce_scatter(self, send: np.ndarray, receive: np.ndarray, op: str = "sum") -> None:
         """Combines ``send`` over all ranks, and leaves one block of the result on each: block r on rank r.
@@ -109,7 +124,7 @@ class Communicator(CommunicatorBase):
             RankLeftError, CollectiveTimeoutError: as `all_reduce`.
         """
         start = self._begin_scatter("reduce_scatter", send, receive, op)
-        self._reduce_scatter(send, receive, op).wait()
+        self._engine_of(send)._reduce_scatter(send, receive, op).wait()
         self.reduce_seconds += time.perf_counter() - start
         if self.debug:
             with errors_of_all_ranks(self):
@@ -120,7 +135,7 @@ class Communicator(CommunicatorBase):
     ) -> Handle:
         """Starts `reduce_scatter`, see `start_all_reduce`; do not use either array before it is done."""
         start = self._begin_scatter(name, send, receive, op)
-        work = self._reduce_scatter(send, receive, op)
+        work = self._engine_of(send)._reduce_scatter(send, receive, op)
         self.reduce_seconds += time.perf_counter() - start
         what = f"{name} of {send.nbytes / 1e6:.3g} MB"
         return Handle(self, what, receive, work, reduction=True, source=send, everywhere=False)
@@ -128,8 +143,8 @@ class Communicator(CommunicatorBase):
     def _begin_scatter(self, name: str, send: np.ndarray, receive: np.ndarray, op: str) -> float:
         check_exchange(name, send, receive, self.world_size, 1, own=self.rank)
         check_op(name, send, op)
-        self._prepare("reduce_scatter", send, receive, op=op)
-        return self._count_reduction(send)
+        self._prepare("reduce_scatter", send, receive, reduces=True, op=op)
+        return time.perf_counter()
 
     def shared_zeros(self, *shape: int) -> np.ndarray | None:
         """Float32 zeros in host memory that every rank reads and writes; collective.
@@ -159,8 +174,8 @@ class Communicator(CommunicatorBase):
         """
         if parts.shape != (self.world_size, *receive.shape):
             raise ValueError(f"{name}: parts {parts.shape} of {self.world_size} ranks do not add up to {receive.shape}")
-        self._prepare("start_reduce_shared", parts, receive)
-        start = self._count_reduction(parts)
+        self._prepare("start_reduce_shared", parts, receive, reduces=True)
+        start = time.perf_counter()
         work = self._reduce_shared(parts, receive)
         self.reduce_seconds += time.perf_counter() - start
         what = f"{name} of {parts.nbytes / 1e6:.3g} MB"
@@ -179,7 +194,7 @@ class Communicator(CommunicatorBase):
         check_reducible("reduce", buffer, op)
         self._check_root("reduce", root)
         self._prepare("reduce", buffer, op=op, root=root)
-        self._reduce(buffer, op, root)
+        self._engine_of(buffer)._reduce(buffer, op, root)
         if self.debug:
             with errors_of_all_ranks(self):
                 if self.rank == root:
@@ -202,7 +217,8 @@ class Communicator(CommunicatorBase):
         check_buffer(name, buffer)
         self._check_root(name, root)
         self._prepare("broadcast", buffer, root=root)
-        return Handle(self, f"{name} of {buffer.nbytes / 1e6:.3g} MB", buffer, self._broadcast(buffer, root))
+        work = self._engine_of(buffer)._broadcast(buffer, root)
+        return Handle(self, f"{name} of {buffer.nbytes / 1e6:.3g} MB", buffer, work)
 
     def all_gather(self, send: np.ndarray, receive: np.ndarray) -> None:
         """Puts the ``send`` of every rank into ``receive``, in the order of the ranks, on every rank.
@@ -225,7 +241,7 @@ class Communicator(CommunicatorBase):
         check_exchange(name, send, receive, 1, self.world_size, own=self.rank)
         self._prepare("all_gather", send, receive)
         self.gather_bytes += receive.nbytes
-        work = self._all_gather(send, receive)
+        work = self._engine_of(send)._all_gather(send, receive)
         return Handle(self, f"{name} of {receive.nbytes / 1e6:.3g} MB", receive, work, source=send)
 
     def all_to_all(self, send: np.ndarray, receive: np.ndarray) -> None:
@@ -241,7 +257,7 @@ class Communicator(CommunicatorBase):
         """
         check_exchange("all_to_all", send, receive, self.world_size, self.world_size)
         self._prepare("all_to_all", send, receive)
-        self._all_to_all(send, receive)
+        self._engine_of(send)._all_to_all(send, receive)
 
     def send(self, array: np.ndarray, peer: int) -> None:
         """Sends ``array`` to one other rank, which calls `receive`; returns when ``array`` may change.
@@ -269,7 +285,8 @@ class Communicator(CommunicatorBase):
         check_sent(name, array)
         self._check_peer(name, peer)
         self.sent_bytes += array.nbytes
-        return Handle(self, f"{name} of {array.nbytes / 1e6:.3g} MB to rank {peer}", array, self._send(array, peer))
+        work = self._engine_of(array)._send(array, peer)
+        return Handle(self, f"{name} of {array.nbytes / 1e6:.3g} MB to rank {peer}", array, work)
 
     def receive(self, array: np.ndarray, peer: int) -> None:
         """Fills ``array`` with what one other rank sends by `send`, which has to be of the same size.
@@ -287,7 +304,7 @@ class Communicator(CommunicatorBase):
         """Starts `receive`; do not use ``array`` until the handle is done. Any number may be in flight."""
         check_buffer(name, array)
         self._check_peer(name, peer)
-        work = self._receive(array, peer)
+        work = self._engine_of(array)._receive(array, peer)
         return Handle(self, f"{name} of {array.nbytes / 1e6:.3g} MB from rank {peer}", array, work)
 
     def split(self, color: int | None, key: int | None = None) -> Communicator | None:
@@ -320,12 +337,12 @@ class Communicator(CommunicatorBase):
         """Returns rank ``root``'s ``obj`` (anything that pickles) on every rank; the others' argument is ignored."""
         self._check_root("broadcast_object", root)
         self._prepare("broadcast_object", root=root)
-        return self._broadcast_object(obj, root)
+        return self._engine_of()._broadcast_object(obj, root)
 
     def all_gather_object(self, obj: Any) -> list:
         """Returns the ``obj`` (anything that pickles) of every rank, in the order of the ranks, on every rank."""
         self._prepare("all_gather_object")
-        return self._all_gather_object(obj)
+        return self._engine_of()._all_gather_object(obj)
 
     def barrier(self, timeout: float | None = None) -> None:
         """Returns when every rank has called it.
@@ -336,7 +353,7 @@ class Communicator(CommunicatorBase):
         if timeout is not None and not timeout > 0:
             raise ValueError(f"barrier: timeout must be a number of seconds above 0, got {timeout}")
         self._prepare("barrier")
-        self._barrier(timeout)
+        self._engine_of()._barrier(timeout)
 
     def in_background(self) -> AbstractContextManager:
         """A context in which handles make progress while the body computes, if the engine can do so.
@@ -350,6 +367,8 @@ class Communicator(CommunicatorBase):
 
     def _reduce_shared(self, parts: np.ndarray, receive: np.ndarray) -> Work:
         raise RuntimeError(f"ranks share no memory with backend {self.backend!r}: use start_reduce_scatter()")
+
+    # What an engine does. The last four have no arrays of a GPU: an engine for these alone leaves them out.
 
     @abstractmethod
     def _all_reduce(self, buffer: np.ndarray, op: str) -> Work: ...
@@ -367,9 +386,6 @@ class Communicator(CommunicatorBase):
     def _all_gather(self, send: np.ndarray, receive: np.ndarray) -> Work: ...
 
     @abstractmethod
-    def _all_to_all(self, send: np.ndarray, receive: np.ndarray) -> None: ...
-
-    @abstractmethod
     def _send(self, array: np.ndarray, peer: int) -> Work: ...
 
     @abstractmethod
@@ -378,8 +394,14 @@ class Communicator(CommunicatorBase):
     @abstractmethod
     def _split(self, color: int | None, key: int | None) -> Communicator | None: ...
 
-    @abstractmethod
-    def _broadcast_object(self, obj: Any, root: int) -> Any: ...
+    def _all_to_all(self, send: np.ndarray, receive: np.ndarray) -> None:
+        raise NotImplementedError
 
-    @abstractmethod
-    def _barrier(self, timeout: float | None) -> None: ...
+    def _broadcast_object(self, obj: Any, root: int) -> Any:
+        raise NotImplementedError
+
+    def _all_gather_object(self, obj: Any, channel: str = "gather") -> list:
+        raise NotImplementedError
+
+    def _barrier(self, timeout: float | None) -> None:
+        raise NotImplementedError

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pytagi_ddp.distributed.engine.abort import AbortHook
-from pytagi_ddp.distributed.engine.errors import LaunchError
+from pytagi_ddp.distributed.engine.errors import EXIT_TIMEOUT, LaunchError, time_limit
 from pytagi_ddp.distributed.engine.group import Tally
 from pytagi_ddp.distributed.engine.launcher import (
     MPICH_LIKE,
@@ -24,10 +24,9 @@ from pytagi_ddp.distributed.engine.launcher import (
     mpi_family,
     start_command,
 )
-from pytagi_ddp.distributed.engine.limits import EXIT_TIMEOUT, time_limit
 from pytagi_ddp.distributed.engine.mpi_group import MPIGroup, MPIMember, ended_after
 from pytagi_ddp.distributed.engine.offspring import FORKED, keep_from_children, mark_rank, why_no_rank
-from pytagi_ddp.distributed.engine.operations import SLEEP_LIMIT, SLEEP_SECONDS, Operations
+from pytagi_ddp.distributed.engine.operations import SLEEP_LIMIT, SLEEP_SECONDS, Queue
 from pytagi_ddp.distributed.engine.rendezvous import meeting
 from pytagi_ddp.distributed.engine.shared_memory import check_space, join_shared_sum, unlink_own_files
 
@@ -100,13 +99,13 @@ class Job(MPIMember):
         keep_from_children(self)
         self._sent: list = []  # the last messages, which must outlive their sending
         self._control: Any = None
-        first = Operations(self.rank, lambda what: None, self.raise_timeout, self.driver)
+        first = Queue(lambda what: None, self.raise_timeout, self.operations)
         first.start("start of MPI", 0, iter([world.Ibarrier()]), timeout).wait()
         node = self._unlink_on_node(world)  # as soon as all are there: who is killed before leaves a file behind
         self.world = group = MPIGroup(self, 0, range(self.world_size), world, timeout)
         self._control = group.duplicate(world, "start of MPI: control channel", timeout)
         start = iter([group.channels["barrier"].Ibarrier()])
-        group.operations.start("start of MPI", 0, start, timeout).wait()
+        group.collectives.start("start of MPI", 0, start, timeout).wait()
         group.local_rank, group.local_world_size = node.rank, node.size
         if node.size == self.world_size > 1:
             group.shared_sum = join_shared_sum(node)
@@ -115,7 +114,7 @@ class Job(MPIMember):
     def end_in_child(self) -> None:
         """Called in a forked child: the job goes on without it."""
         self.forked = FORKED.format(rank=self.rank)
-        self.driver.end(self.forked)
+        self.operations.end(self.forked)
 
     def _unlink_on_node(self, world: Any) -> Any:
         """Unlinks MPI's file in shared memory, which all ranks of this node have mapped now; returns these ranks."""
@@ -161,13 +160,13 @@ class Job(MPIMember):
         if self.world_size == 1 or self.forked or self.MPI.Is_finalized():
             return
         try:
-            driver = self.driver
-            if driver.broken is not None:
-                code = 130 if isinstance(driver.broken, KeyboardInterrupt) else 1
-                self.hook.end_with(f"ends the job: {driver.broken_in} was cut short by {driver.broken!r}", code)
-            if driver.forgotten is not None:
+            operations = self.operations
+            if operations.broken is not None:
+                code = 130 if isinstance(operations.broken, KeyboardInterrupt) else 1
+                self.hook.end_with(f"ends the job: {operations.broken_in} was cut short by {operations.broken!r}", code)
+            if operations.forgotten is not None:
                 self.hook.end_with(
-                    f"ends the job: {driver.forgotten.what} was started, and nobody waited for it; call wait() on "
+                    f"ends the job: {operations.forgotten.what} was started, and nobody waited for it; call wait() on "
                     "the handle that start_all_reduce or its like returned"
                 )
             sent, pause, start = self._tell_others(LEAVING), SLEEP_SECONDS, time.monotonic()

@@ -13,13 +13,12 @@ import numpy as np
 
 from pytagi_ddp.distributed.engine import debug
 from pytagi_ddp.distributed.engine.arguments import bytes_of, is_block
-from pytagi_ddp.distributed.engine.combine import add_parts, combine_rows
+from pytagi_ddp.distributed.engine.combine import add_parts, combine_rows, comparable
 from pytagi_ddp.distributed.engine.group import Offer
 from pytagi_ddp.distributed.engine.handle import Work
 from pytagi_ddp.distributed.engine.interface import Communicator
 from pytagi_ddp.distributed.engine.job import start_job
 from pytagi_ddp.distributed.engine.mpi_group import MPIGroup
-from pytagi_ddp.distributed.engine.order import comparable
 from pytagi_ddp.distributed.engine.shared_memory import join_memory
 from pytagi_ddp.distributed.engine.staging import Staging, copy
 
@@ -79,7 +78,7 @@ class MPICommunicator(Communicator):
     def _all_reduce(self, buffer: np.ndarray, op: str) -> Work:
         plain = op == "sum" and isinstance(buffer, np.ndarray)
         requests = self._sums(buffer) if plain else self._reductions("all_reduce", buffer, op, None)
-        return self._start("all_reduce", buffer.nbytes, requests)
+        return self._group.collectives.start("all_reduce", buffer.nbytes, requests, self.timeout)
 
     def _sums(self, buffer: np.ndarray) -> Iterator:
         """`_reductions` in the most frequent case, kept short because every line of Python delays small arrays."""
@@ -122,7 +121,7 @@ class MPICommunicator(Communicator):
         """Lets a thread drive handles while the body computes, if this MPI can be called from several threads."""
         MPI = self._MPI
         many = MPI.Query_thread() == MPI.THREAD_MULTIPLE and self.world_size > 1
-        return self._group.member.driver.in_background() if many else nullcontext()
+        return self._group.member.operations.in_background() if many else nullcontext()
 
     def _reduce_scatter(self, send: np.ndarray, receive: np.ndarray, op: str) -> Work:
         return self._start("reduce_scatter", send.nbytes, self._scatters(send, receive, op))
@@ -268,7 +267,7 @@ class MPICommunicator(Communicator):
         self._start("barrier", 0, (channel.Ibarrier() for _ in range(1)), timeout).wait()
 
     def _start(self, name: str, nbytes: int, requests: Iterator, timeout: float | None = None) -> Work:
-        return self._group.operations.start(name, nbytes, requests, self.timeout if timeout is None else timeout)
+        return self._group.collectives.start(name, nbytes, requests, self.timeout if timeout is None else timeout)
 
     def _run(self, name: str, nbytes: int, requests: Iterator) -> None:
         self._start(name, nbytes, requests).wait()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytagi_ddp.distributed.engine.abort import AbortHook
 from pytagi_ddp.distributed.engine.group import Group, Member, Offer, new_number, part
-from pytagi_ddp.distributed.engine.operations import Operations
+from pytagi_ddp.distributed.engine.operations import Queue
 from pytagi_ddp.distributed.engine.shared_memory import join_shared_sum
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class MPIGroup(Group):
 
         No MPI waits for other ranks here. The counts of the group stay, for ranks that leave.
         """
-        if not any(queue.first for queue in (self.operations, *self._messages.values())):
+        if not any(queue.first for queue in (self.collectives, *self._messages.values())):
             for channel in self.channels.values():
                 channel.Free()
             self.channels, self.shared_sum = {}, None
@@ -125,7 +125,7 @@ class MPIGroup(Group):
         what = f"use of a communicator of mpi4py, of {comm.size} ranks"
         try:
             ranks_of, request = comm.Idup()
-            meeting = Operations(job.rank, lambda what: None, job.raise_timeout, job.driver)
+            meeting = Queue(lambda what: None, job.raise_timeout, job.operations)
             meeting.start(what, 0, iter([request]), timeout).wait()
             with ended_after(timeout):
                 offers = ranks_of.allgather(Offer(None, 0, job.next_number, job.node))

@@ -80,9 +80,10 @@ class NCCLCommunicator(Communicator):
         if self._comm is not None:
             self._comm.abort()
 
+    def _engine_of(self, *arrays: Any) -> Communicator:
+        return self._host if all(isinstance(array, np.ndarray) for array in arrays) else self
+
     def _all_reduce(self, buffer: Any, op: str) -> Work:
-        if isinstance(buffer, np.ndarray):
-            return self._host._all_reduce(buffer, op)
         pointer = buffer.data.ptr
         kind, combine = _kinds(buffer, op)
         return self._queue(
@@ -92,9 +93,6 @@ class NCCLCommunicator(Communicator):
         )
 
     def _reduce(self, buffer: Any, op: str, root: int) -> None:
-        if isinstance(buffer, np.ndarray):
-            self._host._reduce(buffer, op, root)
-            return
         pointer = buffer.data.ptr
         target = pointer if self.rank == root else 0
         kind, combine = _kinds(buffer, op)
@@ -105,8 +103,6 @@ class NCCLCommunicator(Communicator):
         ).wait()
 
     def _broadcast(self, buffer: Any, root: int) -> Work:
-        if isinstance(buffer, np.ndarray):
-            return self._host._broadcast(buffer, root)
         kind, pointer = _nccl().NCCL_CHAR, buffer.data.ptr
         return self._queue(
             "broadcast",
@@ -125,8 +121,6 @@ class NCCLCommunicator(Communicator):
         return _Queued(self._stream, done)
 
     def _reduce_scatter(self, send: Any, receive: Any, op: str) -> Work:
-        if isinstance(send, np.ndarray):
-            return self._host._reduce_scatter(send, receive, op)
         source, target = send.data.ptr, receive.data.ptr
         kind, combine = _kinds(send, op)
         return self._queue(
@@ -136,8 +130,6 @@ class NCCLCommunicator(Communicator):
         )
 
     def _all_gather(self, send: Any, receive: Any) -> Work:
-        if isinstance(send, np.ndarray):
-            return self._host._all_gather(send, receive)
         source, target, kind = send.data.ptr, receive.data.ptr, _nccl().NCCL_CHAR
         return self._queue(
             "all_gather",
@@ -145,35 +137,19 @@ class NCCLCommunicator(Communicator):
             lambda stream: self._comm.allGather(source, target, send.nbytes, kind, stream),
         )
 
-    def _all_to_all(self, send: np.ndarray, receive: np.ndarray) -> None:
-        self._host._all_to_all(send, receive)
-
     def _send(self, array: Any, peer: int) -> Work:
-        if isinstance(array, np.ndarray):
-            return self._host._send(array, peer)
         kind, pointer = _nccl().NCCL_CHAR, array.data.ptr
         return self._queue("send", array, lambda stream: self._comm.send(pointer, array.nbytes, kind, peer, stream))
 
     def _receive(self, array: Any, peer: int) -> Work:
-        if isinstance(array, np.ndarray):
-            return self._host._receive(array, peer)
         kind, pointer = _nccl().NCCL_CHAR, array.data.ptr
         return self._queue("receive", array, lambda stream: self._comm.recv(pointer, array.nbytes, kind, peer, stream))
 
     def _split(self, color: int | None, key: int | None) -> NCCLCommunicator | None:
-        host = self._host._split(color, key)
+        host = self._host.split(color, key)
         if host is None:
             return None
         return NCCLCommunicator(host, self.timeout, [self.device_index] * host.local_world_size)
-
-    def _broadcast_object(self, obj: Any, root: int) -> Any:
-        return self._host._broadcast_object(obj, root)
-
-    def _all_gather_object(self, obj: Any, channel: str = "gather") -> list:
-        return self._host._all_gather_object(obj, channel)
-
-    def _barrier(self, timeout: float | None) -> None:
-        self._host._barrier(timeout)
 
     def close(self) -> None:
         """Ends the use of this communicator, after the work that it has under way; not collective."""

@@ -1,14 +1,16 @@
-"""Queues of collectives and messages that a rank has started, and how it waits for them."""
+"""The collectives and messages that a rank has started, the queues in which they run, and how the rank waits."""
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
-from pytagi_ddp.distributed.engine.driver import Driver
 from pytagi_ddp.interrupts import answer
 
 # How a rank waits. It first polls `POLLS` times in a row, within which a small collective ends if all ranks are there.
@@ -23,6 +25,8 @@ SLEEP_LIMIT = 1e-3
 # A rank that calls `test` now and then works in between: of the time between two calls, no more than this counts.
 POLL_GAP_SECONDS = 1.0
 
+BACKGROUND_SECONDS = 5e-4  # at 1 Gbit/s 60 kB arrive in that time, which fits the buffers of a socket
+
 
 class Operation:
     """A collective, or a message, that this rank has started.
@@ -35,7 +39,7 @@ class Operation:
 
     __slots__ = ("_name", "_nbytes", "_queue", "done", "number", "pieces", "request", "requests", "timeout")
 
-    def __init__(self, queue: Operations, name: str, number: int, nbytes: int, requests: Iterator, timeout: float):
+    def __init__(self, queue: Queue, name: str, number: int, nbytes: int, requests: Iterator, timeout: float):
         self.done = False
         self.timeout = timeout
         self.requests = requests
@@ -62,6 +66,100 @@ class Operation:
 
 
 class Operations:
+    """All operations of a rank, in its queues. Waiting in one queue advances all of them.
+
+    So a rank that waits in one group, or for one message, does not delay ranks that wait for it in another group.
+
+    Args:
+        rank: for messages.
+        with_ranks: whether other ranks are threads of this process, so that waiting must release Python's lock.
+
+    Attributes:
+        yield_core: gives the core to others for a moment.
+        broken: the error that interrupted an operation; no other operation can follow. broken_in: that operation.
+        busy: the queues with operations under way.
+        unclaimed: operations for whose end nobody has waited yet.
+    """
+
+    def __init__(self, rank: int, with_ranks: bool = False):
+        self.yield_core: Callable[[], object] = partial(time.sleep, 0)  # without Python's lock
+        if not with_ranks and hasattr(os, "sched_yield"):
+            self.yield_core = os.sched_yield  # faster, but Python does not let go of its lock in it
+        self.broken: BaseException | None = None
+        self.broken_in = ""
+        self.busy: dict[Queue, None] = {}
+        self.unclaimed: dict[Operation, None] = {}
+        self.lock = threading.Lock()  # of what `advance` changes
+        self.ended = ""  # why no other operation may follow
+        self._rank = rank
+
+    @property
+    def forgotten(self) -> Operation | None:
+        """The first operation that nobody has waited for."""
+        return next(iter(self.unclaimed), None)
+
+    def end(self, reason: str) -> None:
+        """Refuses all further operations, with `reason`."""
+        self.ended = reason
+
+    def advance(self, queue: Queue, polls: int = 1) -> None:
+        """Advances all queues as far as possible without waiting, polling each piece of `queue` `polls` times."""
+        with self.lock:
+            if self.broken is not None:  # in the other thread: what failed must not look as if it had ended
+                self.check(self.broken_in)
+            advanced = queue
+            try:
+                if queue in self.busy:
+                    queue.take_on(polls)
+                for advanced in list(self.busy):
+                    if advanced is not queue:
+                        advanced.take_on(1)
+            except BaseException as error:
+                self.break_off(error, advanced)
+                raise
+
+    @contextmanager
+    def in_background(self) -> Iterator[None]:
+        """Lets a thread drive what is under way while the body computes; MPI must allow calls from several threads.
+
+        MPI moves data only when it is called. The thread calls it once in `BACKGROUND_SECONDS` and sleeps in between,
+        so that it takes almost no time from the body; kernels do not hold Python's lock. An error in the thread is
+        raised by the next call that waits, tests or starts.
+        """
+        stop = threading.Event()
+
+        def drive() -> None:
+            with suppress(Exception):  # it is kept in `broken`
+                while not stop.wait(BACKGROUND_SECONDS):
+                    for queue in list(self.busy)[:1]:
+                        self.advance(queue)
+
+        thread = threading.Thread(target=drive, name="pytagi_ddp-progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    def check(self, name: str) -> None:
+        """Raises if `name` cannot go on."""
+        if self.ended:
+            raise RuntimeError(f"{name}: {self.ended}")
+        if self.broken is not None:
+            raise RuntimeError(
+                f"rank {self._rank} cannot go on with {name}: {self.broken_in} was cut short by {self.broken!r}, and "
+                "the ranks are out of step since; end the job and start it again"
+            ) from self.broken
+
+    def break_off(self, error: BaseException, queue: Queue) -> None:
+        """Notes the error that has interrupted `queue`, if it is the first one."""
+        if self.broken is None:
+            first = queue.first
+            self.broken, self.broken_in = error, "a collective" if first is None else first.short
+
+
+class Queue:
     """A queue of operations, which run one after the other in the order in which they were started.
 
     Any number of collectives may be in flight, and ranks may wait for them in different orders and at different times;
@@ -70,10 +168,9 @@ class Operations:
     MPI at once, since MPI keeps their order.
 
     Args:
-        rank: for messages.
         check_peers: raises if another rank has left or given up; given what this rank waits in.
         raise_timeout: raises; given what this rank waited in and how long.
-        driver: of the rank.
+        operations: all those of the rank.
         at_once: start each operation at once, even if another is under way.
         label: names the ranks, for messages.
 
@@ -83,15 +180,14 @@ class Operations:
 
     def __init__(
         self,
-        rank: int,
         check_peers: Callable[[str], None],
         raise_timeout: Callable[[str, float], None],
-        driver: Driver,
+        operations: Operations,
         at_once: bool = False,
         label: str = "",
     ):
         self.completed = 0
-        self.driver = driver
+        self.operations = operations
         self.label = label
         self._check_peers, self._raise_timeout = check_peers, raise_timeout
         self._at_once = at_once
@@ -119,72 +215,72 @@ class Operations:
         Raises:
             RuntimeError: an earlier operation of this rank was cut short.
         """
-        driver = self.driver
-        driver.check(name)
+        operations = self.operations
+        if operations.broken is not None or operations.ended:
+            operations.check(name)
         self._started += 1
         operation = Operation(self, name, self._started, nbytes, requests, timeout)
-        driver.unclaimed[operation] = None
+        operations.unclaimed[operation] = None
         try:
-            with driver.lock:
+            with operations.lock:
                 self._pending.append(operation)
-                driver.busy[self] = None
+                operations.busy[self] = None
                 if self._at_once:
-                    self._post_next(operation)
-            driver.advance(self)
+                    operation.request = next(requests, None)
+                    operation.pieces = 1
+            operations.advance(self)
         except BaseException as error:
-            driver.break_off(error, self)
+            operations.break_off(error, self)
             raise
         return operation
 
     def test(self, operation: Operation) -> bool:
-        driver = self.driver
+        operations = self.operations
         if not operation.done:
-            driver.check(operation.what)
+            operations.check(operation.what)
             try:
-                driver.advance(self)
+                operations.advance(self)
                 if not operation.done:
                     self._poll(operation)
                     return False
             except BaseException as error:
-                driver.break_off(error, self)
+                operations.break_off(error, self)
                 raise
-        driver.unclaimed.pop(operation, None)
+        operations.unclaimed.pop(operation, None)
         return True
 
     def wait(self, operation: Operation) -> None:
-        driver = self.driver
-        driver.unclaimed.pop(operation, None)
+        operations = self.operations
+        operations.unclaimed.pop(operation, None)
         if operation.done:
             return
-        driver.check(operation.what)
+        if operations.broken is not None or operations.ended:
+            operations.check(operation.what)
         try:
             self._finish(operation)
         except BaseException as error:
-            driver.break_off(error, self)
+            operations.break_off(error, self)
             raise
 
     def take_on(self, polls: int) -> None:
-        """Advances the queue without waiting, polling each piece `polls` times; called by the driver."""
+        """Advances the queue without waiting, polling each piece `polls` times; called by `Operations.advance`."""
         while self._pending:
             first = self._pending[0]
             while first.request is None or first.request.Test() or (polls > 1 and _ends(first.request, polls)):
                 self._progress += 1
-                self._post_next(first)
+                first.request = next(first.requests, None)
                 if first.request is None:
                     self._pending.popleft()
                     self.completed += 1
                     first.done = True
                     break
+                first.pieces += 1
             else:
                 return
-        self.driver.busy.pop(self, None)
-
-    def _post_next(self, operation: Operation) -> None:
-        operation.request = next(operation.requests, None)
-        operation.pieces += operation.request is not None
+        self.operations.busy.pop(self, None)
 
     def _finish(self, operation: Operation) -> None:
-        self.driver.advance(self, POLLS)
+        self.operations.advance(self, POLLS)
         seen = -1
         while not operation.done:
             now = time.monotonic()
@@ -193,7 +289,7 @@ class Operations:
                 spin = SPIN_SECONDS if (self.first or operation).pieces == 1 else SPIN_SECONDS_UNDERWAY
             waited = now - start
             if waited < spin:
-                self.driver.yield_core()
+                self.operations.yield_core()
             else:
                 what = (self.first or operation).what  # the other thread may just have ended the last one
                 self._check_peers(what)
@@ -202,7 +298,7 @@ class Operations:
                 time.sleep(pause)  # Python runs the handlers of signals here, and between any two lines
                 answer()
                 pause = min(1.5 * pause, SLEEP_LIMIT)
-            self.driver.advance(self)
+            self.operations.advance(self)
 
     def _poll(self, operation: Operation) -> None:
         what = (self.first or operation).what

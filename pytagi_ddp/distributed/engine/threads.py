@@ -34,7 +34,7 @@ def current_member() -> ThreadMember | None:
 
 
 class Meeting:
-    """A collective: the contributions of the ranks, and the result. `Operations` polls it like a request of mpi4py."""
+    """A collective: the contributions of the ranks, and the result. a `Queue` polls it like a request of mpi4py."""
 
     def __init__(self, ranks: int):
         self._brought: list = [None] * ranks
@@ -155,9 +155,9 @@ class ThreadMember(Member):
 
     def check_end(self) -> None:
         """Raises if this rank ends although a collective of it was interrupted, or was started and not waited for."""
-        if self.driver.broken is not None:
-            raise self.driver.broken
-        if (forgotten := self.driver.forgotten) is not None:
+        if self.operations.broken is not None:
+            raise self.operations.broken
+        if (forgotten := self.operations.forgotten) is not None:
             raise RuntimeError(f"{forgotten.what} was started, and nobody waited for it; call wait() on its handle")
 
     def leave(self) -> None:
@@ -337,7 +337,7 @@ class ThreadCommunicator(Communicator):
         return meetings[0].result
 
     def _start(self, name: str, nbytes: int, requests: Iterator[Meeting], timeout: float | None = None) -> Work:
-        return self._group.operations.start(name, nbytes, requests, self.timeout if timeout is None else timeout)
+        return self._group.collectives.start(name, nbytes, requests, self.timeout if timeout is None else timeout)
 
 
 class _Arrival:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pytagi_ddp.distributed.collective import collective
 from pytagi_ddp.distributed.communicator import Communicator
-from pytagi_ddp.distributed.engine.together import errors_of_all_ranks, on_rank_0
+from pytagi_ddp.distributed.engine.together import errors_of_all_ranks
 from pytagi_ddp.distributed.sharded import ShardedNetwork
-from pytagi_ddp.files import as_path, atomic_write, read_file
+from pytagi_ddp.distributed.wrapper import collective
+from pytagi_ddp.files import as_path, read_file
 from pytagi_ddp.nn import file_format, persistence
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.state_dicts import StateDict, check, held, layer_of, put
@@ -34,7 +33,6 @@ class StagedNetwork(ShardedNetwork):
     data_group: Communicator
     _architecture: str  # of the whole network, as `_sizes`
     _sizes: str
-    _one_thread: Any
 
     @collective
     def state_dict(self) -> StateDict:
@@ -62,17 +60,6 @@ class StagedNetwork(ShardedNetwork):
     def _layers_elsewhere(self) -> set[str]:
         """The keys of the layers of other stages."""
         return json.loads(self._architecture).keys() - dict(self.model.named_layers()).keys()
-
-    @collective
-    def save(self, filename: str | bytes | Path) -> None:
-        """Writes the file that `Sequential.save` of the whole network would write, on rank 0; collective.
-
-        Raises:
-            ValueError: values that are NaN or infinite, on every rank.
-            OSError: the file cannot be written; on every rank.
-        """
-        data = self.to_bytes()
-        on_rank_0(self.communicator, partial(atomic_write, filename, data))
 
     @collective
     def load(self, filename: str | bytes | Path) -> None:

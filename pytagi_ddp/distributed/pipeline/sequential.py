@@ -10,12 +10,11 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pytagi_ddp.distributed.collective import collective
 from pytagi_ddp.distributed.communicator import Communicator, SerialCommunicator
-from pytagi_ddp.distributed.config import DDPConfig
+from pytagi_ddp.distributed.config import DDPConfig, choose_strategy
 from pytagi_ddp.distributed.device_mesh import DeviceMesh
 from pytagi_ddp.distributed.engine.together import raise_on_all_ranks
-from pytagi_ddp.distributed.exchange import EveryStep, pool_statistics
+from pytagi_ddp.distributed.exchange import Options
 from pytagi_ddp.distributed.pipeline.balance import balance_by_products, check_balance
 from pytagi_ddp.distributed.pipeline.files import StagedNetwork
 from pytagi_ddp.distributed.pipeline.schedule import (
@@ -28,7 +27,7 @@ from pytagi_ddp.distributed.pipeline.schedule import (
 )
 from pytagi_ddp.distributed.pipeline.stage import Observe, Stage
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
-from pytagi_ddp.distributed.wire import reduction
+from pytagi_ddp.distributed.wrapper import collective
 from pytagi_ddp.nn.architecture import architecture, sizes
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.network_input import rows_of_samples, variances_like
@@ -130,7 +129,8 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         super().__init__(model, DDPConfig() if config is None else config, average)
         (recompute,) = as_bools("PipelineSequential", recompute=recompute)
         c = self.config
-        c.check(model.device, 1, False)
+        given = Options(c, model.device, self.average)
+        strategy = choose_strategy(given)
         if not isinstance(mesh, DeviceMesh | None):
             raise TypeError(f"mesh has to be one of init_device_mesh, got {type(mesh).__name__}")
         if c.buckets > 1:
@@ -159,8 +159,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         model.materialize()
         in_flight = frames_in_flight(stages, self.pipe_group.rank, n_microbatches, schedule)
         self._stage = Stage(model, self.pipe_group, taken, in_flight, recompute)
-        pool_statistics(model)
-        self._exchange = EveryStep(self.data_group, model, average, reduction(self.data_group, model, c.wire_dtype))
+        self._exchange = strategy(self.data_group, model, given)
         model.trainer = self
         self._stop_requested = False
         self._adds = False  # whether the next batch adds to the deltas that wait
@@ -254,12 +253,11 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
             ValueError: sizes that do not fit, or values that are not finite; the job ends, as other ranks wait.
             TypeError: no function `observe` on the last stage; the job ends, too.
         """
-        self._check_owner("forward_backward")
+        self._begin("forward_backward", in_no_sync=True)
         if not self.stage.training:
             raise RuntimeError("forward_backward() is for training: call train() first, or predict()")
         if self.is_last and not callable(observe):
             raise TypeError(f"forward_backward() on the last stage needs a function observe, got {observe!r:.50}")
-        self._exchange.before_forward()
         with self._adding():
             self._pass("forward_backward()", x, var_x, self._actions, observe)
         return self.get_outputs()
@@ -273,13 +271,12 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         Raises:
             RuntimeError: in training mode with another schedule than "GPipe".
         """
-        self._check_owner("forward")
+        self._begin("forward", in_no_sync=True)
         if self.stage.training and self.schedule != "GPipe":
             raise RuntimeError(
                 f"net(x) in training mode is for schedule='GPipe', this one is {self.schedule!r}: use "
                 "forward_backward(x, observe)"
             )
-        self._exchange.before_forward()
         mode = "training" if self.stage.training else "evaluation"
         self._pass(f"forward() in {mode} mode", mu_x, var_x)
         self._under_way = self.stage.training
@@ -295,7 +292,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
             RuntimeError: there was no forward pass in training mode before, or the mode or the parameters have changed
                 since; raised on every rank. ValueError: deltas of another batch size.
         """
-        self._check_owner("backward")
+        self._begin("backward", in_no_sync=True)
         if not (self._under_way and self.stage.training):
             raise RuntimeError(
                 "backward() needs a forward pass in training mode before it, and training mode itself (see train()); "
@@ -318,7 +315,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
             FloatingPointError: a delta is not finite on some rank; its parameter was not changed. Raised on every rank;
                 names the rank and the layer.
         """
-        self._check("step")
+        self._begin("step")
         self._refuse_unread_deltas()
         self._under_way = False
         problem = None
@@ -428,11 +425,6 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         self._stage.run(actions(len(rows)), observe)
         return rows[-1].stop if rows else 0
 
-    def get_outputs(self) -> tuple[np.ndarray, np.ndarray]:
-        """(mu, var) of the last forward pass, flat copies; on the rank that has the last stage."""
-        states = self.output_z_buffer
-        return np.array(states.mu_a), np.array(states.var_a)
-
     @collective
     def update_bn(self, loader: Iterable[Any] | None, num_batches: int | None = None) -> list[StatisticsChange]:
         """Sets the running statistics of every BatchNorm2d to the exact ones of the batches of all pipelines.
@@ -451,9 +443,9 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
             ValueError, FloatingPointError: as in `nn.update_bn`. Errors of the statistics, and of other frozen
                 BatchNorm2d in some pipeline, are raised on every rank.
         """
-        self._check_owner("update_bn")
+        self._begin("update_bn", in_no_sync=True)
         check_num_batches(num_batches)
-        self._exchange.before_statistics()
+        self._exchange.meet("update_bn")
         self._compare_norms(self.pipe_group.all_gather_object(unfrozen_norms(self.stage)))
 
         passing = True
@@ -518,7 +510,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
             x, var_x: on the first stage, as in `Sequential.predict`, also without samples; others may pass None.
             batch_size: samples that are sent between two stages at a time, equal on all ranks.
         """
-        self._check_owner("predict")
+        self._begin("predict", in_no_sync=True)
         check_batch_size(batch_size)
         with self.stage.in_mode(training=False):
             n = self._pass("predict()", x, var_x, batch_size=batch_size)

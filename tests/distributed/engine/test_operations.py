@@ -4,8 +4,7 @@ import time
 
 import pytest
 
-from pytagi_ddp.distributed.engine.driver import Driver
-from pytagi_ddp.distributed.engine.operations import Operations
+from pytagi_ddp.distributed.engine.operations import Operations, Queue
 
 
 class Piece:
@@ -22,19 +21,19 @@ class Piece:
         return self.looks <= 0
 
 
-def operations() -> Operations:
+def new_queue() -> Queue:
     def raise_timeout(what, waited):
         raise TimeoutError(what)
 
-    return Operations(0, lambda what: None, raise_timeout, Driver(0))
+    return Queue(lambda what: None, raise_timeout, Operations(0))
 
 
 def test_what_fails_in_the_thread_is_raised_by_the_next_wait():
-    queue = operations()
-    with queue.driver.in_background():
+    queue = new_queue()
+    with queue.operations.in_background():
         operation = queue.start("all_reduce", 4, iter([Piece(2, OSError("truncated"))]), 5)
         deadline = time.monotonic() + 5
-        while queue.driver.broken is None and time.monotonic() < deadline:
+        while queue.operations.broken is None and time.monotonic() < deadline:
             time.sleep(1e-3)
     with pytest.raises(RuntimeError, match=r"all_reduce #1 was cut short by OSError\('truncated'\)"):
         operation.wait()
@@ -48,10 +47,10 @@ def test_an_operation_that_cannot_be_posted_is_not_taken_for_done():
         yield Piece(1)
         raise MemoryError("no room for the second piece")
 
-    queue = operations()
+    queue = new_queue()
     with pytest.raises(MemoryError):
         queue.start("all_reduce", 4, requests(), 5)
-    assert isinstance(queue.driver.broken, MemoryError) and queue.completed == 0
+    assert isinstance(queue.operations.broken, MemoryError) and queue.completed == 0
 
 
 def test_the_thread_may_end_what_the_program_waits_for(monkeypatch):
@@ -60,10 +59,10 @@ def test_the_thread_may_end_what_the_program_waits_for(monkeypatch):
 
         def monotonic(self):  # read while waiting: as if the thread had had its turn just then
             while queue._pending:
-                queue.driver.advance(queue)
+                queue.operations.advance(queue)
             return time.monotonic()
 
-    queue = operations()
+    queue = new_queue()
     monkeypatch.setattr("pytagi_ddp.distributed.engine.operations.time", Clock())
     queue.start("all_reduce", 4, iter([Piece(5)]), 5).wait()
     assert queue.completed == 1

@@ -1,0 +1,170 @@
+"""What all classes that wrap a network share, and what a rank does with its network without other ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, SupportsIndex, TypeVar
+
+import numpy as np
+
+from pytagi_ddp.interrupts import held_back
+from pytagi_ddp.nn.alone import Method, alone
+from pytagi_ddp.nn.alone import Network as OneThreadNetwork
+from pytagi_ddp.nn.attributes import NETWORK, KnownAttributes
+from pytagi_ddp.nn.chain import listing
+from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
+from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.nn.state_dicts import StateDict
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def collective(method: Method[OneThreadNetwork, Arguments, Result]) -> Method[OneThreadNetwork, Arguments, Result]:
+    """Makes `method` run in one thread at a time, and answer Ctrl-C at its end, so that no rank leaves it midway."""
+    return alone(held_back()(method))
+
+
+def of_network(
+    method: Callable[Concatenate[Sequential, Arguments], Result], where: str
+) -> Callable[Concatenate[Any, Arguments], Result]:
+    """A method of a wrapper that is the network's, with the same arguments; `where` ends its docstring."""
+    name = method.__name__
+
+    @wraps(method)
+    def call(self: Wrapper, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        return getattr(self.model, name)(*args, **kwargs)
+
+    call.__doc__ = f"`Sequential.{name}` {where}."
+    return call
+
+
+class Wrapper(KnownAttributes):
+    """Wraps the network `model`. Settings of the network cannot be assigned here; they have to be assigned to `model`.
+
+    Reading such a setting here gives an error that says where it is. Arguments of the constructor (`_settled`) cannot
+    be assigned either, once the constructor has ended (`_made`).
+    """
+
+    model: Sequential
+    output_z_buffer: Any  # `BaseHiddenStates`: of this rank, or of the whole batch
+    _remedy = "assign it to `model`, on every rank alike"
+    _settled: tuple[str, ...] = ()
+    _made = False
+    _not_copied = "belongs to the ranks of its job"
+
+    def _unknown(self, name: str) -> str:
+        if hasattr(self.__dict__.get("model"), name):
+            return f"{name!r} is an attribute of the network, not of {type(self).__name__}: {self._remedy}"
+        return super()._unknown(name)
+
+    def __repr__(self) -> str:
+        return listing(type(self).__name__, {"model": self.__dict__.get("model")})
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        name = type(self).__name__
+        raise TypeError(f"a {name} {self._not_copied}: copy or pickle its `model` instead")
+
+    if not TYPE_CHECKING:  # or every name would pass as an attribute
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if self._made and name in self._settled:
+                raise AttributeError(
+                    f"{name!r} of a {type(self).__name__} is settled by its constructor: make another one, of a new "
+                    "network"
+                )
+            super().__setattr__(name, value)
+
+        def __getattr__(self, name: str) -> Any:
+            text = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if not name.startswith("_") and hasattr(type(self.__dict__.get("model")), name):
+                text += f": it is one of the network, `model.{name}`"
+            elif name == "module":
+                text += ": the network is `model`"
+            elif name in NETWORK:
+                text += f"; of the network, `model`: {NETWORK[name]}"
+            raise AttributeError(text, name=name, obj=self)
+
+    def train(self, mode: bool = True) -> Self:
+        """Training mode, see `Sequential.train`."""
+        self.model.train(mode)
+        return self
+
+    def eval(self) -> Self:
+        """Evaluation mode, see `Sequential.eval`."""
+        return self.train(False)
+
+    def get_outputs(self) -> tuple[np.ndarray, np.ndarray]:
+        """(mu, var) of the last forward pass, flat copies; of a pipeline, on the rank that has the last stage."""
+        states = self.output_z_buffer
+        return np.array(states.mu_a), np.array(states.var_a)
+
+    def state_dict(self) -> StateDict:
+        """Parameters and running statistics. They are equal on every rank, except between merges.
+
+        Where ranks merge, running statistics differ after a pass in training mode, until the next step that merges.
+        """
+        return self.model.state_dict()
+
+    def save(self, filename: str | bytes | Path) -> None:
+        """`Sequential.save`."""
+        self.model.save(filename)
+
+    @contextmanager
+    def _new_parameters(self) -> Iterator[None]:
+        """The context in which the network is given other parameters."""
+        yield
+
+    def load(self, filename: str | bytes | Path) -> None:
+        """`Sequential.load`; every rank reads the file, and drops its deltas that wait for a step.
+
+        With `sync_batch_norm`, a rank that had no batch takes part in the passes of the others only in its next
+        collective call: if there may be such a rank, call `barrier` first.
+        """
+        with self._new_parameters():
+            self.model.load(filename)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """`Sequential.load_state_dict`, with the same values on every rank; see `load`."""
+        with self._new_parameters():
+            self.model.load_state_dict(state_dict)
+
+
+class Replica(Wrapper):
+    """The part of a wrapper that is the network's: nothing here waits for another rank."""
+
+    predict = of_network(Sequential.predict, "on this rank")
+    output_to_host = of_network(Sequential.output_to_host, "of this rank")
+    get_lstm_states = of_network(Sequential.get_lstm_states, "of this rank: each has its own memory")
+    set_lstm_states = of_network(Sequential.set_lstm_states, "of this rank: each has its own memory")
+    reset_lstm_states = of_network(Sequential.reset_lstm_states, "of this rank")
+    smoother = of_network(
+        Sequential.smoother, "of the time steps that this rank has seen, with the weights that all ranks share"
+    )
+    get_outputs_smoother = of_network(Sequential.get_outputs_smoother, "of this rank")
+
+    def get_device_with_index(self) -> str:
+        """The device of this rank's network, such as "cpu"."""
+        return self.model.device
+
+    @property
+    def output_z_buffer(self) -> BaseHiddenStates:
+        return self.model.output_z_buffer
+
+    @output_z_buffer.setter
+    def output_z_buffer(self, states: BaseHiddenStates) -> None:
+        self.model.output_z_buffer = states
+
+    @property
+    def input_delta_z_buffer(self) -> BaseDeltaStates:
+        return self.model.input_delta_z_buffer
+
+    @input_delta_z_buffer.setter
+    def input_delta_z_buffer(self, deltas: BaseDeltaStates) -> None:
+        self.model.input_delta_z_buffer = deltas
