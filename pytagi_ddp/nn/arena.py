@@ -18,6 +18,7 @@ from pytagi_ddp.nn.forgetting import forget, prior_pieces
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters, ParametersNotHereError
 from pytagi_ddp.nn.prior import drawn
+from pytagi_ddp.nn.running import RunningStatistics
 from pytagi_ddp.nn.stepping import Stepping, cut, pieces_of, refusal
 
 HEADER = 3  # tail[:3]: samples, ranks with samples, ranks that ask to stop
@@ -34,7 +35,7 @@ class Arena(ABC):
         buffer: what is added over ranks in a step. tail: the end of it, which holds samples, active ranks, stop
             requests, and then the sums that layers share.
         statistics: state of kind "running" of all leaves, flat. carried: that of kind "carried" (see `StateTensor`).
-        running: the leaves that have running state.
+        running: the leaves that have running statistics.
         num_parameters: P.
         in_shards: whether each rank holds only a part of the parameters.
         keeps_sums: whether the batch sums stay in place until the next backward pass writes its own.
@@ -47,7 +48,8 @@ class Arena(ABC):
         self.leaves = leaves
         self._kernels = kernels
         self.num_parameters = sum(leaf.num_weights + leaf.num_biases for leaf in leaves)
-        self.buffer = kernels.array.zeros(sums + HEADER + sum(leaf.num_sums for leaf in leaves))
+        self.running = [leaf for leaf in leaves if isinstance(leaf, RunningStatistics)]
+        self.buffer = kernels.array.zeros(sums + HEADER + sum(norm.num_sums for norm in self.running))
         self.tail = self.buffer[sums:]
         self._factors = kernels.array.zeros(3)  # scale, samples and caps of the step
 
@@ -58,7 +60,6 @@ class Arena(ABC):
             for kind in ("running", "carried")
         }
         self.statistics, self.carried = memory["running"], memory["carried"]
-        self.running = [leaf for leaf in self.leaves if any(t.kind == "running" for t in leaf.state_tensors())]
         used, sums = {"running": 0, "carried": 0}, HEADER
         for leaf in self.leaves:
             views = {}
@@ -66,8 +67,10 @@ class Arena(ABC):
                 first = used[tensor.kind]
                 used[tensor.kind] = first + tensor.size
                 views[tensor.name] = memory[tensor.kind][first : first + tensor.size]
-            leaf.attach_state(views, self.tail[sums : sums + leaf.num_sums])
-            sums += leaf.num_sums
+            leaf._attach_state(views)
+        for norm in self.running:
+            norm.shared_sums = self.tail[sums : sums + norm.num_sums]
+            sums += norm.num_sums
 
     @abstractmethod
     def step(
@@ -132,7 +135,7 @@ class Arena(ABC):
     def detach(self) -> None:
         """Copies all parameters and state to the host, before the network moves to another device."""
         for leaf in self.leaves:
-            leaf.detach()
+            leaf._detach()
 
     def leaf_at(self, position: int) -> str:
         """The layer that a position among the parameters belongs to, for messages."""
@@ -266,7 +269,8 @@ class DeferredArena(Arena):
     def __init__(self, leaves: list[BaseLayer], kernels: Kernels):
         super().__init__(leaves, kernels, 0)
         for leaf in leaves:
-            leaf.draw_prior()  # which notes the order
+            if leaf.parameters is None:
+                leaf.init_weight_bias()  # which notes the order
         self._attach_state()
 
     def step(self, *_: Any, **options: Any) -> NoReturn:
@@ -288,7 +292,7 @@ class DeferredArena(Arena):
 
     def detach(self) -> None:
         for leaf in self.leaves:
-            leaf.keep_state()
+            leaf._keep_state()
 
     def _counted(self) -> Iterable[tuple[BaseLayer, int]]:
         return ()

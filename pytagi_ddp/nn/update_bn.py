@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.network import TrainableNetwork
+from pytagi_ddp.nn.running import RunningStatistics
 
 
 class StatisticsChange(NamedTuple):
@@ -95,7 +95,7 @@ def take_statistics(
     """
     check_num_batches(num_batches)
     places = dict(_places(model))
-    norms = {key: leaf for key, leaf in model.named_leaves() if key in places}
+    norms = {key: leaf for key, leaf in _norms(model) if key in places}
     inputs = _inputs(loader, num_batches)
     if not norms:
         if run is not None:  # other stages of a pipeline may have some
@@ -132,7 +132,7 @@ def check_num_batches(num_batches: int | None) -> None:
 
 
 def sum_moments(
-    model: TrainableNetwork, norms: Mapping[str, BaseLayer], inputs: Iterable[Any], run: Callable[[Any], object]
+    model: TrainableNetwork, norms: Mapping[str, RunningStatistics], inputs: Iterable[Any], run: Callable[[Any], object]
 ) -> np.ndarray:
     """(count, sums, sums of squares) of every norm's input, one behind the other in float64, over all batches."""
     sums = np.zeros(sum(norm.num_sums for norm in norms.values()))
@@ -174,17 +174,20 @@ def _inputs(loader: Iterable[Any], num_batches: int | None) -> Iterator[Any]:
             yield x
 
 
+def _norms(model: TrainableNetwork) -> Iterator[tuple[str, RunningStatistics]]:
+    return ((key, leaf) for key, leaf in model.named_leaves() if isinstance(leaf, RunningStatistics))
+
+
 def _places(model: TrainableNetwork) -> Iterator[tuple[str, slice]]:
     """(key, its part of the network's running statistics) of each norm that is not frozen."""
     first = 0
-    for key, leaf in model.named_leaves():
-        if leaf in model.arena.running:
-            first, before = first + leaf.num_sums - 1, first
-            if leaf.training or not model.training:
-                yield key, slice(before, first)
+    for key, norm in _norms(model):
+        first, before = first + norm.num_sums - 1, first
+        if norm.training or not model.training:
+            yield key, slice(before, first)
 
 
-def _parts(norms: Mapping[str, BaseLayer], sums: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+def _parts(norms: Mapping[str, RunningStatistics], sums: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """(key, its part of `sums`) of each norm."""
     first = 0
     for key, norm in norms.items():

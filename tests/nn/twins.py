@@ -39,7 +39,8 @@ class Both:
         for net, on in zip(self.nets, (True, False), strict=True):
             graph.use_graphs = on
             try:
-                results.append(function(net))
+                result = function(net)
+                results.append(None if result is net else result)  # `train` and `eval` return the network
             finally:
                 graph.use_graphs = True
         for a, b in zip(results[0] or (), results[1] or (), strict=True):
