@@ -42,7 +42,7 @@ class Sine(nn.Activation):
 # A is the derivative of the output by the parameter: here m. (With ``saved.accumulate`` it adds to the sums of the
 # passes before.) ``step`` then changes the parameters of all layers in the same way. For the input it gives A dm and
 # A² ds, where A is the derivative by the input, µ, times the Jacobian of the activation in front. ``saved`` is the
-# context of one pass through the layer: what ``backward`` needs of ``forward`` is kept in attributes of it, of any names.
+# context of one pass through the layer: what ``backward`` needs of ``forward`` is kept in attributes of it.
 
 
 class Scale(nn.BaseLayer):

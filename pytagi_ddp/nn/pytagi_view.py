@@ -210,7 +210,7 @@ class BlockView:
         states, owner = _InnerStates(), self._owner
         if owner is not None and not owner.training:
             raise AttributeError("in evaluation mode nothing is kept inside a network")
-        saved = owner and owner.saved_of(self)
+        saved = owner and owner._saved_of(self)
         if saved is not None:
             states.hold(saved.input, self.device)
         return states

@@ -761,7 +761,7 @@ class Sequential(KnownAttributes, LayerSequence, OtherNames):
         """Size of what is kept for a batch and belongs to no layer that computes; for `profile`."""
         return self._input.nbytes + self._passes.bytes_between
 
-    def saved_of(self, layer: BaseLayer) -> Saved | None:
+    def _saved_of(self, layer: BaseLayer) -> Saved | None:
         """The context of `layer` in the last forward pass, or None."""
         return self._passes.last and self._passes.last[3].find(layer)
 
