@@ -3,7 +3,6 @@
 import textwrap
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, SupportsIndex, overload
 
 from pytagi_ddp.kernels.protocol import Kernels
@@ -118,8 +117,11 @@ class Chain:
 
     Attributes:
         layers: the layers, as the user gave them.
+        widest: the most units of a sample that an operation takes or gives, in blocks too; from `attach` on.
         operations: what really runs: the layers (blocks wrapped, if they are recomputed) and the changes of order.
     """
+
+    widest: int
 
     def __init__(self, layers: Sequence[BaseLayer | Sequence[BaseLayer]], owner: str):
         self.layers = layers_of(layers, owner)
@@ -196,6 +198,7 @@ class Chain:
         for operation in self.operations:
             operation._attach(kernels)
         self._steps = joined(self.operations)
+        self.widest = max(operation.get_max_num_states() for operation in (*self.operations, *self.leaves()))
         self._readers.clear()
 
     def _readers_of(self, reader: Reader) -> dict[BaseLayer, Reader]:
@@ -228,11 +231,6 @@ class Chain:
         """The context of the block that was run last, if blocks are recomputed, within that of the chain."""
         last = next((op for op in reversed(self.operations) if isinstance(op, Recomputed)), None)
         return None if last is None else saved.of(last).of(last.block)
-
-    @property
-    def widest(self) -> int:
-        """The most units of a sample that an operation takes or gives, in blocks too."""
-        return max(operation.get_max_num_states() for operation in (*self.operations, *self.leaves()))
 
     def listing(self, owner: str) -> str:
         """The layers of `owner` as text, a line each."""
@@ -271,23 +269,23 @@ class Chain:
         if not isinstance(last, ActivatedNorm) or (saved.hooks and not saved.hooks.may_defer):
             return self.forward(state, saved)
         state = self._through(before, state, saved)
-        return self._watched(last.layer, saved, partial(last.begin, state, saved))
+        return self._watched(last.layer, saved, last.begin, state)
 
     def _through(self, steps: Iterable[Step], state: State, saved: Saved) -> State:
         saved.read_by(self._readers_of(saved.reader))
-        pool = saved.pool
+        pool, hooked = saved.pool, bool(saved.hooks)
         before = pool.lent
         for step in steps:
-            state = self._watched(step.layer, saved, partial(step.forward, state, saved))
+            state = self._watched(step.layer, saved, step.forward, state) if hooked else step.forward(state, saved)
             pool.take_back(before, state)
         return state
 
-    def _watched(self, layer: BaseLayer, saved: Saved, call: Callable[[], Any]) -> Any:
-        """`call()`, with the hooks around it."""
+    def _watched(self, layer: BaseLayer, saved: Saved, call: Callable[[State, Saved], Any], state: State) -> Any:
+        """`call(state, saved)` for a layer, with the hooks around it."""
         if not saved.hooks or not layer._is_leaf:
-            return call()
+            return call(state, saved)
         saved.hooks.before(layer, "forward")
-        result = call()
+        result = call(state, saved)
         saved.hooks.after(layer, "forward")
         return result
 
@@ -305,13 +303,14 @@ class Chain:
             learned = (any(leaf.parameters is not None for leaf in op.leaves()) for op in self.operations)
             self._first_learned = next((k for k, yes in enumerate(learned) if yes), len(self.operations))
         needs_input, accumulate = saved.needs_input, saved.accumulate
+        watched = saved.hooks or None
         for position in range(len(self.operations) - 1, -1, -1):
             if not needs_input and position < self._first_learned:
                 break
             needed = needs_input or position > self._first_learned
             operation = self.operations[position]
             inside = saved.of(operation)
-            hooks = saved.hooks if operation._is_leaf else None
+            hooks = watched if operation._is_leaf else None
             if hooks is not None:
                 hooks.before(operation, "backward")
             if onto is not None and position == 0:

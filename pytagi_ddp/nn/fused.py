@@ -84,8 +84,12 @@ class ActivatedNorm(Step):
 
 def is_ours(layer: BaseLayer) -> bool:
     """Whether a layer computes as this library's class says: its passes are not those of a class derived from it."""
-    passes = (getattr(type(layer), name).__module__ for name in ("forward", "backward"))
-    return layer.replayable and all(module.partition(".")[0] == PACKAGE for module in passes)
+    kind = type(layer)
+    return layer.replayable and _is_of_package(kind.forward) and _is_of_package(kind.backward)
+
+
+def _is_of_package(function: Any) -> bool:
+    return function.__module__.partition(".")[0] == PACKAGE
 
 
 def joined(operations: Sequence[BaseLayer]) -> list[Step]:

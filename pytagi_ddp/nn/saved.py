@@ -87,62 +87,31 @@ class Saved:
         AttributeError: an attribute is set that has one of the names above, or that of a method.
     """
 
-    __slots__ = (
-        *("__dict__", "_accumulate", "_buffers", "_inside", "_layer", "_needs_input", "_pass", "_reader", "_readers"),
-        *("_recomputed", "_turns"),
-    )
+    needs_input, accumulate, recomputed = True, False, False
+    training: bool
+    pool: DeltaPool
+    _readers: Mapping[Any, Reader] = MappingProxyType({})
+    _turns: BlockMemory | None = None
 
-    _layer: Any
-    _buffers: dict[str, Array]
-    _inside: dict[Any, Saved]
-    _readers: Mapping[Any, Reader]
-
-    def __init__(
-        self,
-        layer: SavingLayer | None,
-        of: Pass | None = None,
-        reader: Reader = Reader.USER,
-        recomputed: bool = False,
-        turns: BlockMemory | None = None,
-    ):
+    def __init__(self, layer: SavingLayer | None, of: Pass | None = None, reader: Reader = Reader.USER, **more: Any):
         if of is None:
             assert layer is not None
             of = Pass(PassMemory(layer.kernels), {}, True)
-        self._layer, self._pass, self._reader, self._recomputed, self._turns = layer, of, reader, recomputed, turns
-        self._needs_input, self._accumulate = True, False
-        self._inside, self._readers = {}, MappingProxyType({})
+        own = self.__dict__  # past `__setattr__`, as each layer of each pass comes here
+        own["_layer"], own["_pass"], own["_reader"], own["_inside"] = layer, of, reader, {}
+        own["training"], own["pool"] = of.training, of.memory.pool
         if layer is not None:
-            self._buffers = of.buffers.setdefault(layer, {})
+            own["_buffers"] = of.buffers.setdefault(layer, {})
+        if more:
+            own.update(more)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in PUBLIC:
             raise AttributeError(f"a context has {name!r} itself: give what forward() saves another name", name=name)
-        object.__setattr__(self, name, value)
+        self.__dict__[name] = value
 
     def __getattr__(self, name: str) -> Any:  # what nobody has set
         raise AttributeError(f"forward() has saved no {name!r}", name=name, obj=self)
-
-    # -- what is asked for ------------------------------------------------------------------------------------
-
-    @property
-    def needs_input(self) -> bool:
-        return self._needs_input
-
-    @property
-    def accumulate(self) -> bool:
-        return self._accumulate
-
-    @property
-    def training(self) -> bool:
-        return self._pass.training
-
-    @property
-    def recomputed(self) -> bool:
-        return self._recomputed
-
-    @property
-    def pool(self) -> DeltaPool:
-        return self._pass.memory.pool
 
     # -- memory -----------------------------------------------------------------------------------------------
 
@@ -205,30 +174,32 @@ class Saved:
         """
         source = self._layer.state[name]
         kept = self.scratch(f"carried {name}", source.shape)
-        if not self._recomputed:
+        if not self.recomputed:
             self._pass.memory.array.copy(source, kept)
         return kept
 
     def carry(self, name: str, values: Array) -> None:
         """Lets the next pass begin with `values`, which this one has made; a pass that is run again changes nothing."""
-        if not self._recomputed:
+        if not self.recomputed:
             self._pass.memory.array.copy(values, self._layer.state[name])
 
     # -- contexts of what is inside ---------------------------------------------------------------------------
 
     def of(self, layer: SavingLayer) -> Saved:
         """The context of `layer`, which is inside this one's, in the same pass."""
-        inside = self._inside.get(layer)
+        inside: Saved | None = self._inside.get(layer)
         if inside is None:
             reader = self._readers.get(layer, self._reader)
-            inside = self._inside[layer] = Saved(layer, self._pass, reader, self._recomputed, self._turns)
+            inside = self._inside[layer] = Saved(layer, self._pass, reader)
+            if self._turns is not None:
+                inside.__dict__.update(recomputed=self.recomputed, _turns=self._turns)
         return inside
 
     def in_turn(self, layer: SavingLayer, recomputed: bool) -> Saved:
         """A new context of `layer`, which is inside this one's, in the memory that blocks use in turn."""
         blocks = self._pass.memory.blocks
         reader = self._reader if self._reader == Reader.USER else Reader.NEXT  # who makes the copy that is kept
-        inside = self._inside[layer] = Saved(layer, self._pass, reader, recomputed, blocks)
+        inside = self._inside[layer] = Saved(layer, self._pass, reader, recomputed=recomputed, _turns=blocks)
         blocks.begin(inside)
         return inside
 
@@ -246,7 +217,7 @@ class Saved:
 
     def read_by(self, readers: Mapping[Any, Reader]) -> None:
         """Says who is the last to read what the layers inside give; without it, who reads what this one gives."""
-        self._readers = readers
+        self.__dict__["_readers"] = readers
 
     @property
     def hooks(self) -> LeafHooks:
@@ -260,8 +231,9 @@ class Saved:
 
     def ask(self, needs_input: bool, accumulate: bool) -> Saved:
         """Says what a backward pass has to give, see the attributes; returns the context."""
-        self._needs_input, self._accumulate = needs_input, accumulate
+        own = self.__dict__
+        own["needs_input"], own["accumulate"] = needs_input, accumulate
         return self
 
 
-PUBLIC = frozenset(name for name in vars(Saved) if not name.startswith("_"))
+PUBLIC = frozenset(name for name in {*vars(Saved), *Saved.__annotations__} if not name.startswith("_"))
