@@ -18,8 +18,8 @@ def walked_parts() -> Iterator[list[str]]:
     names: list[str] = []
     run = graph.Graphs.run
 
-    def watched(self, name, key, memory, function, prepare=None):
-        return run(self, name, key, memory, lambda: (names.append(name), function())[1], prepare)
+    def watched(self, name, key, memory, function):
+        return run(self, name, key, memory, lambda: (names.append(name), function())[1])
 
     with mock.patch.object(graph.Graphs, "run", watched):
         yield names
