@@ -358,7 +358,7 @@ class Norm(nn.BatchNorm2d):
         host = self.kernels.array.to_host
         var, jcb = (np.ones(state.mu.shape) if a is None else host(a) for a in (state.var, state.jcb))
         moments = (self.kernels.array.place(np.float32(a)) for a in (2 * host(state.mu), 4 * var, jcb))
-        out = super().forward(nn.State(*moments))
+        out = super().forward(nn.State(*moments), saved)
         return nn.State(2 * host(out.mu), 4 * host(out.var))
 
 
