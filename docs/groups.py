@@ -35,7 +35,7 @@ GROUPS = {
     "For ways to train": (
         *("add_hook", "visits", "use_frame", "keep_layers", "in_mode", "has_layers_of_other_modes", "forget_graphs"),
         *("check_input", "pass_forward", "is_deferred", "materialize", "rehouse", "deltas_dropped", "end_in_child"),
-        *("slices", "take", "to_bytes", "to_host", "awaits_backward", "refuse_unread_deltas", "step_alone"),
+        *("slices", "take", "to_bytes", "to_host", "awaits_backward", "refuse_unread_deltas", "step_alone", "title"),
         "has_frozen_layers",
     ),
     "For programs written for pytagi": (
