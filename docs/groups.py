@@ -17,7 +17,15 @@ GROUPS = {
         *("params_from", "parameters_changed", "drop_deltas"),
     ),
     "What a network has learnt, and where time goes": (
-        *("inspect", "profile", "timelines", "get_norm_mean_var", "get_neg_var_w_counter", "get_layer_stack_info"),
+        *(
+            "inspect",
+            "profile",
+            "buffer_bytes",
+            "timelines",
+            "get_norm_mean_var",
+            "get_neg_var_w_counter",
+            "get_layer_stack_info",
+        ),
     ),
     "Outputs and deltas": ("get_outputs", "set_delta_z", "get_input_states"),
     "Memory of recurrent layers": (

@@ -89,7 +89,6 @@ class Graphs(Protocol):
         key: Hashable,
         memory: tuple,
         function: Callable[[], Any],
-        prepare: Callable[[], None] | None = None,
     ) -> Any: ...
     def clear(self) -> None: ...
 

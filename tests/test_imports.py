@@ -126,13 +126,13 @@ ROOMS = {
     "kernels": "kernels kernels.one_thread",
     "nn/core": """
         nn.alone nn.arena nn.base_layer nn.data_struct nn.deferred nn.forgetting nn.hierarchical_softmax nn.hooks
-        nn.init nn.layer nn.network nn.owner nn.parameters nn.pending nn.prior nn.pytagi_view nn.setting nn.state
-        nn.stepping nn.tensors nn.window
+        nn.init nn.layer nn.network nn.owner nn.parameters nn.pending nn.prior nn.pytagi_view nn.running nn.saved
+        nn.setting nn.state nn.stepping nn.tensors nn.window
     """,
     "nn/layers": """
         nn.activation nn.attention nn.batch_norm nn.chain nn.conv2d nn.convolution nn.convtranspose2d nn.embedding
-        nn.layer_block nn.layer_norm nn.linear nn.lstm nn.norm nn.pooling nn.recompute nn.resnet_block nn.rmsnorm
-        nn.slinear nn.slstm
+        nn.fused nn.layer_block nn.layer_norm nn.linear nn.lstm nn.norm nn.pooling nn.recompute nn.resnet_block
+        nn.rmsnorm nn.slinear nn.slstm
     """,
     "nn/run": "nn.memory nn.network_input nn.output_updater nn.passes",
     "nn/files": """

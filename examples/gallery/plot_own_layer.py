@@ -26,7 +26,7 @@ from pytagi_ddp import nn
 class Sine(nn.Activation):
     name = "Sine"
 
-    def forward(self, x):
+    def forward(self, x, saved):
         slope = np.cos(x.mu)
         var = np.zeros_like(x.mu) if x.var is None else slope**2 * x.var
         return nn.State(np.sin(x.mu), var, slope if x.jcb is None else slope * x.jcb)
@@ -39,10 +39,10 @@ class Sine(nn.Activation):
 #     mean µ m, variance (µ² + σ²) s + σ² m²
 #
 # ``backward`` gets the deltas dm and ds of the output. For each parameter it sums A dm and A² ds over the batch, where
-# A is the derivative of the output by the parameter: here m. (With ``accumulate`` it adds to the sums of the passes
-# before.) ``step`` then changes the parameters of all layers in the same way. For the input it gives A dm and A² ds,
-# where A is the derivative by the input, µ, times the Jacobian of the activation in front. What ``backward`` needs of
-# ``forward`` is kept in attributes of the layer.
+# A is the derivative of the output by the parameter: here m. (With ``saved.accumulate`` it adds to the sums of the
+# passes before.) ``step`` then changes the parameters of all layers in the same way. For the input it gives A dm and
+# A² ds, where A is the derivative by the input, µ, times the Jacobian of the activation in front. ``saved`` is the
+# context of one pass through the layer: what ``backward`` needs of ``forward`` is kept in attributes of it.
 
 
 class Scale(nn.BaseLayer):
@@ -57,15 +57,15 @@ class Scale(nn.BaseLayer):
     def init_weight_bias(self):
         self.set_prior(np.ones(self.in_shape.size), np.full(self.in_shape.size, 0.1))
 
-    def forward(self, x):
-        w, self.x = self.parameters.w, x
+    def forward(self, x, saved):
+        w, saved.x = self.parameters.w, x
         var = 0 if x.var is None else x.var
         return nn.State(w.mu * x.mu, (w.mu**2 + w.var) * var + w.var * x.mu**2)
 
-    def backward(self, delta, pool, need_input, accumulate):
-        w, x = self.parameters.w, self.x
-        w.delta_mu_sum[:] = accumulate * w.delta_mu_sum + (x.mu * delta.mu).sum(0)
-        w.delta_var_sum[:] = accumulate * w.delta_var_sum + (x.mu**2 * delta.var).sum(0)
+    def backward(self, delta, saved):
+        w, x = self.parameters.w, saved.x
+        w.delta_mu_sum[:] = saved.accumulate * w.delta_mu_sum + (x.mu * delta.mu).sum(0)
+        w.delta_var_sum[:] = saved.accumulate * w.delta_var_sum + (x.mu**2 * delta.var).sum(0)
         slope = w.mu if x.jcb is None else w.mu * x.jcb
         return nn.Delta(slope * delta.mu, slope**2 * delta.var)
 
@@ -81,7 +81,7 @@ scale = net.layers[2]
 rng = np.random.default_rng(0)
 mu, var = rng.normal(size=(1, 100)), rng.uniform(0.1, 1, (1, 100))
 samples = rng.normal(mu, np.sqrt(var), (20_000, 100)) * rng.normal(scale.mu_w, np.sqrt(scale.var_w), (20_000, 100))
-out = scale.forward(nn.State(mu, var))
+out = scale.forward(nn.State(mu, var), nn.Saved(scale))
 error = np.abs(samples.var(0) / out.var - 1).max()
 print(f"variances of {len(samples)} samples differ by at most {100 * error:.0f} %")
 

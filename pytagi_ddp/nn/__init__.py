@@ -37,6 +37,7 @@ from pytagi_ddp.nn.pooling import AvgPool2d, MaxPool2d
 from pytagi_ddp.nn.posterior_average import PosteriorAverage
 from pytagi_ddp.nn.resnet_block import ResNetBlock
 from pytagi_ddp.nn.rmsnorm import RMSNorm
+from pytagi_ddp.nn.saved import Saved
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.slinear import SLinear
 from pytagi_ddp.nn.slstm import SLSTM
@@ -82,6 +83,7 @@ __all__ = [
     "Remax",
     "ResNetBlock",
     "SLinear",
+    "Saved",
     "Sequential",
     "Sigmoid",
     "Softmax",

@@ -10,8 +10,9 @@ Source: Goulet, Nguyen & Amiri (2021), JMLR 22; the mixture activations, Remax a
 from typing import Any
 
 from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.saved import Saved
 from pytagi_ddp.nn.setting import FINITE, Setting
-from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, by_step
+from pytagi_ddp.nn.state import Delta, Shape, State, by_step
 
 
 class Activation(BaseLayer):
@@ -38,16 +39,10 @@ class Activation(BaseLayer):
     def features_by_step(self, features: int) -> int | None:
         return features
 
-    @property
-    def is_a_formula(self) -> bool:
-        """Whether the activation is just its formula, without settings and without a kernel of its own."""
-        own = type(self).forward is not Activation.forward or type(self)._run is not Activation._run
-        return bool(self.formula) and not (own or self.formula_settings)
-
-    def forward(self, state: State) -> State:
-        x = self._with_variance(state)
-        out = x if self.in_place else self._output(state.batch)
-        out = State(out.mu, out.var, self._units("jcb", state.batch))
+    def forward(self, state: State, saved: Saved) -> State:
+        x = saved.with_variance(state)
+        out = x if self.in_place else saved.output(state.batch)
+        out = State(out.mu, out.var, saved.units("jcb", state.batch))
         self._run(x, out)
         if state.jcb is not None:
             self.kernels.elementwise.multiply(out.jcb, state.jcb)
@@ -64,7 +59,7 @@ class Activation(BaseLayer):
     def _by_step(self, *states: State) -> tuple[State, ...]:
         return tuple(by_step(state, self.in_shape.steps) for state in states)
 
-    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta:
+    def backward(self, delta: Delta, saved: Saved) -> Delta:
         return delta
 
 

@@ -18,6 +18,7 @@ from pytagi_ddp.nn.forgetting import forget, prior_pieces
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters, ParametersNotHereError
 from pytagi_ddp.nn.prior import drawn
+from pytagi_ddp.nn.running import RunningStatistics
 from pytagi_ddp.nn.stepping import Stepping, cut, refusal
 from pytagi_ddp.nn.tensors import FIELDS, TensorSpec, table_of
 
@@ -42,7 +43,7 @@ class Arena(ABC):
         buffer: what is added over ranks in a step. tail: the end of it, which holds samples, active ranks, stop
             requests, and then the sums that layers share.
         statistics: state of kind "running" of all leaves, flat. carried: that of kind "carried" (see `TensorSpec`).
-        running: the leaves that have running state.
+        running: the leaves that have running statistics.
         num_parameters: P.
         in_shards: whether each rank holds only a part of the parameters.
         keeps_sums: whether the batch sums stay in place until the next backward pass writes its own.
@@ -61,7 +62,8 @@ class Arena(ABC):
             if spec.kind == "learned" and spec.field == "mu_w":
                 leaf = self.leaves[spec.leaf]
                 self._places[leaf] = slice(spec.begin, spec.end + leaf.num_biases)
-        self.buffer = kernels.array.zeros(sums + HEADER + sum(leaf.num_sums for leaf in self.leaves))
+        self.running = [leaf for leaf in self.leaves if isinstance(leaf, RunningStatistics)]
+        self.buffer = kernels.array.zeros(sums + HEADER + sum(norm.num_sums for norm in self.running))
         self.tail = self.buffer[sums:]
         self._factors = kernels.array.zeros(3)  # scale, samples and caps of the step
 
@@ -74,12 +76,12 @@ class Arena(ABC):
             if spec.kind != "learned":
                 memory = self.statistics if spec.kind == "running" else self.carried
                 views[spec.leaf][spec.field] = memory[spec.begin : spec.end]
-        sums = HEADER
         for leaf, own in zip(self.leaves, views, strict=True):
-            leaf.attach_state(own, self.tail[sums : sums + leaf.num_sums])
-            sums += leaf.num_sums
-        numbers = dict.fromkeys(spec.leaf for spec in self.tensors if spec.kind == "running")
-        self.running = [self.leaves[number] for number in numbers]
+            leaf._attach_state(own)
+        sums = HEADER
+        for norm in self.running:
+            norm.shared_sums = self.tail[sums : sums + norm.num_sums]
+            sums += norm.num_sums
 
     def unfrozen(self, variances: bool = False) -> list[TensorSpec]:
         """The means of the parameters that steps change (not those of frozen layers), or their variances."""
@@ -158,7 +160,7 @@ class Arena(ABC):
     def detach(self) -> None:
         """Copies all parameters and state to the host, before the network moves to another device."""
         for leaf in self.leaves:
-            leaf.detach()
+            leaf._detach()
 
     def leaf_at(self, position: int) -> str:
         """The layer that a position among the parameters belongs to, for messages."""
@@ -285,7 +287,8 @@ class DeferredArena(Arena):
     def __init__(self, leaves: Mapping[str, BaseLayer], kernels: Kernels):
         super().__init__(leaves, kernels, 0)
         for leaf in self.leaves:
-            leaf.draw_prior()  # which notes the order
+            if leaf.parameters is None:
+                leaf.init_weight_bias()  # which notes the order
         self._attach_state()
 
     def step(self, *_: Any, **options: Any) -> NoReturn:
@@ -307,7 +310,7 @@ class DeferredArena(Arena):
 
     def detach(self) -> None:
         for leaf in self.leaves:
-            leaf.keep_state()
+            leaf._keep_state()
 
     def _counted(self) -> Iterable[tuple[int, int]]:
         return ()

@@ -5,14 +5,14 @@ from typing import Any, overload
 
 import numpy as np
 
-from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import ALL, CAUSAL_FACTOR, CAUSAL_RESULT, Heads, Tensor
 from pytagi_ddp.nn.init import gaussian_prior
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
 from pytagi_ddp.nn.pytagi_view import either_order
+from pytagi_ddp.nn.saved import Saved
 from pytagi_ddp.nn.setting import Fixed, Switch
-from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State, by_step
+from pytagi_ddp.nn.state import Array, Delta, Shape, State, by_step
 from pytagi_ddp.nn.validate import as_bools, check_integers
 
 
@@ -60,7 +60,6 @@ class MultiheadAttention(BaseLayer):
     causal = Switch()
     embed_dim, num_heads, num_kv_heads, head_dim = Fixed(), Fixed(), Fixed(), Fixed()
     bias, seq_len, use_rope, rope_theta, out_proj = Fixed(), Fixed(), Fixed(), Fixed(), Fixed()
-    kept = ("_buffers", "_input", "_kept")
     parameters: Parameters
 
     @overload
@@ -164,15 +163,15 @@ class MultiheadAttention(BaseLayer):
             )
         return Shape.of_sequence(steps, self.embed_dim)
 
-    def attach(self, kernels: Kernels) -> None:
-        super().attach(kernels)
-        self._angles: Array | None = None
-        if self.use_rope:
+    def _rotations(self, saved: Saved) -> Array:
+        """Cosines and sines of the rotations, (time steps, head_dim)."""
+
+        def table() -> np.ndarray:
             half = np.arange(self.head_dim // 2)
             turns = np.arange(self.in_shape.steps)[:, None] * self.rope_theta ** (-2 * half / self.head_dim)
-            table = np.concatenate([np.cos(turns), np.sin(turns)], 1).astype(np.float32)
-            self._angles = kernels.array.empty(table.shape)
-            kernels.array.copy(table, self._angles)
+            return np.concatenate([np.cos(turns), np.sin(turns)], 1).astype(np.float32)
+
+        return saved.constant("angles", table)
 
     def _maps(self) -> list[tuple[Tensor, Tensor | None]]:
         """(weights, biases) of the map to q, k, v, and of `out_proj`."""
@@ -201,23 +200,22 @@ class MultiheadAttention(BaseLayer):
         q, k, v = (self._heads(units, first, width, shared) for first, shared in starts)
         return q, k, v
 
-    def _pair(self, name: str, rows: int, size: int) -> State:
-        return State(self._buffer(f"{name} mu", rows, size), self._buffer(f"{name} var", rows, size))
+    def _pair(self, saved: Saved, name: str, rows: int, size: int) -> State:
+        return State(saved.buffer(f"{name} mu", rows, size), saved.buffer(f"{name} var", rows, size))
 
-    def forward(self, state: State) -> State:
+    def forward(self, state: State, saved: Saved) -> State:
         batch, steps = state.batch, self.in_shape.steps
         attention, linear, D, H = self.kernels.attention, self.kernels.linear, self.head_dim, self.num_heads
-        maps, out = self._maps(), self._output(batch)
-        projected = self._pair("qkv", batch * steps, self._projected)
-        shares = self._pair("shares", batch * H * steps, steps)
-        slopes = Delta(*self._pair("slopes", batch * H * steps, steps)[:2])
-        means = self._pair("heads", batch * steps, self.embed_dim) if self.out_proj else by_step(out, steps)
-        self._input = state
-        self._kept = projected, shares, slopes, means
+        maps, out = self._maps(), saved.output(batch)
+        projected = self._pair(saved, "qkv", batch * steps, self._projected)
+        shares = self._pair(saved, "shares", batch * H * steps, steps)
+        slopes = Delta(*self._pair(saved, "slopes", batch * H * steps, steps)[:2])
+        means = self._pair(saved, "heads", batch * steps, self.embed_dim) if self.out_proj else by_step(out, steps)
+        saved.input, saved.projected, saved.shares, saved.slopes, saved.means = state, projected, shares, slopes, means
 
         linear.forward(by_step(state, steps), *maps[0], projected)
-        if self._angles is not None:
-            attention.rotate(projected, self._angles, H + self.num_kv_heads, False)
+        if self.use_rope:
+            attention.rotate(projected, self._rotations(saved), H + self.num_kv_heads, False)
         q, k, v = self._qkv(projected)
         sizes = batch, H, steps
         result, factor = (CAUSAL_RESULT, CAUSAL_FACTOR) if self.causal else (ALL, ALL)
@@ -229,19 +227,19 @@ class MultiheadAttention(BaseLayer):
             linear.forward(means, *maps[1], by_step(out, steps))
         return out
 
-    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
-        batch, steps = self._input.batch, self.in_shape.steps
+    def backward(self, delta: Delta, saved: Saved) -> Delta | None:
+        batch, steps, accumulate = saved.input.batch, self.in_shape.steps, saved.accumulate
         attention, linear, D, H = self.kernels.attention, self.kernels.linear, self.head_dim, self.num_heads
-        projected, shares, slopes, means = self._kept
+        projected, shares, slopes, means = saved.projected, saved.shares, saved.slopes, saved.means
         maps = self._maps()
-        into = pool.take(batch, self.in_shape.size) if need_input else None
+        into = saved.pool.take(batch, self.in_shape.size) if saved.needs_input else None
         of_heads = by_step(delta, steps)
         if self.out_proj:
-            inner = Delta(*self._pair("heads delta", batch * steps, self.embed_dim)[:2])
+            inner = Delta(*self._pair(saved, "heads delta", batch * steps, self.embed_dim)[:2])
             linear.backward(means, of_heads, *maps[1], inner, accumulate)
             of_heads = inner
-        of_projected = Delta(*self._pair("qkv delta", batch * steps, self._projected)[:2])
-        of_shares = Delta(*self._pair("shares delta", batch * H * steps, steps)[:2])
+        of_projected = Delta(*self._pair(saved, "qkv delta", batch * steps, self._projected)[:2])
+        of_shares = Delta(*self._pair(saved, "shares delta", batch * H * steps, steps)[:2])
 
         d, sizes = self._heads(of_heads, 0, self.embed_dim), (batch, H, steps)
         result, factor = (CAUSAL_RESULT, CAUSAL_FACTOR) if self.causal else (ALL, ALL)
@@ -253,15 +251,12 @@ class MultiheadAttention(BaseLayer):
         attention.remax_backward(of_shares, shares.mu, slopes, 1 / math.sqrt(D), self.causal)
         attention.multiply(self._square(of_shares), k, of_q, *sizes, steps, D, factor)
         attention.multiply(self._square(of_shares, True), q, of_k, *sizes, steps, D, factor)
-        if self._angles is not None:
-            attention.rotate(of_projected, self._angles, H + self.num_kv_heads, True)
+        if self.use_rope:
+            attention.rotate(of_projected, self._rotations(saved), H + self.num_kv_heads, True)
         target = into and by_step(into, steps)
-        linear.backward(by_step(self._input, steps), of_projected, *maps[0], target, accumulate)
-        pool.give(delta)
+        linear.backward(by_step(saved.input, steps), of_projected, *maps[0], target, accumulate)
+        saved.pool.give(delta)
         return into
-
-    def __getstate__(self) -> dict:
-        return super().__getstate__() | {"_kept": None, "_angles": None}
 
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments; in a network `seq_len` is the number of time steps of the input there."""

@@ -7,18 +7,18 @@ import numpy as np
 
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Normalization, PartialMoments, Sums
-from pytagi_ddp.nn.activation import Activation
-from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.norm import Norm
+from pytagi_ddp.nn.running import RunningStatistics
+from pytagi_ddp.nn.saved import Saved
 from pytagi_ddp.nn.setting import Fixed, Setting, Switch
-from pytagi_ddp.nn.state import Array, Delta, DeltaPool, Shape, State
+from pytagi_ddp.nn.state import Array, Delta, Shape, State
 from pytagi_ddp.nn.tensors import TensorSpec
 from pytagi_ddp.nn.validate import as_bools, check_integers
 
 NO_VALUE = 2.0**-30  # the count of a frozen norm: more than 0, but over all ranks together less than one value
 
 
-class BatchNorm2d(Norm):
+class BatchNorm2d(RunningStatistics, Norm):
     """Normalises each channel of an image, or each unit of a flat input, by statistics of the batch.
 
         mean = sum m / N                    var = (sum (m - mean)^2 + sum s) / (N - 1)
@@ -60,9 +60,8 @@ class BatchNorm2d(Norm):
     """
 
     name = "BatchNorm2d"
-    made: PartialMoments | None = None  # left by the layer in front
-    kept = ("_buffers", "_norm")
-    _norm: Normalization | None = None  # of the last forward pass
+    spares_deltas = True
+    _batch: tuple[Array, Array] | None = None  # mean and r of the last training batch
     momentum = Setting(0, 1)
     through_statistics = Switch()
     bias = Fixed()
@@ -87,7 +86,6 @@ class BatchNorm2d(Norm):
         self.gain_weight, self.gain_bias = gain_weight, gain_bias
         self.through_statistics = through_statistics
         self.num_sums = 1 + 2 * num_features
-        self._trained = False  # whether there has been a training batch
         self.init_weight_bias()
 
     def init_weight_bias(self) -> None:
@@ -103,22 +101,18 @@ class BatchNorm2d(Norm):
             raise ValueError(f"BatchNorm2d of {self.num_features} features after a layer that gives {shape}")
         return shape.ordered(channels_last=channels)
 
-    def attach(self, kernels: Kernels) -> None:
-        super().attach(kernels)
-        self._norm, self._trained = None, False
-
-    def detach(self) -> None:
-        super().detach()
-        self._trained = False
+    def _attach(self, kernels: Kernels) -> None:
+        super()._attach(kernels)
+        self._batch = None
 
     def state_tensors(self) -> tuple[TensorSpec, TensorSpec]:
         n = self.num_features
         return TensorSpec("mean", n, "running"), TensorSpec("var", n, "running", initial=1, variance=True)
 
-    def attach_state(self, state: dict[str, Array], sums: Array) -> None:
-        super().attach_state(state, sums)
+    @property
+    def _sums(self) -> Sums:
         n = self.num_features
-        self.sums = Sums(sums[:1], sums[1 : 1 + n], sums[1 + n :])
+        return Sums(self.shared_sums[:1], self.shared_sums[1 : 1 + n], self.shared_sums[1 + n :])
 
     @property
     def running_mean(self) -> Array:
@@ -128,58 +122,58 @@ class BatchNorm2d(Norm):
     def running_var(self) -> Array:
         return self.state["var"]
 
-    def takes(self, activation: str) -> bool:
-        return activation in self.kernels.batch_norm.activations
-
-    def takes_moments_of(self, layer: BaseLayer) -> bool:
-        of_channels = self.in_shape.channels_last and self.in_shape.channels == self.num_features
-        return of_channels and layer.gives_moments
-
     @property
     def needs_variances(self) -> bool:  # type: ignore[override]
         """True where the kernels compute the activation in front, which they do again in the backward pass."""
         return bool(self.kernels.batch_norm.activations)
 
-    @property
-    def needs_moments(self) -> bool:
-        """Whether the next forward pass takes statistics."""
-        return self.training and not self.recomputing
+    def takes_statistics(self, saved: Saved) -> bool:
+        """Whether the forward pass takes statistics of its batch."""
+        return self.training and not saved.recomputed
 
-    def forward(self, state: State, activation: Activation | None = None) -> State:
-        norm = BatchNorm2d.begin(self, state, activation)  # of a subclass, it is `forward`
+    def forward(self, state: State, saved: Saved) -> State:
+        norm = self.normalization(state, saved)
         self.kernels.batch_norm.forward(norm)
         return norm.out.reshape(state.batch, self.out_shape.size)
 
-    def begin(self, state: State, activation: Activation | None = None) -> Normalization:
-        if activation is not None and (state.jcb is not None or state.var is None):
-            state, activation = activation.forward(state), None  # kernels take no Jacobian, and need variances
+    def normalization(
+        self, state: State, saved: Saved, activation: str = "", made: PartialMoments | None = None
+    ) -> Normalization:
+        """All of `forward` but the last call of a kernel, which an operation may do together with its own.
+
+        Args:
+            activation: one of those in front that kernels can compute, to be done here.
+            made: partial moments of the (activated) input, if the operation in front has made them.
+        """
         n, kernels = self.num_features, self.kernels.batch_norm
-        x, formula = self._with_variance(state).reshape(-1, n), activation.formula if activation else ""
+        x = saved.with_variance(state).reshape(-1, n)
         # Evaluation has an r of its own: that of the last training batch is kept, see `batch_statistics`.
-        mean, r = self.running_mean, self._scratch("r" if self.training else "running r", (n,))
+        mean, r = self.running_mean, saved.scratch("r" if self.training else "running r", (n,))
         if self.training:
-            mean = self._scratch("mean", (n,))
-            if self.needs_moments:
-                self._take_statistics(x, mean, r, formula)
+            mean = saved.scratch("mean", (n,))
+            if self.takes_statistics(saved):
+                self._take_statistics(x, mean, r, saved, activation, made)
         else:
-            if self._way_back and not self.recomputing and self.reduce_sums is not None:
+            if saved.training and not saved.recomputed and self.reduce_sums is not None:
                 self._take_no_statistics(self.reduce_sums)
             kernels.rescale(self.running_var, 1, self.eps, r)
-        out = self._output(state.batch).reshape(-1, n)
-        self._norm = Normalization(x, mean, r, self.parameters.w, self._bias(), out, formula)
-        return self._norm
+        out = saved.output(state.batch).reshape(-1, n)
+        saved.norm = Normalization(x, mean, r, self.parameters.w, self._bias(saved), out, activation)
+        return saved.norm
 
-    def _take_statistics(self, x: State, mean: Array, r: Array, activation: str) -> None:
+    def _take_statistics(
+        self, x: State, mean: Array, r: Array, saved: Saved, activation: str, made: PartialMoments | None
+    ) -> None:
         """Computes mean and r of a training batch, and updates the running statistics."""
         rows, n, kernels = x.batch, self.num_features, self.kernels.batch_norm
-        made, self.made = self.made, None
         if rows < 2 and self.reduce_sums is None:
             raise ValueError("BatchNorm2d needs more than one value per feature in training: use a larger batch")
         options: Any = {name: value for name, value in (("made", made), ("activation", activation)) if value}
-        m2, partial = self._scratch("m2", (n,)), self._scratch("partial", kernels.partial_shape(rows, n))
+        m2, partial = saved.scratch("m2", (n,)), saved.scratch("partial", kernels.partial_shape(rows, n))
+        sums = self._sums
         if self.reduce_sums is None:
             running, momentum = State(self.running_mean, self.running_var), None if self.pool_at_step else self.momentum
-            kernels.statistics(x, partial, mean, m2, r, self.eps, running, self.sums, momentum, **options)
+            kernels.statistics(x, partial, mean, m2, r, self.eps, running, sums, momentum, **options)
         else:
             kernels.moments(x, partial, mean, m2, **options)
         if self.on_moments is not None:
@@ -190,24 +184,24 @@ class BatchNorm2d(Norm):
                     "through_statistics of a BatchNorm2d cannot go together with sync_batch_norm, as ranks do not "
                     "exchange anything in the backward pass: leave one of them out"
                 )
-            kernels.pool_moments(mean, m2, rows, self.running_mean, self.sums)
+            kernels.pool_moments(mean, m2, rows, self.running_mean, sums)
             self.reduce_sums(self.shared_sums)
-            kernels.pooled_statistics(self.running_mean, self.sums, mean, m2)
+            kernels.pooled_statistics(self.running_mean, sums, mean, m2)
             kernels.rescale(m2, 1, self.eps, r)
             if not self.pool_at_step:
                 self.update_running()
-        self._trained = True
+        self._batch = mean, r
 
     def _take_no_statistics(self, reduce_sums: Callable[[Array], None]) -> None:
         """The part of a frozen norm in the exchange of statistics between ranks: it takes part, but adds no values."""
         array = self.kernels.array
         array.clear(self.shared_sums)
-        array.copy(np.full(1, NO_VALUE, np.float32), self.sums.count)
+        array.copy(np.full(1, NO_VALUE, np.float32), self._sums.count)
         reduce_sums(self.shared_sums)
         array.clear(self.shared_sums)
 
     def update_running(self) -> None:
-        self.kernels.batch_norm.update_running(self.running_mean, self.running_var, self.momentum, self.sums)
+        self.kernels.batch_norm.update_running(self.running_mean, self.running_var, self.momentum, self._sums)
 
     def normalisation_moments(self) -> tuple[Array, Array, Array, Array]:
         return self.running_mean, self.running_var, *self.batch_statistics()
@@ -216,30 +210,25 @@ class BatchNorm2d(Norm):
         """Mean and variance of the last training batch, per feature (this rank's batch, or all with synchronisation).
 
         Zeros if there was no training batch, or if the network has dropped its memory for passes since then: with
-        `use_frame`, `checkpoint_blocks`, another device or precision.
+        `checkpoint_blocks`, another device or precision.
         """
         # A replayed pass leaves r = 1/sqrt(variance + eps) and not the variance.
         n = self.num_features
-        if not self._trained or "mean" not in self._buffers:
+        if self._batch is None:
             return np.zeros(n, np.float32), np.zeros(n, np.float32)
-        mean, r = (self.kernels.array.to_host(self._scratch(name, (n,))) for name in ("mean", "r"))
+        mean, r = map(self.kernels.array.to_host, self._batch)
         return mean, np.maximum(r.astype(np.float64) ** -2 - self.eps, 0).astype(np.float32)
 
-    @property
-    def spares_deltas(self) -> bool:
-        return True
-
-    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
-        into = pool.own(delta)
-        assert self._norm is not None  # `forward` has come before
-        norm = self._norm._replace(weights=self.parameters.w, bias=self._bias())  # batch sums may have come since
+    def backward(self, delta: Delta, saved: Saved) -> Delta | None:
+        into = saved.pool.own(delta)
+        norm = saved.norm._replace(weights=self.parameters.w, bias=self._bias(saved))  # batch sums may have come since
         n, kernels = self.num_features, self.kernels.batch_norm
-        partial = self._scratch("partial", kernels.partial_shape(norm.x.batch, n))
+        partial = saved.scratch("partial", kernels.partial_shape(norm.x.batch, n))
         changed = delta.reshape(-1, n)
         moved = changed if into is delta else into.reshape(-1, n)
-        kernels.backward(norm, changed, moved, partial, accumulate)
+        kernels.backward(norm, changed, moved, partial, saved.accumulate)
         if self.through_statistics and self.training:
-            kernels.subtract_statistics(norm, moved, partial, self._scratch("means", (2, n)))
+            kernels.subtract_statistics(norm, moved, partial, saved.scratch("means", (2, n)))
         return into
 
     def settings(self) -> dict[str, Any]:
@@ -247,9 +236,7 @@ class BatchNorm2d(Norm):
         return {name: getattr(self, name) for name in names}
 
     def __getstate__(self) -> dict:
-        state = super().__getstate__()
-        state.pop("sums", None)
-        return state | {"_trained": False, "_norm": None, "made": None}
+        return super().__getstate__() | {"_batch": None}
 
     def __setstate__(self, state: dict) -> None:
         super().__setstate__({"through_statistics": False} | state)  # version 0.2.0 did not have it

@@ -8,10 +8,12 @@ from typing import Any, SupportsIndex, overload
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Normalization
 from pytagi_ddp.nn.activation import Activation
-from pytagi_ddp.nn.hooks import Direction, LeafHooks
+from pytagi_ddp.nn.fused import ActivatedNorm, Step, backward_onto, joined
+from pytagi_ddp.nn.hooks import Direction
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.recompute import Recomputed, is_block
-from pytagi_ddp.nn.state import Array, BlockMemory, Delta, DeltaPool, Reader, Shape, State
+from pytagi_ddp.nn.saved import Saved
+from pytagi_ddp.nn.state import Array, Delta, Reader, Shape, State
 
 
 def listing(owner: str, parts: Mapping[Any, Any]) -> str:
@@ -79,9 +81,10 @@ class Reorder(BaseLayer):
     """Changes the order of an image in memory. Not a layer of the user's: chains put it where it is needed."""
 
     name = "Reorder"
-    is_leaf = False  # no layer of the network's: without parameters, state or a key
+    _is_leaf = False  # no layer of the network's: without parameters, state or a key
     replayable = True
     needs_variances = False
+    spares_deltas = True
 
     def _infer_output(self, shape: Shape) -> Shape:
         return shape.ordered(not shape.channels_last)
@@ -92,24 +95,20 @@ class Reorder(BaseLayer):
         self.kernels.elementwise.transpose(source.reshape(-1, rows, columns), out.reshape(-1, columns, rows))
         return out
 
-    def forward(self, state: State) -> State:
+    def forward(self, state: State, saved: Saved) -> State:
         size, last = self.in_shape.size, self.in_shape.channels_last
         return State(
             *(
-                None if a is None else self._transpose(a, self._buffer(name, state.batch, size), last)
+                None if a is None else self._transpose(a, saved.buffer(name, state.batch, size), last)
                 for name, a in zip(("mu", "var", "jcb"), state, strict=True)
             )
         )
 
-    @property
-    def spares_deltas(self) -> bool:
-        return True
-
-    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta:
-        into = pool.take(*delta.mu.shape)
+    def backward(self, delta: Delta, saved: Saved) -> Delta:
+        into = saved.pool.take(*delta.mu.shape)
         self._transpose(delta.mu, into.mu, self.out_shape.channels_last)
         self._transpose(delta.var, into.var, self.out_shape.channels_last)
-        pool.give(delta)
+        saved.pool.give(delta)
         return into
 
 
@@ -118,20 +117,18 @@ class Chain:
 
     Attributes:
         layers: the layers, as the user gave them.
+        widest: the most units of a sample that an operation takes or gives, in blocks too; from `attach` on.
         operations: what really runs: the layers (blocks wrapped, if they are recomputed) and the changes of order.
-        pool: memory for deltas and for what is read once; from `lend` on.
-        blocks: memory that recomputed blocks use in turn; from `attach` on.
     """
 
-    pool: DeltaPool
-    blocks: BlockMemory
+    widest: int
 
     def __init__(self, layers: Sequence[BaseLayer | Sequence[BaseLayer]], owner: str):
         self.layers = layers_of(layers, owner)
         self.operations: list[BaseLayer] = []
-        self._steps: list[tuple[Any, tuple]] = []  # see `_joined`; from `attach` on
+        self._steps: list[Step] = []  # what runs in place of the operations; from `attach` on
+        self._readers: dict[Reader, dict[BaseLayer, Reader]] = {}  # see `_readers_of`
         self._first_learned: int | None = None  # position of the first operation with parameters
-        self._hooks: LeafHooks | None = None  # of the network, while it has any
 
     def default_input_shape(self) -> Shape | None:
         """What the first layer that states its input needs; only layers that keep the shape may stand before it.
@@ -178,7 +175,7 @@ class Chain:
         in_place = first_in_place
         self._first_learned = None
         for position, layer in enumerate(self.layers):
-            if position and (reader := next((leaf for leaf in layer.leaves() if leaf.checks_input), None)):
+            if position and (reader := next((leaf for leaf in layer.leaves() if hasattr(leaf, "check_input")), None)):
                 raise ValueError(f"{reader.get_layer_info()} takes the input of a network: put it first")
             if isinstance(layer, Activation):
                 layer.in_place = in_place and layer.replayable
@@ -198,46 +195,22 @@ class Chain:
         return target
 
     def attach(self, kernels: Kernels) -> None:
-        self.blocks = BlockMemory(kernels)
         for operation in self.operations:
-            operation.attach(kernels)
-            if isinstance(operation, Recomputed):
-                operation.block.set_workspace(self.blocks)
-                operation.memory = self.blocks
-        self._steps = list(self._joined())
+            operation._attach(kernels)
+        self._steps = joined(self.operations)
+        self.widest = max(operation.get_max_num_states() for operation in (*self.operations, *self.leaves()))
+        self._readers.clear()
 
-    def attach_network(self, kernels: Kernels) -> None:
-        """`attach` of all that a network has, with a new pool for its passes."""
-        self.attach(kernels)
-        self.lend(DeltaPool(kernels), Reader.USER)
-
-    def lend(self, pool: DeltaPool, reader: Reader) -> None:
-        """`BaseLayer.lend` for what the operations give; `reader`: of what the last one does."""
-        self.pool = pool
-        for operation in reversed(self.operations):
-            operation.lend(pool, reader)
-            passed_on = reader if isinstance(operation, Activation) and operation.in_place else Reader.NEXT
-            reader = max(passed_on, Reader.BACKWARD if operation.needs_variances else Reader.NEXT)
-
-    def _joined(self) -> Iterator[tuple[BaseLayer, tuple]]:
-        """The operations, each with what it takes: the activation in front, or the normalisation behind and its."""
-        taken: tuple = ()
-        for operation, second, third in zip(self.operations, *self._later(1, 2), strict=True):
-            formula = operation.formula if isinstance(operation, Activation) and operation.is_a_formula else ""
-            if formula and second is not None and second.takes(formula):
-                taken = (operation,)
-                continue
-            behind, norm = "", second
-            if isinstance(second, Activation) and second.is_a_formula and third is not None:
-                behind, norm = second.formula, third if third.takes(second.formula) else None
-            if norm is not None and norm.takes_moments_of(operation):
-                taken = (norm, behind)
-            yield operation, taken
-            taken = ()
-
-    def _later(self, *steps: int) -> list[list[BaseLayer | None]]:
-        """For each operation those that come so many later, or None."""
-        return [[*self.operations[n:], *[None] * min(n, len(self.operations))] for n in steps]
+    def _readers_of(self, reader: Reader) -> dict[BaseLayer, Reader]:
+        """Who is the last to read what each operation gives, if `reader` is who reads what the last one gives."""
+        if reader not in self._readers:
+            found, last = {}, reader
+            for operation in reversed(self.operations):
+                found[operation] = last
+                passed_on = last if isinstance(operation, Activation) and operation.in_place else Reader.NEXT
+                last = max(passed_on, Reader.BACKWARD if operation.needs_variances else Reader.NEXT)
+            self._readers[reader] = found
+        return self._readers[reader]
 
     def recompute_blocks(self, value: bool) -> None:
         """Wraps the blocks in `Recomputed`, or unwraps them; `attach` has to follow.
@@ -248,24 +221,16 @@ class Chain:
         plain = [op.block if isinstance(op, Recomputed) else op for op in self.operations]
         if value and not any(map(is_block, plain)):
             raise ValueError("checkpoint_blocks recomputes what is in a LayerBlock or ResNetBlock: here is none")
-        for operation in plain:
-            operation.set_workspace(None)
         self.operations = [Recomputed(op) if value and is_block(op) else op for op in plain]
 
     @property
     def recomputes(self) -> bool:
         return any(isinstance(op, Recomputed) for op in self.operations)
 
-    def forget_activations(self) -> None:
-        """The next pass back recomputes the activations of every block, that of the last one too."""
-        for operation in self.operations:
-            if isinstance(operation, Recomputed):
-                operation.memory.holder = None
-
-    @property
-    def widest(self) -> int:
-        """The most units of a sample that an operation takes or gives, in blocks too."""
-        return max(operation.get_max_num_states() for operation in (*self.operations, *self.leaves()))
+    def last_recomputed(self, saved: Saved) -> Saved | None:
+        """The context of the block that was run last, if blocks are recomputed, within that of the chain."""
+        last = next((op for op in reversed(self.operations) if isinstance(op, Recomputed)), None)
+        return None if last is None else saved.of(last).of(last.block)
 
     def listing(self, owner: str) -> str:
         """The layers of `owner` as text, a line each."""
@@ -287,47 +252,41 @@ class Chain:
                 yield from ((leaf, "forward") for leaf in leaves)
             yield from ((leaf, "backward") for leaf in reversed(leaves))
 
-    def parts(self) -> Iterator[BaseLayer]:
-        """All that keeps something of a pass: operations, and what is inside them."""
-        for operation in self.operations:
-            yield from operation.parts()
-
     def __getstate__(self) -> dict:
-        state = self.__dict__ | {"_hooks": None, "_steps": []}  # hooks are the network's, and a copy is not attached
-        return {name: value for name, value in state.items() if name not in ("pool", "blocks")}
+        return self.__dict__ | {"_steps": [], "_readers": {}}  # a copy is not attached
 
-    def set_hooks(self, hooks: LeafHooks | None) -> None:
-        """Calls `hooks` around every leaf from now on, in blocks too; None: no longer."""
-        self._hooks = hooks
-        for operation in self.operations:
-            operation.set_hooks(hooks)
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state, _steps=[], _readers={})
+        self.__dict__.pop("_hooks", None)  # of an earlier version
 
-    def forward(self, state: State) -> State:
-        joined = not self._hooks or self._hooks.of_parameters
-        return self._through(self._steps if joined else [(operation, ()) for operation in self.operations], state)
+    def forward(self, state: State, saved: Saved) -> State:
+        fused = not saved.hooks or saved.hooks.of_parameters
+        return self._through(self._steps if fused else map(Step, self.operations), state, saved)
 
-    def begin(self, state: State) -> State | Normalization:
-        """`forward`, but for what the last operation leaves to do: see `BaseLayer.begin`."""
-        if self._hooks and not self._hooks.may_defer:
-            return self.forward(state)
-        *before, (last, taken) = self._steps
-        state = self._through(before, state)
-        return self._watched(last, last.begin, state, taken)
+    def begin(self, state: State, saved: Saved) -> State | Normalization:
+        """`forward`, but for the last call of a normalisation at the end, which the sum of a block may make."""
+        *before, last = self._steps
+        if not isinstance(last, ActivatedNorm) or (saved.hooks and not saved.hooks.may_defer):
+            return self.forward(state, saved)
+        state = self._through(before, state, saved)
+        return self._watched(last.layer, saved, last.begin, state)
 
-    def _through(self, steps: Iterable[tuple[BaseLayer, tuple]], state: State) -> State:
-        before = self.pool.lent
-        for operation, taken in steps:
-            state = self._watched(operation, operation.forward, state, taken)
-            self.pool.take_back(before, state)
+    def _through(self, steps: Iterable[Step], state: State, saved: Saved) -> State:
+        saved.read_by(self._readers_of(saved.reader))
+        pool, hooked = saved.pool, bool(saved.hooks)
+        before = pool.lent
+        for step in steps:
+            state = self._watched(step.layer, saved, step.forward, state) if hooked else step.forward(state, saved)
+            pool.take_back(before, state)
         return state
 
-    def _watched(self, operation: BaseLayer, call: Callable, state: State, taken: tuple) -> Any:
-        """`call(state, *taken)` of an operation, with the hooks around it."""
-        if not self._hooks or not operation.is_leaf:
-            return operation._run_forward(call, state, *taken)
-        self._hooks.before(operation, "forward")
-        result = operation._run_forward(call, state, *taken)
-        self._hooks.after(operation, "forward")
+    def _watched(self, layer: BaseLayer, saved: Saved, call: Callable[[State, Saved], Any], state: State) -> Any:
+        """`call(state, saved)` for a layer, with the hooks around it."""
+        if not saved.hooks or not layer._is_leaf:
+            return call(state, saved)
+        saved.hooks.before(layer, "forward")
+        result = call(state, saved)
+        saved.hooks.after(layer, "forward")
         return result
 
     @property
@@ -335,34 +294,35 @@ class Chain:
         """See `BaseLayer.spares_deltas`."""
         return self.operations[-1].spares_deltas
 
-    def backward(
-        self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool, onto: Delta | None = None
-    ) -> Delta | None:
+    def backward(self, delta: Delta, saved: Saved, onto: Delta | None = None) -> Delta | None:
         """Backward through all operations, as far as a layer with parameters (or the caller) needs deltas.
 
-        onto: what the deltas of the input are added to, if these are needed: see `BaseLayer.backward_onto`.
+        onto: what the deltas of the input are added to, if these are needed: see `fused.backward_onto`.
         """
         if self._first_learned is None:
             learned = (any(leaf.parameters is not None for leaf in op.leaves()) for op in self.operations)
             self._first_learned = next((k for k, yes in enumerate(learned) if yes), len(self.operations))
+        needs_input, accumulate = saved.needs_input, saved.accumulate
+        watched = saved.hooks or None
         for position in range(len(self.operations) - 1, -1, -1):
-            if not need_input and position < self._first_learned:
+            if not needs_input and position < self._first_learned:
                 break
-            needed = need_input or position > self._first_learned
+            needed = needs_input or position > self._first_learned
             operation = self.operations[position]
-            hooks = self._hooks if operation.is_leaf else None
+            inside = saved.of(operation)
+            hooks = watched if operation._is_leaf else None
             if hooks is not None:
                 hooks.before(operation, "backward")
             if onto is not None and position == 0:
-                into = operation.backward_onto(onto, delta, pool, accumulate)
+                into = backward_onto(operation, onto, delta, inside, accumulate)
             else:
-                into = operation._run_backward(delta, pool, needed, accumulate)
+                into = operation._run_backward(delta, inside, needed, accumulate)
             if hooks is not None:
                 hooks.after(operation, "backward")
             if into is None:
                 return None
             delta = into
-        if need_input:
+        if needs_input:
             return delta
-        pool.give(delta)
+        saved.pool.give(delta)
         return None

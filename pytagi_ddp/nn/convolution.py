@@ -4,12 +4,14 @@ from abc import abstractmethod
 from typing import Any
 
 from pytagi_ddp.kernels.protocol import Convolution as ConvolutionKernels
+from pytagi_ddp.kernels.tensors import PartialMoments
 from pytagi_ddp.nn.init import check_gains, fan_scale, gaussian_prior
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
 from pytagi_ddp.nn.pytagi_view import WindowView
+from pytagi_ddp.nn.saved import Saved
 from pytagi_ddp.nn.setting import Fixed
-from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State
+from pytagi_ddp.nn.state import Delta, Shape, State
 from pytagi_ddp.nn.validate import as_bools, check_integers
 from pytagi_ddp.nn.window import Window, as_image, pixels
 
@@ -20,6 +22,7 @@ class Convolution(WindowView, BaseLayer):
     parameters: Parameters
     replayable = True
     needs_variances = False
+    spares_deltas = True
     bias = Fixed()
 
     def __init__(
@@ -51,6 +54,16 @@ class Convolution(WindowView, BaseLayer):
         check_gains(gain_weight, gain_bias)  # now, not when the prior is drawn
         fan_scale(in_channels, out_channels, init_method)
         self.gain_weight, self.gain_bias, self.init_method = gain_weight, gain_bias, init_method
+
+    @property
+    def gives_moments(self) -> bool:
+        """Whether the kernels can make partial moments of the output; they then take the option `moments`."""
+        return self._kernels.gives_moments
+
+    @property
+    def adds(self) -> bool:
+        """Whether the kernels can add to deltas of the input; they then take the option `added`."""
+        return self._kernels.adds
 
     @property
     @abstractmethod
@@ -96,24 +109,13 @@ class Convolution(WindowView, BaseLayer):
         )
         self._set_prior(prior, (*self._weight_channels, k, k))
 
-    def draw_prior(self) -> None:
-        if self.parameters is None:
-            self.init_weight_bias()
+    def forward(self, state: State, saved: Saved) -> State:
+        return self.convolve(state, saved)[0]
 
-    @property
-    def gives_moments(self) -> bool:  # type: ignore[override]
-        """Whether the forward pass can compute moments for the normalisation behind."""
-        return self._kernels.gives_moments
-
-    def forward(self, state: State, norm: Any = None, activation: str = "") -> State:
-        """`norm`: the batch normalisation behind, if this pass computes the moments of the output for it.
-
-        They are the moments after `activation`, if that is given.
-        """
-        out = self._output(state.batch)
-        self._input = state
-        needed = norm is not None and norm.needs_moments
-        options: Any = {"moments": activation} if needed else {}
+    def convolve(self, state: State, saved: Saved, **options: Any) -> tuple[State, PartialMoments | None]:
+        """`forward` with options of the kernel, and what the kernel returns."""
+        out = saved.output(state.batch)
+        saved.input = state
         made = self._kernels.forward(
             pixels(state, self.in_shape),
             self.parameters.w,
@@ -123,38 +125,27 @@ class Convolution(WindowView, BaseLayer):
             self.window.before,
             **options,
         )
-        if needed:
-            norm.made = made
-        return out
+        return out, made
 
-    @property
-    def spares_deltas(self) -> bool:
-        return True
-
-    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
-        into = pool.take(self._input.batch, self.input_size) if need_input else None
-        self._backward(delta, pool, into, accumulate)
+    def backward(self, delta: Delta, saved: Saved) -> Delta | None:
+        into = saved.pool.take(saved.input.batch, self.input_size) if saved.needs_input else None
+        self.convolve_back(delta, saved, into)
         return into
 
-    def backward_onto(self, onto: Delta, delta: Delta, pool: DeltaPool, accumulate: bool) -> Delta | None:
-        if not self._kernels.adds or onto.memory is delta.memory:
-            return super().backward_onto(onto, delta, pool, accumulate)
-        self._backward(delta, pool, onto, accumulate, added=True)
-        return onto
-
-    def _backward(self, delta: Delta, pool: DeltaPool, into: Delta | None, accumulate: bool, **options: bool) -> None:
+    def convolve_back(self, delta: Delta, saved: Saved, into: Delta | None, **options: bool) -> None:
+        """`backward` with options of the kernel, and the deltas of the input in `into`."""
         self._kernels.backward(
-            pixels(self._input, self.in_shape),
+            pixels(saved.input, self.in_shape),
             pixels(delta, self.out_shape),
             self.parameters.w,
             self.parameters.b,
             into and pixels(into, self.in_shape),
             self.window.stride,
             self.window.before,
-            accumulate,
+            saved.accumulate,
             **options,
         )
-        pool.give(delta)
+        saved.pool.give(delta)
 
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments; in a network the size of the image is the one that it has there."""

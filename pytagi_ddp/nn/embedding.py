@@ -7,8 +7,9 @@ import numpy as np
 from pytagi_ddp.nn.init import LARGEST_GAIN, normal
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
+from pytagi_ddp.nn.saved import Saved
 from pytagi_ddp.nn.setting import Fixed
-from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, by_step
+from pytagi_ddp.nn.state import Delta, Shape, State, by_step
 from pytagi_ddp.nn.validate import check_integers
 
 LARGEST = 2**24  # categories: float32 has all integers up to here
@@ -45,7 +46,6 @@ class Embedding(BaseLayer):
     name = "Embedding"
     replayable = True
     parameters: Parameters
-    checks_input = True
     num_embeddings, embedding_dim, padding_idx = Fixed(), Fixed(), Fixed()
 
     def __init__(
@@ -101,24 +101,24 @@ class Embedding(BaseLayer):
                 f"of {values.size} inputs are none, the first of them {wrong[0]}"
             )
 
-    def forward(self, state: State) -> State:
-        out = self._output(state.batch)
-        self._input = state
+    def forward(self, state: State, saved: Saved) -> State:
+        out = saved.output(state.batch)
+        saved.input = state
         rows = by_step(out, self.in_shape.size)
         self.kernels.embedding.forward(state.mu.reshape(-1), self.parameters.w, self.padding_idx, rows)
         return out
 
-    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
-        w, array = self.parameters.w, self.kernels.array
-        if not accumulate:
+    def backward(self, delta: Delta, saved: Saved) -> Delta | None:
+        w, array, pool = self.parameters.w, self.kernels.array, saved.pool
+        if not saved.accumulate:
             array.clear(w.delta_mu_sum)
             array.clear(w.delta_var_sum)
-        categories, rows = self._input.mu.reshape(-1), by_step(delta, self.in_shape.size)
+        categories, rows = saved.input.mu.reshape(-1), by_step(delta, self.in_shape.size)
         self.kernels.embedding.backward(categories, rows, w, self.padding_idx)
         pool.give(delta)
-        if not need_input:
+        if not saved.needs_input:
             return None
-        into = pool.take(self._input.batch, self.in_shape.size)
+        into = pool.take(saved.input.batch, self.in_shape.size)
         array.clear(into.mu)
         array.clear(into.var)
         return into

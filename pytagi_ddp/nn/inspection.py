@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.network import TrainableNetwork
 from pytagi_ddp.nn.prior import prior_variances
+from pytagi_ddp.nn.saved import Saved
 from pytagi_ddp.nn.state import Shape, State
 from pytagi_ddp.nn.stepping import cap_factor
 from pytagi_ddp.nn.table import columns
@@ -105,8 +106,8 @@ def _watch(leaf: BaseLayer, to_host: Callable, found: dict[str, float]) -> None:
     """Makes `leaf.forward` put the shares of its uncertain, dead and saturated units into `found`."""
     forward = leaf.forward
 
-    def watched(state: State) -> State:
-        out = forward(state)
+    def watched(state: State, saved: Saved) -> State:
+        out = forward(state, saved)
         m = to_host(out.mu)
         s = np.zeros_like(m) if out.var is None else to_host(out.var)
         found["uncertain"] = float(np.mean(np.sqrt(np.maximum(s, 0)) > np.abs(m)))

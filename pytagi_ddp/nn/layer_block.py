@@ -4,13 +4,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pytagi_ddp.kernels.protocol import Kernels
-from pytagi_ddp.kernels.tensors import Normalization
 from pytagi_ddp.nn.chain import Chain, LayerSequence
-from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.owner import Owner
 from pytagi_ddp.nn.pytagi_view import refuse_assignment
-from pytagi_ddp.nn.state import BlockMemory, Delta, DeltaPool, Reader, Shape, State
+from pytagi_ddp.nn.saved import Saved
+from pytagi_ddp.nn.state import Delta, Shape, State
 
 
 class LayerBlock(LayerSequence, BaseLayer):
@@ -28,7 +27,7 @@ class LayerBlock(LayerSequence, BaseLayer):
     """
 
     name = "LayerBlock"
-    is_leaf = False
+    _is_leaf = False
     replayable = True
 
     def __init__(self, *layers: BaseLayer | Sequence[BaseLayer]):
@@ -49,41 +48,27 @@ class LayerBlock(LayerSequence, BaseLayer):
             return self.chain.build(shape, None, first_in_place=False)
         return self.chain.build(shape, like.channels_last, first_in_place=False, image=like.image)
 
-    def claim(self, owner: Owner) -> None:
-        super().claim(owner)
+    def _claim(self, owner: Owner) -> None:
+        super()._claim(owner)
         self.out_like = None
         for layer in self.layers:
-            layer.claim(owner)
+            layer._claim(owner)
 
-    def release(self, owner: Owner) -> None:
-        super().release(owner)
+    def _release(self, owner: Owner) -> None:
+        super()._release(owner)
         for layer in self.layers:
-            layer.release(owner)
+            layer._release(owner)
 
-    def attach(self, kernels: Kernels) -> None:
-        super().attach(kernels)
+    def _attach(self, kernels: Kernels) -> None:
+        super()._attach(kernels)
         self.chain.attach(kernels)
-
-    def set_workspace(self, memory: BlockMemory | None) -> None:
-        for operation in self.chain.operations:
-            operation.set_workspace(memory)
-
-    def lend(self, pool: DeltaPool, reader: Reader) -> None:
-        self.chain.lend(pool, reader)
 
     @property
     def needs_variances(self) -> bool:  # type: ignore[override]
         return self.chain.operations[0].needs_variances
 
-    def set_hooks(self, hooks: LeafHooks | None) -> None:
-        self.chain.set_hooks(hooks)
-
     def leaves(self) -> Iterator[BaseLayer]:
         return self.chain.leaves()
-
-    def parts(self) -> Iterator[BaseLayer]:
-        yield self
-        yield from self.chain.parts()
 
     def named_layers(self, path: str) -> Iterator[tuple[str, BaseLayer]]:
         yield from super().named_layers(path)
@@ -97,25 +82,19 @@ class LayerBlock(LayerSequence, BaseLayer):
     def __repr__(self) -> str:
         return self.chain.listing(self.name)
 
-    def forward(self, state: State) -> State:
-        return self.chain.forward(state)
+    def forward(self, state: State, saved: Saved) -> State:
+        return self.chain.forward(state, saved)
 
-    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
-        return self.chain.backward(delta, pool, need_input, accumulate)
+    def backward(self, delta: Delta, saved: Saved) -> Delta | None:
+        return self.chain.backward(delta, saved)
 
     @property
     def gives_jacobian(self) -> bool:  # type: ignore[override]
         return self.layers[-1].gives_jacobian
 
     @property
-    def spares_deltas(self) -> bool:
+    def spares_deltas(self) -> bool:  # type: ignore[override]
         return self.chain.spares_deltas
-
-    def begin(self, state: State) -> State | Normalization:
-        return self.chain.begin(state)
-
-    def backward_onto(self, onto: Delta, delta: Delta, pool: DeltaPool, accumulate: bool) -> Delta | None:
-        return self.chain.backward(delta, pool, True, accumulate, onto)
 
     def get_layer_info(self) -> str:
         return f"LayerBlock({self.input_size},{self.output_size})"

@@ -6,8 +6,9 @@ from pytagi_ddp.nn.init import gaussian_prior
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
 from pytagi_ddp.nn.pytagi_view import refuse_assignment
+from pytagi_ddp.nn.saved import Saved
 from pytagi_ddp.nn.setting import Fixed
-from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, by_step
+from pytagi_ddp.nn.state import Delta, Shape, State, by_step
 from pytagi_ddp.nn.validate import as_bools, check_integers
 
 
@@ -40,6 +41,7 @@ class Linear(BaseLayer):
     name = "Linear"
     replayable = True
     needs_variances = False
+    spares_deltas = True
     bias = Fixed()
     parameters: Parameters
 
@@ -101,22 +103,18 @@ class Linear(BaseLayer):
     def _infer_output(self, shape: Shape) -> Shape:
         return Shape.of_sequence(self.steps, self.output_size)
 
-    def forward(self, state: State) -> State:
-        out = self._output(state.batch)
-        self._input = state = by_step(state, self.steps)
+    def forward(self, state: State, saved: Saved) -> State:
+        out = saved.output(state.batch)
+        saved.input = state = by_step(state, self.steps)
         self.kernels.linear.forward(state, self.parameters.w, self.parameters.b, by_step(out, self.steps))
         return out
 
-    @property
-    def spares_deltas(self) -> bool:
-        return True
-
-    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
-        steps = self.steps
-        into = pool.take(self._input.batch // steps, self.in_shape.size) if need_input else None
+    def backward(self, delta: Delta, saved: Saved) -> Delta | None:
+        steps, pool = self.steps, saved.pool
+        into = pool.take(saved.input.batch // steps, self.in_shape.size) if saved.needs_input else None
         weights, bias = self.parameters.w, self.parameters.b
         by_rows = into and by_step(into, steps)
-        self.kernels.linear.backward(self._input, by_step(delta, steps), weights, bias, by_rows, accumulate)
+        self.kernels.linear.backward(saved.input, by_step(delta, steps), weights, bias, by_rows, saved.accumulate)
         pool.give(delta)
         return into
 

@@ -10,8 +10,9 @@ from pytagi_ddp.nn.init import gaussian_prior
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
 from pytagi_ddp.nn.pytagi_view import either_order, refuse_assignment
+from pytagi_ddp.nn.saved import Saved
 from pytagi_ddp.nn.setting import Fixed, Switch
-from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State
+from pytagi_ddp.nn.state import Delta, Shape, State
 from pytagi_ddp.nn.tensors import TensorSpec
 from pytagi_ddp.nn.validate import as_bools, check_integers
 
@@ -60,7 +61,6 @@ class LSTM(BaseLayer):
     name = "LSTM"
     replayable = True
     needs_variances = False
-    kept = ("_buffers", "_input", "_kept")
     last_timestep, seq_len, bias, recurrent = Fixed(), Fixed(), Fixed(), Fixed()
     cell_path = Switch()
     parameters: Parameters
@@ -193,66 +193,66 @@ class LSTM(BaseLayer):
         """(number of sequences, time steps of each)."""
         return (batch, self.seq_len) if self.recurrent else (batch * self.seq_len, 1)
 
-    def _passage(self, batch: int) -> Passage:
+    def _passage(self, saved: Saved, batch: int) -> Passage:
         rows, steps = self._sequences(batch)
-        memory = self._buffer("kept", rows * steps, Passage.size(*self._sizes))
+        memory = saved.buffer("kept", rows * steps, Passage.size(*self._sizes))
         return Passage.cut(memory.reshape(-1), steps, rows, *self._sizes)
 
-    def _work(self, rows: int) -> Any:
-        return self._scratch("work", (self.kernels.recurrent.scratch_size(rows, *self._sizes),))
+    def _work(self, saved: Saved, rows: int) -> Any:
+        return saved.scratch("work", (self.kernels.recurrent.scratch_size(rows, *self._sizes),))
 
-    def forward(self, state: State) -> State:
+    def forward(self, state: State, saved: Saved) -> State:
         batch, (inputs, outputs) = state.batch, self._sizes
         rows, steps = self._sequences(batch)
-        self._input, out = state, self._output(batch)
-        self._kept = self._passage(batch)
+        saved.input, out = state, saved.output(batch)
+        saved.passage = self._passage(saved, batch)
         start = end = NO_STATE
         carried = self.carries and batch == 1
         if carried:
-            start = State(self._carried("mu"), self._carried("var"))
-            end = State(*self._scratch("end", (2, 2 * outputs)))
-        elif self.carries and not self.recomputing:
+            start = State(saved.carried("mu"), saved.carried("var"))
+            end = State(*saved.scratch("end", (2, 2 * outputs)))
+        elif self.carries and not saved.recomputed:
             for values in self.state.values():
                 self.kernels.array.clear(values)
         self.kernels.recurrent.forward(
-            self._with_variance(state).reshape(rows, steps, inputs),
+            saved.with_variance(state).reshape(rows, steps, inputs),
             self.parameters.w,
             self.parameters.b,
             start,
             end,
-            self._kept,
-            self._work(rows),
+            saved.passage,
+            self._work(saved, rows),
             out.reshape(rows, -1, outputs),
         )
         if carried:
-            self._carry("mu", end.mu)
-            self._carry("var", end.var)
+            saved.carry("mu", end.mu)
+            saved.carry("var", end.var)
         return out
 
-    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
-        batch, (inputs, outputs) = self._input.batch, self._sizes
+    def backward(self, delta: Delta, saved: Saved) -> Delta | None:
+        batch, (inputs, outputs), pool = saved.input.batch, self._sizes, saved.pool
         rows, steps = self._sequences(batch)
-        jcb = self._input.jcb
-        into = pool.take(batch, self.in_shape.size) if need_input else None
-        gates = self._scratch("gates", (2, steps, rows, GATES * outputs))
+        jcb = saved.input.jcb
+        into = pool.take(batch, self.in_shape.size) if saved.needs_input else None
+        gates = saved.scratch("gates", (2, steps, rows, GATES * outputs))
         by_step = delta.reshape(rows, -1, outputs)
         self.kernels.recurrent.backward(
             None if jcb is None else jcb.reshape(rows, steps, inputs),
             by_step,
             self.parameters.w,
             self.parameters.b,
-            self._kept,
-            self._work(rows),
+            saved.passage,
+            self._work(saved, rows),
             Delta(*gates),
             into and into.reshape(rows, steps, inputs),
             self.cell_path,
-            accumulate,
+            saved.accumulate,
         )
         if self.carries and batch == 1:
             memory = State(self.state["mu"], self.state["var"])
-            for prior, values in zip(self._scratch("end", (2, 2 * outputs)), memory[:2], strict=True):
+            for prior, values in zip(saved.scratch("end", (2, 2 * outputs)), memory[:2], strict=True):
                 self.kernels.array.copy(prior, values)  # an earlier backward pass may have replaced it by a posterior
-            self.kernels.recurrent.update_memory(memory, by_step, self._kept)
+            self.kernels.recurrent.update_memory(memory, by_step, saved.passage)
         pool.give(delta)
         return into
 
@@ -262,11 +262,6 @@ class LSTM(BaseLayer):
 
     def get_layer_info(self) -> str:
         return f"{self.name}({self.input_size},{self.output_size})"
-
-    def __getstate__(self) -> dict:
-        state = super().__getstate__()
-        state.pop("_kept", None)
-        return state
 
 
 refuse_assignment(LSTM, ("input_size", "output_size"), "make a new layer, and a new network")

@@ -10,6 +10,7 @@ import numpy as np
 from pytagi_ddp.kernels import protocol
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn.chain import Chain
+from pytagi_ddp.nn.saved import Pass, PassMemory, Saved
 from pytagi_ddp.nn.state import Array, State
 
 
@@ -19,20 +20,22 @@ def pass_bytes(chain: Chain, kernels: Kernels, state: State, training: bool) -> 
     Not counted: parameters, the input, and scratch memory of products (at most 64 MB, and packed weights).
 
     Args:
-        chain, kernels: of a network; its buffers are dropped.
+        chain, kernels: of a network.
         state: the input, of which only sizes matter.
     """
     counted = _Counted(kernels)
-    chain.attach_network(counted)  # type: ignore[arg-type]
+    chain.attach(counted)  # type: ignore[arg-type]
     try:
+        memory = PassMemory(counted)  # type: ignore[arg-type]
         mu, var = (None if a is None else _Sized.of(a.shape, a.dtype) for a in state[:2])
-        chain.pool.reserve(state.batch * chain.widest)
-        out = chain.forward(State(mu, var))
+        memory.pool.reserve(state.batch * chain.widest)
+        saved = Saved(None, Pass(memory, {}, training))
+        out = chain.forward(State(mu, var), saved)
         if training:
-            chain.backward(chain.pool.take(*out.mu.shape), chain.pool, False, False)
+            chain.backward(memory.pool.take(*out.mu.shape), saved.ask(False, False))
         return counted.array.peak
     finally:
-        chain.attach_network(kernels)
+        chain.attach(kernels)
 
 
 def refuse_too_large(needed: Callable[[int], int], batch: int, free: int) -> None:

@@ -9,8 +9,9 @@ from pytagi_ddp.kernels.tensors import Tensor
 from pytagi_ddp.nn.init import check_gains
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.parameters import Parameters
+from pytagi_ddp.nn.saved import Saved
 from pytagi_ddp.nn.setting import Fixed, Setting
-from pytagi_ddp.nn.state import Array, Delta, DeltaPool, State, apply_jacobian
+from pytagi_ddp.nn.state import Array, Delta, State, apply_jacobian
 
 Moments = Callable[[State, float, Array, Array], None]
 
@@ -47,13 +48,11 @@ class Norm(BaseLayer):
             (n,),
         )
 
-    def _bias(self) -> Tensor:
+    def _bias(self, saved: Saved) -> Tensor:
         """The biases; for a layer without bias, zeros with variance 0 and empty batch sums."""
         if self.parameters.b is not None:
             return self.parameters.b
-        if "no bias" not in self._buffers:
-            self._buffers["no bias"] = self.kernels.array.zeros(self.num_features)
-        zeros = self._buffers["no bias"]
+        zeros = saved.constant("no bias", lambda: np.zeros(self.num_features, np.float32))
         return Tensor(zeros, zeros, zeros[:0], zeros[:0])
 
 
@@ -72,26 +71,26 @@ class RowNorm(Norm):
     def _moments(self) -> Moments:
         """The kernel that computes mean and r of each row."""
 
-    def forward(self, state: State) -> State:
+    def forward(self, state: State, saved: Saved) -> State:
         shape = self._rows(state.batch)
-        x, out = self._with_variance(state).reshape(*shape), self._output(state.batch)
-        self._input = state
-        mean, r = self._scratch("mean", shape[:1]), self._scratch("r", shape[:1])
-        self._moments()(x, self.eps, mean, r)
-        self.kernels.layer_norm.forward(x, mean, r, self.parameters.w, self._bias(), out.reshape(*shape))
+        x, out = saved.with_variance(state).reshape(*shape), saved.output(state.batch)
+        saved.input, saved.mean, saved.r = state, saved.scratch("mean", shape[:1]), saved.scratch("r", shape[:1])
+        self._moments()(x, self.eps, saved.mean, saved.r)
+        bias, rows = self._bias(saved), out.reshape(*shape)
+        self.kernels.layer_norm.forward(x, saved.mean, saved.r, self.parameters.w, bias, rows)
         return out
 
-    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
-        shape = self._rows(self._input.batch)
+    def backward(self, delta: Delta, saved: Saved) -> Delta | None:
+        shape = self._rows(saved.input.batch)
         self.kernels.layer_norm.backward(
-            self._input.reshape(*shape),
+            saved.input.reshape(*shape),
             delta.reshape(*shape),
-            self._scratch("mean", shape[:1]),
-            self._scratch("r", shape[:1]),
+            saved.mean,
+            saved.r,
             self.parameters.w,
-            self._bias(),
-            self._scratch("partial", (4, shape[0], self.num_features)),
-            accumulate,
+            self._bias(saved),
+            saved.scratch("partial", (4, shape[0], self.num_features)),
+            saved.accumulate,
         )
-        apply_jacobian(self.kernels, delta, self._input)
+        apply_jacobian(self.kernels, delta, saved.input)
         return delta

@@ -11,7 +11,7 @@ from pytagi_ddp.nn.chain import Chain
 from pytagi_ddp.nn.data_struct import BaseDeltaStates
 from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.memory import pass_bytes, refuse_too_large
-from pytagi_ddp.nn.recompute import recomputing
+from pytagi_ddp.nn.saved import Buffers, Pass, PassMemory, Saved
 from pytagi_ddp.nn.state import Array, Delta, State
 
 NO_SAMPLES = -1  # stands for the batch size of a forward pass without samples
@@ -29,7 +29,8 @@ class Passes:
             of a batch without samples, whose backward pass does nothing.
         went_back: whether there has been a backward pass from that forward pass already.
         frame: the frame in use, see `use`.
-        last: batch size, mode and input of the last forward pass.
+        last: batch size, mode, input and context of the last forward pass in this frame.
+        memory: what passes work in, until they work differently or on another device.
         express: what serves the public calls in their common case, see `kernels.protocol.Express`.
     """
 
@@ -37,18 +38,20 @@ class Passes:
         self._chain, self._arena, self._hooks, self._copy = chain, arena, hooks, kernels.array.copy
         self._kernels = kernels
         self._fits: dict[bool, int] = {}  # the largest batch that is known to fit into memory, by `training`
-        self._replayable = all(part.replayable for part in chain.parts())
-        self._checks_input = any(leaf.checks_input for leaf in arena.leaves)
-        self._recorders = [leaf for leaf in arena.leaves if leaf.follows_backward]
+        self._replayable = all(part.replayable for layer in chain.layers for _, part in layer.named_layers(""))
+        self._checks_input = any(hasattr(leaf, "check_input") for leaf in arena.leaves)
+        self._recorders = [leaf for leaf in arena.leaves if hasattr(leaf, "after_backward")]
         self._graphs = kernels.graph.Graphs(kernels.array)
         self.express = self._graphs.express
         self.batch = 0
         self.went_back = False
         self.last: Any = None
         self.frame = 0
-        self._frames: dict[int, tuple] = {}  # the content of the frames that are not in use
+        self._frames: dict[int, tuple] = {}  # batch, last and buffers of the frames that are not in use
         self._walks = False
-        self._remembered: Any = None  # like `last`, but of the forward pass whose values the layers hold
+        self._newest = 0  # the frame of the last forward pass
+        self.memory = PassMemory(kernels)
+        self._buffers: Buffers = {}  # of the frame in use
 
     def forward(self, state: State, training: bool, own: bool) -> State:
         """The output for an input, whose memory must not change until the backward pass.
@@ -59,12 +62,12 @@ class Passes:
         self.batch, self.went_back = 0, False  # if a layer raises, buffers hold parts of two batches: no backward pass
         if state.batch > self._fits.get(training, 0):
             self._check_memory(state, training)
-        self.last = key = (state.batch, training, state)
-        if self._hooks and not self._is_remembered(key):  # else `backward` would walk forward again without the hooks
-            self.forget()
-        out = self._run("forward", key[:2], state, partial(self._walk_forward, key))
+        self.last, self._newest = None, self.frame  # contexts of the last pass may hold memory that this one replaces
+        walk = partial(self._walk_forward, state, training)
+        out, saved = self._run("forward", (state.batch, training), state, walk)
+        self.last = (state.batch, training, state, saved)
         if own and not self._checks_input:  # Express itself checks only that values are finite
-            self.express.offer_forward(self._graphs.plan, key, state, out)
+            self.express.offer_forward(self._graphs.plan, self.last, state, out)
         if training:
             self.batch = out.batch
         return out
@@ -73,29 +76,28 @@ class Passes:
         """To be called in the place of `forward` for a batch without samples, which the layers do not see."""
         self.batch, self.went_back = NO_SAMPLES if training else 0, False
 
-    def forward_only(self, state: State) -> State:
+    def forward_only(self, state: State, training: bool) -> State:
         """A forward pass for its own sake: no backward pass can follow."""
-        self.batch, self._remembered = 0, None
+        self.batch, self.last = 0, None
         self.forget()
         with self._walking():
-            return self._through_layers(state)
+            return self._walk_forward(state, training)[0]
 
     def backward(self, start: BaseDeltaStates, end: BaseDeltaStates | None, accumulate: bool) -> None:
         """From the deltas `start` at the output to the deltas `end` at the input, if these are asked for."""
         batch = self.batch  # kept, as a hook that changes parameters during the pass sets it to 0
-        self._chain.pool.reserve(batch * self._chain.widest)
+        self.memory.pool.reserve(batch * self._chain.widest)
         repeated, self.went_back = self.went_back, True
         again = repeated and self._chain.recomputes
-        if again:
-            self._chain.forget_activations()  # the last backward pass has left the activations of another block
+        saved = self.last[3]
         key = (batch, end is not None, accumulate, again)
         first, last = start.arrays, end.arrays if end else None
         memory = (*self.last[2], *first, *(last or ()))  # the input lies elsewhere where another network gives it
-        walk = partial(self._walk_backward, first, last, accumulate)
+        walk = partial(self._walk_backward, saved, first, last, accumulate, again)
         name = "backward, adding" if accumulate else "backward"
-        self._run(name, key, memory, walk, self._remember_last)
+        self._run(name, key, memory, walk)
         for leaf in self._recorders:
-            leaf.after_backward(batch, repeated)
+            leaf.after_backward(saved.find(leaf), batch, repeated)
         if not (self._recorders or self._chain.recomputes):  # Express can do neither
             end_memory = end.memory if end else None
             self.express.offer_backward(self._graphs.plan, self.last, key[1:3], start.memory, end_memory)
@@ -115,12 +117,8 @@ class Passes:
         if frame == self.frame:
             return
         self.forget()
-        parts = list(self._chain.parts())
-        self._frames[self.frame] = self.batch, self.last, self._remembered, [part.put_away() for part in parts]
-        nothing: tuple = 0, None, None, [{} for _ in parts]
-        self.batch, self.last, self._remembered, kept = self._frames.pop(frame, nothing)
-        for part, own in zip(parts, kept, strict=True):
-            part.take_up(own)
+        self._frames[self.frame] = self.batch, self.last, self._buffers
+        self.batch, self.last, self._buffers = self._frames.pop(frame, (0, None, {}))
         self.frame = frame
 
     def end_ways_back(self) -> None:
@@ -129,42 +127,36 @@ class Passes:
         if self._frames:
             self._frames = {frame: (0, *rest) for frame, (_, *rest) in self._frames.items()}
 
-    def drop_frames(self) -> None:
-        """Forgets all forward passes so far, as the layers are about to work differently or to lose their memory."""
-        self.batch, self._remembered = 0, None
+    def drop_memory(self) -> None:
+        """Forgets all passes so far and their memory, as layers are about to work differently, or memory is short."""
+        self.batch, self.last = 0, None
         self._frames.clear()
+        self.forget()
+        self.memory, self._buffers = PassMemory(self._kernels), {}
 
     def forget(self) -> None:
         """Drops what is recorded; call when layers change what they call."""
         self._graphs.clear()
 
+    def buffer_bytes(self, layer: Any) -> int:
+        """Size of what `layer` keeps for a batch: outputs, Jacobians, scratch; not the parameters."""
+        return sum(buffer.nbytes for buffer in self._buffers.get(layer, {}).values())
+
     @property
-    def nbytes(self) -> int:
-        """Size of the memory that layers use in turn, for values that do not outlast a pass or are computed again."""
-        return self._chain.pool.nbytes + self._chain.blocks.nbytes
+    def bytes_between(self) -> int:
+        """Size of what no layer that computes keeps, and of the memory that layers use in turn."""
+        return self.memory.nbytes + sum(self.buffer_bytes(layer) for layer in self._buffers if not layer._is_leaf)
 
-    def _run(
-        self,
-        name: str,
-        key: tuple,
-        memory: tuple,
-        function: Callable[[], Any],
-        prepare: Callable[[], None] | None = None,
-    ) -> Any:
-        """`function()` or a replay of it; always `function()` where hooks, ranks or layers do more than call kernels.
-
-        `prepare`, if given, is called before `function`, not before a replay.
-        """
+    def _run(self, name: str, key: tuple, memory: tuple, function: Callable[[], Any]) -> Any:
+        """`function()`, or a replay of it unless hooks, ranks or layers do more than call kernels."""
         try:
             if self._is_more_than_kernels():
                 with self._walking():
                     self.forget()
-                    if prepare is not None:
-                        prepare()
                     return function()
-            return self._graphs.run(name, key, memory, function, prepare)
+            return self._graphs.run(name, key, memory, function)
         except MemoryError as error:
-            self._drop_buffers()
+            self.drop_memory()
             raise MemoryError(
                 f"{error or 'out of memory'}, in {name}. Parameters are as they were, and memory for passes is free "
                 "again: go on with forward, of a smaller batch or with checkpoint_blocks=True"
@@ -196,7 +188,7 @@ class Passes:
         array = self._kernels.array
         watched = any(leaf.on_moments is not None for leaf in self._arena.running)
         if array.free_bytes() is not None and not (watched or self._is_more_than_kernels()):
-            self._drop_buffers()
+            self.drop_memory()
 
             def needed(batch: int) -> int:
                 rows = State(*(None if a is None else a[:batch] for a in state[:2]))
@@ -205,39 +197,27 @@ class Passes:
             refuse_too_large(needed, state.batch, array.free_bytes() or 0)
         self._fits[training] = state.batch
 
-    def _drop_buffers(self) -> None:
-        """Frees what is kept for passes; the next one makes it anew."""
-        self.drop_frames()
-        self.forget()
-        self._chain.attach_network(self._kernels)
+    def _walk_forward(self, state: State, training: bool) -> tuple[State, Saved]:
+        self.memory.pool.reserve(state.batch * self._chain.widest)
+        saved = Saved(None, Pass(self.memory, self._buffers, training, self._hooks))
+        return self._chain.forward(state, saved), saved
 
-    def _walk_forward(self, key: tuple[int, bool, State]) -> State:
-        self._remembered = key
-        return self._through_layers(key[2])
-
-    def _through_layers(self, state: State) -> State:
-        self._chain.pool.reserve(state.batch * self._chain.widest)
-        return self._chain.forward(state)
-
-    def _remember_last(self) -> None:
-        """Repeats the last forward pass if the layers hold the values of another one, as it was replayed after that."""
-        if not self._is_remembered(self.last):
-            with recomputing(self._arena.leaves):
-                self._walk_forward(self.last)
-
-    def _is_remembered(self, key: tuple[int, bool, State]) -> bool:
-        if self._remembered is None:
-            return False
-        (batch, training, state), (old_batch, old_training, old_state) = key, self._remembered
-        return (old_batch, old_training) == (batch, training) and old_state is state
-
-    def _walk_backward(self, start: tuple[Array, Array], end: tuple[Array, Array] | None, accumulate: bool) -> None:
-        pool = self._chain.pool
+    def _walk_backward(
+        self,
+        saved: Saved,
+        start: tuple[Array, Array],
+        end: tuple[Array, Array] | None,
+        accumulate: bool,
+        again: bool,
+    ) -> None:
+        pool, blocks = self.memory.pool, self.memory.blocks
+        # Unless other passes have used that memory since, it holds the activations of the block that was run last.
+        blocks.holder = None if again or self._newest != self.frame else self._chain.last_recomputed(saved)
         delta = Delta(*start, memory=start)
         pool.share(delta)  # with whoever has written them, and may read them again
         if not self._chain.spares_deltas:
             delta = pool.own_copy(delta)
-        into = self._chain.backward(delta, pool, end is not None, accumulate)
+        into = self._chain.backward(delta, saved.ask(end is not None, accumulate))
         if into is not None and end is not None:
             self._copy(into.mu, end[0])
             self._copy(into.var, end[1])

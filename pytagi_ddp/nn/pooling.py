@@ -7,7 +7,8 @@ import numpy as np
 
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.pytagi_view import WindowView
-from pytagi_ddp.nn.state import Delta, DeltaPool, Shape, State, apply_jacobian
+from pytagi_ddp.nn.saved import Saved
+from pytagi_ddp.nn.state import Delta, Shape, State, apply_jacobian
 from pytagi_ddp.nn.window import Window, as_image, pixels
 
 
@@ -34,17 +35,17 @@ class _Pool2d(WindowView, BaseLayer):
     def _geometry(self) -> tuple[int, int, int]:
         return self.window.kernel_size, self.window.stride, self.window.before
 
-    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
+    def backward(self, delta: Delta, saved: Saved) -> Delta | None:
         into = None
-        if need_input:
-            into = pool.take(self._input.batch, self.input_size)
-            self._spread(pixels(delta, self.out_shape), pixels(into, self.in_shape))
-            apply_jacobian(self.kernels, into, self._input)
-        pool.give(delta)
+        if saved.needs_input:
+            into = saved.pool.take(saved.input.batch, self.input_size)
+            self._spread(pixels(delta, self.out_shape), pixels(into, self.in_shape), saved)
+            apply_jacobian(self.kernels, into, saved.input)
+        saved.pool.give(delta)
         return into
 
     @abstractmethod
-    def _spread(self, delta: Delta, into: Delta) -> None:
+    def _spread(self, delta: Delta, into: Delta, saved: Saved) -> None:
         """Distributes the deltas of the windows over their pixels."""
 
     def settings(self) -> dict[str, Any]:
@@ -74,14 +75,14 @@ class AvgPool2d(_Pool2d):
     def __init__(self, kernel_size: int, stride: int = -1, padding: int = 0, padding_type: int = 0):
         super().__init__(kernel_size, stride, padding, padding_type)
 
-    def forward(self, state: State) -> State:
-        out = self._output(state.batch)
-        self._input = state
-        x = pixels(self._with_variance(state), self.in_shape)
+    def forward(self, state: State, saved: Saved) -> State:
+        out = saved.output(state.batch)
+        saved.input = state
+        x = pixels(saved.with_variance(state), self.in_shape)
         self.kernels.pooling.average_forward(x, pixels(out, self.out_shape), *self._geometry)
         return out
 
-    def _spread(self, delta: Delta, into: Delta) -> None:
+    def _spread(self, delta: Delta, into: Delta, saved: Saved) -> None:
         self.kernels.pooling.average_backward(delta, into, *self._geometry)
 
 
@@ -100,21 +101,17 @@ class MaxPool2d(_Pool2d):
     """
 
     name = "MaxPool2d"
-    kept = ("_buffers", "_input", "_winner")
 
     def __init__(self, kernel_size: int, stride: int = 1, padding: int = 0, padding_type: int = 0):
         super().__init__(kernel_size, stride, padding, padding_type)
 
-    def forward(self, state: State) -> State:
-        out = self._output(state.batch)
-        self._input = state
-        self._winner = pixels(self._buffer("winner", state.batch, self.output_size, np.int32), self.out_shape)
-        x = pixels(self._with_variance(state), self.in_shape)
-        self.kernels.pooling.max_forward(x, pixels(out, self.out_shape), self._winner, *self._geometry)
+    def forward(self, state: State, saved: Saved) -> State:
+        out = saved.output(state.batch)
+        saved.input = state
+        saved.winner = pixels(saved.buffer("winner", state.batch, self.output_size, np.int32), self.out_shape)
+        x = pixels(saved.with_variance(state), self.in_shape)
+        self.kernels.pooling.max_forward(x, pixels(out, self.out_shape), saved.winner, *self._geometry)
         return out
 
-    def _spread(self, delta: Delta, into: Delta) -> None:
-        self.kernels.pooling.max_backward(delta, self._winner, into, *self._geometry)
-
-    def __getstate__(self) -> dict:
-        return super().__getstate__() | {"_winner": None}
+    def _spread(self, delta: Delta, into: Delta, saved: Saved) -> None:
+        self.kernels.pooling.max_backward(delta, saved.winner, into, *self._geometry)

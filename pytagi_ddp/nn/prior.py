@@ -46,5 +46,6 @@ def drawn(leaves: Iterable[BaseLayer]) -> Iterator[BaseLayer]:
             yield leaf
         for leaf in leaves:
             if leaf not in deferred:
-                leaf.draw_prior()
+                if leaf.parameters is None:
+                    leaf.init_weight_bias()
                 yield leaf

@@ -18,7 +18,7 @@ import numpy as np
 from pytagi_ddp.nn.data_struct import BaseHiddenStates
 from pytagi_ddp.nn.owner import Owner
 from pytagi_ddp.nn.parameters import Parameters
-from pytagi_ddp.nn.state import Shape, State
+from pytagi_ddp.nn.state import Shape
 from pytagi_ddp.nn.window import Window
 
 
@@ -201,17 +201,17 @@ class BlockView:
 
     device: str
     shortcut: Any
-    _way_back: bool
-    _input: State
+    _owner: Any
 
     @property
     def input_z(self) -> BaseHiddenStates:
         """Means and Jacobians of the block's input, right after a forward pass in training mode."""
-        if not self._way_back:
+        states, owner = _InnerStates(), self._owner
+        if owner is not None and not owner.training:
             raise AttributeError("in evaluation mode nothing is kept inside a network")
-        states = _InnerStates()
-        if self._input.mu is not None:
-            states.hold(self._input, self.device)
+        saved = owner and owner._saved_of(self)
+        if saved is not None:
+            states.hold(saved.input, self.device)
         return states
 
     @property

@@ -5,13 +5,14 @@ from typing import Any
 
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Normalization
+from pytagi_ddp.nn import fused
 from pytagi_ddp.nn.chain import listing
-from pytagi_ddp.nn.hooks import LeafHooks
 from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.layer_block import LayerBlock
 from pytagi_ddp.nn.owner import Owner
 from pytagi_ddp.nn.pytagi_view import BlockView, refuse_assignment
-from pytagi_ddp.nn.state import BlockMemory, Delta, DeltaPool, Reader, Shape, State, apply_jacobian
+from pytagi_ddp.nn.saved import Saved
+from pytagi_ddp.nn.state import Delta, Shape, State, apply_jacobian
 
 
 class ResNetBlock(BlockView, BaseLayer):
@@ -32,10 +33,8 @@ class ResNetBlock(BlockView, BaseLayer):
     """
 
     name = "ResNetBlock"
-    is_leaf = False
+    _is_leaf = False
     replayable = True
-    kept = ("_buffers", "_input", "_ends")
-    _ends: list[State] | None = None  # outputs of the branches, from `forward` to `backward`
 
     def __init__(
         self, main_block: BaseLayer | Sequence[BaseLayer], shortcut: BaseLayer | Sequence[BaseLayer] | None = None
@@ -78,45 +77,28 @@ class ResNetBlock(BlockView, BaseLayer):
                 branch.build(shape)
         return target
 
-    def claim(self, owner: Owner) -> None:
-        super().claim(owner)
+    def _claim(self, owner: Owner) -> None:
+        super()._claim(owner)
         for branch in self._branches:
-            branch.claim(owner)
+            branch._claim(owner)
 
-    def release(self, owner: Owner) -> None:
-        super().release(owner)
+    def _release(self, owner: Owner) -> None:
+        super()._release(owner)
         for branch in self._branches:
-            branch.release(owner)
+            branch._release(owner)
 
-    def attach(self, kernels: Kernels) -> None:
-        super().attach(kernels)
+    def _attach(self, kernels: Kernels) -> None:
+        super()._attach(kernels)
         for branch in self._branches:
-            branch.attach(kernels)
-
-    def set_workspace(self, memory: BlockMemory | None) -> None:
-        for branch in self._branches:
-            branch.set_workspace(memory)
-
-    def lend(self, pool: DeltaPool, reader: Reader) -> None:
-        for branch in self._branches:
-            branch.lend(pool, reader)  # the output of the block is in the memory of one branch's output
+            branch._attach(kernels)
 
     @property
     def needs_variances(self) -> bool:  # type: ignore[override]
         return any(branch.needs_variances for branch in self._branches)
 
-    def set_hooks(self, hooks: LeafHooks | None) -> None:
-        for branch in self._branches:
-            branch.set_hooks(hooks)
-
     def leaves(self) -> Iterator[BaseLayer]:
         for branch in self._branches:
             yield from branch.leaves()
-
-    def parts(self) -> Iterator[BaseLayer]:
-        yield self
-        for branch in self._branches:
-            yield from branch.parts()
 
     def named_layers(self, path: str) -> Iterator[tuple[str, BaseLayer]]:
         yield from super().named_layers(path)
@@ -132,46 +114,34 @@ class ResNetBlock(BlockView, BaseLayer):
     def __repr__(self) -> str:
         return listing(self.name, {"main_block": self.main_block, "shortcut": self.shortcut})
 
-    def forward(self, state: State) -> State:
-        self._input, norm = state, self.kernels.batch_norm
-        ends = [branch._run_forward(branch.begin, state) for branch in self._branches]
-        self._ends = [end.out if isinstance(end, Normalization) else end for end in ends]
+    def forward(self, state: State, saved: Saved) -> State:
+        saved.input = state
+        ends = [fused.begin_branch(branch, state, saved.of(branch)) for branch in self._branches]
+        saved.ends = [end.out if isinstance(end, Normalization) else end for end in ends]
         main, short = (*ends, state)[:2]
-        if isinstance(short, Normalization) and not isinstance(main, Normalization):
-            main, short = short, main
-        if not isinstance(main, Normalization):
-            assert not isinstance(short, Normalization)
-            self.kernels.elementwise.add_state(main, short)  # no backward pass reads the output of a branch
-            return State(main.mu, main.var)
-        norm.forward(main, short if isinstance(short, Normalization) else short.reshape(*main.x.mu.shape))
-        return main.out.reshape(state.batch, self.out_shape.size)
+        return fused.add_ends(self.kernels, main, short, state.batch)
 
-    def backward(self, delta: Delta, pool: DeltaPool, need_input: bool, accumulate: bool) -> Delta | None:
-        if self.shortcut is None and not need_input:
-            return self._branch_backward(0, delta, pool, None, need_input, accumulate)
+    def backward(self, delta: Delta, saved: Saved) -> Delta | None:
+        pool, needs_input = saved.pool, saved.needs_input
+        if self.shortcut is None and not needs_input:
+            return self._branch_backward(0, delta, saved)
         pool.share(delta)
         second: Delta | None = delta
         if self.shortcut is not None:
-            second = self._branch_backward(1, delta, pool, None, need_input, accumulate)
-        elif self._input.jcb is not None:
+            second = self._branch_backward(1, delta, saved)
+        elif saved.input.jcb is not None:
             second = pool.own_copy(delta)
-            apply_jacobian(self.kernels, second, self._input)
-        return self._branch_backward(0, delta, pool, second, need_input, accumulate)
+            apply_jacobian(self.kernels, second, saved.input)
+        return self._branch_backward(0, delta, saved, second)
 
-    def _branch_backward(
-        self, which: int, delta: Delta, pool: DeltaPool, onto: Delta | None, need_input: bool, accumulate: bool
-    ) -> Delta | None:
-        assert self._ends is not None  # `forward` has come before
-        branch, end = self._branches[which], self._ends[which]
+    def _branch_backward(self, which: int, delta: Delta, saved: Saved, onto: Delta | None = None) -> Delta | None:
+        branch, end, inside = self._branches[which], saved.ends[which], saved.of(self._branches[which])
         if end.jcb is not None or not branch.spares_deltas:
-            delta = pool.own_copy(delta)
+            delta = saved.pool.own_copy(delta)
             apply_jacobian(self.kernels, delta, end)
         if onto is None:
-            return branch._run_backward(delta, pool, need_input, accumulate)
-        return branch.backward_onto(onto, delta, pool, accumulate)
-
-    def __getstate__(self) -> dict:
-        return super().__getstate__() | {"_ends": None}
+            return branch._run_backward(delta, inside, saved.needs_input, saved.accumulate)
+        return fused.backward_onto(branch, onto, delta, inside, saved.accumulate)
 
     def get_layer_info(self) -> str:
         return f"ResNetBlock({self.input_size},{self.output_size})"

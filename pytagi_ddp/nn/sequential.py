@@ -35,6 +35,8 @@ from pytagi_ddp.nn.profile import Profile, profile
 from pytagi_ddp.nn.pytagi_view import refuse_assignment
 from pytagi_ddp.nn.recompute import is_block
 from pytagi_ddp.nn.recurrent_network import States, lstm_states, set_lstm_states, smooth
+from pytagi_ddp.nn.running import RunningStatistics
+from pytagi_ddp.nn.saved import Saved
 from pytagi_ddp.nn.state import State
 from pytagi_ddp.nn.table import columns
 from pytagi_ddp.nn.unpickled import writable
@@ -127,7 +129,7 @@ class Sequential(KnownAttributes, LayerSequence):
             self._chain.recompute_blocks(checkpoint_blocks)
         except Exception:
             for layer in self.layers:
-                layer.release(self)
+                layer._release(self)
             raise
         if is_deferring():
             self._make_arena = DeferredArena
@@ -146,7 +148,7 @@ class Sequential(KnownAttributes, LayerSequence):
 
     def _build(self) -> None:
         for layer in self.layers:
-            layer.claim(self)
+            layer._claim(self)
         shape = self._chain.default_input_shape()
         if shape is None:
             raise ValueError("the size of the input is unknown: start with a layer that states it, such as Linear")
@@ -157,9 +159,7 @@ class Sequential(KnownAttributes, LayerSequence):
 
     def _attach(self) -> None:
         self.kernels = get_kernels(self.device, self._precision)
-        for _, layer in self.named_layers():
-            layer._way_back = self.training  # layers may be copies of those of another network, in evaluation
-        self._chain.attach_network(self.kernels)
+        self._chain.attach(self.kernels)
         self.arena: ParameterArena = self._make_arena(dict(self.named_leaves()), self.kernels)
         self._passes = Passes(self._chain, self.arena, self.kernels, self._hooks)
         self._express = self._passes.express
@@ -172,7 +172,7 @@ class Sequential(KnownAttributes, LayerSequence):
 
     def _input_of(self, frame: int) -> NetworkInput:
         if frame not in self._inputs:
-            checks = [leaf.check_input for leaf in self.arena.leaves if leaf.checks_input]
+            checks = [leaf.check_input for leaf in self.arena.leaves if hasattr(leaf, "check_input")]
             self._inputs[frame] = NetworkInput(self.in_shape, self.kernels.array, self.device, checks)
         return self._inputs[frame]
 
@@ -222,7 +222,7 @@ class Sequential(KnownAttributes, LayerSequence):
             make_arena: called with the leaves by their keys, whose parameters it takes over, and with the kernels.
         """
         for leaf in self.arena.leaves:
-            leaf.keep_state()
+            leaf._keep_state()
         self._make_arena = make_arena
         self.pending = PendingDeltas()
         self._attach()
@@ -243,9 +243,8 @@ class Sequential(KnownAttributes, LayerSequence):
 
     def _attach_again(self) -> None:
         """Attaches the chain anew, as its kernels or operations have changed; parameters stay in their memory."""
-        self._passes.drop_frames()
-        self._chain.attach_network(self.kernels)
-        self.forget_graphs()
+        self._chain.attach(self.kernels)
+        self._passes.drop_memory()
 
     @property
     def missing_inputs(self) -> str:
@@ -303,7 +302,7 @@ class Sequential(KnownAttributes, LayerSequence):
             self.has_layers_of_other_modes()
         self._training, self._of_one_mode = training, True
         for layer in layers:
-            layer._training = layer._way_back = training
+            layer._training = training
 
     @alone
     def has_layers_of_other_modes(self) -> None:
@@ -368,7 +367,7 @@ class Sequential(KnownAttributes, LayerSequence):
         if not state.batch:
             return self._run_nothing()
         out = self._passes.forward(state, self.training, own=not isinstance(mu_x, BaseHiddenStates))
-        self.output_z_buffer.hold(out, self.device, self._chain.layers[-1].positive_noise)
+        self.output_z_buffer.hold(out, self.device, getattr(self._chain.layers[-1], "positive_noise", False))
         self.input_delta_z_buffer.set_size(out.batch * self.out_shape.size, out.batch)
         self.input_delta_z_buffer.outdated = True
         if self.training:
@@ -400,7 +399,7 @@ class Sequential(KnownAttributes, LayerSequence):
             out = self._run_nothing()
             self._passes.end_ways_back()
             return out
-        return self._passes.forward_only(state)
+        return self._passes.forward_only(state, self.training)
 
     @alone
     def update_bn(self, loader: Iterable[Any], num_batches: int | None = None) -> list[StatisticsChange]:
@@ -441,7 +440,6 @@ class Sequential(KnownAttributes, LayerSequence):
         """
         handle = HookHandle(self._hooks, before, after, outermost)
         self.forget_graphs()
-        self._chain.set_hooks(self._hooks)
         return handle
 
     @alone
@@ -753,11 +751,18 @@ class Sequential(KnownAttributes, LayerSequence):
         self.input_delta_z_buffer.delta_mu = mu
         self.input_delta_z_buffer.delta_var = var
 
+    def buffer_bytes(self, layer: BaseLayer) -> int:
+        """Bytes that a computing layer keeps for the last batch: outputs, Jacobians, scratch; not the parameters."""
+        return self._passes.buffer_bytes(layer)
+
     @property
     def _bytes_between(self) -> int:
         """Size of what is kept for a batch and belongs to no layer that computes; for `profile`."""
-        others = sum(part.buffer_bytes for part in self._chain.parts() if not part.is_leaf)
-        return self._input.nbytes + others + self._passes.nbytes
+        return self._input.nbytes + self._passes.bytes_between
+
+    def _saved_of(self, layer: BaseLayer) -> Saved | None:
+        """The context of `layer` in the last forward pass, or None."""
+        return self._passes.last and self._passes.last[3].find(layer)
 
     def __repr__(self) -> str:
         return self._chain.listing("Sequential")
@@ -887,8 +892,7 @@ class Sequential(KnownAttributes, LayerSequence):
         """
         result = {}
         for index, layer in enumerate(self.layers, self.first_layer):
-            found = (leaf.normalisation_moments() for leaf in layer.leaves())
-            rows = [moments for moments in found if moments is not None]
+            rows = [leaf.normalisation_moments() for leaf in layer.leaves() if isinstance(leaf, RunningStatistics)]
             if rows:
                 by_kind = zip(*rows, strict=True)
                 a, b, c, d = ([self.kernels.array.to_host(moments) for moments in kind] for kind in by_kind)
@@ -1045,15 +1049,14 @@ class Sequential(KnownAttributes, LayerSequence):
         shape = whole[start - 1].out_shape if start else self.in_shape
         self.arena.check()
         for layer in (*whole[:start], *whole[stop:]):
-            layer.release(self)
+            layer._release(self)
         self._chain = Chain(whole[start:stop], "Sequential")
         for leaf in self._chain.leaves():
-            leaf.keep_state()
+            leaf._keep_state()
         public_order = False if stop == len(whole) else None
         self.in_shape = shape
         self.out_shape = self._chain.build(shape, channels_last=public_order, first_in_place=False)
         self._chain.recompute_blocks(recomputes and any(map(is_block, self.layers)))
-        self._chain.set_hooks(self._hooks if self._hooks else None)
         self.first_layer += start
         self.pending = PendingDeltas()
         self.output_z_buffer = BaseHiddenStates()
@@ -1158,7 +1161,7 @@ class Sequential(KnownAttributes, LayerSequence):
         self.__dict__.update(writable(state))
         self._training = self.__dict__.pop("training", self._training)  # the name that it had in earlier versions
         for layer in self.layers:
-            layer.claim(self)
+            layer._claim(self)
         self._one_thread = one_thread()
         self._attach()
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from pytagi_ddp.kernels.tensors import Record, State
 from pytagi_ddp.nn.lstm import LSTM
+from pytagi_ddp.nn.saved import Saved
 from pytagi_ddp.nn.state import Array
 
 Memory = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -26,30 +27,36 @@ class SLSTM(LSTM):
     """
 
     name = "SLSTM"
-    follows_backward = True
     _record: Record
     recorded = 0  # time steps in the record
     smoothed: Memory | None = None  # (mu_h, var_h, mu_c, var_c) of all time steps, from the last smoother
 
-    def forward(self, state: State) -> State:
-        out = super().forward(state)
-        if self._records(state.batch):
+    def forward(self, state: State, saved: Saved) -> State:
+        out = super().forward(state, saved)
+        if self._records(state.batch) and not saved.recomputed:
             n = self.output_size
-            prior, cov_c, cov_h = self._present()
+            prior, cov_c, cov_h = self._present(saved)
             for name, moments in zip(("mu", "var"), prior, strict=True):
                 self.kernels.array.copy(self.state[name], moments)
-            before = self._scratch("carried var", (2 * n,))[n:]  # what `_carried` has kept
-            self.kernels.recurrent.record(self._kept, self.parameters.w, before, cov_c, cov_h)
+            before = saved.scratch("carried var", (2 * n,))[n:]  # what `carried` has kept
+            self.kernels.recurrent.record(saved.passage, self.parameters.w, before, cov_c, cov_h)
         return out
 
-    def after_backward(self, batch: int, repeated: bool) -> None:
-        """Adds a time step to the record: what `forward` has left, and the memory given the observation."""
+    def after_backward(self, saved: Saved, batch: int, repeated: bool) -> None:
+        """Adds a time step to the record: what `forward` has left, and the memory given the observation.
+
+        The network calls it after each backward pass, whether it walked through the layers or was replayed.
+
+        Args:
+            saved: the context of the pass. batch: its samples.
+            repeated: whether another backward pass has followed the same forward pass before.
+        """
         if not self._records(batch):
             return
         if repeated and self.recorded:
             self.recorded -= 1
         record, t, n = self._room(), self.recorded, self.output_size
-        prior, cov_c, cov_h = self._present()
+        prior, cov_c, cov_h = self._present(saved)
         posterior = self.state["mu"], self.state["var"]
         copies = [(cov_c, record.cov_c[t]), (cov_h, record.cov_h[t])]
         for moments, memory in ((prior, record.prior), (posterior, record.posterior)):
@@ -60,15 +67,15 @@ class SLSTM(LSTM):
         self.recorded += 1
 
     def _records(self, batch: int) -> bool:
-        return self.training and self.carries and batch == 1 and not self.recomputing
+        return self.training and self.carries and batch == 1
 
-    def _present(self) -> tuple[Array, Array, Array]:
+    def _present(self, saved: Saved) -> tuple[Array, Array, Array]:
         """(moments of h and C before the observation, their covariances for C and for h) of the last training step.
 
         A replayed pass writes to the same memory each time, so it cannot write into the record, which grows.
         """
         n = self.output_size
-        return self._scratch("prior", (2, 2 * n)), self._scratch("cov_c", (n,)), self._scratch("cov_h", (n, n))
+        return saved.scratch("prior", (2, 2 * n)), saved.scratch("cov_c", (n,)), saved.scratch("cov_h", (n, n))
 
     def _room(self) -> Record:
         """The record, with room for another time step."""
@@ -109,9 +116,9 @@ class SLSTM(LSTM):
         mu_h, var_h, mu_c, var_c = (a[time_step].copy() for a in self.smoothed)
         return mu_h, var_h, mu_c, var_c
 
-    def attach(self, kernels: Any) -> None:
+    def _attach(self, kernels: Any) -> None:
         moved = kernels.array is not getattr(self, "kernels", kernels).array
-        super().attach(kernels)
+        super()._attach(kernels)
         if moved:
             self.recorded = 0
 

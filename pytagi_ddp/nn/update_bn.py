@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from pytagi_ddp.nn.layer import BaseLayer
 from pytagi_ddp.nn.network import TrainableNetwork
+from pytagi_ddp.nn.running import RunningStatistics
 from pytagi_ddp.nn.tensors import TensorSpec
 
 
@@ -96,7 +96,8 @@ def take_statistics(
     """
     check_num_batches(num_batches)
     running = _running(model)
-    norms = {key: model.arena.leaves[tensors[0].leaf] for key, tensors in running.items()}
+    leaves = ((key, model.arena.leaves[tensors[0].leaf]) for key, tensors in running.items())
+    norms = {key: leaf for key, leaf in leaves if isinstance(leaf, RunningStatistics)}
     places = {key: slice(tensors[0].begin, tensors[-1].end) for key, tensors in running.items()}
     inputs = _inputs(loader, num_batches)
     if not norms:
@@ -134,7 +135,7 @@ def check_num_batches(num_batches: int | None) -> None:
 
 
 def sum_moments(
-    model: TrainableNetwork, norms: Mapping[str, BaseLayer], inputs: Iterable[Any], run: Callable[[Any], object]
+    model: TrainableNetwork, norms: Mapping[str, RunningStatistics], inputs: Iterable[Any], run: Callable[[Any], object]
 ) -> np.ndarray:
     """(count, sums, sums of squares) of every norm's input, one behind the other in float64, over all batches."""
     sums = np.zeros(sum(norm.num_sums for norm in norms.values()))
@@ -185,7 +186,7 @@ def _running(model: TrainableNetwork) -> dict[str, list[TensorSpec]]:
     return found
 
 
-def _parts(norms: Mapping[str, BaseLayer], sums: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+def _parts(norms: Mapping[str, RunningStatistics], sums: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """(key, its part of `sums`) of each norm."""
     first = 0
     for key, norm in norms.items():

@@ -107,7 +107,7 @@ def memory_of_passes_may_hold_anything(example: Example) -> None:
     net, twin = example.network(), example.network()
 
     def spoil() -> None:
-        free = net._chain.pool._free
+        free = net._passes.memory.pool._free
         free.reverse()  # passes shall not take the same blocks as the twin's, or an error could be the same in both
         for block in free:
             block.fill(7)

@@ -14,16 +14,22 @@ class Memory(nn.BaseLayer):
     def state_tensors(self):
         return (TensorSpec("mean", self.in_shape.size, "carried", initial=1),)
 
-    def forward(self, state):
-        self._input = x = self._with_variance(state)
-        out, mean = self._output(state.batch), self._carried("mean")
+    def forward(self, state, saved):
+        saved.input = x = saved.with_variance(state)
+        out, mean = saved.output(state.batch), self.mean(saved)
         self.kernels.array.copy(x.var, out.var)
         for row in range(state.batch):
             self.kernels.elementwise.add(x.mu[row], mean, out.mu[row])
-        self._carry("mean", out.mu[-1])
+        self.carry(out.mu[-1], saved)
         return out
 
-    def backward(self, delta, pool, need_input, accumulate):
+    def mean(self, saved):
+        return saved.carried("mean")
+
+    def carry(self, values, saved):
+        saved.carry("mean", values)
+
+    def backward(self, delta, saved):
         self.kernels.elementwise.add(self.state["mean"], delta.mu[-1], self.state["mean"])
-        apply_jacobian(self.kernels, delta, self._input)
+        apply_jacobian(self.kernels, delta, saved.input)
         return delta

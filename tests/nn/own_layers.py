@@ -41,12 +41,12 @@ class KeepsItsOutput(nn.BaseLayer):
 
     name = "KeepsItsOutput"
 
-    def forward(self, state):
-        self.input, self.output = state, np.asfortranarray(np.exp(state.mu, dtype=np.float64))
-        return nn.State(self.output, self.output**2 * (0 if state.var is None else state.var))
+    def forward(self, state, saved):
+        saved.input, saved.out = state, np.asfortranarray(np.exp(state.mu, dtype=np.float64))
+        return nn.State(saved.out, saved.out**2 * (0 if state.var is None else state.var))
 
-    def backward(self, delta, pool, need_input, accumulate):
-        slope = self.output * (1 if self.input.jcb is None else self.input.jcb)
+    def backward(self, delta, saved):
+        slope = saved.out * (1 if saved.input.jcb is None else saved.input.jcb)
         return nn.Delta(slope * delta.mu, slope**2 * delta.var)
 
 
@@ -55,8 +55,8 @@ class Passes(nn.BaseLayer):
 
     name = "Passes"
 
-    def forward(self, state):
+    def forward(self, state, saved):
         return nn.State(state.mu, state.var, state.jcb)
 
-    def backward(self, delta, pool, need_input, accumulate):
+    def backward(self, delta, saved):
         return delta

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import nn
+from pytagi_ddp.nn.pytagi_view import LayerView
+from pytagi_ddp.nn.running import RunningStatistics
 from pytagi_ddp.nn.tensors import TensorSpec
 from tests.nn.carrying import Memory
 from tests.nn.networks import random_batch, randomise
@@ -118,26 +120,32 @@ def test_a_hook_sees_complete_sums():
     assert all(np.array_equal(seen[key], expected[key]) for key in seen)
 
 
-class Counter(Memory):
+class Counter(RunningStatistics, Memory):
     """Counts its training passes, too."""
 
     name = "Counter"
     replayable = True
+    num_sums = 1
+
+    def update_running(self):
+        pass
+
+    def normalisation_moments(self):
+        return ()
 
     def state_tensors(self):
         return *super().state_tensors(), TensorSpec("passes", 1, "running", variance=True)
 
-    def forward(self, state):
-        if self.training and not self.recomputing:
-            one = self._scratch("one", (1,))
+    def forward(self, state, saved):
+        if self.training and not saved.recomputed:
+            one = saved.scratch("one", (1,))
             one[...] = 1
             self.kernels.elementwise.add(self.state["passes"], one, self.state["passes"])
-        return super().forward(state)
+        return super().forward(state, saved)
 
 
 def carrying(**options) -> nn.Sequential:
     block = nn.LayerBlock(Counter(), nn.Linear(2, 2))
-    block.layers[0].num_sums = 1
     return nn.Sequential(nn.Linear(2, 2), block, nn.Linear(2, 1), **options)
 
 
@@ -198,7 +206,7 @@ def test_nobody_outside_nn_reaches_into_a_network_or_layer():
     ]
     assert found == []
     by_class = re.compile(r"isinstance\([^)]*BatchNorm2d|running_mean")
-    theirs = ("nn/batch_norm.py", "nn/torch_state.py")  # the latter knows how PyTorch calls it
+    theirs = ("nn/batch_norm.py", "nn/fused.py", "nn/torch_state.py")  # the last one knows how PyTorch calls it
     files = [name for name in outside if name.startswith("pytagi_ddp/") and not name.endswith(theirs)]
     assert [name for name in files if by_class.search((ROOT / name).read_text())] == []
 
@@ -231,3 +239,53 @@ def test_a_hook_cannot_run_its_own_network_and_may_take_itself_off():
     assert seen == ["Linear", "Tanh", "Linear"]
     np.testing.assert_allclose(moments, expected, rtol=1e-5)
     np.testing.assert_allclose(net(x), expected, rtol=1e-5)
+
+
+def test_the_contract_of_a_layer_is_small():
+    """Beyond names of pytagi."""
+    theirs = {*dir(LayerView), "bias", "init_weight_bias", "get_layer_name", "get_layer_info", "training"}
+    theirs |= {"forward", "backward"}
+    theirs |= {f"{delta}{moment}_{part}" for delta in ("", "delta_") for moment in ("mu", "var") for part in "wb"}
+    own = {name for name in dir(nn.BaseLayer) if not name.startswith("_")} - theirs
+    assert len(own) <= 18, sorted(own)
+
+
+def test_passes_leave_nothing_in_layers():
+    """But for the mean and variance of the last batch in a BatchNorm2d."""
+    main = nn.LayerBlock(nn.Conv2d(2, 4, 3, padding=1), nn.MixtureReLU(), nn.MaxPool2d(2, 2))
+    block = nn.ResNetBlock(main, nn.LayerBlock(nn.Conv2d(2, 4, 2, stride=2), nn.BatchNorm2d(4)))
+    first = nn.Conv2d(1, 2, 3, in_width=6, in_height=6)
+    rest = nn.AvgPool2d(2), nn.Linear(4, 6), nn.LayerNorm([6]), nn.MultiheadAttention(6, 1), nn.LSTM(6, 3)
+    net = randomise(nn.Sequential(first, block, *rest, checkpoint_blocks=True))
+    before = {key: dict(vars(layer)) for key, layer in net.named_layers()}
+    for step in range(4):
+        backpropagate(net, step)
+    for key, layer in net.named_layers():
+        now = vars(layer) | ({"_batch": None} if layer.name == "BatchNorm2d" else {})
+        assert now.keys() == before[key].keys()
+        assert all(now[name] is value for name, value in before[key].items()), key
+
+
+def test_a_context_keeps_its_own_names_and_says_what_is_missing():
+    layer = nn.Linear(2, 3)
+    net = nn.Sequential(layer)
+    saved = nn.Saved(layer)
+    saved.mine = 3
+    assert saved.mine == 3 and saved.needs_input and not saved.accumulate
+    for name in ("output", "needs_input", "pool"):
+        with pytest.raises(AttributeError, match=f"a context has '{name}' itself: give what forward"):
+            setattr(saved, name, 3)
+    with pytest.raises(AttributeError, match=r"forward\(\) has saved no 'other'"):
+        _ = saved.other
+    x = np.ones((4, 2), np.float32)
+    assert np.array_equal(layer.forward(nn.State(x, None), saved).mu.reshape(-1), net(x)[0])
+
+
+def test_layers_of_earlier_pickles_lose_what_passes_kept_in_them():
+    layer = nn.BatchNorm2d(3)
+    kept = dict.fromkeys(("_input", "_memory", "_pool", "_norm", "made", "reduce_sums", "on_moments"))
+    old = layer.__getstate__() | kept | {"_buffers": {}, "pool_at_step": False, "_trained": False}
+    new = object.__new__(nn.BatchNorm2d)
+    new.__setstate__(old)
+    assert vars(new).keys() == layer.__getstate__().keys()
+    backpropagate(nn.Sequential(nn.Linear(2, 3), new))

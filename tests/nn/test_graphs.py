@@ -1,5 +1,6 @@
 """Recorded passes give the bits of passes that walk through the layers, through everything that changes them."""
 
+import contextlib
 import copy
 import threading
 from functools import partial
@@ -73,9 +74,9 @@ class Remembers(nn.ReLU):
     replayable = False
     seen = 0
 
-    def forward(self, state):
+    def forward(self, state, saved):
         self.seen += state.batch
-        return super().forward(state)
+        return super().forward(state, saved)
 
 
 def test_a_layer_that_cannot_be_replayed_is_walked_through():
@@ -84,6 +85,36 @@ def test_a_layer_that_cannot_be_replayed_is_walked_through():
     for _ in range(5):
         net(np.ones((2, 3)))
     assert layer.seen == 10
+
+
+class CountsForwards(nn.ReLU):
+    replayable = True
+    ran = 0
+
+    def forward(self, state, saved):
+        self.ran += 1
+        return super().forward(state, saved)
+
+
+@pytest.mark.parametrize("checkpoint_blocks", [False, True])
+def test_a_walked_backward_pass_continues_the_replayed_forward_pass(checkpoint_blocks):
+    """Though another one was walked last: what a recording leaves for its backward pass is not that of another one."""
+    manual_seed(1)
+    block = nn.LayerBlock(nn.Linear(4, 4), CountsForwards(), nn.BatchNorm2d(4))
+    net = randomise(nn.Sequential(nn.Linear(3, 4), block, nn.Linear(4, 2), checkpoint_blocks=checkpoint_blocks))
+    both = Both(net)
+    counts = both.nets[0].layers[1].layers[1]
+    for batch in (4, 3):
+        both.train(batch, steps=4)
+    both.forward(4)
+    ran = counts.ran
+    with contextlib.ExitStack() as hooks:
+        for one in both.nets:
+            hooks.enter_context(one.add_hook(after=lambda leaf, direction: None))
+        both.backward()
+    assert counts.ran == ran
+    both.do(nn.Sequential.step)
+    both.train(4)
 
 
 def test_hooks_are_called_where_passes_were_replayed():

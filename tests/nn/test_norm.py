@@ -166,9 +166,8 @@ def test_settings_are_looked_at_when_they_are_assigned():
     [
         lambda net: setattr(net, "checkpoint_blocks", True),
         lambda net: setattr(net, "precision", "mixed"),
-        lambda net: net.use_frame(1),
     ],
-    ids=["checkpoint_blocks", "precision", "use_frame"],
+    ids=["checkpoint_blocks", "precision"],
 )
 def test_statistics_are_zeros_where_their_memory_is_gone(change):
     net = nn.Sequential(nn.Linear(4, 300), nn.BatchNorm2d(300), nn.LayerBlock(nn.Linear(300, 2)))
@@ -176,7 +175,6 @@ def test_statistics_are_zeros_where_their_memory_is_gone(change):
     assert net.layers[1].batch_statistics()[1].all()
     change(net)
     assert not np.any(net.layers[1].batch_statistics())
-    net.use_frame(0)
     net(np.random.default_rng(0).normal(size=(8, 4)))
     assert net.layers[1].batch_statistics()[1].all()
 

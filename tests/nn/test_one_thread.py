@@ -122,7 +122,7 @@ OTHER_CALLS: dict[str, Callable[[nn.Sequential], object]] = {
 }
 # What no pass writes, or what does nothing; `materialize` is `rehouse`.
 FREE = {
-    *("layers", "first_layer", "named_layers", "named_leaves", "visits", "num_parameters", "summary"),
+    *("layers", "first_layer", "named_layers", "named_leaves", "visits", "num_parameters", "summary", "buffer_bytes"),
     *("get_layer_stack_info", "is_deferred", "materialize", "missing_inputs", "num_samples", "training"),
     *("get_outputs_smoother", "set_threads", "z_buffer_size", "z_buffer_block_size", "check_input", "one_thread"),
     *("refuse_unread_deltas", "awaits_backward"),

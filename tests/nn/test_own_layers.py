@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed, nn
+from pytagi_ddp.nn.fused import ActivatedNorm, Step, joined
 from tests.battery import check_layer
 from tests.nn import reference, reference_activation
 from tests.nn.networks import assert_same, expected_pass, pass_through, random_batch, randomise
@@ -102,7 +103,7 @@ def test_copies_and_files_continue_alike(tmp_path):
         nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 4)).load(tmp_path / "net")
 
 
-def test_frames_keep_what_forward_assigns():
+def test_frames_keep_what_forward_saves():
     net, twin = own_layers(), own_layers()
     twin.load_state_dict(net.state_dict())
     batches = [random_batch(net, 3, seed) for seed in range(3)]
@@ -145,62 +146,62 @@ def test_the_prior_comes_back():
 class Linear(nn.Linear):
     """Reads variances of its input, and changes deltas in place."""
 
-    def forward(self, state):
-        out = super().forward(state)
-        self.factor = 1 + float(np.abs(state.var).max())
+    def forward(self, state, saved):
+        out = super().forward(state, saved)
+        saved.factor = 1 + float(np.abs(state.var).max())
         return out
 
-    def backward(self, delta, pool, need_input, accumulate):
-        delta.mu[...] *= 1 + float(np.abs(self._input.var).max()) - self.factor + 2
-        return super().backward(delta, pool, need_input, accumulate)
+    def backward(self, delta, saved):
+        delta.mu[...] *= 1 + float(np.abs(saved.input.var).max()) - saved.factor + 2
+        return super().backward(delta, saved)
 
 
 class Conv2d(nn.Conv2d):
-    def forward(self, state):
-        out = super().forward(state)
+    def forward(self, state, saved):
+        out = super().forward(state, saved)
         return nn.State(2 * out.mu, 4 * out.var)
 
-    def backward(self, delta, pool, need_input, accumulate):
+    def backward(self, delta, saved):
         delta.mu[...] *= 2
         delta.var[...] *= 4
-        return super().backward(delta, pool, need_input, accumulate)
+        return super().backward(delta, saved)
 
 
 class BatchNorm2d(nn.BatchNorm2d):
-    def forward(self, state):
-        out = super().forward(state)
+    def forward(self, state, saved):
+        out = super().forward(state, saved)
         return nn.State(2 * out.mu, 4 * out.var)
 
-    def backward(self, delta, pool, need_input, accumulate):
+    def backward(self, delta, saved):
         delta.mu[...] *= 2
         delta.var[...] *= 4
-        return super().backward(delta, pool, need_input, accumulate)
+        return super().backward(delta, saved)
 
 
 class Tanh(nn.Tanh):
-    def forward(self, state):
-        out = super().forward(state)
+    def forward(self, state, saved):
+        out = super().forward(state, saved)
         return nn.State(2 * out.mu, 4 * out.var, 2 * out.jcb)
 
 
 class Block(nn.LayerBlock):
-    def forward(self, state):
-        out = super().forward(state)
+    def forward(self, state, saved):
+        out = super().forward(state, saved)
         return nn.State(2 * out.mu, 4 * out.var)
 
-    def backward(self, delta, pool, need_input, accumulate):
+    def backward(self, delta, saved):
         delta.mu[...] *= 2
         delta.var[...] *= 4
-        return super().backward(delta, pool, need_input, accumulate)
+        return super().backward(delta, saved)
 
 
 class Double(nn.BaseLayer):
     """What the classes above do after the library's layer."""
 
-    def forward(self, state):
+    def forward(self, state, saved):
         return nn.State(2 * state.mu, 4 * state.var, None if state.jcb is None else 2 * state.jcb)
 
-    def backward(self, delta, pool, need_input, accumulate):
+    def backward(self, delta, saved):
         if isinstance(self.behind, nn.Tanh):  # it has given the Jacobian
             return delta
         return nn.Delta(2 * delta.mu, 4 * delta.var)
@@ -246,10 +247,12 @@ def vars_of(net: nn.Sequential) -> dict[str, np.ndarray]:
 
 
 def test_nothing_is_joined_with_a_derived_layer():
-    assert not BatchNorm2d(2).takes("relu") and not Conv2d(1, 2, 3).gives_moments
-    norm, convolution = BatchNorm2d(2), nn.Conv2d(1, 2, 3, in_width=4, in_height=4)
-    nn.Sequential(convolution, norm)
-    assert not norm.takes_moments_of(convolution)
+    def steps(norm, convolution):
+        net = nn.Sequential(convolution(1, 2, 3, in_width=4, in_height=4), norm(2))
+        return [type(step) for step in joined(net.layers)]
+
+    assert steps(nn.BatchNorm2d, nn.Conv2d) == steps(nn.BatchNorm2d, Conv2d) == [Step, ActivatedNorm]
+    assert steps(BatchNorm2d, nn.Conv2d) == [Step, Step]
 
 
 def test_a_derived_layer_may_read_variances_and_change_deltas():
@@ -261,9 +264,9 @@ def test_a_derived_layer_may_read_variances_and_change_deltas():
     class Doubles(nn.Linear):
         """As `Linear`, where all that it reads is in place."""
 
-        def backward(self, delta, pool, need_input, accumulate):
+        def backward(self, delta, saved):
             mine = nn.Delta(2 * delta.mu, delta.var, delta.memory)
-            return super().backward(mine, pool, need_input, accumulate)
+            return super().backward(mine, saved)
 
     nets = network(Linear), network(Doubles)
     for net in nets:
@@ -276,12 +279,12 @@ def test_who_is_replayed():
     class Says(nn.ReLU):
         replayable = True
 
-        def forward(self, state):
-            return super().forward(state)
+        def forward(self, state, saved):
+            return super().forward(state, saved)
 
     class SaysNothing(Says):
-        def forward(self, state):
-            return super().forward(state)
+        def forward(self, state, saved):
+            return super().forward(state, saved)
 
     class Inherits(Says):
         pass
@@ -298,8 +301,8 @@ def test_who_is_replayed():
             return {"size": self.input_size}
 
     class Mixin:
-        def forward(self, state):
-            return super().forward(state)
+        def forward(self, state, saved):
+            return super().forward(state, saved)
 
     class Mixed(Mixin, nn.ReLU):
         pass

@@ -90,9 +90,9 @@ def test_time_goes_to_the_layer_that_spends_it(monkeypatch):
     net = network()
     forward = nn.BatchNorm2d.forward
 
-    def slow(self, state):
+    def slow(self, state, saved):
         time.sleep(0.2)
-        return forward(self, state)
+        return forward(self, state, saved)
 
     monkeypatch.setattr(nn.BatchNorm2d, "forward", slow)
     rows = {row.key: row for row in net.profile(batch(), repeat=1).rows}

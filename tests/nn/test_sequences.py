@@ -16,10 +16,10 @@ class Sequence(nn.BaseLayer):
     def default_input_shape(self):
         return Shape.of_sequence(STEPS, FEATURES)
 
-    def forward(self, state):
+    def forward(self, state, saved):
         return state
 
-    def backward(self, delta, pool, need_input, accumulate):
+    def backward(self, delta, saved):
         return delta
 
 

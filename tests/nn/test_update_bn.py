@@ -9,7 +9,7 @@ from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.data import BatchLoader, ImageDataset
 from pytagi_ddp.distributed import DataParallel
 from pytagi_ddp.nn import update_bn
-from tests.nn.networks import learned, random_batch, randomise
+from tests.nn.networks import random_batch, randomise
 
 
 def image(**options) -> nn.Sequential:
@@ -106,8 +106,8 @@ def test_nothing_else_changes(training, pool_at_step):
     """Deltas that wait for a step stay: the step gives the bits that it gives without."""
     manual_seed(3)
     net = train(image())
-    for leaf in learned(net):
-        leaf.pool_at_step = pool_at_step
+    for norm in net.arena.running:
+        norm.pool_at_step = pool_at_step
     x, _, y, _ = random_batch(net, 20, 9)
     net(x)
     net.set_delta_z(y, -np.ones(y.shape))
@@ -119,7 +119,7 @@ def test_nothing_else_changes(training, pool_at_step):
     update_bn(batches(net, 30, 20), net)
     assert all(map(np.array_equal, kept, (net.arena.theta, net.arena.buffer)))
     assert net.training is training and all(leaf.training is training for _, leaf in net.named_leaves())
-    assert [leaf.pool_at_step for leaf in learned(net) if isinstance(leaf, nn.BatchNorm2d)] == [pool_at_step] * 2
+    assert [norm.pool_at_step for norm in net.arena.running] == [pool_at_step] * 2
     with pytest.raises(RuntimeError, match="needs a forward pass"):
         net.backward()
     net.step()

@@ -18,8 +18,8 @@ def walked_parts() -> Iterator[list[str]]:
     names: list[str] = []
     run = graph.Graphs.run
 
-    def watched(self, name, key, memory, function, prepare=None):
-        return run(self, name, key, memory, lambda: (names.append(name), function())[1], prepare)
+    def watched(self, name, key, memory, function):
+        return run(self, name, key, memory, lambda: (names.append(name), function())[1])
 
     with mock.patch.object(graph.Graphs, "run", watched):
         yield names
@@ -39,7 +39,8 @@ class Both:
         for net, on in zip(self.nets, (True, False), strict=True):
             graph.use_graphs = on
             try:
-                results.append(function(net))
+                result = function(net)
+                results.append(None if result is net else result)  # `train` and `eval` return the network
             finally:
                 graph.use_graphs = True
         arrays = [result if isinstance(result, tuple | list) else () for result in results]  # not the network itself

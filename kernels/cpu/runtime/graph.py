@@ -38,7 +38,6 @@ class Graphs:
         key: Hashable,
         memory: tuple,
         function: Callable[[], Any],
-        prepare: Callable[[], None] | None = None,
     ) -> Any:
         """Calls `function`, or replays what it did for the same key, with the result of the recorded call.
 
@@ -47,13 +46,10 @@ class Graphs:
             key: all that the calls depend on.
             memory: arrays from outside of the network's own buffers; None for one that is absent.
             function: calls kernels, and does nothing else that a replay would miss.
-            prepare: called before `function`, but not recorded: sets what layers must remember for it.
         """
         self.plan = None
         if not use_graphs:
             self.clear()
-            if prepare is not None:
-                prepare()
             return function()
         key = (name, key, get_threads(), *(None if a is None else _replay.address(a) for a in memory))
         part = self._parts.get(key)
@@ -61,8 +57,6 @@ class Graphs:
             part.plan.run()
             self.plan = part.plan
             return part.result
-        if prepare is not None:
-            prepare()
         before = _replay.allocations()
         try:
             if part is None:

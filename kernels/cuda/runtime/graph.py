@@ -52,7 +52,6 @@ class Graphs:
         key: Hashable,
         memory: tuple,
         function: Callable[[], Any],
-        prepare: Callable[[], None] | None = None,
     ) -> Any:
         """Calls `function`, or replays what it did for the same key, with the result of the recorded call.
 
@@ -60,7 +59,6 @@ class Graphs:
             name: of the part.
             key: all that the launches depend on.
             memory: arrays from outside of the network's own buffers; None for one that is absent.
-            prepare: not called: recordings are dropped before layers could remember a pass other than the last.
             function: queues work on the GPU and does nothing else that a replay would miss.
 
         Raises:

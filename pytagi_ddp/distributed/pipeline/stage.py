@@ -123,7 +123,7 @@ class Stage:
             empty = net.kernels.array.empty
             last = net.layers[-1]
             jcb = empty(out) if last.gives_jacobian else None
-            self.outputs.hold(State(empty(out), empty(out), jcb), net.device, last.positive_noise)
+            self.outputs.hold(State(empty(out), empty(out), jcb), net.device, getattr(last, "positive_noise", False))
         self.deltas.move(net.device)
         self.deltas.set_size(samples * out[1], max(1, samples))
         self.deltas.outdated = True

@@ -341,30 +341,30 @@ class OnHost(nn.BaseLayer):
 
     name = "OnHost"
 
-    def forward(self, state):
+    def forward(self, state, saved):
         host = self.kernels.array.to_host
-        self.jcb = 1 if state.jcb is None else host(state.jcb)
+        saved.jcb = 1 if state.jcb is None else host(state.jcb)
         return nn.State(2 * host(state.mu), 4 * host(state.var))
 
-    def backward(self, delta, pool, need_input, accumulate):
+    def backward(self, delta, saved):
         host = self.kernels.array.to_host
-        return nn.Delta(2 * self.jcb * host(delta.mu), (2 * self.jcb) ** 2 * host(delta.var))
+        return nn.Delta(2 * saved.jcb * host(delta.mu), (2 * saved.jcb) ** 2 * host(delta.var))
 
 
 class Norm(nn.BatchNorm2d):
     """Doubles on the host what it is given, and what it gives."""
 
-    def forward(self, state):
+    def forward(self, state, saved):
         host = self.kernels.array.to_host
         var, jcb = (np.ones(state.mu.shape) if a is None else host(a) for a in (state.var, state.jcb))
         moments = (self.kernels.array.place(np.float32(a)) for a in (2 * host(state.mu), 4 * var, jcb))
-        out = super().forward(nn.State(*moments))
+        out = super().forward(nn.State(*moments), saved)
         return nn.State(2 * host(out.mu), 4 * host(out.var))
 
 
 class Conv(nn.Conv2d):
-    def forward(self, state):
-        out = super().forward(state)
+    def forward(self, state, saved):
+        out = super().forward(state, saved)
         return nn.State(2 * self.kernels.array.to_host(out.mu), out.var)
 
 

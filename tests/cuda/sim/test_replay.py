@@ -13,7 +13,7 @@ from pytagi_ddp.kernels.cuda.runtime import graph
 from pytagi_ddp.kernels.cuda.runtime.array import arrays
 from pytagi_ddp.kernels.cuda.runtime.compile import Kernel
 from pytagi_ddp.kernels.cuda.runtime.recorder import is_recording, recording
-from pytagi_ddp.nn import chain
+from pytagi_ddp.nn import saved
 from pytagi_ddp.nn.state import DeltaPool
 from tests.cuda.sim.test_networks import train
 from tests.nn.carrying import Memory
@@ -79,7 +79,7 @@ class OrderedPool(DeltaPool):
 def stand_in(monkeypatch) -> None:
     """In the simulator, kernels that take no time."""
     monkeypatch.setattr(Kernel, "_simulate", mix)
-    monkeypatch.setattr(chain, "DeltaPool", OrderedPool)
+    monkeypatch.setattr(saved, "DeltaPool", OrderedPool)
 
 
 @pytest.fixture
