@@ -8,7 +8,7 @@ from functools import partial
 
 from benchmarks.workloads import SMALL, SPECS
 from pytagi_ddp import nn
-from pytagi_ddp.nn.activation import Activation
+from pytagi_ddp.nn.layers.activation import Activation
 
 WORKLOADS: dict[str, tuple[Callable[[], nn.Sequential], int]] = {  # name: network, batch
     name: (partial(spec.build, nn), spec.batch) for name, spec in (SPECS | SMALL).items()

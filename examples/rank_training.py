@@ -329,7 +329,7 @@ def evaluate(
     Returns:
         test_error, test_error_top5 and the like. With fresh statistics also bn_seconds, the time that they took, and
         bn_mean_shift and bn_var_ratio, the differences to the running ones (medians over layers, see
-        `pytagi_ddp.nn.update_bn`). With `both` also test_error_running.
+        `pytagi_ddp.nn.tools.update_bn`). With `both` also test_error_running.
     """
     result = {}
     if both and bn_batches:

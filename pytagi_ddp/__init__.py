@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from pytagi_ddp import _version, cuda, metric, moved, nn
 from pytagi_ddp.metric import HRCSoftmaxMetric
+from pytagi_ddp.nn.core.init import manual_seed
 from pytagi_ddp.nn.hierarchical_softmax import HRCSoftmax
-from pytagi_ddp.nn.init import manual_seed
 from pytagi_ddp.tagi_utils import Normalizer, Utils, exponential_scheduler
 
 __all__ = [

@@ -17,6 +17,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 import pytagi_ddp
+from pytagi_ddp.moved import MOVED
 
 USAGE = "usage: python -m pytagi_ddp.as_pytagi PROGRAM.py ARGUMENTS ..., or -m MODULE ARGUMENTS ..."
 ALIAS = str(Path(__file__).with_name("alias"))
@@ -34,8 +35,9 @@ def install() -> None:
         raise ImportError("pytagi itself has been imported already; import pytagi_ddp.as_pytagi before it")
     if sys.path[:1] != [ALIAS]:
         sys.path.insert(0, ALIAS)  # processes that are started by "spawn" or "forkserver" inherit this path
-    layers = (f".nn.{module.name}" for module in iter_modules(pytagi_ddp.nn.__path__))
-    for name in (*MODULES, *layers):
+    layers = (f".nn.{module.name}" for module in iter_modules(pytagi_ddp.nn.__path__) if not module.ispkg)
+    moved = (name.removeprefix("pytagi_ddp") for name in MOVED if name.startswith("pytagi_ddp.nn."))
+    for name in (*MODULES, *layers, *moved):
         sys.modules[f"pytagi{name}"] = import_module(f"pytagi_ddp{name}")
 
 

@@ -14,6 +14,25 @@ MOVED = {
     "pytagi_ddp.kernels.cuda.output_update": "pytagi_ddp.kernels.cuda.layers.output_update",
 }
 
+# Files of `pytagi_ddp.nn` by the room in which they stand now. pytagi has modules of these names in its `nn`, too.
+ROOMS = {
+    "core": """
+        alone arena attributes data_struct deferred forgetting hooks init layer network owner parameters
+        pending prior pytagi_view running saved setting state stepping table tensors unpickled validate window
+    """,
+    "layers": """
+        activation attention batch_norm chain conv2d convolution convtranspose2d embedding fused layer_block
+        layer_norm linear lstm norm pooling recompute resnet_block rmsnorm slinear slstm
+    """,
+    "run": "memory network_input output_updater passes",
+    "files": "architecture csv_files file_format persistence pytagi_format state_dicts",
+    "tools": "inspection profile recurrent_network update_bn",
+    "convert": "posterior_average torch_modules torch_state",
+}
+MOVED |= {
+    f"pytagi_ddp.nn.{name}": f"pytagi_ddp.nn.{room}.{name}" for room, names in ROOMS.items() for name in names.split()
+}
+
 
 class _Moved(MetaPathFinder, Loader):
     """Gives the module at the new place to an import by the old name."""
@@ -28,5 +47,12 @@ class _Moved(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Makes Python find these modules, where it finds none under a name itself."""
+    """Makes Python find these modules, where it finds none under a name itself.
+
+    Modules that are loaded get their old names at once: an import through `_Moved` would bind the name in
+    `pytagi_ddp.nn`, where it may be that of a function (`update_bn`).
+    """
+    for name, place in MOVED.items():
+        if place in sys.modules:
+            sys.modules.setdefault(name, sys.modules[place])
     sys.meta_path.append(_Moved())

@@ -21,15 +21,15 @@ from numpy.typing import ArrayLike
 
 from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.metric import calibration_error, reliability_bins
-from pytagi_ddp.nn.inspection import signal_to_noise
+from pytagi_ddp.nn.tools.inspection import signal_to_noise
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from pytagi_ddp.nn.inspection import Inspection
-    from pytagi_ddp.nn.layer import BaseLayer
+    from pytagi_ddp.nn.core.layer import BaseLayer
     from pytagi_ddp.nn.sequential import Sequential
+    from pytagi_ddp.nn.tools.inspection import Inspection
 
 __all__ = [
     "band",

@@ -15,13 +15,13 @@ from numpy.typing import ArrayLike
 
 from pytagi_ddp.arrays import is_table, to_numpy
 from pytagi_ddp.files import file_size
+from pytagi_ddp.nn.core.validate import check_integers, flat_float32
 from pytagi_ddp.nn.hierarchical_softmax import (
     HRCSoftmax,
     class_probabilities,
     encode_classes,
     hierarchical_softmax,
 )
-from pytagi_ddp.nn.validate import check_integers, flat_float32
 
 # Keeps the scaling of a constant column finite.
 _EPSILON = 1e-10

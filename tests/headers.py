@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 
-from pytagi_ddp.nn import file_format
+from pytagi_ddp.nn.files import file_format
 
 
 def with_header(data: bytes, change: Callable[[dict], object]) -> bytes:

@@ -33,7 +33,7 @@ from pytagi_ddp.nn import (
     ReLU,
     Sequential,
 )
-from pytagi_ddp.nn.persistence import to_bytes
+from pytagi_ddp.nn.files.persistence import to_bytes
 
 SETTINGS = {"global batch": 16, "data": "digits", "sizes": (3, 4)}
 POSITION = TrainingPosition(epoch=2, batch=3, step=43, seed=7)

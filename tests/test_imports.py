@@ -112,8 +112,8 @@ def circles(imports: dict[str, set[str]]) -> list[list[str]]:
 # in this table. Names of modules go without `pytagi_ddp.`; `name.*` is a package with all that is in it.
 ROOMS = {
     "util": """
-        _version arrays blas files interrupts listing moved process_tree text warn kernels.sealed nn.attributes
-        nn.table nn.unpickled nn.validate
+        _version arrays blas files interrupts listing moved process_tree text warn kernels.sealed nn.core.attributes
+        nn.core.table nn.core.unpickled nn.core.validate
     """,
     "kernels/formulas": "kernels.formulas.*",
     "kernels/interface": "kernels.protocol kernels.tensors",
@@ -124,23 +124,13 @@ ROOMS = {
     "kernels/cuda/products": "kernels.cuda.products.*",
     "kernels/cuda/layers": "kernels.cuda.layers.* kernels.cuda",
     "kernels": "kernels kernels.one_thread",
-    "nn/core": """
-        nn.alone nn.arena nn.base_layer nn.data_struct nn.deferred nn.forgetting nn.hierarchical_softmax nn.hooks
-        nn.init nn.layer nn.network nn.owner nn.parameters nn.pending nn.prior nn.pytagi_view nn.running nn.saved
-        nn.setting nn.state nn.stepping nn.tensors nn.window
-    """,
-    "nn/layers": """
-        nn.activation nn.attention nn.batch_norm nn.chain nn.conv2d nn.convolution nn.convtranspose2d nn.embedding
-        nn.fused nn.layer_block nn.layer_norm nn.linear nn.lstm nn.norm nn.pooling nn.recompute nn.resnet_block
-        nn.rmsnorm nn.slinear nn.slstm
-    """,
-    "nn/run": "nn.memory nn.network_input nn.output_updater nn.passes",
-    "nn/files": """
-        nn.architecture nn.csv_files nn.file_format nn.persistence nn.pytagi_format nn.state_dicts
-    """,
-    "nn/tools": "nn.inspection nn.profile nn.recurrent_network nn.update_bn",
+    "nn/core": "nn.core.* nn.base_layer nn.hierarchical_softmax",
+    "nn/layers": "nn.layers.*",
+    "nn/run": "nn.run.*",
+    "nn/files": "nn.files.*",
+    "nn/tools": "nn.tools.*",
     "nn/sequential": "nn.sequential",
-    "nn/convert": "nn.posterior_average nn.torch_modules nn.torch_state",
+    "nn/convert": "nn.convert.*",
     "distributed/comm": """
         distributed.backends distributed.communicator distributed.container distributed.device_mesh
         distributed.engine.* distributed.metrics distributed.rank_zero distributed.run_threads
@@ -173,7 +163,7 @@ ARROWS = {name: arrows(name, source) for name, source in SOURCES.items()}
 
 def test_no_module_is_imported_while_it_waits_for_the_importer():
     before = {name: run_before(name, source) for name, source in SOURCES.items()}
-    assert "pytagi_ddp.kernels.tensors" in before["pytagi_ddp.nn.parameters"]
+    assert "pytagi_ddp.kernels.tensors" in before["pytagi_ddp.nn.core.parameters"]
     assert sum(map(len, before.values())) > 300
     assert circles(before) == []
 
@@ -236,6 +226,6 @@ def test_a_circle_is_found():
     assert arrows("pytagi_ddp.files", "def f():\n    import_module('pytagi_ddp.nn')") == {"pytagi_ddp.nn"}
     loaded = "call = load('runtime._replay').call"
     assert arrows("pytagi_ddp.files", loaded) == {"pytagi_ddp.kernels.cpu.runtime._replay"}
-    both = "try:\n    from pytagi_ddp.nn import linear, Linear\nfinally: pass"
-    assert arrows("pytagi_ddp.files", both) == {"pytagi_ddp.nn", "pytagi_ddp.nn.linear"}
-    assert run_before("pytagi_ddp.files", both) == {"pytagi_ddp.nn", "pytagi_ddp.nn.linear"}
+    both = "try:\n    from pytagi_ddp.nn.layers import linear, Linear\nfinally: pass"
+    assert arrows("pytagi_ddp.files", both) == {"pytagi_ddp.nn.layers", "pytagi_ddp.nn.layers.linear"}
+    assert run_before("pytagi_ddp.files", both) == {"pytagi_ddp.nn"} | arrows("pytagi_ddp.files", both)

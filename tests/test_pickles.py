@@ -14,7 +14,7 @@ import pytest
 
 from pytagi_ddp import HRCSoftmaxMetric, Normalizer, Utils, checkpoint, data, distributed, manual_seed, nn
 from pytagi_ddp.moved import MOVED
-from pytagi_ddp.nn.unpickled import writable
+from pytagi_ddp.nn.core.unpickled import writable
 from tests.pickled import out_of_band
 from tests.public_api import MODULES, names_of
 

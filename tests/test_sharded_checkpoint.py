@@ -25,9 +25,9 @@ from pytagi_ddp.nn import (
     ReLU,
     Sequential,
 )
-from pytagi_ddp.nn.architecture import architecture, sizes
-from pytagi_ddp.nn.persistence import to_bytes
-from pytagi_ddp.nn.state_dicts import held
+from pytagi_ddp.nn.files.architecture import architecture, sizes
+from pytagi_ddp.nn.files.persistence import to_bytes
+from pytagi_ddp.nn.files.state_dicts import held
 
 pytestmark = pytest.mark.filterwarnings("ignore:training on from")
 

@@ -14,9 +14,9 @@ import numpy as np
 from pytagi_ddp import _version
 from pytagi_ddp.checkpoint.manifest import DamagedCheckpointError
 from pytagi_ddp.checkpoint.position import TrainingPosition
-from pytagi_ddp.nn.file_format import Contents
-from pytagi_ddp.nn.persistence import BESIDE
-from pytagi_ddp.nn.posterior_average import PosteriorAverage, check_average
+from pytagi_ddp.nn.convert.posterior_average import PosteriorAverage, check_average
+from pytagi_ddp.nn.files.file_format import Contents
+from pytagi_ddp.nn.files.persistence import BESIDE
 from pytagi_ddp.warn import warn
 
 KEYS = ("position", "world_size", "settings", "version")

@@ -19,10 +19,10 @@ from pytagi_ddp.distributed.engine.together import errors_of_all_ranks, on_rank_
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.files import as_path, atomic_write, remove_temporary_files
 from pytagi_ddp.interrupts import held_back
-from pytagi_ddp.nn import persistence
-from pytagi_ddp.nn.posterior_average import PosteriorAverage
+from pytagi_ddp.nn.convert.posterior_average import PosteriorAverage
+from pytagi_ddp.nn.files import persistence
+from pytagi_ddp.nn.files.state_dicts import put
 from pytagi_ddp.nn.sequential import Sequential
-from pytagi_ddp.nn.state_dicts import put
 
 
 class CheckpointManager:

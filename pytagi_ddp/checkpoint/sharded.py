@@ -17,7 +17,7 @@ from pytagi_ddp.checkpoint.shards import FILE, INDEX, PATTERN, Shard, TensorRead
 from pytagi_ddp.distributed.engine.together import errors_of_all_ranks, on_rank_0
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.files import atomic_write
-from pytagi_ddp.nn.persistence import check_architecture
+from pytagi_ddp.nn.files.persistence import check_architecture
 from pytagi_ddp.warn import warn
 
 

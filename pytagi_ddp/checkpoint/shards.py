@@ -21,10 +21,10 @@ from safetensors.numpy import save as save_safetensors
 
 from pytagi_ddp.checkpoint.manifest import MAX_BYTES, DamagedCheckpointError, check_size, checksum, compare_checksums
 from pytagi_ddp.files import atomic_write, read_file
-from pytagi_ddp.nn.file_format import header_size
-from pytagi_ddp.nn.state import Array
-from pytagi_ddp.nn.tensors import TensorSpec
-from pytagi_ddp.nn.validate import check_finite
+from pytagi_ddp.nn.core.state import Array
+from pytagi_ddp.nn.core.tensors import TensorSpec
+from pytagi_ddp.nn.core.validate import check_finite
+from pytagi_ddp.nn.files.file_format import header_size
 
 INDEX = "shards.json"
 FORMAT = "pytagi_ddp shards 1"

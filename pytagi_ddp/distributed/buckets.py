@@ -11,9 +11,9 @@ from pytagi_ddp.distributed.engine.debug import NonFiniteError
 from pytagi_ddp.distributed.engine.handle import Handle
 from pytagi_ddp.distributed.exchange import EveryStep, Options, check_count
 from pytagi_ddp.interrupts import held_back
-from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.core.layer import BaseLayer
+from pytagi_ddp.nn.core.tensors import TensorSpec
 from pytagi_ddp.nn.sequential import Sequential
-from pytagi_ddp.nn.tensors import TensorSpec
 
 
 class Buckets(EveryStep):

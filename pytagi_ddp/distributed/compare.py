@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytagi_ddp.distributed.communicator import Communicator
-from pytagi_ddp.nn.architecture import architecture, first_difference
+from pytagi_ddp.nn.files.architecture import architecture, first_difference
 from pytagi_ddp.nn.sequential import Sequential
 
 

@@ -18,12 +18,12 @@ from pytagi_ddp.distributed.crew import Crew
 from pytagi_ddp.distributed.ddp import DDPSequential
 from pytagi_ddp.distributed.exchange import pool_statistics
 from pytagi_ddp.distributed.wrapper import Wrapper
-from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
-from pytagi_ddp.nn.network_input import rows_of_samples, variances_like
+from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
+from pytagi_ddp.nn.core.state import State
+from pytagi_ddp.nn.core.validate import as_bools
+from pytagi_ddp.nn.run.network_input import rows_of_samples, variances_like
 from pytagi_ddp.nn.sequential import Sequential
-from pytagi_ddp.nn.state import State
-from pytagi_ddp.nn.update_bn import StatisticsChange, batches_of
-from pytagi_ddp.nn.validate import as_bools
+from pytagi_ddp.nn.tools.update_bn import StatisticsChange, batches_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self

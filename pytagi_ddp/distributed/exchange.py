@@ -18,9 +18,9 @@ from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.compare import compare_parameters
 from pytagi_ddp.distributed.engine.debug import NonFiniteError
 from pytagi_ddp.interrupts import held_back
-from pytagi_ddp.nn.arena import HEADER
+from pytagi_ddp.nn.core.arena import HEADER
+from pytagi_ddp.nn.core.state import Array
 from pytagi_ddp.nn.sequential import Sequential
-from pytagi_ddp.nn.state import Array
 
 
 def pool_statistics(model: Sequential, pool: bool = True) -> None:

@@ -22,13 +22,13 @@ from pytagi_ddp.distributed.sharded_arena import ShardedArena
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.distributed.wrapper import collective
 from pytagi_ddp.interrupts import held_back
-from pytagi_ddp.nn.alone import alone
-from pytagi_ddp.nn.architecture import architecture, sizes
-from pytagi_ddp.nn.persistence import check_path, to_bytes
+from pytagi_ddp.nn.core.alone import alone
+from pytagi_ddp.nn.core.tensors import TensorSpec
+from pytagi_ddp.nn.core.validate import as_bools
+from pytagi_ddp.nn.files.architecture import architecture, sizes
+from pytagi_ddp.nn.files.persistence import check_path, to_bytes
+from pytagi_ddp.nn.files.state_dicts import StateDict, Values, check, put
 from pytagi_ddp.nn.sequential import Sequential
-from pytagi_ddp.nn.state_dicts import StateDict, Values, check, put
-from pytagi_ddp.nn.tensors import TensorSpec
-from pytagi_ddp.nn.validate import as_bools
 
 
 class FSDPSequential(ShardedNetwork, TrainedOnRanks):

@@ -15,10 +15,10 @@ from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError, RankLef
 from pytagi_ddp.distributed.exchange import Exchange, Options, exchange_deltas, pool_statistics
 from pytagi_ddp.distributed.sharded_arena import ShardedArena, Unit
 from pytagi_ddp.interrupts import held_back
-from pytagi_ddp.nn.hooks import Direction, HookHandle
-from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.core.hooks import Direction, HookHandle
+from pytagi_ddp.nn.core.layer import BaseLayer
+from pytagi_ddp.nn.core.state import Array
 from pytagi_ddp.nn.sequential import Sequential
-from pytagi_ddp.nn.state import Array
 
 # What ranks do together. Passes come first, in this order, and may be run by some of the ranks only; everything after
 # them is begun by all ranks. Forward passes of training come last among the passes, as the k-th ones of all ranks

@@ -12,7 +12,7 @@ from pytagi_ddp.distributed.compare import compare_parameters
 from pytagi_ddp.distributed.engine.debug import NonFiniteError
 from pytagi_ddp.distributed.exchange import Exchange, Options, check_count, pool_statistics
 from pytagi_ddp.kernels.tensors import Delta, Tensor
-from pytagi_ddp.nn.arena import HEADER
+from pytagi_ddp.nn.core.arena import HEADER
 from pytagi_ddp.nn.sequential import Sequential
 
 MERGES = ("mean", "precision_weighted")

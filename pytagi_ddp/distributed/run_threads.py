@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pytagi_ddp.distributed.backends import use_own_communicators
 from pytagi_ddp.distributed.engine.errors import FOLLOWED
 from pytagi_ddp.distributed.engine.threads import ThreadMember, World
-from pytagi_ddp.nn.init import use_own_generator
+from pytagi_ddp.nn.core.init import use_own_generator
 
 Result = TypeVar("Result")
 

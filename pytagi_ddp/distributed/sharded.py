@@ -13,9 +13,9 @@ from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.engine.together import on_rank_0
 from pytagi_ddp.distributed.wrapper import collective
 from pytagi_ddp.files import atomic_write
+from pytagi_ddp.nn.core.state import Array
+from pytagi_ddp.nn.core.tensors import TensorSpec
 from pytagi_ddp.nn.sequential import Sequential
-from pytagi_ddp.nn.state import Array
-from pytagi_ddp.nn.tensors import TensorSpec
 
 
 class ShardedNetwork(ABC):

@@ -14,14 +14,14 @@ from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Array, Tensor
-from pytagi_ddp.nn.arena import Arena
-from pytagi_ddp.nn.forgetting import forget, prior_pieces
-from pytagi_ddp.nn.hooks import Direction
-from pytagi_ddp.nn.layer import BaseLayer
-from pytagi_ddp.nn.parameters import REMEDY, AbsentParameters, Parameters
-from pytagi_ddp.nn.prior import drawn
-from pytagi_ddp.nn.stepping import Stepping, cut, refusal
-from pytagi_ddp.nn.tensors import TensorSpec
+from pytagi_ddp.nn.core.arena import Arena
+from pytagi_ddp.nn.core.forgetting import forget, prior_pieces
+from pytagi_ddp.nn.core.hooks import Direction
+from pytagi_ddp.nn.core.layer import BaseLayer
+from pytagi_ddp.nn.core.parameters import REMEDY, AbsentParameters, Parameters
+from pytagi_ddp.nn.core.prior import drawn
+from pytagi_ddp.nn.core.stepping import Stepping, cut, refusal
+from pytagi_ddp.nn.core.tensors import TensorSpec
 
 ALIGNMENT = 16  # the number of parameters in a shard is a multiple of this: 64 bytes
 

@@ -13,11 +13,11 @@ from pytagi_ddp.distributed.config import DDPConfig
 from pytagi_ddp.distributed.exchange import Exchange
 from pytagi_ddp.distributed.wrapper import Replica, collective
 from pytagi_ddp.interrupts import held_back
-from pytagi_ddp.nn.data_struct import BaseHiddenStates
-from pytagi_ddp.nn.forgetting import check_factor
+from pytagi_ddp.nn.core.data_struct import BaseHiddenStates
+from pytagi_ddp.nn.core.forgetting import check_factor
+from pytagi_ddp.nn.core.validate import as_bools
 from pytagi_ddp.nn.sequential import Sequential
-from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics, unfrozen_norms
-from pytagi_ddp.nn.validate import as_bools
+from pytagi_ddp.nn.tools.update_bn import StatisticsChange, take_statistics, unfrozen_norms
 
 
 class TrainedOnRanks(Replica):

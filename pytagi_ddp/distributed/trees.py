@@ -14,7 +14,7 @@ from pytagi_ddp.distributed.backends import Backend, get_distributed_backend
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.ddp import DDPSequential
 from pytagi_ddp.distributed.exchange import pool_statistics
-from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
+from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.sequential import Sequential
 
 InPlace = TypeVar("InPlace", bound=np.ndarray | Sequential | DDPSequential | BaseHiddenStates | BaseDeltaStates)

@@ -6,7 +6,7 @@ import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.exchange import EveryStep, Options
-from pytagi_ddp.nn.arena import ParameterArena
+from pytagi_ddp.nn.core.arena import ParameterArena
 from pytagi_ddp.nn.sequential import Sequential
 
 WIRE_DTYPES = ("float32", "float16", "bfloat16")

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, Support
 import numpy as np
 
 from pytagi_ddp.interrupts import held_back
-from pytagi_ddp.nn.alone import Method, alone
-from pytagi_ddp.nn.alone import Network as OneThreadNetwork
-from pytagi_ddp.nn.attributes import NETWORK, KnownAttributes
-from pytagi_ddp.nn.chain import listing
-from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
+from pytagi_ddp.nn.core.alone import Method, alone
+from pytagi_ddp.nn.core.alone import Network as OneThreadNetwork
+from pytagi_ddp.nn.core.attributes import NETWORK, KnownAttributes
+from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
+from pytagi_ddp.nn.files.state_dicts import StateDict
+from pytagi_ddp.nn.layers.chain import listing
 from pytagi_ddp.nn.sequential import Sequential
-from pytagi_ddp.nn.state_dicts import StateDict
 
 if TYPE_CHECKING:
     from typing_extensions import Self

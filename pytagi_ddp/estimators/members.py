@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytagi_ddp.nn import Linear, OutputUpdater, ReLU, Sequential
-from pytagi_ddp.nn.init import manual_seed, use_own_generator
+from pytagi_ddp.nn.core.init import manual_seed, use_own_generator
 
 SAMPLES = 200_000  # the default number of epochs shows a network about this many samples, but is at least 40
 LEAST_NOISE = 1e-5  # lower limit of the noise variance, for a target of variance 1

@@ -19,7 +19,7 @@ from pytagi_ddp.estimators.noise import GivenNoise, LearntNoise, Prediction, lea
 from pytagi_ddp.estimators.student_t import log_density, quantile, ranked_score
 from pytagi_ddp.estimators.turns import turn
 from pytagi_ddp.nn import Sequential
-from pytagi_ddp.nn.validate import as_bools
+from pytagi_ddp.nn.core.validate import as_bools
 
 FARTHEST = 1e15  # a target may lie so many standard deviations from the mean: its square, and sums of it, fit float32
 BEYOND = 5.0**2  # squared standard deviations: an observation farther from its prediction counts for less

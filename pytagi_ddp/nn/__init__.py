@@ -3,7 +3,16 @@
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from pytagi_ddp.nn.activation import (
+from pytagi_ddp.nn.convert.posterior_average import PosteriorAverage
+from pytagi_ddp.nn.convert.torch_modules import from_torch
+from pytagi_ddp.nn.convert.torch_state import load_torch_state_dict, to_torch_state_dict
+from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
+from pytagi_ddp.nn.core.deferred import deferred_init
+from pytagi_ddp.nn.core.layer import BaseLayer
+from pytagi_ddp.nn.core.saved import Saved
+from pytagi_ddp.nn.core.state import Delta, State
+from pytagi_ddp.nn.hierarchical_softmax import HRCSoftmax
+from pytagi_ddp.nn.layers.activation import (
     ELU,
     Activation,
     ClosedFormSoftmax,
@@ -19,32 +28,23 @@ from pytagi_ddp.nn.activation import (
     Softplus,
     Tanh,
 )
-from pytagi_ddp.nn.attention import MultiheadAttention
-from pytagi_ddp.nn.batch_norm import BatchNorm2d
-from pytagi_ddp.nn.conv2d import Conv2d
-from pytagi_ddp.nn.convtranspose2d import ConvTranspose2d
-from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
-from pytagi_ddp.nn.deferred import deferred_init
-from pytagi_ddp.nn.embedding import Embedding
-from pytagi_ddp.nn.hierarchical_softmax import HRCSoftmax
-from pytagi_ddp.nn.layer import BaseLayer
-from pytagi_ddp.nn.layer_block import LayerBlock
-from pytagi_ddp.nn.layer_norm import LayerNorm
-from pytagi_ddp.nn.linear import Linear
-from pytagi_ddp.nn.lstm import LSTM
-from pytagi_ddp.nn.output_updater import OutputUpdater
-from pytagi_ddp.nn.pooling import AvgPool2d, MaxPool2d
-from pytagi_ddp.nn.posterior_average import PosteriorAverage
-from pytagi_ddp.nn.resnet_block import ResNetBlock
-from pytagi_ddp.nn.rmsnorm import RMSNorm
-from pytagi_ddp.nn.saved import Saved
+from pytagi_ddp.nn.layers.attention import MultiheadAttention
+from pytagi_ddp.nn.layers.batch_norm import BatchNorm2d
+from pytagi_ddp.nn.layers.conv2d import Conv2d
+from pytagi_ddp.nn.layers.convtranspose2d import ConvTranspose2d
+from pytagi_ddp.nn.layers.embedding import Embedding
+from pytagi_ddp.nn.layers.layer_block import LayerBlock
+from pytagi_ddp.nn.layers.layer_norm import LayerNorm
+from pytagi_ddp.nn.layers.linear import Linear
+from pytagi_ddp.nn.layers.lstm import LSTM
+from pytagi_ddp.nn.layers.pooling import AvgPool2d, MaxPool2d
+from pytagi_ddp.nn.layers.resnet_block import ResNetBlock
+from pytagi_ddp.nn.layers.rmsnorm import RMSNorm
+from pytagi_ddp.nn.layers.slinear import SLinear
+from pytagi_ddp.nn.layers.slstm import SLSTM
+from pytagi_ddp.nn.run.output_updater import OutputUpdater
 from pytagi_ddp.nn.sequential import Sequential
-from pytagi_ddp.nn.slinear import SLinear
-from pytagi_ddp.nn.slstm import SLSTM
-from pytagi_ddp.nn.state import Delta, State
-from pytagi_ddp.nn.torch_modules import from_torch
-from pytagi_ddp.nn.torch_state import load_torch_state_dict, to_torch_state_dict
-from pytagi_ddp.nn.update_bn import update_bn
+from pytagi_ddp.nn.tools.update_bn import update_bn
 
 __all__ = [
     "ELU",

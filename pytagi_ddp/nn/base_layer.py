@@ -1,5 +1,5 @@
 """pytagi's place of `BaseLayer`."""
 
-from pytagi_ddp.nn.layer import BaseLayer
+from pytagi_ddp.nn.core.layer import BaseLayer
 
 __all__ = ["BaseLayer"]

@@ -16,32 +16,32 @@ from pytagi_ddp.files import atomic_write
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.one_thread import one_thread
 from pytagi_ddp.kernels.protocol import Kernels
-from pytagi_ddp.nn import csv_files, persistence, pytagi_format, state_dicts
-from pytagi_ddp.nn.alone import alone
-from pytagi_ddp.nn.arena import DeferredArena, ParameterArena
-from pytagi_ddp.nn.attributes import NETWORK, KnownAttributes
-from pytagi_ddp.nn.chain import Chain, LayerSequence
-from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
-from pytagi_ddp.nn.deferred import is_deferring
-from pytagi_ddp.nn.forgetting import check_factor
-from pytagi_ddp.nn.hooks import Direction, Hook, HookHandle, LeafHooks
-from pytagi_ddp.nn.inspection import Inspection, inspect
-from pytagi_ddp.nn.layer import BaseLayer
-from pytagi_ddp.nn.memory import gigabytes
-from pytagi_ddp.nn.network_input import MISSING, NetworkInput, rows_of_samples, variances_like
-from pytagi_ddp.nn.passes import NO_SAMPLES, Passes
-from pytagi_ddp.nn.pending import PendingDeltas
-from pytagi_ddp.nn.profile import Profile, profile
-from pytagi_ddp.nn.pytagi_view import refuse_assignment
-from pytagi_ddp.nn.recompute import is_block
-from pytagi_ddp.nn.recurrent_network import States, lstm_states, set_lstm_states, smooth
-from pytagi_ddp.nn.running import RunningStatistics
-from pytagi_ddp.nn.saved import Saved
-from pytagi_ddp.nn.state import State
-from pytagi_ddp.nn.table import columns
-from pytagi_ddp.nn.unpickled import writable
-from pytagi_ddp.nn.update_bn import StatisticsChange, take_statistics
-from pytagi_ddp.nn.validate import check_batch_size, check_predictions, flat_float32
+from pytagi_ddp.nn.core.alone import alone
+from pytagi_ddp.nn.core.arena import DeferredArena, ParameterArena
+from pytagi_ddp.nn.core.attributes import NETWORK, KnownAttributes
+from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
+from pytagi_ddp.nn.core.deferred import is_deferring
+from pytagi_ddp.nn.core.forgetting import check_factor
+from pytagi_ddp.nn.core.hooks import Direction, Hook, HookHandle, LeafHooks
+from pytagi_ddp.nn.core.layer import BaseLayer
+from pytagi_ddp.nn.core.pending import PendingDeltas
+from pytagi_ddp.nn.core.pytagi_view import refuse_assignment
+from pytagi_ddp.nn.core.running import RunningStatistics
+from pytagi_ddp.nn.core.saved import Saved
+from pytagi_ddp.nn.core.state import State
+from pytagi_ddp.nn.core.table import columns
+from pytagi_ddp.nn.core.unpickled import writable
+from pytagi_ddp.nn.core.validate import check_batch_size, check_predictions, flat_float32
+from pytagi_ddp.nn.files import csv_files, persistence, pytagi_format, state_dicts
+from pytagi_ddp.nn.layers.chain import Chain, LayerSequence
+from pytagi_ddp.nn.layers.recompute import is_block
+from pytagi_ddp.nn.run.memory import gigabytes
+from pytagi_ddp.nn.run.network_input import MISSING, NetworkInput, rows_of_samples, variances_like
+from pytagi_ddp.nn.run.passes import NO_SAMPLES, Passes
+from pytagi_ddp.nn.tools.inspection import Inspection, inspect
+from pytagi_ddp.nn.tools.profile import Profile, profile
+from pytagi_ddp.nn.tools.recurrent_network import States, lstm_states, set_lstm_states, smooth
+from pytagi_ddp.nn.tools.update_bn import StatisticsChange, take_statistics
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -12,7 +12,7 @@ import numpy as np
 
 from pytagi_ddp import cuda, manual_seed, nn
 from pytagi_ddp.distributed.ddp import DDPConfig, DDPSequential
-from pytagi_ddp.nn.activation import Activation
+from pytagi_ddp.nn.layers.activation import Activation
 
 Results = dict[str, np.ndarray]
 TOLERANCE = 2e-4  # relative to the largest number of an array: float32 sums in another order

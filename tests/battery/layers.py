@@ -5,7 +5,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 from pytagi_ddp import nn
-from pytagi_ddp.nn.activation import Activation
+from pytagi_ddp.nn.layers.activation import Activation
 from tests.battery.example import Example
 from tests.nn.reference_activation import CANCELLING
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import nn
-from pytagi_ddp.nn.activation import Activation
+from pytagi_ddp.nn.layers.activation import Activation
 from tests.battery.example import (
     Example,
     assert_continue_alike,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from pytagi_ddp import nn
-from pytagi_ddp.nn import persistence
+from pytagi_ddp.nn.files import persistence
 from tests.battery import CHECKS, check_layer, keeping, numerics, passes
 from tests.battery.example import Example
 from tests.battery.layers import examples_of

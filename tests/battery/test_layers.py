@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from pytagi_ddp import nn
-from pytagi_ddp.nn.activation import Activation
+from pytagi_ddp.nn.layers.activation import Activation
 from tests.battery import CHECKS
 from tests.battery.keeping import PRIOR
 from tests.battery.layers import EXAMPLES, examples_of, layers_of

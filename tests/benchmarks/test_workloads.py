@@ -10,7 +10,7 @@ from benchmarks.training_step import Workload
 from benchmarks.workloads import RESNET18, SMALL
 from pytagi_ddp import nn
 from pytagi_ddp.models import resnet8_cifar10, resnet18_cifar10
-from pytagi_ddp.nn.architecture import architecture
+from pytagi_ddp.nn.files.architecture import architecture
 
 
 @pytest.mark.parametrize(

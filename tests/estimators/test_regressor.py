@@ -9,7 +9,7 @@ pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from sklearn.exceptions import NotFittedError
 
 from pytagi_ddp.estimators import TAGIClassifier, TAGIRegressor, ensemble, regressor
-from pytagi_ddp.nn.init import get_state
+from pytagi_ddp.nn.core.init import get_state
 
 
 def noise(x):

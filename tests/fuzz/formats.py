@@ -20,8 +20,8 @@ from pytagi_ddp.data.decoding import ImageError, Source, read_part
 from pytagi_ddp.data.idx import read_idx
 from pytagi_ddp.data.image_shard import ImageShard, write_shard
 from pytagi_ddp.kernels.cpu.runtime.shared_cache import SealedFiles
-from pytagi_ddp.nn import file_format, persistence
-from pytagi_ddp.nn.csv_files import SUFFIXES
+from pytagi_ddp.nn.files import file_format, persistence
+from pytagi_ddp.nn.files.csv_files import SUFFIXES
 from pytagi_ddp.plot import read_epochs
 from tests.data.python2_pickle import cifar10_batch
 from tests.data.test_uci import texts

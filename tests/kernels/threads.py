@@ -21,7 +21,7 @@ import numpy as np
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.kernels.cpu.products import _blas
 from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
-from pytagi_ddp.nn.activation import Activation
+from pytagi_ddp.nn.layers.activation import Activation
 from tests.battery.layers import layers_of
 from tests.kernels.scratch import bounded
 from tests.nn.networks import assert_same, learned, random_batch, repeated_passes

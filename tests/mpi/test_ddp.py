@@ -9,7 +9,7 @@ import pytest
 from pytagi_ddp import manual_seed
 from pytagi_ddp.data import BatchLoader, ImageDataset
 from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, Linear, ReLU, Sequential
-from pytagi_ddp.nn.stepping import cap_factor
+from pytagi_ddp.nn.core.stepping import cap_factor
 from tests.mpi.ddp_networks import (
     WITHOUT_BATCH_NORM,
     backpropagate,

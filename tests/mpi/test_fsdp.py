@@ -10,7 +10,7 @@ from pytagi_ddp import nn
 from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
 from pytagi_ddp.distributed.gathering import VOTES
 from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential
-from pytagi_ddp.nn.parameters import ParametersNotHereError
+from pytagi_ddp.nn.core.parameters import ParametersNotHereError
 from tests.mpi.ddp_networks import (
     WITHOUT_BATCH_NORM,
     backpropagate,

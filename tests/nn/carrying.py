@@ -1,8 +1,8 @@
 """A layer that carries state from pass to pass, as a recurrent one does, for tests."""
 
 from pytagi_ddp import nn
-from pytagi_ddp.nn.state import apply_jacobian
-from pytagi_ddp.nn.tensors import TensorSpec
+from pytagi_ddp.nn.core.state import apply_jacobian
+from pytagi_ddp.nn.core.tensors import TensorSpec
 
 
 class Memory(nn.BaseLayer):

@@ -140,7 +140,7 @@ def test_a_wrapper_names_the_network(name, remedy):
 
 
 def test_what_is_named_in_remedies_is_there():
-    from pytagi_ddp.nn.attributes import LAYER, NETWORK
+    from pytagi_ddp.nn.core.attributes import LAYER, NETWORK
 
     for table in (NETWORK, LAYER):
         for remedy in table.values():

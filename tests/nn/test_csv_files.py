@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytagi_ddp.nn.csv_files import SUFFIXES
+from pytagi_ddp.nn.files.csv_files import SUFFIXES
 from tests.nn.networks import FIELDS, randomise
 from tests.nn.test_persistence import make
 

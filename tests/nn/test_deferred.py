@@ -9,8 +9,8 @@ import pytest
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.distributed import create_communicator, run_threads
 from pytagi_ddp.nn import DDPSequential, FSDPSequential, deferred_init
-from pytagi_ddp.nn.init import get_state
-from pytagi_ddp.nn.parameters import ParametersNotHereError
+from pytagi_ddp.nn.core.init import get_state
+from pytagi_ddp.nn.core.parameters import ParametersNotHereError
 from tests.mpi.ddp_networks import WITHOUT_BATCH_NORM, backpropagate, batch, with_batch_norm
 
 

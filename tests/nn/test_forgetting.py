@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed, nn
-from pytagi_ddp.nn.forgetting import prior_pieces
-from pytagi_ddp.nn.init import get_state
-from pytagi_ddp.nn.parameters import ParametersNotHereError
-from pytagi_ddp.nn.prior import prior_variances
-from pytagi_ddp.nn.stepping import SEGMENT
+from pytagi_ddp.nn.core.forgetting import prior_pieces
+from pytagi_ddp.nn.core.init import get_state
+from pytagi_ddp.nn.core.parameters import ParametersNotHereError
+from pytagi_ddp.nn.core.prior import prior_variances
+from pytagi_ddp.nn.core.stepping import SEGMENT
 from tests.battery.example import observe, train
 
 

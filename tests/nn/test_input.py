@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import nn
-from pytagi_ddp.nn.validate import flat_float32
+from pytagi_ddp.nn.core.validate import flat_float32
 from tests.nn.networks import randomise
 
 X = np.random.default_rng(0).integers(-8, 8, (3, 4)).astype(np.float32)  # exact in every type below

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed, nn
-from pytagi_ddp.nn.inspection import HEADER
+from pytagi_ddp.nn.tools.inspection import HEADER
 from tests.nn.networks import randomise
 from tests.nn.test_profile import batch, network, values
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed, nn
-from pytagi_ddp.nn.fused import ActivatedNorm, Step, joined
+from pytagi_ddp.nn.layers.fused import ActivatedNorm, Step, joined
 from tests.battery import check_layer
 from tests.nn import reference, reference_activation
 from tests.nn.networks import assert_same, expected_pass, pass_through, random_batch, randomise

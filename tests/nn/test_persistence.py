@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import nn
-from pytagi_ddp.nn import file_format, persistence
+from pytagi_ddp.nn.files import file_format, persistence
 from tests.headers import with_header
 from tests.nn.networks import pass_through, random_batch, randomise
 

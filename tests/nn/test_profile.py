@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import nn
-from pytagi_ddp.nn.memory import pass_bytes
-from pytagi_ddp.nn.state import State
+from pytagi_ddp.nn.core.state import State
+from pytagi_ddp.nn.run.memory import pass_bytes
 from tests.nn.networks import randomise
 
 BATCH = 4

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import nn
-from pytagi_ddp.nn.pytagi_format import parse
+from pytagi_ddp.nn.files.pytagi_format import parse
 
 FOLDER = Path(__file__).parents[1] / "golden" / "pytagi_files"
 

@@ -347,7 +347,7 @@ def test_a_process_that_a_program_starts_has_this_library_too(tmp_path, method):
     (tmp_path / "pytagi.py").write_text("raise ImportError('the other library')")
     command = [sys.executable, "-m", "pytagi_ddp.as_pytagi", str(tmp_path / "program.py"), method]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout) == (0, "pytagi_ddp pytagi_ddp.nn.linear True\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "pytagi_ddp pytagi_ddp.nn.layers.linear True\n"), done.stderr
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed, nn
-from pytagi_ddp.nn.state import Shape
+from pytagi_ddp.nn.core.state import Shape
 from tests.nn.networks import leaves, random_batch, randomise
 
 STEPS, FEATURES = 4, 6

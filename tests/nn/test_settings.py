@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import nn
-from pytagi_ddp.nn.architecture import architecture, first_difference
+from pytagi_ddp.nn.files.architecture import architecture, first_difference
 
 
 def test_settings_of_a_block_are_those_of_its_layers():

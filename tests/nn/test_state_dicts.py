@@ -45,8 +45,8 @@ def test_state_dict_compares_like_a_dictionary(trained):
 def test_a_state_dict_that_an_earlier_version_has_pickled(trained):
     """Its class was in another module then."""
     text = pickle.dumps(trained.state_dict(), 0)
-    assert b"pytagi_ddp.nn.state_dicts\n" in text
-    earlier = text.replace(b"pytagi_ddp.nn.state_dicts\n", b"pytagi_ddp.nn.persistence\n")
+    assert b"pytagi_ddp.nn.files.state_dicts\n" in text
+    earlier = text.replace(b"pytagi_ddp.nn.files.state_dicts\n", b"pytagi_ddp.nn.files.persistence\n")
     assert pickle.loads(earlier) == trained.state_dict()
 
 

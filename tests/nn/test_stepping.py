@@ -7,7 +7,7 @@ import pytest
 
 from pytagi_ddp import nn
 from pytagi_ddp.kernels.tensors import Tensor
-from pytagi_ddp.nn.stepping import SEGMENT, Stepping, cut
+from pytagi_ddp.nn.core.stepping import SEGMENT, Stepping, cut
 from tests.nn.networks import randomise
 
 

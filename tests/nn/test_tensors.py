@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import nn
-from pytagi_ddp.nn.state_dicts import check, collect, put, savable
-from pytagi_ddp.nn.tensors import TensorSpec
+from pytagi_ddp.nn.core.tensors import TensorSpec
+from pytagi_ddp.nn.files.state_dicts import check, collect, put, savable
 from tests.nn.networks import randomise
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed, nn
-from pytagi_ddp.nn.architecture import architecture, first_difference
+from pytagi_ddp.nn.files.architecture import architecture, first_difference
 from tests.battery.example import observe, train
 
 

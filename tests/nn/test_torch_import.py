@@ -8,8 +8,8 @@ import pytest
 
 from pytagi_ddp import manual_seed, models, nn
 from pytagi_ddp.models.imagenet import _resnet
-from pytagi_ddp.nn.init import get_state
-from pytagi_ddp.nn.prior import prior_variances
+from pytagi_ddp.nn.core.init import get_state
+from pytagi_ddp.nn.core.prior import prior_variances
 from tests.nn import torch_stand_in
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pytagi_ddp.nn.validate import check_finite, check_variances, flat_float32
+from pytagi_ddp.nn.core.validate import check_finite, check_variances, flat_float32
 
 
 def test_any_dtype_shape_and_strides_become_flat_float32():

@@ -7,13 +7,13 @@ from itertools import pairwise
 from numbers import Integral
 from typing import TYPE_CHECKING
 
-from pytagi_ddp.nn.activation import Activation
-from pytagi_ddp.nn.profile import Profile
+from pytagi_ddp.nn.layers.activation import Activation
+from pytagi_ddp.nn.tools.profile import Profile
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from pytagi_ddp.nn.layer import BaseLayer
+    from pytagi_ddp.nn.core.layer import BaseLayer
     from pytagi_ddp.nn.sequential import Sequential
 
 PARAMETER_BYTES = 16  # mean, variance and the batch sums of both

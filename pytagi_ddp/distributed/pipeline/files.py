@@ -14,10 +14,10 @@ from pytagi_ddp.distributed.engine.together import errors_of_all_ranks
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.distributed.wrapper import collective
 from pytagi_ddp.files import as_path, read_file
-from pytagi_ddp.nn import file_format, persistence
+from pytagi_ddp.nn.core.tensors import TensorSpec
+from pytagi_ddp.nn.files import file_format, persistence
+from pytagi_ddp.nn.files.state_dicts import StateDict, check, held, layer_of, put
 from pytagi_ddp.nn.sequential import Sequential
-from pytagi_ddp.nn.state_dicts import StateDict, check, held, layer_of, put
-from pytagi_ddp.nn.tensors import TensorSpec
 
 
 class StagedNetwork(ShardedNetwork):

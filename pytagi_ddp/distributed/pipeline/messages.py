@@ -15,7 +15,7 @@ import numpy as np
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.engine.handle import Handle
 from pytagi_ddp.kernels.protocol import ArrayFunctions
-from pytagi_ddp.nn.state import Array
+from pytagi_ddp.nn.core.state import Array
 
 
 class Ring:

@@ -28,14 +28,20 @@ from pytagi_ddp.distributed.pipeline.schedule import (
 from pytagi_ddp.distributed.pipeline.stage import Observe, Stage
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.distributed.wrapper import collective
-from pytagi_ddp.nn.architecture import architecture, sizes
-from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
-from pytagi_ddp.nn.network_input import rows_of_samples, variances_like
-from pytagi_ddp.nn.prior import drawn
-from pytagi_ddp.nn.pytagi_view import refuse_assignment
+from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
+from pytagi_ddp.nn.core.prior import drawn
+from pytagi_ddp.nn.core.pytagi_view import refuse_assignment
+from pytagi_ddp.nn.core.validate import as_bools, check_batch_size, check_predictions
+from pytagi_ddp.nn.files.architecture import architecture, sizes
+from pytagi_ddp.nn.run.network_input import rows_of_samples, variances_like
 from pytagi_ddp.nn.sequential import Sequential
-from pytagi_ddp.nn.update_bn import StatisticsChange, batches_of, check_num_batches, take_statistics, unfrozen_norms
-from pytagi_ddp.nn.validate import as_bools, check_batch_size, check_predictions
+from pytagi_ddp.nn.tools.update_bn import (
+    StatisticsChange,
+    batches_of,
+    check_num_batches,
+    take_statistics,
+    unfrozen_norms,
+)
 
 
 class PipelineSequential(StagedNetwork, TrainedOnRanks):

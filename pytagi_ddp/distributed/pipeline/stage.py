@@ -11,7 +11,7 @@ from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.pipeline.messages import Incoming, Outgoing
 from pytagi_ddp.distributed.pipeline.schedule import Action, Span, Timeline
 from pytagi_ddp.kernels.tensors import Array, State
-from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
+from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.sequential import Sequential
 
 PASSES = (

@@ -13,8 +13,8 @@ from pytagi_ddp.kernels.cuda.runtime import graph
 from pytagi_ddp.kernels.cuda.runtime.array import arrays
 from pytagi_ddp.kernels.cuda.runtime.compile import Kernel
 from pytagi_ddp.kernels.cuda.runtime.recorder import is_recording, recording
-from pytagi_ddp.nn import saved
-from pytagi_ddp.nn.state import DeltaPool
+from pytagi_ddp.nn.core import saved
+from pytagi_ddp.nn.core.state import DeltaPool
 from tests.cuda.sim.test_networks import train
 from tests.nn.carrying import Memory
 from tests.nn.networks import randomise

@@ -9,7 +9,7 @@ import pytest
 from pytagi_ddp import nn
 from pytagi_ddp.distributed.pipeline import balance
 from pytagi_ddp.models import resnet8_cifar10, resnet18_cifar10
-from pytagi_ddp.nn.profile import LayerTime, Profile
+from pytagi_ddp.nn.tools.profile import LayerTime, Profile
 
 
 def network() -> nn.Sequential:

@@ -10,7 +10,7 @@ import pytest
 from pytagi_ddp import nn
 from pytagi_ddp.kernels.cuda.runtime import workspace
 from pytagi_ddp.models import resnet8_cifar10
-from pytagi_ddp.nn import memory
+from pytagi_ddp.nn.run import memory
 from pytagi_ddp.selfcheck.examples import NETWORKS, network
 from tests.cuda.ptx.machine import machine
 from tests.nn.networks import assert_same, pass_through, random_batch
@@ -89,7 +89,7 @@ def test_after_an_error_of_cupy_smaller_batches_go_on(part, monkeypatch):
     step(net, 3)
     step(host, 3)
     monkeypatch.setattr(memory, "pass_bytes", lambda *arguments: 0)
-    monkeypatch.setattr("pytagi_ddp.nn.passes.pass_bytes", lambda *arguments: 0)
+    monkeypatch.setattr("pytagi_ddp.nn.run.passes.pass_bytes", lambda *arguments: 0)
     x, empty, left = np.ones((40, net.in_shape.size)), cupy.empty, [5]
 
     def short(*arguments, **options):

@@ -1,0 +1,1 @@
+"""Networks of PyTorch, and averages of posteriors."""

@@ -1,0 +1,320 @@
+"""The memory of a network's parameters.
+
+`ParameterArena` is one flat memory: `theta` (2, P) holds means and variances, `buffer` the batch sums of both (2 P)
+followed by a short tail. `buffer` is what data-parallel training adds over ranks: packing costs nothing, and one
+all-reduce serves all layers. `Arena` is the interface that every such memory has.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+
+from pytagi_ddp.kernels.protocol import Kernels
+from pytagi_ddp.kernels.tensors import Array, Tensor
+from pytagi_ddp.nn.core.forgetting import forget, prior_pieces
+from pytagi_ddp.nn.core.layer import BaseLayer
+from pytagi_ddp.nn.core.parameters import Parameters, ParametersNotHereError
+from pytagi_ddp.nn.core.prior import drawn
+from pytagi_ddp.nn.core.running import RunningStatistics
+from pytagi_ddp.nn.core.stepping import Stepping, cut, refusal
+from pytagi_ddp.nn.core.tensors import FIELDS, TensorSpec, table_of
+
+HEADER = 3  # tail[:3]: samples, ranks with samples, ranks that ask to stop
+
+
+def _size_of(tensors: Iterable[TensorSpec], kind: str) -> int:
+    """Numbers of a kind; parameters count once, not by mean and variance."""
+    return max((spec.end for spec in tensors if spec.kind == kind), default=0)
+
+
+class Arena(ABC):
+    """The parameters, batch sums and running statistics of `leaves`, in forward order, wherever they lie.
+
+    Args:
+        leaves: the layers that compute, by their keys in a state dict. kernels: those of the network's device.
+        sums: numbers in `buffer` before its tail.
+
+    Attributes:
+        tensors: the table of all tensors: parameters, running and carried state of each leaf, in forward order.
+        leaves: the layers that compute.
+        buffer: what is added over ranks in a step. tail: the end of it, which holds samples, active ranks, stop
+            requests, and then the sums that layers share.
+        statistics: state of kind "running" of all leaves, flat. carried: that of kind "carried" (see `TensorSpec`).
+        running: the leaves that have running statistics.
+        num_parameters: P.
+        in_shards: whether each rank holds only a part of the parameters.
+        keeps_sums: whether the batch sums stay in place until the next backward pass writes its own.
+    """
+
+    in_shards = False
+    keeps_sums = True
+
+    def __init__(self, leaves: Mapping[str, BaseLayer], kernels: Kernels, sums: int):
+        self.leaves = list(leaves.values())
+        self.tensors = table_of(leaves)
+        self._kernels = kernels
+        self.num_parameters = _size_of(self.tensors, "learned")
+        self._places: dict[BaseLayer, slice] = {}  # of the parameters of each leaf that has some
+        for spec in self.tensors:
+            if spec.kind == "learned" and spec.field == "mu_w":
+                leaf = self.leaves[spec.leaf]
+                self._places[leaf] = slice(spec.begin, spec.end + leaf.num_biases)
+        self.running = [leaf for leaf in self.leaves if isinstance(leaf, RunningStatistics)]
+        self.buffer = kernels.array.zeros(sums + HEADER + sum(norm.num_sums for norm in self.running))
+        self.tail = self.buffer[sums:]
+        self._factors = kernels.array.zeros(3)  # scale, samples and caps of the step
+
+    def _attach_state(self) -> None:
+        self.statistics, self.carried = (
+            self._kernels.array.zeros(_size_of(self.tensors, kind)) for kind in ("running", "carried")
+        )
+        views: list[dict[str, Array]] = [{} for _ in self.leaves]
+        for spec in self.tensors:
+            if spec.kind != "learned":
+                memory = self.statistics if spec.kind == "running" else self.carried
+                views[spec.leaf][spec.field] = memory[spec.begin : spec.end]
+        for leaf, own in zip(self.leaves, views, strict=True):
+            leaf._attach_state(own)
+        sums = HEADER
+        for norm in self.running:
+            norm.shared_sums = self.tail[sums : sums + norm.num_sums]
+            sums += norm.num_sums
+
+    def unfrozen(self, variances: bool = False) -> list[TensorSpec]:
+        """The means of the parameters that steps change (not those of frozen layers), or their variances."""
+        learned = (spec for spec in self.tensors if spec.kind == "learned" and spec.variance == variances)
+        return [spec for spec in learned if not self.leaves[spec.leaf].frozen]
+
+    def values(self, spec: TensorSpec) -> Array:
+        """The memory of a tensor, or of a part of it; in a network in shards to be asked for in forward order."""
+        leaf = self.leaves[spec.leaf]
+        if spec.kind != "learned":
+            return leaf.state[spec.field][spec.start : spec.stop]
+        self.bring(leaf)
+        assert leaf.parameters is not None
+        return leaf.parameters.views[FIELDS.index(spec.field)][spec.start : spec.stop]
+
+    @abstractmethod
+    def step(
+        self,
+        samples: int,
+        scale: float = 1.0,
+        caps: float = 1.0,
+        run: Callable[[Callable[[], None]], None] | None = None,
+    ) -> None:
+        """Adds the capped deltas to every parameter.
+
+        Args:
+            samples: the number that the batch sums are of. The divisor c of a layer's cap is `cap_factor` of samples x
+                time steps.
+            scale: factor on the batch sums (1/R for the average over R ranks); 0 for no step.
+            caps: factor on the divisors.
+            run: is given the step as a function, and calls it or replays a recording of it; None: it is called.
+
+        Raises:
+            FloatingPointError: some delta is not finite; the parameters it belongs to were left as they were. On a
+                GPU this comes with the next step or `check`, so that no step waits for the one before to end.
+        """
+
+    def step_pooled(self, average: bool) -> None:
+        """`step` after `tail` has been added over all ranks: scale and caps follow from the samples and ranks in it.
+
+        No samples on any rank: no step.
+        """
+        self.check()
+        self._kernels.step.pooled_factors(self.tail[:HEADER], self._factors, average)
+        self._apply()
+        self.finish()
+
+    @abstractmethod
+    def _apply(self) -> None:
+        """The step, with the factors in `_factors`."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Looks for deltas that were not finite, now or (on a GPU) with the next step or `check`."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raises FloatingPointError if the last step met deltas that are not finite; see `step`."""
+
+    @abstractmethod
+    def cut_steps(self) -> None:
+        """Cuts the step into parts anew; to be called when layers were frozen, or are no longer."""
+
+    @abstractmethod
+    def forget_evidence(self, factor: float) -> None:
+        """`Sequential.forget_evidence` of the parameters that are here; `factor` is one of `check_factor`."""
+
+    def drop_sums(self) -> None:
+        """Clears batch sums and tail, and the factors of the step that was taken with them."""
+        self._kernels.array.clear(self.buffer)
+        self._kernels.array.clear(self._factors)
+
+    def bring(self, leaf: BaseLayer) -> None:  # noqa: B027 - in most arenas they are there
+        """Makes the parameters of `leaf` available; whoever goes through all leaves calls this before each of them."""
+
+    def detach(self) -> None:
+        """Copies all parameters and state to the host, before the network moves to another device."""
+        for leaf in self.leaves:
+            leaf._detach()
+
+    def leaf_at(self, position: int) -> str:
+        """The layer that a position among the parameters belongs to, for messages."""
+        learned = (spec for spec in self.tensors if spec.kind == "learned")
+        number = next(spec.leaf for spec in learned if spec.begin <= position < spec.end)
+        return f"layer {number} ({self.leaves[number].get_layer_info()})"
+
+    @abstractmethod
+    def _counted(self) -> Iterable[tuple[int, int]]:
+        """(number of a leaf, weights whose variance fell to <= 0 in the last step), perhaps in several parts of it."""
+
+    def negative_variances(self) -> dict[int, int]:
+        """Weights (not biases) of each leaf whose variance fell to <= 0 in the last step, by `id` of the leaf."""
+        counts = {id(leaf): 0 for leaf in self.leaves}
+        for number, count in self._counted():
+            counts[id(self.leaves[number])] += count
+        return counts
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in ("theta", "delta"):
+            raise ParametersNotHereError(f"arena.{name} is there only where a network is drawn and whole on this rank")
+        raise AttributeError(f"{type(self).__name__} has no {name!r}")
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of parameters and batch sums."""
+        return self.buffer.dtype
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Size of all of it."""
+
+
+class ParameterArena(Arena):
+    """One flat memory for all parameters.
+
+    Attributes:
+        theta: (2, P) means and variances.
+        delta: (2, P) batch sums g = sum A dm and h = sum A^2 ds, a view of `buffer`.
+    """
+
+    def __init__(self, leaves: Mapping[str, BaseLayer], kernels: Kernels):
+        P = sum(leaf.num_weights + leaf.num_biases for leaf in leaves.values())
+        super().__init__(leaves, kernels, 2 * P)
+        self.theta = kernels.array.empty((2, P))
+        self.delta = self.buffer[: 2 * P].reshape(2, P)
+        self._attach()
+        self._attach_state()
+        self._unchecked: Array | None = None  # counts of deltas that were not finite, in the last step
+        self.cut_steps()
+
+    def cut_steps(self) -> None:
+        self.check()  # which needs the parts of the last step
+        self._stepping = Stepping(cut(self.unfrozen(), 0, self.num_parameters), self._kernels)
+
+    def _attach(self) -> None:
+        rows = (*self.theta, *self.delta)
+        for leaf in drawn(self.leaves):  # only now: the memory that one layer draws in is free for the next
+            old = leaf.parameters
+            if not old:
+                continue
+            place = self._places.get(leaf, slice(0, 0))
+            if len(old) != place.stop - place.start:  # it would be left out of every exchange
+                raise RuntimeError(
+                    f"{leaf.get_layer_info()} has {len(old)} parameters now, and had {place.stop - place.start} before"
+                )
+            views = Tensor(*(row[place] for row in rows))
+            leaf.parameters = Parameters(views, old.weight_shape, self._kernels.array)
+            used = 2 if old.no_deltas else 4
+            for source, target in zip(old.rows[:used], leaf.parameters.rows[:used], strict=True):
+                self._kernels.array.copy(source, target)
+
+    @property
+    def step_memory(self) -> tuple[Array, Array]:
+        """(factors of a step, counts of deltas that were not finite): what a step reads and what it writes."""
+        return self._factors, self._stepping.non_finite
+
+    def step(
+        self,
+        samples: int,
+        scale: float = 1.0,
+        caps: float = 1.0,
+        run: Callable[[Callable[[], None]], None] | None = None,
+    ) -> None:
+        self.check()
+        self._kernels.array.copy(np.array([scale, samples, caps], np.float32), self._factors)
+        self._apply() if run is None else run(self._apply)
+        self.finish()
+
+    def _apply(self) -> None:
+        self._stepping.step(Tensor(*self.theta, *self.delta), self._factors)
+
+    def finish(self) -> None:
+        self._unchecked = self._kernels.array.snapshot(self._stepping.non_finite)
+        if not self._kernels.array.asynchronous:
+            self.check()
+
+    def check(self) -> None:
+        counts, self._unchecked = self._unchecked, None
+        if counts is not None and (bad := int(counts.sum())):
+            first = self._stepping.start_of(int((counts > 0).argmax()))
+            raise refusal(bad, self.num_parameters, self.leaf_at(first))
+
+    def forget_evidence(self, factor: float) -> None:
+        forget(self.theta[1], prior_pieces(self.unfrozen(variances=True), self.leaves), self._kernels, factor)
+
+    def _counted(self) -> Iterable[tuple[int, int]]:
+        return self._stepping.negative_variances()
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.theta.dtype
+
+    @property
+    def nbytes(self) -> int:
+        state = self.statistics.size + self.carried.size
+        return 4 * (math.prod(self.theta.shape) + self.buffer.size + state)
+
+
+class DeferredArena(Arena):
+    """The arena of a network whose parameters are not drawn yet, see `nn.deferred_init`: it has none of them."""
+
+    def __init__(self, leaves: Mapping[str, BaseLayer], kernels: Kernels):
+        super().__init__(leaves, kernels, 0)
+        for leaf in self.leaves:
+            if leaf.parameters is None:
+                leaf.init_weight_bias()  # which notes the order
+        self._attach_state()
+
+    def step(self, *_: Any, **options: Any) -> NoReturn:
+        raise ParametersNotHereError(
+            "this network was made inside deferred_init(), and has no parameters yet: give it to FSDPSequential, or "
+            "call its materialize()"
+        )
+
+    _apply = forget_evidence = step
+
+    def cut_steps(self) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
+
+    def check(self) -> None:
+        pass
+
+    def detach(self) -> None:
+        for leaf in self.leaves:
+            leaf._keep_state()
+
+    def _counted(self) -> Iterable[tuple[int, int]]:
+        return ()
+
+    @property
+    def nbytes(self) -> int:
+        return self.buffer.nbytes + self.statistics.nbytes + self.carried.nbytes

@@ -1,0 +1,177 @@
+"""Initial priors: means drawn around zero, constant variances.
+
+A parameter starts as a Gaussian with a random mean and a known variance
+
+    mu ~ N(0, scale^2),    var = (gain * scale)^2
+
+where `scale` is a standard deviation set by the size of the layer (`fan_scale`). The gain widens the prior
+but leaves the drawn mean alone, and biases share the scale of their layer's weights.
+
+All draws come from one generator, the 32-bit Mersenne Twister with Marsaglia's polar method in float32, in
+the order in which pytagi consumes it: a seed gives the initial parameters that pytagi gives. The generator is
+seeded from the operating system until `manual_seed` is called.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+
+from pytagi_ddp.nn.core.deferred import is_deferring
+from pytagi_ddp.nn.core.validate import check_integers
+
+INIT_METHODS = ("He", "he", "Xavier", "xavier")
+LARGEST_GAIN = 1e18
+
+# Pairs of uniforms handled at once: few enough to stay in cache, enough to hide the overhead of a call.
+_BLOCK_PAIRS = 1 << 14
+
+# The legacy class is the one whose integer seeding is that of the C++ standard's mt19937.
+_generator: ContextVar[np.random.RandomState] = ContextVar("generator", default=np.random.RandomState())  # noqa: B039
+
+
+def manual_seed(seed: int) -> None:
+    """Seed the generator of all initial parameters.
+
+    Args:
+        seed: An integer in [-2**31, 2**32); a negative one stands for its 32-bit two's complement.
+
+    Raises:
+        TypeError: `seed` is not an integer.
+        ValueError: `seed` does not fit into 32 bits.
+    """
+    check_integers("manual_seed", seed=seed)
+    value = operator.index(seed)
+    if not -(2**31) <= value < 2**32:
+        raise ValueError(f"the seed must lie in [-2**31, 2**32), got {value}")
+    _generator.get().seed(value % 2**32)
+
+
+def get_state() -> dict[str, Any]:
+    """Return the generator's state, a picklable dictionary for `set_state`."""
+    return _generator.get().get_state(legacy=False)
+
+
+def set_state(state: dict[str, Any]) -> None:
+    """Continue the random stream from a state that `get_state` returned.
+
+    Raises:
+        TypeError, ValueError: `state` is not the state of a 32-bit Mersenne Twister.
+    """
+    _generator.get().set_state(state)
+
+
+def use_own_generator() -> None:
+    """Lets this thread draw from a generator of its own from now on, a copy of the one that it has used."""
+    own = np.random.RandomState()
+    own.set_state(get_state())
+    _generator.set(own)
+
+
+def normal(n: int, scale: float | np.floating) -> np.ndarray:
+    """Draw `n` values of N(0, scale^2) from the stream.
+
+    Marsaglia & Bray (1964): for x, y uniform on (-1, 1) with 0 < r2 = x^2 + y^2 <= 1, the two values
+    y f, x f with f = sqrt(-2 ln(r2) / r2) are independent standard normals. Every call starts with a fresh
+    pair: the second value of the last pair is dropped when `n` is odd.
+
+    Args:
+        n: Number of values.
+        scale: Standard deviation.
+
+    Returns:
+        float32 array of shape (n,).
+
+    Raises:
+        ValueError: `n` is negative.
+    """
+    if n < 0:
+        raise ValueError(f"cannot draw {n} values")
+    if is_deferring():
+        return np.zeros(n, np.float32)  # only their number matters
+    from pytagi_ddp.kernels.cpu.layers.prior import polar_pairs  # here: `import pytagi_ddp` shall not wait for it
+
+    pairs = np.empty(((n + 1) // 2, 2), np.float32)
+    filled = 0
+    while filled < len(pairs):
+        # A pair of uniforms yields at most one pair of normals, so asking for no more pairs than are missing
+        # never takes words from the stream that a one-by-one draw would have left there.
+        words = _generator.get().randint(0, 2**32, size=2 * min(len(pairs) - filled, _BLOCK_PAIRS), dtype=np.uint32)
+        filled += polar_pairs(words, np.float32(scale), pairs[filled:])
+    return pairs.reshape(-1)[:n]
+
+
+def fan_scale(fan_in: int, fan_out: int, method: str) -> np.float32:
+    """Return the standard deviation of the initial means.
+
+    He: sqrt(1 / fan_in). Xavier: sqrt(2 / (fan_in + fan_out)).
+
+    Args:
+        fan_in: Inputs that one output sums over.
+        fan_out: Outputs that one input contributes to.
+        method: "He" or "Xavier", capitalised or not.
+
+    Raises:
+        ValueError: Unknown `method`, or a fan below 1.
+    """
+    if method not in INIT_METHODS:
+        raise ValueError(f"unknown init_method {method!r}; use one of {', '.join(map(repr, INIT_METHODS))}")
+    if fan_in < 1 or fan_out < 1:
+        raise ValueError(f"fan_in and fan_out must be at least 1, got {fan_in} and {fan_out}")
+    variance = 1 / fan_in if method.lower() == "he" else 2 / (fan_in + fan_out)
+    # pytagi rounds the variance to float32 before the root.
+    return np.float32(math.sqrt(np.float32(variance)))
+
+
+def check_gains(*gains: float) -> None:
+    """Raises ValueError if a gain or its square is not finite in float32, TypeError if a gain is no number."""
+    try:
+        fit = all(abs(gain) <= LARGEST_GAIN for gain in gains)
+    except TypeError:
+        raise TypeError(f"gains on the prior are numbers, got {gains}") from None
+    if not fit:
+        raise ValueError(f"gains on the prior must be finite, and at most {LARGEST_GAIN:g}, got {gains}")
+
+
+def gaussian_prior(
+    n_weights: int,
+    n_biases: int,
+    fan_in: int,
+    fan_out: int,
+    gain_w: float,
+    gain_b: float,
+    method: str,
+    parts: int = 1,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Draw the prior of a layer's weights and then of its biases.
+
+    Means ~ N(0, scale^2) with scale = `fan_scale(fan_in, fan_out, method)` for weights and biases; variances
+    are (gain_w scale)^2 and (gain_b scale)^2.
+
+    Args:
+        n_weights: Number of weights, drawn first.
+        n_biases: Number of biases, drawn second; 0 for a layer without.
+        fan_in: See `fan_scale`.
+        fan_out: See `fan_scale`.
+        gain_w: Factor on the standard deviation of the weights' prior (not on the drawn means).
+        gain_b: The same for the biases.
+        method: "He" or "Xavier", capitalised or not.
+        parts: Equal parts (gates) of the weights, and of the biases, that are drawn one by one; see `normal` for what
+            that means where a part has an odd number of values.
+
+    Returns:
+        (mu_w, var_w, mu_b, var_b): float32 arrays of `n_weights`, `n_weights`, `n_biases`, `n_biases` values;
+        var_* are variances.
+
+    Raises:
+        ValueError: Unknown method, a fan below 1, a negative size, or a gain that is not finite.
+    """
+    check_gains(gain_w, gain_b)
+    scale = fan_scale(fan_in, fan_out, method)
+    mu_w, mu_b = (np.concatenate([normal(n // parts, scale) for _ in range(parts)]) for n in (n_weights, n_biases))
+    var_w, var_b = ((np.float32(gain) * scale) ** 2 for gain in (gain_w, gain_b))
+    return mu_w, np.full_like(mu_w, var_w), mu_b, np.full_like(mu_b, var_b)

@@ -1,0 +1,239 @@
+"""The context of one pass through a layer: what its forward pass leaves for its backward pass, and memory for both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from pytagi_ddp.kernels.protocol import Kernels
+from pytagi_ddp.nn.core.hooks import LeafHooks
+from pytagi_ddp.nn.core.state import Array, BlockMemory, DeltaPool, Reader, Shape, State
+
+Buffers = dict[Any, dict[str, Array]]  # by layer, then by name
+NO_HOOKS = LeafHooks()
+
+
+class SavingLayer(Protocol):
+    """A layer, as its contexts see it."""
+
+    in_shape: Shape
+    out_shape: Shape
+    kernels: Kernels
+    state: dict[str, Array]
+
+
+class PassMemory:
+    """The memory of all passes of a network. It stays between passes, so that a steady step allocates nothing.
+
+    Attributes:
+        pool: for deltas, and for what only the next operation reads. blocks: for activations of recomputed blocks.
+    """
+
+    def __init__(self, kernels: Kernels):
+        self.array = kernels.array
+        self.pool = DeltaPool(kernels)
+        self.blocks = BlockMemory(kernels)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of what layers use in turn, for values that do not outlast a pass or are computed again."""
+        return self.pool.nbytes + self.blocks.nbytes
+
+
+class Pass(NamedTuple):
+    """What all contexts of one pass share.
+
+    Attributes:
+        memory: of the network. buffers: memory of each layer, kept between passes of the same frame.
+        training: whether the network is in training mode. hooks: those of the network.
+    """
+
+    memory: PassMemory
+    buffers: Buffers
+    training: bool
+    hooks: LeafHooks = NO_HOOKS
+
+
+class Saved:
+    """The context of one pass through a layer, as `ctx` of a function of PyTorch's autograd.
+
+    `forward` sets attributes of any names, and `backward` of the same pass reads them:
+
+        def forward(self, state, saved):
+            saved.input = state
+            ...
+        def backward(self, delta, saved):
+            slope = 2 * saved.input.mu
+            ...
+
+    Every pass has contexts of its own, so that several passes can be under way. A layer that keeps to NumPy needs
+    nothing else. The methods give memory that stays between passes, for layers that allocate nothing in a steady step.
+
+    Args:
+        layer: whose context it is; of a network, whose memory it is on. `Saved(layer)` serves a call by hand.
+
+    Attributes:
+        needs_input: whether `backward` has to give the deltas of the input.
+        accumulate: whether `backward` adds to the batch sums of the parameters instead of replacing them.
+        training: whether the network is in training mode, so that a backward pass may follow.
+        recomputed: whether this forward pass repeats an earlier one: nothing that outlasts the pass may change then.
+        pool: memory for deltas, a `DeltaPool`.
+
+    Raises:
+        AttributeError: an attribute is set that has one of the names above, or that of a method.
+    """
+
+    needs_input, accumulate, recomputed = True, False, False
+    training: bool
+    pool: DeltaPool
+    _readers: Mapping[Any, Reader] = MappingProxyType({})
+    _turns: BlockMemory | None = None
+
+    def __init__(self, layer: SavingLayer | None, of: Pass | None = None, reader: Reader = Reader.USER, **more: Any):
+        if of is None:
+            assert layer is not None
+            of = Pass(PassMemory(layer.kernels), {}, True)
+        own = self.__dict__  # past `__setattr__`, as each layer of each pass comes here
+        own["_layer"], own["_pass"], own["_reader"], own["_inside"] = layer, of, reader, {}
+        own["training"], own["pool"] = of.training, of.memory.pool
+        if layer is not None:
+            own["_buffers"] = of.buffers.setdefault(layer, {})
+        if more:
+            own.update(more)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in PUBLIC:
+            raise AttributeError(f"a context has {name!r} itself: give what forward() saves another name", name=name)
+        self.__dict__[name] = value
+
+    def __getattr__(self, name: str) -> Any:  # what nobody has set
+        raise AttributeError(f"forward() has saved no {name!r}", name=name, obj=self)
+
+    # -- memory -----------------------------------------------------------------------------------------------
+
+    def output(self, batch: int) -> State:
+        """Memory for the output. Its variances may be overwritten after the next operation, see `needs_variances`."""
+        return State(self.units("mu", batch), self.units("var", batch, Reader.NEXT))
+
+    def units(self, name: str, batch: int, reader: Reader = Reader.BACKWARD) -> Array:
+        """(batch, units) array for the output, which stays until `reader` and the layer's own reader have read it."""
+        last, size = max(reader, self._reader), self._layer.out_shape.size
+        if last == Reader.USER or (last == Reader.BACKWARD and self.training):
+            return self.buffer(name, batch, size)
+        return self.pool.lend(batch, size)
+
+    def buffer(self, name: str, batch: int, size: int, dtype: type = np.float32) -> Array:
+        """(batch, size) array that stays until the backward pass, in memory that grows to the largest batch seen."""
+        if self._turns is not None:
+            return self._turns.take(batch, size, dtype)
+        array = self._buffers.get(name)
+        if array is None or array.shape[0] < batch or array.shape[1] != size:
+            array = self._buffers[name] = self._pass.memory.array.empty((batch, size), dtype)
+        return array[:batch]
+
+    def scratch(self, name: str, shape: tuple[int, ...]) -> Array:
+        """Uninitialised array of any shape, from memory that is kept between passes and grows to the largest.
+
+        The same name gives the same memory again, in the backward pass too.
+        """
+        size = math.prod(shape)
+        memory = self._buffers.get(name)
+        if memory is None or memory.size < size:
+            memory = self._buffers[name] = self._pass.memory.array.empty(size)
+        return memory[:size].reshape(shape)
+
+    def constant(self, name: str, make: Callable[[], np.ndarray]) -> Array:
+        """A float32 array that `make` gives once, on the device of the network."""
+        array = self._buffers.get(name)
+        if array is None:
+            values, functions = make(), self._pass.memory.array
+            array = self._buffers[name] = functions.empty(values.shape)
+            functions.copy(values, array)
+        return array
+
+    def with_variance(self, state: State) -> State:
+        """`state`, an input of the layer, with variances: zeros for a deterministic one."""
+        if state.var is not None:
+            return state
+        zeros = self._buffers.get("zeros")
+        if zeros is None or zeros.shape[0] < state.batch:
+            shape = (state.batch, self._layer.in_shape.size)
+            zeros = self._buffers["zeros"] = self._pass.memory.array.zeros(shape)
+        return state._replace(var=zeros[: state.batch])
+
+    # -- state that is carried from pass to pass --------------------------------------------------------------
+
+    def carried(self, name: str) -> Array:
+        """What the layer carried into this pass: `forward` reads it, and it stays there for `backward`.
+
+        It is a copy, so that a pass that is run again begins where it began the first time.
+        """
+        source = self._layer.state[name]
+        kept = self.scratch(f"carried {name}", source.shape)
+        if not self.recomputed:
+            self._pass.memory.array.copy(source, kept)
+        return kept
+
+    def carry(self, name: str, values: Array) -> None:
+        """Lets the next pass begin with `values`, which this one has made; a pass that is run again changes nothing."""
+        if not self.recomputed:
+            self._pass.memory.array.copy(values, self._layer.state[name])
+
+    # -- contexts of what is inside ---------------------------------------------------------------------------
+
+    def of(self, layer: SavingLayer) -> Saved:
+        """The context of `layer`, which is inside this one's, in the same pass."""
+        inside: Saved | None = self._inside.get(layer)
+        if inside is None:
+            reader = self._readers.get(layer, self._reader)
+            inside = self._inside[layer] = Saved(layer, self._pass, reader)
+            if self._turns is not None:
+                inside.__dict__.update(recomputed=self.recomputed, _turns=self._turns)
+        return inside
+
+    def in_turn(self, layer: SavingLayer, recomputed: bool) -> Saved:
+        """A new context of `layer`, which is inside this one's, in the memory that blocks use in turn."""
+        blocks = self._pass.memory.blocks
+        reader = self._reader if self._reader == Reader.USER else Reader.NEXT  # who makes the copy that is kept
+        inside = self._inside[layer] = Saved(layer, self._pass, reader, recomputed=recomputed, _turns=blocks)
+        blocks.begin(inside)
+        return inside
+
+    def find(self, layer: SavingLayer) -> Saved | None:
+        """The context of `layer`, which may be anywhere inside; None if the pass has not come to it."""
+        if layer in self._inside:
+            return self._inside[layer]
+        found = (inside.find(layer) for inside in self._inside.values())
+        return next((context for context in found if context is not None), None)
+
+    @property
+    def reader(self) -> Reader:
+        """Who is the last to read the variances of the layer's output. (Backward always reads means and Jacobian.)"""
+        return self._reader
+
+    def read_by(self, readers: Mapping[Any, Reader]) -> None:
+        """Says who is the last to read what the layers inside give; without it, who reads what this one gives."""
+        self.__dict__["_readers"] = readers
+
+    @property
+    def hooks(self) -> LeafHooks:
+        """Those of the network."""
+        return self._pass.hooks
+
+    @property
+    def blocks(self) -> BlockMemory:
+        """The memory that recomputed blocks use in turn."""
+        return self._pass.memory.blocks
+
+    def ask(self, needs_input: bool, accumulate: bool) -> Saved:
+        """Says what a backward pass has to give, see the attributes; returns the context."""
+        own = self.__dict__
+        own["needs_input"], own["accumulate"] = needs_input, accumulate
+        return self
+
+
+PUBLIC = frozenset(name for name in {*vars(Saved), *Saved.__annotations__} if not name.startswith("_"))

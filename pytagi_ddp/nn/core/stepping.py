@@ -1,0 +1,77 @@
+"""The step of the parameters of a network or of a part of it, cut into parts for threads."""
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+
+import numpy as np
+
+from pytagi_ddp.kernels.protocol import Kernels
+from pytagi_ddp.kernels.tensors import Array, Tensor
+from pytagi_ddp.nn.core.tensors import TensorSpec
+
+SEGMENT = 16_384  # parameters that one thread updates at a time
+
+
+@cache
+def cap_factor(samples: int) -> float:
+    """Divisor c of the cap sqrt(s)/c on one step's change: 0.1, 2 or 3 for 1, 2-255 or more samples; 1 for none."""
+    from pytagi_ddp.kernels.formulas import update  # here, because `import pytagi_ddp` shall not wait for Numba
+
+    return float(update.cap_factor.py_func(samples))
+
+
+def cut(tensors: Iterable[TensorSpec], begin: int, end: int) -> list[TensorSpec]:
+    """What of `tensors` lies at the positions [begin, end), in parts of at most `SEGMENT` values for a thread each."""
+    parts = []
+    for spec in tensors:
+        first, last = max(spec.begin, begin), min(spec.end, end)
+        parts += [spec.clipped(a, min(a + SEGMENT, last)) for a in range(first, last, SEGMENT)]
+    return parts
+
+
+class Stepping:
+    """Steps over parameters: every part is changed by itself, so that any cut gives the same bits.
+
+    Args:
+        parts: from `cut`, of means; their variances, which have the same positions, are changed with them.
+        kernels: of the device. first: position of the first parameter in the rows given to `step`.
+    """
+
+    def __init__(self, parts: list[TensorSpec], kernels: Kernels, first: int = 0):
+        zeros, copy = kernels.array.zeros, kernels.array.copy
+        self._parts, self._kernels = parts, kernels
+        self._starts, self._stops, self._steps, self._negative, self.non_finite = (
+            zeros(len(parts), np.int32) for _ in range(5)
+        )
+        columns = zip(*((part.begin - first, part.end - first, part.steps) for part in parts), strict=True)
+        for values, target in zip(columns, (self._starts, self._stops, self._steps), strict=False):
+            copy(np.array(values, np.int32), target)
+
+    def step(self, parameters: Tensor, factors: Array) -> None:
+        """Adds the capped deltas, see `kernels.cpu.step`; `non_finite` counts those of each part that are not finite.
+
+        Args:
+            parameters: rows of means, variances and both batch sums. factors: scale, samples and caps.
+        """
+        counts = (self._negative, self.non_finite)
+        if self._parts:  # a rank may have nothing but padding
+            self._kernels.step.step(parameters, factors, self._starts, self._stops, self._steps, *counts)
+
+    def start_of(self, part: int) -> int:
+        """Position of the first parameter of a part."""
+        return self._parts[part].begin
+
+    def negative_variances(self) -> Iterator[tuple[int, int]]:
+        """(number of the leaf, weights whose variance fell to <= 0 in the last step) for each part of weights."""
+        for part, count in zip(self._parts, self._kernels.array.to_host(self._negative), strict=True):
+            if part.field == "mu_w":
+                yield part.leaf, int(count)
+
+
+def refusal(bad: int, of: int, where: str) -> FloatingPointError:
+    """The error of a step that met `bad` deltas which are not finite, the first of them in the layer `where`."""
+    return FloatingPointError(
+        f"{bad} of {of} parameters have a delta that is not finite, or would become so, the first of them in {where}; "
+        "they were not changed. Check the observations and their variances, and whether inputs, outputs or variances "
+        "of parameters are too large for float32: standardise the inputs, or make the prior smaller."
+    )

@@ -1,0 +1,138 @@
+"""The table of a network's tensors, which steps, state dicts, files, checkpoints and ranks go by.
+
+The table is `net.arena.tensors`: a `TensorSpec` for each tensor, made once per network. A file format is a function of
+the table and its values (`nn.state_dicts`), so that a new one touches one file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from pytagi_ddp.nn.core.validate import check_finite, check_variances
+
+Kind = Literal["learned", "running", "carried"]
+FIELDS = ("mu_w", "var_w", "mu_b", "var_b")  # tensors of kind "learned" of a layer
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """The values [start, stop) of one tensor of a network; of a whole tensor, all of them.
+
+    A layer gives name, size, kind, initial and variance of what it keeps and does not learn (`state_tensors`). The
+    table adds the rest. `len` is the number of values in the range.
+
+    Attributes:
+        field: name of the tensor, unique among those of its layer and kind: "mu_w", "var_w", "mu_b" or "var_b" of
+            parameters.
+        size: number of values of the whole tensor.
+        kind: "learned": means or variances of parameters. "running": statistics of the data, equal on every rank,
+            moved in training, saved with the parameters. "carried": memory from one call to the next, such as that of a
+            recurrent layer; each rank's own, saved when asked for, and reset by the user (`Sequential.reset_state`). A
+            layer reads and writes it by `_carried` and `_carry`.
+        initial: value in a new network; of parameters only in `prior_pieces`.
+        variance: whether the values are variances, which must not be negative.
+        layer: key of the layer in a state dict, "Linear.2". leaf: number of the layer in `arena.leaves`.
+        steps: time steps at which the layer uses its parameters, see `BaseLayer.steps`.
+        offset: position of the tensor among all of its kind: in `arena.statistics`, in `arena.carried`, or in each row
+            of the parameters, where the variance of a parameter has the position of its mean.
+        start, stop: the range.
+        array: the memory of the range on this rank, where it was asked for.
+        saved: whether this rank writes the range into checkpoints. One of the ranks that hold the same range does.
+    """
+
+    field: str
+    size: int
+    kind: Kind
+    initial: float = 0.0
+    variance: bool = False
+    layer: str = ""
+    leaf: int = 0
+    steps: int = 1
+    offset: int = 0
+    start: int = 0
+    stop: int = 0
+    array: Any = dataclasses.field(default=None, compare=False)
+    saved: bool = True
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def entry(self) -> str:
+        """Key of the entry of a state dict that has the tensor: "Linear.2", "BatchNorm2d.3.running"."""
+        return self.layer if self.kind == "learned" else f"{self.layer}.{self.kind}"
+
+    @property
+    def name(self) -> str:
+        """Name of the tensor in files: "Linear.2/mu_w"."""
+        return f"{self.entry}/{self.field}"
+
+    @property
+    def begin(self) -> int:
+        """Position of the first value of the range among all of its kind."""
+        return self.offset + self.start
+
+    @property
+    def end(self) -> int:
+        """Position behind the last value of the range."""
+        return self.offset + self.stop
+
+    def clipped(self, begin: int, end: int) -> TensorSpec:
+        """What lies at the positions [begin, end), perhaps nothing; with its part of `array`."""
+        start = min(max(self.start, begin - self.offset), self.stop)
+        stop = max(start, min(self.stop, end - self.offset))
+        array = None if self.array is None else self.array[start - self.start : stop - self.start]
+        return self.having(start=start, stop=stop, array=array)
+
+    def having(self, **changes: Any) -> TensorSpec:
+        """A copy with other values of some attributes; `dataclasses.replace` takes ten times as long."""
+        new = object.__new__(TensorSpec)
+        new.__dict__.update(self.__dict__, **changes)
+        return new
+
+    def check(self, values: np.ndarray, what: str) -> None:
+        """Raises ValueError, which begins with `what`, if the tensor cannot have `values`: NaN, a negative variance."""
+        check_finite(values, what)
+        if self.variance:
+            check_variances(values, what)
+
+
+class HasTensors(Protocol):
+    """A layer, as the table sees it."""
+
+    @property
+    def num_weights(self) -> int: ...
+    @property
+    def num_biases(self) -> int: ...
+    @property
+    def steps(self) -> int: ...
+    def state_tensors(self) -> Sequence[TensorSpec]: ...
+
+
+def table_of(leaves: Mapping[str, HasTensors]) -> tuple[TensorSpec, ...]:
+    """The table: of each layer parameters, running state and carried state.
+
+    Args:
+        leaves: the layers that compute by their keys, in forward order.
+    """
+    ends: dict[Kind, int] = {"learned": 0, "running": 0, "carried": 0}
+    return tuple(spec for k, (key, leaf) in enumerate(leaves.items()) for spec in _placed(k, key, leaf, ends))
+
+
+def _placed(number: int, key: str, leaf: HasTensors, ends: dict[Kind, int]) -> Iterator[TensorSpec]:
+    """The tensors of a layer, behind those that end at `ends`."""
+    begin, of_weights, of_biases = ends["learned"], leaf.num_weights, leaf.num_biases
+    if of_weights or of_biases:
+        places = ((begin, of_weights), (begin + of_weights, of_biases))
+        for k, field in enumerate(FIELDS):
+            offset, size = places[k // 2]
+            yield TensorSpec(field, size, "learned", 0.0, k % 2 == 1, key, number, leaf.steps, offset, 0, size)
+    ends["learned"] += of_weights + of_biases
+    for spec in sorted(leaf.state_tensors(), key=lambda spec: spec.kind == "carried"):
+        yield spec.having(layer=key, leaf=number, offset=ends[spec.kind], stop=spec.size)
+        ends[spec.kind] += spec.size

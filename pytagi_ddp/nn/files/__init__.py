@@ -1,0 +1,1 @@
+"""Networks in files; each format goes through the table of tensors."""

@@ -1,0 +1,57 @@
+"""The layers of a network and their settings as text, for files and for the comparison between ranks."""
+
+import json
+from itertools import zip_longest
+from typing import Any
+
+from pytagi_ddp.nn.core.network import Network
+from pytagi_ddp.nn.layers.recompute import is_block
+
+SINCE = {"through_statistics": False}  # settings that files of earlier versions lack, with what they were then
+
+
+def architecture(model: Network) -> str:
+    """The settings of every layer by its key, in forward order, as JSON.
+
+    A block has its key and no settings: what is in it follows, with keys of its own.
+    """
+    layers = {key: {} if is_block(layer) else layer.settings() for key, layer in model.named_layers()}
+    return json.dumps(layers, separators=(",", ":"), default=lambda number: number.item())  # NumPy's numbers
+
+
+def first_difference(ours: str, theirs: str) -> tuple[str, Any, Any] | None:
+    """(what, ours, theirs): the first difference between two results of `architecture`; None if they are equal.
+
+    `what` is `"<setting> of <key>"`, or `"layer <number>"` if the layers themselves differ.
+
+    Raises:
+        ValueError: a text that `architecture` has not written.
+    """
+    a, b = _layers(ours), _layers(theirs)
+    nothing: tuple[str, dict] = ("no layer", {})
+    for number, ((key, mine), (other_key, other)) in enumerate(zip_longest(a, b, fillvalue=nothing)):
+        if key != other_key:
+            return f"layer {number}", key, other_key
+        for name in mine | other:
+            here, there = (settings.get(name, SINCE.get(name, "not given")) for settings in (mine, other))
+            if here != there:
+                return f"{name} of {key}", here, there
+    return None
+
+
+def _layers(text: str) -> list[tuple[str, dict]]:
+    layers = json.loads(text)
+    if not isinstance(layers, dict) or not all(isinstance(settings, dict) for settings in layers.values()):
+        raise ValueError("no layers by key")
+    return list(layers.items())
+
+
+def sizes(model: Network) -> str:
+    """The architecture as in files of the first format: a line for each layer that computes, with pytagi's sizes."""
+    return "".join(f"{key}: {leaf.get_layer_info()}\n" for key, leaf in model.named_leaves())
+
+
+def first_other_size(ours: str, theirs: str) -> tuple[str, str, str] | None:
+    """`first_difference` for two results of `sizes`."""
+    lines = zip_longest(ours.splitlines(), theirs.splitlines(), fillvalue="no layer")
+    return next(((f"layer {k}", mine, other) for k, (mine, other) in enumerate(lines) if mine != other), None)

@@ -1,0 +1,51 @@
+"""Parameters of a network in pytagi's csv files: one each for mu_w, var_w, mu_b and var_b, with a value per line."""
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+from pytagi_ddp.files import AnyPath, as_path, atomic_write, file_size
+from pytagi_ddp.nn.core.network import Network
+from pytagi_ddp.nn.core.tensors import FIELDS
+from pytagi_ddp.nn.files.state_dicts import Values, by_entry, check_file, savable
+
+SUFFIXES = dict(zip(FIELDS, ("_1_mw.csv", "_2_Sw.csv", "_3_mb.csv", "_4_Sb.csv"), strict=True))
+
+
+def save_csv(model: Network, prefix: AnyPath) -> None:
+    values = savable(model)
+    for field, suffix in SUFFIXES.items():
+        arrays = [array for spec, array in values if spec.kind == "learned" and spec.field == field]
+        text = "".join(f"{value:.9g}\n" for value in np.concatenate(arrays))
+        atomic_write(f"{as_path(prefix)}{suffix}", text.encode())
+
+
+def check_csv(model: Network, prefix: AnyPath) -> Values:
+    """The values of the four files, for `state_dicts.put`; changes nothing."""
+    found: Values = []
+    for field, suffix in SUFFIXES.items():
+        tensors = [spec for spec in model.arena.tensors if spec.kind == "learned" and spec.field == field]
+        ends = np.cumsum([spec.size for spec in tensors])
+        column = _numbers(Path(f"{as_path(prefix)}{suffix}"), sum(spec.size for spec in tensors))
+        found += zip(tensors, np.split(column, ends[:-1]), strict=True)
+    return check_file(model, by_entry(found), str(as_path(prefix)))
+
+
+def _numbers(path: Path, count: int) -> np.ndarray:
+    """The `count` numbers in a text file, read without taking more memory than they need.
+
+    Raises:
+        ValueError: not so many, or something else.
+    """
+    file_size(path)  # raises an OSError that names the file, also for a pipe, which would be waited for
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", DeprecationWarning)  # what NumPy does for now with text that is no number
+            values = np.fromfile(path, np.float32, count + 1, sep=" ")
+    except (ValueError, DeprecationWarning) as error:
+        raise ValueError(f"{path} is no file of numbers: {error}") from None
+    if values.size != count:
+        found = "more" if values.size > count else values.size
+        raise ValueError(f"{path} holds {found} values, the network has {count}")
+    return values

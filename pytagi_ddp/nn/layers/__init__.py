@@ -1,0 +1,1 @@
+"""The layers, blocks of them, and fusions of neighbours."""

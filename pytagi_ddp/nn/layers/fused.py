@@ -1,0 +1,161 @@
+"""Operations that do together what two or three layers of a network would do one after the other.
+
+A chain puts them in place of its layers, with the same results. No layer knows of its neighbours. The layers'
+contexts hold the same as without, so that each layer's own backward pass follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pytagi_ddp.kernels.protocol import Kernels
+from pytagi_ddp.kernels.tensors import Normalization
+from pytagi_ddp.nn.core.layer import BaseLayer
+from pytagi_ddp.nn.core.saved import Saved
+from pytagi_ddp.nn.core.state import Delta, State
+from pytagi_ddp.nn.layers.activation import Activation
+from pytagi_ddp.nn.layers.batch_norm import BatchNorm2d
+from pytagi_ddp.nn.layers.convolution import Convolution
+
+PACKAGE = __name__.partition(".")[0]
+
+
+class Step:
+    """A layer by itself.
+
+    Attributes:
+        layer: what hooks are called for.
+    """
+
+    def __init__(self, layer: BaseLayer):
+        self.layer = layer
+
+    def forward(self, state: State, saved: Saved) -> State:
+        """`BaseLayer.forward`, where `saved` is the context of the chain."""
+        return self.layer._run_forward(state, saved.of(self.layer))
+
+
+class ConvolutionWithMoments(Step):
+    """A convolution whose kernel makes partial moments of its output, for the normalisation behind.
+
+    Args:
+        convolution, norm: the layers. formula: that of the activation between them, or "".
+    """
+
+    def __init__(self, convolution: Convolution, norm: BatchNorm2d, formula: str):
+        super().__init__(convolution)
+        self._convolution, self._norm, self._formula = convolution, norm, formula
+
+    def forward(self, state: State, saved: Saved) -> State:
+        of_norm = saved.of(self._norm)
+        if not self._norm.takes_statistics(of_norm):
+            return super().forward(state, saved)
+        out, of_norm.made = self._convolution.convolve(state, saved.of(self.layer), moments=self._formula)
+        return out
+
+
+class ActivatedNorm(Step):
+    """A normalisation that computes the activation in front, too, and leaves its last call to the sum of a block.
+
+    Args:
+        norm: the layer. activation: the one in front, or None.
+    """
+
+    def __init__(self, norm: BatchNorm2d, activation: Activation | None):
+        super().__init__(norm)
+        self._norm, self._activation = norm, activation
+
+    def begin(self, state: State, saved: Saved) -> Normalization:
+        """All of `forward` but the last call."""
+        own, formula = saved.of(self._norm), ""
+        if self._activation is not None:
+            if state.jcb is not None or state.var is None:  # kernels take no Jacobian, and need variances
+                state = self._activation.forward(state, saved.of(self._activation))
+            else:
+                formula = self._activation.formula
+        return self._norm.normalization(state, own, formula, vars(own).pop("made", None))
+
+    def forward(self, state: State, saved: Saved) -> State:
+        norm = self.begin(state, saved)
+        self._norm.kernels.batch_norm.forward(norm)
+        return norm.out.reshape(state.batch, self._norm.output_size)
+
+
+def is_ours(layer: BaseLayer) -> bool:
+    """Whether a layer computes as this library's class says: its passes are not those of a class derived from it."""
+    kind = type(layer)
+    return layer.replayable and _is_of_package(kind.forward) and _is_of_package(kind.backward)
+
+
+def _is_of_package(function: Any) -> bool:
+    return function.__module__.partition(".")[0] == PACKAGE
+
+
+def joined(operations: Sequence[BaseLayer]) -> list[Step]:
+    """What runs in place of `operations`, which are attached."""
+    steps: list[Step] = []
+    taken: Activation | None = None
+    behind: Sequence[BaseLayer | None] = [*operations[1:], None, None]
+    for operation, second, third in zip(operations, behind, behind[1:], strict=False):
+        if isinstance(operation, Activation) and isinstance(second, BatchNorm2d) and _takes(second, operation):
+            taken = operation
+            continue
+        norm, formula = second, ""
+        if isinstance(second, Activation) and isinstance(third, BatchNorm2d) and _takes(third, second):
+            norm, formula = third, second.formula
+        if isinstance(operation, BatchNorm2d) and is_ours(operation):
+            steps.append(ActivatedNorm(operation, taken))
+        elif isinstance(operation, Convolution) and isinstance(norm, BatchNorm2d) and _takes_moments(norm, operation):
+            steps.append(ConvolutionWithMoments(operation, norm, formula))
+        else:
+            steps.append(Step(operation))
+        taken = None
+    return steps
+
+
+def _takes(norm: BatchNorm2d, activation: Activation) -> bool:
+    """Whether kernels of `norm` compute `activation`, which has to be just a formula."""
+    plain = type(activation)._run is Activation._run and not activation.formula_settings and is_ours(activation)
+    return plain and is_ours(norm) and activation.formula in norm.kernels.batch_norm.activations
+
+
+def _takes_moments(norm: BatchNorm2d, convolution: Convolution) -> bool:
+    of_channels = norm.in_shape.channels_last and norm.in_shape.channels == norm.num_features
+    return of_channels and convolution.gives_moments and is_ours(norm) and is_ours(convolution)
+
+
+# -- the sum of a residual block ------------------------------------------------------------------------------------
+
+
+def begin_branch(branch: Any, state: State, saved: Saved) -> State | Normalization:
+    """The forward pass of a `LayerBlock`, but for what a normalisation at its end leaves to the sum of the block."""
+    return branch.chain.begin(state, saved) if is_ours(branch) else branch._run_forward(state, saved)
+
+
+def add_ends(kernels: Kernels, main: State | Normalization, short: State | Normalization, batch: int) -> State:
+    """The sum of two branches, as one `State`, in the memory of one of them."""
+    if isinstance(short, Normalization) and not isinstance(main, Normalization):
+        main, short = short, main
+    if not isinstance(main, Normalization):
+        assert not isinstance(short, Normalization)
+        kernels.elementwise.add_state(main, short)  # no backward pass reads the output of a branch
+        return State(main.mu, main.var)
+    added = short if isinstance(short, Normalization) else short.reshape(*main.x.mu.shape)
+    kernels.batch_norm.forward(main, added)
+    return main.out.reshape(batch, main.out.mu.size // batch)
+
+
+def backward_onto(layer: Any, onto: Delta, delta: Delta, saved: Saved, accumulate: bool) -> Delta | None:
+    """`backward` of a layer, with `onto` added to the deltas of the input, whose memory is given back or returned."""
+    if is_ours(layer):
+        if isinstance(layer, Convolution) and layer.adds and onto.memory is not delta.memory:
+            layer.convolve_back(delta, saved.ask(True, accumulate), onto, added=True)
+            return onto
+        if hasattr(layer, "chain"):  # a block: its first layer adds
+            return layer.chain.backward(delta, saved.ask(True, accumulate), onto)
+    into = layer._run_backward(delta, saved, True, accumulate)
+    if into is not None:
+        layer.kernels.elementwise.add_state(into, onto)
+    saved.pool.give(onto)
+    return into

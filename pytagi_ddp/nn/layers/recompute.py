@@ -1,0 +1,59 @@
+"""Blocks whose activations are computed again in the backward pass instead of being kept."""
+
+from collections.abc import Iterator
+
+from pytagi_ddp.kernels.protocol import Kernels
+from pytagi_ddp.kernels.tensors import NO_STATE
+from pytagi_ddp.nn.core.layer import BaseLayer
+from pytagi_ddp.nn.core.saved import Saved
+from pytagi_ddp.nn.core.state import Delta, State
+
+
+class Recomputed(BaseLayer):
+    """Runs a block and keeps only its output. Users do not make it: a `Chain` puts it around its blocks.
+
+    The backward pass first runs the block again, with the same kernels on the same input, and so with the same bits.
+    Running and carried state do not change then. Activations lie in memory that all blocks use in turn. So the block
+    that ran last is not run again: its activations are still there.
+    """
+
+    name = "Recomputed"
+    _is_leaf = False
+    replayable = True
+
+    def __init__(self, block: BaseLayer):
+        super().__init__()
+        self.block = block
+        self.in_shape, self.out_shape = block.in_shape, block.out_shape
+
+    def leaves(self) -> Iterator[BaseLayer]:
+        return self.block.leaves()
+
+    def _attach(self, kernels: Kernels) -> None:
+        super()._attach(kernels)
+        self.block._attach(kernels)
+
+    def forward(self, state: State, saved: Saved) -> State:
+        saved.input = state
+        out = self.block._run_forward(state, saved.in_turn(self.block, recomputed=False))
+        if not saved.training:
+            return out
+        kept = (None if a is None else saved.buffer(name, *a.shape) for name, a in zip(State._fields, out, strict=True))
+        result = State(*kept)
+        for source, target in zip(out, result, strict=True):
+            if source is not None:
+                self.kernels.array.copy(source, target)
+        return result
+
+    def backward(self, delta: Delta, saved: Saved) -> Delta | None:
+        inside = saved.of(self.block)
+        if saved.blocks.holder is not inside:
+            inside = saved.in_turn(self.block, recomputed=True)
+            self.block._run_forward(saved.input, inside)
+            saved.pool.take_back(0, NO_STATE)
+        return self.block._run_backward(delta, inside, saved.needs_input, saved.accumulate)
+
+
+def is_block(layer: BaseLayer) -> bool:
+    """Whether `layer` is made of others."""
+    return next(layer.leaves()) is not layer

@@ -1,0 +1,128 @@
+"""LSTM whose memory can be smoothed afterwards."""
+
+from typing import Any
+
+import numpy as np
+
+from pytagi_ddp.kernels.tensors import Record, State
+from pytagi_ddp.nn.core.saved import Saved
+from pytagi_ddp.nn.core.state import Array
+from pytagi_ddp.nn.layers.lstm import LSTM
+
+Memory = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+FIRST_CAPACITY = 64
+
+
+class SLSTM(LSTM):
+    """`LSTM` that keeps a record of its memory, for `Sequential.smoother`.
+
+    Each training step with one sample of one time step becomes a step of the record. It holds the moments of h and C
+    before and after the observation, and their covariances with those of the step before, computed with the weights of
+    that forward pass. Evaluation changes the memory but not the record. A record ends with `Sequential.smoother` or a
+    move to another device; a copy of the layer begins without one.
+
+    Arguments and errors are those of `LSTM`.
+
+    Source: cuTAGI.
+    """
+
+    name = "SLSTM"
+    _record: Record
+    recorded = 0  # time steps in the record
+    smoothed: Memory | None = None  # (mu_h, var_h, mu_c, var_c) of all time steps, from the last smoother
+
+    def forward(self, state: State, saved: Saved) -> State:
+        out = super().forward(state, saved)
+        if self._records(state.batch) and not saved.recomputed:
+            n = self.output_size
+            prior, cov_c, cov_h = self._present(saved)
+            for name, moments in zip(("mu", "var"), prior, strict=True):
+                self.kernels.array.copy(self.state[name], moments)
+            before = saved.scratch("carried var", (2 * n,))[n:]  # what `carried` has kept
+            self.kernels.recurrent.record(saved.passage, self.parameters.w, before, cov_c, cov_h)
+        return out
+
+    def after_backward(self, saved: Saved, batch: int, repeated: bool) -> None:
+        """Adds a time step to the record: what `forward` has left, and the memory given the observation.
+
+        The network calls it after each backward pass, whether it walked through the layers or was replayed.
+
+        Args:
+            saved: the context of the pass. batch: its samples.
+            repeated: whether another backward pass has followed the same forward pass before.
+        """
+        if not self._records(batch):
+            return
+        if repeated and self.recorded:
+            self.recorded -= 1
+        record, t, n = self._room(), self.recorded, self.output_size
+        prior, cov_c, cov_h = self._present(saved)
+        posterior = self.state["mu"], self.state["var"]
+        copies = [(cov_c, record.cov_c[t]), (cov_h, record.cov_h[t])]
+        for moments, memory in ((prior, record.prior), (posterior, record.posterior)):
+            for values, h, c in zip(moments, memory[:2], memory[2:], strict=True):
+                copies += [(values[:n], h[t]), (values[n:], c[t])]
+        for source, target in copies:
+            self.kernels.array.copy(source, target)
+        self.recorded += 1
+
+    def _records(self, batch: int) -> bool:
+        return self.training and self.carries and batch == 1
+
+    def _present(self, saved: Saved) -> tuple[Array, Array, Array]:
+        """(moments of h and C before the observation, their covariances for C and for h) of the last training step.
+
+        A replayed pass writes to the same memory each time, so it cannot write into the record, which grows.
+        """
+        n = self.output_size
+        return saved.scratch("prior", (2, 2 * n)), saved.scratch("cov_c", (n,)), saved.scratch("cov_h", (n, n))
+
+    def _room(self) -> Record:
+        """The record, with room for another time step."""
+        if self.recorded == 0 or self.recorded == self._record.cov_c.shape[0]:
+            empty, n = self.kernels.array.empty, self.output_size
+            hint = self._owner.num_samples if self._owner else None
+            size = max(FIRST_CAPACITY, hint or 0, 2 * self.recorded)
+            shapes = [(size, n)] * 9 + [(size, n, n)]
+            new = [empty(shape) for shape in shapes]
+            if self.recorded:
+                for old, array in zip(self._record.arrays, new, strict=True):
+                    self.kernels.array.copy(old[: self.recorded], array[: self.recorded])
+            self._record = Record(tuple(new[:4]), tuple(new[4:8]), *new[8:])
+        return self._record
+
+    def smooth(self) -> None:
+        """Smooths the record into `smoothed`, and begins another record."""
+        n = self.recorded
+        record = Record(
+            tuple(a[:n] for a in self._record.prior),
+            tuple(a[:n] for a in self._record.posterior),
+            self._record.cov_c[:n],
+            self._record.cov_h[:n],
+        )
+        self.kernels.recurrent.smooth(record)
+        mu_h, var_h, mu_c, var_c = (self.kernels.array.to_host(a) for a in record.posterior)
+        self.smoothed, self.recorded = (mu_h, var_h, mu_c, var_c), 0
+
+    def get_smoothed(self, time_step: int) -> Memory:
+        """(mu_h, var_h, mu_c, var_c) that the last smoother has found for a time step.
+
+        Raises:
+            IndexError: the record had no such time step.
+        """
+        steps = 0 if self.smoothed is None else len(self.smoothed[0])
+        if self.smoothed is None or not 0 <= time_step < steps:
+            raise IndexError(f"time step {time_step}: the last smoother() found {steps} of them")
+        mu_h, var_h, mu_c, var_c = (a[time_step].copy() for a in self.smoothed)
+        return mu_h, var_h, mu_c, var_c
+
+    def _attach(self, kernels: Any) -> None:
+        moved = kernels.array is not getattr(self, "kernels", kernels).array
+        super()._attach(kernels)
+        if moved:
+            self.recorded = 0
+
+    def __getstate__(self) -> dict:
+        state = super().__getstate__()
+        state.pop("_record", None)
+        return state | {"recorded": 0}

@@ -1,0 +1,1 @@
+"""Passes of a network: input, output updates, memory, recording."""

@@ -1,0 +1,242 @@
+"""Deltas at the output of a network from observations."""
+
+from math import prod
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pytagi_ddp.arrays import to_numpy
+from pytagi_ddp.kernels import get_kernels
+from pytagi_ddp.kernels.tensors import Delta, State
+from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
+from pytagi_ddp.nn.core.state import by_step
+from pytagi_ddp.nn.core.validate import flat_float32
+
+
+class OutputUpdater:
+    """Turns observations into deltas at the output of a network.
+
+    The noise of observations is given as variances, not as standard deviations. A NaN observation is missing: its
+    output gets zero deltas, in every method. An infinite observation is an error.
+
+    Args:
+        model_device: the device of the network. If the network moves later, updates run on its new device.
+
+    Source: Goulet, Nguyen & Amiri (2021), JMLR 22.
+    """
+
+    def __init__(self, model_device: str):
+        self._express = get_kernels(model_device).output_update.express_update
+        self._spread = 0.0, np.zeros(0, np.float32)  # the last variance that was one number for all, and as an array
+        self.device = model_device
+
+    def __setstate__(self, state: dict) -> None:
+        self._spread = 0.0, np.zeros(0, np.float32)  # which pickles of version 0.2.0 do not have
+        self.__dict__ |= state
+
+    def update(
+        self,
+        output_states: BaseHiddenStates,
+        mu_obs: ArrayLike,
+        var_obs: ArrayLike,
+        delta_states: BaseDeltaStates,
+    ) -> None:
+        """One observation y ~ N(z, var_obs) for each output: dm = J (y - m)/(s + var_obs), ds = -J^2/(s + var_obs).
+
+        Args:
+            output_states: the network's `output_z_buffer`.
+            mu_obs: observations, batch x outputs values, flat or with one dimension for the batch in front.
+            var_obs: their variances, as many, likewise; or one number for all. If there are more, the first ones are
+                used, so that variances made once for a full batch serve a smaller last batch (as in pytagi).
+            delta_states: the network's `input_delta_z_buffer`; receives the deltas.
+
+        Raises:
+            ValueError: wrong number or shape of values, an infinite observation, or a variance that is negative or NaN.
+            TypeError: no numbers, or something else in the place of a buffer.
+            RuntimeError: the network has not been called yet.
+        """
+        try:
+            if output_states.elsewhere:
+                return
+            quick = self._for_all(var_obs, output_states.size) if isinstance(var_obs, float) else var_obs
+            if self._express(output_states, mu_obs, quick, delta_states):
+                return
+        except AttributeError:
+            _check_buffers("update", output_states, delta_states)
+            raise
+        if _has_no_samples(output_states, delta_states, mu_obs):
+            return
+        size = _size(output_states)
+        observed = State(_observations(mu_obs, size, output_states), _variances(var_obs, size, output_states))
+        self._run("update", output_states, delta_states, observed)
+
+    def _for_all(self, value: float, size: int) -> np.ndarray:
+        """`value`, `size` times, as the quick way takes it."""
+        last, array = self._spread
+        if last != value or array.size != size:
+            with np.errstate(over="ignore"):
+                array = np.full(size, value, np.float32)
+            self._spread = value, array
+        return array
+
+    def update_using_indices(
+        self,
+        output_states: BaseHiddenStates,
+        mu_obs: ArrayLike,
+        var_obs: ArrayLike,
+        selected_idx: ArrayLike,
+        delta_states: BaseDeltaStates,
+    ) -> None:
+        """Observations of some outputs only, the same number n for each sample; the others get zero deltas.
+
+        Where outputs are sequences, (time steps, features) per sample, read "time step" for "sample".
+
+        Args:
+            output_states, delta_states: as in `update`.
+            mu_obs, var_obs: batch x n observations and their variances, the latter as in `update`.
+            selected_idx: batch x n output numbers, counted from 1 within a sample (hierarchical softmax). If a number
+                occurs twice in a sample, its last observation counts.
+
+        Raises:
+            ValueError: wrong number of values, a bad value as in `update`, or an output number out of range.
+            TypeError: as `update`.
+        """
+        _check_buffers("update_using_indices", output_states, delta_states)
+        if output_states.elsewhere:
+            return
+        if _has_no_samples(output_states, delta_states, mu_obs):
+            return
+        _size(output_states)
+        steps = output_states.seq_len
+        batch, outputs = output_states.block_size * steps, output_states.actual_size // steps
+        index = to_numpy(selected_idx, "selected_idx")
+        _check_samples(index, "selected_idx", output_states)
+        index = index.reshape(-1)
+        if index.size == 0 or index.size % batch:
+            raise ValueError(f"selected_idx must hold the same number of outputs for {batch} samples, got {index.size}")
+        if index.dtype.kind not in "iu" or index.min() < 1 or index.max() > outputs:
+            raise ValueError(
+                f"selected_idx must be integers from 1 to {outputs}, "
+                f"got {index.dtype} from {index.min()} to {index.max()}"
+            )
+        n = index.size // batch
+        means = _observations(mu_obs, index.size, output_states)
+        observed = State(means, _variances(var_obs, index.size, output_states)).reshape(batch, n)
+        places = index.astype(np.int32).reshape(batch, n) - 1
+        self._run("update_using_indices", output_states, delta_states, observed, places)
+
+    def update_heteros(self, output_states: BaseHiddenStates, mu_obs: ArrayLike, delta_states: BaseDeltaStates) -> None:
+        """Observations whose noise variance the network predicts (AGVI): outputs in pairs [mean, noise variance].
+
+        The last layers are Linear(..., 2 k) and `EvenExp`. Predictions: mean = mu[0::2], total variance =
+        var[0::2] + mu[1::2].
+
+        Args:
+            output_states, delta_states: as in `update`.
+            mu_obs: one observation for each pair.
+
+        Raises:
+            ValueError: an odd number of outputs, a negative noise variance (without `EvenExp`, nothing keeps it
+                positive), wrong number of observations, or an infinite one.
+            TypeError: as `update`.
+        """
+        _check_buffers("update_heteros", output_states, delta_states)
+        if output_states.elsewhere:
+            return
+        if _has_no_samples(output_states, delta_states, mu_obs):
+            return
+        size = _size(output_states)
+        if output_states.actual_size % 2:
+            raise ValueError(f"update_heteros needs outputs in pairs, the network has {output_states.actual_size}")
+        # A look at outputs on a GPU waits for it. There nobody can write into those that EvenExp has made.
+        if output_states.device == "cpu" or not output_states.positive_noise:
+            negative = np.count_nonzero(output_states.mu_a[1::2] < 0)
+            if negative:
+                raise ValueError(
+                    f"update_heteros takes outputs 1, 3, ... for noise variances, and {negative} of {size // 2} are "
+                    "negative: end the network with EvenExp()"
+                )
+        observed = State(_observations(mu_obs, size // 2, output_states), None)
+        self._run("update_heteros", output_states, delta_states, observed)
+
+    @staticmethod
+    def _run(
+        name: str, states: BaseHiddenStates, deltas: BaseDeltaStates, observed: State, *places: np.ndarray
+    ) -> None:
+        """Calls the kernel `name` on the device of the states, to which deltas and observations are moved."""
+        kernels = get_kernels(states.device)
+        deltas.move(states.device)
+        deltas.set_size(states.size, states.block_size)
+        place = kernels.array.place
+        observed = State(place(observed.mu), None if observed.var is None else place(observed.var))
+        steps = states.seq_len
+        output, delta = by_step(states.complete(), steps), by_step(Delta(*deltas.arrays), steps)
+        getattr(kernels.output_update, name)(output, observed, *map(place, places), delta)
+
+
+def _check_buffers(method: str, states: object, deltas: object) -> None:
+    """Raises TypeError if `states` or `deltas` is no buffer: most often arguments in another order."""
+    for buffer, kind, name in (states, BaseHiddenStates, "first"), (deltas, BaseDeltaStates, "last"):
+        if not isinstance(buffer, kind):
+            place = "output_z_buffer" if kind is BaseHiddenStates else "input_delta_z_buffer"
+            raise TypeError(
+                f"{method} takes the {place} of a network as its {name} argument, got {type(buffer).__name__}"
+            )
+
+
+def _has_no_samples(states: BaseHiddenStates, deltas: BaseDeltaStates, mu_obs: ArrayLike) -> bool:
+    """Whether the outputs are those of a batch without samples; then the deltas become empty, too.
+
+    Raises:
+        ValueError: there are observations all the same.
+    """
+    if states.block_size:
+        return False
+    flat_float32(to_numpy(mu_obs, "mu_obs"), "mu_obs", 0)
+    deltas.set_size(0, 0)
+    deltas.outdated = False
+    return True
+
+
+def _size(states: BaseHiddenStates) -> int:
+    """Outputs of the whole batch."""
+    if not states.size:
+        raise RuntimeError("there is no output to observe yet: call the network first, as in net(x)")
+    return states.size
+
+
+def _observations(values: ArrayLike, size: int, states: BaseHiddenStates) -> np.ndarray:
+    values = to_numpy(values, "mu_obs")
+    observations = flat_float32(values, "mu_obs", size)
+    _check_samples(values, "mu_obs", states)
+    infinite = np.count_nonzero(np.isinf(observations))
+    if infinite:
+        raise ValueError(f"mu_obs: {infinite} of {size} observations are infinite (NaN marks a missing one)")
+    return observations
+
+
+def _check_samples(values: np.ndarray, what: str, states: BaseHiddenStates) -> None:
+    if values.ndim > 1 and len(values) not in (states.block_size, states.block_size * states.seq_len):
+        raise ValueError(
+            f"{what} has the shape {values.shape}, and the first dimension counts samples, of which there are "
+            f"{states.block_size}: transpose it, or pass what is in another shape flat"
+        )
+
+
+def _variances(values: ArrayLike, size: int, states: BaseHiddenStates) -> np.ndarray:
+    values = to_numpy(values, "var_obs")
+    variances = flat_float32(values, "var_obs")
+    of_sample = size // states.block_size
+    if values.ndim > 1 and prod(values.shape[1:]) not in (of_sample, of_sample // states.seq_len):
+        raise ValueError(
+            f"var_obs has the shape {values.shape}, and the first dimension counts samples, each of which has "
+            f"{of_sample} observations: transpose it, or pass what is in another shape flat"
+        )
+    if values.ndim == 0:
+        variances = np.repeat(variances, size)
+    elif variances.size < size:
+        raise ValueError(f"var_obs must hold {size} values, got {variances.size}")
+    variances = variances[:size]
+    if not np.all(variances >= 0):
+        raise ValueError(f"var_obs are variances and must not be negative or NaN, the smallest is {variances.min()}")
+    return variances

@@ -1,0 +1,1 @@
+"""Functions over a network: inspection, profiles, statistics, smoothing."""

@@ -1,0 +1,167 @@
+"""What the layers of a network have learnt, and the state of their units on a batch."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pytagi_ddp.nn.core.layer import BaseLayer
+from pytagi_ddp.nn.core.network import TrainableNetwork
+from pytagi_ddp.nn.core.prior import prior_variances
+from pytagi_ddp.nn.core.saved import Saved
+from pytagi_ddp.nn.core.state import Shape, State
+from pytagi_ddp.nn.core.stepping import cap_factor
+from pytagi_ddp.nn.core.table import columns
+
+DEAD = 1e-3  # a unit is dead up to this share of the layer's largest |mean|
+SATURATED = 0.01  # an output is saturated up to this |Jacobian|
+SNR_QUANTILES = (0.1, 0.5, 0.9)
+HEADER = ("layer", "", "uncertain", "dead", "saturated", "SNR 10 %", "median", "90 %", "var/prior", "capped")
+
+
+@dataclass(frozen=True)
+class LayerInspection:
+    """One row of an `Inspection`; NaN where a number has no meaning.
+
+    Attributes:
+        key: the layer's key in `state_dict`, such as "Conv2d.0".
+        layer: name and sizes.
+        uncertain: share of outputs (of all samples) with sqrt(s) > |m|, whose sign is thus uncertain.
+        dead: share of units (of an image: channels) of an activation whose means are all near 0, |m| <= 0.001 of the
+            largest of the layer, for every sample and pixel.
+        saturated: share of outputs of an activation with Jacobian |J| <= 0.01, which pass (almost) nothing back. In a
+            ReLU these are the outputs that are off.
+        snr: signal to noise of the weights, |mu|/sqrt(var): quantiles at 10 %, 50 % and 90 %.
+        var_ratio: mean variance of the parameters over that of the prior (`prior_variances`): 1 before training.
+        capped: share of parameters whose delta the cap cuts, |s g| or s^2 |h| > sqrt(s)/c, for the batch sums g, h of
+            the last backward pass and c of `Sequential.step`. If the step has been taken already, s is the variance
+            that it left.
+        frozen: whether steps leave the parameters as they are (`BaseLayer.freeze`); shown behind the name.
+    """
+
+    key: str
+    layer: str
+    uncertain: float = math.nan
+    dead: float = math.nan
+    saturated: float = math.nan
+    snr: tuple[float, float, float] = (math.nan, math.nan, math.nan)
+    var_ratio: float = math.nan
+    capped: float = math.nan
+    frozen: bool = False
+
+
+@dataclass(frozen=True, repr=False)
+class Inspection:
+    """A `LayerInspection` for each computing layer in forward order; printed as a table.
+
+    Attributes:
+        rows: one for each layer. batch: samples that the units have seen.
+    """
+
+    rows: tuple[LayerInspection, ...]
+    batch: int
+
+    def __repr__(self) -> str:
+        def text(value: float, form: str) -> str:
+            return "" if math.isnan(value) else format(value, form)
+
+        cells: list[tuple[str, ...]] = [HEADER]
+        for row in self.rows:
+            shares = (text(value, ".1%") for value in (row.uncertain, row.dead, row.saturated))
+            ratios = (text(value, ".3g") for value in (*row.snr, row.var_ratio))
+            name = row.layer + (" frozen" if row.frozen else "")
+            cells.append((row.key, name, *shares, *ratios, text(row.capped, ".1%")))
+        return columns(cells, "<<>>>>>>>>")
+
+
+def inspect(net: TrainableNetwork, x: ArrayLike, var_x: ArrayLike | None = None) -> Inspection:
+    """`Sequential.inspect`."""
+    units: dict[str, dict[str, Any]] = {}
+    twin = copy.deepcopy(net)  # so that passes leave the network as it is
+    twin.eval()
+    twin.checkpoint_blocks = False
+    for key, leaf in twin.named_leaves():
+        _watch(leaf, twin.kernels.array.to_host, units.setdefault(key, {}))
+    with twin.add_hook():  # so that layers are called one by one
+        twin.forward(x, var_x)
+    scale, samples, caps = _step_of(net)
+    rows = []
+    for key, leaf in net.named_leaves():
+        of_parameters: dict[str, Any] = {"frozen": leaf.frozen}
+        if leaf.parameters is not None:
+            of_parameters |= {"snr": _snr(leaf), "var_ratio": _var_ratio(leaf)}
+            if samples > 0:
+                of_parameters["capped"] = _capped(leaf, scale, caps * cap_factor(round(samples) * leaf.steps))
+        rows.append(LayerInspection(key, leaf.get_layer_info(), **units[key], **of_parameters))
+    return Inspection(tuple(rows), twin.output_z_buffer.block_size)
+
+
+def _watch(leaf: BaseLayer, to_host: Callable, found: dict[str, float]) -> None:
+    """Makes `leaf.forward` put the shares of its uncertain, dead and saturated units into `found`."""
+    forward = leaf.forward
+
+    def watched(state: State, saved: Saved) -> State:
+        out = forward(state, saved)
+        m = to_host(out.mu)
+        s = np.zeros_like(m) if out.var is None else to_host(out.var)
+        found["uncertain"] = float(np.mean(np.sqrt(np.maximum(s, 0)) > np.abs(m)))
+        if out.jcb is not None:
+            largest = np.abs(_by_unit(m, leaf.out_shape)).max(0)
+            found["dead"] = float(np.mean(largest <= DEAD * largest.max()))
+            found["saturated"] = float(np.mean(np.abs(to_host(out.jcb)) <= SATURATED))
+        return out
+
+    leaf.forward = watched  # type: ignore[method-assign]  # of this layer alone
+
+
+def _by_unit(m: np.ndarray, shape: Shape) -> np.ndarray:
+    """(values, units), or (values, channels) of an image, or (values, features) of a sequence."""
+    if shape.image is None:
+        return m.reshape(-1, shape.features)
+    if shape.channels_last:
+        return m.reshape(-1, shape.channels)
+    return np.moveaxis(m.reshape(len(m), shape.channels, -1), 1, 2).reshape(-1, shape.channels)
+
+
+def signal_to_noise(mu: np.ndarray, var: np.ndarray) -> np.ndarray:
+    """|mu| / sqrt(var) of parameters; infinite where the variance is 0."""
+    mu, std = np.abs(mu), np.sqrt(var)
+    return np.divide(mu, std, where=std > 0, out=np.full_like(mu, np.inf))
+
+
+def _snr(leaf: BaseLayer) -> tuple[float, ...]:
+    ratios = signal_to_noise(leaf.mu_w, leaf.var_w)
+    return tuple(map(float, np.quantile(ratios, SNR_QUANTILES, method="lower")))
+
+
+def _var_ratio(leaf: BaseLayer) -> float:
+    now, prior = (
+        sum(float(np.sum(values, dtype=np.float64)) for values in pair)
+        for pair in ((leaf.var_w, leaf.var_b), prior_variances(leaf))
+    )
+    return now / prior if prior else math.nan
+
+
+def _step_of(net: TrainableNetwork) -> tuple[float, float, float]:
+    """(scale, samples, caps) of the coming step, or else of the last one; 0 samples where its batch sums are gone."""
+    if not net.arena.keeps_sums:
+        return 1.0, 0.0, 1.0
+    if net.pending.waiting:
+        return 1.0, net.pending.waiting, 1.0
+    scale, samples, caps = net.kernels.array.to_host(net.arena.step_memory[0]).tolist()
+    return scale, samples if net.pending.average is None and net.pending.samples >= 0 else 0.0, caps
+
+
+def _capped(leaf: BaseLayer, scale: float, cap: float) -> float:
+    cut = 0
+    for part in ("w", "b"):
+        dm, ds = (scale * np.abs(getattr(leaf, f"delta_{moment}_{part}")) for moment in ("mu", "var"))
+        bar = np.sqrt(getattr(leaf, f"var_{part}")) / np.float32(cap)
+        cut += int(np.count_nonzero(np.maximum(dm, ds) > bar))
+    return cut / (leaf.num_weights + leaf.num_biases)

@@ -1,0 +1,213 @@
+"""Running statistics of BatchNorm2d, computed anew for the present parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from pytagi_ddp.nn.core.network import TrainableNetwork
+from pytagi_ddp.nn.core.running import RunningStatistics
+from pytagi_ddp.nn.core.tensors import TensorSpec
+
+
+class StatisticsChange(NamedTuple):
+    """How far the old running statistics of a BatchNorm2d were from the new ones; medians over its features.
+
+    Attributes:
+        layer: its key in the state dictionary.
+        mean_shift: distance between the old and the new mean, in new standard deviations.
+        var_ratio: old variance over new variance.
+    """
+
+    layer: str
+    mean_shift: float
+    var_ratio: float
+
+
+class HasBatchNorm(Protocol):
+    """A network whose statistics can be computed anew: `Sequential` and `DDPSequential`."""
+
+    def update_bn(self, loader: Iterable[Any], num_batches: int | None = None) -> list[StatisticsChange]: ...
+
+
+def update_bn(loader: Iterable[Any], net: HasBatchNorm, num_batches: int | None = None) -> list[StatisticsChange]:
+    """Sets the running statistics of every BatchNorm2d to the exact ones of the given batches.
+
+    In training, running statistics are averages over the last steps (about ten of them with momentum 0.9), and belong
+    to the parameters of those steps. A TAGI step can change a deep network so much that they no longer fit: a ResNet8
+    had 53.9 % test error with them, and 42.8 % with new ones. So call this before evaluating, predicting or saving a
+    network that has deep stacks of BatchNorm2d.
+
+    Each batch goes forward once, as in training: normalised by its own statistics. With N_k, mean_k and M_k (the sum
+    of (m - mean_k)^2 + s) of batch k, at the input of each BatchNorm2d,
+
+        N = sum N_k      mean = sum N_k mean_k / N      var = sum (M_k + N_k (mean_k - mean)^2) / (N - 1)
+
+    that is, the moments of all values of all batches together. The sums over batches are float64. Parameters, deltas
+    that wait for a step, and the mode of the network do not change. Afterwards `output_z_buffer` is empty, `backward`
+    needs a new forward pass, and `batch_statistics` are those of the last batch of `loader`. A BatchNorm2d that is
+    frozen (`training = False` in a network in training) keeps its statistics, and normalises by them here too. If there
+    is no BatchNorm2d to update, the loader is not read.
+
+    On a `DDPSequential` this is collective: every rank calls it with batches of its own (any number of them, also
+    none) and the same norms frozen, and all get the statistics of the union, equal to the last bit.
+
+    Args:
+        loader: batches of training data: each the input as `forward` takes it, or a tuple or list that begins with it.
+            A `BatchLoader` or `FolderLoader` starts with the first batch of its epoch, and keeps its own position.
+        net: a `Sequential` or `DDPSequential`.
+        num_batches: how many batches to use (on each rank), from the first; None: all.
+
+    Returns:
+        For each BatchNorm2d, in forward order, how far its running statistics were off.
+
+    Raises:
+        ValueError: num_batches below 1; no batch, or fewer than two values for a feature; inputs that do not fit.
+        FloatingPointError: statistics that are not finite, as the network has diverged; names the layer.
+        RuntimeError: a `DDPSequential` whose replicas differ, between two merges.
+        TypeError: `net` is no network, as where the arguments stand in the other order.
+
+    After an error the running statistics are what they were.
+
+    Source: `torch.optim.swa_utils.update_bn`; Wu & Johnson (2021), "Rethinking 'Batch' in BatchNorm" (PreciseBN).
+    """
+    if not hasattr(net, "update_bn"):
+        raise TypeError(f"update_bn takes the batches first and then a network, got {type(net).__name__} for that")
+    return net.update_bn(loader, num_batches)
+
+
+def take_statistics(
+    model: TrainableNetwork,
+    loader: Iterable[Any],
+    num_batches: int | None,
+    add_over_ranks: Callable[[np.ndarray], None] | None = None,
+    run: Callable[[Any], object] | None = None,
+) -> list[StatisticsChange]:
+    """`update_bn` for a network on this rank.
+
+    Args:
+        model, loader, num_batches: as of `update_bn`.
+        add_over_ranks: adds the float64 sums of all ranks, in place.
+        run: does a forward pass of an input in training mode, without replay; None: `model.pass_forward`.
+    """
+    check_num_batches(num_batches)
+    running = _running(model)
+    leaves = ((key, model.arena.leaves[tensors[0].leaf]) for key, tensors in running.items())
+    norms = {key: leaf for key, leaf in leaves if isinstance(leaf, RunningStatistics)}
+    places = {key: slice(tensors[0].begin, tensors[-1].end) for key, tensors in running.items()}
+    inputs = _inputs(loader, num_batches)
+    if not norms:
+        if run is not None:  # other stages of a pipeline may have some
+            for x in inputs:
+                run(x)
+        return []
+    arena, array = model.arena, model.kernels.array
+    tail, statistics, carried = map(array.to_host, (arena.tail, arena.statistics, arena.carried))  # changed by passes
+    try:
+        sums = sum_moments(model, norms, inputs, run or model.pass_forward)
+        if add_over_ranks is not None:
+            add_over_ranks(sums)
+        fresh = statistics.copy()
+        for key, part in _parts(norms, sums):
+            fresh[places[key]] = _moments(part, key)
+    except BaseException:
+        array.copy(statistics, arena.statistics)
+        raise
+    finally:
+        array.copy(tail, arena.tail)
+        array.copy(carried, arena.carried)
+    array.copy(fresh, arena.statistics)
+    return [_change(key, statistics[place], fresh[place]) for key, place in places.items()]
+
+
+def unfrozen_norms(model: TrainableNetwork) -> list[str]:
+    """Keys of the norms that `take_statistics` sets; they must be equal on all ranks whose sums are added."""
+    return list(_running(model))
+
+
+def check_num_batches(num_batches: int | None) -> None:
+    if num_batches is not None and num_batches < 1:
+        raise ValueError(f"update_bn needs num_batches of at least 1, or None for all batches, got {num_batches}")
+
+
+def sum_moments(
+    model: TrainableNetwork, norms: Mapping[str, RunningStatistics], inputs: Iterable[Any], run: Callable[[Any], object]
+) -> np.ndarray:
+    """(count, sums, sums of squares) of every norm's input, one behind the other in float64, over all batches."""
+    sums = np.zeros(sum(norm.num_sums for norm in norms.values()))
+    to_host = model.kernels.array.to_host
+
+    def watch(part: np.ndarray) -> Callable[[int, Any, Any], None]:
+        count, total, square = part[:1], *part[1:].reshape(2, -1)
+
+        def add(rows: int, mean: Any, m2: Any) -> None:
+            mean = to_host(mean).astype(np.float64)
+            count[0] += rows
+            total[:] += rows * mean
+            square[:] += to_host(m2) + rows * mean * mean
+
+        return add
+
+    pooled = [norm.pool_at_step for norm in norms.values()]
+    try:
+        for key, part in _parts(norms, sums):
+            norms[key].on_moments, norms[key].pool_at_step = watch(part), False
+        with nullcontext() if model.training else model.in_mode(training=True):
+            for x in inputs:
+                run(x)
+    finally:
+        for norm, pool in zip(norms.values(), pooled, strict=True):
+            norm.on_moments, norm.pool_at_step = None, pool
+    return sums
+
+
+def batches_of(loader: Iterable[Any], num_batches: int | None = None) -> Iterator[Any]:
+    """The first `num_batches` batches of a loader, or all; a loader with a position in its epoch keeps it."""
+    return islice(loader.from_first() if hasattr(loader, "from_first") else loader, num_batches)
+
+
+def _inputs(loader: Iterable[Any], num_batches: int | None) -> Iterator[Any]:
+    for batch in batches_of(loader, num_batches):
+        x = batch[0] if isinstance(batch, tuple | list) else batch
+        if len(x):  # a rank may have no sample left in its last batch
+            yield x
+
+
+def _running(model: TrainableNetwork) -> dict[str, list[TensorSpec]]:
+    """The running statistics of each norm that is not frozen, by its key."""
+    found: dict[str, list[TensorSpec]] = {}
+    for spec in model.arena.tensors:
+        if spec.kind == "running" and (model.arena.leaves[spec.leaf].training or not model.training):
+            found.setdefault(spec.layer, []).append(spec)
+    return found
+
+
+def _parts(norms: Mapping[str, RunningStatistics], sums: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """(key, its part of `sums`) of each norm."""
+    first = 0
+    for key, norm in norms.items():
+        yield key, sums[first : first + norm.num_sums]
+        first += norm.num_sums
+
+
+def _moments(sums: np.ndarray, key: str) -> np.ndarray:
+    """Means, then variances, in float32."""
+    count, (total, square) = sums[0], sums[1:].reshape(2, -1)
+    if count < 2:
+        raise ValueError(f"update_bn needs at least two values for each feature, {key} was given {count:.0f}")
+    mean = total / count
+    moments = np.concatenate([mean, np.maximum(square - total * mean, 0) / (count - 1)]).astype(np.float32)
+    if not np.isfinite(moments).all():
+        raise FloatingPointError(f"update_bn: the input of {key} is not finite; the network has diverged")
+    return moments
+
+
+def _change(key: str, before: np.ndarray, after: np.ndarray) -> StatisticsChange:
+    (mean, var), (new_mean, new_var) = (a.reshape(2, -1).astype(np.float64) for a in (before, after))
+    new_var = np.maximum(new_var, np.finfo(np.float32).tiny)
+    shift = np.abs(mean - new_mean) / np.sqrt(new_var)
+    return StatisticsChange(key, float(np.median(shift)), float(np.median(var / new_var)))
