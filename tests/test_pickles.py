@@ -159,6 +159,7 @@ CASES |= {name: (lambda name=name: estimator(name), serve) for name in ESTIMATOR
 NOT_PICKLED = {
     "Communicator": "an interface",
     "Handle": "a collective under way",
+    "Saved": "refused",
     "DDPSequential": "refused",
     "FSDPSequential": "refused",
     "PipelineSequential": "refused",

@@ -281,6 +281,8 @@ def test_a_context_keeps_its_own_names_and_says_what_is_missing():
             setattr(saved, name, 3)
     with pytest.raises(AttributeError, match=r"forward\(\) has saved no 'other'"):
         _ = saved.other
+    with pytest.raises(TypeError, match="a layer must not hold it"):
+        copy.copy(saved)
     x = np.ones((4, 2), np.float32)
     assert np.array_equal(layer.forward(nn.State(x, None), saved).mu.reshape(-1), net(x)[0])
 

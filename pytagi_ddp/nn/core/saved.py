@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
@@ -84,7 +84,8 @@ class Saved:
         pool: memory for deltas, a `DeltaPool`.
 
     Raises:
-        AttributeError: an attribute is set that has one of the names above, or that of a method.
+        AttributeError: an attribute is set that has one of the names above, or that of a method; or one is read that
+            `forward` has not set. TypeError: it is copied or pickled.
     """
 
     needs_input, accumulate, recomputed = True, False, False
@@ -112,6 +113,9 @@ class Saved:
 
     def __getattr__(self, name: str) -> Any:  # what nobody has set
         raise AttributeError(f"forward() has saved no {name!r}", name=name, obj=self)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Saved is the context of one pass, and is not copied or pickled: a layer must not hold it")
 
     # -- memory -----------------------------------------------------------------------------------------------
 
