@@ -49,10 +49,12 @@ class _Moved(MetaPathFinder, Loader):
 def install() -> None:
     """Makes Python find these modules, where it finds none under a name itself.
 
-    Modules that are loaded get their old names at once: an import through `_Moved` would bind the name in
-    `pytagi_ddp.nn`, where it may be that of a function (`update_bn`).
+    Modules that are loaded get their old names at once. An import through `_Moved` would bind the name in
+    `pytagi_ddp.nn` anew, where it may be that of a function (`update_bn`).
     """
     for name, place in MOVED.items():
         if place in sys.modules:
-            sys.modules.setdefault(name, sys.modules[place])
+            sys.modules[name] = sys.modules[place]
+            package, _, last = name.rpartition(".")
+            vars(sys.modules[package]).setdefault(last, sys.modules[place])
     sys.meta_path.append(_Moved())
