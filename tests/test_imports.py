@@ -148,6 +148,7 @@ ROOMS = {
         nn.slinear nn.slstm
     """,
     "nn/run": "nn.memory nn.network_input nn.output_updater nn.passes",
+    "likelihoods": "likelihoods.*",
     "nn/files": """
         nn.architecture nn.csv_files nn.file_format nn.persistence nn.pytagi_format nn.slices nn.state_dicts
     """,
