@@ -248,34 +248,21 @@ def node_moments(m, s, y, n):
 
 
 @formula
-def rate_moments(m, s, y):
-    """(dm, ds) for p(y | z) ~ exp(y z - e^z), the limit of ever more trials with ever smaller odds; e^z up to 1e12."""
-    return node_moments(m - LOG_TRIALS, s, y, TRIALS)
+def binomial_observation(m, s, y, trials, shift):
+    """y successes in so many trials with the log odds z + shift.
 
-
-@formula
-def poisson_observation(m, s, y, exposure, unused):
-    """y ~ Poisson(exposure e^z)."""
-    return rate_moments(m + math.log(exposure), s, y)
+    Negative binomial counts y with mean e^z and variance e^z + e^2z/r are y successes in y + r trials, shift -log r. A
+    Poisson count with mean c e^z is one of `TRIALS` trials, shift log c - `LOG_TRIALS`: the limit of ever more trials
+    with ever smaller odds, for c e^z up to 1e12.
+    """
+    return node_moments(m + shift, s, y, trials)
 
 
 @formula
 def gamma_observation(m, s, y, shape, unused):
-    """y ~ Gamma with mean e^z and this shape k, density ~ exp(-k z - k y e^-z): the Poisson likelihood of -z."""
-    dm, ds = rate_moments(math.log(shape * y) - m, s, shape)
+    """y ~ Gamma with mean e^z and this shape k, density ~ exp(-k z - k y e^-z): a Poisson likelihood of -z."""
+    dm, ds = node_moments(math.log(shape * y) - LOG_TRIALS - m, s, shape, TRIALS)
     return -dm, ds
-
-
-@formula
-def binomial_observation(m, s, y, trials, unused):
-    """y successes in so many trials, each with the probability 1/(1 + e^-z)."""
-    return node_moments(m, s, y, trials)
-
-
-@formula
-def negative_binomial_observation(m, s, y, size, unused):
-    """y ~ negative binomial, mean e^z, variance e^z + e^2z/size: y successes in y + size trials, log odds z - log size."""
-    return node_moments(m - math.log(size), s, y, y + size)
 
 
 @formula
@@ -295,8 +282,6 @@ LIKELIHOODS: dict[str, Callable] = {
     "interval": interval_observation,
     "laplace": laplace_observation,
     "student_t": student_observation,
-    "poisson": poisson_observation,
     "gamma": gamma_observation,
     "binomial": binomial_observation,
-    "negative_binomial": negative_binomial_observation,
 }

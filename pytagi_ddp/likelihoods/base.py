@@ -96,7 +96,7 @@ class Outputs:
             flat = np.where(np.isnan(flat), MISSING, flat)
             if np.any(flat != np.floor(flat)):
                 raise TypeError("y must hold classes, whole numbers from 0 on (or NaN or -1: missing), got fractions")
-        if flat.size and not (MISSING <= flat.min() and flat.max() < classes):
+        if flat.size and not (flat.min() >= MISSING and flat.max() < classes):
             raise ValueError(
                 f"y must hold classes from 0 to {classes - 1} (-1: missing), got {flat.min()} to {flat.max()}"
             )
@@ -127,7 +127,9 @@ class Likelihood(ABC):
     outputs: int | None = None
 
     def observe(self, net: Any, y: Any, weight: ArrayLike = 1.0) -> None:
-        """Fills the deltas at the output of `net`, which has been called: dm = w J d log Z/dm, ds = w J^2 d^2 log Z/dm^2.
+        """Fills the deltas at the output of `net`, which has been called.
+
+            dm = w J d log Z/dm,    ds = w J^2 d^2 log Z/dm^2
 
         Args:
             net: a `Sequential`, `DDPSequential`, `FSDPSequential`, `PipelineSequential` (where the outputs are on

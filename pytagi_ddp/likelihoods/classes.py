@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pytagi_ddp.likelihoods.base import ONE, Likelihood, Outputs, one, positive, refuse_where
+from pytagi_ddp.likelihoods.base import Likelihood, Outputs, one, refuse_where
 from pytagi_ddp.likelihoods.gaussian import log_interval
 from pytagi_ddp.likelihoods.prediction import (
     BinaryPrediction,
@@ -80,7 +80,7 @@ class Bernoulli(Likelihood):
         if link not in ("logit", "probit"):
             raise ValueError(f'Bernoulli has the links "logit" and "probit", got {link!r}')
         self.link = link
-        self._one = one(1)
+        self._one, self._zero = one(1), one(0)
 
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
         values = outputs.numbers(y)
@@ -88,7 +88,7 @@ class Bernoulli(Likelihood):
         known = values[~np.isnan(values)]
         if self.link == "logit":
             refuse_where((known < 0) | (known > 1), self, "numbers from 0 to 1")
-            outputs.observe("binomial", values, self._one, ONE, weight)
+            outputs.observe("binomial", values, self._one, self._zero, weight)
         else:
             refuse_where((known != 0) & (known != 1), self, "0 or 1")
             infinite = np.float32(np.inf)
@@ -106,9 +106,8 @@ class HierarchicalCategorical(Likelihood):
     """One of n classes as a path of binary decisions in a tree, each with P(right | z) = 1/(1 + e^-z).
 
     The tree is that of `Utils.get_hierarchical_softmax`: L = ceil(log2 n) decisions for each class, and about n outputs
-    (`outputs`). Where a node has only one branch with classes, nothing is decided or observed, so that probabilities sum
-    to 1. Deltas of the decisions on the path are those of `Bernoulli`; other outputs get zeros. Cheaper than
-    `Categorical` for thousands of classes, and no better for few.
+    (`outputs`). Where a node has only one branch with classes, nothing is decided or observed, so that probabilities
+    sum to 1. Deltas of the decisions on the path are those of `Bernoulli`; other outputs get zeros.
 
     Observes one class for each sample, 0 to n - 1; -1 or NaN is missing. Predicts `probabilities`.
 
@@ -129,7 +128,7 @@ class HierarchicalCategorical(Likelihood):
         table = np.full((self.n + 1, self.outputs), np.nan, np.float32)  # the last row is that of a missing class
         rows, places = np.nonzero(self._paths >= 0)
         table[rows, self._paths[rows, places]] = self._right[rows, places]
-        self._table, self._one = table, one(1)
+        self._table, self._one, self._zero = table, one(1), one(0)
 
     def __repr__(self) -> str:
         return f"HierarchicalCategorical({self.n})"
@@ -138,7 +137,7 @@ class HierarchicalCategorical(Likelihood):
         labels = outputs.labels(y, self.n)
         weights = outputs.weights(weight, 1)
         each = weights if weights.size == 1 else np.repeat(weights, outputs.width)
-        outputs.observe("binomial", self._table[labels], self._one, ONE, each)
+        outputs.observe("binomial", self._table[labels], self._one, self._zero, each)
 
     def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
         left, right = _log_odds(mu, var)

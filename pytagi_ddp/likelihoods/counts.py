@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pytagi_ddp.likelihoods.base import ONE, Likelihood, Outputs, one, positive, refuse_where
+from pytagi_ddp.kernels.formulas.likelihood import LOG_TRIALS, TRIALS
+from pytagi_ddp.likelihoods.base import Likelihood, Outputs, one, positive, refuse_where
 from pytagi_ddp.likelihoods.prediction import LinkedPrediction, Prediction, special
 
 
@@ -15,7 +16,8 @@ class Poisson(Likelihood):
     """Counts y ~ Poisson(exposure e^z): log p(y | z) = y z - exposure e^z + const.
 
     Z = E[p(y | z)] by nodes around the posterior's mode. Posterior moments have errors below 1e-3 of the prior's (1e-3
-    standard deviations, or of a larger shift; 1e-3 of the variance) for m within +-50, s from 1e-6 to 1e4, y up to 1000.
+    standard deviations, or of a larger shift; 1e-3 of the variance) for m within +-50, s from 1e-6 to 1e4 and y up
+    to 1000.
 
     Observes batch x outputs counts. Predicts counts; mean exposure e^(m + s/2).
 
@@ -28,10 +30,10 @@ class Poisson(Likelihood):
 
     def __init__(self, exposure: float = 1.0):
         self.exposure = positive("exposure", self, exposure)
-        self._exposure = one(self.exposure)
+        self._trials, self._shift = one(TRIALS), one(np.log(self.exposure) - LOG_TRIALS)
 
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
-        outputs.observe("poisson", _counts(self, outputs, y), self._exposure, ONE, weight)
+        outputs.observe("binomial", _counts(self, outputs, y), self._trials, self._shift, weight)
 
     def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
         sp, m = special(), mu + np.log(self.exposure)
@@ -52,8 +54,8 @@ class Poisson(Likelihood):
 class NegativeBinomial(Likelihood):
     """Counts with mean e^z and variance e^z + e^2z/size: more spread than `Poisson`, which it is for size to infinity.
 
-    log p(y | z) = y z - (y + size) log(size + e^z) + const. Z and its errors are as for `Poisson`, for sizes from 0.1 to
-    100.
+    log p(y | z) = y z - (y + size) log(size + e^z) + const. Z and its errors are as for `Poisson`, for sizes from
+    0.1 to 100.
 
     Observes batch x outputs counts. Predicts counts; mean e^(m + s/2).
 
@@ -66,10 +68,11 @@ class NegativeBinomial(Likelihood):
 
     def __init__(self, size: float = 1.0):
         self.size = positive("size", self, size)
-        self._size = one(self.size)
+        self._shift = one(-np.log(self.size))
 
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
-        outputs.observe("negative_binomial", _counts(self, outputs, y), self._size, ONE, weight)
+        counts = _counts(self, outputs, y)
+        outputs.observe("binomial", counts, counts + np.float32(self.size), self._shift, weight)
 
     def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
         sp, r = special(), self.size

@@ -20,8 +20,8 @@ class Joint(Likelihood):
         likelihood.observe(net, [labels, numbers, counts])
         labels, numbers, counts = likelihood.predict(net, x).parts
 
-    Observes a list, with what each part observes; None: nothing of this part. `weight`: for all parts, a number or one
-    for each sample; or a list, one for each part.
+    Observes a list, with what each part observes; None: nothing of this part. `weight`: a number, or one
+    for each sample, for all parts.
 
     Args:
         parts: likelihoods, or tuples (likelihood, number of outputs); without a number a part has as many as it needs,
@@ -52,17 +52,12 @@ class Joint(Likelihood):
         return f"Joint({', '.join(f'({likelihood!r}, {width})' for likelihood, _, width in self._parts)})"
 
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
-        observed = self._listed(y, "y")
-        weights = self._listed(weight, "weight") if isinstance(weight, list | tuple) else [weight] * len(observed)
-        for (likelihood, first, width), values, part_weight in zip(self._parts, observed, weights, strict=True):
+        if not isinstance(y, list | tuple) or len(y) != len(self._parts):
+            raise ValueError(f"y must be a list with one entry for each of {len(self._parts)} parts of Joint")
+        for (likelihood, first, width), values in zip(self._parts, y, strict=True):
             if values is None:
                 values = np.full(outputs.rows * (width if likelihood.outputs is None else 1), np.nan)
-            likelihood._observe(replace(outputs, first=outputs.first + first, width=width), values, part_weight)
-
-    def _listed(self, values: Any, what: str) -> Sequence[Any]:
-        if not isinstance(values, list | tuple) or len(values) != len(self._parts):
-            raise ValueError(f"{what} must be a list with one entry for each of {len(self._parts)} parts of Joint")
-        return values
+            likelihood._observe(replace(outputs, first=outputs.first + first, width=width), values, weight)
 
     def prediction(self, mu: ArrayLike, var: ArrayLike) -> JointPrediction:  # type: ignore[override]
         means, variances = np.asarray(mu), np.asarray(var)
