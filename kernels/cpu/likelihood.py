@@ -91,7 +91,7 @@ def observe(
 def categorical(output: State, index: Array, weight: Array, first: int, classes: int, delta: Delta) -> None:
     """Deltas of the logits from `first` on, of so many classes; index: the class of each row, below 0: missing.
 
-    p starts at softmax(m) and takes three half steps towards the fixed point of p = softmax(m + s (1/2 - p)). weight: one
-    for each row, or one for all.
+    p starts at softmax(m) and takes three half steps towards the fixed point of p = softmax(m + s (1/2 - p)).
+    weight: one for each row, or one for all.
     """
     _categorical(*output, index, weight, *delta[:2], first, classes)

@@ -257,7 +257,7 @@ def test_joint_parts_take_their_columns():
     for part, y, a, b in parts:
         expected = told(part, m[:, a:b], s[:, a:b], y, weight=[1, 1, 1, 2])
         np.testing.assert_allclose([dm[:, a:b], ds[:, a:b]], expected, rtol=1e-6)
-    nothing = told(joint, m, s, [None, numbers, None], weight=[0, 1, 1])
+    nothing = told(joint, m, s, [None, numbers, None])
     assert not nothing[0][:, [0, 1, 2, 5]].any() and nothing[0][:, 3:5].all()
     prediction = joint.prediction(m, s)
     logs = prediction.log_prob([labels, numbers, counts])
