@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> object:
     """Each likelihood is imported when it is asked for."""
     if name in _MODULE_OF:
         return import_module(f"{__name__}.{_MODULE_OF[name]}").__dict__[name]

@@ -44,10 +44,10 @@ class Outputs:
     def observe(self, kind: str, y: np.ndarray, a: ArrayLike, b: ArrayLike, weight: ArrayLike) -> None:
         """Runs the kernel `kind` for observations and parameters, rows x width values each, or one for all."""
         place = self.kernels.array.place
-        values = [place(y.reshape(self.rows, self.width))]
-        values += [place(ONE if part is ONE else flat_float32(part, "parameters")) for part in (a, b)]
-        values.append(place(self.weights(weight, self.width)))
-        self.kernels.likelihood.observe(kind, self.state, *values, self.first, self.delta)
+        first, second = (place(part if part is ONE else flat_float32(part, "parameters")) for part in (a, b))
+        weights = place(self.weights(weight, self.width))
+        observed = place(y.reshape(self.rows, self.width))
+        self.kernels.likelihood.observe(kind, self.state, observed, first, second, weights, self.first, self.delta)
 
     def weights(self, weight: ArrayLike, each: int) -> np.ndarray:
         """One weight for all observations, or one for each of rows x `each`.
@@ -143,7 +143,25 @@ class Likelihood(ABC):
             TypeError: no numbers, or no network.
             RuntimeError: the network has not been called yet.
         """
-        states, deltas = _buffers(net)
+        try:
+            states, deltas = net.output_z_buffer, net.input_delta_z_buffer
+        except AttributeError:
+            raise TypeError(f"observe takes a network first, got {type(net).__name__}") from None
+        self.update(states, y, deltas, weight)
+
+    def update(
+        self, output_states: BaseHiddenStates, y: Any, delta_states: BaseDeltaStates, weight: ArrayLike = 1.0
+    ) -> None:
+        """As `observe`, between buffers: for `forward_backward` of a `PipelineSequential`.
+
+        Args:
+            output_states: the network's `output_z_buffer`. delta_states: its `input_delta_z_buffer`; gets the deltas.
+            y, weight: as in `observe`.
+
+        Raises:
+            as `observe`.
+        """
+        states, deltas = output_states, delta_states
         if states.elsewhere:
             return
         if not states.block_size:
@@ -204,13 +222,6 @@ class Likelihood(ABC):
         return f"{type(self).__name__}({settings})"
 
 
-def _buffers(net: Any) -> tuple[BaseHiddenStates, BaseDeltaStates]:
-    try:
-        return net.output_z_buffer, net.input_delta_z_buffer
-    except AttributeError:
-        raise TypeError(f"observe takes a network first, got {type(net).__name__}") from None
-
-
 def positive(name: str, owner: object, value: float) -> float:
     """`value` as a float.
 
@@ -223,7 +234,7 @@ def positive(name: str, owner: object, value: float) -> float:
     return number
 
 
-def one(value: float) -> Array:
+def one(value: float | np.floating) -> Array:
     """A parameter that is one number for all observations."""
     return np.full(1, value, np.float32)
 

@@ -204,6 +204,7 @@ def _softmax(z: np.ndarray) -> np.ndarray:
 
 def _log_odds(mu: np.ndarray, var: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Logarithms of the expected probabilities of 0 and 1 with the log odds N(mu, var)."""
-    zero, first = (log_expectation(lambda z, sign=sign: -np.logaddexp(0, sign * z), mu, var) for sign in (1, -1))
+    zero = log_expectation(lambda z: -np.logaddexp(0, z), mu, var)
+    first = log_expectation(lambda z: -np.logaddexp(0, -z), mu, var)
     total = np.logaddexp(zero, first)
     return zero - total, first - total

@@ -55,7 +55,8 @@ class Custom(Likelihood):
                     f"the function of Custom gave {name} of shape {np.shape(given)}, not {m.shape}"
                 ) from None
             deltas.append(np.ascontiguousarray(whole).reshape(-1))
-        outputs.observe("given", values, *deltas, weight)
+        dm, ds = deltas
+        outputs.observe("given", values, dm, ds, weight)
 
     def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
         if self._predictive is None:

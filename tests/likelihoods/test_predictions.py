@@ -62,7 +62,9 @@ def test_probabilities_of_counts_are_steps_of_the_cdf(name):
 def test_wide_and_narrow_outputs_keep_their_probabilities():
     """log_prob is exact where the likelihood is far sharper than the output, or far wider."""
     sharp = lk.Poisson().prediction([[6.0]], [[4.0]]).log_prob([[1000.0]])  # about N(z = log 1000; 6, 4)/1000
-    assert sharp[0, 0] == pytest.approx(-0.5 * np.log(2 * np.pi * 4) - (np.log(1000) - 6) ** 2 / 8 - np.log(1000), abs=1e-2)
+    assert sharp[0, 0] == pytest.approx(
+        -0.5 * np.log(2 * np.pi * 4) - (np.log(1000) - 6) ** 2 / 8 - np.log(1000), abs=1e-2
+    )
     exact = lk.Poisson().prediction([[1.0]], [[1e-8]]).log_prob([[2.0]])
     assert exact[0, 0] == pytest.approx(2 - np.e - np.log(2), abs=1e-6)
     rare = lk.Bernoulli().prediction([[-40.0]], [[1e-6]])
