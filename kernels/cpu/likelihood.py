@@ -60,19 +60,22 @@ def _categorical(mu, var, jcb, index, weight, delta_mu, delta_var, first, classe
                 p[k] = ZERO
                 e[k] = ZERO
         else:
+            for k in range(classes):
+                e[k] = m[k]
+                p[k] = ZERO
             for turn in range(STEPS + 1):
                 kept = HALF if turn > 0 else ZERO  # the first turn makes softmax(m)
-                top = LOWEST
-                for k in range(classes):
-                    e[k] = m[k] + (s[k] * (HALF - p[k]) if turn > 0 else ZERO)
-                    top = at_least(top, e[k])
-                total = ZERO
+                top, total = LOWEST, ZERO
+                for k in range(classes):  # sums and bounds have loops of their own, so that the others are vectorised
+                    top = at_least(e[k], top)
                 for k in range(classes):
                     e[k] = exp(e[k] - top)
+                for k in range(classes):
                     total += e[k]
                 share = (ONE - kept) / total
                 for k in range(classes):
-                    p[k] = (kept * p[k] if turn > 0 else ZERO) + share * e[k]
+                    p[k] = kept * p[k] + share * e[k]
+                    e[k] = m[k] + s[k] * (HALF - p[k])
             for k in range(classes):
                 dm, ds = class_deltas(p[k], ONE if k == label else ZERO, s[k])
                 p[k], e[k] = weighed(m[k], s[k], j[k], w, dm, ds)

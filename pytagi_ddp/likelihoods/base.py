@@ -88,6 +88,9 @@ class Outputs:
             ValueError: a wrong number or shape, or a class out of range. TypeError: no whole numbers.
         """
         values = to_numpy(y, "y")
+        if values.dtype.kind == "i" and values.shape == (self.rows,) and values.flags.c_contiguous:
+            if MISSING <= values.min() and values.max() < classes:  # the common case
+                return values if values.dtype == np.int32 else values.astype(np.int32)
         if values.size != self.rows:
             raise ValueError(f"y must hold one class for each of {self.rows} rows of outputs, got {values.size} values")
         self._check_samples(values, "y")
