@@ -88,9 +88,9 @@ class Outputs:
             ValueError: a wrong number or shape, or a class out of range. TypeError: no whole numbers.
         """
         values = to_numpy(y, "y")
-        if values.dtype.kind == "i" and values.shape == (self.rows,) and values.flags.c_contiguous:
-            if MISSING <= values.min() and values.max() < classes:  # the common case
-                return values if values.dtype == np.int32 else values.astype(np.int32)
+        flat_integers = values.dtype.kind == "i" and values.shape == (self.rows,) and values.flags.c_contiguous
+        if flat_integers and values.min() >= MISSING and values.max() < classes:  # the common case
+            return values if values.dtype == np.int32 else values.astype(np.int32)
         if values.size != self.rows:
             raise ValueError(f"y must hold one class for each of {self.rows} rows of outputs, got {values.size} values")
         self._check_samples(values, "y")
@@ -162,7 +162,7 @@ class Likelihood(ABC):
             y, weight: as in `observe`.
 
         Raises:
-            as `observe`.
+            ValueError, TypeError, RuntimeError: as `observe`.
         """
         states, deltas = output_states, delta_states
         if states.elsewhere:
