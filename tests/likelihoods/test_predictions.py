@@ -168,13 +168,13 @@ def test_classes_are_learnt_with_their_probabilities(kind):
 def test_outliers_spoil_a_gaussian_but_not_students_t():
     x, f, rng = data()
     y = f + 0.1 * rng.normal(size=f.shape)
-    bad = rng.random(f.shape) < 0.15
+    bad = rng.random(f.shape) < 0.1
     y[bad] += rng.choice([8.0, 12.0], bad.sum())
     errors = {}
     for name, likelihood in {"Gaussian": lk.Gaussian(0.1), "StudentT": lk.StudentT(3, 0.1)}.items():
         prediction = likelihood.predict(trained(likelihood, x, y, 1, epochs=10), x)
         errors[name] = np.sqrt(np.mean((prediction.mean - f) ** 2))
-    assert errors["StudentT"] < 0.3 < errors["Gaussian"]
+    assert errors["StudentT"] < 0.2 < 0.6 < errors["Gaussian"]
 
 
 def test_limits_are_not_taken_for_values():
