@@ -15,6 +15,7 @@ from pytagi_ddp.kernels.tensors import Array, Delta, State
 ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
 LOWEST = np.float32(-np.inf)
 STEPS = 3  # of the fixed point of the probabilities
+BLOCK = 16  # rows
 
 observation = None  # stands for the formula in the loop that follows
 
@@ -50,35 +51,48 @@ _LOOPS = {name: _loop_of(name, formula) for name, formula in LIKELIHOODS.items()
 
 @loop("bk bk bk b w bk bk =first =classes", lambda n: n.w in (1, n.b) and 0 <= n.first <= n.k - n.classes, apart=True)
 def _categorical(mu, var, jcb, index, weight, delta_mu, delta_var, first, classes):
+    rows, width = mu.shape
     step, end = min(1, weight.size - 1), first + classes
-    for row in prange(mu.shape[0]):
-        m, s, j = mu[row, first:end], var[row, first:end], jcb[row, first:end]
-        p, e = delta_mu[row, first:end], delta_var[row, first:end]
-        label, w = index[row], weight[row * step]
-        if label < 0:
-            for k in range(classes):
-                p[k] = ZERO
-                e[k] = ZERO
-        else:
-            for k in range(classes):
-                e[k] = m[k]
-                p[k] = ZERO
-            for turn in range(STEPS + 1):
-                kept = HALF if turn > 0 else ZERO  # the first turn makes softmax(m)
-                top, total = LOWEST, ZERO
-                for k in range(classes):  # sums and bounds have loops of their own, so that the others are vectorised
+    whole = width if classes == width else 0  # then exponentials of several rows are vectorised together
+    for block in prange((rows + BLOCK - 1) // BLOCK):
+        begin, stop = block * BLOCK, min(rows, block * BLOCK + BLOCK)
+        together = delta_var.reshape(-1)[begin * whole : stop * whole]
+        for turn in range(STEPS + 1):
+            kept = HALF if turn > 0 else ZERO  # the first turn makes softmax(m)
+            for row in range(begin, stop):
+                m, e, top = mu[row, first:end], delta_var[row, first:end], LOWEST
+                if turn == 0:
+                    p = delta_mu[row, first:end]
+                    for k in range(classes):
+                        e[k] = m[k]
+                        p[k] = ZERO
+                for k in range(classes):
                     top = at_least(e[k], top)
                 for k in range(classes):
-                    e[k] = exp(e[k] - top)
+                    e[k] -= top
+                if whole == 0:
+                    for k in range(classes):
+                        e[k] = exp(e[k])
+            for i in range(together.size):
+                together[i] = exp(together[i])
+            for row in range(begin, stop):
+                m, s = mu[row, first:end], var[row, first:end]
+                p, e = delta_mu[row, first:end], delta_var[row, first:end]
+                total = ZERO
                 for k in range(classes):
                     total += e[k]
                 share = (ONE - kept) / total
                 for k in range(classes):
                     p[k] = kept * p[k] + share * e[k]
                     e[k] = m[k] + s[k] * (HALF - p[k])
+        for row in range(begin, stop):
+            m, s, j = mu[row, first:end], var[row, first:end], jcb[row, first:end]
+            p, e = delta_mu[row, first:end], delta_var[row, first:end]
+            label, w = index[row], weight[row * step]
             for k in range(classes):
-                dm, ds = class_deltas(p[k], ONE if k == label else ZERO, s[k])
-                p[k], e[k] = weighed(m[k], s[k], j[k], w, dm, ds)
+                dm, ds = class_deltas(p[k], ONE if label == k else ZERO, s[k])
+                dm, ds = weighed(m[k], s[k], j[k], w, dm, ds)
+                p[k], e[k] = (dm, ds) if label >= 0 else (ZERO, ZERO)
 
 
 def observe(
