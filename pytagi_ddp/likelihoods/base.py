@@ -16,6 +16,7 @@ from pytagi_ddp.kernels.tensors import Array, Delta, State
 from pytagi_ddp.likelihoods.prediction import Prediction
 from pytagi_ddp.nn.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.state import by_step
+from pytagi_ddp.nn.unpickled import writable
 from pytagi_ddp.nn.validate import flat_float32
 
 ONE = np.ones(1, np.float32)
@@ -219,6 +220,9 @@ class Likelihood(ABC):
     @abstractmethod
     def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
         """`prediction` of checked float64 moments."""
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(writable(state))
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if not name.startswith("_"))
