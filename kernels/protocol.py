@@ -279,6 +279,15 @@ class OutputUpdate(Protocol):
     def update_heteros(self, output: State, observed: State, delta: Delta) -> None: ...
 
 
+class Likelihood(Protocol):
+    def observe(
+        self, kind: str, output: State, observed: Array, a: Array, b: Array, weight: Array, first: int, delta: Delta
+    ) -> None: ...
+    def categorical(
+        self, output: State, index: Array, weight: Array, first: int, classes: int, delta: Delta
+    ) -> None: ...
+
+
 class Step(Protocol):
     def step(
         self,
@@ -313,6 +322,7 @@ class Kernels(Protocol):
     embedding: Embedding
     graph: Graph
     layer_norm: LayerNorm
+    likelihood: Likelihood
     linear: Linear
     merge: Merge
     output_update: OutputUpdate

@@ -24,14 +24,14 @@ __all__ = [
 moved.install()
 
 if TYPE_CHECKING:
-    from pytagi_ddp import checkpoint, data, distributed, estimators, models, plot  # noqa: F401
+    from pytagi_ddp import checkpoint, data, distributed, estimators, likelihoods, models, plot  # noqa: F401
 
     __version__: str
 else:
 
     def __getattr__(name):
         """Packages that are imported when they are asked for, and `__version__`, which stands in pyproject.toml."""
-        if name in ("checkpoint", "data", "distributed", "estimators", "models", "plot"):
+        if name in ("checkpoint", "data", "distributed", "estimators", "likelihoods", "models", "plot"):
             return import_module(f"{__name__}.{name}")
         if name != "__version__":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -20,7 +20,7 @@ from types import ModuleType
 from tests.test_docs import MODULES
 
 RECORD = Path(__file__).with_name("public_api.json")
-PLACE = re.compile(r" at 0x[0-9a-f]+")
+PLACE = re.compile(r" at 0x[0-9a-f]+|(?<=<class ')[\w.]+\.")  # where an object lies, and the module of a class
 BY_NAME = " (by name)"
 # What only networks call in their layers. It was in no page before version 0.3.0, and programs have no use for it.
 CALLED_BY_NETWORKS = {
@@ -135,7 +135,7 @@ def main(argv: list[str] | None = None) -> int:
         lines = [f"{json.dumps(name)}: {json.dumps(what)}" for name, what in sorted(now.items())]
         RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n")
         return 0
-    broken, new = compare(json.loads(RECORD.read_text()), now)
+    broken, new = compare(json.loads(PLACE.sub("", RECORD.read_text())), now)
     print(
         "\n".join(
             [*broken, *new, f"{len(now)} public names: {len(broken)} gone or changed, {len(new)} new or extended"]

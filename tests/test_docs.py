@@ -21,6 +21,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MODULES = (
     *("nn", "distributed", "data", "checkpoint", "metric", "models", "cuda", "tagi_utils", "plot", "arrays"),
     "estimators",
+    "likelihoods",
 )
 
 # What pages take for granted that show a part of a program: a network, data, and how it learns.

@@ -127,6 +127,7 @@ ROOMS = {
     "nn/core": "nn.core.* nn.base_layer nn.hierarchical_softmax",
     "nn/layers": "nn.layers.*",
     "nn/run": "nn.run.*",
+    "likelihoods": "likelihoods.*",
     "nn/files": "nn.files.*",
     "nn/tools": "nn.tools.*",
     "nn/sequential": "nn.sequential",

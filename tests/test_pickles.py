@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytagi_ddp import HRCSoftmaxMetric, Normalizer, Utils, checkpoint, data, distributed, manual_seed, nn
+from pytagi_ddp import HRCSoftmaxMetric, Normalizer, Utils, checkpoint, data, distributed, likelihoods, manual_seed, nn
 from pytagi_ddp.moved import MOVED
 from pytagi_ddp.nn.core.unpickled import writable
 from tests.pickled import out_of_band
@@ -152,12 +152,46 @@ THINGS: dict[type, tuple[Callable[[], Any], Callable[[Any], tuple]]] = {
     Utils: (Utils, lambda made: (made.get_hierarchical_softmax(3).len,)),
 }
 ESTIMATORS = ["TAGIRegressor", "TAGIClassifier"] if SKLEARN else []
+LIKELIHOODS = {
+    likelihoods.Gaussian(0.5): Y,
+    likelihoods.HeteroscedasticGaussian(): Y[:3],
+    likelihoods.Categorical(6): [2],
+    likelihoods.Bernoulli(): np.round(abs(Y)),
+    likelihoods.HierarchicalCategorical(5): [2],
+    likelihoods.Ordinal(3): np.round(abs(Y)),
+    likelihoods.Poisson(2): np.round(abs(Y)),
+    likelihoods.NegativeBinomial(2): np.round(abs(Y)),
+    likelihoods.Gamma(2): abs(Y),
+    likelihoods.LogNormal(0.5): abs(Y),
+    likelihoods.StudentT(3, 0.5): Y,
+    likelihoods.Laplace(0.5): Y,
+    likelihoods.Censored(0.5, lower=0): Y,
+    likelihoods.Joint(likelihoods.Categorical(5), likelihoods.Poisson()): [[2], [1]],
+}
+
+
+def tell(likelihood: likelihoods.Likelihood, y: Any) -> tuple:
+    """The deltas that it gives to six outputs, or to as many as it takes."""
+    outputs = likelihood.outputs or 6
+    states, deltas = nn.BaseHiddenStates(outputs, 1), nn.BaseDeltaStates(outputs, 1)
+    states.mu_a, states.var_a = np.linspace(0.1, 1, outputs), np.ones(outputs)
+    likelihood.update(states, y, deltas)
+    return deltas.delta_mu.copy(), deltas.delta_var.copy()
+
+
 CASES = {kind.__name__: case for kind, case in THINGS.items()}
+CASES |= {
+    type(made).__name__: (lambda made=made: made, lambda made, y=y: tell(made, y)) for made, y in LIKELIHOODS.items()
+}
 CASES |= {name: (lambda name=name: estimator(name), serve) for name in ESTIMATORS}
 
 # Public classes whose things have no arrays of their own, or are not pickled.
 NOT_PICKLED = {
     "Communicator": "an interface",
+    "Likelihood": "an interface",
+    "Prediction": "an interface; what it refers to are functions",
+    "JointPrediction": "made of predictions",
+    "Custom": "as its function is",
     "Handle": "a collective under way",
     "Saved": "refused",
     "DDPSequential": "refused",

@@ -16,6 +16,7 @@ __all__ = [
     "embedding",
     "graph",
     "layer_norm",
+    "likelihood",
     "linear",
     "merge",
     "output_update",

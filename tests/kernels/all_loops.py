@@ -9,6 +9,7 @@ import numpy as np
 
 from pytagi_ddp.kernels.cpu import layers
 from pytagi_ddp.kernels.cpu.layers.recurrent import address_of_product
+from pytagi_ddp.kernels.formulas.likelihood import LIKELIHOODS
 
 LENGTHS = dict(zip("bcfhknpqrwxymn", (3, 4, 5, 7, 2, 11, 9, 6, 8, 10, 2, 3, 12, 13), strict=True))
 LSTM = {"b": 2, "t": 4, "q": 4, "i": 2, "o": 3, "g": 12, "w": 5, "h": 12, "s": 6, "e": 6}
@@ -32,6 +33,10 @@ FITTING = {
     "wire.encode_float16": {"n": 1025, "k": 2},
     "wire.decode_float16": {"n": 2048, "k": 2},
 }
+
+
+FITTING |= {f"likelihood.{name}": {"k": 9, "n": 4, "p": 1, "q": 1, "w": 12, "first": 2} for name in LIKELIHOODS}
+FITTING["likelihood._categorical"] = {"k": 9, "w": 3, "first": 2, "classes": 5}
 
 
 def loops() -> Iterator[tuple[str, Callable]]:

@@ -6,6 +6,7 @@ import pytest
 from pytagi_ddp.cuda import is_simulated
 from pytagi_ddp.kernels import cpu, cuda
 from pytagi_ddp.kernels.formulas.activation import ELEMENTWISE, parameters_of
+from pytagi_ddp.kernels.formulas.likelihood import LIKELIHOODS
 from pytagi_ddp.kernels.tensors import (
     ALL,
     CAUSAL_FACTOR,
@@ -460,6 +461,49 @@ def test_output_update_using_indices():
     observed = State(normal(5, 4, seed=1), uniform(5, 4))
     output = State(normal(*rows), uniform(*rows), normal(*rows, seed=2))
     both("output_update", "update_using_indices", [output, observed, index, unwritten(Delta, *rows)])
+
+
+# Observations, and the parameters a and b, of each likelihood.
+OBSERVED = {
+    "gaussian": (normal, 0.3, 1),
+    "given": (normal, 0.3, -0.2),
+    "interval": (normal, 2.5, 0.2),
+    "laplace": (normal, 0.4, 1),
+    "student_t": (normal, 0.4, 3),
+    "gamma": (uniform, 2, 1),
+    "binomial": (lambda *shape: np.round(uniform(*shape, high=0.95)), 1, -0.5),
+}
+
+
+@pytest.mark.parametrize("kind", LIKELIHOODS)
+def test_likelihoods(kind):
+    rows, width, outputs, first = (4, 3, 2, 1) if is_simulated() else (90, 7, 5, 1)
+    make, a, b = OBSERVED[kind]
+    output = State(normal(rows, width), uniform(rows, width), normal(rows, width, seed=1))
+    observed = make(rows, outputs).astype(np.float32)
+    observed[1, 0] = NAN
+    output.mu[2, 2] = NAN  # of a network that has diverged
+    whole, single = rows * outputs, np.float32([b])
+    parameter = np.full(whole, a, np.float32)
+    for weight in (np.float32([1]), uniform(whole, seed=4)):
+        inputs = [kind, output, observed, parameter, single, weight, first, unwritten(Delta, rows, width)]
+        delta = both("likelihood", "observe", inputs, 2e-5)[-1]
+        assert delta.mu[1, 1] == delta.var[1, 1] == 0
+        assert np.isnan(delta.mu[2, 2]) and np.isnan(delta.var[2, 2])
+        assert np.isnan(delta.mu[:, 0]).all()  # of other parts: not written
+        assert np.isfinite(delta.mu[3:, first : first + outputs]).all()
+
+
+@pytest.mark.parametrize("classes", sizes([1, 37], [64, 65, 300]))
+def test_categorical_likelihood(classes):
+    rows = 4
+    output = State(normal(rows, classes + 3), uniform(rows, classes + 3, high=9), normal(rows, classes + 3, seed=1))
+    index = np.int32([0, classes - 1, -1, classes // 2])
+    for weight in (np.float32([2]), uniform(rows, seed=4)):
+        inputs = [output, index, weight, 2, classes, unwritten(Delta, rows, classes + 3)]
+        delta = both("likelihood", "categorical", inputs, 2e-5)[-1]
+        np.testing.assert_array_equal(delta.mu[2, 2 : 2 + classes], 0)
+        assert np.isnan(delta.var[:, [0, 1, -1]]).all()
 
 
 @pytest.mark.parametrize("factors", [(1, 2, 1), (0.5, 1, 2), (0, 1, 1)])

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from pytagi_ddp import cuda, nn
+from pytagi_ddp import cuda, likelihoods, manual_seed, nn
 from pytagi_ddp.kernels.cuda.runtime.compile import Kernel
 from pytagi_ddp.kernels.cuda.runtime.recorder import recording
 from tests.nn.networks import assert_same, pass_through, random_batch, randomise
@@ -378,3 +378,28 @@ def test_layers_that_know_nothing_of_the_device():
     train(host, 2)
     train(device, 2)
     assert_equal_states(device, host, 1e-4)
+
+
+def test_likelihoods_of_every_kind():
+    """Observations of a network on a GPU give the deltas and the step that they give on the CPU."""
+    likelihood = likelihoods.Joint(
+        likelihoods.Categorical(3),
+        likelihoods.Poisson(),
+        likelihoods.StudentT(3, 0.5),
+        likelihoods.Censored(0.5, lower=0),
+        likelihoods.Custom(lambda m, s, y: ((y - m) / (s + 1), -1 / (s + 1))),
+    )
+    y = [[0, 2, -1], [1, np.nan, 3], [0.5, 0, 9], [-1, 0.2, np.nan], [1, 2, 3]]
+    x, results = np.linspace(-1, 1, 6).reshape(3, 2), []
+    for device in ("cpu", "cuda:0"):
+        manual_seed(0)
+        net = nn.Sequential(nn.Linear(2, 7))
+        net.to_device(device)
+        net(x)
+        likelihood.observe(net, y, weight=[1, 2, 0.5])
+        deltas = [np.array(net.input_delta_z_buffer.delta_mu), np.array(net.input_delta_z_buffer.delta_var)]
+        net.backward()
+        net.step()
+        results.append((*deltas, *net.predict(x)))
+    for on_cpu, on_gpu in zip(*results, strict=True):
+        np.testing.assert_allclose(on_gpu, on_cpu, rtol=1e-4, atol=1e-5)

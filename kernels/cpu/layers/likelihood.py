@@ -1,0 +1,114 @@
+"""Deltas at the output layer, from observations of any kind. Outputs have variances and Jacobians."""
+
+from collections.abc import Callable
+from types import FunctionType
+
+import numpy as np
+from numba import prange
+
+from pytagi_ddp.kernels.cpu.runtime.compile import loop
+from pytagi_ddp.kernels.formulas.bounds import at_least
+from pytagi_ddp.kernels.formulas.likelihood import LIKELIHOODS, class_deltas, weighed
+from pytagi_ddp.kernels.formulas.normal import exp
+from pytagi_ddp.kernels.tensors import Array, Delta, State
+
+ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
+LOWEST = np.float32(-np.inf)
+STEPS = 3  # of the fixed point of the probabilities
+BLOCK = 16  # rows
+
+observation = None  # stands for the formula in the loop that follows
+
+
+def _observe(mu, var, jcb, y, a, b, weight, delta_mu, delta_var, first):
+    outputs = y.shape[1]
+    step_a, step_b, step_w = min(1, a.size - 1), min(1, b.size - 1), min(1, weight.size - 1)
+    for row in prange(mu.shape[0]):
+        for o in range(outputs):
+            k, i = first + o, row * outputs + o
+            dm, ds = ZERO, ZERO
+            if y[row, o] == y[row, o]:
+                m, s = mu[row, k], var[row, k]
+                g, h = observation(m, s, y[row, o], a[i * step_a], b[i * step_b])
+                dm, ds = weighed(m, s, jcb[row, k], weight[i * step_w], g, h)
+            delta_mu[row, k], delta_var[row, k] = dm, ds
+
+
+def _fits(n) -> bool:
+    sizes = (1, n.b * n.n)
+    return n.p in sizes and n.q in sizes and n.w in sizes and 0 <= n.first <= n.k - n.n
+
+
+def _loop_of(name: str, formula: Callable) -> Callable:
+    """The loop over observations with this formula, named after it (see `activation._loop_of`)."""
+    function = FunctionType(_observe.__code__, globals() | {"observation": formula}, name)
+    function.__qualname__ = name
+    return loop("bk bk bk bn p q w bk bk =first", _fits)(function)
+
+
+_LOOPS = {name: _loop_of(name, formula) for name, formula in LIKELIHOODS.items()}
+
+
+@loop("bk bk bk b w bk bk =first =classes", lambda n: n.w in (1, n.b) and 0 <= n.first <= n.k - n.classes, apart=True)
+def _categorical(mu, var, jcb, index, weight, delta_mu, delta_var, first, classes):
+    rows, width = mu.shape
+    step, end = min(1, weight.size - 1), first + classes
+    whole = width if classes == width else 0  # then exponentials of several rows are vectorised together
+    for block in prange((rows + BLOCK - 1) // BLOCK):
+        begin, stop = block * BLOCK, min(rows, block * BLOCK + BLOCK)
+        together = delta_var.reshape(-1)[begin * whole : stop * whole]
+        for turn in range(STEPS + 1):
+            kept = HALF if turn > 0 else ZERO  # the first turn makes softmax(m)
+            for row in range(begin, stop):
+                m, e, top = mu[row, first:end], delta_var[row, first:end], LOWEST
+                if turn == 0:
+                    p = delta_mu[row, first:end]
+                    for k in range(classes):
+                        e[k] = m[k]
+                        p[k] = ZERO
+                for k in range(classes):
+                    top = at_least(e[k], top)
+                for k in range(classes):
+                    e[k] -= top
+                if whole == 0:
+                    for k in range(classes):
+                        e[k] = exp(e[k])
+            for i in range(together.size):
+                together[i] = exp(together[i])
+            for row in range(begin, stop):
+                m, s = mu[row, first:end], var[row, first:end]
+                p, e = delta_mu[row, first:end], delta_var[row, first:end]
+                total = ZERO
+                for k in range(classes):
+                    total += e[k]
+                share = (ONE - kept) / total
+                for k in range(classes):
+                    p[k] = kept * p[k] + share * e[k]
+                    e[k] = m[k] + s[k] * (HALF - p[k])
+        for row in range(begin, stop):
+            m, s, j = mu[row, first:end], var[row, first:end], jcb[row, first:end]
+            p, e = delta_mu[row, first:end], delta_var[row, first:end]
+            label, w = index[row], weight[row * step]
+            for k in range(classes):
+                dm, ds = class_deltas(p[k], ONE if label == k else ZERO, s[k])
+                dm, ds = weighed(m[k], s[k], j[k], w, dm, ds)
+                p[k], e[k] = (dm, ds) if label >= 0 else (ZERO, ZERO)
+
+
+def observe(
+    kind: str, output: State, observed: Array, a: Array, b: Array, weight: Array, first: int, delta: Delta
+) -> None:
+    """Deltas of the outputs from `first` on, one for each column of `observed`, by `LIKELIHOODS[kind]`.
+
+    observed: (rows, n), NaN: missing. a, b, weight: rows x n numbers, or one for all, flat.
+    """
+    _LOOPS[kind](*output, observed, a, b, weight, *delta[:2], first)
+
+
+def categorical(output: State, index: Array, weight: Array, first: int, classes: int, delta: Delta) -> None:
+    """Deltas of the logits from `first` on, of so many classes; index: the class of each row, below 0: missing.
+
+    p starts at softmax(m) and takes three half steps towards the fixed point of p = softmax(m + s (1/2 - p)).
+    weight: one for each row, or one for all.
+    """
+    _categorical(*output, index, weight, *delta[:2], first, classes)

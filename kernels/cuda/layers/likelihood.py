@@ -1,0 +1,124 @@
+"""Deltas at the output layer, from observations of any kind. Outputs have variances and Jacobians."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from pytagi_ddp.kernels.cuda.runtime.compile import (
+    Kernel,
+    block_sum,
+    blocks,
+    cuda,
+    device,
+    float32,
+    floats,
+    int32,
+    ints,
+    kernel,
+    thread_index,
+)
+from pytagi_ddp.kernels.cuda.runtime.geometry import block_size
+from pytagi_ddp.kernels.cuda.runtime.intrinsics import divide
+from pytagi_ddp.kernels.formulas.bounds import at_least
+from pytagi_ddp.kernels.formulas.likelihood import LIKELIHOODS, class_deltas, weighed
+from pytagi_ddp.kernels.formulas.normal import exp
+from pytagi_ddp.kernels.tensors import Array, Delta, State
+
+THREADS, ROW_THREADS = block_size(128), block_size(64)
+ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
+LOWEST = np.float32(-np.inf)
+STEPS = 3  # of the fixed point of the probabilities
+
+
+def _kernel_of(name: str, observation: Callable) -> Kernel:
+    """The kernel over observations with this formula."""
+
+    def observe(mu, var, jcb, y, a, b, weight, delta_mu, delta_var, n, width, outputs, first, step_a, step_b, step_w):
+        i = thread_index()
+        if i < n:
+            row, o = divide(np.int32(i), outputs)
+            k = row * width + first + o
+            dm, ds = ZERO, ZERO
+            if y[i] == y[i]:
+                g, h = observation(mu[k], var[k], y[i], a[i * step_a], b[i * step_b])
+                dm, ds = weighed(mu[k], var[k], jcb[k], weight[i * step_w], g, h)
+            delta_mu[k], delta_var[k] = dm, ds
+
+    return kernel(*[floats] * 9, *[int32] * 7, threads=THREADS, name=f"likelihood_{name}")(observe)
+
+
+_KERNELS = {name: _kernel_of(name, observation) for name, observation in LIKELIHOODS.items()}
+
+
+@device
+def _block_largest(value, scratch):
+    """The largest `value` of a block, or NaN if one is, returned to all of its threads."""
+    i = cuda.threadIdx.x
+    scratch[i] = value
+    half = ROW_THREADS // 2
+    while half > 0:
+        cuda.syncthreads()
+        if i < half:
+            scratch[i] = at_least(scratch[i + half], scratch[i])
+        half //= 2
+    cuda.syncthreads()
+    return scratch[0]
+
+
+@kernel(*[floats] * 3, ints, *[floats] * 3, *[int32] * 4, threads=ROW_THREADS)
+def _categorical(mu, var, jcb, index, weight, delta_mu, delta_var, width, first, classes, step_w):
+    tops = cuda.shared.array(ROW_THREADS, float32)
+    sums = cuda.shared.array(ROW_THREADS, float32)
+    row, thread = cuda.blockIdx.x, cuda.threadIdx.x
+    start = row * width + first
+    label = index[row]
+    if label < 0:
+        for k in range(thread, classes, ROW_THREADS):
+            delta_mu[start + k], delta_var[start + k] = ZERO, ZERO
+    else:
+        for turn in range(STEPS + 1):
+            kept = HALF if turn > 0 else ZERO  # the first turn makes softmax(m)
+            top = LOWEST
+            for k in range(thread, classes, ROW_THREADS):
+                i = start + k
+                e = mu[i] + (var[i] * (HALF - delta_mu[i]) if turn > 0 else ZERO)
+                delta_var[i] = e
+                top = at_least(top, e)
+            top = _block_largest(top, tops)
+            total = ZERO
+            for k in range(thread, classes, ROW_THREADS):
+                i = start + k
+                e = exp(delta_var[i] - top)
+                delta_var[i] = e
+                total += e
+            share = (ONE - kept) / block_sum(total, sums, ROW_THREADS)
+            for k in range(thread, classes, ROW_THREADS):
+                i = start + k
+                delta_mu[i] = (kept * delta_mu[i] if turn > 0 else ZERO) + share * delta_var[i]
+        for k in range(thread, classes, ROW_THREADS):
+            i = start + k
+            dm, ds = class_deltas(delta_mu[i], ONE if k == label else ZERO, var[i])
+            delta_mu[i], delta_var[i] = weighed(mu[i], var[i], jcb[i], weight[row * step_w], dm, ds)
+
+
+def observe(
+    kind: str, output: State, observed: Array, a: Array, b: Array, weight: Array, first: int, delta: Delta
+) -> None:
+    """Deltas of the outputs from `first` on, one for each column of `observed`, by `LIKELIHOODS[kind]`.
+
+    observed: (rows, n), NaN: missing. a, b, weight: rows x n numbers, or one for all, flat.
+    """
+    n, steps = observed.size, [min(1, array.size - 1) for array in (a, b, weight)]
+    arrays = *output, observed, a, b, weight, *delta[:2]
+    _KERNELS[kind].launch(blocks(n, THREADS), *arrays, n, output.mu.shape[1], observed.shape[1], first, *steps)
+
+
+def categorical(output: State, index: Array, weight: Array, first: int, classes: int, delta: Delta) -> None:
+    """Deltas of the logits from `first` on, of so many classes; index: the class of each row, below 0: missing.
+
+    p starts at softmax(m) and takes three half steps towards the fixed point of p = softmax(m + s (1/2 - p)).
+    weight: one for each row, or one for all.
+    """
+    rows, width = output.mu.shape
+    sizes = width, first, classes, min(1, weight.size - 1)
+    _categorical.launch(rows, *output, index, weight, *delta[:2], *sizes)

@@ -1,0 +1,253 @@
+"""What all likelihoods have in common: the way from a network's output to its deltas, and checks of observations."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pytagi_ddp.arrays import to_numpy
+from pytagi_ddp.kernels import get_kernels
+from pytagi_ddp.kernels.protocol import Kernels
+from pytagi_ddp.kernels.tensors import Array, Delta, State
+from pytagi_ddp.likelihoods.prediction import Prediction
+from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
+from pytagi_ddp.nn.core.state import by_step
+from pytagi_ddp.nn.core.unpickled import writable
+from pytagi_ddp.nn.core.validate import flat_float32
+
+ONE = np.ones(1, np.float32)
+MISSING = -1  # as a class
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Outputs of the last batch, a row for each sample or time step, and the place of their deltas.
+
+    Attributes:
+        samples: batch size. first, width: the columns that a likelihood reads and writes.
+    """
+
+    kernels: Kernels
+    state: State
+    delta: Delta
+    samples: int
+    first: int
+    width: int
+
+    @property
+    def rows(self) -> int:
+        return len(self.state.mu)
+
+    def observe(self, kind: str, y: np.ndarray, a: ArrayLike, b: ArrayLike, weight: ArrayLike) -> None:
+        """Runs the kernel `kind` for observations and parameters, rows x width values each, or one for all."""
+        place = self.kernels.array.place
+        first, second = (place(part if part is ONE else flat_float32(part, "parameters")) for part in (a, b))
+        weights = place(self.weights(weight, self.width))
+        observed = place(y.reshape(self.rows, self.width))
+        self.kernels.likelihood.observe(kind, self.state, observed, first, second, weights, self.first, self.delta)
+
+    def weights(self, weight: ArrayLike, each: int) -> np.ndarray:
+        """One weight for all observations, or one for each of rows x `each`.
+
+        Raises:
+            ValueError: neither one, nor one for each sample, row or observation; or one that is negative or not finite.
+        """
+        if type(weight) is float and weight == 1:
+            return ONE
+        weights = flat_float32(weight, "weight")
+        if not np.all((weights >= 0) & np.isfinite(weights)):
+            raise ValueError("weight must not be negative, NaN or infinite (0 leaves an observation out)")
+        whole = self.rows * each
+        if weights.size not in (1, self.samples, self.rows, whole):
+            raise ValueError(
+                f"weight must be one number, or one for each of {self.samples} samples or {whole} observations, "
+                f"got {weights.size}"
+            )
+        return weights if weights.size in (1, whole) else np.repeat(weights, whole // weights.size)
+
+    def numbers(self, y: ArrayLike, what: str = "y", infinite: bool = False) -> np.ndarray:
+        """Observations as flat float32, rows x width.
+
+        Raises:
+            ValueError: a wrong number or shape, or infinite ones. TypeError: no numbers.
+        """
+        values = to_numpy(y, what)
+        flat = flat_float32(values, what, self.rows * self.width)
+        self._check_samples(values, what)
+        if not infinite and np.isinf(flat).any():
+            raise ValueError(f"{what} holds infinite observations (NaN marks a missing one)")
+        return flat
+
+    def labels(self, y: ArrayLike, classes: int) -> np.ndarray:
+        """Classes as flat int32, one for each row and `MISSING` for NaN.
+
+        Raises:
+            ValueError: a wrong number or shape, or a class out of range. TypeError: no whole numbers.
+        """
+        values = to_numpy(y, "y")
+        flat_integers = values.dtype.kind == "i" and values.shape == (self.rows,) and values.flags.c_contiguous
+        if flat_integers and values.min() >= MISSING and values.max() < classes:  # the common case
+            return values if values.dtype == np.int32 else values.astype(np.int32)
+        if values.size != self.rows:
+            raise ValueError(f"y must hold one class for each of {self.rows} rows of outputs, got {values.size} values")
+        self._check_samples(values, "y")
+        flat = values.reshape(-1)
+        if flat.dtype.kind == "f":
+            flat = np.where(np.isnan(flat), MISSING, flat)
+            if np.any(flat != np.floor(flat)):
+                raise TypeError("y must hold classes, whole numbers from 0 on (or NaN or -1: missing), got fractions")
+        if flat.size and not (flat.min() >= MISSING and flat.max() < classes):
+            raise ValueError(
+                f"y must hold classes from 0 to {classes - 1} (-1: missing), got {flat.min()} to {flat.max()}"
+            )
+        return np.ascontiguousarray(flat, np.int32)
+
+    def _check_samples(self, values: np.ndarray, what: str) -> None:
+        if values.ndim > 1 and len(values) not in (self.samples, self.rows):
+            raise ValueError(
+                f"{what} has the shape {values.shape}, and the first dimension counts samples, of which there are "
+                f"{self.samples}: transpose it, or pass what is in another shape flat"
+            )
+
+
+class Likelihood(ABC):
+    """An observation model p(y | z) of a network's outputs z.
+
+        net(x)
+        likelihood.observe(net, y)
+        net.backward()
+        net.step()
+        prediction = likelihood.predict(net, x)
+
+    Attributes:
+        outputs: outputs that an observation of one row (a sample, or a time step of it) takes; None: any number, each
+            observed by itself.
+    """
+
+    outputs: int | None = None
+
+    def observe(self, net: Any, y: Any, weight: ArrayLike = 1.0) -> None:
+        """Fills the deltas at the output of `net`, which has been called.
+
+            dm = w J d log Z/dm,    ds = w J^2 d^2 log Z/dm^2
+
+        Args:
+            net: a `Sequential`, `DDPSequential`, `FSDPSequential`, `PipelineSequential` (where the outputs are on
+                another rank, nothing happens) or `DataParallel`.
+            y: observations, as the likelihood says: for each sample, or each time step of it. NaN, or the class -1, is
+                a missing one: its outputs get zero deltas.
+            weight: w, how often an observation counts: a number, or one for each sample or observation.
+
+        Raises:
+            ValueError: a wrong number, shape or value of observations or weights, or outputs that do not fit.
+            TypeError: no numbers, or no network.
+            RuntimeError: the network has not been called yet.
+        """
+        try:
+            states, deltas = net.output_z_buffer, net.input_delta_z_buffer
+        except AttributeError:
+            raise TypeError(f"observe takes a network first, got {type(net).__name__}") from None
+        self.update(states, y, deltas, weight)
+
+    def update(
+        self, output_states: BaseHiddenStates, y: Any, delta_states: BaseDeltaStates, weight: ArrayLike = 1.0
+    ) -> None:
+        """As `observe`, between buffers: for `forward_backward` of a `PipelineSequential`.
+
+        Args:
+            output_states: the network's `output_z_buffer`. delta_states: its `input_delta_z_buffer`; gets the deltas.
+            y, weight: as in `observe`.
+
+        Raises:
+            ValueError, TypeError, RuntimeError: as `observe`.
+        """
+        states, deltas = output_states, delta_states
+        if states.elsewhere:
+            return
+        if not states.block_size:
+            deltas.set_size(0, 0)
+            deltas.outdated = False
+            return
+        size = states.size
+        if not size:
+            raise RuntimeError("there is no output to observe yet: call the network first, as in net(x)")
+        kernels, steps = get_kernels(states.device), states.seq_len
+        if deltas.device != states.device:
+            deltas.move(states.device)
+        deltas.set_size(size, states.block_size)
+        state, delta = by_step(states.complete(), steps), by_step(Delta(*deltas.arrays), steps)
+        width = state.mu.shape[1]
+        self.check_outputs(width)
+        try:
+            self._observe(Outputs(kernels, state, delta, states.block_size, 0, width), y, weight)
+        except BaseException:
+            deltas.outdated = True
+            raise
+
+    def check_outputs(self, width: int) -> None:
+        """Raises ValueError if the likelihood cannot have so many outputs."""
+        if self.outputs is not None and width != self.outputs:
+            raise ValueError(f"{type(self).__name__} needs {self.outputs} outputs, the network has {width}")
+
+    def predict(self, net: Any, x: ArrayLike, batch_size: int = 256, var_x: ArrayLike | None = None) -> Prediction:
+        """The distribution of observations at x: `prediction` of the moments that `net.predict` gives.
+
+        Args:
+            x, batch_size, var_x: as in `Sequential.predict`.
+        """
+        return self.prediction(*net.predict(x, batch_size, var_x))
+
+    def prediction(self, mu: ArrayLike, var: ArrayLike) -> Prediction:
+        """The distribution of observations where outputs have the means `mu` and variances `var`.
+
+        Args:
+            mu, var: (..., outputs), as `net.predict` gives them.
+        """
+        means, variances = (np.asarray(part, np.float64) for part in (mu, var))
+        if means.ndim < 2 or means.shape != variances.shape:
+            raise ValueError(f"mu and var must have one shape (samples, outputs), got {means.shape}, {variances.shape}")
+        self.check_outputs(means.shape[-1])
+        return self._prediction(means, variances)
+
+    @abstractmethod
+    def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
+        """Writes the deltas of `outputs`."""
+
+    @abstractmethod
+    def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
+        """`prediction` of checked float64 moments."""
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(writable(state))
+
+    def __repr__(self) -> str:
+        settings = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if not name.startswith("_"))
+        return f"{type(self).__name__}({settings})"
+
+
+def positive(name: str, owner: object, value: float) -> float:
+    """`value` as a float.
+
+    Raises:
+        ValueError: it is not positive and finite. TypeError: no number.
+    """
+    number = float(value)
+    if not (number > 0 and np.isfinite(number)):
+        raise ValueError(f"{type(owner).__name__} needs a positive {name}, got {value!r}")
+    return number
+
+
+def one(value: float | np.floating) -> Array:
+    """A parameter that is one number for all observations."""
+    return np.full(1, value, np.float32)
+
+
+def refuse_where(bad: np.ndarray, owner: object, what: str) -> None:
+    """Raises ValueError, with the number of bad observations, if there are any."""
+    count = int(np.count_nonzero(bad))
+    if count:
+        raise ValueError(f"{type(owner).__name__} observes {what}, and {count} of {bad.size} observations are not")

@@ -1,0 +1,210 @@
+"""Classes: one of many, yes or no, a path in a tree, or steps of a scale."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pytagi_ddp.likelihoods.base import Likelihood, Outputs, one, refuse_where
+from pytagi_ddp.likelihoods.gaussian import log_interval
+from pytagi_ddp.likelihoods.prediction import (
+    BinaryPrediction,
+    ClassPrediction,
+    Prediction,
+    log_expectation,
+    special,
+)
+from pytagi_ddp.nn.hierarchical_softmax import encode_classes
+
+STEPS = 3
+
+
+class Categorical(Likelihood):
+    """One of n classes, P(k | z) = softmax(z)_k; the network ends with n linear outputs.
+
+    With y = 1 for the class that was observed and 0 for the others,
+
+        dm = (y - p)/(1 + s h),    ds = -h/(1 + s h),    h = p (1 - p),
+
+    a Kalman update of each logit with the curvature of the softmax at p. p are the expected probabilities, the fixed
+    point of p = softmax(m + s (1/2 - p)): E[exp(z_k - log sum e^z)] with the logarithm replaced by its tangent. Three
+    half steps p <- p/2 + softmax(..)/2 from softmax(m) find it. This is an approximation: correlations that the
+    observation makes between logits are left out.
+
+    Observes one class for each sample, 0 to n - 1; -1 or NaN is missing. Predicts p (`probabilities`).
+
+    Args:
+        n: number of classes, at least 2.
+
+    Source: MacKay (1992), "The evidence framework applied to classification networks", for expected probabilities;
+    Knowles & Minka (2011), "Non-conjugate variational message passing", for the tangent.
+    """
+
+    def __init__(self, n: int):
+        self.n = self.outputs = _classes(n)
+
+    def __repr__(self) -> str:
+        return f"Categorical({self.n})"
+
+    def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
+        place = outputs.kernels.array.place
+        labels, weights = place(outputs.labels(y, self.n)), place(outputs.weights(weight, 1))
+        outputs.kernels.likelihood.categorical(outputs.state, labels, weights, outputs.first, self.n, outputs.delta)
+
+    def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
+        p = _softmax(mu)
+        for _ in range(STEPS):
+            p = 0.5 * (p + _softmax(mu + var * (0.5 - p)))
+        return ClassPrediction(p)
+
+
+class Bernoulli(Likelihood):
+    """Yes or no at each output: P(1 | z) = 1/(1 + e^-z) (link "logit") or Phi(z) ("probit").
+
+    Z = E[P(y | z)]; probit in closed form, logit by nodes around the posterior's mode. Posterior moments have errors
+    below 1e-3 of the prior's for m within +-50 and s from 1e-6 to 1e4.
+
+    Observes batch x outputs numbers, 1 or 0 (with "logit" also a share between them); NaN or -1 is missing. Predicts
+    the probability of a 1 (`probabilities`).
+
+    Args:
+        link: "logit" or "probit".
+
+    Source: Albert & Chib (1993), JASA 88, for probit; Minka (2001), UAI, for the moments.
+    """
+
+    def __init__(self, link: str = "logit"):
+        if link not in ("logit", "probit"):
+            raise ValueError(f'Bernoulli has the links "logit" and "probit", got {link!r}')
+        self.link = link
+        self._one, self._zero = one(1), one(0)
+
+    def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
+        values = outputs.numbers(y)
+        values = np.where(values == -1, np.float32(np.nan), values)
+        known = values[~np.isnan(values)]
+        if self.link == "logit":
+            refuse_where((known < 0) | (known > 1), self, "numbers from 0 to 1")
+            outputs.observe("binomial", values, self._one, self._zero, weight)
+        else:
+            refuse_where((known != 0) & (known != 1), self, "0 or 1")
+            infinite = np.float32(np.inf)
+            low = np.where(values == 0, -infinite, np.float32(0) * values)
+            outputs.observe("interval", low, np.where(values == 0, np.float32(0), infinite), self._one, weight)
+
+    def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
+        if self.link == "probit":
+            a = mu / np.sqrt(1 + var)
+            return BinaryPrediction(special().log_ndtr(-a), special().log_ndtr(a))
+        return BinaryPrediction(*_log_odds(mu, var))
+
+
+class HierarchicalCategorical(Likelihood):
+    """One of n classes as a path of binary decisions in a tree, each with P(right | z) = 1/(1 + e^-z).
+
+    The tree is that of `Utils.get_hierarchical_softmax`: L = ceil(log2 n) decisions for each class, and about n outputs
+    (`outputs`). Where a node has only one branch with classes, nothing is decided or observed, so that probabilities
+    sum to 1. Deltas of the decisions on the path are those of `Bernoulli`; other outputs get zeros.
+
+    Observes one class for each sample, 0 to n - 1; -1 or NaN is missing. Predicts `probabilities`.
+
+    Args:
+        n: number of classes, at least 2.
+
+    Source: Morin & Bengio (2005), AISTATS.
+    """
+
+    def __init__(self, n: int):
+        self.n = _classes(n)
+        signs, units, self.outputs = encode_classes(self.n)
+        depth = signs.shape[1]
+        shifts = np.arange(depth - 1, -1, -1)
+        sibling = ((np.arange(self.n)[:, None] >> shifts) ^ 1) << shifts  # the first class on the other branch
+        self._paths = np.where(sibling < self.n, units - 1, -1)
+        self._right = signs > 0
+        table = np.full((self.n + 1, self.outputs), np.nan, np.float32)  # the last row is that of a missing class
+        rows, places = np.nonzero(self._paths >= 0)
+        table[rows, self._paths[rows, places]] = self._right[rows, places]
+        self._table, self._one, self._zero = table, one(1), one(0)
+
+    def __repr__(self) -> str:
+        return f"HierarchicalCategorical({self.n})"
+
+    def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
+        labels = outputs.labels(y, self.n)
+        weights = outputs.weights(weight, 1)
+        each = weights if weights.size == 1 else np.repeat(weights, outputs.width)
+        outputs.observe("binomial", self._table[labels], self._one, self._zero, each)
+
+    def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
+        left, right = _log_odds(mu, var)
+        logs = np.zeros((*mu.shape[:-1], self.n))
+        for unit, goes_right in zip(self._paths.T, self._right.T, strict=True):
+            branch = np.where(goes_right, right[..., unit], left[..., unit])
+            logs += np.where(unit >= 0, branch, 0)
+        return ClassPrediction(np.exp(logs))
+
+
+class Ordinal(Likelihood):
+    """Steps of a scale (grades, stars) at each output: the level is the number of cut points below z + e, e ~ N(0, 1).
+
+        P(level k | z) = Phi(c_(k+1) - z) - Phi(c_k - z),    c_0 = -inf, c_levels = inf
+
+    An interval, see `Censored` for the deltas and their error.
+
+    Observes batch x outputs levels, 0 to levels - 1; -1 or NaN is missing. Predicts `probabilities` of shape (...,
+    outputs, levels), or (..., levels) where there is one output.
+
+    Args:
+        levels: number of levels, at least 2.
+        cuts: levels - 1 increasing cut points; None: with distances of 1, around 0.
+
+    Source: McCullagh (1980), JRSS B 42.
+    """
+
+    def __init__(self, levels: int, cuts: ArrayLike | None = None):
+        self.levels = _classes(levels)
+        given = np.arange(self.levels - 1) - (self.levels - 2) / 2 if cuts is None else np.asarray(cuts, np.float64)
+        if given.shape != (self.levels - 1,) or not np.all(np.isfinite(given)) or np.any(np.diff(given) <= 0):
+            raise ValueError(f"Ordinal({self.levels}) needs {self.levels - 1} increasing cut points, got {given}")
+        self.cuts = given
+        self._low = np.concatenate([[-np.inf], given, [np.nan]]).astype(np.float32)  # [-1]: a missing one
+        self._high = np.concatenate([given, [np.inf], [np.nan]]).astype(np.float32)
+        self._one = one(1)
+
+    def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
+        values = outputs.numbers(y)
+        values = np.where(np.isnan(values), np.float32(-1), values)
+        bad = (values != np.floor(values)) | (values < -1) | (values >= self.levels)
+        refuse_where(bad, self, f"levels from 0 to {self.levels - 1}")
+        index = values.astype(np.intp)
+        outputs.observe("interval", self._low[index], self._high[index], self._one, weight)
+
+    def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
+        means, sd = mu[..., None], np.sqrt(var + 1)[..., None]
+        a, b = (self._low[:-1] - means) / sd, (self._high[:-1] - means) / sd
+        p = np.exp(log_interval(a, b))
+        return ClassPrediction(p[..., 0, :] if mu.shape[-1] == 1 else p)
+
+
+def _classes(n: int) -> int:
+    n = operator.index(n)
+    if n < 2:
+        raise ValueError(f"at least 2 classes are needed, got {n}")
+    return n
+
+
+def _softmax(z: np.ndarray) -> np.ndarray:
+    e = np.exp(z - z.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def _log_odds(mu: np.ndarray, var: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Logarithms of the expected probabilities of 0 and 1 with the log odds N(mu, var)."""
+    zero = log_expectation(lambda z: -np.logaddexp(0, z), mu, var)
+    first = log_expectation(lambda z: -np.logaddexp(0, -z), mu, var)
+    total = np.logaddexp(zero, first)
+    return zero - total, first - total

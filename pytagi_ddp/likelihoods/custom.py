@@ -1,0 +1,64 @@
+"""A likelihood of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pytagi_ddp.likelihoods.base import Likelihood, Outputs
+from pytagi_ddp.likelihoods.prediction import Prediction
+
+
+class Custom(Likelihood):
+    """A likelihood by its deltas: function(m, s, y) -> (dm, ds).
+
+    dm = d log Z/dm and ds = d^2 log Z/dm^2 at N(m, s), Z = E[p(y | z)], without the Jacobian of activations, which is
+    added here. The function gets float64 arrays (rows, outputs), without missing observations (there it sees y = 0, and
+    the result is not used), and runs on the CPU, for outputs on a GPU too.
+
+        likelihood = Custom(lambda m, s, y: ((y - m) / (s + 0.01), -1 / (s + 0.01)))
+
+    Observes batch x outputs numbers.
+
+    Args:
+        function: as above. prediction: (m, s) -> `Prediction`, of float64 arrays (..., outputs); None: `predict` raises
+            an error.
+
+    Raises:
+        TypeError: no function.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[ArrayLike, ArrayLike]],
+        prediction: Callable[[np.ndarray, np.ndarray], Prediction] | None = None,
+    ):
+        if not callable(function):
+            raise TypeError(f"Custom needs a function of (m, s, y), got {type(function).__name__}")
+        self._function, self._predictive = function, prediction
+
+    def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
+        values = outputs.numbers(y)
+        part = slice(outputs.first, outputs.first + outputs.width)
+        to_host = outputs.kernels.array.to_host
+        m, s = (to_host(array)[:, part].astype(np.float64) for array in (outputs.state.mu, outputs.state.var))
+        known = np.nan_to_num(values.reshape(m.shape)).astype(np.float64)
+        deltas = []
+        for name, given in zip(("dm", "ds"), self._function(m, s, known), strict=True):
+            try:
+                whole = np.broadcast_to(np.asarray(given, np.float32), m.shape)
+            except ValueError:
+                raise ValueError(
+                    f"the function of Custom gave {name} of shape {np.shape(given)}, not {m.shape}"
+                ) from None
+            deltas.append(np.ascontiguousarray(whole).reshape(-1))
+        dm, ds = deltas
+        outputs.observe("given", values, dm, ds, weight)
+
+    def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
+        if self._predictive is None:
+            raise TypeError("Custom can only predict if it is given a function for that: Custom(function, prediction)")
+        return self._predictive(mu, var)

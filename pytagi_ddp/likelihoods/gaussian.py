@@ -1,0 +1,195 @@
+"""Gaussian noise: known, predicted by the network, on a logarithmic scale, or seen through limits and intervals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pytagi_ddp.likelihoods.base import ONE, Likelihood, Outputs, one, positive, refuse_where
+from pytagi_ddp.likelihoods.prediction import GaussianPrediction, LogNormalPrediction, Prediction, _like, special
+from pytagi_ddp.nn.core.validate import flat_float32
+
+
+class Gaussian(Likelihood):
+    """y = z + e, e ~ N(0, v): dm = (y - m)/(s + v), ds = -1/(s + v), as `OutputUpdater.update`; exact.
+
+    Observes batch x outputs numbers. Predicts N(m, s + v).
+
+    Args:
+        sigma: standard deviation of the noise, v = sigma^2, in the unit of y.
+
+    Raises:
+        ValueError: a sigma that is not positive.
+
+    Source: Goulet, Nguyen & Amiri (2021), JMLR 22.
+    """
+
+    def __init__(self, sigma: float = 1.0):
+        self.sigma = positive("sigma", self, sigma)
+        self._var = one(self.sigma**2)
+
+    def observe(self, net: Any, y: Any, weight: ArrayLike = 1.0, var: ArrayLike | None = None) -> None:
+        """As `Likelihood.observe`.
+
+        Args:
+            var: variances of the noise instead of sigma^2, one for each observation.
+
+        Raises:
+            ValueError: also variances that are negative or NaN.
+        """
+        super().observe(net, y if var is None else _WithVariances(y, var), weight)
+
+    def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
+        variances = self._var
+        if isinstance(y, _WithVariances):
+            y, given = y.y, y.var
+            variances = flat_float32(given, "var", outputs.rows * outputs.width)
+            if not np.all(variances >= 0):
+                raise ValueError(
+                    f"var holds variances, which must not be negative or NaN; the least is {variances.min()}"
+                )
+        outputs.observe("gaussian", outputs.numbers(y), variances, ONE, weight)
+
+    def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
+        return GaussianPrediction(mu, var + self.sigma**2)
+
+
+class _WithVariances:
+    def __init__(self, y: Any, var: ArrayLike):
+        self.y, self.var = y, var
+
+
+class HeteroscedasticGaussian(Likelihood):
+    """y = z + e with a noise variance that the network predicts (AGVI), as `OutputUpdater.update_heteros`.
+
+    Outputs come in pairs [z, noise variance]; the last layers are Linear(..., 2 k) and `EvenExp`. Observes batch x k
+    numbers. Predicts N(m, s + noise variance).
+
+    Source: Deka, Nguyen & Goulet (2024), "Analytically tractable heteroscedastic uncertainty quantification in Bayesian
+    neural networks".
+    """
+
+    def check_outputs(self, width: int) -> None:
+        if width % 2:
+            raise ValueError(f"HeteroscedasticGaussian needs outputs in pairs, the network has {width}")
+
+    def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
+        from pytagi_ddp.kernels.tensors import State  # here, as no other likelihood needs it
+
+        kernels, pairs = outputs.kernels, outputs.width // 2
+        if outputs.width != outputs.state.mu.shape[1]:
+            raise TypeError("HeteroscedasticGaussian takes all outputs of a network, and cannot be a part of Joint")
+        observed = flat_float32(y, "y", outputs.rows * pairs)
+        if np.isinf(observed).any():
+            raise ValueError("y holds infinite observations (NaN marks a missing one)")
+        weights = np.repeat(np.broadcast_to(outputs.weights(weight, pairs), observed.size), 2)
+        kernels.output_update.update_heteros(outputs.state, State(kernels.array.place(observed), None), outputs.delta)
+        if np.any(weights != 1):
+            placed = kernels.array.place(weights)
+            for deltas in outputs.delta[:2]:
+                kernels.elementwise.multiply(deltas.reshape(-1), placed)
+
+    def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
+        return GaussianPrediction(mu[..., 0::2], var[..., 0::2] + np.maximum(mu[..., 1::2], 0))
+
+
+class LogNormal(Likelihood):
+    """log y = z + e, e ~ N(0, sigma^2): positive numbers with a relative error; exact, as `Gaussian` of log y.
+
+    Observes batch x outputs positive numbers. Predicts the log-normal of N(m, s + sigma^2).
+
+    Args:
+        sigma: standard deviation of log y, that is, about the relative error of y.
+
+    Raises:
+        ValueError: a sigma that is not positive; in `observe`, a y that is not.
+    """
+
+    def __init__(self, sigma: float = 1.0):
+        self.sigma = positive("sigma", self, sigma)
+        self._var = one(self.sigma**2)
+
+    def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
+        values = outputs.numbers(y)
+        refuse_where(values <= 0, self, "positive numbers")
+        outputs.observe("gaussian", np.log(values), self._var, ONE, weight)
+
+    def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
+        return LogNormalPrediction(mu, var + self.sigma**2)
+
+
+class Censored(Likelihood):
+    """y = z + e, e ~ N(0, sigma^2), of which only limits are known: P(low < y <= high | z). Also called Tobit.
+
+        dm = (phi(a) - phi(b))/Z/t,   ds = ((a phi(a) - b phi(b))/Z - (t dm)^2)/t^2,
+        Z = Phi(b) - Phi(a), a = (low - m)/t, b = (high - m)/t, t^2 = s + sigma^2
+
+    Posterior moments have errors below 1e-3 of the prior's (1e-3 standard deviations, or of a larger shift; 1e-3 of the
+    variance) for m, low and high within +-50, s from 1e-6 to 1e4 and sigma from 0.01 to 10.
+
+    Observes batch x outputs numbers, of which those at or beyond `lower` and `upper` say only that y lies there; or a
+    tuple (low, high) of such arrays: equal where y is known, infinite where nothing bounds it. Predicts y without
+    limits; `log_prob` takes observations of both forms.
+
+    Args:
+        sigma: standard deviation of the noise. lower, upper: what an instrument shows at least and at most.
+
+    Raises:
+        ValueError: a sigma that is not positive, or limits (also observed ones) in the wrong order.
+
+    Source: Tobin (1958), Econometrica 26.
+    """
+
+    def __init__(self, sigma: float = 1.0, lower: float = -np.inf, upper: float = np.inf):
+        self.sigma = positive("sigma", self, sigma)
+        if not lower < upper:
+            raise ValueError(f"Censored needs lower < upper, got {lower} and {upper}")
+        self.lower, self.upper = float(lower), float(upper)
+        self._var = one(self.sigma**2)
+
+    def bounds(self, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        """(low, high) of observations."""
+        if isinstance(y, tuple):
+            low, high = (np.asarray(part, np.float64) for part in y)
+            missing = np.isnan(low) | np.isnan(high)
+            if np.any(low > high):
+                raise ValueError("Censored observes (low, high) with low <= high")
+            return np.where(missing, np.nan, low), np.where(missing, np.nan, high)
+        values = np.asarray(y, np.float64)
+        below, above = values <= self.lower, values >= self.upper
+        low = np.where(below, -np.inf, np.where(above, self.upper, values))
+        return low, np.where(above, np.inf, np.where(below, self.lower, values))
+
+    def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
+        low, high = self.bounds(y)
+        low, high = outputs.numbers(low, infinite=True), outputs.numbers(high, infinite=True)
+        refuse_where((low == np.inf) | (high == -np.inf), self, "finite numbers, or limits with something between them")
+        outputs.observe("interval", low, high, self._var, weight)
+
+    def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
+        return CensoredPrediction(mu, var + self.sigma**2, self)
+
+
+class CensoredPrediction(GaussianPrediction):
+    """y without limits; the density of an observation that is one, or the probability of its interval."""
+
+    def __init__(self, mean: np.ndarray, variance: np.ndarray, likelihood: Censored):
+        super().__init__(mean, variance)
+        self._likelihood = likelihood
+
+    def log_prob(self, y: Any) -> np.ndarray:
+        low, high = (_like(bound, self.mean) for bound in self._likelihood.bounds(y))
+        exact = super().log_prob(np.where(low == high, low, self.mean))
+        between = log_interval((low - self.mean) / self._sd, (high - self.mean) / self._sd)
+        return np.where(low == high, exact, np.where(np.isnan(low), np.nan, between))
+
+
+def log_interval(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """log(Phi(b) - Phi(a)), a <= b, in the tail where it does not cancel."""
+    turned = a + b > 0
+    a, b = np.where(turned, -b, a), np.where(turned, -a, b)
+    low, high = special().log_ndtr(a), special().log_ndtr(b)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return high + np.log(-np.expm1(np.where(np.isneginf(low), -np.inf, low - high)))

@@ -1,0 +1,102 @@
+"""Several likelihoods beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pytagi_ddp.likelihoods.base import Likelihood, Outputs
+from pytagi_ddp.likelihoods.prediction import Prediction
+
+
+class Joint(Likelihood):
+    """Outputs of different kinds: each part takes the next columns of the output, and they are independent given z.
+
+        likelihood = Joint(Categorical(3), (Gaussian(0.1), 2), Poisson())  # 3 + 2 + 1 outputs
+        likelihood.observe(net, [labels, numbers, counts])
+        labels, numbers, counts = likelihood.predict(net, x).parts
+
+    Observes a list, with what each part observes; None: nothing of this part. `weight`: a number, or one
+    for each sample, for all parts.
+
+    Args:
+        parts: likelihoods, or tuples (likelihood, number of outputs); without a number a part has as many as it needs,
+            or one.
+
+    Raises:
+        TypeError: a part that is no likelihood. ValueError: no parts, or a number of outputs that does not fit one.
+    """
+
+    def __init__(self, *parts: Likelihood | tuple[Likelihood, int]):
+        if not parts:
+            raise ValueError("Joint needs at least one likelihood")
+        self._parts: list[tuple[Likelihood, int, int]] = []
+        first = 0
+        for part in parts:
+            likelihood, width = part if isinstance(part, tuple) else (part, None)
+            if not isinstance(likelihood, Likelihood) or isinstance(likelihood, Joint):
+                raise TypeError(f"Joint is made of likelihoods, got {type(likelihood).__name__}")
+            width = (likelihood.outputs or 1) if width is None else int(width)
+            if width < 1:
+                raise ValueError(f"Joint: {likelihood!r} needs at least one output, got {width}")
+            likelihood.check_outputs(width)
+            self._parts.append((likelihood, first, width))
+            first += width
+        self.outputs = first
+
+    def __repr__(self) -> str:
+        return f"Joint({', '.join(f'({likelihood!r}, {width})' for likelihood, _, width in self._parts)})"
+
+    def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
+        if not isinstance(y, list | tuple) or len(y) != len(self._parts):
+            raise ValueError(f"y must be a list with one entry for each of {len(self._parts)} parts of Joint")
+        for (likelihood, first, width), values in zip(self._parts, y, strict=True):
+            if values is None:
+                values = np.full(outputs.rows * (width if likelihood.outputs is None else 1), np.nan)
+            likelihood._observe(replace(outputs, first=outputs.first + first, width=width), values, weight)
+
+    def prediction(self, mu: ArrayLike, var: ArrayLike) -> JointPrediction:  # type: ignore[override]
+        means, variances = np.asarray(mu), np.asarray(var)
+        self.check_outputs(means.shape[-1])
+        parts = [
+            likelihood.prediction(means[..., first : first + width], variances[..., first : first + width])
+            for likelihood, first, width in self._parts
+        ]
+        return JointPrediction(parts)
+
+    def predict(  # type: ignore[override]
+        self, net: Any, x: ArrayLike, batch_size: int = 256, var_x: ArrayLike | None = None
+    ) -> JointPrediction:
+        return self.prediction(*net.predict(x, batch_size, var_x))
+
+    def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
+        raise NotImplementedError
+
+
+class JointPrediction:
+    """The predictions of the parts of a `Joint`.
+
+    Attributes:
+        parts: one `Prediction` for each part.
+    """
+
+    def __init__(self, parts: list[Prediction]):
+        self.parts = parts
+
+    def log_prob(self, y: Sequence[Any]) -> np.ndarray:
+        """The logarithm of the density of all observations of a sample, (samples,); missing ones count as 0."""
+        total: Any = 0.0
+        for part, values in zip(self.parts, y, strict=True):
+            if values is not None:
+                logs = np.nan_to_num(part.log_prob(values))
+                total = total + logs.reshape(len(logs), -1).sum(1)
+        return total
+
+    def sample(self, n: int, seed: int | None = None) -> list[np.ndarray]:
+        """n draws of each part, each (n, ...)."""
+        random = np.random.default_rng(seed)
+        return [part.sample(n, random) for part in self.parts]

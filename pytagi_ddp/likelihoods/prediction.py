@@ -1,0 +1,378 @@
+"""Predictive distributions: mixtures of p(y | z) over outputs z ~ N(m, s), in float64."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+ROUNDS, COARSE, FINE = 4, 33, 129  # of `log_expectation`
+NEGLIGIBLE = 40.0  # logarithm of what counts as nothing beside the maximum
+BISECTIONS = 50
+
+
+def log_expectation(log_f: Callable[[np.ndarray], np.ndarray], m: np.ndarray, s: np.ndarray) -> np.ndarray:
+    """log E[f(z)], z ~ N(m, s), for f whose product with the density has one maximum.
+
+    The trapezoid rule, on a grid that is narrowed until it holds the integrand alone: f may be as sharp as it likes.
+
+    Args:
+        log_f: the logarithm of f, for z of shape (n, *m.shape).
+    """
+    sd = np.sqrt(np.maximum(s, 1e-24))
+    low, high = np.full(m.shape, -12.0), np.full(m.shape, 12.0)
+    for turn in range(ROUNDS + 1):
+        n = FINE if turn == ROUNDS else COARSE
+        share = np.linspace(0, 1, n).reshape(-1, *[1] * m.ndim)
+        u = low + (high - low) * share
+        logs = -0.5 * u * u + log_f(m + sd * u)
+        logs = np.where(np.isnan(logs), -np.inf, logs)
+        top = logs.max(0)
+        if turn < ROUNDS:
+            inside = logs > top - NEGLIGIBLE
+            first, last = inside.argmax(0), n - 1 - inside[::-1].argmax(0)
+            step = (high - low) / (n - 1)
+            low, high = low + step * np.maximum(first - 1, 0), low + step * np.minimum(last + 1, n - 1)
+    step = (high - low) / (FINE - 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        weights = np.exp(logs - np.where(np.isfinite(top), top, 0))
+        weights[[0, -1]] *= 0.5
+        return top + np.log(weights.sum(0) * step / np.sqrt(2 * np.pi))
+
+
+class Prediction(ABC):
+    """The distribution of observations at each sample (and output).
+
+    Attributes:
+        mean, variance: its moments, in the unit of observations and its square; float64, of the shape of observations.
+        probabilities: of every class (samples, classes), or of a 1; of classes only.
+    """
+
+    @property
+    @abstractmethod
+    def mean(self) -> np.ndarray: ...
+
+    @property
+    @abstractmethod
+    def variance(self) -> np.ndarray: ...
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        raise AttributeError(f"{type(self).__name__} is not of classes: it has mean, variance, quantile(q) and cdf(y)")
+
+    @abstractmethod
+    def log_prob(self, y: Any) -> np.ndarray:
+        """The logarithm of the density, or probability, of each observation; NaN where y is missing."""
+
+    @abstractmethod
+    def cdf(self, y: ArrayLike) -> np.ndarray:
+        """The probability of an observation up to y."""
+
+    @abstractmethod
+    def quantile(self, q: float) -> np.ndarray:
+        """The least value with the probability q of an observation up to it, 0 < q < 1."""
+
+    @abstractmethod
+    def sample(self, n: int, seed: int | np.random.Generator | None = None) -> np.ndarray:
+        """n draws for each sample, (n, ...). The outputs of a network are taken as independent."""
+
+    def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """The central interval that holds an observation with the probability `level`: (low, high)."""
+        if not 0 < level < 1:
+            raise ValueError(f"an interval needs a level between 0 and 1, got {level}")
+        return self.quantile(0.5 - 0.5 * level), self.quantile(0.5 + 0.5 * level)
+
+
+def check_q(q: float) -> float:
+    if not 0 < q < 1:
+        raise ValueError(f"a quantile needs q between 0 and 1, got {q}")
+    return float(q)
+
+
+class GaussianPrediction(Prediction):
+    """Gaussians with these means and variances."""
+
+    def __init__(self, mean: np.ndarray, variance: np.ndarray):
+        self._mean, self._variance = mean, variance
+        self._sd = np.sqrt(variance)
+
+    @property
+    def mean(self) -> np.ndarray:
+        return self._mean
+
+    @property
+    def variance(self) -> np.ndarray:
+        return self._variance
+
+    def log_prob(self, y: Any) -> np.ndarray:
+        e = _like(y, self._mean) - self._mean
+        return -0.5 * (np.log(2 * np.pi * self._variance) + e * e / self._variance)
+
+    def cdf(self, y: ArrayLike) -> np.ndarray:
+        return special().ndtr((_like(y, self._mean) - self._mean) / self._sd)
+
+    def quantile(self, q: float) -> np.ndarray:
+        return self._mean + self._sd * special().ndtri(check_q(q))
+
+    def sample(self, n: int, seed: int | np.random.Generator | None = None) -> np.ndarray:
+        return np.random.default_rng(seed).normal(self._mean, self._sd, (n, *self._mean.shape))
+
+
+class LogNormalPrediction(Prediction):
+    """e^x of a Gaussian x with these moments."""
+
+    def __init__(self, mean: np.ndarray, variance: np.ndarray):
+        self.logarithm = GaussianPrediction(mean, variance)
+
+    @property
+    def mean(self) -> np.ndarray:
+        return np.exp(self.logarithm.mean + 0.5 * self.logarithm.variance)
+
+    @property
+    def variance(self) -> np.ndarray:
+        return np.expm1(self.logarithm.variance) * self.mean**2
+
+    def log_prob(self, y: Any) -> np.ndarray:
+        log_y = self._log(y)
+        return np.where(log_y > -np.inf, self.logarithm.log_prob(np.where(log_y > -np.inf, log_y, 0)) - log_y, log_y)
+
+    def cdf(self, y: ArrayLike) -> np.ndarray:
+        return self.logarithm.cdf(self._log(y))
+
+    def quantile(self, q: float) -> np.ndarray:
+        return np.exp(self.logarithm.quantile(q))
+
+    def sample(self, n: int, seed: int | np.random.Generator | None = None) -> np.ndarray:
+        return np.exp(self.logarithm.sample(n, seed))
+
+    def _log(self, y: Any) -> np.ndarray:
+        with np.errstate(divide="ignore"):
+            values = _like(y, self.logarithm.mean)
+            return np.where(np.isnan(values), np.nan, np.log(np.maximum(values, 0)))
+
+
+class ScaleMixturePrediction(Prediction):
+    """y = z + e, where e is a mixture of Gaussians around 0: Student's t, Laplace.
+
+    Args:
+        variances, weights: of the Gaussians, (n,). variance: of e; infinite where it has none.
+        draw: (generator, shape) -> draws of e.
+    """
+
+    def __init__(
+        self,
+        mean: np.ndarray,
+        var: np.ndarray,
+        variances: np.ndarray,
+        weights: np.ndarray,
+        variance: float,
+        draw: Callable[[np.random.Generator, tuple[int, ...]], np.ndarray],
+    ):
+        self._mean, self._var, self._noise, self._draw = mean, var, variance, draw
+        shape = (-1, *[1] * mean.ndim)
+        self._weights, self._sd = weights.reshape(shape), np.sqrt(var + variances.reshape(shape))
+
+    @property
+    def mean(self) -> np.ndarray:
+        return self._mean
+
+    @property
+    def variance(self) -> np.ndarray:
+        return self._var + self._noise
+
+    def log_prob(self, y: Any) -> np.ndarray:
+        u = (_like(y, self._mean) - self._mean) / self._sd
+        logs = np.log(self._weights / (np.sqrt(2 * np.pi) * self._sd)) - 0.5 * u * u
+        top = logs.max(0)
+        return top + np.log(np.exp(logs - top).sum(0))
+
+    def cdf(self, y: ArrayLike) -> np.ndarray:
+        u = (_like(y, self._mean) - self._mean) / self._sd
+        return (self._weights * special().ndtr(u)).sum(0)
+
+    def quantile(self, q: float) -> np.ndarray:
+        far = self._sd.max() * abs(special().ndtri(check_q(q))) + 1e-300
+        return bisected(self.cdf, q, self._mean - far, self._mean + far)
+
+    def sample(self, n: int, seed: int | np.random.Generator | None = None) -> np.ndarray:
+        random = np.random.default_rng(seed)
+        shape = (n, *self._mean.shape)
+        return random.normal(self._mean, np.sqrt(self._var), shape) + self._draw(random, shape)
+
+
+class LinkedPrediction(Prediction):
+    """y | z with a distribution of its own, z ~ N(m, s): counts and positive numbers.
+
+    Args:
+        mean, variance: of y. log_density, cumulative: functions of (y, z). draw: (generator, z) -> y.
+        discrete: whether y are counts. sharpness: width in z of the sharpest step of `cumulative`.
+    """
+
+    def __init__(
+        self,
+        m: np.ndarray,
+        s: np.ndarray,
+        mean: np.ndarray,
+        variance: np.ndarray,
+        log_density: Callable[[np.ndarray, np.ndarray], np.ndarray],
+        cumulative: Callable[[np.ndarray, np.ndarray], np.ndarray],
+        draw: Callable[[np.random.Generator, np.ndarray], np.ndarray],
+        discrete: bool,
+        width: Callable[[np.ndarray], np.ndarray],
+    ):
+        self._m, self._s, self._mean, self._variance = m, s, mean, variance
+        self._log_density, self._cumulative, self._draw = log_density, cumulative, draw
+        self._discrete, self._width = discrete, width
+
+    @property
+    def mean(self) -> np.ndarray:
+        return self._mean
+
+    @property
+    def variance(self) -> np.ndarray:
+        return self._variance
+
+    def log_prob(self, y: Any) -> np.ndarray:
+        values = _like(y, self._m)
+        known = np.isfinite(values) & (values >= 0)
+        safe = np.where(known, values, 1.0)
+        found = log_expectation(lambda z: self._log_density(safe, z), self._m, self._s)
+        return np.where(known, found, np.where(np.isnan(values), np.nan, -np.inf))
+
+    def cdf(self, y: ArrayLike) -> np.ndarray:
+        values = np.broadcast_to(_like(y, self._m), self._m.shape)
+        values = np.floor(values) if self._discrete else values
+        safe = np.where(values >= 0, values, 0.0)
+        sd = np.sqrt(self._s)
+        with np.errstate(invalid="ignore"):
+            needed = 24 * np.max(sd / self._width(safe), initial=0)
+        n = int(np.clip(needed, 41, 1001)) | 1
+        u = np.linspace(-8, 8, n)
+        w = np.exp(-0.5 * u * u)
+        total = np.zeros(self._m.shape)
+        for node, weight in zip(u, w / w.sum(), strict=True):
+            total += weight * self._cumulative(safe, self._m + sd * node)
+        return np.where(np.isnan(values), np.nan, np.where(values >= 0, np.minimum(total, 1), 0.0))
+
+    def quantile(self, q: float) -> np.ndarray:
+        high = np.exp(np.clip(self._m, -300, 300)) + 1.0
+        check_q(q)
+        for _ in range(200):
+            short = self.cdf(high) < q
+            if not short.any():
+                break
+            high = np.where(short, 2 * high, high)
+        if not self._discrete:
+            return bisected(self.cdf, q, np.zeros_like(high), high)
+        low, high = np.full_like(high, -1.0), np.ceil(high)  # cdf(low) < q <= cdf(high)
+        while np.any(high - low > 1):
+            middle = np.floor((low + high) / 2)
+            enough = self.cdf(middle) >= q
+            low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+        return high
+
+    def sample(self, n: int, seed: int | np.random.Generator | None = None) -> np.ndarray:
+        random = np.random.default_rng(seed)
+        return self._draw(random, random.normal(self._m, np.sqrt(self._s), (n, *self._m.shape)))
+
+
+class ClassPrediction(Prediction):
+    """Probabilities of classes: (..., classes). Observations have the shape (...)."""
+
+    def __init__(self, probabilities: np.ndarray):
+        self._probabilities = probabilities
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        return self._probabilities
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Mean of the number of the class: of use where classes have an order."""
+        return self._probabilities @ np.arange(self._probabilities.shape[-1])
+
+    @property
+    def variance(self) -> np.ndarray:
+        return self._probabilities @ np.arange(self._probabilities.shape[-1]) ** 2 - self.mean**2
+
+    def log_prob(self, y: Any) -> np.ndarray:
+        return self._of_class(y, np.log(np.maximum(self._probabilities, 1e-300)))
+
+    def cdf(self, y: ArrayLike) -> np.ndarray:
+        return self._of_class(y, np.cumsum(self._probabilities, -1))
+
+    def quantile(self, q: float) -> np.ndarray:
+        below = np.cumsum(self._probabilities, -1) < check_q(q)
+        return np.minimum(below.sum(-1), self._probabilities.shape[-1] - 1)
+
+    def sample(self, n: int, seed: int | np.random.Generator | None = None) -> np.ndarray:
+        sums = np.cumsum(self._probabilities, -1)
+        u = np.random.default_rng(seed).random((n, *sums.shape[:-1])) * sums[..., -1]
+        return (u[..., None] >= sums).sum(-1)
+
+    def _of_class(self, y: ArrayLike, values: np.ndarray) -> np.ndarray:
+        wanted = _like(y, values[..., 0])
+        missing = ~(wanted >= 0)
+        if np.any(wanted[~missing] >= values.shape[-1]):
+            raise ValueError(f"y must hold classes from 0 to {values.shape[-1] - 1}, got {np.nanmax(wanted)}")
+        index = np.broadcast_to(np.where(missing, 0, wanted).astype(int), values.shape[:-1])
+        return np.where(missing, np.nan, np.take_along_axis(values, index[..., None], -1)[..., 0])
+
+
+class BinaryPrediction(Prediction):
+    """Probabilities of a 1, each the probability of one observation of 0 or 1; given as logarithms of both."""
+
+    def __init__(self, log_zero: np.ndarray, log_one: np.ndarray):
+        self._log_zero, self._log_one = log_zero, log_one
+        self._p = np.exp(log_one)
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        return self._p
+
+    @property
+    def mean(self) -> np.ndarray:
+        return self._p
+
+    @property
+    def variance(self) -> np.ndarray:
+        return self._p * np.exp(self._log_zero)
+
+    def log_prob(self, y: Any) -> np.ndarray:
+        values = _like(y, self._p)
+        found = np.where(values > 0.5, self._log_one, self._log_zero)
+        return np.where((values == 0) | (values == 1), found, np.nan)
+
+    def cdf(self, y: ArrayLike) -> np.ndarray:
+        values = _like(y, self._p)
+        return np.where(values < 0, 0.0, np.where(values < 1, np.exp(self._log_zero), 1.0)) + 0 * values
+
+    def quantile(self, q: float) -> np.ndarray:
+        return (np.exp(self._log_zero) < check_q(q)).astype(float)
+
+    def sample(self, n: int, seed: int | np.random.Generator | None = None) -> np.ndarray:
+        return (np.random.default_rng(seed).random((n, *self._p.shape)) < self._p).astype(float)
+
+
+def bisected(cdf: Callable[[np.ndarray], np.ndarray], q: float, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Where `cdf` is q, between `low` and `high`."""
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (low + high)
+        below = cdf(middle) < q
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return 0.5 * (low + high)
+
+
+def special() -> Any:
+    from scipy import special as found  # here, because `import pytagi_ddp.likelihoods` shall not wait for it
+
+    return found
+
+
+def _like(y: Any, mean: np.ndarray) -> np.ndarray:
+    """`y` as float64, in the shape of the prediction if it has as many values."""
+    values = np.asarray(y, np.float64)
+    return values.reshape(mean.shape) if values.size == mean.size and values.ndim else values

@@ -1,0 +1,334 @@
+"""Deltas of each likelihood against float64 quadrature, missing observations, weights, and what is refused."""
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pytagi_ddp import likelihoods as lk
+from pytagi_ddp.nn import Linear, OutputUpdater, ReLU, Sequential
+from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
+from tests.likelihoods.reference import log_interval, moments
+
+NAN, INF = np.nan, np.inf
+
+
+class Net:
+    """Outputs N(m, s) with these Jacobians, as a network holds them."""
+
+    def __init__(self, m, s, jcb=None, steps=1):
+        m, s = np.atleast_2d(np.float32(m)), np.atleast_2d(np.float32(s))
+        self.output_z_buffer = BaseHiddenStates(m.size, len(m))
+        self.output_z_buffer.mu_a, self.output_z_buffer.var_a = m, s
+        self.output_z_buffer.seq_len = steps
+        if jcb is not None:
+            self.output_z_buffer.jcb = np.float32(jcb)
+        self.input_delta_z_buffer = BaseDeltaStates(m.size, len(m))
+        self.shape = m.shape
+
+    def deltas(self):
+        buffer = self.input_delta_z_buffer
+        return buffer.delta_mu.reshape(self.shape).copy(), buffer.delta_var.reshape(self.shape).copy()
+
+
+def told(likelihood, m, s, y, weight=1.0, **more):
+    net = Net(m, s, **more)
+    likelihood.observe(net, y, weight)
+    return net.deltas()
+
+
+def check(likelihood, m, s, y, log_likelihood, centre=None, scale=1.0):
+    """The posterior moments are those of quadrature, to 1e-3 of the prior's standard deviation and variance."""
+    m, s = float(np.float32(m)), float(np.float32(s))
+    dm, ds = (float(part[0, 0]) for part in told(likelihood, m, s, y))
+    mean, spread = moments(m, s, log_likelihood, centre, scale)
+    assert np.sqrt(s) * dm == pytest.approx(mean, abs=1e-3, rel=1e-3)
+    assert s * ds == pytest.approx(spread, abs=1e-3, rel=1e-3)
+    assert s + s * s * ds > 0 or s * ds == pytest.approx(-1, abs=1e-6)
+
+
+MEANS = st.floats(-50, 50, width=32)
+VARIANCES = st.floats(-6, 4).map(lambda power: 10**power)
+COUNTS = st.integers(0, 1000)
+few = settings(max_examples=40, deadline=None)
+
+
+def powers(low, high):
+    return st.floats(low, high).map(lambda power: float(np.float32(10**power)))
+
+
+@few
+@given(MEANS, VARIANCES, MEANS, powers(-2, 1))
+def test_gaussian(m, s, y, sigma):
+    v = np.float64(np.float32(sigma**2))
+    check(lk.Gaussian(sigma), m, s, y, lambda z: -((y - z) ** 2) / (2 * v), y, sigma)
+
+
+@few
+@given(MEANS, VARIANCES, st.sampled_from([0, 1]))
+@example(0, 1e4, 1)
+@example(50, 1e-6, 0)
+def test_bernoulli(m, s, y):
+    sign = 2 * y - 1
+    check(lk.Bernoulli(), m, s, y, lambda z: -np.logaddexp(0, -sign * z), 0)
+    check(lk.Bernoulli("probit"), m, s, y, log_interval(*((0, INF) if y else (-INF, 0)), 1), 0)
+
+
+@few
+@given(MEANS, VARIANCES, COUNTS)
+@example(0, 1e4, 0)
+@example(-50, 1e-6, 1000)
+@example(50, 1e-6, 0)
+def test_poisson(m, s, y):
+    check(lk.Poisson(), m, s, y, lambda z: y * z - np.exp(z))
+    check(lk.Poisson(3.0), m, s, y, lambda z: y * z - 3 * np.exp(z))
+
+
+@few
+@given(MEANS, VARIANCES, COUNTS, powers(-1, 2))
+def test_negative_binomial(m, s, y, size):
+    log_likelihood = lambda z: y * z - (y + size) * np.logaddexp(0, z - np.log(size))  # noqa: E731
+    check(lk.NegativeBinomial(size), m, s, y, log_likelihood)
+
+
+@few
+@given(MEANS, VARIANCES, powers(-3, 3), powers(-1, 2))
+def test_gamma(m, s, y, shape):
+    check(lk.Gamma(shape), m, s, y, lambda z: -shape * (z + y * np.exp(-z)))
+
+
+@few
+@given(MEANS, VARIANCES, powers(-3, 3))
+def test_log_normal(m, s, y):
+    check(lk.LogNormal(0.5), m, s, y, lambda z: -((np.log(y) - z) ** 2) / 0.5, np.log(y), 0.5)
+
+
+@few
+@given(MEANS, VARIANCES, MEANS, powers(-2, 1), powers(0, 2))
+@example(0, 1, 50, 0.01, 1)
+def test_student_t(m, s, y, scale, df):
+    log_likelihood = lambda z: -(df + 1) / 2 * np.log1p((y - z) ** 2 / (df * scale**2))  # noqa: E731
+    check(lk.StudentT(df, scale), m, s, y, log_likelihood, y, scale)
+
+
+@few
+@given(MEANS, VARIANCES, MEANS, powers(-2, 1))
+def test_laplace(m, s, y, scale):
+    check(lk.Laplace(scale), m, s, y, lambda z: -np.abs(y - z) / scale, y, scale)
+
+
+@few
+@given(MEANS, VARIANCES, MEANS, powers(-4, 2), powers(-2, 1))
+def test_intervals(m, s, low, width, sigma):
+    high = float(np.float32(low + width))
+    for a, b in (low, high), (low, INF), (-INF, low):
+        if a < b:
+            check(lk.Censored(sigma), m, s, ([a], [b]), log_interval(a, b, sigma), low, sigma)
+
+
+def test_limits_of_an_instrument():
+    """At a limit it says only that y is there or beyond; between them it is exact; (low, high) may be equal."""
+    m, s, y = np.zeros((1, 4)), np.ones((1, 4)), np.array([[-3, -1, 0.5, 2.0]])
+    dm, ds = told(lk.Censored(0.5, lower=-1, upper=2), m, s, y)
+    exact = told(lk.Gaussian(0.5), m, s, y)
+    bounded = told(lk.Censored(0.5), m, s, ([[-INF, -INF, 0.5, 2]], [[-1, -1, 0.5, INF]]))
+    np.testing.assert_allclose(dm, bounded[0])
+    np.testing.assert_allclose([dm[0, 2], ds[0, 2]], [exact[0][0, 2], exact[1][0, 2]], rtol=1e-6)
+    assert dm[0, 0] == dm[0, 1] < 0 and ds[0, 0] > exact[1][0, 0]
+
+
+def test_ordinal_levels_are_intervals():
+    levels = lk.Ordinal(4, cuts=[-1, 0, 2])
+    for y, (low, high) in enumerate([(-INF, -1), (-1, 0), (0, 2), (2, INF)]):
+        check(levels, 0.3, 2.0, y, log_interval(low, high, 1))
+
+
+def expected_softmax(m, s):
+    softmax = lambda z: np.exp(z - z.max()) / np.exp(z - z.max()).sum()  # noqa: E731
+    p = softmax(m)
+    for _ in range(3):
+        p = 0.5 * (p + softmax(m + s * (0.5 - p)))
+    return p
+
+
+@few
+@given(st.lists(st.tuples(MEANS, VARIANCES), min_size=2, max_size=12), st.integers(0, 11))
+def test_categorical(outputs, label):
+    m, s = (np.float32(part).astype(float) for part in zip(*outputs, strict=True))
+    label %= len(m)
+    p = expected_softmax(m, s)
+    h = p * (1 - p)
+    dm, ds = told(lk.Categorical(len(m)), m, s, [label])
+    np.testing.assert_allclose(dm[0], (np.eye(len(m))[label] - p) / (1 + s * h), rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(ds[0], -h / (1 + s * h), rtol=1e-3, atol=1e-5)
+    found = lk.Categorical(len(m)).prediction([m], [s]).probabilities[0]
+    np.testing.assert_allclose(found, p, rtol=1e-9, atol=1e-12)
+
+
+def test_expected_probabilities_are_near_those_of_samples():
+    rng = np.random.default_rng(0)
+    m, s = rng.normal(size=5), rng.uniform(0.1, 2, 5)
+    z = rng.normal(m, np.sqrt(s), (100_000, 5))
+    e = np.exp(z)
+    found = lk.Categorical(5).prediction([m], [s]).probabilities[0]
+    np.testing.assert_allclose(found, (e / e.sum(1, keepdims=True)).mean(0), atol=0.02)
+
+
+def test_a_tree_of_classes():
+    """Nodes on the path are told 0 or 1; a node with one branch, and all others, nothing."""
+    tree = lk.HierarchicalCategorical(3)
+    assert tree.outputs == 3
+    m, s = np.float32([[0.3, -0.5, 1.0]]), np.float32([[1, 2, 0.5]])
+    of_bits = told(lk.Bernoulli(), m, s, [[1, 0, NAN]])
+    np.testing.assert_allclose(told(tree, m, s, [1]), of_bits, rtol=1e-6)
+    np.testing.assert_allclose(told(tree, m, s, [2])[0], told(lk.Bernoulli(), m, s, [[0, NAN, NAN]])[0], rtol=1e-6)
+    p = tree.prediction(m, s).probabilities[0]
+    assert p.sum() == pytest.approx(1, abs=1e-12) and p.argmax() in range(3)
+
+
+LIKELIHOODS = {
+    "Gaussian": (lk.Gaussian(0.5), 0.4),
+    "LogNormal": (lk.LogNormal(0.5), 0.4),
+    "Bernoulli": (lk.Bernoulli(), 1),
+    "probit": (lk.Bernoulli("probit"), 1),
+    "Poisson": (lk.Poisson(), 3),
+    "NegativeBinomial": (lk.NegativeBinomial(2), 3),
+    "Gamma": (lk.Gamma(2), 0.7),
+    "StudentT": (lk.StudentT(4, 0.5), 0.4),
+    "Laplace": (lk.Laplace(0.5), 0.4),
+    "Censored": (lk.Censored(0.5), 0.4),
+    "Ordinal": (lk.Ordinal(3), 1),
+    "Custom": (lk.Custom(lambda m, s, y: ((y - m) / (s + 1), -1 / (s + 1))), 0.4),
+}
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_missing_ones_weights_and_jacobians(name):
+    likelihood, value = LIKELIHOODS[name]
+    m, s, jcb = np.zeros((3, 2)), np.full((3, 2), 0.5), np.full((3, 2), 0.5)
+    y = np.full((3, 2), float(value))
+    plain = told(likelihood, m, s, y)
+    y[1, 0] = NAN
+    dm, ds = told(likelihood, m, s, y, weight=[1, 2, 0.5], jcb=jcb)
+    assert dm[1, 0] == ds[1, 0] == 0
+    scale = np.array([[1, 1], [0, 2], [0.5, 0.5]])
+    np.testing.assert_allclose(dm, 0.5 * scale * plain[0], rtol=1e-6)
+    np.testing.assert_allclose(ds, 0.25 * scale * plain[1], rtol=1e-6)
+    np.testing.assert_allclose(told(likelihood, m, s, y, weight=np.full((3, 2), 3.0))[0][0], 3 * plain[0][0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("labels", [[0, -1, 2], np.array([0, NAN, 2])])
+def test_missing_classes_and_weights(labels):
+    m, s = np.arange(9.0).reshape(3, 3) / 4, np.ones((3, 3))
+    for likelihood in (lk.Categorical(3), lk.HierarchicalCategorical(3)):
+        plain = told(likelihood, m, s, [0, 1, 2])
+        dm, ds = told(likelihood, m, s, labels, weight=[1, 1, 3])
+        assert not dm[1].any() and not ds[1].any()
+        np.testing.assert_allclose(dm[2], 3 * plain[0][2], rtol=1e-6)
+
+
+def test_time_steps_are_rows():
+    m, s = np.random.default_rng(0).normal(size=(2, 6)), np.ones((2, 6))
+    by_step = told(lk.Categorical(3), m, s, [[0, 1], [2, -1]], steps=2)
+    flat = told(lk.Categorical(3), m.reshape(4, 3), s.reshape(4, 3), [0, 1, 2, -1])
+    np.testing.assert_array_equal(by_step[0].reshape(4, 3), flat[0])
+
+
+def test_gaussian_is_the_output_updater():
+    net = Net(np.ones((2, 2)), np.full((2, 2), 0.3))
+    y, var = np.array([[0.5, NAN], [2, 3]]), np.array([[0.1, 0.2], [0.3, 0.4]])
+    OutputUpdater("cpu").update(net.output_z_buffer, y, var, net.input_delta_z_buffer)
+    expected = net.deltas()
+    lk.Gaussian().observe(net, y, var=var)
+    np.testing.assert_array_equal(net.deltas(), expected)
+    pairs = Net(np.ones((2, 2)), np.full((2, 2), 0.3))
+    OutputUpdater("cpu").update_heteros(pairs.output_z_buffer, [0.5, 2], pairs.input_delta_z_buffer)
+    expected = pairs.deltas()
+    lk.HeteroscedasticGaussian().observe(pairs, [0.5, 2], weight=[1, 2])
+    np.testing.assert_allclose(pairs.deltas()[0], expected[0] * [[1], [2]], rtol=1e-6)
+
+
+def test_joint_parts_take_their_columns():
+    m, s = np.random.default_rng(0).normal(size=(4, 6)), np.full((4, 6), 0.5)
+    joint = lk.Joint(lk.Categorical(3), (lk.Gaussian(0.1), 2), lk.Poisson())
+    labels, numbers, counts = [0, 1, 2, -1], np.ones((4, 2)), [0, 3, NAN, 1]
+    dm, ds = told(joint, m, s, [labels, numbers, counts], weight=[1, 1, 1, 2])
+    parts = (lk.Categorical(3), labels, 0, 3), (lk.Gaussian(0.1), numbers, 3, 5), (lk.Poisson(), counts, 5, 6)
+    for part, y, a, b in parts:
+        expected = told(part, m[:, a:b], s[:, a:b], y, weight=[1, 1, 1, 2])
+        np.testing.assert_allclose([dm[:, a:b], ds[:, a:b]], expected, rtol=1e-6)
+    nothing = told(joint, m, s, [None, numbers, None])
+    assert not nothing[0][:, [0, 1, 2, 5]].any() and nothing[0][:, 3:5].all()
+    prediction = joint.prediction(m, s)
+    logs = prediction.log_prob([labels, numbers, counts])
+    expected = prediction.parts[1].log_prob(numbers).sum(1)[2] + prediction.parts[0].log_prob(labels)[2]
+    assert logs[2] == pytest.approx(expected)
+
+
+def test_outputs_that_are_not_finite_make_deltas_that_a_step_reports():
+    for m, s in (NAN, 1), (INF, 1), (0, INF), (0, NAN):
+        for likelihood, value in (lk.Gaussian(), 1), (lk.StudentT(), 1), (lk.Poisson(), 1):
+            dm, ds = told(likelihood, [[m]], [[s]], [[value]])
+            assert np.isnan(dm) and np.isnan(ds)
+        assert np.isnan(told(lk.Categorical(2), [[0, m]], [[1, s]], [0])[0]).any()
+    net = Sequential(Linear(1, 1))
+    net(np.ones((1, 1)))
+    lk.Custom(lambda m, s, y: (INF, -1.0)).observe(net, [0.0])
+    net.backward()
+    with pytest.raises(FloatingPointError):
+        net.step()
+        net.step()
+
+
+def test_an_outlier_widens_what_cannot_be_decided():
+    """Student's t: at some distance the variance grows; it never falls below 0, and a far outlier says nothing."""
+    y = np.linspace(0, 60, 200)[:, None]
+    _, ds = told(lk.StudentT(3, 0.3), np.zeros((200, 1)), np.ones((200, 1)), y)
+    assert ds.min() > -1 and ds.max() > 0.05
+    dm, ds = told(lk.StudentT(3, 0.3), [[0]], [[1]], [[1e4]])
+    assert abs(dm[0, 0]) < 1e-3 and abs(ds[0, 0]) < 1e-3
+
+
+REFUSED = [
+    (lk.Categorical(3), [0, 3], "classes from 0 to 2"),
+    (lk.Categorical(3), [0], "one class for each of 2 rows"),
+    (lk.Gaussian(), np.zeros((3, 2)), "shape"),
+    (lk.Gaussian(), np.full(6, INF), "infinite"),
+    (lk.Poisson(), np.full(6, 0.5), "counts"),
+    (lk.Gamma(), np.zeros(6), "positive"),
+    (lk.LogNormal(), -np.ones(6), "positive"),
+    (lk.Bernoulli(), np.full(6, 2.0), "0 to 1"),
+    (lk.Ordinal(2), np.full(6, 2.0), "levels from 0 to 1"),
+    (lk.Censored(), (np.ones(6), np.zeros(6)), "low <= high"),
+    (lk.HeteroscedasticGaussian(), np.zeros(3), "pairs"),
+    (lk.Categorical(4), [0, 1], "needs 4 outputs, the network has 3"),
+    (lk.Joint(lk.Poisson(), lk.Poisson()), [[1, 1], [1, 1]], "needs 2 outputs"),
+]
+
+
+@pytest.mark.parametrize(("likelihood", "y", "message"), REFUSED)
+def test_bad_observations(likelihood, y, message):
+    with pytest.raises(ValueError, match=message):
+        told(likelihood, np.zeros((2, 3)), np.ones((2, 3)), y)
+
+
+def test_other_mistakes():
+    net = Sequential(Linear(2, 3), ReLU(), Linear(3, 3))
+    with pytest.raises(RuntimeError, match="call the network first"):
+        lk.Categorical(3).observe(net, [0])
+    net(np.zeros((2, 2)))
+    with pytest.raises(ValueError, match="weight must be one number"):
+        lk.Categorical(3).observe(net, [0, 1], weight=[1, 1, 1])
+    with pytest.raises(ValueError, match="weight must not be negative"):
+        lk.Categorical(3).observe(net, [0, 1], weight=-1)
+    with pytest.raises(RuntimeError, match="was not filled"):
+        net.backward()
+    with pytest.raises(TypeError, match="takes a network first"):
+        lk.Categorical(3).observe([0, 1], net)
+    with pytest.raises(TypeError, match="fractions"):
+        lk.Categorical(3).observe(net, [0.5, 1])
+    for wrong in (lambda: lk.Gaussian(0), lambda: lk.Categorical(1), lambda: lk.Ordinal(3, [1, 0])):
+        with pytest.raises(ValueError, match=r"positive|2 classes|increasing"):
+            wrong()
+    with pytest.raises(TypeError, match="can only predict"):
+        lk.Custom(lambda m, s, y: (0, 0)).prediction(np.zeros((1, 1)), np.ones((1, 1)))

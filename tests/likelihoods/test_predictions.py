@@ -1,0 +1,188 @@
+"""Predictive distributions: against samples of themselves, and calibrated on data of the model they are of."""
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import likelihoods as lk
+from pytagi_ddp import manual_seed
+from pytagi_ddp.nn import Linear, ReLU, Sequential
+
+M, S = np.array([[0.3], [-1.0], [1.5]]), np.array([[0.4], [0.05], [1.0]])
+KINDS = {
+    "Gaussian": lk.Gaussian(0.5),
+    "LogNormal": lk.LogNormal(0.5),
+    "StudentT": lk.StudentT(6, 0.5),
+    "Laplace": lk.Laplace(0.5),
+    "Gamma": lk.Gamma(3),
+    "Poisson": lk.Poisson(4),
+    "NegativeBinomial": lk.NegativeBinomial(5),
+    "Censored": lk.Censored(0.5),
+    "Bernoulli": lk.Bernoulli(),
+    "probit": lk.Bernoulli("probit"),
+    "Ordinal": lk.Ordinal(4),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_prediction_is_that_of_its_samples(name):
+    prediction = KINDS[name].prediction(M, S)
+    drawn = prediction.sample(200_000, seed=0)
+    assert drawn.shape == (200_000, *prediction.mean.shape)
+    spread = np.sqrt(prediction.variance)
+    np.testing.assert_allclose(drawn.mean(0), prediction.mean, atol=0.02 * spread.max())
+    np.testing.assert_allclose(drawn.var(0), prediction.variance, rtol=0.15, atol=1e-3)
+    for q in (0.1, 0.5, 0.95):
+        found = prediction.quantile(q)
+        assert np.all((drawn <= found + 1e-9).mean(0) >= q - 0.005)
+        assert np.all((drawn < found - 1e-9).mean(0) <= q + 0.005)
+        np.testing.assert_allclose(prediction.cdf(found), (drawn <= found + 1e-9).mean(0), atol=0.006)
+    low, high = prediction.interval(0.8)
+    np.testing.assert_array_equal([low, high], [prediction.quantile(0.1), prediction.quantile(0.9)])
+
+
+@pytest.mark.parametrize("name", ["Gaussian", "LogNormal", "StudentT", "Laplace", "Gamma"])
+def test_densities_are_derivatives_of_the_cdf(name):
+    prediction = KINDS[name].prediction(M, S)
+    y = np.array([[0.7], [0.2], [3.0]])
+    slope = (prediction.cdf(y + 1e-3) - prediction.cdf(y - 1e-3)) / 2e-3
+    np.testing.assert_allclose(np.exp(prediction.log_prob(y)), slope, rtol=2e-3)
+    assert np.isnan(prediction.log_prob(np.full((3, 1), np.nan))).all()
+
+
+@pytest.mark.parametrize("name", ["Poisson", "NegativeBinomial"])
+def test_probabilities_of_counts_are_steps_of_the_cdf(name):
+    prediction = KINDS[name].prediction(M, S)
+    total = np.zeros((3, 1))
+    for y in range(12):
+        total += np.exp(prediction.log_prob(float(y)))
+        np.testing.assert_allclose(prediction.cdf(y), total, atol=1e-4)
+    assert (prediction.log_prob(-1.0) == -np.inf).all() and not prediction.cdf(-1.0).any()
+
+
+def test_wide_and_narrow_outputs_keep_their_probabilities():
+    """log_prob is exact where the likelihood is far sharper than the output, or far wider."""
+    sharp = lk.Poisson().prediction([[6.0]], [[4.0]]).log_prob([[1000.0]])  # about N(z = log 1000; 6, 4)/1000
+    assert sharp[0, 0] == pytest.approx(
+        -0.5 * np.log(2 * np.pi * 4) - (np.log(1000) - 6) ** 2 / 8 - np.log(1000), abs=1e-2
+    )
+    exact = lk.Poisson().prediction([[1.0]], [[1e-8]]).log_prob([[2.0]])
+    assert exact[0, 0] == pytest.approx(2 - np.e - np.log(2), abs=1e-6)
+    rare = lk.Bernoulli().prediction([[-40.0]], [[1e-6]])
+    assert rare.log_prob([[1.0]])[0, 0] == pytest.approx(-40, abs=1e-4)
+
+
+def test_classes():
+    prediction = lk.Categorical(3).prediction(np.array([[2.0, 0, -1], [0, 0, 0]]), np.full((2, 3), 0.5))
+    p = prediction.probabilities
+    np.testing.assert_allclose(p.sum(1), 1)
+    np.testing.assert_allclose(prediction.log_prob([0, -1]), [np.log(p[0, 0]), np.nan])
+    np.testing.assert_allclose((prediction.sample(100_000, 0) == 0).mean(0), p[:, 0], atol=0.01)
+    np.testing.assert_allclose(prediction.cdf([1, 2]), [p[0, :2].sum(), 1])
+    assert prediction.quantile(0.5).tolist() == [0, 1]
+    with pytest.raises(ValueError, match="classes from 0 to 2"):
+        prediction.log_prob([0, 3])
+    with pytest.raises(AttributeError, match="not of classes"):
+        _ = lk.Gaussian().prediction(M, S).probabilities
+    assert lk.Ordinal(4).prediction(M, S).probabilities.shape == (3, 4)
+    assert lk.Ordinal(4).prediction(np.zeros((2, 3)), np.ones((2, 3))).probabilities.shape == (2, 3, 4)
+
+
+def test_probabilities_of_limits():
+    censored = lk.Censored(0.5, lower=0).prediction(M, S)
+    full = lk.Gaussian(0.5).prediction(M, S)
+    found = censored.log_prob([[-1.0], [0.5], [np.nan]])
+    np.testing.assert_allclose(found[0], np.log(full.cdf(0)[0]))
+    np.testing.assert_allclose(found[1], full.log_prob(0.5)[1])
+    assert np.isnan(found[2])
+    between = censored.log_prob((np.full((3, 1), 0.2), np.full((3, 1), 0.9)))
+    np.testing.assert_allclose(np.exp(between), full.cdf(0.9) - full.cdf(0.2))
+
+
+def test_a_prediction_without_outputs_for_it():
+    with pytest.raises(ValueError, match="needs 3 outputs"):
+        lk.Categorical(3).prediction(M, S)
+    with pytest.raises(ValueError, match="one shape"):
+        lk.Gaussian().prediction(M, S[:2])
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        lk.Gaussian().prediction(M, S).quantile(1)
+
+
+def trained(likelihood, x, y, outputs, epochs=4):
+    manual_seed(1)
+    net = Sequential(Linear(x.shape[1], 32), ReLU(), Linear(32, outputs))
+    for _ in range(epochs):
+        for i in range(0, len(x), 20):
+            net(x[i : i + 20])
+            likelihood.observe(net, y[i : i + 20])
+            net.backward()
+            net.step()
+    return net
+
+
+def data(n=800):
+    rng = np.random.default_rng(3)
+    x = rng.uniform(-2, 2, (n, 1))
+    return x, np.sin(2 * x), rng
+
+
+DRAWN = {
+    "Gaussian": lambda f, rng: f + 0.5 * rng.normal(size=f.shape),
+    "StudentT": lambda f, rng: f + 0.5 * rng.standard_t(6, f.shape),
+    "Laplace": lambda f, rng: f + rng.laplace(0, 0.5, f.shape),
+    "LogNormal": lambda f, rng: np.exp(f + 0.5 * rng.normal(size=f.shape)),
+    "Gamma": lambda f, rng: rng.gamma(3, np.exp(f) / 3),
+    "Poisson": lambda f, rng: rng.poisson(4 * np.exp(f)),
+    "NegativeBinomial": lambda f, rng: rng.poisson(rng.gamma(5, np.exp(f) / 5)),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_predictions_are_calibrated(name):
+    """Nine of ten new observations lie in the intervals for 90 %, and predictions are better than a constant one."""
+    x, f, rng = data()
+    y = DRAWN[name](f, rng).astype(float)
+    net = trained(KINDS[name], x[:600], y[:600], 1)
+    prediction = KINDS[name].predict(net, x[600:])
+    low, high = prediction.interval(0.9)
+    inside = ((y[600:] >= low) & (y[600:] <= high)).mean()
+    assert 0.84 < inside < 0.98
+    assert np.corrcoef(prediction.quantile(0.5)[:, 0], f[600:, 0])[0, 1] > 0.85
+
+
+@pytest.mark.parametrize("kind", [lk.Categorical, lk.HierarchicalCategorical])
+def test_classes_are_learnt_with_their_probabilities(kind):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1200, 2))
+    scores = np.stack([2 * x[:, 0], 2 * x[:, 1], -x.sum(1), x[:, 0] * x[:, 1], 0 * x[:, 0]], 1)
+    truth = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    y = (rng.random((1200, 1)) > truth.cumsum(1)).sum(1)
+    likelihood = kind(5)
+    net = trained(likelihood, x[:1000], y[:1000], likelihood.outputs)
+    prediction = likelihood.predict(net, x[1000:])
+    entropy = -(truth[1000:] * np.log(truth[1000:])).sum(1).mean()
+    expected = -(truth[1000:] * np.log(prediction.probabilities)).sum(1).mean()
+    assert expected < entropy + 0.1 < np.log(5)
+    assert np.abs(prediction.probabilities - truth[1000:]).mean() < 0.08
+
+
+def test_outliers_spoil_a_gaussian_but_not_students_t():
+    x, f, rng = data()
+    y = f + 0.1 * rng.normal(size=f.shape)
+    bad = rng.random(f.shape) < 0.1
+    y[bad] += rng.choice([8.0, 12.0], bad.sum())
+    errors = {}
+    for name, likelihood in {"Gaussian": lk.Gaussian(0.1), "StudentT": lk.StudentT(3, 0.1)}.items():
+        prediction = likelihood.predict(trained(likelihood, x, y, 1, epochs=10), x)
+        errors[name] = np.sqrt(np.mean((prediction.mean - f) ** 2))
+    assert errors["StudentT"] < 0.2 < 0.6 < errors["Gaussian"]
+
+
+def test_limits_are_not_taken_for_values():
+    x, f, rng = data()
+    y = f + 0.2 * rng.normal(size=f.shape)
+    shown = np.clip(y, -0.3, 0.3)
+    errors = [
+        np.sqrt(np.mean((likelihood.predict(trained(likelihood, x, shown, 1), x).mean - f) ** 2))
+        for likelihood in (lk.Censored(0.2, -0.3, 0.3), lk.Gaussian(0.2))
+    ]
+    assert errors[0] < 0.6 * errors[1]
