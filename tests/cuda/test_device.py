@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import cuda, nn
-from pytagi_ddp.kernels import cuda as cuda_kernels
 from pytagi_ddp.kernels import get_kernels
+from pytagi_ddp.kernels.cuda import runtime as cuda_kernels
 from pytagi_ddp.kernels.cuda.runtime.arrival import Arrival
 
 ROOT = Path(__file__).parents[2]

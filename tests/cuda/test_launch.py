@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 
 class Driver:
-    """Stands in for `kernels.cuda.array` and the driver behind it."""
+    """Stands in for `kernels.cuda.runtime.array` and the driver behind it."""
 
     def __init__(self, capability=(9, 0)):
         self.capability, self.loads, self.launches = capability, [], []

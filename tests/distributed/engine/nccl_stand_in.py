@@ -11,7 +11,7 @@ import numpy as np
 from pytagi_ddp import cuda
 from pytagi_ddp.distributed.communicator import SerialCommunicator
 from pytagi_ddp.distributed.engine.nccl import NCCLCommunicator
-from pytagi_ddp.kernels import cuda as cuda_kernels
+from pytagi_ddp.kernels.cuda import runtime as cuda_kernels
 
 
 class FakeArray:

@@ -7,7 +7,7 @@ import pytest
 
 from pytagi_ddp.distributed.communicator import SerialCommunicator, create_communicator
 from pytagi_ddp.distributed.engine.staging import Staging
-from pytagi_ddp.kernels import cuda as cuda_kernels
+from pytagi_ddp.kernels.cuda import runtime as cuda_kernels
 from tests.mpi import run
 from tests.mpi.rank import say
 
@@ -36,7 +36,7 @@ class GpuArray:
 
 
 class GpuModule(SimpleNamespace):
-    """Stands for `pytagi_ddp.kernels.cuda.array`; `log` tells what was done."""
+    """Stands for `pytagi_ddp.kernels.cuda.runtime.array`; `log` tells what was done."""
 
     def __init__(self):
         super().__init__(log=[], pinned=np.empty, device_of=lambda array: 0, arrays=lambda index: self)
