@@ -3,7 +3,7 @@
     python -m benchmarks.step_counts resnet18-b128 [--tf32] [--json FILE]
 
 The network runs on the stand-in of the PTX lane, on which no kernel runs: launches are recorded, with the tiles that a
-GPU takes, and each that differs from all others is counted by its outline (`tests.cuda.ptx.outline`): thread by thread
+GPU takes, and each that differs from all others is counted by its outline (`tests/cuda/ptx`): thread by thread
 and exactly, but for branches and addresses that depend on computed numbers, which are taken as for arrays of zeros;
 the kernels with such are named. Copies are those on the device, as a replayed step makes them.
 
@@ -53,14 +53,11 @@ def count(name: str, tf32: bool = False) -> dict:
         RuntimeError: this machine cannot count; the message says what is missing.
         ValueError: there is no such workload.
     """
-    from tests.cuda.ptx.machine import missing
-    from tests.cuda.ptx.stand_in import stand_in, without_running
+    from tests.cuda.ptx.emulator import missing, outline, stand_in
 
     if reason := missing():
         raise RuntimeError(reason)
-    stand_in()
-    without_running()
-    from tests.cuda.ptx.outline import outline
+    stand_in(running=False)
 
     launches: dict[tuple, dict] = {}
     copies: dict[tuple, dict] = {}

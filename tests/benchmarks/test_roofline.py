@@ -9,8 +9,7 @@ import pytest
 
 from benchmarks import roofline, step_counts
 from benchmarks.roofline import CARDS, GAP, GAP_IN_GRAPH, HOST, SHORTEST, predict
-from tests.cuda import compile_report
-from tests.cuda.ptx.machine import missing
+from tests.cuda.ptx.emulator import missing
 
 NOTHING = dict.fromkeys(step_counts.COLUMNS, 0)
 
@@ -95,7 +94,7 @@ def test_any_batch_of_a_workload():
 
 
 def test_a_prediction_of_the_kernels_as_they_are(tmp_path):
-    if reason := missing() or compile_report.missing():
+    if reason := missing():
         pytest.skip(reason)
     command = [sys.executable, "-m", "benchmarks.gpu_launches", "--workload", "1-50-1-b16", "--predict"]
     output = tmp_path / "prediction.json"

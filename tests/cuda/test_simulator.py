@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ALL_TESTS
-from tests.cuda import compile_report
-from tests.cuda.ptx.machine import missing
+from tests.cuda.ptx.emulator import missing
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(
-    not (ALL_TESTS or missing() or compile_report.missing()),
+    not (ALL_TESTS or missing()),
     reason="the compiled kernels are tested; these tests run in the simulator once a week, with PYTAGI_DDP_ALL_TESTS=1",
 )
 def test_kernels_and_networks_in_the_simulator():

@@ -1,4 +1,4 @@
-"""A plugin of pytest with which tests of GPUs run on the machine of this folder. See `tests.cuda.ptx`.
+"""A plugin of pytest with which tests of GPUs run on the machine of this folder. See `README.md`.
 
 A problem that the machine finds in a launch makes the test fail in which the launch happens. Tests of kernels run in
 several `WAYS`: orders of threads, and alignments of arrays.

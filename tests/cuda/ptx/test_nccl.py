@@ -22,9 +22,8 @@ from pytagi_ddp.distributed.engine.errors import LaunchError
 from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, MixtureReLU, OutputUpdater, PipelineSequential
 from pytagi_ddp.selfcheck.examples import TOLERANCE
 from pytagi_ddp.selfcheck.two_ranks import largest_error
-from tests.cuda import compile_report
 from tests.cuda.ptx import ranks
-from tests.cuda.ptx.machine import missing
+from tests.cuda.ptx.emulator import missing
 from tests.mpi import run
 from tests.mpi.conftest import _mpi_is_here as _mpi_is_here
 from tests.mpi.conftest import _outcomes as _outcomes
@@ -38,7 +37,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),  # where no kernel is compiled yet
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
-    pytest.mark.skipif(compile_report.missing() is not None, reason=str(compile_report.missing())),
 ]
 on_gpus = partial(on_ranks, threads=False, several=ranks.several)
 
