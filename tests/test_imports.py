@@ -131,8 +131,8 @@ ROOMS = {
     """,
     "nn/layers": """
         nn.activation nn.attention nn.batch_norm nn.chain nn.conv2d nn.convolution nn.convtranspose2d nn.embedding
-        nn.fused nn.layer_block nn.layer_norm nn.linear nn.lstm nn.norm nn.pooling nn.recompute nn.resnet_block
-        nn.rmsnorm nn.slinear nn.slstm
+        nn.fused nn.layer_block nn.layer_norm nn.linear nn.lstm nn.norm nn.parallel nn.pooling nn.recompute
+        nn.resnet_block nn.rmsnorm nn.slinear nn.slstm
     """,
     "nn/run": "nn.memory nn.network_input nn.output_updater nn.passes",
     "nn/files": """

@@ -33,6 +33,7 @@ from pytagi_ddp.nn.layer_norm import LayerNorm
 from pytagi_ddp.nn.linear import Linear
 from pytagi_ddp.nn.lstm import LSTM
 from pytagi_ddp.nn.output_updater import OutputUpdater
+from pytagi_ddp.nn.parallel import Parallel
 from pytagi_ddp.nn.pooling import AvgPool2d, MaxPool2d
 from pytagi_ddp.nn.posterior_average import PosteriorAverage
 from pytagi_ddp.nn.resnet_block import ResNetBlock
@@ -76,6 +77,7 @@ __all__ = [
     "MixtureTanh",
     "MultiheadAttention",
     "OutputUpdater",
+    "Parallel",
     "PipelineSequential",
     "PosteriorAverage",
     "RMSNorm",

@@ -172,7 +172,7 @@ class Sequential(KnownAttributes, LayerSequence):
 
     def _input_of(self, frame: int) -> NetworkInput:
         if frame not in self._inputs:
-            checks = [leaf.check_input for leaf in self.arena.leaves if hasattr(leaf, "check_input")]
+            checks = [*self.layers[0]._input_checks()]
             self._inputs[frame] = NetworkInput(self.in_shape, self.kernels.array, self.device, checks)
         return self._inputs[frame]
 
