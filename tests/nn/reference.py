@@ -335,7 +335,7 @@ def _units(shape, columns):
 
 def parallel(layer, m, s):
     n, whole, out = len(layer.branches), layer.in_shape, layer.out_shape
-    if layer.split and sum(layer.split) not in (whole.channels, whole.features):
+    if layer.split and sum(layer.split) != (whole.channels or whole.features):
         whole = Shape(whole.size)
 
     def apart(shape, ends, units):
