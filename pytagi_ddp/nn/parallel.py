@@ -37,7 +37,7 @@ class Parts(NamedTuple):
 
     @classmethod
     def of(cls, whole: Shape, sizes: Sequence[int]) -> "Parts":
-        """Args: whole: all units. sizes: how many of them each part has."""
+        """The parts of `whole` that have so many units each."""
         rows = whole.height * whole.width if whole.channels_last else whole.steps
         return cls(rows, (0, *accumulate(size // rows for size in sizes)))
 
@@ -112,9 +112,16 @@ class Parallel(BaseLayer):
         if split is None and self._given.count(None) > 1:
             raise ValueError(f"{self.name}: the identity, None, is a branch only once, as two would not be independent")
         # Inside, a single layer is a block of one; outside (names, files) it stays what the user gave.
-        self._branches = [b if isinstance(b, LayerBlock) else LayerBlock(b) for b in self._given if b is not None]
+        self._arrange([b if b is None or isinstance(b, LayerBlock) else LayerBlock(b) for b in self._given])
         self._in_parts: Parts | None = None  # if the input is split
         self._out_parts: Parts | None = None  # if outputs are put side by side
+
+    def _arrange(self, slots: list[LayerBlock | None]) -> None:
+        """Takes the branches as blocks; None for the identity."""
+        self._slots = slots
+        self._branches = [slot for slot in slots if slot is not None]
+        # Of the backward pass: identities, and then the branches from the last on.
+        self._order = sorted(range(len(slots)), key=lambda k: (slots[k] is not None, -k))
 
     def _checked_split(self, split: list[int], branches: int) -> list[int]:
         check_integers(self.name, **{f"split[{k}]": size for k, size in enumerate(split)})
@@ -125,12 +132,6 @@ class Parallel(BaseLayer):
     @property
     def branches(self) -> tuple[BaseLayer | None, ...]:
         return self._given
-
-    @property
-    def _slots(self) -> list[LayerBlock | None]:
-        """The branches as blocks; None for the identity."""
-        blocks = iter(self._branches)
-        return [None if branch is None else next(blocks) for branch in self._given]
 
     # -- shapes -----------------------------------------------------------------------------------------------
 
@@ -178,7 +179,9 @@ class Parallel(BaseLayer):
 
     def _identities_first(self, outputs: list[Shape]) -> list[Shape]:
         """The order of memory of an identity cannot be changed, so that the others keep to it."""
-        return [outputs[k] for k in sorted(range(len(outputs)), key=lambda k: self._given[k] is not None)]
+        return [outputs[k] for k in self._order if self._slots[k] is None] + [
+            out for slot, out in zip(self._slots, outputs, strict=True) if slot is not None
+        ]
 
     def _sum_of(self, outputs: list[Shape]) -> Shape:
         sizes, images = {out.size for out in outputs}, {out.image for out in outputs if out.image}
@@ -189,7 +192,8 @@ class Parallel(BaseLayer):
         return next((out for out in outputs if out.image or out.sequence), outputs[-1])
 
     def _concatenation_of(self, outputs: list[Shape]) -> Shape:
-        if len({(out.image and out.image[1:], out.steps) for out in outputs}) > 1:
+        # An image of one pixel is flat units, too.
+        if len({(out.image[1:] if out.image and out.size > out.channels else None, out.steps) for out in outputs}) > 1:
             raise ValueError(
                 f"{self._told(outputs)}; to be put side by side, they need the same height and width, or number of "
                 "time steps; or all of them are flat, as the output of a Linear layer"
@@ -225,7 +229,7 @@ class Parallel(BaseLayer):
         _, parts = self._inputs_of(self.in_shape.ordered(channels_last=False))
         assert parts is not None
         for (start, stop), slot in zip(pairwise(parts.ends), self._slots, strict=True):
-            for check in slot._input_checks() if slot else ():
+            for check in () if slot is None else slot._input_checks():
                 yield partial(_check_part, check, parts.rows, slice(start, stop))
 
     @property
@@ -244,7 +248,7 @@ class Parallel(BaseLayer):
 
     def settings(self) -> dict[str, Any]:
         """[name, settings] of each branch, None for the identity; and the other arguments."""
-        branches = [branch and [branch.name, branch.settings()] for branch in self.branches]
+        branches = [None if branch is None else [branch.name, branch.settings()] for branch in self.branches]
         return {"branches": branches, "merge": self.merge, "split": self.split}
 
     def _own_settings(self) -> dict[str, Any]:
@@ -294,23 +298,21 @@ class Parallel(BaseLayer):
         return inputs
 
     def _add(self, inputs: list[State], saved: Saved) -> State:
-        slots = self._slots
         ends = [
             part if slot is None else fused.begin_branch(slot, part, saved.of(slot))
-            for slot, part in zip(slots, inputs, strict=True)
+            for slot, part in zip(self._slots, inputs, strict=True)
         ]
         saved.ends = [end.out if isinstance(end, Normalization) else end for end in ends]
         # The sum is made in the memory of a branch, not in that of the input.
         total: Any
-        total, *others = [ends[k] for k in sorted(range(len(ends)), key=lambda k: slots[k] is None)]
+        total, *others = [ends[k] for k in reversed(self._order)]
         for other in others:
             total = fused.add_ends(self.kernels, total, other, inputs[0].batch)
         return total
 
     def backward(self, delta: Delta, saved: Saved) -> Delta | None:
         pool, needs_input, slots = saved.pool, saved.needs_input, self._slots
-        asked = [k for k, slot in enumerate(slots) if slot is not None or needs_input]
-        asked.sort(key=lambda k: (slots[k] is not None, -k))  # identities, and then the branches from the last on
+        asked = [k for k in self._order if slots[k] is not None or needs_input]
         if self._out_parts is None:
             for _ in asked[1:]:
                 pool.share(delta)

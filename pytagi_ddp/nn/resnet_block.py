@@ -63,9 +63,10 @@ class ResNetBlock(BlockView, Parallel):
 
     def __setstate__(self, state: dict) -> None:
         if "_shortcut" in state:  # of an earlier version
-            given = state["_branches"][0], state["_shortcut"]
-            state = {k: v for k, v in state.items() if k != "_shortcut"} | {"_given": given}
-            state |= {"merge": "sum", "split": None, "_in_parts": None, "_out_parts": None}
+            state = state | {"merge": "sum", "split": None, "_in_parts": None, "_out_parts": None}
+            main, short = (*state["_branches"], None)[:2]
+            state["_given"] = main, state.pop("_shortcut")
+            self._arrange([main, short])
         super().__setstate__(state)
 
 

@@ -99,6 +99,11 @@ NETWORKS = {
         nn.Parallel(nn.Linear(5, 2), None, merge="concat", split=[5, 7]),
         nn.Linear(9, 2),
     ],
+    "one pixel of an image beside units": lambda: [
+        conv(1, 2, **STEM),
+        nn.Parallel(nn.Conv2d(2, 3, 4, stride=4, padding_type=3), [nn.ReLU(), nn.Linear(48, 2)], merge="concat"),
+        nn.Linear(5, 2),
+    ],
     "images of one channel": lambda: [
         conv(1, 1, **STEM),
         nn.Parallel(None, conv(1, 1), nn.ReLU(), merge="concat"),
