@@ -252,7 +252,8 @@ def inspection(ax: Axes, found: Inspection) -> Axes:
 def network(ax: Axes, net: Sequential) -> Axes:
     """The network as a graph from top to bottom: a box for each layer, with the shape of what it gives.
 
-    A residual block is drawn as two branches, the main one to the left and the shortcut to the right, and their sum.
+    A block of branches is drawn with the branches from left to right (of a residual block, the main one and the
+    shortcut), and what joins them.
     """
     drawing = _Graph(ax)
     end = drawing.box(0, 0, "input", str(net.in_shape), "0.92")
@@ -296,8 +297,8 @@ class _Graph:
 
     def place(self, layer: Any, x: float, y: float) -> tuple[float, float]:
         """Draws a layer below (x, y), with an arrow from there; returns where it ends."""
-        if hasattr(layer, "main_block"):
-            return self._fork(layer.main_block, layer.shortcut, x, y)
+        if hasattr(layer, "branches"):
+            return self._fork(layer.branches, "+" if layer.merge == "sum" else "concat", x, y)
         if hasattr(layer, "layers"):
             for inner in layer.layers:
                 x, y = self.place(inner, x, y)
@@ -306,18 +307,23 @@ class _Graph:
         kind = "without" if layer.parameters is None else "with parameters"
         return self.box(x, y - self.GAP - self.HEIGHT / 2, layer.name, str(layer.out_shape), self.COLORS[kind])
 
-    def _fork(self, main: BaseLayer, short: BaseLayer | None, x: float, y: float) -> tuple[float, float]:
-        """Both branches of a residual block, and their sum."""
-        left, right = x - 1.1 * self.HALF, x + 1.1 * self.HALF
+    def _fork(self, branches: Sequence[BaseLayer | None], merge: str, x: float, y: float) -> tuple[float, float]:
+        """All branches of a block, from left to right, and what joins them."""
+        sides = [x + 2.2 * self.HALF * (k - (len(branches) - 1) / 2) for k in range(len(branches))]
         below = y - self.GAP
-        for side in (left, right):
+        for side in sides:
             self.line((x, y), (side, below))
-        ends = [self.place(main, left, below), (right, below) if short is None else self.place(short, right, below)]
+        ends = [
+            (side, below) if branch is None else self.place(branch, side, below)
+            for side, branch in zip(sides, branches, strict=True)
+        ]
         meeting = min(end[1] for end in ends)
         for side, end in ends:
             self.line((side, end), (side, meeting))
             self.arrow((side, meeting), (x, meeting - self.GAP))
         middle = meeting - self.GAP - 0.1
-        self._ax.text(x, middle, "+", ha="center", va="center", bbox={"boxstyle": "circle", "fc": "white", "ec": "0.4"})
+        self._ax.text(
+            x, middle, merge, ha="center", va="center", bbox={"boxstyle": "circle", "fc": "white", "ec": "0.4"}
+        )
         self.lowest = min(self.lowest, middle)
         return x, middle - 0.1

@@ -102,6 +102,17 @@ def test_inspection(ax):
     assert shown[:2] == [f"{found.rows[0].uncertain:.2f}", "1.00"]  # the variances are the prior's
 
 
+def test_branches(ax):
+    branches = nn.Parallel(nn.Linear(3, 2), None, nn.LayerBlock(nn.ReLU(), nn.Linear(3, 4)), merge="concat")
+    plot.network(ax, nn.Sequential(nn.Linear(2, 3), branches))
+    places = {text.get_text(): text.get_position() for text in ax.texts if text.get_text()}
+    names = ["input   2", "Linear   3", "Linear   2", "ReLU   3", "Linear   4", "concat"]
+    assert places.keys() == {*names}
+    left, right = places["Linear   2"][0], places["ReLU   3"][0]
+    assert left < -1 and right == -left and places["concat"][0] == places["input   2"][0] == 0
+    assert places["concat"][1] < places["Linear   4"][1] < places["ReLU   3"][1] == places["Linear   2"][1]
+
+
 def test_network(ax):
     plot.network(ax, residual())
     names = [text.get_text() for text in ax.texts if text.get_text()]

@@ -37,6 +37,7 @@ from pytagi_ddp.nn.layers.layer_block import LayerBlock
 from pytagi_ddp.nn.layers.layer_norm import LayerNorm
 from pytagi_ddp.nn.layers.linear import Linear
 from pytagi_ddp.nn.layers.lstm import LSTM
+from pytagi_ddp.nn.layers.parallel import Parallel
 from pytagi_ddp.nn.layers.pooling import AvgPool2d, MaxPool2d
 from pytagi_ddp.nn.layers.resnet_block import ResNetBlock
 from pytagi_ddp.nn.layers.rmsnorm import RMSNorm
@@ -76,6 +77,7 @@ __all__ = [
     "MixtureTanh",
     "MultiheadAttention",
     "OutputUpdater",
+    "Parallel",
     "PipelineSequential",
     "PosteriorAverage",
     "RMSNorm",

@@ -60,8 +60,8 @@ class Sequential(KnownAttributes, LayerSequence):
     Args:
         layers: at least one, one by one or as one list or tuple; the first one that is not an activation must know the
             size of its input.
-        checkpoint_blocks: keep only the outputs of blocks (`LayerBlock`, `ResNetBlock`) for the backward pass, and run
-            each block again when the backward pass comes to it: less memory, more time, the same bits.
+        checkpoint_blocks: keep only the outputs of blocks (`LayerBlock`, `ResNetBlock`, `Parallel`) for the backward
+            pass, and run each block again when the backward pass comes to it: less memory, more time, the same bits.
         precision: "float32", or "mixed" for less time on CPUs with avx512_bf16 instructions: where dense layers and
             convolutions make variances and their deltas, products round their factors to bfloat16 (by up to 0.4 %).
             Products that make means, and all sums, stay float32.
@@ -172,7 +172,7 @@ class Sequential(KnownAttributes, LayerSequence):
 
     def _input_of(self, frame: int) -> NetworkInput:
         if frame not in self._inputs:
-            checks = [leaf.check_input for leaf in self.arena.leaves if hasattr(leaf, "check_input")]
+            checks = [*self.layers[0]._input_checks()]
             self._inputs[frame] = NetworkInput(self.in_shape, self.kernels.array, self.device, checks)
         return self._inputs[frame]
 

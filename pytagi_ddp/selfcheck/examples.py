@@ -162,6 +162,18 @@ NETWORKS: dict[str, tuple[Callable[[], list[nn.BaseLayer]], dict]] = {
         {},
     ),
     "residual block on a known input": (lambda: [_residual(nn.Linear(9, 9), nn.ReLU()), nn.Linear(9, 3)], {}),
+    "sum of branches": (
+        lambda: [nn.Linear(9, 6), nn.Tanh(), nn.Parallel(None, nn.Linear(6, 6), nn.ReLU()), nn.Linear(6, 3)],
+        {},
+    ),
+    "branches side by side, of parts of an image": (
+        lambda: _image(
+            nn.MixtureReLU(),
+            nn.Parallel(_conv(2, 3), None, merge="concat", split=[2, 3]),
+            nn.Linear(288, 3),
+        ),
+        {},
+    ),
     "layer norm": (lambda: [nn.Linear(9, 6), nn.LayerNorm([6]), nn.ReLU(), nn.Linear(6, 3)], {}),
     "RMS norm": (lambda: [nn.Linear(9, 6), nn.RMSNorm([6]), nn.ReLU(), nn.Linear(6, 3)], {}),
     "average pooling": (lambda: _image(nn.ReLU(), nn.AvgPool2d(2, 2), nn.Linear(60, 3)), {}),

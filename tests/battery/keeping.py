@@ -161,6 +161,9 @@ def _made_again(layer: nn.BaseLayer) -> nn.BaseLayer:
         return nn.LayerBlock(*map(_made_again, layer.layers))
     if isinstance(layer, nn.ResNetBlock):
         return nn.ResNetBlock(_made_again(layer.main_block), layer.shortcut and _made_again(layer.shortcut))
+    if isinstance(layer, nn.Parallel):
+        branches = [branch and _made_again(branch) for branch in layer.branches]
+        return nn.Parallel(*branches, merge=layer.merge, split=layer.split)
     return type(layer)(**layer.settings())
 
 

@@ -192,6 +192,61 @@ EXAMPLES: dict[type, dict[str, Layers]] = {
             conv(3, 1),
         ],
     },
+    nn.Parallel: {
+        "sum of three, the identity in front": lambda: [
+            nn.Linear(4, 5),
+            nn.Tanh(),
+            nn.Parallel(None, nn.Linear(5, 5), nn.LayerBlock(nn.Linear(5, 3), nn.ReLU(), nn.Linear(3, 5), nn.Tanh())),
+            nn.Linear(5, 2),
+        ],
+        "U-Net": lambda: [
+            stem(),
+            nn.MixtureReLU(),
+            nn.Parallel(
+                nn.LayerBlock(
+                    nn.Conv2d(3, 4, 2, stride=2),
+                    nn.MixtureReLU(),
+                    nn.ConvTranspose2d(4, 3, 2, stride=2),
+                ),
+                None,
+                merge="concat",
+            ),
+            conv(6, 2),
+        ],
+        "Inception": lambda: [
+            stem(),
+            nn.Parallel(
+                nn.Conv2d(3, 2, 1),
+                [conv(3, 2), nn.ReLU(), conv(2, 3), nn.BatchNorm2d(3)],
+                [nn.AvgPool2d(3, 1, 1, 1), nn.Conv2d(3, 1, 1), nn.Tanh()],
+                merge="concat",
+            ),
+            nn.Linear(48, 2),
+        ],
+        "DenseNet, at the ends": lambda: [
+            nn.Parallel(None, nn.LayerBlock(nn.Linear(3, 2), nn.ReLU()), merge="concat"),
+            nn.LayerBlock(nn.Parallel(None, nn.Linear(5, 3), merge="concat"), nn.Sigmoid()),
+            nn.Parallel(nn.Linear(8, 2), None, merge="concat"),
+        ],
+        "two inputs": lambda: [
+            nn.Parallel([nn.Linear(3, 4), nn.ReLU()], nn.Linear(2, 4), None, merge="concat", split=[3, 2, 1]),
+            nn.Linear(9, 4),
+            nn.Parallel(nn.Tanh(), nn.Linear(2, 2), split=[2, 2]),
+        ],
+        "channels apart": lambda: [
+            stem(),
+            nn.Tanh(),
+            nn.Parallel(conv(1, 2), None, merge="concat", split=[1, 2]),
+            nn.Parallel(None, conv(2, 2), split=[2, 2]),
+            nn.Linear(16, 2),
+        ],
+        "sequences": lambda: [
+            nn.LSTM(2, 4, seq_len=3),
+            nn.Parallel(None, nn.Linear(4, 2), nn.LSTM(4, 1, seq_len=3), merge="concat"),
+            nn.Parallel(nn.LSTM(5, 3, seq_len=3), nn.Linear(2, 3), split=[5, 2]),
+            nn.Linear(9, 2),
+        ],
+    },
 }
 
 

@@ -1,4 +1,4 @@
-"""Changes of the order of images in memory."""
+"""Changes of the order of images in memory, and copies of columns."""
 
 import numpy as np
 import pytest
@@ -40,3 +40,19 @@ def test_wrong_shapes_and_types_are_refused():
         elementwise.transpose(source, source.copy())
     with pytest.raises(ValueError):
         elementwise.transpose(source.astype(float), np.zeros((2, 4, 3), np.float32))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 4), (300, 700), (5, 0)])
+def test_columns_find_their_place(rows, columns, threads):
+    source = np.arange(rows * (columns + 3), dtype=np.float32).reshape(rows, -1)
+    out = np.full((rows, columns + 2), -1, np.float32)
+    elementwise.copy_columns(source, 2, out, 1, columns)
+    assert np.array_equal(out[:, 1:-1], source[:, 2 : 2 + columns])
+    assert (out[:, [0, -1]] == -1).all()
+
+
+@pytest.mark.parametrize("place", [(2, 0, 3), (0, 3, 2), (-1, 0, 2), (0, -1, 2), (0, 0, -1)])
+def test_columns_that_do_not_exist_are_refused(place):
+    first, start, columns = place
+    with pytest.raises(ValueError, match=r"source \(2, 4\), out \(2, 4\)"):
+        elementwise.copy_columns(np.zeros((2, 4), np.float32), first, np.zeros((2, 4), np.float32), start, columns)

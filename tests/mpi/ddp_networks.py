@@ -47,6 +47,11 @@ WITHOUT_BATCH_NORM = {
     "LayerBlock of one": lambda: conv(nn.LayerBlock(nn.Conv2d(3, 3, 3, padding=1)), features=108),
     "ResNetBlock": lambda: residual(None),
     "ResNetBlock with shortcut": lambda: residual(branch()),
+    "Parallel": lambda: conv(
+        nn.Parallel(nn.Conv2d(3, 2, 3, padding=1), [nn.MixtureReLU(), nn.Conv2d(3, 1, 1)], None, merge="concat"),
+        nn.Parallel(nn.Conv2d(4, 2, 1), None, split=[4, 2]),
+        features=72,
+    ),
     "layers of somebody's own": own_layers,
 } | {
     kind: lambda kind=kind: dense(getattr(nn, kind)())

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from pytagi_ddp import nn
+from pytagi_ddp.nn.core.state import Shape
 from tests.nn import reference_activation, reference_attention
 
 
@@ -320,6 +321,53 @@ def residual(layer, m, s):
     return main_m.reshape(shape) + short_m.reshape(shape), main_s.reshape(shape) + short_s.reshape(shape), back
 
 
+def _columns(shape, units):
+    """(samples, channels, pixels) or (samples, features, time steps): parts are side by side along the middle axis."""
+    if shape.image:
+        return units.reshape(len(units), -1, shape.height * shape.width)
+    return units.reshape(len(units), shape.steps, -1).swapaxes(1, 2)
+
+
+def _units(shape, columns):
+    """The inverse of `_columns`, flat."""
+    return (columns if shape.image else columns.swapaxes(1, 2)).reshape(len(columns), -1)
+
+
+def parallel(layer, m, s):
+    n, whole, out = len(layer.branches), layer.in_shape, layer.out_shape
+    if layer.split and sum(layer.split) != (whole.channels or whole.features):
+        whole = Shape(whole.size)
+
+    def apart(shape, ends, units):
+        return [_units(shape, part) for part in np.split(_columns(shape, units), ends, 1)]
+
+    def together(shape, parts):
+        return _units(shape, np.concatenate([_columns(shape, part) for part in parts], 1))
+
+    ends_in = np.cumsum(layer.split)[:-1] if layer.split else None
+    inputs = zip(
+        *(apart(whole, ends_in, a) if layer.split else [a.reshape(len(a), -1)] * n for a in (m, s)), strict=True
+    )
+    outputs = [
+        (*x, lambda dm, ds, sums: (dm, ds)) if branch is None else chain([branch], *x)
+        for branch, x in zip(layer.branches, inputs, strict=True)
+    ]
+    moments = [[output[k].reshape(len(m), -1) for output in outputs] for k in (0, 1)]
+    concat = layer.merge == "concat"
+    ends_out = np.cumsum([_columns(out, mean).shape[1] for mean in moments[0]])[:-1] if concat else None
+
+    def back(dm, ds, sums):
+        given = zip(*(apart(out, ends_out, d) if concat else [d] * n for d in (dm, ds)), strict=True)
+        moved = [
+            output[2](*(d.reshape(output[0].shape) for d in deltas), sums)
+            for output, deltas in zip(outputs, given, strict=True)
+        ]
+        parts = [[deltas[k].reshape(len(m), -1) for deltas in moved] for k in (0, 1)]
+        return tuple((together(whole, part) if layer.split else sum(part)).reshape(m.shape) for part in parts)
+
+    return *(together(out, parts) if concat else sum(parts) for parts in moments), back
+
+
 LAYERS = {
     nn.Linear: linear,
     nn.Conv2d: conv2d,
@@ -335,6 +383,7 @@ LAYERS = {
     nn.SLSTM: lstm,
     nn.SLinear: linear,
     nn.ResNetBlock: residual,
+    nn.Parallel: parallel,
 }
 
 

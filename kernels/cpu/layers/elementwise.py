@@ -1,7 +1,9 @@
-"""Whole-array operations between layers: sums of states and deltas, and the change of image layout.
+"""Whole-array operations between layers: sums of states and deltas, copies of columns, and the change of image layout.
 
-Arrays are C-contiguous and, except in `transpose`, of any shape.
+Arrays are C-contiguous and, except in `copy_columns` and `transpose`, of any shape.
 """
+
+from typing import Any
 
 from numba import prange
 
@@ -34,6 +36,17 @@ def _apply_jacobian(delta_mu, delta_var, jcb):
         delta_var[i] *= j * j
 
 
+def _columns_exist(n: Any) -> bool:
+    return 0 <= n.f <= n.f + n.c <= n.n and 0 <= n.s <= n.s + n.c <= n.m
+
+
+@loop("rn =f rm =s =c", _columns_exist)
+def _copy_columns(source, first, out, start, columns):
+    for r in prange(source.shape[0]):
+        for k in range(columns):
+            out[r, start + k] = source[r, first + k]
+
+
 def add(a: Array, b: Array, out: Array) -> None:
     """out = a + b; out may be a."""
     _add(a.reshape(-1), b.reshape(-1), out.reshape(-1))
@@ -54,6 +67,17 @@ def multiply(out: Array, factor: Array) -> None:
 def apply_jacobian(delta: Delta, jcb: Array) -> None:
     """Deltas through an activation: delta.mu *= J, delta.var *= J^2."""
     _apply_jacobian(delta.mu.reshape(-1), delta.var.reshape(-1), jcb.reshape(-1))
+
+
+def copy_columns(source: Array, first: int, out: Array, start: int, columns: int) -> None:
+    """out[:, start:start + columns] = source[:, first:first + columns], of matrices with as many rows each.
+
+    Parts of units are put side by side, and taken apart, in this way.
+
+    Raises:
+        ValueError: columns that a matrix does not have, or other numbers of rows.
+    """
+    _copy_columns(source, first, out, start, columns)
 
 
 def transpose(source: Array, out: Array) -> None:

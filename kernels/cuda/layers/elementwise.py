@@ -1,6 +1,6 @@
-"""Whole-array operations between layers: sums of states and deltas, and the change of image layout.
+"""Whole-array operations between layers: sums of states and deltas, copies of columns, and the change of image layout.
 
-Arrays are C-contiguous and, except in `transpose`, of any shape.
+Arrays are C-contiguous and, except in `copy_columns` and `transpose`, of any shape.
 """
 
 from pytagi_ddp.kernels.cuda.runtime.compile import blocks, cuda, float32, floats, int32, kernel, thread_index
@@ -45,6 +45,14 @@ def _apply_jacobian(delta_mu, delta_var, jcb, n):
         delta_var[i] *= j * j
 
 
+@kernel(floats, floats, int32, int32, int32, int32, int32, int32, threads=THREADS)
+def _copy_columns(source, out, n, columns, width, first, out_width, start):
+    i = thread_index()
+    if i < n:
+        r, k = i // columns, i % columns
+        out[r * out_width + start + k] = source[r * width + first + k]
+
+
 @kernel(floats, floats, int32, int32, threads=THREADS)
 def _transpose(source, out, rows, columns):
     tile = cuda.shared.array(TILE_SIZE, float32)
@@ -83,6 +91,16 @@ def apply_jacobian(delta: Delta, jcb: Array) -> None:
     """Deltas through an activation: delta.mu *= J, delta.var *= J^2."""
     n = jcb.size
     _apply_jacobian.launch(blocks(n, THREADS), delta.mu, delta.var, jcb, n)
+
+
+def copy_columns(source: Array, first: int, out: Array, start: int, columns: int) -> None:
+    """out[:, start:start + columns] = source[:, first:first + columns], of matrices with as many rows each.
+
+    Parts of units are put side by side, and taken apart, in this way.
+    """
+    n = len(source) * columns
+    widths = source.shape[1], first, out.shape[1], start
+    _copy_columns.launch(blocks(n, THREADS), source, out, n, columns, *widths)
 
 
 def transpose(source: Array, out: Array) -> None:

@@ -8,7 +8,7 @@ Then `forward` maps a State to a State and `backward` a Delta to a Delta; what o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
@@ -280,6 +280,11 @@ class BaseLayer(KnownAttributes, LayerView, ABC):
         """This layer, at the place `path`, and then all inside it in forward order, with their state-dict keys."""
         yield f"{self.name}.{path}", self
 
+    def _input_checks(self) -> Iterator[Callable[[np.ndarray], None]]:
+        """The `check_input` of the layers that take the input of this one, for the first layer of a network."""
+        if hasattr(self, "check_input"):
+            yield self.check_input
+
     # -- description ------------------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
@@ -290,6 +295,10 @@ class BaseLayer(KnownAttributes, LayerView, ABC):
         drawn, or come from a file or from rank 0, results no longer depend on them.
         """
         return {}
+
+    def _own_settings(self) -> dict[str, Any]:
+        """`settings`, without those of layers inside, which stand for themselves in files."""
+        return self.settings() if next(self.leaves()) is self else {}
 
     def __repr__(self) -> str:
         arguments = ", ".join(f"{name}={value!r}" for name, value in self.settings().items())

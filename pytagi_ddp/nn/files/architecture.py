@@ -5,7 +5,6 @@ from itertools import zip_longest
 from typing import Any
 
 from pytagi_ddp.nn.core.network import Network
-from pytagi_ddp.nn.layers.recompute import is_block
 
 SINCE = {"through_statistics": False}  # settings that files of earlier versions lack, with what they were then
 
@@ -13,9 +12,9 @@ SINCE = {"through_statistics": False}  # settings that files of earlier versions
 def architecture(model: Network) -> str:
     """The settings of every layer by its key, in forward order, as JSON.
 
-    A block has its key and no settings: what is in it follows, with keys of its own.
+    Of a block, its own settings are given, if it has any: what is in it follows, with keys of its own.
     """
-    layers = {key: {} if is_block(layer) else layer.settings() for key, layer in model.named_layers()}
+    layers = {key: layer._own_settings() for key, layer in model.named_layers()}
     return json.dumps(layers, separators=(",", ":"), default=lambda number: number.item())  # NumPy's numbers
 
 

@@ -198,7 +198,8 @@ class Chain:
         for operation in self.operations:
             operation._attach(kernels)
         self._steps = joined(self.operations)
-        self.widest = max(operation.get_max_num_states() for operation in (*self.operations, *self.leaves()))
+        inside = (part for layer in self.layers for _, part in layer.named_layers(""))
+        self.widest = max(operation.get_max_num_states() for operation in (*self.operations, *inside))
         self._readers.clear()
 
     def _readers_of(self, reader: Reader) -> dict[BaseLayer, Reader]:
@@ -220,7 +221,9 @@ class Chain:
         """
         plain = [op.block if isinstance(op, Recomputed) else op for op in self.operations]
         if value and not any(map(is_block, plain)):
-            raise ValueError("checkpoint_blocks recomputes what is in a LayerBlock or ResNetBlock: here is none")
+            raise ValueError(
+                "checkpoint_blocks recomputes what is in a LayerBlock, ResNetBlock or Parallel: here is none"
+            )
         self.operations = [Recomputed(op) if value and is_block(op) else op for op in plain]
 
     @property

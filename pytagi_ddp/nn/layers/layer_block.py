@@ -1,7 +1,9 @@
 """A block of layers that counts as one."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn.core.layer import BaseLayer
@@ -62,6 +64,9 @@ class LayerBlock(LayerSequence, BaseLayer):
     def _attach(self, kernels: Kernels) -> None:
         super()._attach(kernels)
         self.chain.attach(kernels)
+
+    def _input_checks(self) -> Iterator[Callable[[np.ndarray], None]]:
+        return self.layers[0]._input_checks()
 
     @property
     def needs_variances(self) -> bool:  # type: ignore[override]

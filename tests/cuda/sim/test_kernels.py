@@ -377,6 +377,13 @@ def test_elementwise(shape):
     both("elementwise", "apply_jacobian", [Delta(a, b), normal(*shape, seed=2)])
 
 
+@pytest.mark.parametrize(("rows", "columns"), sizes([(3, 5), (40, 1), (2, 300)], [(600, 3)]))
+def test_copies_of_columns(rows, columns):
+    wide, narrow = normal(rows, columns + 4), normal(rows, columns, seed=1)
+    both("elementwise", "copy_columns", [narrow, 0, wide, 3, columns], 0)
+    both("elementwise", "copy_columns", [wide, 3, narrow, 0, columns], 0)
+
+
 @pytest.mark.parametrize("shape", sizes([(2, 3, 35), (1, 40, 33), (3, 1, 5)], [(2, 64, 96), (1, 3, 1024)]))
 def test_transpose(shape):
     batch, rows, columns = shape
