@@ -219,6 +219,10 @@ def test_files_of_other_blocks_are_refused(tmp_path):
         (lambda: nn.Parallel(None, nn.ReLU(), split=[0, 1]), r"a positive number for each of 2 branches: \[0, 1\]"),
         (lambda: nn.Sequential(nn.Parallel(None, nn.Linear(3, 2))), "Parallel: the branches give 3, 2; they must be"),
         (
+            lambda: nn.Sequential(nn.Linear(6, 6), nn.Parallel(nn.LSTM(2, 2, seq_len=3), nn.LSTM(3, 3, seq_len=2))),
+            "Parallel: the branches give 3x2, 2x3; they must be equal",
+        ),
+        (
             lambda: nn.Sequential(nn.Linear(2, 4), nn.Parallel(None, nn.Linear(3, 2), split=[2, 3])),
             r"Parallel splits its input into \[2, 3\], and the layer before gives 4",
         ),
