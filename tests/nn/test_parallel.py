@@ -165,7 +165,7 @@ def test_a_category_beside_numbers(checkpoint_blocks):
         nn.Sequential(nn.Linear(3, 4), nn.Parallel(nn.Embedding(5, 3, 2), nn.Linear(2, 6), split=[2, 2]))
 
 
-def test_categories_at_time_steps():
+def test_the_input_of_parts_alike_has_their_shape():
     net = nn.Sequential(nn.Parallel(nn.LSTM(1, 2, seq_len=2), nn.LSTM(2, 2, seq_len=2), split=[1, 2]), nn.Linear(4, 1))
     assert net.in_shape.sequence == (2, 3)
     assert nn.Sequential(nn.Parallel(conv(1, 2, **STEM), conv(2, 2, **STEM), split=[1, 2])).in_shape.image == (3, 6, 4)
