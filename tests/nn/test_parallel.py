@@ -165,7 +165,7 @@ def test_a_category_beside_numbers(checkpoint_blocks):
         nn.Sequential(nn.Linear(3, 4), nn.Parallel(nn.Embedding(5, 3, 2), nn.Linear(2, 6), split=[2, 2]))
 
 
-def test_categories_at_time_steps():
+def test_the_input_of_parts_alike_has_their_shape():
     net = nn.Sequential(nn.Parallel(nn.LSTM(1, 2, seq_len=2), nn.LSTM(2, 2, seq_len=2), split=[1, 2]), nn.Linear(4, 1))
     assert net.in_shape.sequence == (2, 3)
     assert nn.Sequential(nn.Parallel(conv(1, 2, **STEM), conv(2, 2, **STEM), split=[1, 2])).in_shape.image == (3, 6, 4)
@@ -218,6 +218,10 @@ def test_files_of_other_blocks_are_refused(tmp_path):
         (lambda: nn.Parallel(None, nn.ReLU(), split=[1]), r"a positive number for each of 2 branches: \[1\]"),
         (lambda: nn.Parallel(None, nn.ReLU(), split=[0, 1]), r"a positive number for each of 2 branches: \[0, 1\]"),
         (lambda: nn.Sequential(nn.Parallel(None, nn.Linear(3, 2))), "Parallel: the branches give 3, 2; they must be"),
+        (
+            lambda: nn.Sequential(nn.Linear(6, 6), nn.Parallel(nn.LSTM(2, 2, seq_len=3), nn.LSTM(3, 3, seq_len=2))),
+            "Parallel: the branches give 3x2, 2x3; they must be equal",
+        ),
         (
             lambda: nn.Sequential(nn.Linear(2, 4), nn.Parallel(None, nn.Linear(3, 2), split=[2, 3])),
             r"Parallel splits its input into \[2, 3\], and the layer before gives 4",

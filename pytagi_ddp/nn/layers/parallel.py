@@ -184,8 +184,9 @@ class Parallel(BaseLayer):
         ]
 
     def _sum_of(self, outputs: list[Shape]) -> Shape:
-        sizes, images = {out.size for out in outputs}, {out.image for out in outputs if out.image}
-        if len(sizes) > 1 or len(images) > 1:
+        # Flat units may stand for those of an image or a sequence.
+        images, sequences = ({getattr(out, kind) for out in outputs} - {None} for kind in ("image", "sequence"))
+        if len({out.size for out in outputs}) > 1 or len(images) > 1 or len(sequences) > 1:
             raise ValueError(f"{self._told(outputs)}; they must be equal")
         if None in self._given:
             return self._identities_first(outputs)[0]
