@@ -127,6 +127,11 @@ def _shown(name: str, what: list[str] | str) -> str:
     return f"{name}: {what}" if isinstance(what, str) else f"{name}({', '.join(what)})"
 
 
+def recorded() -> Api:
+    """The public API of the last release."""
+    return json.loads(PLACE.sub("", RECORD.read_text()))
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m tests.public_api", description=__doc__.partition(":")[0])
     parser.add_argument("--record", action="store_true", help="write the file: what there is now is a release")
@@ -135,7 +140,7 @@ def main(argv: list[str] | None = None) -> int:
         lines = [f"{json.dumps(name)}: {json.dumps(what)}" for name, what in sorted(now.items())]
         RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n")
         return 0
-    broken, new = compare(json.loads(PLACE.sub("", RECORD.read_text())), now)
+    broken, new = compare(recorded(), now)
     print(
         "\n".join(
             [*broken, *new, f"{len(now)} public names: {len(broken)} gone or changed, {len(new)} new or extended"]

@@ -4,7 +4,6 @@ And what belongs to a release agrees: the version, the Pythons, the workflows, t
 """
 
 import importlib.util
-import json
 import os
 import re
 import shutil
@@ -223,7 +222,7 @@ def test_workflows_may_do_little_and_pin_what_they_use():
 
 
 def test_nothing_public_is_gone_since_the_last_release():
-    broken, _ = public_api.compare(json.loads(public_api.RECORD.read_text()), public_api.public_api())
+    broken, _ = public_api.compare(public_api.recorded(), public_api.public_api())
     assert broken == []
 
 

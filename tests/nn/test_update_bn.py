@@ -8,7 +8,7 @@ import pytest
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.data import BatchLoader, ImageDataset
 from pytagi_ddp.distributed import DataParallel
-from pytagi_ddp.nn.tools import update_bn
+from pytagi_ddp.nn import update_bn
 from tests.nn.networks import random_batch, randomise
 
 
