@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pytagi_ddp import cuda, manual_seed, nn
+from pytagi_ddp import cuda, likelihoods, manual_seed, nn
 from pytagi_ddp.distributed.ddp import DDPConfig, DDPSequential
 from pytagi_ddp.nn.layers.activation import Activation
 
@@ -243,6 +243,33 @@ def _updates(device: str) -> Results:
     return results
 
 
+def _likelihoods(device: str) -> Results:
+    """Deltas of every kind of likelihood at the same outputs."""
+    net = network(lambda: [nn.Linear(6, 8)])
+    net.to_device(device)
+    rng = np.random.default_rng(4)
+    x, y, counts, classes = rng.normal(size=(5, 6)), rng.normal(size=(5, 8)), rng.poisson(2.0, (5, 8)), np.arange(5)
+    observed: dict[likelihoods.Likelihood, np.ndarray] = {
+        likelihoods.Gaussian(0.5): y,
+        likelihoods.Laplace(0.5): y,
+        likelihoods.StudentT(4, 0.5): y,
+        likelihoods.Censored(0.5, lower=0): np.maximum(y, 0),
+        likelihoods.Bernoulli("logit"): counts > 1,
+        likelihoods.Poisson(): counts,
+        likelihoods.NegativeBinomial(2): counts,
+        likelihoods.Gamma(2): np.exp(y),
+        likelihoods.Custom(lambda m, s, y: ((y - m) / (s + 1), -1 / (s + 1))): y,
+        likelihoods.Categorical(8): classes,
+    }
+    results = {}
+    for likelihood, values in observed.items():
+        net(x)
+        likelihood.observe(net, values, weight=0.5)
+        deltas = net.input_delta_z_buffer
+        results[type(likelihood).__name__] = np.stack([deltas.delta_mu, deltas.delta_var])
+    return results
+
+
 def _smoother(device: str) -> Results:
     net = network(lambda: [nn.SLSTM(2, 3), nn.SLSTM(3, 4), nn.SLinear(4, 2)])
     net.to_device(device)
@@ -294,6 +321,7 @@ def _one_rank(device: str, **options: Any) -> Results:
 
 CALLS: dict[str, Callable[[str], Results]] = {
     "observations by index and in pairs": _updates,
+    "likelihoods": _likelihoods,
     "smoother of an SLSTM": _smoother,
     "evidence forgotten": _forgetting,
     "average of posteriors": _average,

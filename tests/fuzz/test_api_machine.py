@@ -32,7 +32,7 @@ class Twin:
         self.follow(net)
         self.sums = [[np.zeros_like(values) for values in layer] for layer in self.theta]
         self.samples: int | None = 0
-        self.applied, self.accumulating, self.training = True, False, True
+        self.applied, self.accumulating, self.training, self.went_back = True, False, True, False
         self.deltas: tuple[np.ndarray, np.ndarray] | None = None  # those at the output
         self.output = self.in_deltas = None
 
@@ -54,9 +54,15 @@ class Twin:
                 m = np.tanh(m)
                 j = 1 - m * m
                 s = j * j * s
-        self.passed = inputs if training else None
+        self.passed, self.went_back = inputs if training else None, False
         self.output, self.deltas = (m, s), None
         return m, s
+
+    @property
+    def awaits_backward(self) -> bool:
+        """Whether deltas at the output wait for a backward pass, and no earlier sums wait for the step."""
+        filled = self.passed is not None and self.deltas is not None and not self.went_back
+        return filled and (self.accumulating or self.applied or not self.samples)
 
     def update(self, y: np.ndarray, var_y: float) -> None:
         m, s = self.output
@@ -71,7 +77,7 @@ class Twin:
             fresh = [dm.T @ m, ds.T @ (m * m), dm.sum(0), ds.sum(0)]
             self.sums[k] = [old + new for old, new in zip(self.sums[k], fresh, strict=True)] if adds else fresh
             dm, ds = j * (dm @ w), j * j * (ds @ (w * w))
-        self.in_deltas = dm, ds
+        self.in_deltas, self.went_back = (dm, ds), True
         self.samples, self.applied = len(m) + (self.samples if adds else 0), False
 
     def step(self) -> None:
@@ -184,6 +190,10 @@ class Calls(RuleBasedStateMachine):
 
     @rule()
     def step(self):
+        if self.twin.awaits_backward:
+            with pytest.raises(RuntimeError, match="wait for a backward pass"):
+                self.net.step()
+            return
         if self.twin.samples is None:
             with pytest.raises(RuntimeError, match="cut short"):
                 self.net.step()

@@ -1,8 +1,10 @@
 """The passes of a training step: walks through the layers that are recorded once and then replayed."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from types import FrameType
 from typing import Any
 
 from pytagi_ddp.kernels.protocol import Kernels
@@ -48,7 +50,7 @@ class Passes:
         self.last: Any = None
         self.frame = 0
         self._frames: dict[int, tuple] = {}  # batch, last and buffers of the frames that are not in use
-        self._walks = False
+        self._walks: FrameType | None = None  # the call that walks through the layers
         self._newest = 0  # the frame of the last forward pass
         self.memory = PassMemory(kernels)
         self._buffers: Buffers = {}  # of the frame in use
@@ -169,13 +171,17 @@ class Passes:
         Raises:
             RuntimeError: there is a walk already.
         """
-        if self._walks:
-            raise RuntimeError("a pass or step of a network from one of its own hooks: use a copy of it there")
-        self._walks = True
+        caller = sys._getframe(2)  # an interrupt may leave `_walks` behind: it counts while it is running
+        frame: FrameType | None = caller
+        while frame is not None and self._walks is not None:
+            if frame is self._walks:
+                raise RuntimeError("a pass or step of a network from one of its own hooks: use a copy of it there")
+            frame = frame.f_back
+        self._walks = caller
         try:
             yield
         finally:
-            self._walks = False
+            self._walks = None
 
     def _is_more_than_kernels(self) -> bool:
         """Whether passes call hooks, other ranks or layers that do more than call kernels, or are of another frame."""
