@@ -77,15 +77,17 @@ def test_a_rank_is_visible_during_the_body_only(start, proxy):
     assert rendezvous.OWN_NAME.read_text() == before
 
 
-@pytest.mark.parametrize(("children", "error"), [(0, RankLeftError), (4, CollectiveTimeoutError)])
-def test_ranks_that_do_not_come(start, proxy, monkeypatch, children, error):
+@pytest.mark.parametrize(
+    ("children", "error", "timeout"), [(0, RankLeftError, 60.0), (4, CollectiveTimeoutError, 0.5)]
+)
+def test_ranks_that_do_not_come(start, proxy, monkeypatch, children, error, timeout):
     monkeypatch.setattr(rendezvous, "ARRIVAL_SECONDS", 0.05)
     for _ in range(children):
         start("late")
     begin = time.monotonic()
-    with pytest.raises(error, match=r"local rank 1, 2, 3 of 4"), rendezvous.meeting(0, 4, 0.5):
+    with pytest.raises(error, match=r"local rank 1, 2, 3 of 4"), rendezvous.meeting(0, 4, timeout):
         raise AssertionError("nobody was there")
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 20  # a busy machine may stall for seconds
 
 
 def test_without_names_there_is_no_meeting(proxy, monkeypatch, tmp_path):
