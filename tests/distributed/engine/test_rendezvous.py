@@ -77,9 +77,7 @@ def test_a_rank_is_visible_during_the_body_only(start, proxy):
     assert rendezvous.OWN_NAME.read_text() == before
 
 
-@pytest.mark.parametrize(
-    ("children", "error", "timeout"), [(0, RankLeftError, 60.0), (4, CollectiveTimeoutError, 0.5)]
-)
+@pytest.mark.parametrize(("children", "error", "timeout"), [(0, RankLeftError, 60.0), (4, CollectiveTimeoutError, 0.5)])
 def test_ranks_that_do_not_come(start, proxy, monkeypatch, children, error, timeout):
     monkeypatch.setattr(rendezvous, "ARRIVAL_SECONDS", 0.05)
     for _ in range(children):
