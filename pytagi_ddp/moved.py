@@ -17,11 +17,11 @@ MOVED = {
 # Files of `pytagi_ddp.nn` by the room in which they stand now. pytagi has modules of these names in its `nn`, too.
 ROOMS = {
     "core": """
-        alone arena attributes data_struct deferred forgetting hooks init layer network owner parameters
-        pending prior pytagi_view running saved setting state stepping table tensors unpickled validate window
+        alone arena data_struct deferred forgetting hooks init layer parameters
+        pending prior pytagi_view setting state stepping table validate window
     """,
     "layers": """
-        activation attention batch_norm chain conv2d convolution convtranspose2d embedding fused layer_block
+        activation attention batch_norm chain conv2d convolution convtranspose2d embedding layer_block
         layer_norm linear lstm norm pooling recompute resnet_block rmsnorm slinear slstm
     """,
     "run": "memory network_input output_updater passes",

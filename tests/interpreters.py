@@ -11,6 +11,7 @@ files under version control, compiled without optimisation. Then it imports the 
 import argparse
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -72,8 +73,9 @@ def check(python: str, folder: Path) -> None:
     executable = str(folder / "env" / "bin" / "python")
     clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     clean |= {"PIP_NO_COMPILE": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    compiler = shutil.which(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
-    haste = {"CC": hasty(compiler, folder)} if compiler else {}
+    named = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    compiler = shutil.which(named[0])
+    haste = {"CC": hasty(shlex.join([compiler, *named[1:]]), folder)} if compiler else {}
     commands: list[tuple[list[str], dict[str, str]]] = [
         ([python, "-m", "venv", str(folder / "env")], {}),
         ([executable, "-m", "pip", "install", "--quiet", f"{sources}[mpi]", *NEEDS], haste),

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pytagi_ddp.kernels.tensors import State
 from pytagi_ddp.likelihoods.base import ONE, Likelihood, Outputs, one, positive, refuse_where
 from pytagi_ddp.likelihoods.prediction import GaussianPrediction, LogNormalPrediction, Prediction, _like, special
 from pytagi_ddp.nn.core.validate import flat_float32
@@ -76,8 +77,6 @@ class HeteroscedasticGaussian(Likelihood):
             raise ValueError(f"HeteroscedasticGaussian needs outputs in pairs, the network has {width}")
 
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
-        from pytagi_ddp.kernels.tensors import State  # here, as no other likelihood needs it
-
         kernels, pairs = outputs.kernels, outputs.width // 2
         if outputs.width != outputs.state.mu.shape[1]:
             raise TypeError("HeteroscedasticGaussian takes all outputs of a network, and cannot be a part of Joint")

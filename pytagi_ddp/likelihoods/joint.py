@@ -28,7 +28,7 @@ class Joint(Likelihood):
             or one.
 
     Raises:
-        TypeError: a part that is no likelihood. ValueError: no parts, or a number of outputs that does not fit one.
+        TypeError: a part that is not a likelihood. ValueError: no parts, or a number of outputs that does not fit one.
     """
 
     def __init__(self, *parts: Likelihood | tuple[Likelihood, int]):
@@ -59,22 +59,10 @@ class Joint(Likelihood):
                 values = np.full(outputs.rows * (width if likelihood.outputs is None else 1), np.nan)
             likelihood._observe(replace(outputs, first=outputs.first + first, width=width), values, weight)
 
-    def prediction(self, mu: ArrayLike, var: ArrayLike) -> JointPrediction:  # type: ignore[override]
-        means, variances = np.asarray(mu), np.asarray(var)
-        self.check_outputs(means.shape[-1])
-        parts = [
-            likelihood.prediction(means[..., first : first + width], variances[..., first : first + width])
-            for likelihood, first, width in self._parts
-        ]
-        return JointPrediction(parts)
-
-    def predict(  # type: ignore[override]
-        self, net: Any, x: ArrayLike, batch_size: int = 256, var_x: ArrayLike | None = None
-    ) -> JointPrediction:
-        return self.prediction(*net.predict(x, batch_size, var_x))
-
-    def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
-        raise NotImplementedError
+    def _prediction(self, mu: np.ndarray, var: np.ndarray) -> JointPrediction:  # type: ignore[override]
+        return JointPrediction(
+            [part.prediction(mu[..., at : at + width], var[..., at : at + width]) for part, at, width in self._parts]
+        )
 
 
 class JointPrediction:

@@ -55,9 +55,9 @@ LAYER = {
     **dict.fromkeys(("weight", "weights", "get_weights", "set_weights"), _WEIGHTS),
     **dict.fromkeys(("state_dict", "load_state_dict", "named_parameters"), "the network has it, for all of its layers"),
     **dict.fromkeys(("train", "eval"), "assign `training`, or call train() or eval() of the network for all layers"),
-    **dict.fromkeys(("in_features",), "it is called input_size"),
-    **dict.fromkeys(("buffer_bytes",), "call buffer_bytes(layer) of the network"),
-    **dict.fromkeys(("out_features",), "it is called output_size"),
+    "in_features": "it is called input_size",
+    "out_features": "it is called output_size",
+    "buffer_bytes": "call buffer_bytes(layer) of the network",
     **dict.fromkeys(
         ("children", "modules", "named_modules"),
         "a block has `layers`; all layers with their keys are in named_layers() of the network",

@@ -20,7 +20,7 @@ def _units(size: int, block_size: int) -> int:
     if size == block_size == 0:  # a batch without samples
         return 0
     if block_size < 1 or size % block_size:
-        raise ValueError(f"{size} values are no whole number of units for {block_size} samples")
+        raise ValueError(f"{size} values are not a whole number of units for {block_size} samples")
     return size // block_size
 
 
@@ -73,7 +73,7 @@ class BaseHiddenStates(OnDevice):
 
         Raises:
             ValueError: values that are NaN or infinite, variances that are negative, or numbers of values that do not
-                belong together. TypeError: values that are no real numbers, or a `block_size` that is no integer.
+                belong together. TypeError: values that are not real numbers, or a `block_size` that is not an integer.
         """
         check_integers("set_input_x", block_size=block_size)
         mu = flat_float32(mu_x, "mu_x")

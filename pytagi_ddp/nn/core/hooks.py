@@ -35,7 +35,7 @@ class LeafHooks:
 
     @property
     def may_defer(self) -> bool:
-        """Whether a layer may leave work with its parameters to what comes next, see `BaseLayer.begin`."""
+        """Whether a layer may leave work with its parameters to what comes next, see `Chain.begin`."""
         return all(handle.of_parameters and handle.parameters_stay for handle in self._pairs)
 
     def add(self, handle: HookHandle, outermost: bool) -> None:

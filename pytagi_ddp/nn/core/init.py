@@ -128,7 +128,7 @@ def fan_scale(fan_in: int, fan_out: int, method: str) -> np.float32:
 
 
 def check_gains(*gains: float) -> None:
-    """Raises ValueError if a gain or its square is not finite in float32, TypeError if a gain is no number."""
+    """Raises ValueError if a gain or its square is not finite in float32, TypeError if a gain is not a number."""
     try:
         fit = all(abs(gain) <= LARGEST_GAIN for gain in gains)
     except TypeError:

@@ -1,7 +1,7 @@
 """The table of a network's tensors, which steps, state dicts, files, checkpoints and ranks go by.
 
 The table is `net.arena.tensors`: a `TensorSpec` for each tensor, made once per network. A file format is a function of
-the table and its values (`nn.state_dicts`), so that a new one touches one file.
+the table and its values (`nn.files.state_dicts`), so that a new one touches one file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TensorSpec:
         kind: "learned": means or variances of parameters. "running": statistics of the data, equal on every rank,
             moved in training, saved with the parameters. "carried": memory from one call to the next, such as that of a
             recurrent layer; each rank's own, saved when asked for, and reset by the user (`Sequential.reset_state`). A
-            layer reads and writes it by `_carried` and `_carry`.
+            layer reads and writes it by `Saved.carried` and `Saved.carry`.
         initial: value in a new network; of parameters only in `prior_pieces`.
         variance: whether the values are variances, which must not be negative.
         layer: key of the layer in a state dict, "Linear.2". leaf: number of the layer in `arena.leaves`.

@@ -65,7 +65,7 @@ def round_up_variances(values: np.ndarray, what: str) -> np.ndarray:
 
 
 def check_integers(layer: str, **values: Any) -> None:
-    """Raises TypeError if one of `values`, arguments of the layer or function `layer`, is no integer."""
+    """Raises TypeError if one of `values`, arguments of the layer or function `layer`, is not an integer."""
     for name, value in values.items():
         try:
             operator.index(value)
@@ -74,7 +74,7 @@ def check_integers(layer: str, **values: Any) -> None:
 
 
 def check_batch_size(value: Any) -> None:
-    """Raises TypeError if the batch size that `predict` is given is no integer, ValueError if it is below 1."""
+    """Raises TypeError if the batch size that `predict` is given is not an integer, ValueError if it is below 1."""
     if not isinstance(value, Integral):
         raise TypeError(
             f"predict takes batch_size, an integer, in second place, got {type(value).__name__}; variances of inputs "
