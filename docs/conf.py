@@ -114,7 +114,7 @@ for module in MODULES:
     for name in getattr(namespace, "__all__", ()):
         thing = getattr(namespace, name)
         PUBLIC.setdefault(name, f"pytagi_ddp.{module}.{name}")
-        if hasattr(thing, "__qualname__"):  # is no table of constants
+        if hasattr(thing, "__qualname__"):  # is not a table of constants
             PUBLIC.setdefault(f"{thing.__module__}.{thing.__qualname__}", PUBLIC[name])
 
 # Files of the repository that are pages here, too, and what has no page.

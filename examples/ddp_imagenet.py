@@ -70,7 +70,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--cache-side", type=positive_int, default=256, help="shorter side of the copies, in pixels (256)"
     )
     data.add_argument(
-        "--skip-errors", action="store_true", help="leave out what is no image, and say so; default: stop"
+        "--skip-errors", action="store_true", help="leave out what is not an image, and say so; default: stop"
     )
     data.add_argument("--no-augment", dest="augment", action="store_false", help="train with the centres of images")
     add_limits(data)

@@ -12,7 +12,7 @@ PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".webp")
 def at_least(least: int) -> Callable[[str], int]:
     """Integers that are not below `least`."""
 
-    def integer(text: str) -> int:  # argparse names the type in its message about text that is no number
+    def integer(text: str) -> int:  # argparse names the type in its message about text that is not a number
         value = int(text)
         if value < least:
             raise argparse.ArgumentTypeError(f"must be at least {least}, got {value}")

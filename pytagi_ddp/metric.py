@@ -58,7 +58,7 @@ class HRCSoftmaxMetric:
             int32 array of B classes.
 
         Raises:
-            ValueError: Sizes that are no whole number of samples.
+            ValueError: Sizes that are not a whole number of samples.
         """
         m_pred = to_numpy(m_pred, "m_pred")
         batch_size = m_pred.size // self.hrc_softmax.len
@@ -165,7 +165,7 @@ def reliability_bins(
         (c, a, n) of the bins with answers: mean confidence, share of right answers, and number of answers.
 
     Raises:
-        ValueError: Sizes that do not fit, no sample, no bin, a label that is no number of a column, or a confidence
+        ValueError: Sizes that do not fit, no sample, no bin, a label that is not a number of a column, or a confidence
             that is not in [0, 1].
 
     Source: Guo et al. (2017), "On calibration of modern neural networks".

@@ -42,7 +42,7 @@ class Utils:
             units that they belong to (counted from 1), and L = ceil(log2 K).
 
         Raises:
-            ValueError: Labels that are no whole numbers or out of range, or fewer than two classes.
+            ValueError: Labels that are not whole numbers or out of range, or fewer than two classes.
         """
         signs, units, _ = encode_classes(num_classes)
         labels = _check_labels(labels, num_classes)
@@ -52,7 +52,7 @@ class Utils:
         """Encode B labels as a flat float32 array of B * num_classes zeros and ones.
 
         Raises:
-            ValueError: Labels that are no whole numbers or out of range.
+            ValueError: Labels that are not whole numbers or out of range.
         """
         labels = _check_labels(labels, num_classes)
         one_hot = np.zeros((labels.size, num_classes), np.float32)
@@ -122,7 +122,7 @@ class Utils:
             (errors, prob): int32 array of B flags (1: wrong), float32 array of B * K class probabilities.
 
         Raises:
-            ValueError: Sizes that do not match, or labels that are no whole numbers or out of range.
+            ValueError: Sizes that do not match, or labels that are not whole numbers or out of range.
         """
         labels = _check_labels(labels, num_classes)
         if labels.size != batch_size:
@@ -160,7 +160,7 @@ class Utils:
         Raises:
             ValueError: Lengths below 1, other columns than num_features, a column that does not exist, or fewer
                 rows than one window takes.
-            TypeError: Data that are no real numbers, such as dates, or lengths that are no integers.
+            TypeError: Data that are not real numbers, such as dates, or lengths that are not integers.
         """
         lengths = {"input_seq_len": input_seq_len, "output_seq_len": output_seq_len}
         check_integers("create_rolling_window", **lengths, num_features=num_features, stride=stride)
@@ -232,7 +232,7 @@ class Utils:
         data = np.fromfile(image_file, np.uint8, size * min(max(num, 0), file_size(Path(image_file)) // size))
         records = _first(data.reshape(-1, size), num, image_file)
         if (largest := records[:, 0].max()) > 9:
-            raise ValueError(f"{os.fspath(image_file)} is no binary batch of CIFAR-10: it has a label {largest}")
+            raise ValueError(f"{os.fspath(image_file)} is not a binary batch of CIFAR-10: it has a label {largest}")
         return _pixels(records[:, 1:]), records[:, 0].astype(np.int32)
 
 
@@ -367,7 +367,7 @@ def _probabilities(ma: Any, Sa: Any, tree: HRCSoftmax, num_classes: int, batch_s
         raise ValueError(f"{means.size} means do not fit {batch_size} samples of {tree.len} output units")
     if not (np.isfinite(means).all() and np.isfinite(variances).all() and variances.min(initial=0) >= 0):
         raise ValueError(
-            "the outputs are no Gaussians: some means or variances are NaN or infinite, or variances negative"
+            "the outputs are not Gaussians: some means or variances are NaN or infinite, or variances negative"
         )
     return class_probabilities(means, variances, tree)
 

@@ -395,7 +395,7 @@ def test_a_damaged_manifest(two, text):
 
 def test_a_network_without_a_position(tmp_path):
     network().save(tmp_path / "net.safetensors")
-    with pytest.raises(ValueError, match=r"net.safetensors is no checkpoint: it has no position"):
+    with pytest.raises(ValueError, match=r"net.safetensors is not a checkpoint: it has no position"):
         CheckpointManager(tmp_path).load(network(), tmp_path / "net.safetensors")
 
 

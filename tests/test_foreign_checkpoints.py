@@ -58,7 +58,7 @@ def test_a_manifest_names_checkpoints_and_no_other_file(manager, tmp_path, name)
     for victim in victims:
         victim.write_text("precious")
     write_manifest(manager, [ENTRY | {"file": name.format(folder=tmp_path)}])
-    assert_damaged(manager, "is no name of a checkpoint")
+    assert_damaged(manager, "is not a name of a checkpoint")
     assert [victim.read_text() for victim in victims] == ["precious", "precious"]
 
 

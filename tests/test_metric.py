@@ -35,7 +35,7 @@ def test_log_likelihood_is_the_gaussian_one():
     assert metric.log_likelihood(PREDICTION, OBSERVATION, std, "sum") == pytest.approx(np.nansum(expected))
     one_std = norm.logpdf(OBSERVATION, PREDICTION, 2.0)
     assert metric.log_likelihood(PREDICTION, OBSERVATION, 2.0) == pytest.approx(np.nanmean(one_std))
-    for std in (1e-200, 1e200):  # whose squares are no numbers of float64 any more
+    for std in (1e-200, 1e200):  # whose squares are not numbers of float64 any more
         assert metric.log_likelihood([0.0], [0.0], std) == pytest.approx(norm.logpdf(0, 0, std))
     with pytest.raises(ValueError, match="'median'"):
         metric.log_likelihood(PREDICTION, OBSERVATION, std, reduction="median")

@@ -70,7 +70,7 @@ MISSING = {
     "list": lambda: [1, None, 1, 0],
     "masked": lambda: np.ma.array([1, 0, 1, 0], mask=[0, 1, 0, 0]),
 }
-# Columns that are no numbers, and what the message calls them.
+# Columns that are not numbers, and what the message calls them.
 OTHERS = {
     "pandas str": (lambda: series(["1", "0", "1", "0"]), r"'a' \((str|object)\)"),
     "pandas category of str": (lambda: series(["1", "0", "1", "0"], "category"), r"'a' \(category of (str|object)\)"),

@@ -117,7 +117,7 @@ def test_outputs_that_are_no_numbers_have_no_class(mean, var):
     """The first class would be taken, and a network that has diverged would have an error rate like any other."""
     ma, sa = np.array(MA), np.array(SA)
     ma[3], sa[3] = mean, var
-    with pytest.raises(ValueError, match="the outputs are no Gaussians"):
+    with pytest.raises(ValueError, match="the outputs are not Gaussians"):
         utils.get_labels(ma, sa, utils.get_hierarchical_softmax(10), 10, 2)
 
 
@@ -214,7 +214,7 @@ def test_cifar_files(tmp_path):
             utils.load_cifar_images(path, many)
     records[1, 0] = 10  # as in files of other sets, or of records of another size
     records.tofile(path)
-    with pytest.raises(ValueError, match=r"data_batch_1\.bin is no binary batch of CIFAR-10: it has a label 10"):
+    with pytest.raises(ValueError, match=r"data_batch_1\.bin is not a binary batch of CIFAR-10: it has a label 10"):
         utils.load_cifar_images(path, 2)
 
 

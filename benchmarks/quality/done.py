@@ -16,7 +16,7 @@ def read(path: Path) -> list[dict[str, Any]]:
         try:
             done.append(json.loads(line))
         except ValueError:
-            print(f"{path}: a line that is no JSON is left out: {line[:60]}")
+            print(f"{path}: a line that is not JSON is left out: {line[:60]}")
     return done
 
 

@@ -106,7 +106,7 @@ def describe(path: Path, meta: Mapping[str, str]) -> Checkpoint:
         ValueError: a network that was saved without a position. DamagedCheckpointError: invalid metadata.
     """
     if not meta.keys() >= set(KEYS):
-        raise ValueError(f"{path} is no checkpoint: it has no position in a training run")
+        raise ValueError(f"{path} is not a checkpoint: it has no position in a training run")
     try:
         position, world_size, settings, version = (json.loads(meta[key]) for key in KEYS)
         if (type(world_size), type(settings), type(version)) != (int, dict, str):

@@ -45,7 +45,7 @@ class CheckpointManager:
         keep_last: number of checkpoints to keep (older ones are deleted once a new one is safe); None keeps all.
 
     Raises:
-        ValueError: keep_last below 1. TypeError: it is no integer.
+        ValueError: keep_last below 1. TypeError: it is not an integer.
     """
 
     def __init__(self, folder: str | bytes | Path, keep_last: int | None = 3):

@@ -31,7 +31,7 @@ class Entry:
     those of its files.
 
     Raises:
-        TypeError: a name that is no text, or a number that is no integer. ValueError: a name that no checkpoint has.
+        TypeError: a name that is not text, or a number that is not an integer. ValueError: not a checkpoint's name.
             This is checked because a manifest may come from elsewhere, and the files that it lists are read and
             deleted.
     """
@@ -50,7 +50,7 @@ class Entry:
 
     def __post_init__(self) -> None:
         if not PATTERN.fullmatch(self.file):
-            raise ValueError(f"{self.file!r:.100} is no name of a checkpoint, as {NAME.format(12, '0123abcd')!r} is")
+            raise ValueError(f"{self.file!r:.100} is not a name of a checkpoint, as {NAME.format(12, '0123abcd')!r} is")
         for name, value in asdict(self).items():
             if name not in ("file", "sha256") and type(value) is not int:
                 raise TypeError(f"{name} of {self.file} must be an integer, got {value!r:.50}")

@@ -39,7 +39,7 @@ class Shard:
     """One file: its name, size, and SHA-256.
 
     Raises:
-        ValueError, TypeError: a name that no shard has, or a size that is no integer: an index may come from elsewhere.
+        ValueError, TypeError: not a shard's name, or a size that is not an integer: an index may come from elsewhere.
     """
 
     file: str
@@ -48,7 +48,7 @@ class Shard:
 
     def __post_init__(self) -> None:
         if not PATTERN.fullmatch(self.file):
-            raise ValueError(f"{self.file!r:.100} is no name of a shard, as {FILE.format(0, 2)!r} is")
+            raise ValueError(f"{self.file!r:.100} is not a name of a shard, as {FILE.format(0, 2)!r} is")
         if type(self.bytes) is not int:
             raise TypeError(f"bytes of {self.file} must be an integer, got {self.bytes!r:.50}")
 

@@ -43,7 +43,7 @@ class FolderLoader(RankBatches):
         TypeError: No `ImageFolder`.
 
     While iterating:
-        ImageError: a file that is no image, unless `dataset` skips such. OSError: a file that cannot be read.
+        ImageError: a file that is not an image, unless `dataset` skips such. OSError: a file that cannot be read.
     """
 
     def __init__(

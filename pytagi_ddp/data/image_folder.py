@@ -61,7 +61,7 @@ class ImageFolder:
             root: The folder.
             classes: Names of the classes; None: of the folders in `root`, in alphabetical order. A test set takes
                 those of its training set.
-            on_error: What happens where a file is no image, or a damaged one: "raise" an error that names it, or
+            on_error: What happens where a file is not an image, or a damaged one: "raise" an error that names it, or
                 "skip" it with a warning that does; a batch has fewer images then.
 
         Raises:
@@ -145,7 +145,7 @@ class ImageFolder:
             workers: Processes that decode, or an executor; 0: this thread.
 
         Raises:
-            ImageError: A file that is no image, unless such are skipped. OSError: a file cannot be read or written.
+            ImageError: A file that is not an image, unless such are skipped. OSError: a file cannot be read or written.
             ValueError: side < 1, or no such rank.
         """
         if side < 1:

@@ -97,7 +97,7 @@ def _notes(data: bytes) -> Any:
 
     def add(items: list[Any]) -> None:
         if not isinstance(stack[-1], list):
-            raise ValueError("items of what is no list")
+            raise ValueError("items of what is not a list")
         stack[-1].extend(items)
 
     def enter(items: list[Any]) -> None:

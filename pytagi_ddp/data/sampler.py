@@ -73,7 +73,7 @@ class ShardedSampler:
 
     Raises:
         ValueError: Sizes, ranks or seeds out of range.
-        TypeError: num_samples is no integer.
+        TypeError: num_samples is not an integer.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class EvaluationSampler:
 
     Raises:
         ValueError: Sizes or ranks out of range.
-        TypeError: num_samples is no integer.
+        TypeError: num_samples is not an integer.
     """
 
     def __init__(self, num_samples: int, rank: int = 0, world_size: int = 1) -> None:

@@ -169,7 +169,7 @@ def _read_text(folder: Path, name: str) -> RegressionSplits:
     samples, features, splits, _ = UCI_SETS[name]
     numbers = _numbers(folder / "data.txt", _most_numbers(name))
     if numbers.size % samples:
-        raise ValueError(f"{folder / 'data.txt'}: {numbers.size} numbers are no whole rows of {samples} samples")
+        raise ValueError(f"{folder / 'data.txt'}: {numbers.size} numbers are not whole rows of {samples} samples")
     data = numbers.reshape(samples, -1)
     columns = _indices(folder / "index_features.txt", features, data.shape[1])
     target = _indices(folder / "index_target.txt", 1, data.shape[1])

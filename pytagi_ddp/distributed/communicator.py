@@ -43,8 +43,8 @@ def create_communicator(
     "nccl"    CuPy                           NVIDIA GPUs, one rank on each   CuPy, NCCL, and MPI above one rank
     "threads" NumPy, CuPy                    one process, a rank a thread    `run_threads`
     "auto"    "mpi" when a launcher such as mpirun has started more than one rank, "threads" in a rank of `run_threads`,
-              else "serial"; a process that a rank has started or forked is no rank, takes "serial", and warns, as does
-              one for which RANK and WORLD_SIZE alone speak of several processes
+              else "serial"; a process that a rank has started or forked is not a rank, takes "serial", and warns, as
+              does one for which RANK and WORLD_SIZE alone speak of several processes
     ========= ============================== =============================== =========================
 
     Args:
@@ -63,7 +63,7 @@ def create_communicator(
             NCCL or no GPU of its own.
     """
     if backend == "auto" and current_member() is None and detect_launcher() and (problem := why_no_rank()):
-        warn(f"this process is no rank and works by itself: {problem}", RuntimeWarning)
+        warn(f"this process is not a rank and works by itself: {problem}", RuntimeWarning)
     if backend == "auto" and current_member() is None and (signs := looks_like_one_of_many()):
         warn(
             f"{signs} suggest that this process is one of several, but no launcher of MPI has started it: it works by "

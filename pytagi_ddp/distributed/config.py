@@ -44,7 +44,7 @@ class DDPConfig:
         share_memory: without effect, and deprecated: ranks no longer keep shards in memory that all of them see.
 
     Raises:
-        TypeError: a boolean option is neither True nor False; `device_ids` is no list.
+        TypeError: a boolean option is neither True nor False; `device_ids` is not a list.
         AttributeError: an option that does not exist is assigned.
     """
 

@@ -47,7 +47,7 @@ def synchronize(backend: Backend, tree: Any, root: int = 0) -> Any:
 
     Raises:
         TypeError: something else is in the tree of some rank; raised on every rank, with its place.
-        ValueError: trees differ between ranks; raised on every rank, with the first difference. Or `root` is no rank.
+        ValueError: trees differ between ranks; raised on every rank, with the first difference. Or no such `root`.
     """
     communicator = get_distributed_backend(backend)
     if not 0 <= root < communicator.world_size:

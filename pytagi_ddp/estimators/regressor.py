@@ -146,7 +146,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
 
         Raises:
             ValueError: data that scikit-learn refuses, or a parameter out of its range; the message says which.
-            TypeError: `heteroscedastic` or `student_t` is no truth value.
+            TypeError: `heteroscedastic` or `student_t` is not a truth value.
 
         Warns:
             UserWarning: columns without any number, which are left out.
@@ -273,7 +273,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             passes the arguments on: `pipeline.predict(X, return_std=True, quantiles=[0.05, 0.95])`.
 
         Raises:
-            ValueError: quantiles that are not probabilities, one behind the other, between 0 and 1.
+            ValueError: quantiles that are not probabilities, in increasing order, between 0 and 1.
         """
         asked = None if quantiles is None else probabilities_of(quantiles)
         mean, log_scale2 = self._distribution(X)

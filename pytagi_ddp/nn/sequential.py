@@ -684,7 +684,7 @@ class Sequential(KnownAttributes, LayerSequence):
 
         Raises:
             FloatingPointError: predictions are not finite, because numbers became too large for float32.
-            ValueError: as `forward`. TypeError: a batch_size that is no integer.
+            ValueError: as `forward`. TypeError: a batch_size that is not an integer.
         """
         if type(batch_size) is not int or batch_size < 1:
             check_batch_size(batch_size)
@@ -1043,7 +1043,7 @@ class Sequential(KnownAttributes, LayerSequence):
         """
         if not 0 <= start < stop <= len(self.layers):
             raise ValueError(
-                f"layers {start} to {stop} (exclusive) are no part of a network of {len(self.layers)} layers"
+                f"layers {start} to {stop} (exclusive) are not part of a network of {len(self.layers)} layers"
             )
         whole, recomputes = self.layers, self.checkpoint_blocks
         shape = whole[start - 1].out_shape if start else self.in_shape

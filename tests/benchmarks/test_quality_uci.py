@@ -30,7 +30,7 @@ def test_splits_are_done_once_and_reported(yachts, tmp_path, capsys):
     capsys.readouterr()
     uci.main([*run, "--splits", "0", "1", "3", "--variant", "recipe", "--variant", "Gaussian"])
     out = capsys.readouterr().out
-    assert "a line that is no JSON is left out" in out
+    assert "a line that is not JSON is left out" in out
     assert [line.split(":")[0] for line in out.splitlines() if ": RMSE" in line] == [
         "recipe yacht 3",
         *(f"Gaussian yacht {k}" for k in (0, 1, 3)),

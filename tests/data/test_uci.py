@@ -88,7 +88,7 @@ def test_other_numbers_than_the_published_are_refused(tmp_path, small, monkeypat
 @pytest.mark.parametrize(
     "name, content, message",
     [
-        ("data.txt", b"1 2 3", "3 numbers are no whole rows"),
+        ("data.txt", b"1 2 3", "3 numbers are not whole rows"),
         ("data.txt", b"1 2 x", "not only numbers"),
         ("data.txt", b"", "expected finite numbers"),
         ("data.txt", b"1" * 6000, "6000 bytes for 66 numbers at most"),

@@ -385,7 +385,7 @@ def uci_archives() -> Format:
 
 
 def caches() -> Format:
-    """The cache of compiled loops: a damaged file is no error, it counts as missing."""
+    """The cache of compiled loops: a damaged file is not an error, it counts as missing."""
     key, payload = ("signature", ("cpu", "features")), ("code", 7, b"\x90" * 300)
 
     def files_in(folder: str | Path) -> SealedFiles:

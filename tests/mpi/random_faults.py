@@ -2,9 +2,10 @@
 
 Each case is a data-parallel training on 2 to 4 ranks with options, a fault, a rank and a moment that follow from its
 number: ``--seed 17 --count 1`` repeats case 17 by itself. A job has to end, soon after the fault, with an exit code
-other than 0, leave no process, and say what happened as often as it should. What is no fault (a rank forks, or starts a
-program; there is another job, or another user who wants to read or to get in) must leave no trace: the job trains to
-its end, all ranks to the same parameters. The exit code is the number of cases that went otherwise (up to 99).
+other than 0, leave no process, and say what happened as often as it should. What is not a fault (a rank forks, or
+starts a program; there is another job, or another user who wants to read or to get in) must leave no trace: the job
+trains to its end, all ranks to the same parameters. The exit code is the number of cases that went otherwise (up to
+99).
 """
 
 from __future__ import annotations

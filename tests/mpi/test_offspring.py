@@ -18,13 +18,13 @@ def test_forked_processes_leave_the_job_alone(np):
     pid, rank = found["rank"]
     assert found["codes"] == {"end": 7, "fail": 1, "speak": 7, "_exit": 5, "pool": [1, 2]}
     for text in found["told"].values():
-        assert f"this process was forked from rank {rank}, and is no rank itself" in text
+        assert f"this process was forked from rank {rank}, and is not a rank itself" in text
     assert found["told"]["blocking"].startswith(f"all_reduce on rank {rank}: ")
     assert found["initialized"] is False
     assert found["place"][:3] == ["serial", 0, 1]
     assert (
         found["place"][3]
-        == f"this process is no rank and works by itself: process {pid} is, which has started this one"
+        == f"this process is not a rank and works by itself: process {pid} is, which has started this one"
     )
 
 
@@ -36,7 +36,7 @@ def test_programs_that_a_rank_starts_work_by_themselves(hydra):
     assert found.pop("mpirun") == ["mpi 0 2", "mpi 1 2"]
     assert set(found) == {"subprocess", "os.popen", "spawn", "its own socket"}
     for way, (place, refused) in found.items():
-        why = place[3].partition("this process is no rank and works by itself: ")[2]
+        why = place[3].partition("this process is not a rank and works by itself: ")[2]
         assert "is not the connection to the launcher here" in why if way == "its own socket" else why == parent
         assert place[:3] == ["serial", 0, 1]
-        assert f"no rank of the job that its environment tells of: {why}. Use backend 'auto' or 'serial'" in refused
+        assert f"not a rank of the job that its environment tells of: {why}. Use backend 'auto' or 'serial'" in refused

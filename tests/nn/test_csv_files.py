@@ -20,5 +20,5 @@ def test_a_round_trip_and_what_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"net_2_Sw\.csv holds 2 values, the network has 154"):
         other.load_csv(tmp_path / "net")
     (tmp_path / "net_1_mw.csv").write_text("1\nzwei\n")
-    with pytest.raises(ValueError, match=r"net_1_mw\.csv is no file of numbers"):
+    with pytest.raises(ValueError, match=r"net_1_mw\.csv is not a file of numbers"):
         other.load_csv(tmp_path / "net")

@@ -26,7 +26,7 @@ def test_states(kind):
     states.set_size(6, 3)
     assert [getattr(states, name) for name in sizes] == [2, 3, 6]
     assert getattr(nn, kind)().size == 0
-    with pytest.raises(ValueError, match="7 values are no whole number of units for 2 samples"):
+    with pytest.raises(ValueError, match="7 values are not a whole number of units for 2 samples"):
         states.set_size(7, 2)
 
 
@@ -37,7 +37,7 @@ def test_states(kind):
         (([1, 2], [1, np.inf], 1), ValueError, "var_x: 1 of 2 values are NaN or infinite"),
         (([1, 2], [1, -0.5], 1), ValueError, "var_x holds variances and must not be negative, the smallest is -0.5"),
         (([1, 2], [1], 1), ValueError, "var_x must hold 2 values, got 1"),
-        (([1, 2], None, 3), ValueError, "2 values are no whole number of units for 3 samples"),
+        (([1, 2], None, 3), ValueError, "2 values are not a whole number of units for 3 samples"),
         (([1, 2], None, 1.0), TypeError, "block_size must be an integer, got 1.0"),
     ],
 )

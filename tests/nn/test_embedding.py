@@ -74,7 +74,7 @@ def test_place_in_a_network():
 
 
 def test_tables_of_two_branches():
-    """Each tells what is no category of its own."""
+    """Each tells what is not a category of its own."""
     net = nn.Sequential(nn.ResNetBlock(nn.Embedding(5, 3, 2), nn.Embedding(4, 3, 2)))
     net([[0, 3]])
     with pytest.raises(ValueError, match=r"from 0 to 3, or -1: 1 of 2 inputs are none, the first of them 4"):

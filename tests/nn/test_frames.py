@@ -68,7 +68,7 @@ def test_recorded_passes_are_those_of_frame_0():
 @pytest.mark.parametrize(("start", "stop"), [(1, 1), (2, 1), (-1, 2), (0, 99)])
 def test_no_part(start, stop):
     net = network()
-    with pytest.raises(ValueError, match=f"layers {start} to {stop} .exclusive. are no part of a network of 8 layers"):
+    with pytest.raises(ValueError, match=f"layers {start} to {stop} .exclusive. are not part of a network of 8 layers"):
         net.keep_layers(start, stop)
     assert len(net.layers) == 8
 

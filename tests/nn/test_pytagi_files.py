@@ -173,7 +173,7 @@ def test_every_cut_is_noticed(case):
 
 
 def test_a_file_of_another_network():
-    with pytest.raises(ValueError, match=r"conv\.bin is no file of this architecture: expected 'Linear\(4,5\)'"):
+    with pytest.raises(ValueError, match=r"conv\.bin is not a file of this architecture: expected 'Linear\(4,5\)'"):
         dense().load(FOLDER / "conv.bin")
     with pytest.raises(ValueError, match=r"expected 'Conv2d\(2,3,2,2,3\)' \(Conv2d\.main\.3\.0\)"):
         residual().load(FOLDER / "conv.bin")

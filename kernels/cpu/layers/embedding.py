@@ -1,6 +1,6 @@
 """Rows of a table by category: a category is a number from 0 on, kept as float32.
 
-Categories are (n,), the table (categories, features), outputs and deltas (n, features). What is no category of the
+Categories are (n,), the table (categories, features), outputs and deltas (n, features). What is not a category of the
 table, and the one called padding, has neither mean nor variance, and learns nothing.
 """
 

@@ -15,7 +15,7 @@ cdef class OneThread:
     Threads that take turns are never in such a block together, and yet they learn nonsense if one runs forward between
     the forward pass and the step of another: a network has one output and one set of deltas. So the guard notes whose
     training step is under way. A thread whose step was displaced by another thread's forward pass gets an error when it
-    goes on. It is no error that one thread finishes a step which another one has begun.
+    goes on. It is not an error that one thread finishes a step which another one has begun.
     """
 
     def __cinit__(self):

@@ -85,7 +85,7 @@ def set_threads(n: int) -> None:
         n: at least 1. More than the machine's cores is allowed and slow; more than `MOST_THREADS` is not.
 
     Raises:
-        TypeError: n is no integer. ValueError: it is out of range.
+        TypeError: n is not an integer. ValueError: it is out of range.
     """
     global _threads
     try:

@@ -189,7 +189,7 @@ class Communicator(CommunicatorBase, ABC):
             root: rank that gets the result.
 
         Raises:
-            TypeError, ValueError, RankLeftError, CollectiveTimeoutError: as `all_reduce`, or a root that is no rank.
+            TypeError, ValueError, RankLeftError, CollectiveTimeoutError: as `all_reduce`, or a root that is not a rank.
         """
         check_reducible("reduce", buffer, op)
         self._check_root("reduce", root)
@@ -208,7 +208,7 @@ class Communicator(CommunicatorBase, ABC):
             root: rank that sends.
 
         Raises:
-            TypeError, ValueError, RankLeftError, CollectiveTimeoutError: as `all_reduce`, or a root that is no rank.
+            TypeError, ValueError, RankLeftError, CollectiveTimeoutError: as `all_reduce`, or a root that is not a rank.
         """
         self.start_broadcast(buffer, root, "broadcast").wait()
 
@@ -272,7 +272,7 @@ class Communicator(CommunicatorBase, ABC):
             peer: the other rank.
 
         Raises:
-            TypeError, ValueError: not such an array; a peer that is no other rank.
+            TypeError, ValueError: not such an array; a peer that is not another rank.
             RankLeftError: the other rank has left the job, and takes no message any more.
             CollectiveTimeoutError: it did not come in time.
             CollectiveMismatchError: it receives another number of bytes, or (``PYTAGI_DDP_DEBUG``) another dtype or
@@ -326,7 +326,7 @@ class Communicator(CommunicatorBase, ABC):
             The communicator of the group, of the same engine and with the same time-out; None without a color.
 
         Raises:
-            TypeError: a color or key that is no integer. RuntimeError: MPI has no room for another group.
+            TypeError: a color or key that is not an integer. RuntimeError: MPI has no room for another group.
             RankLeftError, CollectiveTimeoutError: as `all_reduce`.
         """
         color, key = (None if number is None else operator.index(number) for number in (color, key))

@@ -68,7 +68,7 @@ class Job(MPIMember):
         check_starts_mpi(launch)
         if launch and (problem := why_no_rank()):
             raise LaunchError(
-                f"backend 'mpi': this process is no rank of the job that its environment tells of: {problem}. Use "
+                f"backend 'mpi': this process is not a rank of the job that its environment tells of: {problem}. Use "
                 "backend 'auto' or 'serial', or start it without the launcher's variables (PMI_*, PMIX_*, OMPI_*)"
             )
         if launch:

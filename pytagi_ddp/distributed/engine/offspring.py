@@ -1,4 +1,4 @@
-"""Recognises processes that a rank has started or forked: they inherit the launcher's variables, but are no ranks."""
+"""Recognises processes that a rank has started or forked: they inherit the launcher's variables, but are not ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytagi_ddp.process_tree import ancestor, line_up_to
 # Set in a rank: its process and its job. Processes that it starts inherit it together with the launcher's variables.
 RANK_VARIABLE = "PYTAGI_DDP_RANK"
 
-FORKED = "this process was forked from rank {rank}, and is no rank itself: it can compute, but not communicate"
+FORKED = "this process was forked from rank {rank}, and is not a rank itself: it can compute, but not communicate"
 
 
 class OfRank(Protocol):
@@ -44,13 +44,13 @@ if hasattr(os, "register_at_fork"):
 
 
 def launcher_of_rank() -> Launch | None:
-    """As `detect_launcher`, but None in a process that is no rank of that job itself (`why_no_rank`)."""
+    """As `detect_launcher`, but None in a process that is not a rank of that job itself (`why_no_rank`)."""
     launch = detect_launcher()
     return None if launch is None or why_no_rank() else launch
 
 
 def why_no_rank(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Says why this process is no rank of the job that its environment tells of; None if it is one.
+    """Says why this process is not a rank of the job that its environment tells of; None if it is one.
 
     A program that a rank starts (by subprocess, os.system, fork or multiprocessing) inherits the launcher's variables.
     In MPI it would wait for ranks that never come, or speak to the launcher in the place of the rank.

@@ -29,7 +29,7 @@ _member: ContextVar[ThreadMember | None] = ContextVar("member", default=None)
 
 
 def current_member() -> ThreadMember | None:
-    """The place of the rank that this thread is; None in a thread that is no rank."""
+    """The place of the rank that this thread is; None in a thread that is not a rank."""
     return _member.get()
 
 
@@ -194,7 +194,7 @@ class ThreadCommunicator(Communicator):
         group: the ranks; None: all of them.
 
     Raises:
-        LaunchError: this thread is no rank.
+        LaunchError: this thread is not a rank.
     """
 
     backend = "threads"
@@ -203,7 +203,7 @@ class ThreadCommunicator(Communicator):
     def __init__(self, timeout: float, group: ThreadGroup | None = None):
         member = current_member()
         if member is None:
-            raise LaunchError("backend 'threads': this thread is no rank; start ranks with run_threads(program, 2)")
+            raise LaunchError("backend 'threads': this thread is not a rank; start ranks with run_threads(program, 2)")
         self._member, self._staging = member, Staging()
         self._group = group = group or member.world
         super().__init__(group.rank, group.world_size, group.rank, group.world_size)

@@ -159,7 +159,7 @@ class PosteriorAverage:
 
         Raises:
             KeyError: an entry is missing. ValueError: the network has another number of parameters, or the values
-                cannot be means and variances. TypeError: a number of posteriors that is no integer.
+                cannot be means and variances. TypeError: a number of posteriors that is not an integer.
         """
         rows, n = check_average(state_dict, self.net.arena.num_parameters)
         if n:

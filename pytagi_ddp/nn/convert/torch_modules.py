@@ -274,7 +274,7 @@ class _Converter:
     def _make_adaptiveavgpool2d(self, module: Any, need: Callable) -> BaseLayer:
         image = self._image
         need(_one_number(module.output_size, need) == 1, "gives more than one pixel")
-        need(image["in_width"] == image["in_height"], "is given an image that is no square")
+        need(image["in_width"] == image["in_height"], "is given an image that is not a square")
         return AvgPool2d(image["in_width"], padding_type=0)
 
     def _make_softmax(self, module: Any, need: Callable) -> BaseLayer:

@@ -41,10 +41,10 @@ def _numbers(path: Path, count: int) -> np.ndarray:
     file_size(path)  # raises an OSError that names the file, also for a pipe, which would be waited for
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", DeprecationWarning)  # what NumPy does for now with text that is no number
+            warnings.simplefilter("error", DeprecationWarning)  # what NumPy does for now with text that is not a number
             values = np.fromfile(path, np.float32, count + 1, sep=" ")
     except (ValueError, DeprecationWarning) as error:
-        raise ValueError(f"{path} is no file of numbers: {error}") from None
+        raise ValueError(f"{path} is not a file of numbers: {error}") from None
     if values.size != count:
         found = "more" if values.size > count else values.size
         raise ValueError(f"{path} holds {found} values, the network has {count}")

@@ -44,7 +44,7 @@ def parse(model: Network, data: bytes, what: str) -> dict:
         found = data[position : position + len(header)]
         if found != header:
             raise ValueError(
-                f"{what} is no file of this architecture: expected {leaf.get_layer_info()!r} ({key}) at byte "
+                f"{what} is not a file of this architecture: expected {leaf.get_layer_info()!r} ({key}) at byte "
                 f"{position}, found {found[8:]!r}"
             )
         position += len(header)

@@ -48,7 +48,7 @@ class MultiheadAttention(BaseLayer):
 
     Raises:
         ValueError: sizes that do not divide each other, unknown `init_method`, or (in a network) an input of other
-            features. TypeError: sizes that are no integers.
+            features. TypeError: sizes that are not integers.
 
     Source: Vaswani et al. (2017), arXiv:1706.03762; Su et al. (2021), arXiv:2104.09864; Ainslie et al. (2023),
     arXiv:2305.13245; moments as in cuTAGI.

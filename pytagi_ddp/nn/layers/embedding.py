@@ -38,7 +38,7 @@ class Embedding(BaseLayer):
 
     Raises:
         ValueError: sizes below 1, a scale that is not positive and finite, a padding_idx out of range, or (as an input)
-            what is no category. TypeError: sizes or a padding_idx that are no integers.
+            what is not a category. TypeError: sizes or a padding_idx that are not integers.
 
     Source: cuTAGI.
     """

@@ -50,7 +50,7 @@ class LSTM(BaseLayer):
 
     Raises:
         ValueError: sizes below 1, unknown `init_method`, `last_timestep` without `recurrent`, or (in a network) an
-            input of another size. TypeError: sizes that are no integers.
+            input of another size. TypeError: sizes that are not integers.
 
     pytagi's arguments may stand in either order: as here, or (input_size, output_size, seq_len, bias, ...) where the
     third is a number.

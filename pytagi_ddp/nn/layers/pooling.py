@@ -67,7 +67,7 @@ class AvgPool2d(_Pool2d):
         padding, padding_type: as in `Conv2d`; padding needs type 1, 2 or 3.
 
     Raises:
-        ValueError: an input that is no image, or windows that do not fill it.
+        ValueError: an input that is not an image, or windows that do not fill it.
     """
 
     name = "AvgPool2d"
@@ -97,7 +97,7 @@ class MaxPool2d(_Pool2d):
         padding, padding_type: as in `Conv2d`; padded pixels never win.
 
     Raises:
-        ValueError: an input that is no image, or windows that do not fill it.
+        ValueError: an input that is not an image, or windows that do not fill it.
     """
 
     name = "MaxPool2d"
