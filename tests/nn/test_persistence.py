@@ -99,13 +99,13 @@ def test_a_layer_can_be_pickled_alone(trained):
 
 
 DAMAGES = {
-    "empty": (lambda data: b"", "no file of this architecture"),
+    "empty": (lambda data: b"", "not a file of this architecture"),
     "half": (lambda data: data[: len(data) // 2], "truncated"),
     "one byte short": (lambda data: data[:-1], "truncated"),
     "one byte long": (lambda data: data + b"!", "truncated"),
     "only the header": (lambda data: data[: 8 + int.from_bytes(data[:8], "little")], "truncated"),
     "a value": (lambda data: data[:-2] + bytes([data[-2] ^ 1]) + data[-1:], r"corrupt: .* checksum [0-9a-f]{8}, not"),
-    "text": (lambda data: b"This is a text about networks.", "no file of this architecture"),
+    "text": (lambda data: b"This is a text about networks.", "not a file of this architecture"),
     "json": (lambda data: b'{"a": 1}{"b": 2}', "no file of this library"),
     "foreign safetensors": (lambda data: with_header(data, lambda h: h.pop("__metadata__")), "None, .* PyTorch"),
     "later version": (
