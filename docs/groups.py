@@ -50,8 +50,10 @@ def members(owner: type) -> dict[str, str]:
     """The public members that have a docstring, with the directives that show them. Others are shown with the class."""
     found = {}
     for name in dir(owner):
+        if name.startswith("_") or not hasattr(owner, name):
+            continue
         thing = inspect.getattr_static(owner, name)
-        if not name.startswith("_") and (inspect.isroutine(thing) or isinstance(thing, property)) and thing.__doc__:
+        if (inspect.isroutine(thing) or isinstance(thing, property)) and thing.__doc__:
             found[name] = "autoproperty" if isinstance(thing, property) else "automethod"
     return found
 

@@ -73,6 +73,7 @@ def public_api() -> Api:
             for base in reversed(thing.__mro__):
                 if base is thing or (base.__module__.startswith("pytagi_ddp") and base not in classes):
                     members = [name for name in vars(base) if not re.match(r"_|set_\w+_request$", name)]
+                    members = [name for name in members if hasattr(base, name)]  # else it says what to do instead
                     found |= {f"{full}.{name}": described(vars(base)[name]) for name in members}
         else:
             found[full] = described(thing)

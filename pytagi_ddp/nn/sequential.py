@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Sequential(KnownAttributes, LayerSequence):
+class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
     """Layers run one after the other, trained by TAGI.
 
     One training step: `forward`, an `OutputUpdater` that fills `input_delta_z_buffer` from the observations,
@@ -116,7 +116,6 @@ class Sequential(KnownAttributes, LayerSequence):
     _smoothed_outputs: tuple[np.ndarray, np.ndarray] | None = None
     _training = True
     _of_one_mode = True  # False: some layer may be in the other mode
-    _other_names = NETWORK
 
     def __init__(
         self, *layers: BaseLayer | Sequence[BaseLayer], checkpoint_blocks: bool = False, precision: str = "float32"
@@ -564,8 +563,9 @@ class Sequential(KnownAttributes, LayerSequence):
         if not self._passes.went_back:
             self.refuse_unread_deltas(self.input_delta_z_buffer)
         self._one_thread.goes_on()
-        samples, average = self.pending.counted, self.pending.average
-        self.pending.stepped()
+        pending = self.pending
+        samples, average = pending.counted, pending.average
+        pending.stepped()
         all_finite = self._express.step(self._passes, samples) if average is None else None
         if all_finite is None:
             self._step(samples, average)

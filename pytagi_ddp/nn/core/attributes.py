@@ -7,8 +7,8 @@ what to do here instead.
 import sys
 from collections.abc import Mapping
 from difflib import get_close_matches
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from inspect import getattr_static
+from typing import TYPE_CHECKING, Any, NoReturn
 
 PACKAGE = __name__.partition(".")[0]
 FREEZE = "layer.freeze() and layer.unfreeze() decide whether steps change the parameters of a layer"
@@ -84,23 +84,48 @@ def _is_of_the_package(module: str) -> bool:
     return module.partition(".")[0] == PACKAGE
 
 
+class Elsewhere:
+    """An attribute that another library has: reading it raises AttributeError, which says what to do instead.
+
+    It is a descriptor and no `__getattr__`, because Python reads every attribute of a class with that method slower.
+    """
+
+    def __init__(self, remedy: str):
+        self._remedy = remedy
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:  # for `help`
+        return f"not here: {self._remedy}"
+
+    def __get__(self, thing: object, owner: type) -> NoReturn:
+        raise AttributeError(f"{owner.__name__!r} object has no attribute {self._name!r}: {self._remedy}")
+
+
 class KnownAttributes:
     """Base of layers, networks and their wrappers: answers for public attributes that are not there.
 
     Reading one that another library has raises an error that says what to do instead; assigning one is refused.
     A class that is defined outside of the package may have attributes of its own, set at any time, but for those in
     `MISTAKEN`.
+
+    Args (of a subclass):
+        other_names: what to do instead, by the name in another library.
     """
 
-    _other_names: Mapping[str, str] = MappingProxyType({})  # what to do instead, by the name in another library
+    def __init_subclass__(cls, other_names: Mapping[str, str] | None = None, **more: Any):
+        super().__init_subclass__(**more)
+        for name, remedy in ({} if other_names is None else {**other_names, **MISTAKEN}).items():
+            elsewhere = Elsewhere(remedy)
+            elsewhere.__set_name__(cls, name)
+            setattr(cls, name, elsewhere)
 
-    if not TYPE_CHECKING:  # or every name would pass as an attribute
+    def __dir__(self) -> list[str]:
+        kind = type(self)
+        return [name for name in super().__dir__() if not isinstance(getattr_static(kind, name, None), Elsewhere)]
 
-        def __getattr__(self, name: str) -> Any:
-            remedy = self._other_names.get(name) or MISTAKEN.get(name)
-            if remedy is None:
-                return object.__getattribute__(self, name)  # the same error once more, that of a property too
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}: {remedy}")
+    if not TYPE_CHECKING:  # or mypy would not find assignments to attributes that are not there
 
         def __setattr__(self, name: str, value: Any) -> None:
             # Not self.__dict__: Python reads attributes of an object faster as long as nobody has asked for that.

@@ -46,7 +46,7 @@ def _is_ours(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
-class BaseLayer(KnownAttributes, LayerView, ABC):
+class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
     """Base of all layers: sizes, parameters and buffers.
 
     Attributes:
@@ -67,7 +67,6 @@ class BaseLayer(KnownAttributes, LayerView, ABC):
         kernels: those of the network's device.
     """
 
-    _other_names = LAYER
     name = "BaseLayer"
     bias = False
     replayable = False  # True: its passes call kernels and do nothing else, and may be replayed without their Python

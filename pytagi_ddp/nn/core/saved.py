@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
@@ -111,8 +111,9 @@ class Saved:
             raise AttributeError(f"a context has {name!r} itself: give what forward() saves another name", name=name)
         self.__dict__[name] = value
 
-    def __getattr__(self, name: str) -> Any:  # what nobody has set
-        raise AttributeError(f"forward() has saved no {name!r}", name=name, obj=self)
+    if TYPE_CHECKING:  # `forward` sets attributes of any names
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Saved is the context of one pass, and is not copied or pickled: a layer must not hold it")
