@@ -143,7 +143,7 @@ ROOMS = {
     """,
     "distributed/fsdp": "distributed.fsdp distributed.gathering distributed.sharded_arena",
     "distributed/pipeline": "distributed.pipeline.*",
-    "distributed/threads": "distributed.crew distributed.data_parallel",
+    "distributed/threads": "distributed.thread_pool distributed.data_parallel",
     "distributed": "distributed",
     "nn": "nn nn.ddp",  # the face of all layers, which also hands on, when asked for it, what trains on many ranks
     "checkpoint": "checkpoint.*",

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from pytagi_ddp import cuda
 from pytagi_ddp.distributed.config import DDPConfig
-from pytagi_ddp.distributed.crew import Crew
+from pytagi_ddp.distributed.thread_pool import ThreadPool
 from pytagi_ddp.distributed.ddp import DDPSequential
 from pytagi_ddp.distributed.exchange import pool_statistics
 from pytagi_ddp.distributed.wrapper import Wrapper
@@ -96,8 +96,8 @@ class DataParallel(Wrapper):
         replicas = [model, *(copy.deepcopy(model) for _ in self.devices[1:])]
         for replica, device in zip(replicas, self.devices, strict=True):
             replica.to_device(device)
-        self._crew = Crew(len(self.devices))
-        self._ranks = self._crew.run(
+        self._pool = ThreadPool(len(self.devices))
+        self._ranks = self._pool.run(
             _trained, [(replica, self.devices, average, sync_batch_norm) for replica in replicas]
         )
         self._rows: list[slice] = []  # of each device in the last batch
@@ -206,11 +206,11 @@ class DataParallel(Wrapper):
 
     def synchronize(self) -> None:
         """Gives every replica the parameters and running statistics of replica 0, as after `layer.mu_w = ...`."""
-        self._crew.run(_follow, [(net,) for net in self._ranks])
+        self._pool.run(_follow, [(net,) for net in self._ranks])
 
     def close(self) -> None:
         """Ends the threads; `model` can then be used like any other network."""
-        self._crew.close()
+        self._pool.close()
         if self.model.trainer is self._ranks[0]:
             self.model.trainer = None
             pool_statistics(self.model, False)
@@ -248,7 +248,7 @@ class DataParallel(Wrapper):
             for leaf, own in zip(first.model.arena.leaves, net.model.arena.leaves, strict=True):
                 if own.frozen != leaf.frozen:
                     own.freeze() if leaf.frozen else own.unfreeze()
-        return self._crew.run(function, arguments)
+        return self._pool.run(function, arguments)
 
 
 class DataParallelReplica(DDPSequential):
