@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from pytagi_ddp.distributed.communicator import Ranks
 from pytagi_ddp.distributed.config import DDPConfig
-from pytagi_ddp.distributed.engine.together import errors_of_all_ranks
+from pytagi_ddp.distributed.engine.error_propagation import errors_of_all_ranks
 from pytagi_ddp.distributed.exchange import Options
 from pytagi_ddp.distributed.gathering import Gathering
 from pytagi_ddp.distributed.sharded import ShardedNetwork

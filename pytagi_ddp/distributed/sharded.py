@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
-from pytagi_ddp.distributed.engine.together import on_rank_0
+from pytagi_ddp.distributed.engine.error_propagation import on_rank_0
 from pytagi_ddp.distributed.wrapper import collective
 from pytagi_ddp.files import atomic_write
 from pytagi_ddp.nn.core.state import Array

@@ -14,7 +14,7 @@ from pytagi_ddp.distributed.engine import debug
 from pytagi_ddp.distributed.engine.arguments import check_buffer, check_exchange, check_op, check_reducible, check_sent
 from pytagi_ddp.distributed.engine.base import CommunicatorBase
 from pytagi_ddp.distributed.engine.handle import Handle, Work
-from pytagi_ddp.distributed.engine.together import errors_of_all_ranks
+from pytagi_ddp.distributed.engine.error_propagation import errors_of_all_ranks
 
 
 class Communicator(CommunicatorBase, ABC):

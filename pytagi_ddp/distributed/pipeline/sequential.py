@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from pytagi_ddp.distributed.communicator import Communicator, SerialCommunicator
 from pytagi_ddp.distributed.config import DDPConfig, choose_strategy
 from pytagi_ddp.distributed.device_mesh import DeviceMesh
-from pytagi_ddp.distributed.engine.together import raise_on_all_ranks
+from pytagi_ddp.distributed.engine.error_propagation import raise_on_all_ranks
 from pytagi_ddp.distributed.exchange import Options
 from pytagi_ddp.distributed.pipeline.balance import balance_by_products, check_balance
 from pytagi_ddp.distributed.pipeline.files import StagedNetwork
