@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytagi_ddp.distributed.engine import debug
-from pytagi_ddp.distributed.engine.offspring import FORKED, keep_from_children
+from pytagi_ddp.distributed.engine.child_process import FORKED, keep_from_children
 
 
 class CommunicatorBase:

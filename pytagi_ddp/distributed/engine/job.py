@@ -25,7 +25,7 @@ from pytagi_ddp.distributed.engine.launcher import (
     start_command,
 )
 from pytagi_ddp.distributed.engine.mpi_group import MPIGroup, MPIMember, ended_after
-from pytagi_ddp.distributed.engine.offspring import FORKED, keep_from_children, mark_rank, why_no_rank
+from pytagi_ddp.distributed.engine.child_process import FORKED, keep_from_children, mark_rank, why_no_rank
 from pytagi_ddp.distributed.engine.operations import SLEEP_LIMIT, SLEEP_SECONDS, Queue
 from pytagi_ddp.distributed.engine.rendezvous import node_barrier
 from pytagi_ddp.distributed.engine.shared_memory import check_space, join_shared_sum, unlink_own_files

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytagi_ddp.distributed.engine.errors import LaunchError
-from pytagi_ddp.distributed.engine.offspring import keep_from_children
+from pytagi_ddp.distributed.engine.child_process import keep_from_children
 
 if TYPE_CHECKING:
     from pytagi_ddp.distributed.engine._shared_sum import SharedSum
