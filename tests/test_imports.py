@@ -138,8 +138,8 @@ ROOMS = {
     """,
     "distributed/train": """
         distributed.buckets distributed.compare distributed.config distributed.ddp distributed.exchange
-        distributed.functional distributed.merge distributed.sharded distributed.trained_on_ranks distributed.trees
-        distributed.wire distributed.wrapper
+        distributed.functional distributed.merge distributed.sharded distributed.trained_on_ranks distributed.synchronization
+        distributed.compression distributed.wrapper
     """,
     "distributed/fsdp": "distributed.fsdp distributed.gathering distributed.sharded_arena",
     "distributed/pipeline": "distributed.pipeline.*",

@@ -12,7 +12,7 @@ from pytagi_ddp.distributed.engine.errors import LaunchError
 from pytagi_ddp.distributed.engine.placement import choose_device
 from pytagi_ddp.distributed.exchange import EveryStep, Exchange, Options
 from pytagi_ddp.distributed.merge import PosteriorMerge
-from pytagi_ddp.distributed.wire import HalfPrecision
+from pytagi_ddp.distributed.compression import HalfPrecision
 from pytagi_ddp.nn.core.validate import as_bools
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.warn import warn
@@ -33,7 +33,7 @@ class DDPConfig:
         cuda_aware_mpi: whether "mpi" passes GPU memory to the MPI library directly, instead of copying through pinned
             host memory. The library must be built for that; otherwise it crashes.
         wire_dtype: "float32", or "float16" or "bfloat16" to send half the bytes (networks on the CPU), see
-            `pytagi_ddp.distributed.wire.HalfPrecisionSum`.
+            `pytagi_ddp.distributed.compression.HalfPrecisionSum`.
         buckets: number of parts of the deltas, whose reductions run while `backward` is at earlier layers; 1: one
             all-reduce in `step`. More than one saves time over a slow interconnect between nodes; within a node it
             costs time. `backward` is then collective: in a program where a rank may have no batch, other collectives
