@@ -248,7 +248,7 @@ def compression(comm, dtype):
 
 @on_ranks(compression, 1, 2, 3)
 @pytest.mark.parametrize(("dtype", "bound"), [("float32", 1e-6), ("float16", 2**-11), ("bfloat16", 2**-8)])
-def test_half_precision_on_the_wire(results, dtype, bound):
+def test_compression_to_half_precision(results, dtype, bound):
     for errors, equal, stopped in results:
         assert max(errors) <= (bound if len(results) > 1 else 0)
         assert equal and stopped
