@@ -35,10 +35,10 @@ def packed(tensors: dict[str, np.ndarray], metadata: dict[str, str]) -> bytes:
     Raises:
         ValueError: a header of more than `MAX_HEADER` bytes.
     """
-    return seal(metadata, *split(save_safetensors(tensors)))
+    return with_checksum(metadata, *split(save_safetensors(tensors)))
 
 
-def seal(metadata: dict[str, str], header: dict, values: bytes | memoryview) -> bytes:
+def with_checksum(metadata: dict[str, str], header: dict, values: bytes | memoryview) -> bytes:
     """`packed` for a header, which says where each tensor is, and the values behind it."""
     # Written here, because the writer of safetensors puts metadata into an order that differs from run to run.
     meta = {"format": FORMAT, "crc32": "0" * 8, **metadata}
