@@ -1,5 +1,5 @@
-/* CPU contention: notices that other programs want the cores, and makes the threads of GNU OpenMP spin only briefly while
- * they do. _replay.pyx calls it before each kernel or list of kernels.
+/* CPU contention: notices that other programs want the cores, and makes the threads of GNU OpenMP spin only briefly
+ * while they do. _replay.pyx calls it before each kernel or list of kernels.
  *
  * Between two parallel loops threads spin, since waking one that sleeps takes 3 to 80 microseconds. But on a core that
  * others want, a spinning thread may keep the thread that it waits for from running: steps took up to 94 times as long.
@@ -39,8 +39,8 @@ static pthread_cond_t tagi_contention_over = PTHREAD_COND_INITIALIZER;
 static int tagi_contention_watched, tagi_contended,
     tagi_contention_team;                              /* size of the helper thread's team, 0 if there is none */
 static int tagi_contention_windows;                    /* looks in a row that have found contention */
-static double tagi_contention_seen, tagi_contention_waited; /* when we looked last, and how long threads had waited, in seconds */
-static double tagi_contention_patience, tagi_contention_until; /* seconds from contention to its trial, and when that is due */
+static double tagi_contention_seen, tagi_contention_waited; /* time of the last look, and how long threads had waited */
+static double tagi_contention_patience, tagi_contention_until; /* seconds until a trial, and when that is due */
 
 /* Seconds since some moment; reading this coarse clock is cheap. */
 static double tagi_contention_clock(void) {
@@ -113,15 +113,16 @@ static void tagi_check_contention(int threads) {
     double now = tagi_contention_clock(), seconds = now - tagi_contention_seen;
     if (tagi_contended ? now >= tagi_contention_until : seconds >= TAGI_CONTENTION_WINDOW) {
         double waited = tagi_contention_wait();
-        tagi_contention_windows =
-            !tagi_contended && waited - tagi_contention_waited > TAGI_CONTENTION_WANTED * seconds ? tagi_contention_windows + 1 : 0;
+        int found = !tagi_contended && waited - tagi_contention_waited > TAGI_CONTENTION_WANTED * seconds;
+        tagi_contention_windows = found ? tagi_contention_windows + 1 : 0;
         if (tagi_contended) {
             tagi_contended = 0;
             pthread_cond_signal(&tagi_contention_over);
         } else if (tagi_contention_windows >= TAGI_CONTENTION_WINDOWS && tagi_contention_begin(threads)) {
-            tagi_contention_patience =
-                now - tagi_contention_until < 1 ? 2 * tagi_contention_patience : TAGI_CONTENTION_TRIAL; /* soon after a trial */
-            if (tagi_contention_patience > TAGI_CONTENTION_PATIENCE) tagi_contention_patience = TAGI_CONTENTION_PATIENCE;
+            int soon = now - tagi_contention_until < 1; /* after a trial */
+            tagi_contention_patience = soon ? 2 * tagi_contention_patience : TAGI_CONTENTION_TRIAL;
+            if (tagi_contention_patience > TAGI_CONTENTION_PATIENCE)
+                tagi_contention_patience = TAGI_CONTENTION_PATIENCE;
             tagi_contention_until = now + tagi_contention_patience;
         }
         tagi_contention_seen = now;

@@ -50,7 +50,7 @@ class Recomputed(BaseLayer):
         if saved.blocks.holder is not inside:
             inside = saved.in_turn(self.block, recomputed=True)
             self.block._run_forward(saved.input, inside)
-            saved.pool.take_back(0, NO_STATE)
+            saved.pool.release(0, NO_STATE)
         return self.block._run_backward(delta, inside, saved.needs_input, saved.accumulate)
 
 
