@@ -16,7 +16,7 @@ from pytagi_ddp.kernels.tensors import (
     Heads,
     Normalization,
     PartialMoments,
-    Passage,
+    LSTMSaved,
     Record,
     State,
     Sums,
@@ -241,7 +241,7 @@ class Recurrent(Protocol):
         bias: Tensor | None,
         start: State,
         end: State,
-        kept: Passage,
+        kept: LSTMSaved,
         scratch: Array,
         out: State,
     ) -> None: ...
@@ -251,15 +251,15 @@ class Recurrent(Protocol):
         delta: Delta,
         weights: Tensor,
         bias: Tensor | None,
-        kept: Passage,
+        kept: LSTMSaved,
         scratch: Array,
         gates: Delta,
         in_delta: Delta | None,
         cell_path: bool,
         accumulate: bool,
     ) -> None: ...
-    def update_memory(self, memory: State, delta: Delta, kept: Passage) -> None: ...
-    def record(self, kept: Passage, weights: Tensor, var_before: Array, cov_c: Array, cov_h: Array) -> None: ...
+    def update_memory(self, memory: State, delta: Delta, kept: LSTMSaved) -> None: ...
+    def record(self, kept: LSTMSaved, weights: Tensor, var_before: Array, cov_c: Array, cov_h: Array) -> None: ...
     def smooth(self, record: Record) -> None: ...
 
 

@@ -5,7 +5,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from pytagi_ddp.kernels.tensors import NO_STATE, Passage
+from pytagi_ddp.kernels.tensors import NO_STATE, LSTMSaved
 from pytagi_ddp.nn.core.init import gaussian_prior
 from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.parameters import Parameters
@@ -193,10 +193,10 @@ class LSTM(BaseLayer):
         """(number of sequences, time steps of each)."""
         return (batch, self.seq_len) if self.recurrent else (batch * self.seq_len, 1)
 
-    def _passage(self, saved: Saved, batch: int) -> Passage:
+    def _saved_tensors(self, saved: Saved, batch: int) -> LSTMSaved:
         rows, steps = self._sequences(batch)
-        memory = saved.buffer("kept", rows * steps, Passage.size(*self._sizes))
-        return Passage.cut(memory.reshape(-1), steps, rows, *self._sizes)
+        memory = saved.buffer("kept", rows * steps, LSTMSaved.size(*self._sizes))
+        return LSTMSaved.cut(memory.reshape(-1), steps, rows, *self._sizes)
 
     def _work(self, saved: Saved, rows: int) -> Any:
         return saved.scratch("work", (self.kernels.recurrent.scratch_size(rows, *self._sizes),))
@@ -205,7 +205,7 @@ class LSTM(BaseLayer):
         batch, (inputs, outputs) = state.batch, self._sizes
         rows, steps = self._sequences(batch)
         saved.input, out = state, saved.output(batch)
-        saved.passage = self._passage(saved, batch)
+        saved.tensors = self._saved_tensors(saved, batch)
         start = end = NO_STATE
         carried = self.carries and batch == 1
         if carried:
@@ -220,7 +220,7 @@ class LSTM(BaseLayer):
             self.parameters.b,
             start,
             end,
-            saved.passage,
+            saved.tensors,
             self._work(saved, rows),
             out.reshape(rows, -1, outputs),
         )
@@ -241,7 +241,7 @@ class LSTM(BaseLayer):
             by_step,
             self.parameters.w,
             self.parameters.b,
-            saved.passage,
+            saved.tensors,
             self._work(saved, rows),
             Delta(*gates),
             into and into.reshape(rows, steps, inputs),
@@ -252,7 +252,7 @@ class LSTM(BaseLayer):
             memory = State(self.state["mu"], self.state["var"])
             for prior, values in zip(saved.scratch("end", (2, 2 * outputs)), memory[:2], strict=True):
                 self.kernels.array.copy(prior, values)  # an earlier backward pass may have replaced it by a posterior
-            self.kernels.recurrent.update_memory(memory, by_step, saved.passage)
+            self.kernels.recurrent.update_memory(memory, by_step, saved.tensors)
         pool.give(delta)
         return into
 
