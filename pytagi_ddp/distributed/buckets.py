@@ -105,12 +105,12 @@ class Buckets(EveryStep):
                 "rank first"
             )
 
-    def meet(self, call: str) -> None:
+    def barrier(self, call: str) -> None:
         if call == "update_bn" and self.model.pending.waiting:
             raise RuntimeError(
                 "update_bn() between backward() and step(), with buckets: call step() on every rank first"
             )
-        super().meet(call)
+        super().barrier(call)
 
     def _start(self) -> None:
         if not self._started:

@@ -101,7 +101,7 @@ class DataParallel(Wrapper):
             _trained, [(replica, self.devices, average, sync_batch_norm) for replica in replicas]
         )
         self._rows: list[slice] = []  # of each device in the last batch
-        self._meets_in_forward = sync_batch_norm and bool(model.arena.running)
+        self._reduces_in_forward = sync_batch_norm and bool(model.arena.running)
         self.output_z_buffer = BaseHiddenStates()
         self.output_z_buffer.seq_len = model.out_shape.steps
         self.input_delta_z_buffer = BaseDeltaStates()
@@ -116,7 +116,7 @@ class DataParallel(Wrapper):
         """
         self._rows = []
         mu, var, parts = self._divide(mu_x, var_x)
-        if self._meets_in_forward and self.model.training:
+        if self._reduces_in_forward and self.model.training:
             if 0 < len(mu) < len(self.devices):
                 raise ValueError(
                     f"with sync_batch_norm each of {len(self.devices)} devices needs a sample, the batch has {len(mu)}"
@@ -206,7 +206,7 @@ class DataParallel(Wrapper):
 
     def synchronize(self) -> None:
         """Gives every replica the parameters and running statistics of replica 0, as after `layer.mu_w = ...`."""
-        self._pool.run(_follow, [(net,) for net in self._ranks])
+        self._pool.run(_copy_parameters, [(net,) for net in self._ranks])
 
     def close(self) -> None:
         """Ends the threads; `model` can then be used like any other network."""
@@ -266,7 +266,7 @@ class DataParallelReplica(DDPSequential):
         self.loads += 1
 
 
-def _follow(net: DataParallelReplica) -> None:
+def _copy_parameters(net: DataParallelReplica) -> None:
     """Gives a replica the parameters of replica 0."""
     if net.rank:
         net.model.drop_deltas()

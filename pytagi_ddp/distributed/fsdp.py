@@ -197,7 +197,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
     def _reading(self, kind: str) -> Iterator[None]:
         """Inside the block rank 0 can go through all parameters; collective, and an error is raised on all ranks."""
         if not self._all_are_here:
-            self._exchange.come(kind)
+            self._exchange.synchronize(kind)
         reading = nullcontext() if self._all_are_here else self._exchange.arena.reading()
         with errors_of_all_ranks(self.communicator), reading:
             yield
@@ -246,7 +246,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
             self.parameters_changed()
             return
         with held_back():
-            self._exchange.come("load")  # nobody reads what is about to change
+            self._exchange.synchronize("load")  # nobody reads what is about to change
             with errors_of_all_ranks(self.communicator):
                 values = checked()
             try:
@@ -295,7 +295,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         """
         if self._exchange.unsharded:
             raise RuntimeError("new values of slices inside unshard(): leave it first, on every rank")
-        self._exchange.come("load")
+        self._exchange.synchronize("load")
         self.model.drop_deltas()
         for part, new in values:
             on_host = isinstance(part.array, np.ndarray)

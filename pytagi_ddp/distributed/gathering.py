@@ -1,4 +1,4 @@
-"""Passes of a network in shards: when ranks come together to gather parameters and to scatter deltas."""
+"""Passes of a network in shards: the schedule by which ranks gather parameters and scatter deltas."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.state import Array
 from pytagi_ddp.nn.sequential import Sequential
 
-# What ranks do together. Passes come first, in this order, and may be run by some of the ranks only; everything after
-# them is begun by all ranks. Forward passes of training come last among the passes, as the k-th ones of all ranks
-# belong together (`sync_batch_norm`).
+# Collective calls, in the order in which they run. Passes come first, and some of the ranks may not run them. All ranks
+# run everything else. Forward passes in training come last among the passes: with `sync_batch_norm`, the k-th passes of
+# all ranks are one collective pass.
 PASSES = ("predict", "backward", "forward")
 KINDS = (*PASSES, "step", "update_bn", "forget_evidence", "unshard", "load", "state_dict", "save", "barrier")
-# Further votes: ranks with deltas in the shards, ranks whose deltas there were cut short, ranks that recompute blocks.
+# Further counts in a vote: ranks with deltas in the shards, ranks whose deltas are incomplete, ranks that recompute.
 CONTRIBUTED, CUT_SHORT, RECOMPUTES = range(len(KINDS), len(KINDS) + 3)
 VOTES = RECOMPUTES + 1
 
@@ -35,20 +35,20 @@ class Pass:
     """The pass that ranks run now.
 
     Attributes:
-        kind: one of `PASSES`. visits: leaves that it has still to visit.
-        inside: whether the first of these is being visited, between its two hooks.
+        kind: one of `PASSES`. remaining: the leaves that have not run yet, in order.
+        inside: whether the first of these runs now, between its two hooks.
         reduced: whether the BatchNorm sums of that leaf have been reduced.
     """
 
     kind: str = ""
-    visits: deque[tuple[BaseLayer, Direction]] = field(default_factory=deque)
+    remaining: deque[tuple[BaseLayer, Direction]] = field(default_factory=deque)
     inside: bool = False
     reduced: bool = False
 
 
 @dataclass
 class InShards:
-    """What the batch sums in the shards are of: so many backward passes, and so many samples of this rank."""
+    """Counts for the batch sums in the shards: backward passes, and samples of this rank."""
 
     passes: int = 0
     samples: int = 0
@@ -59,25 +59,26 @@ class OwnBackward:
     """A `backward` of this rank.
 
     Attributes:
-        cut_short: whether deltas in the shards were cut short before it. met: whether it has come to its collectives.
+        cut_short: whether deltas in the shards were incomplete before it.
+        synchronized: whether all ranks have begun it.
     """
 
     cut_short: bool
-    met: bool = False
+    synchronized: bool = False
 
 
 class Gathering(Exchange):
     """The strategy of a network in shards, whose arena is a `ShardedArena`.
 
-    Units of parameters are gathered, and their deltas scattered, around the leaves of each pass; a step adds the
-    reduced counters over ranks, and changes the shards.
+    Each pass gathers groups of parameters, and scatters their deltas, around its leaves. A step adds the reduced
+    counters over ranks, and changes the shards.
 
-    Every pass begins with a vote: an all-reduce that tells how many ranks are about to do what. While some rank runs a
-    pass, the others take part in its collectives, with zeros for deltas, until all have reached the same point. So
+    Every pass begins with a vote: an all-reduce that counts the ranks by what they are about to do. While one rank runs
+    a pass, the others take part in its collectives, with zeros for deltas, until all have reached the same point. So
     ranks may run different numbers of passes, or none.
 
     Args:
-        communicator, model, options: as in `Exchange`; with `sync_batch_norm`, batch statistics come from all ranks.
+        communicator, model, options: as in `Exchange`; with `sync_batch_norm`, batch statistics are those of all ranks.
     """
 
     def __init__(self, communicator: Communicator, model: Sequential, options: Options):
@@ -103,20 +104,22 @@ class Gathering(Exchange):
         return self._whole is not None
 
     def _watch(self) -> None:
-        """Adds the hooks of this class outside all others, so that these find parameters and batch sums."""
+        """Adds the hooks of this class around all others, so that other hooks find parameters and batch sums."""
         self._hook: HookHandle = self.model.add_hook(self._before, self._after, outermost=True)
         self._hook.of_parameters, self._hook.parameters_stay = True, self.arena.whole
 
-    # -- ranks come together ------------------------------------------------------------------------------------
+    # -- synchronization of ranks ---------------------------------------------------------------------------------
 
-    def come(self, kind: str) -> None:
-        """Returns when all ranks can begin `kind` together, or, for a pass, all ranks that run it; collective.
+    def synchronize(self, kind: str) -> None:
+        """Runs the pending passes of other ranks until every rank has reached `kind`; collective.
+
+        If `kind` is a pass, it returns when this rank and all others that run it can begin.
 
         Raises:
-            RuntimeError: ranks are about to do different things, or a backward pass was interrupted on one of them;
+            RuntimeError: ranks make different collective calls, or a backward pass was interrupted on one of them;
                 raised on every rank.
         """
-        self._end_visits()
+        self._finish_pass()
         if self.unsharded:
             raise RuntimeError(f"{kind} inside unshard(): leave it first, on every rank")
         ranks = self.communicator.world_size
@@ -129,16 +132,16 @@ class Gathering(Exchange):
             if 0 < votes[RECOMPUTES] < ranks:
                 raise RuntimeError(
                     f"checkpoint_blocks is set on {round(votes[RECOMPUTES])} of {ranks} ranks of an FSDPSequential: "
-                    "set it on all of them, or on none, as passes back then gather in another order"
+                    "set it on all of them, or on none: with it, backward passes gather in another order"
                 )
             if KINDS[turn] in ("backward", "step"):
-                self._look_at_contributions(KINDS[turn], votes[CONTRIBUTED], votes[CUT_SHORT])
+                self._check_contributions(KINDS[turn], votes[CONTRIBUTED], votes[CUT_SHORT])
             if KINDS[turn] == kind:
                 break
-            self._follow(KINDS[turn])
+            self._join_pass(KINDS[turn])
         if kind == "backward" and self._backward is not None:
             self._in_shards.passes += 1
-            self._backward.met = True
+            self._backward.synchronized = True
 
     def _vote(self, kind: str) -> list[float]:
         votes = np.zeros(VOTES, np.float32)
@@ -153,16 +156,15 @@ class Gathering(Exchange):
             self.communicator.all_reduce(self._votes)
         except (RankLeftError, CollectiveTimeoutError) as error:
             raise type(error)(
-                f"{kind}() of FSDPSequential is collective, and every rank has to come to it, or to its next step(): "
-                f"{error}"
+                f"{kind}() of FSDPSequential is collective: every rank has to call it, or its next step(): {error}"
             ) from error
         return self.model.kernels.array.to_host(self._votes).tolist()
 
     def _is_cut_short(self) -> bool:
-        """Whether this rank has deltas in the shards of an interrupted pass or accumulation, which must not be used."""
+        """Whether the shards hold deltas of an interrupted pass or accumulation of this rank, which must not be used."""
         return self._in_shards.samples not in (0, self.model.pending.waiting)
 
-    def _look_at_contributions(self, kind: str, contributed: float, cut_short: float) -> None:
+    def _check_contributions(self, kind: str, contributed: float, cut_short: float) -> None:
         if not cut_short:
             return
         again = kind == "backward" and cut_short >= contributed
@@ -171,23 +173,23 @@ class Gathering(Exchange):
             self.model.pending.drop()
             raise RuntimeError(
                 f"{kind}() after a backward pass, or an accumulation, that was cut short on {round(cut_short)} ranks: "
-                "its deltas are part of the sums of all; run the passes of this step again, on every rank"
+                "the sums of all ranks hold its deltas; run the passes of this step again, on every rank"
             )
 
-    def _follow(self, kind: str) -> None:
-        """Takes part in a pass of other ranks."""
+    def _join_pass(self, kind: str) -> None:
+        """Takes part in the collectives of a pass of other ranks."""
         if kind == "backward":
             self._in_shards.passes += 1
         self._begin_pass(kind)
-        self._end_visits()
+        self._finish_pass()
 
     def _begin_pass(self, kind: str) -> None:
         self._pass = Pass(kind, deque(self.model.visits("backward" if kind == "backward" else "forward")))
 
-    def _end_visits(self) -> None:
-        """Takes part in the remaining collectives of the present pass: all of them, or those after an error."""
-        while self._pass.visits:
-            leaf, direction = self._pass.visits[0]
+    def _finish_pass(self) -> None:
+        """Takes part in the remaining collectives of the current pass: all of them, or those after an error."""
+        while self._pass.remaining:
+            leaf, direction = self._pass.remaining[0]
             if not self._pass.inside:
                 self._enter(leaf, direction)
             if leaf in self._norms and self._pass.kind == "forward" and not self._pass.reduced:
@@ -208,25 +210,25 @@ class Gathering(Exchange):
     # -- around each leaf -----------------------------------------------------------------------------------------
 
     def _is_local(self, leaf: BaseLayer) -> bool:
-        """Whether other ranks are not needed around a leaf: in evaluation, if parameters are whole."""
-        alone = self.arena.whole and self._backward is None and not (self.model.training and self._norms)
-        return alone or leaf not in self.arena.unit_of
+        """Whether a leaf runs without other ranks: in evaluation, if parameters are whole."""
+        local = self.arena.whole and self._backward is None and not (self.model.training and self._norms)
+        return local or leaf not in self.arena.unit_of
 
     def _before(self, leaf: BaseLayer, direction: Direction) -> None:
         if self._is_local(leaf):
             return
         now = self._pass
-        if now.inside or not now.visits or now.visits[0] != (leaf, direction):
+        if now.inside or not now.remaining or now.remaining[0] != (leaf, direction):
             if direction == "backward" and self._backward is None:
                 raise RuntimeError("backward() of a network in shards: call that of its FSDPSequential")
-            if self._backward is not None and self._backward.met:  # in the middle of a pass that the other ranks follow
+            if self._backward is not None and self._backward.synchronized:  # other ranks take part in this pass
                 raise RuntimeError(
-                    f"a backward pass comes to {leaf.get_layer_info()} in another order than that in which ranks "
+                    f"a backward pass reaches {leaf.get_layer_info()} in another order than that in which ranks "
                     "gather: leave out checkpoint_blocks, or use_frame, in a network in shards"
                 )
             training = "forward" if self.model.training else "predict"
             kind = training if self._backward is None else "backward"
-            self._call(self.come, kind)
+            self._call(self.synchronize, kind)
             self._begin_pass(kind)
         self._enter(leaf, direction)
 
@@ -246,7 +248,7 @@ class Gathering(Exchange):
         self.arena.hold(leaf, direction)
 
     def _leave(self, leaf: BaseLayer, direction: Direction) -> None:
-        self._pass.visits.popleft()
+        self._pass.remaining.popleft()
         self._pass.inside = False
         self.arena.release(leaf)
         unit = self.arena.unit_of[leaf]
@@ -257,7 +259,7 @@ class Gathering(Exchange):
         self.arena.scatter(unit, first=self._in_shards.passes == 1)
 
     def _call(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Makes a call that a replay of the recorded pass has to make again."""
+        """Makes a call and records it, so that a replay of the pass makes it again."""
         self.model.kernels.graph.call(function, *arguments)
 
     # -- a training step ------------------------------------------------------------------------------------------
@@ -270,7 +272,7 @@ class Gathering(Exchange):
         """`Sequential.backward`.
 
         Raises:
-            RuntimeError: deltas of an earlier pass wait for a step, and this pass is not to be added to them.
+            RuntimeError: deltas of an earlier pass wait for a step, and the deltas of this pass do not add to them.
         """
         if self.unsharded:
             raise RuntimeError("backward() inside unshard(): leave it first, on every rank")
@@ -285,11 +287,11 @@ class Gathering(Exchange):
             self.model.backward()
         finally:
             self._backward = None
-            if own.met:
+            if own.synchronized:
                 self._in_shards.samples = max(pending.waiting, 1)
 
     def step(self, stop: bool, now: bool = False) -> None:
-        self.come("step")
+        self.synchronize("step")
         self.pooled = exchange_deltas(self.communicator, self.model, self.average, stop, self._add_counters)
         self.finish_step()
 
@@ -297,7 +299,7 @@ class Gathering(Exchange):
         self.communicator.all_reduce(self.arena.tail)
 
     def finish_step(self) -> None:
-        """The step on the shards, and then on parameters that are whole on every rank.
+        """Steps the shards, and then the parameters that are whole on every rank.
 
         Raises:
             FloatingPointError: deltas were not finite on some rank; raised on every rank.
@@ -312,9 +314,9 @@ class Gathering(Exchange):
             bad = np.array(self.communicator.all_gather_object(mine))
             self.arena.refuse(int(bad[:, 0].sum()), int(bad[:, 1].min()))
 
-    def meet(self, call: str) -> None:
+    def barrier(self, call: str) -> None:
         if call != "barrier" or not self.unsharded:
-            self.come(call)
+            self.synchronize(call)
 
     def deltas_dropped(self) -> None:
         self._in_shards = InShards()
@@ -326,16 +328,16 @@ class Gathering(Exchange):
 
     @contextmanager
     def unshard(self) -> Iterator[None]:
-        """Inside the block every rank has all parameters; collective. Changes are put into the shards at its end."""
+        """Inside the block every rank has all parameters; collective. Its end puts changes into the shards."""
         with ExitStack() as holding:
             holding.enter_context(self.model.one_thread)
             holding.enter_context(held_back())
-            self.come("unshard")
+            self.synchronize("unshard")
             self._hook.remove()
             try:
                 self._bring_all()
                 self.model.forget_graphs()
-                holding.close()  # an interrupt that has come is answered here, where all ranks are inside
+                holding.close()  # a pending interrupt is raised here, where all ranks are inside
                 yield
             finally:
                 holding.enter_context(held_back())
@@ -348,7 +350,7 @@ class Gathering(Exchange):
                 self._watch()
 
     def _bring_all(self) -> None:
-        """Copies all parameters into memory of this rank, and lets the layers use it."""
+        """Copies all parameters into memory of this rank, which the layers then use."""
         arena, empty = self.arena, self.model.kernels.array.empty
         whole: dict[Unit, tuple[Array, Array]] = {}
         for unit, section in () if arena.whole else arena.sections.items():

@@ -72,7 +72,7 @@ class PosteriorMerge(Exchange):
     def _begin(self) -> None:
         """Takes the common prior, from which the first pass since the last merge starts."""
         if not self._begun:
-            self._follow()
+            self._move_prior()
             copy, arena = self._kernels.array.copy, self.model.arena
             copy(arena.theta, self._prior)
             copy(arena.statistics, self._prior_statistics)
@@ -87,7 +87,7 @@ class PosteriorMerge(Exchange):
         """The network has been given other parameters, perhaps not by a method of the DDPSequential."""
         self.parameters_changed()
 
-    def meet(self, call: str) -> None:
+    def barrier(self, call: str) -> None:
         if call == "update_bn" and (self.steps or self.model.pending.waiting):
             raise RuntimeError("update_bn() between two merges: replicas differ; call merge() on every rank first")
 
@@ -128,29 +128,29 @@ class PosteriorMerge(Exchange):
     def _merge(self, stop: bool) -> None:
         arena, array = self.model.arena, self.model.kernels.array
         self._begin()
-        self._follow()
+        self._move_prior()
         if self._samples:
             for moments, prior, sums, weighted in self._quantities():
                 self.model.kernels.merge.contribute(moments, prior, sums, weighted)
         else:
             array.clear(arena.buffer)
-        header = arena.tail[:HEADER]
-        array.copy(np.array([self._samples, self._samples > 0, stop], np.float32), header)
+        counters = arena.tail[:HEADER]
+        array.copy(np.array([self._samples, self._samples > 0, stop], np.float32), counters)
         try:
             self.communicator.all_reduce(arena.buffer)
         except NonFiniteError:
             array.clear(arena.buffer)
             raise
         for moments, prior, sums, weighted in self._quantities():
-            self.model.kernels.merge.merge_sums(moments, prior, sums, header, weighted)
-        self.pooled = array.snapshot(header)
+            self.model.kernels.merge.merge_sums(moments, prior, sums, counters, weighted)
+        self.pooled = array.snapshot(counters)
         arena.drop_sums()  # layers expect to find them at zero
         self.parameters_changed()
         self.model.parameters_changed()
         if self.communicator.debug:
             compare_parameters(self.communicator, self.model)
 
-    def _follow(self) -> None:
+    def _move_prior(self) -> None:
         """Moves the prior to the device of the network, if the network has moved."""
         old, self._kernels = self._kernels.array, self.model.kernels
         if old is not self._kernels.array:

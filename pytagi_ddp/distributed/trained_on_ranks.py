@@ -21,7 +21,9 @@ from pytagi_ddp.nn.tools.update_bn import StatisticsChange, take_statistics, unf
 
 
 class TrainedOnRanks(Replica):
-    """A `Sequential` trained on R ranks, each with its own share of every batch; `_exchange` says how they meet.
+    """A `Sequential` trained on R ranks, each with its own share of every batch.
+
+    `_exchange` is the strategy by which they exchange deltas.
 
     Args:
         model: the network, of the same layers on every rank.
@@ -196,11 +198,11 @@ class TrainedOnRanks(Replica):
                 raised on every rank.
         """
         self._begin("update_bn")
-        self._exchange.meet("update_bn")
+        self._exchange.barrier("update_bn")
         self._compare_norms(unfrozen_norms(self.model))
 
         def add_over_ranks(sums: np.ndarray) -> None:
-            self._exchange.meet("update_bn")
+            self._exchange.barrier("update_bn")
             self.communicator.all_reduce(sums)
 
         changes = take_statistics(self.model, loader, num_batches, add_over_ranks)
@@ -224,7 +226,7 @@ class TrainedOnRanks(Replica):
                 last step; raised on every rank.
         """
         self._begin("forget_evidence")
-        self._exchange.meet("forget_evidence")
+        self._exchange.barrier("forget_evidence")
         waits = self.model.pending.waiting > 0 or self.steps_alone > 0
         compare_arguments(self.communicator, "forget_evidence()", {"factor": repr(factor)})
         number = check_factor(factor)
@@ -252,7 +254,7 @@ class TrainedOnRanks(Replica):
         Call it before `load`, or other collectives of the program, if ranks may have run different numbers of passes
         in which they communicate: with `sync_batch_norm`, or in shards.
         """
-        self._exchange.meet("barrier")
+        self._exchange.barrier("barrier")
         self.communicator.barrier()
 
     @contextmanager

@@ -451,7 +451,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         """
         self._begin("update_bn", in_no_sync=True)
         check_num_batches(num_batches)
-        self._exchange.meet("update_bn")
+        self._exchange.barrier("update_bn")
         self._compare_norms(self.pipe_group.all_gather_object(unfrozen_norms(self.stage)))
 
         passing = True
