@@ -39,7 +39,7 @@ class DDPConfig:
             costs time. `backward` is then collective: in a program where a rank may have no batch, other collectives
             have to wait until after `step`.
         offload_params: for an `FSDPSequential` on a GPU with `reshard_after_forward`: its shards are kept in host
-            memory, where steps are made too. The GPU holds 16 bytes for each parameter of the largest unit, and
+            memory, where steps are made too. The GPU holds 16 bytes for each parameter of the largest group, and
             20 P/R bytes travel between GPU and host in a step.
         share_memory: without effect, and deprecated: ranks no longer keep shards in memory that all of them see.
 

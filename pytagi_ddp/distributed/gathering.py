@@ -13,7 +13,7 @@ import numpy as np
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError, RankLeftError
 from pytagi_ddp.distributed.exchange import Exchange, Options, exchange_deltas, pool_statistics
-from pytagi_ddp.distributed.sharded_arena import ShardedArena, Unit
+from pytagi_ddp.distributed.sharded_arena import ParameterGroup, ShardedArena
 from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.core.hooks import Direction, HookHandle
 from pytagi_ddp.nn.core.layer import BaseLayer
@@ -91,7 +91,7 @@ class Gathering(Exchange):
         self._pass = Pass()
         self._in_shards = InShards()
         self._backward: OwnBackward | None = None  # while it runs
-        self._whole: dict[Unit, tuple[Array, Array]] | None = None  # means and variances of units, inside `unshard`
+        self._whole: dict[ParameterGroup, tuple[Array, Array]] | None = None  # means, variances; inside `unshard`
         self._watch()
 
     @property
@@ -197,7 +197,7 @@ class Gathering(Exchange):
                 self.communicator.all_reduce(leaf.shared_sums)
                 leaf.update_running()
             if direction == "backward":
-                for part in self.arena.part(leaf, self.arena.sections[self.arena.unit_of[leaf]].sums):
+                for part in self.arena.part(leaf, self.arena.sections[self.arena.group_of[leaf]].sums):
                     self.model.kernels.array.clear(part)
             self._leave(leaf, direction)
 
@@ -212,7 +212,7 @@ class Gathering(Exchange):
     def _is_local(self, leaf: BaseLayer) -> bool:
         """Whether a leaf runs without other ranks: in evaluation, if parameters are whole."""
         local = self.arena.whole and self._backward is None and not (self.model.training and self._norms)
-        return local or leaf not in self.arena.unit_of
+        return local or leaf not in self.arena.group_of
 
     def _before(self, leaf: BaseLayer, direction: Direction) -> None:
         if self._is_local(leaf):
@@ -238,25 +238,25 @@ class Gathering(Exchange):
 
     def _enter(self, leaf: BaseLayer, direction: Direction) -> None:
         self._pass.inside, self._pass.reduced = True, False
-        unit = self.arena.unit_of[leaf]
+        group = self.arena.group_of[leaf]
         if not self.arena.whole:
-            self._call(self.arena.gather, unit, direction == "forward")
-        if direction == "backward" and leaf is unit.leaves[-1]:
-            for row in self.arena.sections[unit].sums:
-                if row.size > unit.size:
-                    self.model.kernels.array.clear(row[unit.size :])
+            self._call(self.arena.gather, group, direction == "forward")
+        if direction == "backward" and leaf is group.leaves[-1]:
+            for row in self.arena.sections[group].sums:
+                if row.size > group.size:
+                    self.model.kernels.array.clear(row[group.size :])
         self.arena.hold(leaf, direction)
 
     def _leave(self, leaf: BaseLayer, direction: Direction) -> None:
         self._pass.remaining.popleft()
         self._pass.inside = False
         self.arena.release(leaf)
-        unit = self.arena.unit_of[leaf]
-        if direction == "backward" and leaf is unit.leaves[0]:
-            self._call(self._scatter, unit)
+        group = self.arena.group_of[leaf]
+        if direction == "backward" and leaf is group.leaves[0]:
+            self._call(self._scatter, group)
 
-    def _scatter(self, unit: Unit) -> None:
-        self.arena.scatter(unit, first=self._in_shards.passes == 1)
+    def _scatter(self, group: ParameterGroup) -> None:
+        self.arena.scatter(group, first=self._in_shards.passes == 1)
 
     def _call(self, function: Callable[..., None], *arguments: Any) -> None:
         """Makes a call and records it, so that a replay of the pass makes it again."""
@@ -343,7 +343,7 @@ class Gathering(Exchange):
                 holding.enter_context(held_back())
                 self.keep_changes()
                 self._whole = None
-                for leaf in self.arena.unit_of:
+                for leaf in self.arena.group_of:
                     self.arena.release(leaf)
                 self.arena.forget_gathered()
                 self.model.forget_graphs()
@@ -352,17 +352,17 @@ class Gathering(Exchange):
     def _bring_all(self) -> None:
         """Copies all parameters into memory of this rank, which the layers then use."""
         arena, empty = self.arena, self.model.kernels.array.empty
-        whole: dict[Unit, tuple[Array, Array]] = {}
-        for unit, section in () if arena.whole else arena.sections.items():
-            width = self.communicator.world_size * unit.shard
-            whole[unit] = rows = empty(width), empty(width)
+        whole: dict[ParameterGroup, tuple[Array, Array]] = {}
+        for group, section in () if arena.whole else arena.sections.items():
+            width = self.communicator.world_size * group.shard
+            whole[group] = rows = empty(width), empty(width)
             for own, row in zip(section.own_theta, rows, strict=True):
-                arena.all_gather(unit, own, row)
-            for leaf in unit.leaves:
+                arena.all_gather(group, own, row)
+            for leaf in group.leaves:
                 arena.hold_in(leaf, rows)
         self._whole = whole
 
     def keep_changes(self) -> None:
         """Puts values that were assigned inside `unshard` into the shards."""
-        for unit, rows in (self._whole or {}).items():
-            self.arena.keep(unit, rows)
+        for group, rows in (self._whole or {}).items():
+            self.arena.keep(group, rows)
