@@ -19,7 +19,7 @@ MERGES = ("mean", "precision_weighted")
 
 
 class PosteriorMerge(Exchange):
-    """Every rank steps on its own; each k-th step merges their posteriors into one for all ranks.
+    """Every rank takes local steps. Each k-th step merges the posteriors of all ranks into one.
 
     With their common prior N(m0, s0) at the last merge, the merged posterior N(m, s) is
 
@@ -70,7 +70,7 @@ class PosteriorMerge(Exchange):
         return nullcontext()
 
     def _begin(self) -> None:
-        """Takes the common prior, from which the first pass since the last merge starts."""
+        """Copies the common prior before the first pass since the last merge."""
         if not self._begun:
             self._move_prior()
             copy, arena = self._kernels.array.copy, self.model.arena
@@ -84,7 +84,7 @@ class PosteriorMerge(Exchange):
         self._begun = False
 
     def deltas_dropped(self) -> None:
-        """The network has been given other parameters, perhaps not by a method of the DDPSequential."""
+        """The network has new parameters, perhaps not from a method of the DDPSequential."""
         self.parameters_changed()
 
     def barrier(self, call: str) -> None:
@@ -92,9 +92,9 @@ class PosteriorMerge(Exchange):
             raise RuntimeError("update_bn() between two merges: replicas differ; call merge() on every rank first")
 
     def step(self, stop: bool, now: bool = False) -> None:
-        """A step of this rank alone; each k-th one, or with `now` any, also merges the posteriors of all ranks.
+        """A local step. Each k-th one, or with `now` any, also merges the posteriors of all ranks.
 
-        With `now` there is a step only if deltas wait.
+        With `now` there is a step only if deltas are pending.
         """
         problem = None if now and not self.model.pending.waiting else self._local_step()
         if now or self.steps >= self._every:
@@ -105,7 +105,7 @@ class PosteriorMerge(Exchange):
     def _local_step(self) -> FloatingPointError | None:
         """`Sequential.step` with this rank's own deltas, if there are any.
 
-        Returns its FloatingPointError instead of raising it, as this rank has to take part in the merge before.
+        Returns its FloatingPointError instead of raising it, because this rank first has to take part in the merge.
 
         Raises:
             RuntimeError: deltas of a forward pass that did not go through `forward`.
@@ -160,7 +160,8 @@ class PosteriorMerge(Exchange):
     def _quantities(self) -> Iterator[tuple[Tensor, Tensor, Delta, bool]]:
         """(moments, their prior, their summands, whether to weight by precision) of parameters and running statistics.
 
-        The running statistics are averaged number by number; the two rows of the kernel are two halves of them.
+        Running statistics are averaged number by number. The kernel takes (mean, var) rows, so the flat statistics are
+        split into two halves.
         """
         arena = self.model.arena
         yield Tensor(*arena.theta), Tensor(*self._prior), Delta(*arena.delta), self._weighted

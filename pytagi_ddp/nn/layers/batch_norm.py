@@ -15,7 +15,7 @@ from pytagi_ddp.nn.core.tensors import TensorSpec
 from pytagi_ddp.nn.core.validate import as_bools, check_integers
 from pytagi_ddp.nn.layers.norm import Norm
 
-NO_VALUE = 2.0**-30  # the count of a frozen norm: more than 0, but over all ranks together less than one value
+NO_VALUE = 2.0**-30  # a tiny weight that keeps the pooled mean defined when the norms of all ranks are frozen
 
 
 class BatchNorm2d(RunningStatistics, Norm):

@@ -17,7 +17,7 @@ from pytagi_ddp.nn.layers.recompute import Recomputed, is_block
 
 
 def listing(owner: str, parts: Mapping[Any, Any]) -> str:
-    """What `owner` is made of as text, a line each."""
+    """The parts of `owner` as text, a line each."""
     inside = "".join(f"({name}): {part!r}\n" for name, part in parts.items())
     return f"{owner}(\n{textwrap.indent(inside, '  ')})"
 
@@ -49,7 +49,7 @@ def _not_a_layer(thing: Any) -> str:
 
 
 class LayerSequence:
-    """What is made of layers in order gives them by number, as a list does."""
+    """An object made of layers in order. Indexing gives them, as with a list."""
 
     @property
     @abstractmethod
