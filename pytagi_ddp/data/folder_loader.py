@@ -40,7 +40,7 @@ class FolderLoader(RankBatches):
 
     Raises:
         ValueError: As `BatchLoader`, or size < 1 or workers < 0. ImportError: Pillow is not installed.
-        TypeError: No `ImageFolder`.
+        TypeError: not an `ImageFolder`.
 
     While iterating:
         ImageError: a file that is not an image, unless `dataset` skips such. OSError: a file that cannot be read.

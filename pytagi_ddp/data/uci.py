@@ -209,7 +209,7 @@ def _numbers(path: Path, most: int) -> np.ndarray:
 def _read_archive(path: Path, name: str) -> RegressionSplits:
     samples, features, splits, _ = UCI_SETS[name]
     shapes = {"x": (samples, features), "y": (samples,), "test": (splits, -(-samples // 8))}
-    file_size(path)  # raises if it is no regular file
+    file_size(path)  # raises if it is not a regular file
     try:
         with zipfile.ZipFile(path) as archive:
             x, y, bits = (_read_array(archive, key, shape) for key, shape in shapes.items())

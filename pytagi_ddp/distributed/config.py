@@ -134,7 +134,7 @@ class DDPConfig:
         """Compares these options with each other and with those of a `DDPSequential`.
 
         Raises:
-            TypeError: no whole number. ValueError: out of range, or they exclude each other.
+            TypeError: not a whole number. ValueError: out of range, or they exclude each other.
         """
         merge = "precision_weighted" if merges else None
         choose_strategy(Options(self, device, every=every, merge=merge, sync_batch_norm=sync_batch_norm))

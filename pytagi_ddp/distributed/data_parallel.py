@@ -66,7 +66,7 @@ class DataParallel(Wrapper):
         input_delta_z_buffer: deltas at the output, where `backward` starts.
 
     Raises:
-        ValueError: no device, or one that does not exist. TypeError: no `Sequential`; devices that are no list; an
+        ValueError: no device, or one that does not exist. TypeError: not a `Sequential`; devices that are not a list; an
             option that is neither True nor False.
     """
 

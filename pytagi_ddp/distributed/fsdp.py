@@ -72,7 +72,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
 
     Raises:
         ValueError: another architecture or other options on some rank; a config that asks for buckets or for another
-            `wire_dtype`; a network that is in shards already. TypeError: no `Sequential`, or no `DDPConfig`.
+            `wire_dtype`; a network that is in shards already. TypeError: not a `Sequential`, or not a `DDPConfig`.
 
     Source: Rajbhandari et al. (2020), arXiv:1910.02054 (ZeRO); Zhao et al. (2023), arXiv:2304.11277 (FSDP).
     """

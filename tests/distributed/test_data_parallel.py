@@ -235,7 +235,7 @@ def test_all_devices_have_an_average_and_what_is_assigned():
     net.close()
 
 
-def test_no_way_back_behind_inputs_that_were_refused():
+def test_no_backward_behind_inputs_that_were_refused():
     net = DataParallel(dense(), ["cpu"] * 2)
     x, _ = batch(net.model, 4)
     net(x)

@@ -112,7 +112,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
 
     Raises:
         ValueError: another architecture or other options on some rank; a stage without a layer; options out of range.
-        TypeError: no `Sequential`, `DDPConfig` or mesh.
+        TypeError: not a `Sequential`, `DDPConfig` or mesh.
 
     Source: Huang et al. (2019), GPipe; Narayanan et al. (2019), PipeDream. Interface: `torch.distributed.pipelining`.
     """
@@ -257,7 +257,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
             RuntimeError: in evaluation mode; another PipelineSequential was made of the stage; an earlier pass was
                 interrupted.
             ValueError: sizes that do not fit, or values that are not finite; the job ends, as other ranks wait.
-            TypeError: no function `observe` on the last stage; the job ends, too.
+            TypeError: `observe` is not a function on the last stage; the job ends, too.
         """
         self._begin("forward_backward", in_no_sync=True)
         if not self.stage.training:
