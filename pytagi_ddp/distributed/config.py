@@ -8,11 +8,11 @@ from typing import Any
 from pytagi_ddp.distributed.backends import get_distributed_backend, is_initialized
 from pytagi_ddp.distributed.buckets import Buckets
 from pytagi_ddp.distributed.communicator import Communicator, Ranks, as_communicator, create_communicator
+from pytagi_ddp.distributed.compression import HalfPrecision
 from pytagi_ddp.distributed.engine.errors import LaunchError
 from pytagi_ddp.distributed.engine.placement import choose_device
 from pytagi_ddp.distributed.exchange import EveryStep, Exchange, Options
 from pytagi_ddp.distributed.merge import PosteriorMerge
-from pytagi_ddp.distributed.compression import HalfPrecision
 from pytagi_ddp.nn.core.validate import as_bools
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.warn import warn

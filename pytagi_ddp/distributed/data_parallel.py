@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike
 
 from pytagi_ddp import cuda
 from pytagi_ddp.distributed.config import DDPConfig
-from pytagi_ddp.distributed.thread_pool import ThreadPool
 from pytagi_ddp.distributed.ddp import DDPSequential
 from pytagi_ddp.distributed.exchange import pool_statistics
+from pytagi_ddp.distributed.thread_pool import ThreadPool
 from pytagi_ddp.distributed.wrapper import Wrapper
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.core.state import State
@@ -66,8 +66,8 @@ class DataParallel(Wrapper):
         input_delta_z_buffer: deltas at the output, where `backward` starts.
 
     Raises:
-        ValueError: no device, or one that does not exist. TypeError: not a `Sequential`; devices that are not a list; an
-            option that is neither True nor False.
+        ValueError: no device, or one that does not exist. TypeError: not a `Sequential`; devices that are not a list;
+            an option that is neither True nor False.
     """
 
     device = "cpu"
@@ -302,7 +302,7 @@ def _with_error(batches: Iterator[tuple]) -> Iterator[tuple | Exception]:
 def _parts(batches: Iterator[tuple | Exception], rank: int, lock: Lock) -> Iterator[np.ndarray]:
     """The samples of a rank in batches that `DataParallel._divide` has divided, and that all ranks share."""
     while True:
-        with lock:  # the first rank that comes reads the batch
+        with lock:  # the first rank reads the batch
             batch = next(batches, None)
         if batch is None:
             return

@@ -161,7 +161,7 @@ class Gathering(Exchange):
         return self.model.kernels.array.to_host(self._votes).tolist()
 
     def _is_cut_short(self) -> bool:
-        """Whether the shards hold deltas of an interrupted pass or accumulation of this rank, which must not be used."""
+        """Whether the shards hold deltas of an interrupted pass or accumulation of this rank; no step may use them."""
         return self._in_shards.samples not in (0, self.model.pending.waiting)
 
     def _check_contributions(self, kind: str, contributed: float, cut_short: float) -> None:

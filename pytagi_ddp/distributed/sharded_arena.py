@@ -161,7 +161,10 @@ class ShardedArena(Arena):
 
     def _sections(self) -> Iterator[Section]:
         ranks, rank = self._ranks, self._rank
-        total, widest = sum(group.shard for group in self.groups), max((group.shard for group in self.groups), default=0)
+        total, widest = (
+            sum(group.shard for group in self.groups),
+            max((group.shard for group in self.groups), default=0),
+        )
         sums = self._kept(2 * total)
         theta = self._kept(2, ranks * total if self.whole else total)
         slot = theta if self.whole else self._zeros(2, ranks * widest)

@@ -9,8 +9,8 @@ from queue import SimpleQueue
 from typing import Any
 
 from pytagi_ddp.distributed.backends import use_own_communicators
-from pytagi_ddp.distributed.engine.errors import FOLLOWED
 from pytagi_ddp.distributed.engine.child_process import keep_from_children
+from pytagi_ddp.distributed.engine.errors import FOLLOWED
 from pytagi_ddp.distributed.engine.threads import ThreadMember, World
 from pytagi_ddp.interrupts import held_back
 

@@ -1,4 +1,4 @@
-"""The functional API without MPI: one process, no launcher. What it does is tested in `tests/mpi/test_functional.py`."""
+"""The functional API without MPI: one process, no launcher. `tests/mpi/test_functional.py` tests what it does."""
 
 import inspect
 import re

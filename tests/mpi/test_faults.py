@@ -183,7 +183,7 @@ def test_a_rank_that_ends_before_mpi_starts(how, hydra):
 def test_a_rank_that_never_starts_mpi(hydra):
     result = mpirun(early.stall, env={"PYTAGI_DDP_TIMEOUT": "0.7"})
     assert result.returncode != 0
-    assert "local rank 1 of 2 has not come to start MPI in time" in result.stderr
+    assert "local rank 1 of 2 has not started MPI in time" in result.stderr
 
 
 def test_hooks_are_chained_and_removed():

@@ -206,7 +206,7 @@ def test_accumulation(results):
 
 
 def passes_between(comm):
-    """No backward pass behind a pass that has come in between; none of what is refused brings the stages out of step."""
+    """No backward pass after another pass in between; what is refused does not bring the stages out of step."""
     (x, y), _ = steps_of("BatchNorm2d", 7)
     net, said = pipeline(comm, n_microbatches=3, schedule="GPipe"), []
     none = network().predict(x[:0])

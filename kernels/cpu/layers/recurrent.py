@@ -398,7 +398,14 @@ def _or_none(array: Array | None, shape: tuple[int, ...] = (0,)) -> Array:
 
 
 def forward(
-    x: State, weights: Tensor, bias: Tensor | None, start: State, end: State, kept: LSTMSaved, scratch: Array, out: State
+    x: State,
+    weights: Tensor,
+    bias: Tensor | None,
+    start: State,
+    end: State,
+    kept: LSTMSaved,
+    scratch: Array,
+    out: State,
 ) -> None:
     """Hidden states of all time steps, or of the last one.
 

@@ -219,7 +219,14 @@ def scratch_size(batch: int, inputs: int, outputs: int) -> int:
 
 
 def forward(
-    x: State, weights: Tensor, bias: Tensor | None, start: State, end: State, kept: LSTMSaved, scratch: Array, out: State
+    x: State,
+    weights: Tensor,
+    bias: Tensor | None,
+    start: State,
+    end: State,
+    kept: LSTMSaved,
+    scratch: Array,
+    out: State,
 ) -> None:
     """Hidden states of all time steps, or of the last one; see `kernels.cpu.recurrent.forward`."""
     (batch, steps, inputs), (_, given, outputs) = x.mu.shape, out.mu.shape

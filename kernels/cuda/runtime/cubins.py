@@ -9,8 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from pytagi_ddp.files import atomic_write
-from pytagi_ddp.kernels.cpu.runtime.compile import cache_folder
 from pytagi_ddp.kernels.checksummed import read_checksummed, with_checksum
+from pytagi_ddp.kernels.cpu.runtime.compile import cache_folder
 
 
 def assemble(ptx: str, name: str, capability: tuple[int, int]) -> tuple[bytes, str]:

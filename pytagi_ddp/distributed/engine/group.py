@@ -80,7 +80,7 @@ class Member:
         """Raises if a rank that this one waits for in `what` has left or given up.
 
         Args:
-            group: number of the group. ranks: the ranks of it that have to come.
+            group: number of the group. ranks: its ranks that this rank waits for.
             count: index of the field of a `Counts` to compare. completed: its value for this rank.
             kind: what is counted, for the message.
         """

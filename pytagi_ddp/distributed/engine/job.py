@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from pytagi_ddp.distributed.engine.abort import AbortHook
+from pytagi_ddp.distributed.engine.child_process import FORKED, keep_from_children, mark_rank, why_no_rank
 from pytagi_ddp.distributed.engine.errors import EXIT_TIMEOUT, LaunchError, time_limit
 from pytagi_ddp.distributed.engine.group import Counts
 from pytagi_ddp.distributed.engine.launcher import (
@@ -25,7 +26,6 @@ from pytagi_ddp.distributed.engine.launcher import (
     start_command,
 )
 from pytagi_ddp.distributed.engine.mpi_group import MPIGroup, MPIMember, ended_after
-from pytagi_ddp.distributed.engine.child_process import FORKED, keep_from_children, mark_rank, why_no_rank
 from pytagi_ddp.distributed.engine.operations import SLEEP_LIMIT, SLEEP_SECONDS, Queue
 from pytagi_ddp.distributed.engine.rendezvous import node_barrier
 from pytagi_ddp.distributed.engine.shared_memory import check_space, join_shared_sum, unlink_own_files
@@ -45,7 +45,7 @@ def start_job(timeout: float) -> Job:
         LaunchError: the launcher does not fit the MPI library, mpi4py is missing, or /dev/shm is too small; or this
             process is not a rank of the job, but was started or forked by one.
         RankLeftError: a rank ended before MPI started.
-        CollectiveTimeoutError: a rank did not come in time.
+        CollectiveTimeoutError: a rank did not arrive in time.
     """
     global _job
     if _job is not None and _job.forked:

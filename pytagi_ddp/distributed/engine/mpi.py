@@ -27,7 +27,7 @@ from pytagi_ddp.distributed.engine.staging import Staging, copy
 # that of one long call goes back to the system, page by page, each time, and several pieces at once cost that too.
 # On a quiet machine the length hardly matters; where other work takes the cores, fewer pieces are better: 8 MB.
 PIECE_BYTES = 8 << 20
-# A buffer of more than this begins with a short piece, which ends when the last rank has come. So a rank can sleep
+# A buffer of more than this begins with a short piece, which ends when the last rank has arrived. So a rank can sleep
 # until then, and poll without sleeping while the long pieces move.
 WHOLE_BYTES = 1 << 20
 LEAD_BYTES = 1 << 16

@@ -15,7 +15,7 @@ from pytagi_ddp.distributed.engine.shared_memory import join_shared_sum
 if TYPE_CHECKING:
     from pytagi_ddp.distributed.engine._shared_sum import SharedSum
 
-# Each kind of collective has a communicator of MPI of its own. So ranks that have come to different collectives wait
+# Each kind of collective has a communicator of MPI of its own. So ranks in different collectives wait
 # for each other, and report where, instead of reading each other's data.
 KINDS = (
     "all_reduce",

@@ -175,7 +175,7 @@ class _Queued:
 
 
 class _Started:
-    """Progress of starting NCCL, which blocks until every rank has come."""
+    """Progress of starting NCCL, which blocks until every rank has arrived."""
 
     done = False
 

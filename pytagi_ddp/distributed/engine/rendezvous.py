@@ -75,7 +75,7 @@ def _await_others(proxy: Path, local_rank: int, local_world_size: int, deadline:
         if now > ended_at + ARRIVAL_SECONDS:
             raise RankLeftError(f"{names} ended before MPI was started; look above for its error")
         if now > deadline:
-            raise CollectiveTimeoutError(f"{names} has not come to start MPI in time: stalled, or it never asks for it")
+            raise CollectiveTimeoutError(f"{names} has not started MPI in time: it is stalled, or never starts it")
         time.sleep(max(POLL_SECONDS, (now - start) / POLL_SHARE))
 
 

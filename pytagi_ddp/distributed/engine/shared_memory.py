@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytagi_ddp.distributed.engine.errors import LaunchError
 from pytagi_ddp.distributed.engine.child_process import keep_from_children
+from pytagi_ddp.distributed.engine.errors import LaunchError
 
 if TYPE_CHECKING:
     from pytagi_ddp.distributed.engine._shared_sum import SharedSum

@@ -77,7 +77,7 @@ class Stage:
         cut: Callable[[int], list[slice]],
         waiting: int,
     ) -> list[slice]:
-        """Tells the next stages which pass comes; returns the rows of the micro-batches.
+        """Sends the kind of the pass to the next stages. Returns the rows of the micro-batches.
 
         Args:
             kind: one of `PASSES`. x, var_x: the batch, (samples, inputs), on the first stage.
