@@ -20,7 +20,7 @@ from pytagi_ddp.warn import warn
 
 @dataclass
 class DDPConfig:
-    """How ranks find and talk to each other.
+    """How ranks find each other and communicate.
 
     Attributes:
         device_ids: GPU of each rank of a node, by local rank; None: the GPUs of the node in turn. Unused on the CPU.

@@ -47,11 +47,11 @@ def exchange_deltas(
     Args:
         communicator: of all ranks. model: this rank's replica.
         average: how the step aggregates, see `DDPSequential`.
-        vote: whether this rank asks all to stop; summed over ranks in the same all-reduce.
+        vote: summed over ranks in the same all-reduce; in `EveryStep` it is a request to stop.
         reduce: adds the arena's buffer over all ranks; None: one all-reduce.
 
     Returns:
-        The reduced counters: (samples, ranks with samples, ranks that ask to stop), summed over all ranks.
+        The reduced counters: (samples, ranks with samples, votes), summed over all ranks.
 
     Raises:
         RuntimeError: the deltas of all ranks were exchanged already, and no step has applied them.
