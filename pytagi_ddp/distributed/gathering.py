@@ -47,15 +47,15 @@ class Pass:
 
 
 @dataclass
-class InShards:
-    """Counts for the batch sums in the shards: backward passes, and samples of this rank."""
+class ShardCounts:
+    """Counts of what is in the batch sums of the shards: backward passes, and samples of this rank."""
 
     passes: int = 0
     samples: int = 0
 
 
 @dataclass
-class OwnBackward:
+class BackwardState:
     """A `backward` of this rank.
 
     Attributes:
@@ -89,8 +89,8 @@ class Gathering(Exchange):
             norm.reduce_sums = self._reduce_sums
         self._votes = model.kernels.array.zeros(VOTES)
         self._pass = Pass()
-        self._in_shards = InShards()
-        self._backward: OwnBackward | None = None  # while it runs
+        self._shard_counts = ShardCounts()
+        self._backward: BackwardState | None = None  # while it runs
         self._whole: dict[ParameterGroup, tuple[Array, Array]] | None = None  # means, variances; inside `unshard`
         self._watch()
 
@@ -140,13 +140,13 @@ class Gathering(Exchange):
                 break
             self._join_pass(KINDS[turn])
         if kind == "backward" and self._backward is not None:
-            self._in_shards.passes += 1
+            self._shard_counts.passes += 1
             self._backward.synchronized = True
 
     def _vote(self, kind: str) -> list[float]:
         votes = np.zeros(VOTES, np.float32)
         votes[KINDS.index(kind)] = 1
-        votes[CONTRIBUTED] = self._in_shards.samples > 0
+        votes[CONTRIBUTED] = self._shard_counts.samples > 0
         votes[RECOMPUTES] = self.model.checkpoint_blocks
         votes[CUT_SHORT] = self._is_cut_short() if self._backward is None else self._backward.cut_short
         if self.communicator.world_size == 1:
@@ -162,13 +162,13 @@ class Gathering(Exchange):
 
     def _is_cut_short(self) -> bool:
         """Whether the shards hold deltas of an interrupted pass or accumulation of this rank; no step may use them."""
-        return self._in_shards.samples not in (0, self.model.pending.waiting)
+        return self._shard_counts.samples not in (0, self.model.pending.waiting)
 
     def _check_contributions(self, kind: str, contributed: float, cut_short: float) -> None:
         if not cut_short:
             return
         again = kind == "backward" and cut_short >= contributed
-        self._in_shards = InShards()
+        self._shard_counts = ShardCounts()
         if not again:
             self.model.pending.drop()
             raise RuntimeError(
@@ -179,7 +179,7 @@ class Gathering(Exchange):
     def _join_pass(self, kind: str) -> None:
         """Takes part in the collectives of a pass of other ranks."""
         if kind == "backward":
-            self._in_shards.passes += 1
+            self._shard_counts.passes += 1
         self._begin_pass(kind)
         self._finish_pass()
 
@@ -256,7 +256,7 @@ class Gathering(Exchange):
             self._call(self._scatter, group)
 
     def _scatter(self, group: ParameterGroup) -> None:
-        self.arena.scatter(group, first=self._in_shards.passes == 1)
+        self.arena.scatter(group, first=self._shard_counts.passes == 1)
 
     def _call(self, function: Callable[..., None], *arguments: Any) -> None:
         """Makes a call and records it, so that a replay of the pass makes it again."""
@@ -282,13 +282,13 @@ class Gathering(Exchange):
                 "a second backward() before step(), while the deltas of the first are in the shards of all ranks: put "
                 "all but the last one of a step into no_sync()"
             )
-        self._backward = own = OwnBackward(self._is_cut_short())
+        self._backward = own = BackwardState(self._is_cut_short())
         try:
             self.model.backward()
         finally:
             self._backward = None
             if own.synchronized:
-                self._in_shards.samples = max(pending.waiting, 1)
+                self._shard_counts.samples = max(pending.waiting, 1)
 
     def step(self, stop: bool, now: bool = False) -> None:
         self.synchronize("step")
@@ -304,7 +304,7 @@ class Gathering(Exchange):
         Raises:
             FloatingPointError: deltas were not finite on some rank; raised on every rank.
         """
-        self._in_shards = InShards()
+        self._shard_counts = ShardCounts()
         self.model.step_alone()
         array, mine, any_bad = self.model.kernels.array, self.arena.bad(), self._votes[:1]
         array.copy(np.array(mine[:1] > 0, np.float32), any_bad)
@@ -319,7 +319,7 @@ class Gathering(Exchange):
             self.synchronize(call)
 
     def deltas_dropped(self) -> None:
-        self._in_shards = InShards()
+        self._shard_counts = ShardCounts()
 
     def parameters_changed(self) -> None:
         self.arena.forget_gathered()

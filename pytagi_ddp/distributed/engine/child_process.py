@@ -19,23 +19,23 @@ RANK_VARIABLE = "PYTAGI_DDP_RANK"
 FORKED = "this process was forked from rank {rank}, and is not a rank itself: it can compute, but not communicate"
 
 
-class OfRank(Protocol):
+class ForkAware(Protocol):
     """An object that a forked child process must not use: it would communicate in the place of the rank."""
 
     def end_in_child(self) -> None: ...
 
 
-_of_rank: weakref.WeakSet[OfRank] = weakref.WeakSet()
+_fork_aware: weakref.WeakSet[ForkAware] = weakref.WeakSet()
 
 
-def keep_from_children(thing: OfRank) -> None:
+def keep_from_children(thing: ForkAware) -> None:
     """Makes every process forked from this one call ``thing.end_in_child()``, even if another such call raises."""
-    _of_rank.add(thing)
+    _fork_aware.add(thing)
 
 
 def _end_in_child() -> None:
     with ExitStack() as calls:  # makes all calls, even if one raises
-        for thing in _of_rank:
+        for thing in _fork_aware:
             calls.callback(thing.end_in_child)
 
 

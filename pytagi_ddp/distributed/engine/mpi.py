@@ -138,7 +138,7 @@ class MPICommunicator(Communicator):
             out = blocks[self.rank] if staged else receive.reshape(-1)
             for start, stop in _spans(size, itemsize * self.world_size):
                 rows = self._rows(stop - start, data.dtype)
-                yield _Together(self._MPI, self._swaps(channel, blocks[:, start:stop], rows))
+                yield _RequestList(self._MPI, self._swaps(channel, blocks[:, start:stop], rows))
                 own = blocks[self.rank, start:stop]
                 if self.world_size == 2 and op == "sum":  # there is one order only, and nothing to be copied first
                     with np.errstate(all="ignore"):
@@ -286,7 +286,7 @@ class MPICommunicator(Communicator):
             self._group.member.hook.remove()
 
 
-class _Together:
+class _RequestList:
     """Several requests that are polled as one."""
 
     def __init__(self, MPI: Any, requests: Iterable):

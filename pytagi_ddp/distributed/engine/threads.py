@@ -239,9 +239,9 @@ class ThreadCommunicator(Communicator):
         queue, name = self._group.receives(peer), f"receive from rank {self._group.ranks[peer]}"
         return queue.start(name, array.nbytes, self._received(array, peer), self.timeout)
 
-    def _received(self, array: np.ndarray, peer: int) -> Iterator[_Arrival]:
+    def _received(self, array: np.ndarray, peer: int) -> Iterator[_ReceiveRequest]:
         with Staging().on_host(array, reads=False) as data:
-            yield _Arrival(self._group.mailbox.messages(peer, self.rank), data, peer, self)
+            yield _ReceiveRequest(self._group.mailbox.messages(peer, self.rank), data, peer, self)
 
     def _all_reduce(self, buffer: np.ndarray, op: str) -> Work:
         return self._start("all_reduce", buffer.nbytes, self._reduction("all_reduce", buffer, op, None))
@@ -342,7 +342,7 @@ class ThreadCommunicator(Communicator):
         return self._group.collectives.start(name, nbytes, requests, self.timeout if timeout is None else timeout)
 
 
-class _Arrival:
+class _ReceiveRequest:
     """The next message from another rank, polled like a request of mpi4py."""
 
     def __init__(self, messages: deque[Message], data: np.ndarray, peer: int, comm: ThreadCommunicator):
