@@ -92,7 +92,7 @@ class Gathering(Exchange):
         self._shard_counts = ShardCounts()
         self._backward: BackwardState | None = None  # while it runs
         self._whole: dict[ParameterGroup, tuple[Array, Array]] | None = None  # means, variances; inside `unshard`
-        self._watch()
+        self._add_hooks()
 
     @property
     def arena(self) -> ShardedArena:
@@ -103,7 +103,7 @@ class Gathering(Exchange):
         """Whether this rank is inside `unshard`."""
         return self._whole is not None
 
-    def _watch(self) -> None:
+    def _add_hooks(self) -> None:
         """Adds the hooks of this class around all others, so that other hooks find parameters and batch sums."""
         self._hook: HookHandle = self.model.add_hook(self._before, self._after, outermost=True)
         self._hook.of_parameters, self._hook.parameters_stay = True, self.arena.whole
@@ -347,7 +347,7 @@ class Gathering(Exchange):
                     self.arena.release(leaf)
                 self.arena.forget_gathered()
                 self.model.forget_graphs()
-                self._watch()
+                self._add_hooks()
 
     def _bring_all(self) -> None:
         """Copies all parameters into memory of this rank, which the layers then use."""

@@ -272,19 +272,19 @@ class Chain:
         if not isinstance(last, ActivatedNorm) or (saved.hooks and not saved.hooks.may_defer):
             return self.forward(state, saved)
         state = self._through(before, state, saved)
-        return self._watched(last.layer, saved, last.begin, state)
+        return self._with_hooks(last.layer, saved, last.begin, state)
 
     def _through(self, steps: Iterable[Step], state: State, saved: Saved) -> State:
         saved.set_lifetimes(self._lifetimes_of(saved.lifetime))
         pool, hooked = saved.pool, bool(saved.hooks)
         before = pool.acquired
         for step in steps:
-            state = self._watched(step.layer, saved, step.forward, state) if hooked else step.forward(state, saved)
+            state = self._with_hooks(step.layer, saved, step.forward, state) if hooked else step.forward(state, saved)
             pool.release(before, state)
         return state
 
-    def _watched(self, layer: BaseLayer, saved: Saved, call: Callable[[State, Saved], Any], state: State) -> Any:
-        """`call(state, saved)` for a layer, with the hooks around it."""
+    def _with_hooks(self, layer: BaseLayer, saved: Saved, call: Callable[[State, Saved], Any], state: State) -> Any:
+        """`call(state, saved)` for a layer, between its hooks."""
         if not saved.hooks or not layer._is_leaf:
             return call(state, saved)
         saved.hooks.before(layer, "forward")
@@ -306,14 +306,14 @@ class Chain:
             learned = (any(leaf.parameters is not None for leaf in op.leaves()) for op in self.operations)
             self._first_learned = next((k for k, yes in enumerate(learned) if yes), len(self.operations))
         needs_input, accumulate = saved.needs_input, saved.accumulate
-        watched = saved.hooks or None
+        hooked = saved.hooks or None
         for position in range(len(self.operations) - 1, -1, -1):
             if not needs_input and position < self._first_learned:
                 break
             needed = needs_input or position > self._first_learned
             operation = self.operations[position]
             inside = saved.of(operation)
-            hooks = watched if operation._is_leaf else None
+            hooks = hooked if operation._is_leaf else None
             if hooks is not None:
                 hooks.before(operation, "backward")
             if onto is not None and position == 0:
