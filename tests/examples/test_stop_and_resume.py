@@ -1,4 +1,4 @@
-"""The CIFAR-10 job, stopped and resumed: it ends as if nothing had happened."""
+"""The CIFAR-10 job, stopped and taken up again: it ends as if nothing had happened."""
 
 import json
 import os
