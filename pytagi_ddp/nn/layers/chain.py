@@ -1,4 +1,4 @@
-"""A list of layers run one after the other: what `Sequential` and the blocks share."""
+"""A list of layers that run one after the other: the base of `Sequential` and of the blocks."""
 
 import textwrap
 from abc import abstractmethod
@@ -78,10 +78,10 @@ class LayerSequence:
 
 
 class Reorder(BaseLayer):
-    """Changes the order of an image in memory. Not a layer of the user's: chains put it where it is needed."""
+    """Changes the order of an image in memory. Users do not make it: a chain inserts it where it is needed."""
 
     name = "Reorder"
-    _is_leaf = False  # no layer of the network's: without parameters, state or a key
+    _is_leaf = False  # not a layer of the user: without parameters, state or a key
     replayable = True
     needs_variances = False
     spares_deltas = True
@@ -126,12 +126,12 @@ class Chain:
     def __init__(self, layers: Sequence[BaseLayer | Sequence[BaseLayer]], owner: str):
         self.layers = layers_of(layers, owner)
         self.operations: list[BaseLayer] = []
-        self._steps: list[Step] = []  # what runs in place of the operations; from `attach` on
+        self._steps: list[Step] = []  # the fused operations that run; from `attach` on
         self._lifetimes: dict[Lifetime, dict[BaseLayer, Lifetime]] = {}  # see `_lifetimes_of`
         self._first_learned: int | None = None  # position of the first operation with parameters
 
     def default_input_shape(self) -> Shape | None:
-        """What the first layer that states its input needs; only layers that keep the shape may stand before it.
+        """The input shape of the first layer that defines it; only layers that keep the shape may stand before it.
 
         It is that of every time step if a layer that states how many there are stands behind layers that take each by
         itself.
@@ -231,7 +231,7 @@ class Chain:
         return any(isinstance(op, Recomputed) for op in self.operations)
 
     def last_recomputed(self, saved: Saved) -> Saved | None:
-        """The context of the block that was run last, if blocks are recomputed, within that of the chain."""
+        """The context of the block that ran last, if blocks are recomputed, within that of the chain."""
         last = next((op for op in reversed(self.operations) if isinstance(op, Recomputed)), None)
         return None if last is None else saved.of(last).of(last.block)
 
@@ -267,7 +267,7 @@ class Chain:
         return self._through(self._steps if fused else map(Step, self.operations), state, saved)
 
     def begin(self, state: State, saved: Saved) -> State | Normalization:
-        """`forward`, but for the last call of a normalisation at the end, which the sum of a block may make."""
+        """Runs forward up to a normalisation at the end, whose last call the sum of a block fuses with its addition."""
         *before, last = self._steps
         if not isinstance(last, ActivatedNorm) or (saved.hooks and not saved.hooks.may_defer):
             return self.forward(state, saved)

@@ -126,7 +126,7 @@ class LSTM(BaseLayer):
         self.init_weight_bias()
 
     def init_weight_bias(self) -> None:
-        """Draws the prior anew."""
+        """Draws the prior again."""
         inputs, outputs = self._sizes
         prior = gaussian_prior(
             GATES * outputs * (inputs + outputs),
@@ -150,7 +150,7 @@ class LSTM(BaseLayer):
 
     @property
     def carries(self) -> bool:
-        """Whether h and C go from call to call, if there is one sample."""
+        """Whether h and C are carried from call to call, if there is one sample."""
         return self.seq_len == 1 and self.recurrent
 
     def default_input_shape(self) -> Shape:
@@ -175,7 +175,7 @@ class LSTM(BaseLayer):
         return TensorSpec("mu", n, "carried"), TensorSpec("var", n, "carried", variance=True)
 
     def get_memory(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """(mu_h, var_h, mu_c, var_c): moments of h and C that the next call begins with; copies."""
+        """(mu_h, var_h, mu_c, var_c): moments of h and C with which the next call begins; copies."""
         n = self.output_size
         if not self.carries:
             zeros = np.zeros((4, n), np.float32)
@@ -184,7 +184,7 @@ class LSTM(BaseLayer):
         return mu[:n], var[:n], mu[n:], var[n:]
 
     def set_memory(self, state: Sequence[np.ndarray]) -> None:
-        """Takes what `get_memory` gives."""
+        """Sets the moments, as `get_memory` returns them."""
         if self.carries:
             for name, h, c in zip(("mu", "var"), state[:2], state[2:], strict=True):
                 self.kernels.array.copy(np.concatenate([h, c]), self.state[name])

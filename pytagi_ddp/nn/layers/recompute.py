@@ -1,4 +1,4 @@
-"""Blocks whose activations are computed again in the backward pass instead of being kept."""
+"""Blocks whose activations are recomputed in the backward pass instead of being saved."""
 
 from collections.abc import Iterator
 
