@@ -44,7 +44,7 @@ class ThreadPool:
 
     def end_in_child(self) -> None:
         """Called in a forked child process, which has only the thread that forked it."""
-        self._ended = ": this process was forked, without them; make a new DataParallel of the network, or use its model"
+        self._ended = ": this process was forked without them; make a new DataParallel, or use the network in it"
         self.close.detach()
 
     def run(self, function: Callable[..., Any], arguments: Sequence[tuple]) -> list:
