@@ -112,7 +112,7 @@ class Job(MPIMember):
         node.Free()
 
     def end_in_child(self) -> None:
-        """Called in a forked child: the job goes on without it."""
+        """Called in a forked child process: the job continues without it."""
         self.forked = FORKED.format(rank=self.rank)
         self.operations.end(self.forked)
 
