@@ -173,7 +173,7 @@ def join_memory(
 
 @contextlib.contextmanager
 def _nameless_file(nbytes: int) -> Iterator[Path | None]:
-    """A new file of zeros in memory, which only processes of this user can open; None if the system has no such files."""
+    """A new file of zeros in memory, which only processes of this user can open; None if there are none here."""
     with contextlib.ExitStack() as opened:
         path = None
         with contextlib.suppress(OSError, AttributeError):  # of a system without memfd_create
