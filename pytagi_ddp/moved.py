@@ -7,7 +7,8 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-# A pickle of an `OutputUpdater` names a function, and one of an output that was on a GPU its class.
+# Programs may import the modules of `distributed` by their old names. A pickle of an `OutputUpdater` names a function of
+# `kernels`, and one of an output that was on a GPU its class.
 MOVED = {
     "pytagi_ddp.distributed.crew": "pytagi_ddp.distributed.thread_pool",
     "pytagi_ddp.distributed.engine.offspring": "pytagi_ddp.distributed.engine.child_process",
