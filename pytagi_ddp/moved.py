@@ -7,7 +7,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-# Programs may import the modules of `distributed` by their old names. A pickle of an `OutputUpdater` names a function of
+# Programs may import modules of `distributed` by their old names. A pickle of an `OutputUpdater` names a function of
 # `kernels`, and one of an output that was on a GPU its class.
 MOVED = {
     "pytagi_ddp.distributed.crew": "pytagi_ddp.distributed.thread_pool",
