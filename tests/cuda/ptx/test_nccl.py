@@ -192,7 +192,7 @@ def in_shards(comm):
         memory = net.arena.nbytes
         backpropagate(sharded, x, y)
         if comm.rank:
-            sums = net.arena.sections[net.arena.units[0]].own_sums[0]
+            sums = net.arena.sections[net.arena.groups[0]].own_sums[0]
             net.arena.keeper.array.copy(np.full(sums.shape, np.nan, np.float32), sums)
         problem = error_of(sharded.step, FloatingPointError)
         found.append([net.device, worst, float(np.ptp(predictions, axis=0).max()), problem, memory])
