@@ -164,7 +164,7 @@ class ShardedArena(Arena):
         sums = self._kept(2 * total)
         theta = self._kept(2, ranks * total if self.whole else total)
         slot = theta if self.whole else self._zeros(2, ranks * widest)
-        sums_of_unit, begin, means = self._zeros(2, ranks * widest), 0, self.unfrozen()
+        sums_of_unit, begin, means = self._zeros(2, ranks * widest), 0, self._stepped()
         for unit in self.units:
             n = unit.shard
             width, first = ranks * n, ranks * begin if self.whole else 0
@@ -182,8 +182,8 @@ class ShardedArena(Arena):
         begin, end = (unit.start + place for place in unit.own(self._rank))
         return Stepping(cut(means, begin, end), self.keeper, unit.start + self._rank * unit.shard)
 
-    def cut_steps(self) -> None:
-        means = self.unfrozen()
+    def _cut(self) -> None:
+        means = self._stepped()
         for unit, section in self.sections.items():
             self.sections[unit] = replace(section, stepping=self._stepping_of(unit, means))
 
