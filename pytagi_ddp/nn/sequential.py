@@ -551,7 +551,8 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
 
         The deltas are those of the `backward` calls since the last step. Before the first one there are none, and
         nothing changes. A second step without another `backward` applies the same batch sums once more, with the
-        variances that the first one has left; pytagi adds the same deltas.
+        variances that the first one has left; pytagi adds the same deltas. With a `schedule`, the step then pulls all
+        parameters towards their prior, and moves the schedule on.
 
         Raises:
             RuntimeError: an output update has filled `input_delta_z_buffer`, and `backward` has not been called; or the
@@ -695,7 +696,8 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         (`prior_variances`). It is not stored: in a network that was loaded, or made by `from_torch(variance=...)`, it
         follows from the arguments of the present layers. A variance above S0 stays as it is. Running statistics and the
         memory of recurrent layers stay too. A checkpoint needs nothing but the variances. A run that is resumed in the
-        middle of an epoch has already forgotten at the start of that epoch, and must not do so again.
+        middle of an epoch has already forgotten at the start of that epoch, and must not do so again. An
+        `EvidenceSchedule` counts each sample a set number of times, instead of forgetting what was counted too often.
 
         Args:
             factor: at least 1; 1/factor is the discount factor.
