@@ -591,7 +591,10 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             self._schedule_moves_on(samples, average)
             raise
         if schedule is not None:
-            self._schedule_moves_on(samples, average)
+            if samples and average is None:
+                schedule.moves_on()
+            else:
+                self._schedule_moves_on(samples, average)
 
     def _schedule_moves_on(self, samples: int, average: bool | None) -> None:
         if self._schedule is not None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from numbers import Integral, Real
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar, overload
 from weakref import ref
 
 import numpy as np
 
 from pytagi_ddp.kernels.tensors import Array
-from pytagi_ddp.nn.core.attributes import KnownAttributes
 
 COUNT, FIRST, LAST = 8.0, 1.0, 0.1
 SETTINGS = ("steps_per_epoch", "epochs", "count", "first", "last")
@@ -23,7 +22,27 @@ class HasSchedule(Protocol):
     schedule: EvidenceSchedule | None
 
 
-class EvidenceSchedule(KnownAttributes):
+Value = TypeVar("Value")
+
+
+class Setting(Generic[Value]):
+    """An attribute that is checked, with all others, when it is assigned."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, schedule: None, owner: type) -> Setting[Value]: ...
+    @overload
+    def __get__(self, schedule: EvidenceSchedule, owner: type) -> Value: ...
+    def __get__(self, schedule: EvidenceSchedule | None, owner: type) -> Setting[Value] | Value:
+        return self if schedule is None else schedule._settings[self._name]
+
+    def __set__(self, schedule: EvidenceSchedule, value: Value) -> None:
+        schedule._set({**schedule._settings, self._name: value})
+
+
+class EvidenceSchedule:
     """Lets each sample count `count` times in the posterior, however many epochs are run.
 
         schedule = EvidenceSchedule(net, steps_per_epoch=len(loader), epochs=5)
@@ -92,11 +111,11 @@ class EvidenceSchedule(KnownAttributes):
     posteriors: Wenzel et al. (2020), "How good is the Bayes posterior in deep neural networks really?", ICML.
     """
 
-    steps_per_epoch: int | None
-    epochs: int | None
-    count: float
-    first: float
-    last: float
+    __slots__ = ("__weakref__", "_net", "_plan", "_samples", "_settings", "_steps")
+
+    steps_per_epoch = Setting[int | None]()
+    epochs = Setting[int | None]()
+    count, first, last = Setting[float](), Setting[float](), Setting[float]()
 
     def __init__(
         self,
@@ -114,29 +133,19 @@ class EvidenceSchedule(KnownAttributes):
                 f"EvidenceSchedule takes a network first, a Sequential, DDPSequential or the like, got "
                 f"{type(net).__name__}"
             )
-        self.__dict__.update(
-            checked_settings(
-                {
-                    "steps_per_epoch": steps_per_epoch,
-                    "epochs": epochs,
-                    "count": count if count is not None else 1.0 if epochs is None else COUNT,
-                    "first": first,
-                    "last": last,
-                }
-            )
-        )
+        own_count = 1.0 if epochs is None else COUNT
+        settings = (steps_per_epoch, epochs, own_count if count is None else count, first, last)
+        self._set(dict(zip(SETTINGS, settings, strict=True)))
         self._steps = 0
-        self._last_step: Array | None = None  # samples of the last step, where they have not been looked at yet
+        self._samples: Array | None = None  # of the last step, where they have not been looked at yet
         self._net: ref[HasSchedule] | None = None
         network.schedule = self
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in SETTINGS:
-            value = checked_settings({**self._settings(), name: value})[name]
-        super().__setattr__(name, value)
-
-    def _settings(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in SETTINGS}
+    def _set(self, settings: Mapping[str, Any]) -> None:
+        """Takes all settings, checked, and what each step needs of them: (N, planned steps, first, last, count)."""
+        self._settings = checked_settings(settings)
+        n, epochs, count, first, last = self._settings.values()
+        self._plan = (math.inf, math.inf, 1.0, 1.0, count) if epochs is None else (n, n * epochs, first, last, count)
 
     @property
     def net(self) -> HasSchedule | None:
@@ -164,28 +173,20 @@ class EvidenceSchedule(KnownAttributes):
 
     @property
     def steps(self) -> int:
-        if self._last_step is not None:
-            samples, self._last_step = self._last_step, None
+        if self._samples is not None:
+            samples, self._samples = self._samples, None
             self._steps += bool(np.asarray(samples)[0] > 0)
         return self._steps
 
     def moves_on(self, samples: Array | None = None) -> None:
         """Called with each step; samples: an array with their number, of which 0 make no step; None: there are some."""
-        if samples is None:
-            self._steps = self.steps + 1
-        else:
-            self._steps, self._last_step = self.steps, samples
-
-    @property
-    def _a(self) -> float:
-        """a of the coming step."""
-        assert self.steps_per_epoch is not None and self.epochs is not None
-        gone = min(self.steps / (self.steps_per_epoch * self.epochs), 1.0)
-        return self.first + (self.last - self.first) * gone
+        before = self._steps if self._samples is None else self.steps
+        self._steps, self._samples = before + (samples is None), samples
 
     @property
     def weight(self) -> float:
-        return self.count if self.epochs is None else self.count * self._a
+        _, planned, first, last, count = self._plan
+        return count * (first + (last - first) * min(self.steps / planned, 1.0))
 
     @property
     def rate(self) -> float:
@@ -193,14 +194,16 @@ class EvidenceSchedule(KnownAttributes):
 
     def rate_among(self, ranks: int) -> float:
         """r where so many ranks each learn from a share of the data, and each pull: a/(ranks N + a)."""
-        if self.epochs is None or self.steps_per_epoch is None or self.steps < self.steps_per_epoch:
+        steps = self._steps if self._samples is None else self.steps
+        n, planned, first, last, _ = self._plan
+        if steps < n:
             return 0.0
-        a = self._a
-        return a / (ranks * self.steps_per_epoch + a)
+        a = first + (last - first) * steps / planned if steps < planned else last
+        return a / (ranks * n + a)
 
     def state_dict(self) -> dict[str, Any]:
         """Settings and number of steps, as JSON can hold them."""
-        return {**self._settings(), "steps": self.steps}
+        return {**self._settings, "steps": self.steps}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Goes on where `state_dict` was taken, with its settings.
@@ -209,14 +212,18 @@ class EvidenceSchedule(KnownAttributes):
             KeyError: an entry is missing. ValueError, TypeError: an entry that cannot be.
         """
         state = checked_state(state_dict)
-        self._steps, self._last_step = state.pop("steps"), None
-        self.__dict__.update(state)
+        self._set(state)
+        self._steps, self._samples = state["steps"], None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_steps": self.steps, "_last_step": None, "_net": None}
+        return self.state_dict()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._net = None
+        self.load_state_dict(state)
 
     def __repr__(self) -> str:
-        settings = ", ".join(f"{name}={value!r}" for name, value in self._settings().items())
+        settings = ", ".join(f"{name}={value!r}" for name, value in self._settings.items())
         return f"EvidenceSchedule({settings}, steps={self.steps})"
 
 
